@@ -1,0 +1,104 @@
+"""Every error that a user can cause, in one tree.
+
+::
+
+    IobenchError                  exit 1  something went wrong while working
+    ├── UsageError                exit 2  the command or a specification is wrong
+    │   ├── SpecError             a YAML file or an override does not fit the schema
+    │   ├── UnknownNameError      no such workload, dataset, format, codec, storage, accelerator
+    │   └── TargetRefusedError    iobench does not write to, or delete from, this place
+    ├── DatasetError              missing, foreign, half-generated, or not what the workload needs
+    │   └── CorruptSampleError    bytes differ from what the manifest says (names shard and sample)
+    ├── StorageError              the storage refused or failed an operation
+    ├── WorkerError               a loader worker or a rank died
+    ├── InvalidRunError           exit 3  the run broke a rule
+    ├── ThresholdError            exit 4  a --fail-on condition holds, or a regression
+    └── InterruptedRun            exit 130  stopped by the user, partial results saved
+
+A message is one line: what happened, where, and what to do about it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class IobenchError(Exception):
+    """Base of all errors; ``remedy`` says what the user can do (may be empty)."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, remedy: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}. {self.remedy}" if self.remedy else self.what
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only arguments do not survive the default pickling, and errors cross process borders.
+        return (_rebuild, (type(self), self.what, self.remedy))
+
+
+def _rebuild(kind: type[IobenchError], what: str, remedy: str) -> IobenchError:
+    error = kind.__new__(kind)
+    IobenchError.__init__(error, what, remedy=remedy)
+    return error
+
+
+class UsageError(IobenchError):
+    exit_code = 2
+
+
+class SpecError(UsageError):
+    pass
+
+
+class UnknownNameError(UsageError):
+    """A name that is not registered; the message carries the nearest known names."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, remedy: str = "") -> None:
+        names = sorted(known)
+        near = nearest(name, names)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names) or 'none'}"
+        super().__init__(f"unknown {kind} '{name}': {hint}", remedy=remedy)
+
+
+class TargetRefusedError(UsageError):
+    pass
+
+
+class DatasetError(IobenchError):
+    pass
+
+
+class CorruptSampleError(DatasetError):
+    pass
+
+
+class StorageError(IobenchError):
+    pass
+
+
+class WorkerError(IobenchError):
+    pass
+
+
+class InvalidRunError(IobenchError):
+    exit_code = 3
+
+
+class ThresholdError(IobenchError):
+    exit_code = 4
+
+
+class InterruptedRun(IobenchError):
+    exit_code = 130
+
+
+def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
+    """The known names most like ``name``, best first."""
+    lowered = {k.lower(): k for k in known}
+    return [lowered[m] for m in difflib.get_close_matches(name.lower(), lowered, n=limit, cutoff=0.5)]

@@ -1,0 +1,110 @@
+"""How samples become shards and back. Three independent choices, applied in this order when writing::
+
+    content   what one sample's bytes look like      raw | npz | jpeg          content.build(...)
+    codec     how those bytes are compressed         none | gzip | zstd | lz4  codec.compress(...)
+    format    how samples lie in a shard             files | tar | tfrecord    format.frame(...)
+
+A sample's stored bytes stay contiguous within its shard, so any sample is one range read (manifest: shard, offset, stored).
+A plug-in is a class with these attributes and static or class methods; it keeps no state and is used from many threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Buffer = memoryview
+"""Always one-dimensional, contiguous, format 'B'."""
+
+Pixels = npt.NDArray[np.uint8]
+
+
+class Frame(NamedTuple):
+    """What surrounds a sample's stored bytes in its shard."""
+
+    head: bytes
+    tail: bytes
+
+
+class Format(Protocol):
+    """How samples lie in a shard."""
+
+    name: ClassVar[str]
+    suffix: ClassVar[str]  # of a shard's file name; '' where content and codec name the file
+    one_sample_per_shard: ClassVar[bool]
+
+    @classmethod
+    def frame(cls, index: int, suffix: str, stored: Buffer) -> Frame:
+        """Framing of sample number ``index``; ``suffix`` is content suffix + codec suffix ('.npz.zst')."""
+
+    @classmethod
+    def finish(cls, size: int) -> bytes:
+        """What closes a shard that is ``size`` bytes long so far."""
+
+    @classmethod
+    def unpack(cls, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
+        """The stored bytes of each sample of a shard in memory, in order, as views.
+
+        Raises ValueError (one line, with the offset) for a shard that is truncated or malformed, and, with ``check``,
+        for one whose own checksums fail. The foreign shards of other writers must be readable too.
+        """
+
+    @classmethod
+    def check(cls, framed: Buffer) -> None:
+        """Verify the format's own checksums of one framed sample (head + stored + tail). Raises ValueError.
+
+        Formats without checksums do nothing.
+        """
+
+
+class Content(Protocol):
+    """What one sample's bytes look like, to the byte."""
+
+    name: ClassVar[str]
+    suffix: ClassVar[str]
+    min_bytes: ClassVar[int]  # the smallest sample that this content can make
+
+    @classmethod
+    def build(cls, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:
+        """Fill all of ``out`` (its length is the sample's size) with sample ``index`` of the dataset with this seed.
+
+        A pure function of (len(out), seed, index, compress_ratio): same arguments, same bytes, in any process.
+        No two samples share a 4 KiB block, and with compress_ratio 1 no codec finds anything to compress.
+        """
+
+    @classmethod
+    def decoded_bytes(cls, content: Buffer) -> int:
+        """Bytes that ``decode`` will deliver for this sample. Raises ValueError for what is not of this content."""
+
+    @classmethod
+    def decode(cls, content: Buffer, out: Buffer) -> int:
+        """Decode into ``out`` (at least ``decoded_bytes``); the number of bytes written. Raises ValueError."""
+
+
+class Codec(Protocol):
+    """How a sample's bytes are compressed. ``level`` None is the codec's default."""
+
+    name: ClassVar[str]
+    suffix: ClassVar[str]
+
+    @classmethod
+    def check_level(cls, level: int | None) -> None:
+        """Raises ValueError naming the valid levels."""
+
+    @classmethod
+    def compress(cls, content: Buffer, level: int | None) -> bytes | Buffer: ...
+
+    @classmethod
+    def decompress(cls, stored: Buffer, out: Buffer) -> int:
+        """Decompress into ``out`` (as long as the content); the number of bytes written. Raises ValueError."""
+
+
+def split_codec(text: str) -> tuple[str, int | None]:
+    """``"zstd:3"`` -> ("zstd", 3); ``"zstd"`` -> ("zstd", None). Raises ValueError for a level that is no number."""
+    name, colon, level = text.partition(":")
+    if colon and not level.lstrip("-").isdigit():
+        raise ValueError(f"codec '{text}': the level after ':' must be a whole number")
+    return name, int(level) if colon else None

@@ -1,0 +1,110 @@
+"""Names to plug-ins, lazily: a built-in is a ``"module:attribute"`` string that is imported when asked for.
+
+Third parties register under the entry-point groups ``iobench.storage``, ``iobench.formats``, ``iobench.contents``,
+``iobench.codecs``, ``iobench.accelerators``; a built-in name cannot be taken over.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import UnknownNameError, UsageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """Where a plug-in lives, one line on what it is, and the extra that installs what it needs ('' = core)."""
+
+    target: str
+    summary: str
+    extra: str = ""
+
+
+class Registry:
+    """A table of plug-ins of one kind (``format``, ``codec``, ...)."""
+
+    def __init__(self, kind: str, group: str, builtins: dict[str, Entry]) -> None:
+        self.kind = kind
+        self.group = group
+        self._entries = dict(builtins)
+        self._discovered = False
+
+    def entries(self) -> dict[str, Entry]:
+        """All known plug-ins by name; nothing is imported."""
+        if not self._discovered:
+            from importlib.metadata import entry_points
+
+            self._discovered = True
+            for point in entry_points(group=self.group):
+                origin = f" (from {point.dist.name})" if point.dist else ""
+                self._entries.setdefault(point.name, Entry(target=point.value, summary=f"third party{origin}"))
+        return dict(self._entries)
+
+    def load(self, name: str) -> Any:
+        """The plug-in itself. Raises UnknownNameError with the nearest names, or UsageError naming the missing extra."""
+        entry = self._entries.get(name) or self.entries().get(name)
+        if entry is None:
+            raise UnknownNameError(self.kind, name, self.entries())
+        module, _, attribute = entry.target.partition(":")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except ImportError as error:
+            extra = f"pip install 'iobench[{entry.extra}]'" if entry.extra else f"install what provides '{error.name}'"
+            raise UsageError(f"{self.kind} '{name}' needs the Python package '{error.name}'", remedy=extra) from error
+
+
+FORMATS = Registry(
+    "format",
+    "iobench.formats",
+    {
+        "files": Entry(target="iobench.formats.files:Files", summary="one file per sample"),
+        "tar": Entry(target="iobench.formats.tar:Tar", summary="POSIX tar shards, as the webdataset library reads them"),
+        "tfrecord": Entry(target="iobench.formats.tfrecord:TFRecord", summary="TFRecord shards of tf.train.Example, masked CRC32C"),
+    },
+)
+
+CONTENTS = Registry(
+    "content",
+    "iobench.contents",
+    {
+        "raw": Entry(target="iobench.formats.contents:Raw", summary="opaque bytes, unique and incompressible"),
+        "npz": Entry(target="iobench.formats.contents:Npz", summary="NumPy .npz (stored) holding one uint8 array 'x'"),
+        "jpeg": Entry(target="iobench.formats.contents:Jpeg", summary="a JPEG that decodes, padded to the exact size"),
+    },
+)
+
+CODECS = Registry(
+    "codec",
+    "iobench.codecs",
+    {
+        "none": Entry(target="iobench.formats.codecs:Identity", summary="stored as is"),
+        "gzip": Entry(target="iobench.formats.codecs:Gzip", summary="gzip (RFC 1952), levels 1 to 9"),
+        "zstd": Entry(target="iobench.formats.codecs:Zstd", summary="Zstandard (RFC 8878), levels 1 to 22"),
+        "lz4": Entry(target="iobench.formats.codecs:Lz4", summary="LZ4 frames, levels 0 to 16"),
+    },
+)
+
+STORAGE = Registry(
+    "storage",
+    "iobench.storage",
+    {
+        "file": Entry(target="iobench.storage.local:LocalStorage", summary="a directory on a local disk or a mounted file system"),
+        "memory": Entry(target="iobench.storage.simulated:MemoryStorage", summary="an in-memory copy of another storage (prep ceiling)"),
+        "null": Entry(target="iobench.storage.simulated:NullStorage", summary="answers at once without moving a byte (harness ceiling)"),
+        "throttled": Entry(target="iobench.storage.simulated:ThrottledStorage", summary="throttled+URL?bandwidth=..&latency=..: storage of known speed"),
+        "faulty": Entry(target="iobench.storage.simulated:FaultyStorage", summary="faulty+URL?fail_every=N: fails every Nth read"),
+    },
+)
+
+ACCELERATORS = Registry(
+    "accelerator",
+    "iobench.accelerators",
+    {
+        "emulated": Entry(target="iobench.accelerate.emulated:EmulatedAccelerator", summary="a step takes the stated time, to a deadline"),
+        "null": Entry(target="iobench.accelerate.emulated:NullAccelerator", summary="takes batches as fast as they come"),
+    },
+)
+
+ALL = {r.kind: r for r in (FORMATS, CONTENTS, CODECS, STORAGE, ACCELERATORS)}

@@ -1,0 +1,1 @@
+"""The contracts that are written on disk: dataset, workload, manifest, result."""

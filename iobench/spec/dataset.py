@@ -1,0 +1,121 @@
+"""What the bytes look like: how many samples, how large, in which format, content and codec, from which seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from ..errors import SpecError
+from ..registry import CONTENTS
+from .base import Bytes, Strict, apply_overrides, build, find_spec, read_yaml
+
+MIN_SAMPLE_BYTES = 1
+
+
+class SampleSize(Strict):
+    """Distribution of the bytes of one sample before the codec (the file's or the record's own size).
+
+    ``normal`` takes mean and stdev in bytes (as the MLPerf Storage rules do); ``lognormal`` takes mean in bytes and sigma, the standard
+    deviation of the logarithm; ``quantiles`` is an empirical distribution, linear between (probability, bytes) points.
+    Draws outside [min, max] are clipped; min defaults to 1 byte and max to four means.
+    """
+
+    distribution: Literal["constant", "normal", "lognormal", "quantiles"] = "constant"
+    mean: Bytes | None = Field(default=None, ge=MIN_SAMPLE_BYTES)
+    stdev: Bytes | None = None
+    sigma: float | None = Field(default=None, gt=0, le=4)
+    min: Bytes | None = Field(default=None, ge=MIN_SAMPLE_BYTES)
+    max: Bytes | None = Field(default=None, ge=MIN_SAMPLE_BYTES)
+    quantiles: tuple[tuple[float, Bytes], ...] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SampleSize:
+        needs = {"constant": ("mean",), "normal": ("mean", "stdev"), "lognormal": ("mean", "sigma"), "quantiles": ("quantiles",)}[self.distribution]
+        for key in needs:
+            if getattr(self, key) is None:
+                raise ValueError(f"distribution '{self.distribution}' needs '{key}'")
+        if self.quantiles is not None:
+            points = [p for p, _ in self.quantiles]
+            sizes = [b for _, b in self.quantiles]
+            if len(points) < 2 or points[0] != 0 or points[-1] != 1 or sorted(points) != points or sorted(sizes) != sizes:
+                raise ValueError("quantiles must rise from probability 0 to probability 1, sizes with them")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min ({self.min}) is above max ({self.max})")
+        return self
+
+    @property
+    def mean_bytes(self) -> float:
+        """Expected bytes per sample (clipping left aside)."""
+        if self.quantiles is not None:
+            pairs = zip(self.quantiles, self.quantiles[1:], strict=False)
+            return sum((p1 - p0) * (b0 + b1) / 2 for (p0, b0), (p1, b1) in pairs)
+        assert self.mean is not None
+        return float(self.mean)
+
+
+class DatasetSpec(Strict):
+    """A dataset to generate. Format (container), content (one sample's encoding) and codec are independent of one another."""
+
+    name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    description: str = ""
+    source: str = ""
+    samples: int = Field(ge=1, le=10**10)
+    sample_size: SampleSize
+    format: str = "files"
+    content: str = "raw"
+    codec: str = "none"
+    shard_size: Bytes | None = Field(default=None, ge=1)
+    samples_per_shard: int | None = Field(default=None, ge=1)
+    compress_ratio: float = Field(default=1.0, ge=1, le=1000)
+    seed: int = Field(default=1, ge=0, lt=2**63)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _content_as_format(cls, data: Any) -> Any:
+        """``format: npz`` is short for one npz file per sample: ``format: files, content: npz``."""
+        if isinstance(data, dict) and data.get("format") in CONTENTS.entries():
+            data = {**data, "content": data["format"], "format": "files"}
+        return data
+
+    @model_validator(mode="after")
+    def _one_way_to_cut_shards(self) -> DatasetSpec:
+        if self.shard_size is not None and self.samples_per_shard is not None:
+            raise ValueError("set shard_size or samples_per_shard, not both")
+        return self
+
+    @property
+    def nominal_bytes(self) -> int:
+        """Expected bytes of all samples before the codec."""
+        return round(self.samples * self.sample_size.mean_bytes)
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the bytes: everything but the prose. Equal identities generate equal datasets."""
+        return self.model_dump(mode="json", exclude={"description", "source"})
+
+
+def load_dataset_spec(name: str, overrides: Sequence[str] = ()) -> DatasetSpec:
+    """A dataset spec by name or path, with ``a.b=c`` overrides."""
+    path = find_spec("dataset", name)
+    data = read_yaml(path)
+    changed = apply_overrides(data, overrides)
+    # Choosing one way to cut shards on the command line replaces the file's way.
+    keys = {o.partition("=")[0].strip() for o in overrides}
+    for chosen, other in (("shard_size", "samples_per_shard"), ("samples_per_shard", "shard_size")):
+        if chosen in keys and other not in keys:
+            changed.pop(other, None)
+    return build(DatasetSpec, changed, where=str(path) if path.stem != name else f"dataset '{name}'")
+
+
+def resized(spec: DatasetSpec, *, samples: int | None = None, size_bytes: int | None = None) -> DatasetSpec:
+    """The same dataset with another sample count, given directly or as total bytes."""
+    if samples is not None and size_bytes is not None:
+        raise SpecError("give --samples or a size, not both")
+    if size_bytes is not None:
+        samples = int(size_bytes // spec.sample_size.mean_bytes)
+        if samples < 1:
+            raise SpecError(f"{size_bytes} bytes hold no sample of {spec.sample_size.mean_bytes:.0f} bytes on average", remedy="ask for a larger size")
+    if samples is None:
+        return spec
+    return build(DatasetSpec, {**spec.model_dump(mode="json"), "samples": samples}, where=f"dataset '{spec.name}'")

@@ -1,0 +1,194 @@
+"""A dataset describes itself: ``manifest.json`` beside two Arrow tables, one row per shard and one per sample.
+
+Layout below the dataset's root (a directory or a prefix)::
+
+    .iobench-dataset     ownership marker, written first: {"id", "spec", ...}; its presence makes the directory iobench's
+    manifest.json        written last and atomically: a dataset without it is half generated
+    samples.arrow        SAMPLE_COLUMNS, in sample order   (Arrow IPC file, uncompressed: it is mapped, not parsed)
+    shards.arrow         SHARD_COLUMNS, in shard order
+    data/...             the shards
+
+A million samples are five mapped arrays (36 bytes a sample), not a million objects; forked workers share the mapping.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, ValidationError
+
+from ..errors import DatasetError
+from .base import Strict
+from .dataset import DatasetSpec
+
+MANIFEST = "manifest.json"
+MARKER = ".iobench-dataset"
+SAMPLES = "samples.arrow"
+SHARDS = "shards.arrow"
+DATA = "data"
+FORMAT_VERSION = 1
+
+SAMPLE_COLUMNS = {
+    "shard": np.uint32,  # row of shards.arrow
+    "offset": np.int64,  # of the sample's stored bytes within the shard
+    "stored": np.int64,  # bytes stored, after the codec, without the format's framing
+    "size": np.int64,  # bytes of the content, before the codec
+    "xxh3": np.uint64,  # xxh3_64 of the content, before the codec
+}
+SHARD_COLUMNS = {
+    "size": np.int64,  # bytes of the whole shard
+    "first": np.int64,  # first sample; the shard holds samples first .. first + samples - 1
+    "samples": np.int64,
+    "xxh3": np.uint64,  # xxh3_64 of the whole shard
+}
+
+Array = npt.NDArray[Any]
+
+
+class Header(Strict):
+    """``manifest.json``."""
+
+    format_version: int = FORMAT_VERSION
+    generator: str
+    id: str = Field(pattern=r"^[0-9a-f]{32}$")
+    created: str
+    spec: DatasetSpec
+    samples: int
+    shards: int
+    stored_bytes: int  # of all shards, framing included
+    sample_bytes: int  # of all samples before the codec
+    tables: dict[str, str]  # file name -> xxh3_64 (hex), so that a foreign or stale table is noticed
+
+
+class Manifest:
+    """A dataset's header and tables. Arrays are read-only; ``key(shard)`` names a shard below the root."""
+
+    def __init__(self, header: Header, samples: dict[str, Array], shards: dict[str, Array]) -> None:
+        self.header = header
+        self.spec = header.spec
+        self.samples = samples
+        self.shards = shards
+
+    @property
+    def sample_count(self) -> int:
+        return self.header.samples
+
+    @property
+    def shard_count(self) -> int:
+        return self.header.shards
+
+    @property
+    def mean_stored_bytes(self) -> float:
+        """Bytes of storage behind one sample, framing included."""
+        return self.header.stored_bytes / self.header.samples
+
+    def key(self, shard: int) -> str:
+        return shard_key(self.spec, shard)
+
+    def keys(self) -> list[str]:
+        return [self.key(shard) for shard in range(self.shard_count)]
+
+
+def shard_key(spec: DatasetSpec, shard: int) -> str:
+    """Where shard number ``shard`` lies below the dataset's root. One file per sample fans out over folders of 1000."""
+    from ..registry import CODECS, CONTENTS, FORMATS
+
+    form = FORMATS.load(spec.format)
+    if form.one_sample_per_shard:
+        suffix = CONTENTS.load(spec.content).suffix + CODECS.load(spec.codec.partition(":")[0]).suffix
+        return f"{DATA}/{shard // 1000:06d}/{shard:09d}{suffix}"
+    return f"{DATA}/{spec.name}-{shard:06d}{form.suffix}"
+
+
+def write_table(columns: dict[str, Any], arrays: dict[str, Array]) -> bytes:
+    """An Arrow IPC file (uncompressed) of the given columns, in the schema's order and types."""
+    import pyarrow as pa
+
+    table = pa.table({name: np.ascontiguousarray(arrays[name], dtype=dtype) for name, dtype in columns.items()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        # One batch, so that every column is one contiguous array that numpy can map without a copy.
+        writer.write_table(table, max_chunksize=max(1, table.num_rows))
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def read_table(columns: dict[str, Any], source: str | bytes) -> dict[str, Array]:
+    """Columns of an Arrow IPC file as arrays, mapped where ``source`` is a path."""
+    import pyarrow as pa
+
+    try:
+        table = pa.ipc.open_file(pa.memory_map(source, "r") if isinstance(source, str) else pa.BufferReader(source)).read_all()
+        arrays = {name: table.column(name).combine_chunks().to_numpy(zero_copy_only=table.num_rows > 0) for name in columns}
+    except (pa.ArrowException, KeyError, OSError) as error:
+        where = source if isinstance(source, str) else "table"
+        raise DatasetError(f"{where} is damaged: {' '.join(str(error).split())}", remedy="generate the dataset again") from None
+    wrong = [name for name, dtype in columns.items() if arrays[name].dtype != dtype]
+    if wrong:
+        raise DatasetError(f"{source if isinstance(source, str) else 'table'}: column '{wrong[0]}' has the wrong type", remedy="generate the dataset again")
+    return arrays
+
+
+def parse_header(text: bytes, *, where: str) -> Header:
+    """``manifest.json`` from its bytes. Raises DatasetError naming what does not fit."""
+    try:
+        data = json.loads(text)
+        version = data.get("format_version") if isinstance(data, dict) else None
+        if version != FORMAT_VERSION:
+            raise DatasetError(f"{where} has format version {version}, this iobench reads {FORMAT_VERSION}", remedy="generate the dataset again")
+        return Header.model_validate(data)
+    except (ValueError, ValidationError) as error:
+        raise DatasetError(f"{where} is not an iobench manifest: {' '.join(str(error).split())[:200]}", remedy="generate the dataset again") from None
+
+
+def load_manifest(root: str | Path) -> Manifest:
+    """The manifest of a dataset directory.
+
+    Raises DatasetError: no such directory, not a dataset, half generated, or tables that are not the ones the manifest was written with.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise DatasetError(f"no dataset at {root}: no such directory", remedy=f"generate one: iobench generate NAME --to {root}")
+    if not (root / MANIFEST).is_file():
+        if (root / MARKER).is_file():
+            raise DatasetError(f"the dataset at {root} is half generated", remedy="finish it: run the same iobench generate again")
+        raise DatasetError(f"{root} is not an iobench dataset (no {MANIFEST})", remedy=f"generate one: iobench generate NAME --to {root}/NEW")
+    header = parse_header((root / MANIFEST).read_bytes(), where=str(root / MANIFEST))
+    return assemble(header, lambda name: str(root / name), lambda name: _hash_file(root / name))
+
+
+def assemble(header: Header, source: Callable[[str], str | bytes], checksum: Callable[[str], str]) -> Manifest:
+    """Header and tables to a Manifest, after checking that they belong together."""
+    tables: list[dict[str, Array]] = []
+    for name, columns, rows in ((SAMPLES, SAMPLE_COLUMNS, header.samples), (SHARDS, SHARD_COLUMNS, header.shards)):
+        if checksum(name) != header.tables.get(name):
+            raise DatasetError(f"{name} is not the table that {MANIFEST} was written with", remedy="generate the dataset again")
+        arrays = read_table(columns, source(name))
+        if len(next(iter(arrays.values()))) != rows:
+            raise DatasetError(f"{name} has {len(next(iter(arrays.values())))} rows, {MANIFEST} says {rows}", remedy="generate the dataset again")
+        tables.append(arrays)
+    return Manifest(header, tables[0], tables[1])
+
+
+def hash_bytes(data: bytes) -> str:
+    import xxhash
+
+    return xxhash.xxh3_64_hexdigest(data)
+
+
+def _hash_file(path: Path) -> str:
+    import xxhash
+
+    digest = xxhash.xxh3_64()
+    try:
+        with path.open("rb", buffering=0) as file:
+            while chunk := file.read(8 << 20):
+                digest.update(chunk)
+    except OSError as error:
+        raise DatasetError(f"cannot read {path}: {os.strerror(error.errno or 0)}", remedy="generate the dataset again") from None
+    return digest.hexdigest()

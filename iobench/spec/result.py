@@ -1,0 +1,187 @@
+"""What a run leaves behind: ``run.json`` (this schema) and ``events.parquet`` (one row per step, see EVENT_COLUMNS).
+
+A value that was not measured is None, and ``not_measured`` beside it maps the key to the reason; it is never 0.
+Units are in the names. Readers ignore keys they do not know, so a newer minor version stays readable; ``schema_version`` changes its
+first number only when an existing key changes its meaning.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ..errors import IobenchError
+
+SCHEMA_VERSION = "1.0"
+
+EVENT_COLUMNS = {
+    "phase": "str: calibrate.fetch, calibrate.prep, calibrate.harness, calibrate.accelerator, measure, find-max.<N>",
+    "repetition": "uint16, from 0",
+    "rank": "uint16, the accelerator's number, from 0",
+    "epoch": "uint16, from 0 within the repetition",
+    "step": "uint32, first step of the row, from 0 within the epoch",
+    "steps": "uint32, steps merged in this row (1 until the recorder's bound is reached)",
+    "start_ns": "int64, when the rank asked for the batch, from the epoch's common start",
+    "wait_ns": "int64, from asking for the batch to having it",
+    "copy_ns": "int64, copying the batch to the device (0 without a device)",
+    "busy_ns": "int64, nominal busy time of the accelerator",
+    "late_ns": "int64, how far past its deadline the emulation woke up (compensated in the next step)",
+    "samples": "uint32",
+    "bytes_read": "int64, counted by the worker where it reads, direct IO's alignment excess included",
+    "sample_bytes": "int64, bytes of the samples as stored",
+    "read_ns": "int64, the worker's time in storage reads for this batch",
+    "prep_ns": "int64, the worker's time in decompress, decode, check and collate for this batch",
+}
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class Finding(Record):
+    """The outcome of one rule that did not simply pass."""
+
+    rule: str  # stable id, e.g. "cache.cold-residency"
+    level: Literal["info", "warning", "invalid", "unknown"]  # unknown: the evidence is missing, neither pass nor fail
+    evidence: str
+    remedy: str = ""
+
+
+class Ceiling(Record):
+    """What one stage can do alone, over all accelerators of the run."""
+
+    samples_per_s: float | None = None
+    bytes_per_s: float | None = None  # stored bytes, so that all ceilings share one unit
+    cpu_s_per_gb: float | None = None  # CPU seconds per 1e9 stored bytes, all processes of the stage
+    how: str = ""  # what was measured, in one sentence
+    not_measured: str = ""  # why, where the figures are None
+    details: dict[str, Any] = {}
+
+
+class Epoch(Record):
+    """What the events cannot know about one epoch of a repetition."""
+
+    epoch: int
+    residency_before: float | None = None  # share of the dataset's bytes in the page cache, 0 to 1
+    residency_after: float | None = None
+    residency_how: str = ""  # cachestat, mincore, or why it was not measured
+    startup_s: float | None = None  # from the common start to the first read of any worker (process creation, not storage)
+
+
+class Repetition(Record):
+    """One repetition: context as recorded, and figures computed from the events (analyse.metrics.repetition_metrics)."""
+
+    seed: int
+    accelerators: int
+    epochs: list[Epoch] = []
+    complete: bool = True  # False: interrupted, or stopped before all steps
+    cpu_s: float | None = None  # ranks and workers
+    throttled_s: float | None = None  # time this cgroup was throttled by its CPU quota
+    residency_before: float | None = None  # the largest of the epochs'
+    samples: int = 0
+    steps: int = 0
+    bytes_read: int = 0
+    wall_s: float | None = None
+    busy_s: float | None = None  # mean over ranks
+    wait_s: float | None = None  # mean over ranks
+    time_to_first_batch_s: float | None = None
+    accelerator_utilization: float | None = None  # MLPerf Storage's: first step of each epoch left out
+    accelerator_utilization_strict: float | None = None  # busy over the whole wall time
+    samples_per_s: float | None = None
+    read_bytes_per_s: float | None = None
+    wait_p50_s: float | None = None
+    wait_p99_s: float | None = None
+    late_p99_s: float | None = None  # emulation error
+    not_measured: dict[str, str] = {}
+
+
+class Summary(Record):
+    """Over repetitions: they, not steps, are the sampling unit."""
+
+    median: float
+    min: float
+    max: float
+    n: int
+
+
+class Advice(Record):
+    change: str
+    predicted_gain: float | None = None  # factor on samples/s, 1.3 = 30 % more
+    basis: str
+
+
+class Verdict(Record):
+    binds: Literal["storage", "prep", "harness", "accelerator", "undecided"]
+    sentence: str
+    starved: bool | None = None  # accelerator utilization below what the workload requires
+    headroom: float | None = None  # what storage delivers over what the accelerators demand
+    accelerators_fed: int | None = None  # at the required utilization, by the storage alone
+    predicted_samples_per_s: float | None = None
+    measured_samples_per_s: float | None = None
+    fetch_stall: float | None = None  # share of the time, 0 to 1
+    prep_stall: float | None = None
+    advice: list[Advice] = []
+    not_measured: dict[str, str] = {}
+
+
+class FindMaxPoint(Record):
+    accelerators: int
+    accelerator_utilization: float | None
+    samples_per_s: float | None
+    read_bytes_per_s: float | None
+    passed: bool
+
+
+class FindMax(Record):
+    """The search for the largest number of accelerators at the required utilization, in the order tried."""
+
+    required_accelerator_utilization: float
+    accelerators: int | None  # None: not even one
+    points: list[FindMaxPoint]
+    bound: str = ""  # set where the search stopped for another reason than storage
+
+
+class RunDocument(Record):
+    schema_version: str = SCHEMA_VERSION
+    iobench_version: str
+    run_id: str
+    created: str  # ISO 8601, UTC
+    command: list[str]
+    status: Literal["ok", "failed", "interrupted"]
+    validity: Literal["valid", "invalid", "unknown"]
+    rules: str = "quick"
+    accelerators: int = 1
+    findings: list[Finding] = []
+    workload: dict[str, Any]  # the complete Workload
+    dataset: dict[str, Any]  # {spec, id, samples, shards, stored_bytes, sample_bytes_mean}
+    host: dict[str, Any]  # measure.host.fingerprint()
+    storage: dict[str, Any]  # Storage.describe(): url, file system, mount options, device ...
+    loader: dict[str, Any] = {}  # what was really used: direct, slot bytes, huge pages, workers
+    ceilings: dict[str, Ceiling] = {}  # storage_raw, fetch, prep, harness, accelerator
+    repetitions: list[Repetition] = []
+    metrics: dict[str, Summary] = {}
+    verdict: Verdict | None = None
+    find_max: FindMax | None = None
+    timings: dict[str, float] = {}  # seconds spent in each phase of the run
+    error: str = ""  # one line, where status is failed
+
+
+def load_run(directory: Path) -> RunDocument:
+    """``run.json`` of a run directory (or the file itself). Raises IobenchError in one line for anything unreadable."""
+    path = directory if directory.is_file() else directory / "run.json"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise IobenchError(f"no run.json in {directory}", remedy="name a run directory, e.g. results/<run>") from None
+    except (OSError, ValueError) as error:
+        raise IobenchError(f"cannot read {path}: {error}") from error
+    version = str(data.get("schema_version", "")) if isinstance(data, dict) else ""
+    if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
+        raise IobenchError(f"{path} has schema version '{version}', this iobench reads {SCHEMA_VERSION}", remedy="use the iobench that wrote it, or a newer one")
+    try:
+        return RunDocument.model_validate(data)
+    except ValidationError as error:
+        raise IobenchError(f"{path} does not fit the schema: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from None

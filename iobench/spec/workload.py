@@ -1,0 +1,98 @@
+"""What a training job does with its data: the accelerator's appetite, the reader, the loader, the cache's state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from .base import Bytes, Seconds, Strict, apply_overrides, build, find_spec, read_yaml
+
+
+class AcceleratorSpec(Strict):
+    """One accelerator. ``step_time`` is its busy time for one batch of the workload's ``batch_size``."""
+
+    kind: str = "emulated"
+    name: str = "emulated"
+    step_time: Seconds | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _emulation_needs_a_step_time(self) -> AcceleratorSpec:
+        if self.kind == "emulated" and self.step_time is None:
+            raise ValueError("an emulated accelerator needs 'step_time', its busy time per batch")
+        return self
+
+
+class ReaderSpec(Strict):
+    """How samples come out of storage.
+
+    ``access``: ``random`` draws single samples, ``sequential`` walks whole shards in shuffled order, ``auto`` is sequential for formats
+    with many samples in a shard. ``direct``: O_DIRECT where the storage has it. ``concurrency``: reads in flight within one worker.
+    ``decode``: undo the content's encoding (JPEG to pixels, npz to the array); decompression always happens.
+    ``crop``: bytes of each sample that go on to the accelerator, after the whole sample was read and decoded (MLPerf's "resize").
+    ``check``: ``none``, ``format`` (the format's own checksums), ``content`` (xxh3 of every sample against the manifest).
+    ``tail``: ``keep`` delivers every sample once in an epoch (ranks differ by at most one batch), ``drop`` leaves incomplete batches out.
+    """
+
+    access: Literal["auto", "random", "sequential"] = "auto"
+    shuffle: bool = True
+    direct: Literal["auto"] | bool = "auto"
+    concurrency: int = Field(default=4, ge=1, le=256)
+    block_size: Bytes = Field(default=4 << 20, ge=4096, le=1 << 30)
+    decode: bool = True
+    crop: Bytes | None = Field(default=None, ge=1)
+    check: Literal["none", "format", "content"] = "none"
+    tail: Literal["keep", "drop"] = "keep"
+
+
+class LoaderSpec(Strict):
+    """The torch DataLoader of each rank, and how batches travel from workers to the training process.
+
+    ``transport``: ``ring`` (slots in shared memory, only a slot number crosses the pipe), ``tensor`` (torch's default collate),
+    ``thread`` (no worker processes), ``null`` (byte counts only).
+    """
+
+    kind: Literal["torch"] = "torch"
+    workers: int = Field(default=2, ge=0, le=1024)
+    prefetch_factor: int = Field(default=2, ge=1, le=1024)
+    transport: Literal["ring", "tensor", "thread", "null"] = "ring"
+    persistent_workers: bool = True
+    pin_memory: bool = False
+    start_method: Literal["fork", "spawn", "forkserver"] = "fork"
+    slot_size: Bytes | None = Field(default=None, ge=4096)
+
+    @model_validator(mode="after")
+    def _ring_needs_workers(self) -> LoaderSpec:
+        if self.workers == 0 and self.transport == "thread":
+            raise ValueError("transport 'thread' needs workers >= 1 (they are threads)")
+        return self
+
+
+class Workload(Strict):
+    """A training job: dataset, accelerator, batch, reader, loader, and what must hold."""
+
+    name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    description: str = ""
+    source: str = ""
+    dataset: str
+    accelerator: AcceleratorSpec
+    batch_size: int = Field(ge=1, le=10**7)
+    epochs: int = Field(default=1, ge=1, le=10**6)
+    max_steps: int | None = Field(default=None, ge=1)
+    cache: Literal["cold", "warm", "any"] = "cold"
+    required_accelerator_utilization: float = Field(default=0.9, gt=0, le=1)
+    reader: ReaderSpec = ReaderSpec()
+    loader: LoaderSpec = LoaderSpec()
+
+    @property
+    def samples_per_s_per_accelerator(self) -> float | None:
+        """Samples that one accelerator consumes per second when it never waits; None where no step time is stated."""
+        return self.batch_size / self.accelerator.step_time if self.accelerator.step_time else None
+
+
+def load_workload(name: str, overrides: Sequence[str] = ()) -> Workload:
+    """A workload by name or path, with ``a.b=c`` overrides."""
+    path = find_spec("workload", name)
+    data: dict[str, Any] = apply_overrides(read_yaml(path), overrides)
+    return build(Workload, data, where=str(path) if path.stem != name else f"workload '{name}'")

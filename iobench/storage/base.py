@@ -1,0 +1,72 @@
+"""What iobench asks of a place where data lies. Keys are relative, '/'-separated paths below the storage's root."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+Buffer = memoryview
+
+
+class Entry(NamedTuple):
+    key: str
+    size: int  # bytes
+
+
+class Residency(NamedTuple):
+    """How much of some keys lies in this host's page cache."""
+
+    resident_bytes: int
+    total_bytes: int
+    how: str  # cachestat | mincore
+
+    @property
+    def ratio(self) -> float:
+        return self.resident_bytes / self.total_bytes if self.total_bytes else 0.0
+
+
+class Sink(Protocol):
+    """An object being written, front to back. Leaving the ``with`` block normally makes it durable and visible under its key;
+    leaving it by an exception removes every trace."""
+
+    def write(self, data: bytes | Buffer) -> None: ...
+
+
+@runtime_checkable
+class Storage(Protocol):
+    """One root on one storage. Instances are cheap, picklable, and made before workers start; handles are opened on first use.
+
+    Every method raises StorageError in one line (what, which key, why) for whatever the storage refuses.
+    """
+
+    url: str
+    alignment: int  # read_into's offset, length and address must be multiples of it (1: anything goes)
+
+    def describe(self) -> dict[str, Any]:
+        """A fingerprint for the result: scheme, URL without secrets, file system, mount options, device, direct ..."""
+
+    def list(self, prefix: str = "") -> Iterator[Entry]: ...
+
+    def size(self, key: str) -> int: ...
+
+    def read_into(self, key: str, offset: int, buffer: Buffer) -> int:
+        """Fill ``buffer`` from ``offset``; the bytes read are fewer only where the object ends. Thread-safe."""
+
+    def create(self, key: str, *, size_hint: int = 0) -> AbstractContextManager[Sink]:
+        """A new object; an existing key is refused, never overwritten."""
+
+    def delete(self, key: str) -> None: ...
+
+    def close(self) -> None:
+        """Drop handles; the instance can be used again."""
+
+
+@runtime_checkable
+class Cached(Protocol):
+    """A storage whose reads can be served by this host's page cache."""
+
+    def evict(self, keys: Iterable[str]) -> None:
+        """Flush and drop the keys' pages."""
+
+    def residency(self, keys: Iterable[str]) -> Residency: ...

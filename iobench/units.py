@@ -1,0 +1,96 @@
+"""Sizes, durations and rates as people write them, and back.
+
+Data holds base units (bytes, seconds) as plain numbers; text always carries its unit.
+SI prefixes (kB, MB, GB) are powers of 1000, IEC prefixes (KiB, MiB, GiB) powers of 1024 (IEC 80000-13).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from .errors import UsageError
+
+_SIZE_UNITS = {"": 1, "b": 1}
+for _power, _prefix in enumerate("kmgtpe", start=1):
+    _SIZE_UNITS[f"{_prefix}b"] = 1000**_power
+    _SIZE_UNITS[f"{_prefix}ib"] = 1024**_power
+
+_DURATION_UNITS = {"": 1.0, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+_QUANTITY = re.compile(r"^\s*([+-]?(?:\d+(?:[_,]\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ]*)\s*$")
+
+
+def _parse(text: str, units: dict[str, float] | dict[str, int], what: str, examples: str) -> float:
+    match = _QUANTITY.match(text)
+    unit = match.group(2).lower() if match else ""
+    if match is None or unit not in units:
+        raise UsageError(f"'{text}' is not a {what}", remedy=f"write it like {examples}")
+    value = float(match.group(1).replace("_", "").replace(",", "")) * units[unit]
+    if not math.isfinite(value):
+        raise UsageError(f"'{text}' is not a finite {what}", remedy=f"write it like {examples}")
+    return value
+
+
+def parse_size(text: str | int | float) -> int:
+    """``"146.6 MB"``, ``"64MiB"``, ``4096`` -> bytes, rounded to the nearest whole byte."""
+    if isinstance(text, bool):
+        raise UsageError(f"'{text}' is not a size", remedy="write it like '146.6 MB' or '64MiB'")
+    value = float(text) if isinstance(text, int | float) else _parse(text, _SIZE_UNITS, "size", "'146.6 MB' or '64MiB'")
+    if not math.isfinite(value) or value < 0:
+        raise UsageError(f"'{text}' is not a size of zero or more bytes", remedy="write it like '146.6 MB' or '64MiB'")
+    return round(value)
+
+
+def parse_duration(text: str | int | float) -> float:
+    """``"323ms"``, ``"2 min"``, ``0.5`` -> seconds."""
+    if isinstance(text, bool):
+        raise UsageError(f"'{text}' is not a duration", remedy="write it like '323ms' or '2min'")
+    value = float(text) if isinstance(text, int | float) else _parse(text, _DURATION_UNITS, "duration", "'323ms' or '2min'")
+    if not math.isfinite(value) or value < 0:
+        raise UsageError(f"'{text}' is not a duration of zero or more seconds", remedy="write it like '323ms' or '2min'")
+    return value
+
+
+def format_bytes(value: float) -> str:
+    """Bytes with three significant digits and an IEC unit: ``1.37 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} B" if unit == "B" else f"{_three(value)} {unit}"
+
+
+def format_rate(bytes_per_s: float) -> str:
+    return f"{format_bytes(bytes_per_s)}/s"
+
+
+def format_duration(seconds: float) -> str:
+    """``3.5 ms``, ``12.0 s``, ``2 min 5 s``, ``3 h 20 min``."""
+    magnitude = abs(seconds)
+    if magnitude == 0:
+        return "0 s"
+    if magnitude < 1e-3:
+        return f"{_three(seconds * 1e6)} µs"
+    if magnitude < 1:
+        return f"{_three(seconds * 1e3)} ms"
+    if magnitude < 100:
+        return f"{_three(seconds)} s"
+    whole = round(seconds)
+    if magnitude < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def format_count(value: float) -> str:
+    """Thousands separated: ``1,281,167``; three significant digits below ten."""
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else _three(value)
+
+
+def format_percent(ratio: float) -> str:
+    return f"{ratio * 100:.1f} %"
+
+
+def _three(value: float) -> str:
+    magnitude = abs(value)
+    return f"{value:.0f}" if magnitude >= 100 else f"{value:.1f}" if magnitude >= 10 else f"{value:.2f}"
