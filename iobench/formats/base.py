@@ -35,10 +35,15 @@ class Format(Protocol):
     name: ClassVar[str]
     suffix: ClassVar[str]  # of a shard's file name; '' where content and codec name the file
     one_sample_per_shard: ClassVar[bool]
+    has_checksums: ClassVar[bool]
 
     @classmethod
     def frame(cls, index: int, suffix: str, stored: Buffer) -> Frame:
         """Framing of sample number ``index``; ``suffix`` is content suffix + codec suffix ('.npz.zst')."""
+
+    @classmethod
+    def margins(cls, index: int, suffix: str, stored: int) -> tuple[int, int]:
+        """Lengths of the head and the tail that ``frame`` puts around ``stored`` bytes of sample ``index``."""
 
     @classmethod
     def finish(cls, size: int) -> bytes:
@@ -66,6 +71,8 @@ class Content(Protocol):
     name: ClassVar[str]
     suffix: ClassVar[str]
     min_bytes: ClassVar[int]  # the smallest sample that this content can make
+    in_place: ClassVar[bool]  # the decoded bytes are a slice of the content, which ``locate`` finds without copying
+    max_expansion: ClassVar[int]  # upper bound of decoded bytes over content bytes, for what ``build`` makes
 
     @classmethod
     def build(cls, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:
@@ -73,7 +80,16 @@ class Content(Protocol):
 
         A pure function of (len(out), seed, index, compress_ratio): same arguments, same bytes, in any process.
         No two samples share a 4 KiB block, and with compress_ratio 1 no codec finds anything to compress.
+        Raises ValueError for a length below ``min_bytes``, and for a compress_ratio that this content cannot have.
         """
+
+    @classmethod
+    def locate(cls, content: Buffer) -> tuple[int, int]:
+        """Where the decoded bytes begin and end within ``content`` (only where ``in_place``). Raises ValueError."""
+
+    @classmethod
+    def identify(cls, content: Buffer) -> tuple[int, int] | None:
+        """(seed, index) that a sample says of itself; None where it is too short to say, or was not built here."""
 
     @classmethod
     def decoded_bytes(cls, content: Buffer) -> int:

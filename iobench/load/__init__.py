@@ -1,0 +1,94 @@
+"""Samples out of storage, into torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..spec.manifest import Manifest, load_manifest
+from ..spec.workload import LoaderSpec, ReaderSpec
+from ..storage import open_storage
+from ..storage.base import Storage
+from .loader import Batch, BatchLoader
+from .order import BatchPlan, Indices, epoch_order, rank_share
+from .reader import AnyReader, BatchReader
+
+__all__ = ["Batch", "BatchLoader", "build_loader", "make_loader"]
+
+
+def make_loader(
+    data: str | Path | Manifest,
+    *,
+    batch_size: int,
+    storage: Storage | None = None,
+    rank: int = 0,
+    world: int = 1,
+    seed: int = 0,
+    reader: ReaderSpec | dict[str, Any] | None = None,
+    loader: LoaderSpec | dict[str, Any] | None = None,
+) -> BatchLoader:
+    """A torch DataLoader over an iobench dataset, as ``iobench run`` uses it, for any training.
+
+    ``data``: a dataset's directory, or its manifest (then ``storage`` says where the shards are). ``reader`` and ``loader`` take the keys of
+    a workload's ``reader:`` and ``loader:`` sections. Call ``set_epoch`` before each epoch, as with torch's DistributedSampler.
+
+    >>> for batch in make_loader("/mnt/fast/resnet50", batch_size=400, loader={"workers": 4}):  # doctest: +SKIP
+    ...     train(batch.stacked())
+    """
+    manifest = data if isinstance(data, Manifest) else load_manifest(data)
+    reading = reader if isinstance(reader, ReaderSpec) else ReaderSpec.model_validate(reader or {})
+    loading = loader if isinstance(loader, LoaderSpec) else LoaderSpec.model_validate(loader or {})
+    if storage is None:
+        root = str(data if not isinstance(data, Manifest) else manifest.root)
+        storage = open_storage(root, direct=bool(use_direct(reading, open_storage(root), manifest)))
+    return build_loader(BatchReader(manifest, storage, reading), loading, reading, batch_size=batch_size, rank=rank, world=world, seed=seed)
+
+
+def use_direct(spec: ReaderSpec, storage: Storage, manifest: Manifest) -> bool:
+    """What ``reader.direct: auto`` means here: O_DIRECT where the storage has it."""
+    if spec.direct != "auto":
+        return spec.direct
+    probe = getattr(storage, "supports_direct", None)
+    return bool(probe is not None and probe(manifest.key(0)))
+
+
+def is_sequential(spec: ReaderSpec, manifest: Manifest) -> bool:
+    """What ``reader.access: auto`` means for this dataset: sequential where shards hold many samples."""
+    if spec.access != "auto":
+        return spec.access == "sequential"
+    return manifest.sample_count > manifest.shard_count
+
+
+def build_loader(
+    reader: AnyReader,
+    loading: LoaderSpec,
+    reading: ReaderSpec,
+    *,
+    batch_size: int,
+    rank: int = 0,
+    world: int = 1,
+    seed: int = 0,
+    epochs: int = 1,
+    shards: Indices | None = None,
+) -> BatchLoader:
+    """A loader around a reader; ``shards`` restricts it to some shards. ``epochs`` is how many orders the slots are sized for."""
+    manifest = reader.manifest
+    firsts, counts = manifest.shards["first"], manifest.shards["samples"]
+    if shards is not None:
+        firsts, counts = firsts[shards], counts[shards]
+    sequential = is_sequential(reading, manifest)
+
+    def plan_epoch(epoch: int) -> BatchPlan:
+        order = epoch_order(firsts, counts, sequential=sequential, shuffle=reading.shuffle, seed=seed, epoch=epoch)
+        share = rank_share(order, rank=rank, world=world, batch_size=batch_size, tail=reading.tail)
+        return BatchPlan(share, batch_size=batch_size, streams=loading.workers if sequential else 1)
+
+    room = reader.room()
+    # Exact for the epochs that will run; any later epoch is covered by the largest samples there are, where that bound is affordable.
+    largest = max(plan_epoch(epoch).largest(room) for epoch in range(min(epochs, 4)))
+    if room.size > batch_size:
+        bound = int(np.partition(room, room.size - batch_size)[-batch_size:].sum())
+        largest = min(bound, int(largest * 1.1)) if epochs <= 4 else bound
+    return BatchLoader(reader, loading, plan_epoch, samples=int(counts.sum()), largest_batch=largest)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from ..errors import SpecError, UnknownNameError, UsageError, nearest
 from ..units import parse_duration, parse_size
@@ -35,6 +35,14 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_not_one(cls, value: Any, info: ValidationInfo) -> Any:
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and annotation is not bool and bool not in get_args(annotation):
+            raise ValueError(f"{str(value).lower()} is neither a number nor text")
+        return value
+
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -50,7 +58,7 @@ def build(model: type[M], data: Any, *, where: str) -> M:
 
 
 def _explain(model: type[BaseModel], problem: Any) -> str:
-    path = ".".join(str(part) for part in problem["loc"]) or "(top level)"
+    path = ".".join(_keys(model, problem["loc"])) or "(top level)"
     if problem["type"] == "extra_forbidden":
         owner = _model_at(model, problem["loc"][:-1])
         near = nearest(str(problem["loc"][-1]), owner.model_fields) if owner else []
@@ -58,8 +66,20 @@ def _explain(model: type[BaseModel], problem: Any) -> str:
         return f"unknown key '{path}', {known}"
     if problem["type"] == "missing":
         return f"'{path}' is missing"
+    if problem["type"] == "model_type":
+        return f"'{path}': expected a group of keys, found {type(problem['input']).__name__}"
     message = str(problem["msg"]).removeprefix("Value error, ")
     return f"'{path}': {message}"
+
+
+def _keys(model: type[BaseModel], path: Sequence[Any]) -> list[str]:
+    """What the user wrote of a problem's path; pydantic adds the tags of union members behind the key."""
+    keys: list[str] = []
+    for part in path:
+        if keys and not isinstance(part, int) and _model_at(model, path[: len(keys)]) is None:
+            break
+        keys.append(str(part))
+    return keys
 
 
 def _model_at(model: type[BaseModel], path: Sequence[Any]) -> type[BaseModel] | None:
@@ -75,14 +95,35 @@ def _model_at(model: type[BaseModel], path: Sequence[Any]) -> type[BaseModel] | 
     return model
 
 
+class _UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML lets the last of two equal keys win in silence; here the second is an error."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        written = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<" and written.count(key.value) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"key '{key.value}' is there twice", key.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _parse_yaml(text: str) -> Any:
+    """Raises ValueError in one line for whatever YAML cannot make sense of."""
+    try:
+        return yaml.load(text, Loader=_UniqueKeys)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2024-13-45
+        raise ValueError(" ".join(str(error).split())) from None
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML mapping from a file. Raises SpecError for what is unreadable, not YAML, or not a mapping."""
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"cannot read {path}: {error}") from error
-    except yaml.YAMLError as error:
-        raise SpecError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    try:
+        data = _parse_yaml(text)
+    except ValueError as error:
+        raise SpecError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(data, dict):
         raise SpecError(f"{path}: expected a mapping of keys to values, found {type(data).__name__}")
     return data
@@ -90,14 +131,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """``a.b=c`` on a copy of nested ``data``; the value is YAML (so ``true``, ``4`` and ``[1, 2]`` are what they look like)."""
-    result = _deep_copy(data)
+    result: dict[str, Any] = _deep_copy(data)
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key.strip():
             raise SpecError(f"override '{override}' is not of the form key=value", remedy="write it like --set reader.concurrency=8")
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+            value = _parse_yaml(text)
+        except ValueError as error:
             raise SpecError(f"override '{override}': the value is not valid YAML") from error
         *parents, last = key.strip().split(".")
         node = result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -12,6 +13,8 @@ from ..registry import CONTENTS
 from .base import Bytes, Strict, apply_overrides, build, find_spec, read_yaml
 
 MIN_SAMPLE_BYTES = 1
+
+_PARAMETERS = {"constant": ("mean",), "normal": ("mean", "stdev"), "lognormal": ("mean", "sigma"), "quantiles": ("quantiles",)}
 
 
 class SampleSize(Strict):
@@ -32,17 +35,29 @@ class SampleSize(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> SampleSize:
-        needs = {"constant": ("mean",), "normal": ("mean", "stdev"), "lognormal": ("mean", "sigma"), "quantiles": ("quantiles",)}[self.distribution]
+        needs = _PARAMETERS[self.distribution]
         for key in needs:
             if getattr(self, key) is None:
                 raise ValueError(f"distribution '{self.distribution}' needs '{key}'")
+        for key in ("mean", "stdev", "sigma", "quantiles"):
+            if key not in needs and getattr(self, key) is not None:
+                raise ValueError(f"distribution '{self.distribution}' has no '{key}': remove it, or choose the distribution that you mean")
         if self.quantiles is not None:
             points = [p for p, _ in self.quantiles]
             sizes = [b for _, b in self.quantiles]
-            if len(points) < 2 or points[0] != 0 or points[-1] != 1 or sorted(points) != points or sorted(sizes) != sizes:
+            if (
+                not all(map(math.isfinite, points))
+                or len(points) < 2
+                or points[0] != 0
+                or points[-1] != 1
+                or sorted(points) != points
+                or sorted(sizes) != sizes
+            ):
                 raise ValueError("quantiles must rise from probability 0 to probability 1, sizes with them")
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ValueError(f"min ({self.min}) is above max ({self.max})")
+        if self.mean is not None and not (self.min or self.mean) <= self.mean <= (self.max or self.mean):
+            raise ValueError(f"mean ({self.mean}) is outside [min, max], to which draws are clipped")
         return self
 
     @property
@@ -75,7 +90,7 @@ class DatasetSpec(Strict):
     @classmethod
     def _content_as_format(cls, data: Any) -> Any:
         """``format: npz`` is short for one npz file per sample: ``format: files, content: npz``."""
-        if isinstance(data, dict) and data.get("format") in CONTENTS.entries():
+        if isinstance(data, dict) and isinstance(data.get("format"), str) and data["format"] in CONTENTS.entries():
             data = {**data, "content": data["format"], "format": "files"}
         return data
 
@@ -105,6 +120,12 @@ def load_dataset_spec(name: str, overrides: Sequence[str] = ()) -> DatasetSpec:
     for chosen, other in (("shard_size", "samples_per_shard"), ("samples_per_shard", "shard_size")):
         if chosen in keys and other not in keys:
             changed.pop(other, None)
+    # So does choosing another distribution: parameters that it does not have go, unless they were given too.
+    sizes = changed.get("sample_size")
+    if "sample_size.distribution" in keys and isinstance(sizes, dict) and sizes.get("distribution") in _PARAMETERS:
+        for key in {"mean", "stdev", "sigma", "quantiles"} - {*_PARAMETERS[sizes["distribution"]]}:
+            if f"sample_size.{key}" not in keys:
+                sizes.pop(key, None)
     return build(DatasetSpec, changed, where=str(path) if path.stem != name else f"dataset '{name}'")
 
 
@@ -115,7 +136,9 @@ def resized(spec: DatasetSpec, *, samples: int | None = None, size_bytes: int | 
     if size_bytes is not None:
         samples = int(size_bytes // spec.sample_size.mean_bytes)
         if samples < 1:
-            raise SpecError(f"{size_bytes} bytes hold no sample of {spec.sample_size.mean_bytes:.0f} bytes on average", remedy="ask for a larger size")
+            raise SpecError(
+                f"{size_bytes} bytes hold no sample of {spec.sample_size.mean_bytes:.0f} bytes on average", remedy="ask for a larger size"
+            )
     if samples is None:
         return spec
     return build(DatasetSpec, {**spec.model_dump(mode="json"), "samples": samples}, where=f"dataset '{spec.name}'")

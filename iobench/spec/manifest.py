@@ -74,6 +74,12 @@ class Manifest:
         self.spec = header.spec
         self.samples = samples
         self.shards = shards
+        self.root: Path | None = None  # where it was loaded from, so that a process that did not fork opens it again
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.root is not None:
+            return load_manifest, (self.root,)
+        return Manifest, (self.header, self.samples, self.shards)
 
     @property
     def sample_count(self) -> int:
@@ -159,7 +165,9 @@ def load_manifest(root: str | Path) -> Manifest:
             raise DatasetError(f"the dataset at {root} is half generated", remedy="finish it: run the same iobench generate again")
         raise DatasetError(f"{root} is not an iobench dataset (no {MANIFEST})", remedy=f"generate one: iobench generate NAME --to {root}/NEW")
     header = parse_header((root / MANIFEST).read_bytes(), where=str(root / MANIFEST))
-    return assemble(header, lambda name: str(root / name), lambda name: _hash_file(root / name))
+    manifest = assemble(header, lambda name: str(root / name), lambda name: _hash_file(root / name))
+    manifest.root = root
+    return manifest
 
 
 def assemble(header: Header, source: Callable[[str], str | bytes], checksum: Callable[[str], str]) -> Manifest:

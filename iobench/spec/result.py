@@ -82,8 +82,9 @@ class Repetition(Record):
     throttled_s: float | None = None  # time this cgroup was throttled by its CPU quota
     residency_before: float | None = None  # the largest of the epochs'
     samples: int = 0
-    steps: int = 0
+    steps: int = 0  # of all ranks together
     bytes_read: int = 0
+    sample_bytes: int = 0  # stored bytes of the samples delivered; bytes_read is at least this much, or the data came from elsewhere
     wall_s: float | None = None
     busy_s: float | None = None  # mean over ranks
     wait_s: float | None = None  # mean over ranks
@@ -133,6 +134,8 @@ class FindMaxPoint(Record):
     samples_per_s: float | None
     read_bytes_per_s: float | None
     passed: bool
+    startup_s: float | None = None  # from the common start to the first read, as in Epoch
+    not_measured: dict[str, str] = {}
 
 
 class FindMax(Record):

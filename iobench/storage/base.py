@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 Buffer = memoryview
@@ -28,7 +29,7 @@ class Residency(NamedTuple):
 
 class Sink(Protocol):
     """An object being written, front to back. Leaving the ``with`` block normally makes it durable and visible under its key;
-    leaving it by an exception removes every trace."""
+    leaving it by an exception removes every trace. Data may be reused as soon as ``write`` returns."""
 
     def write(self, data: bytes | Buffer) -> None: ...
 
@@ -53,8 +54,11 @@ class Storage(Protocol):
     def read_into(self, key: str, offset: int, buffer: Buffer) -> int:
         """Fill ``buffer`` from ``offset``; the bytes read are fewer only where the object ends. Thread-safe."""
 
-    def create(self, key: str, *, size_hint: int = 0) -> AbstractContextManager[Sink]:
-        """A new object; an existing key is refused, never overwritten."""
+    def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> AbstractContextManager[Sink]:
+        """A new object; an existing key is refused, never overwritten. ``durable=False`` leaves durability to ``flush``."""
+
+    def flush(self) -> None:
+        """Everything written so far becomes durable."""
 
     def delete(self, key: str) -> None: ...
 
@@ -70,3 +74,10 @@ class Cached(Protocol):
         """Flush and drop the keys' pages."""
 
     def residency(self, keys: Iterable[str]) -> Residency: ...
+
+
+@runtime_checkable
+class Files(Protocol):
+    """A storage whose keys are files that other tools (fio) can read at the same speed."""
+
+    def local_path(self, key: str) -> Path: ...

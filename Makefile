@@ -1,0 +1,62 @@
+# On a fresh machine: make demo, make test. Python 3.11 or newer is all that must be there; the rest lands in .venv.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.SILENT:
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench clean fio
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/installed
+APT := DEBIAN_FRONTEND=noninteractive apt-get -qq
+ROOT_APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null
+
+help:  ## this list
+	awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) fio  ## make .venv with everything in it; fio from apt where possible
+
+demo: setup  ## generate a small dataset in demo-data, run, print the verdict
+	test -f demo-data/manifest.json || $(BIN)/iobench generate demo --to demo-data
+	$(BIN)/iobench run demo --data demo-data
+
+test: setup  ## all tests
+	$(BIN)/python -m pytest -q
+
+check: $(STAMP)  ## lint, format, types
+	$(BIN)/ruff check -q .
+	$(BIN)/ruff format -q --check .
+	$(BIN)/mypy --strict
+
+bench: setup  ## hot paths, then storage against fio
+	$(BIN)/python -m pytest -q tests/bench --benchmark-enable --benchmark-only
+	$(BIN)/python tests/bench/storage.py
+
+clean:  ## remove demo-data, .venv and caches; results stay
+	if [ -e demo-data ] && [ -x $(BIN)/iobench ]; then $(BIN)/iobench clean demo-data; fi
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks build dist
+	find iobench tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("iobench needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	if ! $(PYTHON) -c 'import ensurepip' 2>/dev/null; then
+	  $(ROOT_APT) || { echo "Python's venv is missing. Install it: apt-get install python3-venv" >&2; exit 1; }
+	  echo "installing python3-venv" >&2
+	  $(APT) update >/dev/null && $(APT) install -y python3-venv >/dev/null
+	fi
+	echo "installing into .venv (once; takes minutes where torch must be downloaded)" >&2
+	rm -f $@
+	$(PYTHON) -m venv --clear .venv
+	# torch first and by its exact version, so that pip never weighs another build of it.
+	$(BIN)/pip install -qq --disable-pip-version-check "$$(grep '^torch==' constraints.txt)" -c constraints.txt
+	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+fio:
+	command -v fio >/dev/null && exit 0
+	if $(ROOT_APT); then
+	  echo "installing fio" >&2
+	  $(APT) update >/dev/null 2>&1 && $(APT) install -y fio >/dev/null 2>&1 && exit 0
+	fi
+	echo "fio is missing, so the storage's raw ceiling will not be measured. Install it: apt-get install fio" >&2

@@ -1,0 +1,25 @@
+"""What consumes batches, one step each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from ..load.loader import Batch
+
+
+class StepTime(NamedTuple):
+    """One step, in nanoseconds: the copy to the device, the accelerator's nominal busy time, and the emulation's own lateness."""
+
+    copy_ns: int
+    busy_ns: int
+    late_ns: int
+
+
+class Accelerator(Protocol):
+    name: str
+
+    def start(self) -> None:
+        """An epoch begins."""
+
+    def step(self, batch: Batch | None, ready_ns: int) -> StepTime:
+        """Consume ``batch``, which was ready at ``ready_ns`` (monotonic); return when the accelerator asks for the next one."""

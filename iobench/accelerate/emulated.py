@@ -1,0 +1,56 @@
+"""Accelerators that only take time: what matters to storage is when the next batch is asked for."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+
+from ..load.loader import Batch
+from ..spec.workload import AcceleratorSpec
+from .base import StepTime
+
+_PR_SET_TIMERSLACK = 29
+
+
+class EmulatedAccelerator:
+    """Busy for ``step_time`` per batch, kept to a deadline.
+
+    A sleep wakes up late, by 50 microseconds on an idle machine and by milliseconds on a loaded one. Crediting that as computing (as a
+    plain sleep does) would flatter utilization, so the lateness is measured and taken off the next step: over an epoch the emulated
+    accelerator is busy for exactly steps x step_time.
+    """
+
+    def __init__(self, spec: AcceleratorSpec) -> None:
+        assert spec.step_time is not None  # AcceleratorSpec sees to it
+        self.name = spec.name
+        self._step_ns = round(spec.step_time * 1e9)
+        self._deadline = 0
+        self._late = 0
+
+    def start(self) -> None:
+        self._deadline = self._late = 0
+        # The kernel may delay a sleeping thread's wake-up by its timer slack, 50 microseconds by default (prctl(2)).
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+
+    def step(self, batch: Batch | None, ready_ns: int) -> StepTime:
+        # The accelerator itself was free at the last deadline; only its emulation woke up later than that.
+        begin = max(self._deadline, ready_ns - self._late)
+        self._deadline = begin + self._step_ns
+        left = self._deadline - time.monotonic_ns()
+        if left > 0:
+            time.sleep(left / 1e9)
+        self._late = max(0, time.monotonic_ns() - self._deadline)
+        return StepTime(0, self._step_ns, self._late)
+
+
+class NullAccelerator:
+    """Takes batches as fast as they come."""
+
+    def __init__(self, spec: AcceleratorSpec) -> None:
+        self.name = spec.name
+
+    def start(self) -> None:
+        return
+
+    def step(self, batch: Batch | None, ready_ns: int) -> StepTime:
+        return StepTime(0, 0, 0)

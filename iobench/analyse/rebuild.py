@@ -1,0 +1,87 @@
+"""Every figure of a run again, from its recorded events and context alone: what ``iobench report`` prints is what ``run`` printed."""
+
+from __future__ import annotations
+
+from ..spec.result import Ceiling, Epoch, FindMax, FindMaxPoint, Repetition, RunDocument
+from .metrics import Events, repetition_metrics, select, spans, strands, summarise
+from .validity import RULE_IDS, evaluate, validity
+from .verdict import verdict
+
+CALIBRATED = ("fetch", "prep", "harness", "accelerator")
+
+
+def ceiling_from_events(events: Events, context: Repetition) -> tuple[float | None, float | None]:
+    """(samples/s, stored bytes/s) of one calibration phase over all ranks, from the first read to the end of the last step.
+
+    With a null accelerator the last step ends when the last batch arrives. (None, None) where nothing was recorded.
+    """
+    parts = list(strands(events)) if len(events["step"]) else []
+    _, span = spans(parts, {epoch.epoch: epoch.startup_s for epoch in context.epochs})
+    if span <= 0:
+        return None, None
+    return float(events["samples"].sum()) / span, float(events["sample_bytes"].sum()) / span
+
+
+def find_max_point(events: Events, *, accelerators: int, required: float, startup_s: float | None = None) -> FindMaxPoint:
+    """One point of the search for the largest number of accelerators, from the rows of phase ``find-max.<accelerators>``."""
+    context = Repetition(seed=0, accelerators=accelerators, epochs=[Epoch(epoch=0, startup_s=startup_s)])
+    figures = repetition_metrics(events, context)
+    au = figures.accelerator_utilization
+    return FindMaxPoint(
+        accelerators=accelerators,
+        accelerator_utilization=au,
+        samples_per_s=figures.samples_per_s,
+        read_bytes_per_s=figures.read_bytes_per_s,
+        passed=au is not None and au >= required,
+        startup_s=startup_s,
+        not_measured={key: figures.not_measured[key] for key in ("accelerator_utilization",) if key in figures.not_measured},
+    )
+
+
+def conclude(doc: RunDocument) -> RunDocument:
+    """``doc`` with the metrics, verdict, findings and validity that follow from its repetitions and ceilings.
+
+    Findings of rules that this module does not know (the runner's own) are kept.
+    """
+    doc = doc.model_copy(update={"metrics": summarise(doc.repetitions)})
+    doc = doc.model_copy(update={"verdict": verdict(doc)})
+    findings = [finding for finding in doc.findings if finding.rule not in RULE_IDS] + evaluate(doc, doc.rules)
+    return doc.model_copy(update={"findings": findings, "validity": validity(findings, doc.rules)})
+
+
+def rebuild(doc: RunDocument, events: Events) -> RunDocument:
+    """``doc`` with everything that follows from ``events`` computed again; what has no events stays as recorded."""
+    repetitions = [_again(repetition, select(events, "measure", index)) for index, repetition in enumerate(doc.repetitions)]
+    ceilings = {name: _ceiling(ceiling, select(events, f"calibrate.{name}")) for name, ceiling in doc.ceilings.items()}
+    find_max = _find_max(doc.find_max, events) if doc.find_max else None
+    return conclude(doc.model_copy(update={"repetitions": repetitions, "ceilings": ceilings, "find_max": find_max}))
+
+
+def _again(repetition: Repetition, events: Events) -> Repetition:
+    return repetition_metrics(events, repetition) if len(events["step"]) else repetition
+
+
+def _ceiling(ceiling: Ceiling, events: Events) -> Ceiling:
+    """Computed again where its details hold ``startup_s`` (a number, None, or one per epoch), which the events cannot know."""
+    if not len(events["step"]) or "startup_s" not in ceiling.details:
+        return ceiling
+    startup = ceiling.details["startup_s"]
+    startups = startup if isinstance(startup, list) else [startup]
+    epochs = [Epoch(epoch=index, startup_s=value) for index, value in enumerate(startups)]
+    samples_per_s, bytes_per_s = ceiling_from_events(events, Repetition(seed=0, accelerators=1, epochs=epochs))
+    stored, cpu_s = float(events["sample_bytes"].sum()), ceiling.details.get("cpu_s")
+    update = {"samples_per_s": samples_per_s, "bytes_per_s": bytes_per_s}
+    if cpu_s is not None and stored > 0:
+        update["cpu_s_per_gb"] = float(cpu_s) / (stored / 1e9)
+    return ceiling.model_copy(update=update)
+
+
+def _find_max(found: FindMax, events: Events) -> FindMax:
+    required = found.required_accelerator_utilization
+    points = []
+    for point in found.points:
+        rows = select(events, f"find-max.{point.accelerators}")
+        again = find_max_point(rows, accelerators=point.accelerators, required=required, startup_s=point.startup_s)
+        points.append(again if len(rows["step"]) else point)
+    passed = [point.accelerators for point in points if point.passed]
+    return found.model_copy(update={"points": points, "accelerators": max(passed) if passed else None})

@@ -1,0 +1,151 @@
+"""Checks of what was read: the right bytes, cold, enough of them, often enough. Each returns None where all is well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..spec.result import Epoch, Repetition, RunDocument
+from ..units import format_bytes, format_count, format_percent
+
+MOST_RESIDENT = 0.01
+MEMORY_MULTIPLE = 5
+LEAST_STEPS = 500
+LEAST_REPETITIONS = 5
+
+
+class Outcome(NamedTuple):
+    """What a rule found. ``known`` False: the evidence is missing."""
+
+    evidence: str
+    remedy: str = ""
+    known: bool = True
+
+
+def unknown(evidence: str, remedy: str = "") -> Outcome:
+    return Outcome(evidence, remedy, known=False)
+
+
+def complete(doc: RunDocument) -> list[Repetition]:
+    return [repetition for repetition in doc.repetitions if repetition.complete]
+
+
+def _epochs(doc: RunDocument) -> Iterator[tuple[str, Epoch]]:
+    for index, repetition in enumerate(doc.repetitions):
+        for epoch in repetition.epochs:
+            yield f"repetition {index}, epoch {epoch.epoch}", epoch
+
+
+def _uncached(doc: RunDocument) -> bool:
+    """This host's page cache plays no part: object storage, or every read goes past it."""
+    return doc.storage.get("page_cache") is False or doc.loader.get("direct") is True
+
+
+def data_mismatch(doc: RunDocument) -> Outcome | None:
+    """Samples must be read from storage, each once in an epoch: bytes that were never read cannot be delivered."""
+    done = complete(doc)
+    if not done:
+        return unknown("no repetition was completed")
+    remedy = "a sample that comes from elsewhere, or not at all, makes every rate false: run iobench verify, and report this as a defect"
+    for index, repetition in enumerate(done):
+        if repetition.bytes_read < repetition.sample_bytes:
+            read, delivered = format_bytes(repetition.bytes_read), format_bytes(repetition.sample_bytes)
+            return Outcome(f"repetition {index} delivered {delivered} of samples but read {read}", remedy)
+    samples = doc.dataset.get("samples")
+    if not samples:
+        return unknown("the dataset's sample count is not recorded")
+    whole = doc.workload.get("max_steps") is None and (doc.workload.get("reader") or {}).get("tail", "keep") == "keep"
+    expected = int(samples) * int(doc.workload.get("epochs", 1))
+    wrong = [repetition.samples for repetition in done if (repetition.samples != expected if whole else repetition.samples > expected)]
+    if wrong:
+        return Outcome(f"{format_count(wrong[0])} samples were delivered, {format_count(expected)} are in the dataset's epochs", remedy)
+    return None
+
+
+def cold_residency(doc: RunDocument) -> Outcome | None:
+    if doc.workload.get("cache", "cold") != "cold":
+        return None
+    remedy = "evict the dataset before each epoch (other readers must not hold it), or read with reader.direct=true, or say cache: any"
+    cached = [(where, epoch.residency_before) for where, epoch in _epochs(doc) if (epoch.residency_before or 0) > MOST_RESIDENT]
+    if cached:
+        where, share = max(cached, key=lambda item: item[1] or 0)
+        return Outcome(
+            f"the run claims cold reads, but {format_percent(share or 0)} of the dataset was in the page cache ({where})", remedy
+        )
+    if not doc.repetitions or any(not repetition.epochs for repetition in doc.repetitions):
+        return unknown("page-cache residency was not recorded for every epoch", remedy)
+    gaps = [(where, epoch.residency_how) for where, epoch in _epochs(doc) if epoch.residency_before is None]
+    if gaps and not _uncached(doc):
+        where, how = gaps[0]
+        return unknown(f"page-cache residency was not measured ({where}{': ' + how if how else ''})", remedy)
+    return None
+
+
+def residency_unknown(doc: RunDocument) -> Outcome | None:
+    """A run that makes no claim about the cache should still know what came from it."""
+    if doc.workload.get("cache", "cold") == "cold" or _uncached(doc):
+        return None
+    measured = [epoch.residency_before is not None for _, epoch in _epochs(doc)]
+    remedy = "rates may be the page cache's; Linux 6.5 has cachestat, older kernels mincore on files that can be mapped"
+    if not any(measured):
+        return unknown("page-cache residency was not measured", remedy)
+    if not all(measured):
+        return Outcome(f"page-cache residency was measured in {sum(measured)} of {len(measured)} epochs", remedy)
+    return None
+
+
+def run_incomplete(doc: RunDocument) -> Outcome | None:
+    unfinished = sum(not repetition.complete for repetition in doc.repetitions)
+    if doc.status != "ok" or unfinished:
+        what = f"the run's status is {doc.status}" + (f" ({doc.error})" if doc.error else "")
+        return Outcome(
+            f"{what}; {unfinished} of {len(doc.repetitions)} repetitions stopped early", "run it again to its end; partial figures are kept"
+        )
+    return None if doc.repetitions else unknown("no repetition is recorded")
+
+
+def run_steps(doc: RunDocument) -> Outcome | None:
+    steps = [repetition.steps // max(repetition.accelerators, 1) for repetition in complete(doc) if repetition.steps]
+    if not steps:
+        return unknown("no step was recorded")
+    if min(steps) < LEAST_STEPS:
+        remedy = f"a larger dataset, more epochs or a smaller batch: at least {LEAST_STEPS} steps for each accelerator"
+        return Outcome(f"{format_count(min(steps))} steps for each accelerator in a repetition, fewer than {LEAST_STEPS}", remedy)
+    return None
+
+
+def run_repetitions(doc: RunDocument) -> Outcome | None:
+    if not doc.repetitions:
+        return unknown("no repetition is recorded")
+    done = len(complete(doc))
+    if done < LEAST_REPETITIONS:
+        remedy = "run with --repeat 6: the smallest number whose [min, max] covers the median with 95 %"
+        return Outcome(f"{done} complete repetition{'' if done == 1 else 's'}, fewer than {LEAST_REPETITIONS}", remedy)
+    return None
+
+
+def seed_changes(doc: RunDocument) -> Outcome | None:
+    seeds = [repetition.seed for repetition in doc.repetitions]
+    if not seeds:
+        return unknown("no repetition is recorded")
+    if len(set(seeds)) < len(seeds):
+        return Outcome("two repetitions share a seed, so they read in the same order", "give each repetition a seed of its own")
+    return None
+
+
+def dataset_size(doc: RunDocument) -> Outcome | None:
+    """5 x memory is a proxy for cold reads, so a run that proves them cold needs no more."""
+    residencies = [epoch.residency_before for _, epoch in _epochs(doc)]
+    if _uncached(doc) or (residencies and all(share is not None and share <= MOST_RESIDENT for share in residencies)):
+        return None
+    memory, stored = doc.host.get("memory_bytes"), doc.dataset.get("stored_bytes")
+    if not memory or not stored:
+        return unknown("the host's memory or the dataset's size is not recorded, and reads are not proven cold")
+    if stored < MEMORY_MULTIPLE * memory:
+        remedy = (
+            f"generate with --memory-multiple {MEMORY_MULTIPLE}, or evict before each epoch (cache: cold), or read with reader.direct=true"
+        )
+        return Outcome(
+            f"the dataset is {stored / memory:.2f} x the host's memory ({format_bytes(memory)}) and reads are not proven cold", remedy
+        )
+    return None

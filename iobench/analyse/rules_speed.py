@@ -1,0 +1,148 @@
+"""Checks of who was really measured: the CPU, the harness or the emulation instead of storage. Each returns None where all is well."""
+
+from __future__ import annotations
+
+from ..spec.result import Ceiling, RunDocument
+from ..units import format_count, format_duration, format_percent
+from .evidence import NOISE, effective_cores, gather, is_null_accelerator, step_time_s
+from .rules_data import Outcome, complete, unknown
+
+MOST_THROTTLED = 0.01
+MOST_PREFETCHED = 0.10
+MOST_LOADER_CPU = 0.4  # SPDL: a loader that takes more of the host slows the training itself
+GAP = 0.2
+
+
+def au_threshold(doc: RunDocument) -> Outcome | None:
+    evidence = gather(doc)
+    if evidence.utilization is None:
+        why = "the accelerator is null" if is_null_accelerator(doc) else "no complete repetition has one"
+        return unknown(f"accelerator utilization was not measured: {why}")
+    if evidence.utilization < evidence.required:
+        found, wanted = format_percent(evidence.utilization), format_percent(evidence.required)
+        return Outcome(
+            f"accelerator utilization is {found}, the workload requires {wanted}",
+            "see the verdict and its advice; --find-max says how many it can feed",
+        )
+    return None
+
+
+def cpu_throttled(doc: RunDocument) -> Outcome | None:
+    shares = [r.throttled_s / r.wall_s for r in doc.repetitions if r.throttled_s is not None and r.wall_s]
+    if not shares:
+        return unknown("CPU throttling was not recorded")
+    if max(shares) > MOST_THROTTLED:
+        return Outcome(
+            f"the CPU quota throttled this run for {format_percent(max(shares))} of a repetition",
+            "raise the cgroup's cpu.max before storage is blamed",
+        )
+    return None
+
+
+def cpu_affinity(doc: RunDocument) -> Outcome | None:
+    total, usable = doc.host.get("cores"), effective_cores(doc)
+    if not total or usable is None or not doc.host.get("affinity_cores"):
+        return unknown("the host's cores or this process's affinity are not recorded")
+    if usable < float(total):
+        return Outcome(
+            f"this run may use {usable:g} of the host's {total} cores",
+            "widen the affinity (taskset) or the cgroup's cpu.max before storage is blamed",
+        )
+    return None
+
+
+def harness_bound(doc: RunDocument) -> Outcome | None:
+    evidence = gather(doc)
+    if evidence.harness is None or evidence.measured is None:
+        return unknown("the harness ceiling or the measured rate is missing, so the tool itself may be the bottleneck")
+    others = [rate for rate in (evidence.storage, evidence.prep, evidence.accelerator) if rate is not None]
+    share = evidence.measured / evidence.harness
+    if share >= 0.9 or (others and evidence.harness <= min(others) * (1 + NOISE)):
+        remedy = "loader.transport=ring, more workers or larger batches; otherwise the figure is the loader's, not storage's"
+        return Outcome(
+            f"the run reached {share:.0%} of what the loader can do with no storage at all ({format_count(evidence.harness)} samples/s)",
+            remedy,
+        )
+    return None
+
+
+def emulation_error(doc: RunDocument) -> Outcome | None:
+    kind, step = str((doc.workload.get("accelerator") or {}).get("kind", "emulated")), step_time_s(doc)
+    if kind != "emulated":
+        return None
+    late = [repetition.late_p99_s for repetition in complete(doc) if repetition.late_p99_s is not None]
+    if step is None or not late:
+        return unknown("how late the emulated steps end was not recorded")
+    if max(late) > max(0.05 * step, 1e-3):
+        evidence = f"1 % of the emulated steps end more than {format_duration(max(late))} late, with steps of {format_duration(step)}"
+        return Outcome(evidence, "the host is overloaded: fewer workers or accelerators on it, or more cores")
+    return None
+
+
+def prefetch_share(doc: RunDocument) -> Outcome | None:
+    """Batches that were prefetched while the first step was excluded flatter AU (the reference benchmark's defect)."""
+    settings = doc.workload.get("loader") or {}
+    prefetched = doc.loader.get("prefetched_samples")
+    if prefetched is None:
+        workers = doc.loader.get("workers", settings.get("workers"))
+        batch = doc.workload.get("batch_size")
+        if workers is None or batch is None:
+            return unknown("how many samples are prefetched is not recorded")
+        prefetched = int(workers) * int(settings.get("prefetch_factor", 2)) * int(batch) * doc.accelerators
+    samples = [repetition.samples / max(len(repetition.epochs), 1) for repetition in complete(doc) if repetition.samples]
+    if not samples:
+        return unknown("no sample was recorded")
+    share = prefetched / min(samples)
+    if share > MOST_PREFETCHED:
+        evidence = f"up to {min(share, 1):.0%} of an epoch's samples may be prefetched during the first step, which utilization leaves out"
+        return Outcome(
+            evidence, "longer epochs (a larger dataset), or less prefetching; accelerator_utilization_strict and samples/s are not affected"
+        )
+    return None
+
+
+def verdict_gap(doc: RunDocument) -> Outcome | None:
+    evidence = gather(doc)
+    predicted, measured = evidence.predicted, evidence.measured
+    if predicted is None or measured is None:
+        return unknown("the predicted or the measured rate is missing")
+    ratio = measured / predicted
+    found = (
+        f"the run reached {format_count(measured)} samples/s, {ratio:.2f} x the {format_count(predicted)} that its lowest ceiling predicts"
+    )
+    if ratio > 1 + GAP:
+        return Outcome(found, "a ceiling was measured under worse conditions than the run, or the run read from a cache: repeat both")
+    if ratio >= 1 - GAP:
+        return None
+    if evidence.serial is not None and measured >= 0.9 * evidence.serial:
+        serial = f"fetch and prep of a worker taking turns predict {format_count(evidence.serial)}"
+        return Outcome(f"{found}; {serial}", "let fetch and prep overlap: more workers, or a higher reader.concurrency")
+    return Outcome(
+        found, "stages compete (for CPU, memory or the device), or start-up dominates a short run: compare CPU time, lengthen the run"
+    )
+
+
+def raw_not_measured(doc: RunDocument) -> Outcome | None:
+    raw = doc.ceilings.get("storage_raw", Ceiling())
+    if raw.samples_per_s or raw.bytes_per_s:
+        return None
+    if not raw.not_measured:
+        return unknown("the run does not say whether raw storage was measured")
+    return Outcome(f"raw storage was not measured: {raw.not_measured}", "without it, a slow device and a slow reader look alike")
+
+
+def loader_tax(doc: RunDocument) -> Outcome | None:
+    """CPU time that the loader takes for ready bytes at the rate the accelerators demand."""
+    evidence, harness = gather(doc), doc.ceilings.get("harness", Ceiling())
+    demand = evidence.bytes_per_s(evidence.accelerator if evidence.accelerator is not None else evidence.measured)
+    if harness.cpu_s_per_gb is None or demand is None or not evidence.cores:
+        return unknown("the loader's CPU time, the demand or the usable cores are not recorded")
+    taken = harness.cpu_s_per_gb * demand / 1e9
+    if taken > MOST_LOADER_CPU * evidence.cores:
+        found = (
+            f"moving ready bytes at the demanded rate takes {taken:.1f} of {evidence.cores:g} cores ({harness.cpu_s_per_gb:.2f} CPU s/GB)"
+        )
+        return Outcome(
+            found, "a training needs those cores too: loader.transport=ring moves bytes at a tenth of the cost of torch's collate"
+        )
+    return None

@@ -1,0 +1,90 @@
+"""Rules that a run must keep for its figures to mean what they say. Each has a stable id, evidence and a remedy.
+
+A rule finds a violation, or that the evidence is missing (level ``unknown``: neither pass nor fail), or nothing. What a violation means
+depends on the rule set: ``quick`` warns and refuses only what is false whatever the purpose; ``mlperf`` refuses what MLPerf Storage's
+rules refuse (Submission_guidelines 3.1.2: 5 x memory, 500 steps, 5 runs, AU threshold).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from ..errors import UsageError
+from ..spec.result import Finding, RunDocument
+from . import rules_data as data
+from . import rules_speed as speed
+
+Level = Literal["info", "warning", "invalid"]
+
+
+class Levels(NamedTuple):
+    """What a violation is, by rule set."""
+
+    quick: Level
+    mlperf: Level
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Called with a document: a Finding (at its ``mlperf`` level, or ``unknown``), or None where the rule is kept."""
+
+    id: str
+    check: Callable[[RunDocument], data.Outcome | None]
+    levels: Levels
+
+    def __call__(self, doc: RunDocument, rule_set: str = "mlperf") -> Finding | None:
+        outcome = self.check(doc)
+        if outcome is None:
+            return None
+        level = level_of(self, rule_set) if outcome.known else "unknown"
+        return Finding(rule=self.id, level=level, evidence=outcome.evidence, remedy=outcome.remedy)
+
+
+ALWAYS = Levels("invalid", "invalid")
+REFUSED = Levels("warning", "invalid")
+NOTED = Levels("info", "warning")
+
+RULES: tuple[Rule, ...] = (
+    Rule("data.mismatch", data.data_mismatch, ALWAYS),
+    Rule("cache.cold-residency", data.cold_residency, ALWAYS),
+    Rule("cache.residency-unknown", data.residency_unknown, Levels("warning", "warning")),
+    Rule("run.incomplete", data.run_incomplete, REFUSED),
+    Rule("run.steps", data.run_steps, REFUSED),
+    Rule("run.repetitions", data.run_repetitions, Levels("info", "invalid")),
+    Rule("seed.changes", data.seed_changes, REFUSED),
+    Rule("dataset.size", data.dataset_size, REFUSED),
+    Rule("au.threshold", speed.au_threshold, REFUSED),
+    Rule("cpu.throttled", speed.cpu_throttled, REFUSED),
+    Rule("cpu.affinity", speed.cpu_affinity, REFUSED),
+    Rule("harness.bound", speed.harness_bound, REFUSED),
+    Rule("emulation.error", speed.emulation_error, REFUSED),
+    Rule("prefetch.share", speed.prefetch_share, REFUSED),
+    Rule("verdict.gap", speed.verdict_gap, Levels("warning", "warning")),
+    Rule("raw.not-measured", speed.raw_not_measured, NOTED),
+    Rule("loader.tax", speed.loader_tax, NOTED),
+)
+RULE_IDS = frozenset(rule.id for rule in RULES)
+
+
+def level_of(rule: Rule, rule_set: str) -> Level:
+    """Raises UsageError for a rule set that does not exist."""
+    if rule_set not in Levels._fields:
+        raise UsageError(f"unknown rule set '{rule_set}'", remedy=f"known: {', '.join(Levels._fields)}")
+    return rule.levels.quick if rule_set == "quick" else rule.levels.mlperf
+
+
+def evaluate(doc: RunDocument, rule_set: str = "quick") -> list[Finding]:
+    """Findings of all rules, the gravest first."""
+    order = ("invalid", "warning", "unknown", "info")
+    found = [finding for rule in RULES if (finding := rule(doc, rule_set)) is not None]
+    return sorted(found, key=lambda finding: order.index(finding.level))
+
+
+def validity(findings: Sequence[Finding], rule_set: str = "quick") -> Literal["valid", "invalid", "unknown"]:
+    """``unknown`` where the evidence is missing for a rule that could have refused the run under this rule set."""
+    if any(finding.level == "invalid" for finding in findings):
+        return "invalid"
+    refusing = {rule.id for rule in RULES if level_of(rule, rule_set) == "invalid"}
+    return "unknown" if any(finding.level == "unknown" and finding.rule in refusing for finding in findings) else "valid"

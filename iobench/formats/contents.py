@@ -1,0 +1,122 @@
+"""What one sample's bytes look like: opaque, an .npz, or a JPEG; each to the byte of the size that was asked for."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from . import jpeg, npz, payload
+from .base import Buffer
+
+
+class Raw:
+    """Opaque bytes: decoding is the one copy that any consumer makes."""
+
+    name: ClassVar[str] = "raw"
+    suffix: ClassVar[str] = ".bin"
+    min_bytes: ClassVar[int] = 1
+
+    @classmethod
+    def build(cls, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:
+        payload.fill(out, seed=seed, index=index, compress_ratio=compress_ratio)
+
+    @classmethod
+    def identify(cls, content: Buffer) -> tuple[int, int] | None:
+        return payload.identify(content)
+
+    @classmethod
+    def decoded_bytes(cls, content: Buffer) -> int:
+        return len(content)
+
+    @classmethod
+    def decode(cls, content: Buffer, out: Buffer) -> int:
+        _fits(len(content), out)
+        out[: len(content)] = content
+        return len(content)
+
+
+class Npz:
+    """A stored .npz of one uint8 array ``x``. Any npz of plain arrays is read: decoded, their bytes follow one another."""
+
+    name: ClassVar[str] = "npz"
+    suffix: ClassVar[str] = ".npz"
+    min_bytes: ClassVar[int] = npz.OVERHEAD + payload.STAMP_BYTES
+
+    @classmethod
+    def build(cls, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:
+        _at_least(cls.name, cls.min_bytes, out)
+        data = out[npz.DATA_OFFSET : npz.DATA_OFFSET + npz.data_bytes(len(out))]
+        payload.fill(data, seed=seed, index=index, compress_ratio=compress_ratio)
+        npz.write_around(out)
+
+    @classmethod
+    def identify(cls, content: Buffer) -> tuple[int, int] | None:
+        return payload.identify(content[npz.DATA_OFFSET :])
+
+    @classmethod
+    def decoded_bytes(cls, content: Buffer) -> int:
+        stored = npz.stored_arrays(content)
+        return sum(map(len, stored)) if stored is not None else sum(size for size, _ in npz.open_arrays(content))
+
+    @classmethod
+    def decode(cls, content: Buffer, out: Buffer) -> int:
+        done = 0
+        stored = npz.stored_arrays(content)
+        if stored is not None:
+            _fits(sum(map(len, stored)), out)
+            for array in stored:
+                out[done : done + len(array)] = array
+                done += len(array)
+            return done
+        for size, member in npz.open_arrays(content):
+            _fits(done + size, out)
+            end = done + size
+            while done < end:
+                count = member.readinto(out[done:end])
+                if not count:
+                    raise ValueError("npz is truncated")
+                done += count
+        return done
+
+
+class Jpeg:
+    """A JPEG of its own for each sample, that decodes to RGB pixels (height x width x 3)."""
+
+    name: ClassVar[str] = "jpeg"
+    suffix: ClassVar[str] = ".jpg"
+    min_bytes: ClassVar[int] = jpeg.MIN_BYTES
+
+    @classmethod
+    def build(cls, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:
+        """Raises ValueError for a compress_ratio: a JPEG is compressed already."""
+        _at_least(cls.name, cls.min_bytes, out)
+        if compress_ratio != 1:
+            raise ValueError("content 'jpeg' is compressed already and cannot take a compress_ratio")
+        jpeg.build(out, seed=seed, index=index)
+
+    @classmethod
+    def identify(cls, content: Buffer) -> tuple[int, int] | None:
+        return jpeg.identify(content)
+
+    @classmethod
+    def decoded_bytes(cls, content: Buffer) -> int:
+        import simplejpeg
+
+        height, width, _, _ = simplejpeg.decode_jpeg_header(content, strict=False)
+        return int(height * width * 3)
+
+    @classmethod
+    def decode(cls, content: Buffer, out: Buffer) -> int:
+        import simplejpeg
+
+        # libjpeg fills in what is missing from a cut file; strict makes that the error it is.
+        return int(simplejpeg.decode_jpeg(content, colorspace="RGB", buffer=out, strict=True).nbytes)
+
+
+def _at_least(name: str, least: int, out: Buffer) -> None:
+    if len(out) < least:
+        raise ValueError(f"content '{name}' needs at least {least} bytes, not {len(out)}")
+
+
+def _fits(size: int, out: Buffer) -> None:
+    if size > len(out):
+        raise ValueError(f"{size} decoded bytes do not fit a buffer of {len(out)}")

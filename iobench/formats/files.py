@@ -1,0 +1,34 @@
+"""One file per sample: the stored bytes and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from .base import Buffer, Frame
+
+_BARE = Frame(b"", b"")
+
+
+class Files:
+    """A shard is a sample; its file is named for content and codec."""
+
+    name: ClassVar[str] = "files"
+    suffix: ClassVar[str] = ""
+    one_sample_per_shard: ClassVar[bool] = True
+
+    @classmethod
+    def frame(cls, index: int, suffix: str, stored: Buffer) -> Frame:
+        return _BARE
+
+    @classmethod
+    def finish(cls, size: int) -> bytes:
+        return b""
+
+    @classmethod
+    def unpack(cls, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
+        yield shard
+
+    @classmethod
+    def check(cls, framed: Buffer) -> None:
+        """Nothing to check: there is no framing."""

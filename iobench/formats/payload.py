@@ -1,0 +1,122 @@
+"""Unique, incompressible bytes at memory speed: keyed tiling.
+
+A pool of 4 MiB is drawn once for each dataset seed (SFC64). Block ``b`` of sample ``i`` is the pool's block ``b mod 1024`` XORed with one
+64-bit key. Keys are a bijection of (i, b), so no two blocks of a dataset are alike, and any range can be made alone, in any process.
+Where two blocks share a pool block they differ in (nearly) every byte, so neither zstd --long nor deduplication finds a match.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from .base import Buffer
+
+BLOCK = 4096
+_WORDS = BLOCK // 8
+_POOL_BLOCKS = 1024
+_CHUNK_BLOCKS = 64  # 256 KiB: stays in the core's own cache when it has to be copied once more
+
+_MAGIC = b"iobench\x01"
+_STAMP = struct.Struct("<8sqq")
+STAMP_BYTES = _STAMP.size
+"""Samples at least this long begin with magic, seed and index."""
+
+_INDEX_BITS = 34  # 1.7e10 samples (DatasetSpec allows 1e10)
+_BLOCK_BITS = 64 - _INDEX_BITS  # of 4 KiB: samples of up to 4 TiB
+
+_U64 = npt.NDArray[np.uint64]
+_local = threading.local()
+
+
+def mix64(x: _U64) -> _U64:
+    """A bijection of 64-bit words whose outputs look random (the finaliser of splitmix64, Steele et al., OOPSLA 2014)."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def fill(out: Buffer, *, seed: int, index: int, compress_ratio: float = 1.0) -> None:
+    """Fill all of ``out`` with the payload of sample ``index``: a pure function of its length and the arguments.
+
+    ``compress_ratio`` r > 1 zeroes the first 1 - 1/r of each 4 KiB block, so that every codec reaches about r.
+    """
+    total = len(out)
+    pool = _pool(seed)
+    zero_words = _zero_words(compress_ratio)
+    address = np.frombuffer(out, dtype=np.uint8).ctypes.data if total else 0
+    whole = total // BLOCK
+    # numpy is several times slower on words that are not aligned: make those blocks in scratch, and copy.
+    if whole and address % 8 == 0:
+        _blocks(np.frombuffer(out[: whole * BLOCK], dtype=np.uint64).reshape(whole, _WORDS), pool, seed, index, 0, zero_words)
+    elif whole:
+        for first in range(0, whole, _CHUNK_BLOCKS):
+            count = min(_CHUNK_BLOCKS, whole - first)
+            scratch = _scratch()[:count]
+            _blocks(scratch, pool, seed, index, first, zero_words)
+            out[first * BLOCK : (first + count) * BLOCK] = scratch.data.cast("B")
+    rest = total - whole * BLOCK
+    if rest:
+        scratch = _scratch()[:1]
+        _blocks(scratch, pool, seed, index, whole, 0)
+        tail = scratch.view(np.uint8).reshape(-1)[:rest]
+        tail[: min(rest - 1, rest * zero_words // _WORDS)] = 0
+        out[whole * BLOCK :] = tail.data
+    if total >= STAMP_BYTES:
+        _STAMP.pack_into(out, 0, _MAGIC, seed, index)
+
+
+def identify(payload: Buffer) -> tuple[int, int] | None:
+    """(seed, index) of the sample that a payload belongs to; None for bytes that ``fill`` did not make, or too few of them."""
+    if len(payload) < STAMP_BYTES:
+        return None
+    magic, seed, index = _STAMP.unpack_from(payload)
+    return (seed, index) if magic == _MAGIC else None
+
+
+def _blocks(out: _U64, pool: _U64, seed: int, index: int, first: int, zero_words: int) -> None:
+    """Fill ``out`` (blocks x 512 words) with the sample's blocks from number ``first``."""
+    done = 0
+    base = np.uint64(index << _BLOCK_BITS)
+    salt = _salt(seed)
+    while done < len(out):
+        start = (first + done) % _POOL_BLOCKS
+        count = min(len(out) - done, _POOL_BLOCKS - start)
+        keys = mix64((base | np.arange(first + done, first + done + count, dtype=np.uint64)) ^ salt)
+        part = out[done : done + count]
+        np.bitwise_xor(pool[start : start + count, zero_words:], keys[:, None], out=part[:, zero_words:])
+        if zero_words:
+            part[:, :zero_words] = 0
+        done += count
+
+
+def _zero_words(compress_ratio: float) -> int:
+    """Words to zero in each block; 16 random bytes stay, so that blocks remain unique at any ratio."""
+    return min(round(_WORDS * (1 - 1 / compress_ratio)), _WORDS - 2)
+
+
+@lru_cache(maxsize=4)
+def _pool(seed: int) -> _U64:
+    # The raw words of a bit generator are stable over numpy versions; those of its distributions are not.
+    words = np.random.SFC64(np.random.SeedSequence([seed, 0x696F62656E6368])).random_raw(_POOL_BLOCKS * _WORDS)
+    pool: _U64 = np.asarray(words, dtype=np.uint64).reshape(_POOL_BLOCKS, _WORDS)
+    pool.flags.writeable = False
+    return pool
+
+
+@lru_cache(maxsize=64)
+def _salt(seed: int) -> np.uint64:
+    return np.uint64(mix64(np.array([seed], dtype=np.uint64))[0])
+
+
+def _scratch() -> _U64:
+    """Aligned blocks of this thread."""
+    scratch: _U64 | None = getattr(_local, "scratch", None)
+    if scratch is None:
+        scratch = _local.scratch = np.empty((_CHUNK_BLOCKS, _WORDS), dtype=np.uint64)
+    return scratch

@@ -1,0 +1,100 @@
+"""POSIX tar shards (ustar, POSIX.1-1988; pax, POSIX.1-2001; GNU long names), as the webdataset library reads them.
+
+Everything happens in memory and nothing is ever extracted, so a member's name ('../x', '/etc/x') can do no harm.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import ClassVar
+
+from .base import Buffer, Frame
+
+_BLOCK = 512
+_END = bytes(2 * _BLOCK)
+_FILE_TYPES = b"0\0007"  # regular, regular in the old style, contiguous
+_OCTAL_LIMIT = 8**11
+_PAX_SIZE = re.compile(rb"(?:^|\n)\d+ size=(\d+)(?=\n)")
+
+
+class Tar:
+    """Each sample is one member, ``000000042.npz``: the webdataset key is the sample's number."""
+
+    name: ClassVar[str] = "tar"
+    suffix: ClassVar[str] = ".tar"
+    one_sample_per_shard: ClassVar[bool] = False
+
+    @classmethod
+    def frame(cls, index: int, suffix: str, stored: Buffer) -> Frame:
+        size = len(stored)
+        name = f"{index:09d}{suffix or '.bin'}".encode()
+        header = bytearray(_BLOCK)
+        header[0 : len(name)] = name
+        header[100:108] = b"0000644\0"
+        header[108:124] = b"0000000\0" * 2  # uid, gid
+        header[124:136] = b"%011o\0" % size if size < _OCTAL_LIMIT else b"\x80" + size.to_bytes(11, "big")
+        header[136:148] = b"%011o\0" % 0  # mtime: the same bytes whenever they are generated
+        header[156:157] = b"0"
+        header[257:265] = b"ustar\x0000"
+        header[148:156] = b"%06o\0 " % _checksum(header)
+        return Frame(bytes(header), bytes(-size % _BLOCK))
+
+    @classmethod
+    def finish(cls, size: int) -> bytes:
+        return _END
+
+    @classmethod
+    def unpack(cls, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
+        position = 0
+        pax_size: int | None = None
+        while True:
+            header = shard[position : position + _BLOCK]
+            if len(header) < _BLOCK:
+                raise ValueError(f"tar is truncated at offset {position}: no end-of-archive block")
+            if header[0] == 0 and not any(header):
+                return
+            size, kind = _parse(header, position)
+            start = position + _BLOCK
+            if kind in _FILE_TYPES and pax_size is not None:
+                size = pax_size
+            if kind in b"12346":  # links, devices, directories and FIFOs carry no data, whatever their size field says
+                size = 0
+            if start + size > len(shard):
+                raise ValueError(f"tar is truncated: the member at offset {position} ends at {start + size}, the shard at {len(shard)}")
+            if kind in _FILE_TYPES:
+                yield shard[start : start + size]
+            elif kind == b"S":
+                raise ValueError(f"tar member at offset {position} is a sparse file, which is not supported")
+            if kind == b"x":
+                found = _PAX_SIZE.findall(bytes(shard[start : start + size]))
+                pax_size = int(found[-1]) if found else None
+            elif kind not in b"gLK":  # those describe the next member too, and leave its pax header in force
+                pax_size = None
+            position = start + -(-size // _BLOCK) * _BLOCK
+
+    @classmethod
+    def check(cls, framed: Buffer) -> None:
+        if len(framed) < _BLOCK:
+            raise ValueError(f"tar member of {len(framed)} bytes is shorter than its header")
+        size, _ = _parse(framed[:_BLOCK], 0)
+        if _BLOCK + -(-size // _BLOCK) * _BLOCK != len(framed):
+            raise ValueError(f"tar header says {size} bytes, which do not fill a member of {len(framed)}")
+
+
+def _parse(header: Buffer, position: int) -> tuple[int, bytes]:
+    """(size, type) of a member's header, after checking its checksum."""
+    try:
+        stated = int(bytes(header[148:156]).rstrip(b" \0") or b"0", 8)
+        field = bytes(header[124:136])
+        size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else int(field.strip(b" \0") or b"0", 8)
+    except ValueError:
+        raise ValueError(f"no tar header at offset {position}: a number field is not octal") from None
+    if stated != _checksum(header):
+        raise ValueError(f"tar header at offset {position} is damaged: checksum {stated}, computed {_checksum(header)}")
+    return size, bytes(header[156:157])
+
+
+def _checksum(header: Buffer | bytearray) -> int:
+    """Sum of the header's bytes, with its own checksum field counted as spaces."""
+    return sum(header) - sum(header[148:156]) + 8 * 32

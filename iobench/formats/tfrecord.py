@@ -1,0 +1,98 @@
+"""TFRecord shards of tf.train.Example, written and read without TensorFlow.
+
+A record is: length (u64), masked CRC-32C of the length, data, masked CRC-32C of the data (all little-endian;
+tensorflow/core/lib/io/record_writer.h). The Example has two features, {"index": int64, "data": bytes}; "data" comes last, so the
+stored bytes are contiguous and only the CRC follows them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import ClassVar
+
+import google_crc32c
+import numpy as np
+
+from .base import Buffer, Frame
+from .protobuf import example_bytes, field, varint
+
+_LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+_HEAD = _LENGTH.size + _CRC.size
+_KEY = field(1, b"data")
+
+
+class TFRecord:
+    """Each sample is one record."""
+
+    name: ClassVar[str] = "tfrecord"
+    suffix: ClassVar[str] = ".tfrecord"
+    one_sample_per_shard: ClassVar[bool] = False
+
+    @classmethod
+    def frame(cls, index: int, suffix: str, stored: Buffer) -> Frame:
+        # Lengths nest: Example{features{entry "index", entry "data"{Feature{bytes_list{value}}}}}.
+        before_value = b"\x0a" + varint(len(stored))
+        before_list = b"\x0a" + varint(len(before_value) + len(stored)) + before_value
+        before_feature = _KEY + b"\x12" + varint(len(before_list) + len(stored)) + before_list
+        data_entry = b"\x0a" + varint(len(before_feature) + len(stored)) + before_feature
+        number = field(3, field(1, varint(index)))  # int64_list, packed
+        features = field(1, field(1, b"index") + field(2, number)) + data_entry
+        opening = b"\x0a" + varint(len(features) + len(stored)) + features
+
+        length = _LENGTH.pack(len(opening) + len(stored))
+        crc = _crc(stored, google_crc32c.value(opening))
+        return Frame(length + _CRC.pack(_mask(google_crc32c.value(length))) + opening, _CRC.pack(_mask(crc)))
+
+    @classmethod
+    def finish(cls, size: int) -> bytes:
+        return b""
+
+    @classmethod
+    def unpack(cls, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
+        position = 0
+        while position < len(shard):
+            end = _record_end(shard, position)
+            if check:
+                _check_data(shard, position, end)
+            record = shard[position + _HEAD : end - _CRC.size]
+            stored = example_bytes(record)
+            yield record if stored is None else stored
+            position = end
+
+    @classmethod
+    def check(cls, framed: Buffer) -> None:
+        end = _record_end(framed, 0)
+        if end != len(framed):
+            raise ValueError(f"record of {end} bytes where {len(framed)} were expected")
+        _check_data(framed, 0, end)
+
+
+def _record_end(shard: Buffer, position: int) -> int:
+    """Where the record at ``position`` ends. Its length is always checked: everything after depends on it."""
+    if position + _HEAD > len(shard):
+        raise ValueError(f"TFRecord is truncated at offset {position}: {len(shard) - position} bytes of a record's header")
+    (length,) = _LENGTH.unpack_from(shard, position)
+    if _CRC.unpack_from(shard, position + _LENGTH.size)[0] != _mask(_crc(shard[position : position + _LENGTH.size])):
+        raise ValueError(f"record at offset {position}: the CRC of its length is wrong")
+    end: int = position + _HEAD + length + _CRC.size
+    if end > len(shard):
+        raise ValueError(f"TFRecord is truncated: the record at offset {position} ends at {end}, the shard at {len(shard)}")
+    return end
+
+
+def _check_data(shard: Buffer, position: int, end: int) -> None:
+    (stated,) = _CRC.unpack_from(shard, end - _CRC.size)
+    if stated != _mask(_crc(shard[position + _HEAD : end - _CRC.size])):
+        raise ValueError(f"record at offset {position}: the CRC of its data is wrong")
+
+
+def _crc(data: Buffer, before: int = 0) -> int:
+    """CRC-32C of ``data`` after bytes whose CRC is ``before``. The library takes arrays without a copy, but no memoryviews."""
+    return int(google_crc32c.extend(before, np.frombuffer(data, dtype=np.uint8)))
+
+
+def _mask(crc: int) -> int:
+    """TensorFlow's mask, which keeps a CRC of data that holds CRCs from degenerating."""
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF

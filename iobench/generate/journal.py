@@ -1,0 +1,69 @@
+"""Which units are finished, so that a killed run goes on where it was.
+
+Each finished unit is one small object under ``.iobench-journal/``, created only after the unit's shards are durable. Creation is atomic on
+every storage, so an entry is there as a whole or not at all; a damaged one counts as not there.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from ..errors import StorageError
+from .plan import ShardPlan
+from .writer import UnitResult
+
+JOURNAL = ".iobench-journal"
+
+
+def entry_key(unit: int) -> str:
+    return f"{JOURNAL}/{unit:08d}.json"
+
+
+def record(storage: Any, result: UnitResult) -> None:
+    """Note that a unit is finished. Raises StorageError."""
+    arrays = {name: base64.b64encode(array.tobytes()).decode() for name, array in _arrays(result).items()}
+    body = json.dumps({"unit": result.unit, **arrays}, separators=(",", ":")).encode()
+    line = json.dumps({"xxh3": xxhash.xxh3_64_hexdigest(body)}).encode()
+    with storage.create(entry_key(result.unit), size_hint=len(body)) as sink:
+        sink.write(body + b"\n" + line + b"\n")
+
+
+def parse(text: bytes, plan: ShardPlan) -> UnitResult | None:
+    """The entry as it was recorded; None for one that is damaged or does not belong to the plan."""
+    try:
+        body, line, _ = text.split(b"\n")
+        if json.loads(line)["xxh3"] != xxhash.xxh3_64_hexdigest(body):
+            return None
+        data = json.loads(body)
+        unit = data["unit"]
+        shards = slice(int(plan.units[unit]), int(plan.units[unit + 1]))
+        samples = int(plan.first[shards.stop] - plan.first[shards.start])
+        result = UnitResult(unit, *(np.frombuffer(base64.b64decode(data[name]), dtype) for name, dtype in _TYPES.items()))
+    except (ValueError, KeyError, IndexError, TypeError):
+        return None
+    lengths = [len(array) for array in result[1:]]
+    return result if lengths == [samples] * 3 + [shards.stop - shards.start] * 2 else None
+
+
+def read_object(storage: Any, key: str) -> bytes:
+    """All of a small object. Raises StorageError."""
+    from ..buffers import private
+
+    size = storage.size(key)
+    alignment = storage.alignment
+    buffer = memoryview(private(-(-max(size, 1) // alignment) * alignment, prefault=False).array)
+    if storage.read_into(key, 0, buffer) < size:
+        raise StorageError(f"{key} became shorter while it was read")
+    return bytes(buffer[:size])
+
+
+_TYPES = {"offset": np.int64, "stored": np.int64, "xxh3": np.uint64, "shard_size": np.int64, "shard_xxh3": np.uint64}
+
+
+def _arrays(result: UnitResult) -> dict[str, Any]:
+    return {name: np.ascontiguousarray(getattr(result, name), dtype) for name, dtype in _TYPES.items()}

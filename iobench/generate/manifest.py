@@ -1,0 +1,93 @@
+"""Finished units to the manifest, written last: its presence says that the dataset is complete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import StorageError
+from ..spec.dataset import DatasetSpec
+from ..spec.manifest import (
+    MANIFEST,
+    SAMPLE_COLUMNS,
+    SAMPLES,
+    SHARD_COLUMNS,
+    SHARDS,
+    Array,
+    Header,
+    Manifest,
+    hash_bytes,
+    write_table,
+)
+from . import journal
+from .plan import ShardPlan
+from .target import Claim
+from .writer import UnitResult
+
+
+def publish(spec: DatasetSpec, plan: ShardPlan, results: dict[int, UnitResult], storage: Any, claim: Claim) -> Manifest:
+    """Write the tables, then ``manifest.json``, then drop the journal. Raises StorageError."""
+    manifest = assemble(spec, plan, results, claim)
+    for name, columns, arrays in ((SAMPLES, SAMPLE_COLUMNS, manifest.samples), (SHARDS, SHARD_COLUMNS, manifest.shards)):
+        if name in claim.leftovers:
+            storage.delete(name)
+        _create(storage, name, write_table(columns, arrays))
+    _create(storage, MANIFEST, manifest.header.model_dump_json(indent=2).encode() + b"\n")
+    drop_journal(storage)
+    return manifest
+
+
+def assemble(spec: DatasetSpec, plan: ShardPlan, results: dict[int, UnitResult], claim: Claim) -> Manifest:
+    """The manifest in memory; every unit must be in ``results``."""
+    ordered = [results[unit] for unit in range(plan.unit_count)]
+
+    def joined(name: str) -> Array:
+        array: Array = np.concatenate([getattr(result, name) for result in ordered])
+        return array
+
+    per_shard = np.diff(plan.first)
+    samples: dict[str, Array] = {
+        "shard": np.repeat(np.arange(plan.shard_count, dtype=np.uint32), per_shard),
+        "offset": joined("offset"),
+        "stored": joined("stored"),
+        "size": plan.sizes,
+        "xxh3": joined("xxh3"),
+    }
+    shards: dict[str, Array] = {
+        "size": joined("shard_size"),
+        "first": plan.first[:-1].copy(),
+        "samples": per_shard,
+        "xxh3": joined("shard_xxh3"),
+    }
+    for array in (*samples.values(), *shards.values()):
+        array.flags.writeable = False
+    header = Header(
+        generator=claim.generator,
+        id=claim.id,
+        created=claim.created,
+        spec=spec,
+        samples=plan.sample_count,
+        shards=plan.shard_count,
+        stored_bytes=int(shards["size"].sum()),
+        sample_bytes=plan.sample_bytes,
+        tables={SAMPLES: hash_bytes(write_table(SAMPLE_COLUMNS, samples)), SHARDS: hash_bytes(write_table(SHARD_COLUMNS, shards))},
+    )
+    return Manifest(header, samples, shards)
+
+
+def drop_journal(storage: Any) -> None:
+    """Remove the journal of a complete dataset. What cannot be removed does no harm, and goes with ``clean``."""
+    try:
+        for entry in list(storage.list(journal.JOURNAL)):
+            storage.delete(entry.key)
+        folder = getattr(storage, "root", None)
+        if folder is not None:
+            (folder / journal.JOURNAL).rmdir()
+    except (StorageError, OSError):
+        pass
+
+
+def _create(storage: Any, name: str, data: bytes) -> None:
+    with storage.create(name, size_hint=len(data)) as sink:
+        sink.write(data)

@@ -1,0 +1,140 @@
+"""What will be generated: the size of every sample, which shard it goes to, and the units of work. Pure functions of the spec."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import SpecError
+from ..formats.base import split_codec
+from ..formats.payload import mix64
+from ..registry import CODECS, CONTENTS, FORMATS
+from ..spec.dataset import DatasetSpec, SampleSize
+
+DEFAULT_SHARD_BYTES = 64 << 20
+_UNIT_BYTES = 64 << 20
+_UNIT_SHARDS = 1000
+_SIZES_SALT = 0x73697A6573  # so that sizes and payload keys are drawn from different streams
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardPlan:
+    """Samples to shards to units of work; samples of a shard, and shards of a unit, are consecutive."""
+
+    sizes: Int64  # [samples], bytes before the codec
+    first: Int64  # [shards + 1]: shard s holds samples first[s] .. first[s + 1] - 1
+    units: Int64  # [units + 1]: unit u holds shards units[u] .. units[u + 1] - 1
+
+    @property
+    def sample_count(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def shard_count(self) -> int:
+        return len(self.first) - 1
+
+    @property
+    def unit_count(self) -> int:
+        return len(self.units) - 1
+
+    @property
+    def sample_bytes(self) -> int:
+        return int(self.sizes.sum())
+
+    def unit_bytes(self) -> Int64:
+        """Bytes of samples in each unit, before the codec."""
+        ends = np.concatenate(([0], np.cumsum(self.sizes)))
+        result: Int64 = np.diff(ends[self.first[self.units]])
+        return result
+
+
+def plan_shards(spec: DatasetSpec) -> ShardPlan:
+    """The plan of a spec, after checking that its parts go together. Raises SpecError (and UnknownNameError for a plug-in's name).
+
+    ``shard_size`` counts the samples' own bytes: a shard takes every sample that starts within its window of that many bytes, so shards
+    are of that size within one sample, whatever the codec.
+    """
+    form = check_spec(spec)
+    sizes = sample_sizes(spec)
+    starts = np.cumsum(sizes) - sizes
+    if form.one_sample_per_shard:
+        first = np.arange(len(sizes) + 1, dtype=np.int64)
+    elif spec.samples_per_shard is not None:
+        first = np.append(np.arange(0, len(sizes), spec.samples_per_shard, dtype=np.int64), len(sizes))
+    else:
+        first = _boundaries(starts // (spec.shard_size or DEFAULT_SHARD_BYTES))
+    shard_starts = starts[first[:-1]]
+    shards = np.arange(len(shard_starts), dtype=np.int64)
+    # Either number changes where a unit ends; both rise, so their sum changes with either.
+    units = _boundaries(shard_starts // _UNIT_BYTES + shards // _UNIT_SHARDS)
+    return ShardPlan(sizes=sizes, first=first, units=units)
+
+
+def check_spec(spec: DatasetSpec) -> Any:
+    """The spec's format, after checking names, codec level, and what its content and format cannot do."""
+    form = FORMATS.load(spec.format)
+    content = CONTENTS.load(spec.content)
+    where = f"dataset '{spec.name}'"
+    try:
+        name, level = split_codec(spec.codec)
+        CODECS.load(name).check_level(level)
+        content.build(memoryview(bytearray(max(content.min_bytes, 64))), seed=spec.seed, index=0, compress_ratio=spec.compress_ratio)
+    except ValueError as error:
+        raise SpecError(f"{where}: {error}") from None
+    if form.one_sample_per_shard:
+        for key in ("shard_size", "samples_per_shard"):
+            if getattr(spec, key) not in (None, 1 if key == "samples_per_shard" else None):
+                raise SpecError(f"{where}: format '{spec.format}' is one sample per file and has no {key}", remedy=f"add --set {key}=null")
+    size = spec.sample_size
+    stated = {"mean": size.mean if size.distribution == "constant" else None, "min": size.min, "max": size.max}
+    for key, value in stated.items():
+        if value is not None and value < content.min_bytes:
+            raise SpecError(f"{where}: sample_size.{key} is {value} bytes, content '{spec.content}' needs at least {content.min_bytes}")
+    return form
+
+
+def sample_sizes(spec: DatasetSpec) -> Int64:
+    """Bytes of every sample before the codec. Sample i's size depends on (seed, i, distribution) alone: a longer dataset starts alike."""
+    size = spec.sample_size
+    least = max(1, CONTENTS.load(spec.content).min_bytes, size.min or 0)
+    top = size.quantiles[-1][1] if size.quantiles else round(4 * size.mean_bytes)
+    most = size.max if size.max is not None else max(top, least)
+    if size.distribution == "constant":
+        return np.full(spec.samples, min(max(round(size.mean_bytes), least), most), dtype=np.int64)
+    drawn = _draw(size, spec.seed, np.arange(spec.samples, dtype=np.uint64))
+    result: Int64 = np.clip(np.rint(drawn), least, most).astype(np.int64)
+    return result
+
+
+def _draw(size: SampleSize, seed: int, index: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    if size.quantiles is not None:
+        points, values = zip(*size.quantiles, strict=True)
+        return np.interp(_uniform(seed, index, 0), points, values)
+    # Box-Muller on counters: no state, so any worker (or a resumed run) can draw any range.
+    radius = np.sqrt(-2 * np.log(1 - _uniform(seed, index, 0)))
+    normal: npt.NDArray[np.float64] = radius * np.cos(2 * np.pi * _uniform(seed, index, 1))
+    mean = size.mean_bytes
+    if size.distribution == "normal":
+        return mean + (size.stdev or 0) * normal
+    sigma = size.sigma or 0.0
+    drawn: npt.NDArray[np.float64] = np.exp(np.log(mean) - sigma**2 / 2 + sigma * normal)  # so that the mean is the mean
+    return drawn
+
+
+def _uniform(seed: int, index: npt.NDArray[np.uint64], stream: int) -> npt.NDArray[np.float64]:
+    """Uniform in [0, 1), 53 bits, one for each index."""
+    salt = mix64(np.array([seed ^ _SIZES_SALT], dtype=np.uint64))
+    words = mix64(mix64(index << np.uint64(1) | np.uint64(stream)) ^ salt)
+    uniform: npt.NDArray[np.float64] = (words >> np.uint64(11)) * 2.0**-53
+    return uniform
+
+
+def _boundaries(group: Int64) -> Int64:
+    """Where a rising sequence of group numbers changes, with both ends."""
+    changes = np.flatnonzero(np.diff(group)) + 1
+    return np.concatenate(([0], changes, [len(group)])).astype(np.int64)

@@ -1,0 +1,121 @@
+"""Numbered tasks over forked processes: results as they come, errors as they are, nobody left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from typing import Any, TypeVar
+
+from ..errors import IobenchError, WorkerError
+
+T = TypeVar("T")
+_GRACE_S = 20.0  # for a stopped worker to remove what it was writing; a write that hangs in the kernel is not waited for
+_PR_SET_PDEATHSIG = 1
+
+
+class _Stopped(BaseException):
+    """Raised inside a worker that is asked to end, so that its ``with`` blocks clean up."""
+
+
+def default_workers(tasks: int) -> int:
+    """One for each core that this process may use, and no more than there are tasks."""
+    return max(1, min(len(os.sched_getaffinity(0)), tasks))
+
+
+def run_tasks(tasks: Sequence[int], make: Callable[[], Callable[[int], T]], *, workers: int) -> Iterator[T]:
+    """Yield ``make()(task)`` for each task, in the order in which they finish.
+
+    ``make`` runs once in each worker; ``workers`` 0 does everything in this process. An IobenchError of a task is raised here, a worker that
+    dies is a WorkerError. However the iteration ends, the workers are ended before it returns: they are asked to stop, clean up, and go.
+    """
+    if workers == 0:
+        work = make()
+        for task in tasks:
+            yield work(task)
+        return
+    context = get_context("fork")
+    pending = list(reversed(tasks))
+    everyone: dict[Connection, ForkProcess] = {}
+    finished = False
+    try:
+        for _ in range(min(workers, len(tasks))):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_worker, args=(theirs, make, os.getpid()), daemon=True)
+            process.start()
+            theirs.close()
+            everyone[ours] = process
+            ours.send(pending.pop())
+        busy = dict(everyone)
+        while busy:
+            for ready in wait(list(busy)):
+                assert isinstance(ready, Connection)
+                result = _receive(ready, busy[ready])
+                if pending:
+                    ready.send(pending.pop())
+                else:
+                    ready.send(None)
+                    del busy[ready]
+                yield result
+        finished = True
+    finally:
+        _end(everyone, at_once=not finished)
+
+
+def _receive(connection: Connection, process: ForkProcess) -> Any:
+    try:
+        ok, value = connection.recv()
+    except (EOFError, OSError):
+        process.join(5)
+        code = process.exitcode
+        how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code is not None and code < 0 else f"ended with status {code}"
+        raise WorkerError(f"worker process {process.pid} {how}", remedy="start it again: finished work is kept") from None
+    if ok:
+        return value
+    raise value
+
+
+def _worker(connection: Connection, make: Callable[[], Callable[[int], Any]], parent: int) -> None:
+    """A worker's life: tasks in, (True, result) or (False, error) out, None to end."""
+    # Die with the parent, even if it is killed.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        work: Callable[[int], Any] | None = None
+        while (task := connection.recv()) is not None:
+            try:
+                work = work or make()
+                answer: tuple[bool, Any] = (True, work(task))
+            except IobenchError as error:
+                answer = (False, error)
+            except Exception as error:
+                answer = (False, WorkerError(f"task {task} failed: {type(error).__name__}: {' '.join(str(error).split())}"))
+            connection.send(answer)
+    except (_Stopped, EOFError, OSError):
+        pass
+
+
+def _stop(_signal: int, _frame: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: do not interrupt the cleaning up
+    raise _Stopped
+
+
+def _end(workers: dict[Connection, ForkProcess], *, at_once: bool) -> None:
+    if at_once:
+        for process in workers.values():
+            process.terminate()
+    deadline = time.monotonic() + _GRACE_S
+    for connection, process in workers.items():
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join(1)
+        connection.close()

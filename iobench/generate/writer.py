@@ -1,0 +1,120 @@
+"""One unit of work: some consecutive shards, written, hashed and made durable."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+
+from ..buffers import private
+from ..errors import StorageError
+from ..formats.base import split_codec
+from ..registry import CODECS, CONTENTS, FORMATS
+from ..spec.dataset import DatasetSpec
+from ..spec.manifest import Array, shard_key
+from .plan import ShardPlan
+
+_DURABLE_BYTES = 8 << 20
+"""Shards at least this large are made durable one by one; for smaller ones one flush serves the whole unit."""
+
+
+class UnitResult(NamedTuple):
+    """The manifest's rows for one unit (sizes and shard numbers are in the plan)."""
+
+    unit: int
+    offset: Array  # int64 [samples of the unit]
+    stored: Array  # int64 [samples]
+    xxh3: Array  # uint64 [samples]
+    shard_size: Array  # int64 [shards of the unit]
+    shard_xxh3: Array  # uint64 [shards]
+
+
+class UnitWriter:
+    """Writes units of one plan; keeps one scratch buffer, because fresh memory costs more than filling it."""
+
+    def __init__(self, spec: DatasetSpec, plan: ShardPlan, storage: Any) -> None:
+        self.spec = spec
+        self.plan = plan
+        self.storage = storage
+        codec, self.level = split_codec(spec.codec)
+        self.format = FORMATS.load(spec.format)
+        self.content = CONTENTS.load(spec.content)
+        self.codec = CODECS.load(codec)
+        self.suffix = self.content.suffix + self.codec.suffix
+        self._scratch = memoryview(private(int(plan.sizes.max())).array)
+
+    def write(self, unit: int) -> UnitResult:
+        """Write all shards of a unit; they are durable when this returns. What an error interrupts leaves no file behind."""
+        shards = range(int(self.plan.units[unit]), int(self.plan.units[unit + 1]))
+        first, last = int(self.plan.first[shards.start]), int(self.plan.first[shards.stop])
+        rows = UnitResult(
+            unit,
+            np.empty(last - first, np.int64),
+            np.empty(last - first, np.int64),
+            np.empty(last - first, np.uint64),
+            np.empty(len(shards), np.int64),
+            np.empty(len(shards), np.uint64),
+        )
+        written: list[str] = []
+        flush = False
+        try:
+            for shard in shards:
+                key = shard_key(self.spec, shard)
+                durable = self._nominal(shard) >= _DURABLE_BYTES
+                self._write_shard(key, shard, rows, first, durable)
+                written.append(key)
+                flush |= not durable
+            if flush:
+                self.storage.flush()
+        except BaseException:
+            for key in written:
+                try:
+                    self.storage.delete(key)
+                except StorageError:
+                    pass  # the first error is the one to tell; resume removes what is left
+            raise
+        return rows
+
+    def _nominal(self, shard: int) -> int:
+        """Bytes of a shard's samples before the codec."""
+        return int(self.plan.sizes[self.plan.first[shard] : self.plan.first[shard + 1]].sum())
+
+    def _write_shard(self, key: str, shard: int, rows: UnitResult, origin: int, durable: bool) -> None:
+        seed, ratio = self.spec.seed, self.spec.compress_ratio
+        whole = xxhash.xxh3_64()
+        position = 0
+        with self.storage.create(key, size_hint=self._hint(shard), durable=durable) as sink:
+            for index in range(int(self.plan.first[shard]), int(self.plan.first[shard + 1])):
+                content = self._scratch[: int(self.plan.sizes[index])]
+                self.content.build(content, seed=seed, index=index, compress_ratio=ratio)
+                stored = memoryview(self.codec.compress(content, self.level))
+                frame = self.format.frame(index, self.suffix, stored)
+                row = index - origin
+                rows.offset[row] = position + len(frame.head)
+                rows.stored[row] = len(stored)
+                rows.xxh3[row] = xxhash.xxh3_64_intdigest(content)
+                for part in (frame.head, stored, frame.tail):
+                    if len(part):
+                        whole.update(part)
+                        sink.write(part)
+                        position += len(part)
+            end = self.format.finish(position)
+            if end:
+                whole.update(end)
+                sink.write(end)
+            position += len(end)
+        row = shard - int(self.plan.units[rows.unit])
+        rows.shard_size[row] = position
+        rows.shard_xxh3[row] = whole.intdigest()
+
+    def _hint(self, shard: int) -> int:
+        """About how large the shard will be: framing included, and what the codec is expected to save left out."""
+        size = self._nominal(shard)
+        if self.codec.suffix and self.spec.compress_ratio > 1:
+            return int(size / self.spec.compress_ratio)
+        return size + FRAMING_BYTES * int(self.plan.first[shard + 1] - self.plan.first[shard]) * (not self.format.one_sample_per_shard)
+
+
+FRAMING_BYTES = 1024
+"""What a format adds to a sample at most, about (tar: 512 of header and up to 511 of padding)."""

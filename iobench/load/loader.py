@@ -1,0 +1,295 @@
+"""samples -> torch: a DataLoader whose workers read whole batches, and the ways in which a batch can reach the training process.
+
+``ring``    workers read and decode into slots of shared memory; a slot number crosses the pipe
+``tensor``  torch's default collate: every batch is a fresh shared tensor, as in most trainings today
+``thread``  no worker processes: threads of the training process read into its own memory
+``null``    workers read, and only counts cross the pipe
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+
+from .. import buffers
+from ..errors import IobenchError, UsageError, WorkerError
+from ..spec.workload import LoaderSpec
+from ..units import format_bytes
+from .order import BatchPlan, Indices
+from .reader import AnyReader, Delivered, Stats
+from .slots import NO_SLOT, SlotRing
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Batch:
+    """A batch in the training process.
+
+    ``data``: uint8 tensor that holds all samples (None for transport 'null'); ``offsets`` and ``lengths``: where each sample lies in it, in
+    bytes; ``indices``: sample numbers in the dataset; ``stats``: what it cost the worker. ``batch[i]`` is sample i, without a copy.
+    With transport 'ring' the memory is reused once the batch and all tensors made from it are gone.
+    """
+
+    __slots__ = ("data", "indices", "lengths", "offsets", "stats")
+
+    def __init__(self, data: torch.Tensor | None, indices: Indices, offsets: Indices, lengths: Indices, stats: Stats) -> None:
+        self.data = data
+        self.indices = indices
+        self.offsets = offsets
+        self.lengths = lengths
+        self.stats = stats
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, position: int) -> torch.Tensor:
+        if self.data is None:
+            raise UsageError("transport 'null' delivers no data", remedy="use transport 'ring', 'tensor' or 'thread'")
+        offset = int(self.offsets[position])
+        return self.data[offset : offset + int(self.lengths[position])]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (self[position] for position in range(len(self)))
+
+    def stacked(self) -> torch.Tensor:
+        """[samples, bytes], without a copy where the samples lie evenly. Raises UsageError where they differ in length."""
+        if self.data is None or len(set(self.lengths.tolist())) > 1:
+            raise UsageError("samples of different lengths can't be stacked", remedy="set reader.crop")
+        steps = np.diff(self.offsets)
+        if len(steps) == 0 or (steps == steps[0]).all():
+            step = int(steps[0]) if len(steps) else int(self.lengths[0])
+            return self.data.as_strided((len(self), int(self.lengths[0])), (step, 1), self.data.storage_offset() + int(self.offsets[0]))
+        return torch.stack(list(self))
+
+
+class Request(NamedTuple):
+    """What the training process asks a worker for."""
+
+    slot: int
+    indices: Indices
+
+
+class _Reply(NamedTuple):
+    slot: int
+    indices: Indices
+    offsets: Indices
+    lengths: Indices
+    stats: Stats
+    tensor: torch.Tensor | None
+
+
+class _Requests(Sampler[Request]):
+    """Batches of the epoch, each with a slot to land in. Runs in the training process, whenever the loader has room for another request."""
+
+    def __init__(self, ring: SlotRing | None) -> None:
+        self.ring = ring
+        self.plan = BatchPlan(np.empty(0, np.int64), batch_size=1)
+        self.outstanding: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def __iter__(self) -> Iterator[Request]:
+        # Only here is it certain that no worker still fills a slot of an epoch that was given up half way.
+        while self.outstanding and self.ring:
+            self.ring.release(self.outstanding.pop())
+        for number in range(len(self.plan)):
+            slot = self.ring.acquire() if self.ring else NO_SLOT
+            if slot != NO_SLOT:
+                self.outstanding.add(slot)
+            yield Request(slot, self.plan.batch(number))
+
+
+class _Worker(Dataset[Any]):
+    """What runs in a worker: a request in, a reply out."""
+
+    def __init__(self, reader: AnyReader, transport: str, ring: SlotRing | None, samples: int) -> None:
+        self.reader = reader
+        self.transport = transport
+        self.ring = ring
+        self.samples = samples
+        self._own: Any = None
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitems__(self, request: Request) -> Any:
+        try:
+            return self._answer(request)
+        except IobenchError as error:
+            return error  # as a value: torch would wrap it into a traceback of several pages
+
+    def _answer(self, request: Request) -> _Reply:
+        slot, indices = request
+        if self.transport == "null":
+            return _reply(NO_SLOT, indices, self.reader.read(indices, None), None)
+        if slot != NO_SLOT and self.ring is not None:
+            return _reply(slot, indices, self.reader.read(indices, self.ring.view(slot)), None)
+        memory = self._memory(int(self.reader.room(indices).sum()))
+        delivered = self.reader.read(indices, memory)
+        whole = torch.frombuffer(memory, dtype=torch.uint8)
+        parts = [whole[o : o + n] for o, n in zip(delivered.offsets.tolist(), delivered.lengths.tolist(), strict=True)]
+        if len(set(delivered.lengths.tolist())) == 1:
+            tensor = default_collate(parts).reshape(-1)
+        else:
+            # default_collate refuses unequal samples; what people then write is a flat tensor with offsets.
+            total = sum(len(part) for part in parts)
+            tensor = torch.cat(parts, out=parts[0].new_empty(0).set_(parts[0]._typed_storage()._new_shared(total)).resize_(total))
+        packed = np.cumsum(delivered.lengths) - delivered.lengths
+        return _reply(NO_SLOT, indices, Delivered(packed, delivered.lengths, delivered.stats), tensor)
+
+    def _memory(self, nbytes: int) -> memoryview:
+        if self._own is None or len(self._own) < nbytes:
+            self._own = buffers.private(max(nbytes + nbytes // 4, 1 << 20)).array
+        return memoryview(self._own)[:nbytes]
+
+
+def _reply(slot: int, indices: Indices, delivered: Delivered, tensor: torch.Tensor | None) -> _Reply:
+    return _Reply(slot, indices, delivered.offsets, delivered.lengths, delivered.stats, tensor)
+
+
+def _as_is(reply: Any) -> Any:
+    return reply
+
+
+def _start_worker(worker: int) -> None:
+    """In each worker process: one thread for torch's own kernels, Ctrl-C is the parent's to handle, and nobody outlives the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    torch.set_num_threads(1)
+
+
+class BatchLoader(DataLoader[Any]):
+    """A ``torch.utils.data.DataLoader`` that yields ``Batch``. Make one with ``iobench.load.make_loader``.
+
+    ``plan_epoch(epoch)`` gives the rank's BatchPlan of an epoch; ``largest_batch`` is the room in bytes that a slot must have.
+    """
+
+    def __init__(self, reader: AnyReader, spec: LoaderSpec, plan_epoch: Any, *, samples: int, largest_batch: int) -> None:
+        self.reader = reader
+        self.loader_spec = spec
+        self.plan_epoch = plan_epoch
+        self.transport = spec.transport
+        self.thread_workers = spec.workers if spec.transport == "thread" else 0
+        processes = 0 if spec.transport == "thread" else spec.workers
+        self.in_flight = max(1, max(processes, self.thread_workers) * spec.prefetch_factor)
+        self.ring = self._make_ring(largest_batch, shared=processes > 0) if spec.transport in ("ring", "thread") else None
+        self.requests = _Requests(self.ring)
+        self.epoch = 0
+        self.cpu_ns: dict[int, int] = {}  # of each worker process, since it started
+        workers: dict[str, Any] = {}
+        if processes:
+            workers = {
+                "num_workers": processes,
+                "prefetch_factor": spec.prefetch_factor,
+                "persistent_workers": spec.persistent_workers,
+                "multiprocessing_context": spec.start_method,
+                "worker_init_fn": _start_worker,
+            }
+        super().__init__(
+            _Worker(reader, spec.transport, self.ring, samples),
+            batch_sampler=self.requests,  # type: ignore[arg-type]
+            collate_fn=_as_is,
+            pin_memory=spec.pin_memory and spec.transport == "tensor" and torch.cuda.is_available(),
+            **workers,
+        )
+
+    def _make_ring(self, largest_batch: int, *, shared: bool) -> SlotRing:
+        slot = self.loader_spec.slot_size or max(largest_batch, 4096)
+        count = self.in_flight + 2  # one batch in the consumer's hands, one on its way to the device
+        need = count * slot
+        have = _available_memory()
+        if need > 0.8 * have:
+            raise UsageError(
+                f"the loader's ring needs {format_bytes(need)} ({count} slots of {format_bytes(slot)}), {format_bytes(have)} of memory are available",
+                remedy="lower loader.workers, loader.prefetch_factor or batch_size, or set reader.crop",
+            )
+        return SlotRing(count, slot, shared=shared)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch that the next iteration reads; each has its own order."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.plan_epoch(self.epoch))
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        self.requests.plan = self.plan_epoch(self.epoch)
+        replies = self._threaded() if self.thread_workers else super().__iter__()
+        try:
+            while True:
+                try:
+                    reply = next(replies)
+                except StopIteration:
+                    return
+                except RuntimeError as error:
+                    if "DataLoader worker" in str(error):
+                        raise WorkerError(
+                            f"a loader worker died: {str(error).splitlines()[0]}", remedy="see the kernel log for out-of-memory kills"
+                        ) from error
+                    raise
+                yield self._receive(reply)
+        finally:
+            if not self.loader_spec.persistent_workers and hasattr(replies, "_shutdown_workers"):
+                replies._shutdown_workers()
+
+    def _receive(self, reply: Any) -> Batch:
+        if isinstance(reply, IobenchError):
+            raise reply
+        slot, indices, offsets, lengths, stats, tensor = reply
+        self.cpu_ns[stats.process] = stats.cpu_ns
+        if slot != NO_SLOT and self.ring is not None:
+            self.requests.outstanding.discard(slot)
+            tensor = torch.from_numpy(self.ring.lease(slot))
+        return Batch(tensor, indices, offsets, lengths, stats)
+
+    def _threaded(self) -> Iterator[Any]:
+        """The same requests and replies, by threads of this process, in order."""
+        local = threading.local()
+        make = self.reader.clone
+        readers: list[AnyReader] = []
+
+        def answer(request: Request) -> Any:
+            if not hasattr(local, "worker"):
+                reader = make()
+                readers.append(reader)
+                local.worker = _Worker(reader, self.transport, self.ring, 0)
+            return local.worker.__getitems__(request)
+
+        pending: deque[Future[Any]] = deque()
+        requests = iter(self.requests)
+        pool = ThreadPoolExecutor(self.thread_workers, thread_name_prefix="iobench-worker")
+        try:
+            for request in requests:
+                pending.append(pool.submit(answer, request))
+                if len(pending) >= self.in_flight:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+            for reader in readers:
+                reader.close()
+
+    def shutdown(self) -> None:
+        """End the workers now rather than when the loader is collected."""
+        iterator = getattr(self, "_iterator", None)
+        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
+            self._iterator = None
+        self.reader.close()
+
+
+def _available_memory() -> int:
+    import psutil
+
+    return int(psutil.virtual_memory().available)

@@ -1,0 +1,69 @@
+"""Which sample comes when: the order of an epoch, split over ranks, cut into batches, dealt to workers. Indices only, in numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Indices = npt.NDArray[np.int64]
+
+
+def epoch_order(firsts: Indices, counts: Indices, *, sequential: bool, shuffle: bool, seed: int, epoch: int) -> Indices:
+    """All sample numbers in the order of this epoch, each exactly once; the same for every rank that knows the seed.
+
+    ``firsts`` and ``counts`` describe the shards: samples ``first .. first + count - 1``. Random access permutes samples; sequential access
+    permutes whole shards and keeps the order within each, so that a shard is read front to back.
+    """
+    generator = np.random.Generator(np.random.PCG64DXSM([seed, epoch]))
+    if shuffle and sequential:
+        shards = generator.permutation(len(firsts))
+        firsts, counts = firsts[shards], counts[shards]
+    ends = np.cumsum(counts)
+    order = np.repeat(firsts - (ends - counts), counts) + np.arange(int(counts.sum()), dtype=np.int64)
+    return generator.permutation(order) if shuffle and not sequential else order
+
+
+def rank_share(order: Indices, *, rank: int, world: int, batch_size: int, tail: str) -> Indices:
+    """The consecutive part of ``order`` that ``rank`` of ``world`` reads.
+
+    ``tail='keep'``: every sample goes to exactly one rank, shares differ by at most one sample, the last batch may be short.
+    ``tail='drop'``: every rank gets the same number of full batches; what is left over is not read in this epoch.
+    """
+    if tail == "drop":
+        share = len(order) // world // batch_size * batch_size
+        return order[rank * share : (rank + 1) * share]
+    return order[len(order) * rank // world : len(order) * (rank + 1) // world]
+
+
+class BatchPlan:
+    """One rank's batches in the order in which the loader asks for them.
+
+    The loader deals batches to ``streams`` workers in turn. For sequential access each worker gets a consecutive run of batches, so that
+    it walks its own shards as a streaming worker does, rather than taking every nth batch of a shard that all of them share.
+    """
+
+    def __init__(self, share: Indices, *, batch_size: int, streams: int = 1) -> None:
+        self._share = share
+        self._batch_size = batch_size
+        count = -(-len(share) // batch_size)
+        if streams <= 1 or count <= streams:
+            self._sequence = np.arange(count)
+        else:
+            # Runs differ by at most one batch, longer runs first: then batch k goes to worker k modulo streams.
+            length, longer = divmod(count, streams)
+            starts = np.arange(streams) * length + np.minimum(np.arange(streams), longer)
+            turn, stream = np.divmod(np.arange(count), streams)
+            self._sequence = starts[stream] + turn
+
+    def __len__(self) -> int:
+        return len(self._sequence)
+
+    def batch(self, number: int) -> Indices:
+        start = int(self._sequence[number]) * self._batch_size
+        return self._share[start : start + self._batch_size]
+
+    def largest(self, sizes: Indices) -> int:
+        """The largest sum of ``sizes`` (per sample) over the batches; 0 without batches."""
+        if not len(self._share):
+            return 0
+        return int(np.add.reduceat(sizes[self._share], np.arange(0, len(self._share), self._batch_size)).max())

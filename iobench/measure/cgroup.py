@@ -1,0 +1,102 @@
+"""What the control groups of this process allow: CPU quota, memory limit, throttling. Versions 1 and 2, and both mounted at once.
+
+``root`` is ``/`` except in tests. A missing file is a missing fact (None), never an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_NO_LIMIT = 1 << 60  # version 1 writes "unlimited" as a number near 2^63
+
+
+class Group(NamedTuple):
+    version: int
+    path: Path
+
+
+def read_text(path: Path) -> str | None:
+    """A small file of /proc or /sys; None where it is missing, unreadable, or not text."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def groups(controller: str, root: Path = Path("/")) -> Iterator[Group]:
+    """The groups that bind this process for one controller, from its own up to the mount's root; a limit on any of them holds."""
+    base = root / "sys/fs/cgroup"
+    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+        fields = line.split(":", 2)
+        if len(fields) != 3:
+            continue
+        _, controllers, inside = fields
+        if controllers == "":
+            tops = [(2, base), (2, base / "unified")]
+        elif controller in controllers.split(","):
+            tops = [(1, base / controllers), (1, base / controller)]
+        else:
+            continue
+        version, top = next(((v, t) for v, t in tops if (t / "cgroup.procs").exists()), (0, base))
+        if version:
+            yield from _upwards(version, top, inside)
+
+
+def _upwards(version: int, top: Path, inside: str) -> Iterator[Group]:
+    parts = [part for part in inside.split("/") if part not in ("", "..")]
+    for depth in range(len(parts), -1, -1):
+        directory = top.joinpath(*parts[:depth])
+        if directory.is_dir():  # in a container the path may name a group that only the host sees
+            yield Group(version, directory)
+
+
+def cpu_quota_cores(root: Path = Path("/")) -> float | None:
+    """The tightest CPU quota in cores (2.5 = two and a half); None without one."""
+    quotas = []
+    for version, path in groups("cpu", root):
+        if version == 2:
+            fields = (read_text(path / "cpu.max") or "").split()
+        else:
+            fields = [read_text(path / "cpu.cfs_quota_us") or "", read_text(path / "cpu.cfs_period_us") or ""]
+        if len(fields) == 2 and fields[0].isdigit() and fields[1].isdigit() and int(fields[1]) > 0:
+            quotas.append(int(fields[0]) / int(fields[1]))
+    return min(quotas, default=None)
+
+
+def memory_limit_bytes(root: Path = Path("/")) -> int | None:
+    """The tightest memory limit; None without one. The page cache that a process fills counts against it."""
+    limits = []
+    for version, path in groups("memory", root):
+        text = read_text(path / ("memory.max" if version == 2 else "memory.limit_in_bytes")) or ""
+        if text.isdigit() and int(text) < _NO_LIMIT:
+            limits.append(int(text))
+    return min(limits, default=None)
+
+
+class Throttling(NamedTuple):
+    periods: int  # in which the group ran out of quota
+    seconds: float  # that its threads stood still
+
+
+def throttling(root: Path = Path("/")) -> Throttling | None:
+    """Since the group was made, the worst of the groups; None where the kernel does not count it."""
+    found = []
+    for version, path in groups("cpu", root):
+        pairs = (line.split() for line in (read_text(path / "cpu.stat") or "").splitlines())
+        stat = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+        key, unit = ("throttled_usec", 1e-6) if version == 2 else ("throttled_time", 1e-9)
+        if "nr_throttled" in stat and key in stat:
+            found.append(Throttling(stat["nr_throttled"], stat[key] * unit))
+    return max(found, key=lambda item: item.seconds, default=None)
+
+
+def version(root: Path = Path("/")) -> str | None:
+    """``v1``, ``v2`` or ``hybrid``."""
+    base = root / "sys/fs/cgroup"
+    if (base / "cgroup.controllers").exists():
+        return "v2"
+    if (base / "unified/cgroup.controllers").exists():
+        return "hybrid"
+    return "v1" if any((base / name).is_dir() for name in ("cpu", "memory", "cpuset")) else None

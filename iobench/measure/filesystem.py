@@ -1,0 +1,111 @@
+"""Where a path lies: mount, file system, space. Devices are in ``device``, the O_DIRECT probe in ``direct``.
+
+Source: proc(5), ``/proc/self/mountinfo``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import StorageError
+from .cgroup import read_text
+from .device import block_devices
+from .direct import probe
+
+_MEMORY = frozenset({"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"})
+_NFS = frozenset({"nfs", "nfs4"})
+_NETWORK = _NFS.union({"cifs", "smb3", "smbfs", "ceph", "9p", "virtiofs", "lustre", "gpfs", "beegfs", "glusterfs", "afs", "wekafs"})
+_NETWORK_FUSE = ("sshfs", "s3fs", "rclone", "gcsfuse", "goofys", "mount-s3", "juicefs", "ceph", "glusterfs", "alluxio", "davfs")
+
+
+class Mount(NamedTuple):
+    device: str  # major:minor
+    root: str  # the directory of the file system that is mounted here (bind mounts)
+    point: str
+    options: str  # of this mount
+    fs_type: str
+    source: str
+    super_options: str  # of the file system
+
+
+def parse_mountinfo(text: str) -> list[Mount]:
+    """Lines of ``/proc/self/mountinfo``, in their order; what does not have the format is left out."""
+    mounts = []
+    for line in text.splitlines():
+        before, dash, after = line.partition(" - ")
+        left, right = before.split(" "), after.split(" ")
+        if dash and len(left) >= 6 and len(right) >= 2:
+            super_options = right[2] if len(right) > 2 else ""
+            mounts.append(Mount(left[2], _unescape(left[3]), _unescape(left[4]), left[5], right[0], _unescape(right[1]), super_options))
+    return mounts
+
+
+def find_mount(path: str, mounts: Iterable[Mount]) -> Mount | None:
+    """The mount that an absolute, resolved path lies on: the longest mount point above it, the last of equal ones (it is on top)."""
+    best: Mount | None = None
+    for mount in mounts:
+        inside = mount.point == "/" or path == mount.point or path.startswith(mount.point + "/")
+        if inside and (best is None or len(mount.point) >= len(best.point)):
+            best = mount
+    return best
+
+
+def describe_path(path: Path | str, *, write_probe: bool = True) -> dict[str, Any]:
+    """The fingerprint of the storage behind ``path``, ready for JSON; of its nearest existing parent where it does not exist yet.
+
+    ``write_probe``: O_DIRECT may be tried on a file of 64 KiB that is unlinked at once; without it only on a file that is there.
+    Raises StorageError for a path that cannot be looked at.
+    """
+    try:
+        target = Path(path).resolve()
+        existing = nearest_existing(target)
+        status, space = existing.stat(), os.statvfs(existing)
+    except (OSError, RuntimeError) as error:
+        raise StorageError(f"cannot look at {path}: {getattr(error, 'strerror', None) or error}") from error
+    mount = find_mount(str(existing), parse_mountinfo(read_text(Path("/proc/self/mountinfo")) or ""))
+    fs_type = mount.fs_type if mount else None
+    return {
+        "path": str(target),
+        "probed": str(existing),
+        "fs_type": fs_type,
+        "mount_point": mount.point if mount else None,
+        "mount_options": _merge(mount.options, mount.super_options) if mount else None,
+        "source": mount.source if mount else None,
+        "total_bytes": space.f_blocks * space.f_frsize,
+        "free_bytes": space.f_bavail * space.f_frsize,
+        "free_inodes": space.f_favail if space.f_files else None,  # btrfs and some network file systems do not count them
+        "read_only": bool(space.f_flag & os.ST_RDONLY),
+        "is_nfs": fs_type in _NFS,
+        "is_network": is_network(fs_type),
+        "is_tmpfs": fs_type in _MEMORY,
+        "devices": block_devices(status.st_dev, mount.source if mount else ""),
+        "direct": probe(existing, write=write_probe),
+    }
+
+
+def nearest_existing(path: Path) -> Path:
+    """The path itself or its nearest existing parent."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def is_network(fs_type: str | None) -> bool:
+    """Whether another machine serves it, as far as the type tells (``fuse`` alone does not)."""
+    if fs_type is None:
+        return False
+    return fs_type in _NETWORK or (fs_type.startswith("fuse.") and fs_type[5:].startswith(_NETWORK_FUSE))
+
+
+def _unescape(text: str) -> str:
+    """mountinfo writes space, tab, newline and backslash as three octal digits; the bytes may be UTF-8 beside them."""
+    return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match.group(1), 8)), text)
+
+
+def _merge(options: str, super_options: str) -> str:
+    """Both option lists as one, in order, each once."""
+    return ",".join(dict.fromkeys(option for option in f"{options},{super_options}".split(",") if option))

@@ -1,0 +1,150 @@
+"""Run fio on a job file and read its JSON. The job file, the replay logs and the JSON stay, so that a figure can be had again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from ..errors import StorageError
+from .fio_jobs import Job
+
+_TUNABLE = "glibc.malloc.hugetlb=1"  # malloc asks for transparent huge pages (glibc 2.35); other C libraries ignore it
+
+
+class Figures(NamedTuple):
+    bytes: int
+    seconds: float
+    iops: float
+    latency_p50_s: float | None
+    latency_p99_s: float | None
+    cpu_s: float
+    command: str = ""
+    job_file: str = ""
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.bytes / self.seconds
+
+
+def executable() -> str | None:
+    return shutil.which("fio")
+
+
+def fio_version() -> str | None:
+    path = executable()
+    if path is None:
+        return None
+    try:
+        return subprocess.run([path, "--version"], capture_output=True, text=True, timeout=5, check=True).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def run_fio(job: Job, directory: Path, name: str, *, kind: Literal["read", "write"], timeout_s: float) -> Figures:
+    """Run ``job`` with its files kept under ``directory/name.*``. Raises StorageError with fio's own message in one line."""
+    fio = executable() or "fio"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        stem = _free_stem(directory.resolve(), name)
+        for log, text in job.iologs.items():
+            stem.with_name(f"{stem.name}.{log}").write_text(text, encoding="utf-8")
+        job_file, json_file = stem.with_name(f"{stem.name}.fio"), stem.with_name(f"{stem.name}.json")
+        # ':' separates names in read_iolog, too
+        logs = str(stem).replace(":", "\\:")
+        command = [fio, *(["--readonly"] if job.readonly else []), "--output-format=json", "--eta=never", str(job_file)]
+        shown = f"cd {shlex.quote(str(job.cwd))} && GLIBC_TUNABLES={_TUNABLE} {shlex.join(command)}"
+        job_file.write_text(f"# {shown}\n{job.text.replace('{iologs}/', logs + '.')}", encoding="utf-8")
+        code, out, err = _communicate(command, job.cwd, timeout_s)
+        json_file.write_text(out, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot run fio: {error.strerror or error} ({error.filename or fio})") from error
+    return parse(out, err, code, kind=kind)._replace(command=shown, job_file=str(job_file))
+
+
+def parse(out: str, err: str, code: int, *, kind: Literal["read", "write"]) -> Figures:
+    """Figures over all jobs of fio's JSON, which warnings may precede. Raises StorageError where a job failed or nothing was moved."""
+    document = _document(out)
+    jobs: list[dict[str, Any]] = document.get("jobs", []) if document else []
+    failed = next((job["error"] for job in jobs if job.get("error")), 0)
+    if code != 0 or failed or not jobs:
+        text = out if document is None else out[: out.index("{")]
+        raise StorageError(f"fio failed: {_message(err, text) or (os.strerror(failed) if failed else f'exit status {code}')}")
+    try:
+        sides = [job[kind] for job in jobs]
+        moved = sum(int(side["io_bytes"]) for side in sides)
+        seconds = max(float(side["runtime"]) for side in sides) / 1000
+        count = sum(int(side["total_ios"]) for side in sides)
+        busiest = max(sides, key=lambda side: int(side["total_ios"]))
+        # With group_reporting the percentages refer to job_runtime, which is then the sum over the group's jobs
+        cpu = sum((float(job["usr_cpu"]) + float(job["sys_cpu"])) / 100 * float(job["job_runtime"]) / 1000 for job in jobs)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StorageError(f"fio's JSON lacks what is needed ({type(error).__name__}: {error})", remedy="use fio 3.0 or newer") from error
+    if moved <= 0 or seconds <= 0:
+        raise StorageError("fio moved no data in a measurable time", remedy="give it more data or more time")
+    percentiles = busiest.get("clat_ns", {}).get("percentile", {})
+    return Figures(moved, seconds, count / seconds, _nanoseconds(percentiles, 50), _nanoseconds(percentiles, 99), cpu)
+
+
+def _document(out: str) -> dict[str, Any] | None:
+    """The JSON object in fio's output: warnings come before it, and may come after."""
+    for match in re.finditer(r"^\{", out, re.MULTILINE):
+        try:
+            found = json.JSONDecoder().raw_decode(out, match.start())[0]
+        except ValueError:
+            continue
+        if isinstance(found, dict) and "jobs" in found:
+            return found
+    return None
+
+
+def _message(*texts: str) -> str:
+    """The line that tells most of what fio says when it fails."""
+    lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
+    for pattern in (r"io_u error on file (.*)", r"\berror=(.*)", r"(?:fio: )(.*)"):
+        for line in lines:
+            if match := re.search(pattern, line):
+                return match.group(1)
+    return lines[0] if lines else ""
+
+
+def _nanoseconds(percentiles: dict[str, Any], which: int) -> float | None:
+    value = percentiles.get(f"{which}.000000")
+    return None if value is None else float(value) / 1e9
+
+
+def _communicate(command: list[str], cwd: Path, timeout_s: float) -> tuple[int, str, str]:
+    """Run to the end; on a time-out or an interrupt fio is asked to stop (it then removes its shared memory), else killed."""
+    tunables = ":".join(filter(None, (os.environ.get("GLIBC_TUNABLES"), _TUNABLE)))
+    environment = {**os.environ, "GLIBC_TUNABLES": tunables}
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace"
+    )
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except BaseException as error:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.communicate(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise StorageError(f"fio did not end within {timeout_s:.0f} s") from error
+        raise
+    return process.returncode, out, err
+
+
+def _free_stem(directory: Path, name: str) -> Path:
+    """``directory/name``, or with a number where an earlier run's files are."""
+    number = 1
+    while (stem := directory / (name if number == 1 else f"{name}-{number}")).with_name(f"{stem.name}.fio").exists():
+        number += 1
+    return stem

@@ -1,0 +1,156 @@
+"""What this machine is: the facts that decide how fast data can be loaded, for the result's fingerprint. A missing fact is None."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from . import cgroup
+from .cgroup import read_text
+
+_PACKAGES = ("torch", "numpy", "pyarrow", "zstandard", "lz4", "simplejpeg", "xxhash", "google-crc32c", "fsspec", "s3fs", "pydantic")
+
+
+def fingerprint() -> dict[str, Any]:
+    """All facts, ready for JSON. Holds the node's name and no other identity, and no environment variables. Never raises."""
+    affinity = _affinity()
+    return {
+        "node": platform.node() or None,
+        "cpu_model": _cpu_model(),
+        "cores": os.cpu_count(),
+        "affinity_cores": len(affinity) if affinity else None,
+        "affinity_cpus": _ranges(affinity) if affinity else None,
+        "cgroup_version": cgroup.version(),
+        "cpu_quota_cores": cgroup.cpu_quota_cores(),
+        "effective_cores": effective_cores(),
+        "memory_bytes": _meminfo("MemTotal"),
+        "cgroup_memory_limit_bytes": cgroup.memory_limit_bytes(),
+        "effective_memory_bytes": effective_memory_bytes(),
+        "numa_nodes": _numa_nodes(),
+        "transparent_hugepage": _transparent_hugepage(),
+        "hugetlb": {"total": _meminfo("HugePages_Total"), "free": _meminfo("HugePages_Free"), "page_bytes": _meminfo("Hugepagesize")},
+        "virtualisation": _virtualisation(),
+        "kernel": platform.release() or None,
+        "python": platform.python_version(),
+        "gpus": gpus(),
+        "iobench_version": __version__,
+        "packages": {name: package_version(name) for name in _PACKAGES},
+    }
+
+
+def effective_cores() -> float:
+    """Cores that this process can really use: the least of the machine's, its affinity and its cgroup quota."""
+    affinity = _affinity()
+    limits = [float(len(affinity))] if affinity else [float(os.cpu_count() or 1)]
+    quota = cgroup.cpu_quota_cores()
+    return min([*limits, *([quota] if quota else [])])
+
+
+def effective_memory_bytes() -> int | None:
+    """Memory that this process can really use, page cache included: the machine's or its cgroup limit."""
+    return min((limit for limit in (_meminfo("MemTotal"), cgroup.memory_limit_bytes()) if limit), default=None)
+
+
+def package_version(name: str) -> str | None:
+    """Of an installed distribution, without importing it."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def gpus(timeout_s: float = 3.0) -> list[dict[str, Any]] | None:
+    """NVIDIA GPUs by ``nvidia-smi``; [] without that tool, None where it fails or hangs (a GPU may be there)."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    query = [tool, "--query-gpu=name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=timeout_s, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return parse_gpus(done.stdout)
+
+
+def parse_gpus(text: str) -> list[dict[str, Any]]:
+    """Lines of ``nvidia-smi --format=csv,noheader,nounits``: name, MiB, driver, PCIe generation, PCIe lanes."""
+    found = []
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) == 5:
+            name, mebibytes, driver, generation, lanes = fields
+            number = [int(field) if field.isdigit() else None for field in (mebibytes, generation, lanes)]
+            size = number[0] << 20 if number[0] is not None else None
+            found.append({"name": name, "memory_bytes": size, "driver": driver, "pcie_generation": number[1], "pcie_lanes": number[2]})
+    return found
+
+
+def selected(text: str | None) -> str | None:
+    """The choice in brackets of a /sys file: ``always [madvise] never`` -> ``madvise``; text without brackets as it is."""
+    if not text:
+        return None
+    return text.partition("[")[2].partition("]")[0] or text
+
+
+def _affinity() -> list[int]:
+    try:
+        return sorted(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return []
+
+
+def _ranges(numbers: list[int]) -> str:
+    """``[0, 1, 2, 5]`` -> ``0-2,5``."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+
+
+def _meminfo(key: str) -> int | None:
+    """One line of /proc/meminfo, kB turned into bytes."""
+    for line in (read_text(Path("/proc/meminfo")) or "").splitlines():
+        name, _, value = line.partition(":")
+        fields = value.split()
+        if name == key and fields and fields[0].isdigit():
+            return int(fields[0]) * (1024 if fields[1:] == ["kB"] else 1)
+    return None
+
+
+def _cpu_model() -> str | None:
+    for line in (read_text(Path("/proc/cpuinfo")) or "").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.processor() or None
+
+
+def _numa_nodes() -> int | None:
+    try:
+        return sum(1 for entry in os.listdir("/sys/devices/system/node") if entry[:4] == "node" and entry[4:].isdigit()) or None
+    except OSError:
+        return None
+
+
+def _transparent_hugepage() -> dict[str, str | None]:
+    base = Path("/sys/kernel/mm/transparent_hugepage")
+    return {name: selected(read_text(base / name)) for name in ("enabled", "defrag", "shmem_enabled")}
+
+
+def _virtualisation() -> dict[str, Any]:
+    dmi = Path("/sys/class/dmi/id")
+    flags = next((line for line in (read_text(Path("/proc/cpuinfo")) or "").splitlines() if line.startswith("flags")), None)
+    return {
+        "vendor": read_text(dmi / "sys_vendor") or None,
+        "product": read_text(dmi / "product_name") or None,
+        "hypervisor": "hypervisor" in flags.split() if flags else None,
+    }

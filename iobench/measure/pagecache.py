@@ -1,0 +1,115 @@
+"""The page cache of this host, per file: drop it, and measure how much of a file it holds. Reading a state never changes it.
+
+Source: ``cachestat(2)`` (Linux 6.5), ``mincore(2)``, ``posix_fadvise(2)``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import StorageError
+from ..storage.base import Residency
+
+PAGE = mmap.PAGESIZE
+_CACHESTAT = 451  # the same number on every architecture
+_UNSUPPORTED = (errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP)
+_WINDOW = 1 << 30  # bytes of a file that mincore looks at in one go: a vector of 256 KiB
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("offset", ctypes.c_uint64), ("length", ctypes.c_uint64))
+
+
+class _Cachestat(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("cache", "dirty", "writeback", "evicted", "recently_evicted"))
+
+
+def evict(paths: Iterable[Path | str]) -> None:
+    """Flush each file and drop its pages from this host's page cache (what a hypervisor or a server caches stays).
+
+    Pages that some process has mapped stay too, so measure ``residency`` afterwards. Raises StorageError.
+    """
+    for path in paths:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                try:
+                    os.fsync(fd)  # DONTNEED does not drop dirty pages
+                except OSError as error:
+                    if error.errno not in (errno.EROFS, errno.EINVAL):  # nothing to flush there
+                        raise
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise StorageError(f"cannot evict {path}: {error.strerror}") from error
+
+
+def residency(paths: Iterable[Path | str]) -> Residency:
+    """How much of these files lies in the page cache; memory use does not grow with their number. Raises StorageError."""
+    resident = total = 0
+    how = "cachestat"
+    for path in paths:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                size = os.fstat(fd).st_size
+                pages = _cachestat(fd) if how == "cachestat" else None
+                if pages is None:
+                    how = "mincore"
+                    pages = _mincore(fd, size)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise StorageError(f"cannot measure the page cache of {path}: {error.strerror}") from error
+        resident += min(pages * PAGE, size)  # the last page is seldom full
+        total += size
+    return Residency(resident, total, how)
+
+
+def method() -> str | None:
+    """``cachestat`` or ``mincore``: what ``residency`` will use here. None where neither works."""
+    try:
+        return residency([__file__]).how
+    except StorageError:
+        return None
+
+
+def _cachestat(fd: int) -> int | None:
+    """Pages of the file in the cache; None where the kernel does not tell (too old, or filtered by a sandbox)."""
+    whole, stat = _Range(0, 0), _Cachestat()
+    if _libc.syscall(ctypes.c_long(_CACHESTAT), ctypes.c_uint(fd), ctypes.byref(whole), ctypes.byref(stat), ctypes.c_uint(0)) == 0:
+        return int(stat.cache)
+    code = ctypes.get_errno()
+    if code in _UNSUPPORTED:
+        return None
+    raise OSError(code, os.strerror(code))
+
+
+def _mincore(fd: int, size: int) -> int:
+    """Pages of the file in the cache. The file is mapped and never touched, so that nothing is faulted in."""
+    status = os.fstat(fd)
+    # For someone else's file mincore answers "all resident" (a defence against side channels), which would be taken for a warm cache.
+    if os.geteuid() not in (0, status.st_uid) and not os.access(f"/proc/self/fd/{fd}", os.W_OK):
+        raise OSError(errno.EPERM, "the kernel tells it only to the file's owner or writer")
+    pages = 0
+    for offset in range(0, size, _WINDOW):
+        length = min(_WINDOW, size - offset)
+        vector = np.zeros((length + PAGE - 1) // PAGE, dtype=np.uint8)
+        with mmap.mmap(fd, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=offset) as view:
+            address = np.frombuffer(view, dtype=np.uint8)
+            code = _libc.mincore(ctypes.c_void_p(address.ctypes.data), ctypes.c_size_t(length), ctypes.c_void_p(vector.ctypes.data))
+            failed = ctypes.get_errno()
+            del address  # the view cannot be closed while it is exported
+        if code != 0:
+            raise OSError(failed, os.strerror(failed))
+        pages += int(np.count_nonzero(vector & 1))
+    return pages

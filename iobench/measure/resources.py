@@ -1,0 +1,130 @@
+"""What the host and the device did between two moments: CPU throttling, device traffic, IO pressure, busy cores.
+
+Counters are of the whole machine or the whole cgroup, not of this process: they tell whether something else ran beside.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import cgroup
+from .cgroup import read_text
+
+_SECTOR = 512  # /proc/diskstats counts in these, whatever the device's block size
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """Counters at one moment; None where this kernel does not have them."""
+
+    monotonic_s: float
+    throttled_periods: int | None
+    throttled_s: float | None
+    device: str | None
+    device_read_bytes: int | None
+    device_write_bytes: int | None
+    device_busy_s: float | None
+    io_pressure_s: float | None  # at least one task waited for IO
+    io_pressure_full_s: float | None  # all of them did
+    cpu_busy_s: float | None  # over all cores
+    cpu_total_s: float | None
+
+    @classmethod
+    def take(cls, path: Path | str | None = None) -> Snapshot:
+        """``path``: anything on the device to be counted. Never raises."""
+        throttling = cgroup.throttling()
+        disk = _disk(path) if path is not None else None
+        some, full = parse_pressure(read_text(Path("/proc/pressure/io")) or "")
+        busy, total = parse_cpu(read_text(Path("/proc/stat")) or "")
+        return cls(
+            monotonic_s=time.monotonic(),
+            throttled_periods=throttling.periods if throttling else None,
+            throttled_s=throttling.seconds if throttling else None,
+            device=disk[0] if disk else None,
+            device_read_bytes=disk[1] if disk else None,
+            device_write_bytes=disk[2] if disk else None,
+            device_busy_s=disk[3] if disk else None,
+            io_pressure_s=some,
+            io_pressure_full_s=full,
+            cpu_busy_s=busy,
+            cpu_total_s=total,
+        )
+
+
+def diff(before: Snapshot, after: Snapshot) -> dict[str, Any]:
+    """What happened between two snapshots; ratios are 0 to 1, and a figure that either lacks is None."""
+    wall = after.monotonic_s - before.monotonic_s
+    same_device = before.device is not None and before.device == after.device
+    total = _minus(after.cpu_total_s, before.cpu_total_s)
+    busy = _minus(after.cpu_busy_s, before.cpu_busy_s)
+    device_busy = _minus(after.device_busy_s, before.device_busy_s) if same_device else None
+    return {
+        "wall_s": wall,
+        "throttled_periods": _minus(after.throttled_periods, before.throttled_periods),
+        "throttled_s": _minus(after.throttled_s, before.throttled_s),
+        "device": after.device if same_device else None,
+        "device_read_bytes": _minus(after.device_read_bytes, before.device_read_bytes) if same_device else None,
+        "device_write_bytes": _minus(after.device_write_bytes, before.device_write_bytes) if same_device else None,
+        "device_busy": min(1.0, device_busy / wall) if device_busy is not None and wall > 0 else None,
+        "io_pressure_s": _minus(after.io_pressure_s, before.io_pressure_s),
+        "io_pressure_full_s": _minus(after.io_pressure_full_s, before.io_pressure_full_s),
+        "cpu_busy": busy / total if busy is not None and total else None,
+    }
+
+
+def parse_diskstats(text: str, major: int, minor: int) -> tuple[str, int, int, float] | None:
+    """(name, bytes read, bytes written, seconds with IO in flight) of one device."""
+    for line in text.splitlines():
+        fields = line.split()
+        if len(fields) >= 14 and fields[0] == str(major) and fields[1] == str(minor):
+            return fields[2], int(fields[5]) * _SECTOR, int(fields[9]) * _SECTOR, int(fields[12]) / 1000
+    return None
+
+
+def parse_pressure(text: str) -> tuple[float | None, float | None]:
+    """Seconds of (some, full) pressure from a /proc/pressure file."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        kind, _, rest = line.partition(" ")
+        value = rest.rpartition("total=")[2]
+        if value.isdigit():
+            found[kind] = int(value) / 1e6
+    return found.get("some"), found.get("full")
+
+
+def parse_cpu(text: str) -> tuple[float | None, float | None]:
+    """(busy, total) CPU seconds from /proc/stat; waiting for IO and time stolen by the hypervisor are not busy, but in the total."""
+    fields = text.partition("\n")[0].split()
+    if len(fields) < 9 or fields[0] != "cpu":
+        return None, None
+    user, nice, system, idle, iowait, irq, softirq, steal = (int(field) / _TICKS_PER_S for field in fields[1:9])
+    busy = user + nice + system + irq + softirq  # guest time is within user and nice
+    return busy, busy + idle + iowait + steal
+
+
+def _disk(path: Path | str) -> tuple[str, int, int, float] | None:
+    from .device import block_devices
+    from .filesystem import find_mount, nearest_existing, parse_mountinfo
+
+    try:
+        existing = nearest_existing(Path(path).resolve())
+        number = existing.stat().st_dev
+    except (OSError, RuntimeError):
+        return None
+    text = read_text(Path("/proc/diskstats")) or ""
+    found = parse_diskstats(text, os.major(number), os.minor(number))
+    if found or os.major(number):
+        return found
+    mount = find_mount(str(existing), parse_mountinfo(read_text(Path("/proc/self/mountinfo")) or ""))
+    chain = block_devices(number, mount.source if mount else "")  # anonymous device numbers: btrfs
+    major, _, minor = (chain[0]["number"] or "").partition(":") if chain else ("", "", "")
+    return parse_diskstats(text, int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
+
+
+def _minus(after: float | None, before: float | None) -> float | None:
+    return None if after is None or before is None else after - before

@@ -1,0 +1,168 @@
+"""Per-step events of one rank: recorded in under two microseconds, bounded in number, exact in sum. On disk they are one Parquet file.
+
+When the rows run out, neighbours are merged in pairs and from then on each row takes twice as many steps: the resolution halves,
+every sum stays what it was.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import IobenchError
+from ..spec.result import EVENT_COLUMNS
+
+Array = npt.NDArray[Any]
+Columns = dict[str, Array]
+
+_CONSTANT = ("phase", "repetition", "rank")  # of one recorder, added when the events are written
+_RECORDED = tuple(name for name in EVENT_COLUMNS if name not in _CONSTANT)
+_TYPES = {name: np.dtype(text.split(",")[0]) for name, text in EVENT_COLUMNS.items() if name != "phase"}
+_EPOCH, _STEPS = _RECORDED.index("epoch"), _RECORDED.index("steps")
+_FIRST = [_RECORDED.index(name) for name in ("epoch", "step", "start_ns")]  # a merged row keeps its first row's; the rest is summed
+
+
+class Recorder:
+    """Events of one (phase, repetition, rank).
+
+    At most ``capacity`` rows, or four for each epoch where that is more (steps of different epochs are never merged).
+    """
+
+    def __init__(self, capacity: int = 100_000) -> None:
+        if capacity < 2:
+            raise ValueError("a recorder needs room for 2 rows")
+        self._rows = np.zeros((capacity, len(_RECORDED)), dtype=np.int64)
+        self._rows.fill(0)  # touch the memory now rather than in the first steps
+        self._used = 0
+        self._stride = 1
+
+    def __len__(self) -> int:
+        return self._used
+
+    def record(
+        self,
+        epoch: int,
+        step: int,
+        start_ns: int,
+        wait_ns: int,
+        copy_ns: int,
+        busy_ns: int,
+        late_ns: int,
+        samples: int,
+        bytes_read: int,
+        sample_bytes: int,
+        read_ns: int,
+        prep_ns: int,
+    ) -> None:
+        """One step; the columns are described in ``spec.result.EVENT_COLUMNS``."""
+        row = (epoch, step, 1, start_ns, wait_ns, copy_ns, busy_ns, late_ns, samples, bytes_read, sample_bytes, read_ns, prep_ns)
+        if self._stride > 1 and self._joined(row):
+            return
+        if self._used == len(self._rows):
+            self._halve()
+            if self._joined(row):
+                return
+        self._rows[self._used] = row
+        self._used += 1
+
+    def columns(self) -> Columns:
+        """A copy of what was recorded so far, with the types of ``EVENT_COLUMNS``, less phase, repetition and rank."""
+        rows = self._rows[: self._used]
+        return {name: rows[:, index].astype(_TYPES[name]) for index, name in enumerate(_RECORDED)}
+
+    def _joined(self, row: tuple[int, ...]) -> bool:
+        """Add a step to the last row, where that is of the same epoch and not full yet."""
+        last = self._rows[self._used - 1]
+        if last[_EPOCH] != row[0] or last[_STEPS] >= self._stride:
+            return False
+        first = last[_FIRST]
+        last += row
+        last[_FIRST] = first
+        return True
+
+    def _halve(self) -> None:
+        rows = self._rows[: self._used]
+        epochs = rows[:, _EPOCH]
+        starts = np.flatnonzero(np.r_[True, epochs[1:] != epochs[:-1]])
+        within = np.arange(len(rows)) - np.repeat(starts, np.diff(np.r_[starts, len(rows)]))
+        heads = np.flatnonzero(within % 2 == 0)
+        merged = np.add.reduceat(rows, heads, axis=0)
+        merged[:, _FIRST] = rows[heads][:, _FIRST]
+        if len(merged) > 0.75 * len(self._rows):  # nearly each row is an epoch of its own: merging again and again would free little
+            self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
+        self._rows[: len(merged)] = merged
+        self._used = len(merged)
+        self._stride *= 2
+
+
+def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> None:
+    """Write (phase, repetition, rank, columns) parts as one Parquet file, atomically. Raises IobenchError; never overwrites."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    fields = [(name, pa.from_numpy_dtype(kind)) for name, kind in _TYPES.items()]
+    schema = pa.schema([("phase", pa.dictionary(pa.int32(), pa.string())), *fields])
+    tables = []
+    for phase, repetition, rank, columns in parts:
+        count = len(columns["step"])
+        constant = {"repetition": np.full(count, repetition, _TYPES["repetition"]), "rank": np.full(count, rank, _TYPES["rank"])}
+        phases = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), pa.array([phase]))
+        arrays = [pa.array({**columns, **constant}[name], type=schema.field(name).type) for name in _TYPES]
+        tables.append(pa.Table.from_arrays([phases, *arrays], schema=schema))
+    table = pa.concat_tables(tables).unify_dictionaries() if tables else schema.empty_table()
+    packed = dict.fromkeys(_TYPES, "DELTA_BINARY_PACKED")  # neighbours resemble one another: differences take fewer bits
+    temporary = ""
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=".events-", suffix=".part", dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            pq.write_table(table, file, compression="zstd", use_dictionary=["phase"], column_encoding=packed)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # mkstemp makes it private
+        _publish(temporary, path)
+    except FileExistsError:
+        raise IobenchError(f"{path} exists already, and events are never overwritten") from None
+    except OSError as error:
+        raise IobenchError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        if temporary and os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def read_events(path: Path) -> Columns:
+    """All columns of ``EVENT_COLUMNS`` as arrays of equal length (``phase`` of objects). Raises IobenchError for a damaged file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with open(path, "rb") as file:
+            table = pq.read_table(file)
+        missing = [name for name in EVENT_COLUMNS if name not in table.column_names]
+        if missing:
+            raise IobenchError(f"{path} lacks the columns {', '.join(missing)}", remedy="it was not written by this iobench")
+        found: Columns = {name: table[name].to_numpy().astype(kind, casting="safe") for name, kind in _TYPES.items()}
+        found["phase"] = np.array(table["phase"].to_pylist(), dtype=object)
+    except FileNotFoundError:
+        raise IobenchError(f"no step events at {path}") from None
+    except (OSError, pa.ArrowException, TypeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise IobenchError(f"cannot read the step events {path}: {reason}", remedy="the file is damaged; run again") from error
+    return {name: found[name] for name in EVENT_COLUMNS}
+
+
+def _publish(temporary: str, path: Path) -> None:
+    """Give the finished file its name; FileExistsError where it is taken."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links: not quite atomic against a second writer
+        if path.exists():
+            raise FileExistsError(str(path)) from None
+        os.rename(temporary, path)

@@ -1,0 +1,70 @@
+"""A run for other programs: the whole document as JSON, its repetitions as CSV, its medians as a markdown table."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from ..spec.result import RunDocument
+from .text import ROWS
+
+SCALARS = (
+    "seed",
+    "accelerators",
+    "complete",
+    "residency_before",
+    "samples",
+    "steps",
+    "bytes_read",
+    "sample_bytes",
+    "wall_s",
+    "busy_s",
+    "wait_s",
+    "cpu_s",
+    "throttled_s",
+    "time_to_first_batch_s",
+    "accelerator_utilization",
+    "accelerator_utilization_strict",
+    "samples_per_s",
+    "read_bytes_per_s",
+    "wait_p50_s",
+    "wait_p99_s",
+    "late_p99_s",
+)
+
+
+def to_json(doc: RunDocument) -> str:
+    """The document as it stands in ``run.json``."""
+    return doc.model_dump_json(indent=2) + "\n"
+
+
+def to_csv(doc: RunDocument) -> str:
+    """One line for each repetition, base units; an empty field was not measured."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("run_id", "repetition", *SCALARS))
+    for index, repetition in enumerate(doc.repetitions):
+        values = [getattr(repetition, name) for name in SCALARS]
+        writer.writerow((doc.run_id, index, *("" if value is None else value for value in values)))
+    return out.getvalue()
+
+
+def to_markdown(doc: RunDocument) -> str:
+    """Verdict, ceilings and medians, ready to be pasted into an issue or a page."""
+    lines = [f"**{doc.verdict.sentence}**" if doc.verdict else f"No verdict: {_cell(doc.error or doc.status)}", ""]
+    lines += ["| ceiling | samples/s | bytes/s | CPU s/GB | how |", "|---|---:|---:|---:|---|"]
+    for name, ceiling in doc.ceilings.items():
+        figures = (ceiling.samples_per_s, ceiling.bytes_per_s, ceiling.cpu_s_per_gb)
+        how = f"not measured: {ceiling.not_measured}" if ceiling.not_measured else ceiling.how
+        lines.append(f"| {name} | {' | '.join('' if figure is None else f'{figure:.4g}' for figure in figures)} | {_cell(how)} |")
+    lines += ["", "| metric | median | min | max | n |", "|---|---:|---:|---:|---:|"]
+    for name, _, show in ROWS:
+        summary = doc.metrics.get(name)
+        cells = [show(summary.median), show(summary.min), show(summary.max), str(summary.n)] if summary else ["not measured", "", "", "0"]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", *(f"- {finding.level} `{finding.rule}`: {finding.evidence}" for finding in doc.findings)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())

@@ -1,0 +1,197 @@
+"""A run as a person reads it: the verdict first, then the evidence. Fits ``width`` columns, and is plain text unless ``color`` is asked for."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable
+
+from ..analyse.evidence import bytes_per_sample, gather
+from ..spec.result import Ceiling, Finding, RunDocument, Summary
+from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
+
+LABELS = {"storage_raw": "storage, raw", "fetch": "fetch", "prep": "prep", "harness": "harness", "accelerator": "accelerators"}
+BOUND_BY = {
+    "storage": ("fetch", "storage_raw"),
+    "prep": ("prep",),
+    "harness": ("harness",),
+    "accelerator": ("accelerator",),
+    "undecided": (),
+}
+MARKS = {"invalid": "INVALID", "warning": "warning", "unknown": "unknown", "info": "info"}
+COLORS = {"title": "1", "invalid": "31", "warning": "33", "unknown": "35", "info": "36", "bound": "1", "good": "32"}
+LONGEST = 8
+"""A bar is cut at this multiple of the lowest rate, so that a harness of 11 GiB/s does not hide the difference that matters."""
+
+Format = Callable[[float], str]
+ROWS: tuple[tuple[str, str, Format], ...] = (
+    ("samples_per_s", "sample throughput, samples/s", format_count),
+    ("read_bytes_per_s", "read bandwidth", format_rate),
+    ("accelerator_utilization", "accelerator utilization", format_percent),
+    ("accelerator_utilization_strict", "  over the whole wall time", format_percent),
+    ("wall_s", "wall time", format_duration),
+    ("busy_s", "busy time, mean of ranks", format_duration),
+    ("wait_s", "wait time, mean of ranks", format_duration),
+    ("time_to_first_batch_s", "time to first batch", format_duration),
+    ("wait_p50_s", "wait for a batch, p50", format_duration),
+    ("wait_p99_s", "wait for a batch, p99", format_duration),
+    ("cpu_s", "CPU time", format_duration),
+)
+
+
+def render_run(doc: RunDocument, width: int = 100, color: bool = False) -> str:
+    """All sections that ``doc`` has something for, separated by blank lines."""
+    paint = _painter(color)
+    sections = [_verdict(doc, width, paint), _ceilings(doc, width, paint), _metrics(doc, width, paint), _find_max(doc, width, paint)]
+    sections += [_findings(doc.findings, width, paint), _advice(doc, width, paint), _about(doc, width)]
+    return "\n\n".join("\n".join(line.rstrip() for line in lines) for lines in sections if lines) + "\n"
+
+
+def _painter(color: bool) -> Callable[[str, str], str]:
+    return (lambda text, name: f"\x1b[{COLORS[name]}m{text}\x1b[0m") if color else (lambda text, name: text)
+
+
+def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False) or [
+        first
+    ]
+
+
+def _verdict(doc: RunDocument, width: int, paint: Callable[[str, str], str]) -> list[str]:
+    if doc.verdict is None:
+        return [paint("No verdict", "title"), *wrapped(doc.error or f"the run's status is {doc.status}", width)]
+    binds = "what binds is undecided" if doc.verdict.binds == "undecided" else f"{doc.verdict.binds} binds"
+    state = {"valid": "valid", "invalid": "INVALID", "unknown": "validity unknown"}[doc.validity]
+    if doc.status != "ok":
+        state = f"{doc.status}, {state}"
+    lines = [paint(f"Verdict: {binds} ({state}, {doc.rules} rules)", "good" if doc.verdict.starved is False else "title")]
+    lines += wrapped(doc.verdict.sentence, width)
+    return lines + (wrapped(f"error: {doc.error}", width) if doc.error else [])
+
+
+def _ceilings(doc: RunDocument, width: int, paint: Callable[[str, str], str]) -> list[str]:
+    """One bar for each ceiling, the prediction and the measured rate, all in stored bytes/s of one unit (samples/s where bytes are unknown)."""
+    size, evidence = bytes_per_sample(doc), gather(doc)
+    bound = BOUND_BY[doc.verdict.binds] if doc.verdict else ()
+    rates = {"storage_raw": evidence.raw, "fetch": evidence.fetch, "prep": evidence.prep, "harness": evidence.harness}
+    rates["accelerator"] = evidence.accelerator
+    shown = [name for name in LABELS if name in doc.ceilings or rates[name] is not None]
+    rows = [(LABELS[name], rates[name], doc.ceilings.get(name, Ceiling()).not_measured, name in bound) for name in shown]
+    if "fetch" in bound and rates["fetch"] is not None:
+        rows = [(label, rate, why, binds and label != LABELS["storage_raw"]) for label, rate, why, binds in rows]
+    rows += [
+        ("predicted", evidence.predicted, "no ceiling was measured", False),
+        ("measured", evidence.measured, "no complete repetition", False),
+    ]
+    known = [rate for _, rate, _, _ in rows if rate]
+    if not known:
+        return []
+    scale = min(max(known), LONGEST * min(known))
+    divisor, unit = _unit(min(scale, max(known)) * size) if size else (1.0, "samples/s")
+    title = f"Ceilings of each stage alone, {unit} of stored bytes (samples/s)" if size else "Ceilings of each stage alone, samples/s"
+    lines = [paint(title, "title")]
+    room = max(8, width - 14 - 2 - 10 - 16 - 8)
+    for label, rate, why, binds in rows:
+        if not rate:
+            lines += wrapped(f"not measured: {why or 'no reason was recorded'}", width, f"  {label:<14}", " " * 16)
+            continue
+        figure = f"{rate * (size or 1) / divisor:>9.4g}" if size else f"{format_count(rate):>9}"
+        samples = f" ({format_count(rate)})" if size else ""
+        line = f"  {label:<14}{figure}{samples:<16}{_bar(rate, scale, room)}{' < binds' if binds else ''}"
+        lines.append(paint(line, "bound") if binds else line)
+    return lines
+
+
+def _unit(bytes_per_s: float) -> tuple[float, str]:
+    for power, name in ((3, "GiB/s"), (2, "MiB/s"), (1, "KiB/s")):
+        if bytes_per_s >= 0.1 * 1024**power:
+            return float(1024**power), name
+    return 1.0, "B/s"
+
+
+def _bar(rate: float, scale: float, room: int) -> str:
+    cells = max(1, round(min(rate / scale, 1) * room))
+    return "█" * (cells - 1) + "▶" if rate > scale * 1.001 else "█" * cells
+
+
+def _metrics(doc: RunDocument, width: int, paint: Callable[[str, str], str]) -> list[str]:
+    if not doc.repetitions:
+        return []
+    reasons = {key: reason for repetition in doc.repetitions for key, reason in repetition.not_measured.items()}
+    counts = {summary.n for summary in doc.metrics.values()}
+    n = max(counts, default=0)
+    lines = [paint(f"Measured: median [min, max] of {n} repetition{'' if n == 1 else 's'}", "title")]
+    for name, label, show in ROWS:
+        summary = doc.metrics.get(name)
+        if summary is None:
+            lines += wrapped(f"not measured: {reasons.get(name, 'no complete repetition')}", width, f"  {label:<30}", " " * 32)
+        else:
+            lines.append(f"  {label:<30}{_spread(summary, show)}{f' n={summary.n}' if summary.n != n else ''}")
+    if doc.verdict:
+        shares = (("fetch stall", doc.verdict.fetch_stall, "fetch_stall"), ("prep stall", doc.verdict.prep_stall, "prep_stall"))
+        for label, share, key in shares:
+            why = f"not measured: {doc.verdict.not_measured.get(key, 'no reason was recorded')}"
+            lines += wrapped(why if share is None else f"{format_percent(share)} of the time", width, f"  {label:<30}", " " * 32)
+    return lines
+
+
+def _spread(summary: Summary, show: Format) -> str:
+    return f"{show(summary.median)} [{show(summary.min)}, {show(summary.max)}]"
+
+
+def _find_max(doc: RunDocument, width: int, paint: Callable[[str, str], str]) -> list[str]:
+    if doc.find_max is None:
+        return []
+    found, required = doc.find_max, format_percent(doc.find_max.required_accelerator_utilization)
+    answer = "not even one" if found.accelerators is None else format_count(found.accelerators)
+    lines = [paint(f"Accelerators fed at {required} utilization or more: {answer}", "title")]
+    room = max(8, width - 56)
+    for point in sorted(found.points, key=lambda point: point.accelerators):
+        au = point.accelerator_utilization
+        if au is None:
+            why = point.not_measured.get("accelerator_utilization", "no reason was recorded")
+            lines += wrapped(f"not measured: {why}", width, f"  {point.accelerators:>6}  ", " " * 10)
+            continue
+        rate = "" if point.read_bytes_per_s is None else format_rate(point.read_bytes_per_s)
+        verdict = "fed" if point.passed else "starved"
+        lines.append(f"  {point.accelerators:>6}  {format_percent(au):>8}  {rate:>12}  {verdict:<8} {_bar(au, 1.0, room)}")
+    return lines + (wrapped(f"the search stopped: {found.bound}", width, "  ", "  ") if found.bound else [])
+
+
+def _findings(findings: Iterable[Finding], width: int, paint: Callable[[str, str], str]) -> list[str]:
+    lines: list[str] = []
+    for finding in findings:
+        first, *more = wrapped(f"{finding.rule}: {finding.evidence}", width - 10, "", "")
+        lines.append("  " + paint(f"{MARKS[finding.level]:<8}", finding.level) + first)
+        lines += [" " * 10 + line for line in more]
+        if finding.remedy:
+            lines += wrapped(finding.remedy, width, " " * 10 + "-> ", " " * 13)
+    return [paint("Findings", "title"), *lines] if lines else [paint("Findings: none", "title")]
+
+
+def _advice(doc: RunDocument, width: int, paint: Callable[[str, str], str]) -> list[str]:
+    if doc.verdict is None or not doc.verdict.advice:
+        return []
+    lines = [paint("What would help, with the predicted samples/s", "title")]
+    for advice in doc.verdict.advice:
+        gain = "     " if advice.predicted_gain is None else f"{advice.predicted_gain:.2f} x"
+        lines += wrapped(advice.change, width, f"  {gain:>8}  ", " " * 12)
+        lines += wrapped(f"({advice.basis})", width, " " * 12, " " * 12)
+    return lines
+
+
+def _about(doc: RunDocument, width: int) -> list[str]:
+    """What was run, where, and where the results lie."""
+    data, host = doc.dataset, doc.host
+    name = (data.get("spec") or {}).get("name", "?")
+    facts = [
+        f"run {doc.run_id}",
+        f"workload {doc.workload.get('name', '?')}",
+        f"accelerators {format_count(doc.accelerators)}",
+        f"dataset {name}",
+    ]
+    facts += [f"{format_count(data['samples'])} samples"] if data.get("samples") else []
+    facts += [format_bytes(data["stored_bytes"])] if data.get("stored_bytes") else []
+    facts += [str(doc.storage["url"])] if doc.storage.get("url") else []
+    facts += [f"{host['cores']} cores"] if host.get("cores") else []
+    facts += [f"{format_bytes(host['memory_bytes'])} memory"] if host.get("memory_bytes") else []
+    return wrapped(", ".join(facts), width)

@@ -1,0 +1,198 @@
+"""Each stage's ceiling, alone: raw storage by fio, fetch, prep, harness, accelerator (DS-Analyzer's differential runs, VLDB 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..analyse.rebuild import ceiling_from_events
+from ..errors import StorageError
+from ..load.order import Indices
+from ..load.reader import BatchReader, NullReader, delivered_bytes
+from ..measure import fio
+from ..spec.result import Ceiling, Repetition
+from ..spec.workload import AcceleratorSpec, LoaderSpec
+from ..storage.base import Files
+from ..storage.simulated import MemoryStorage
+from .cache import prepare_cache
+from .plan import Plan
+from .ranks import Outcome, Phase, Tick, run_phase
+
+_NULL = AcceleratorSpec(kind="null", name="null")
+_COPY_BYTES = 512 << 20
+"""How much of the dataset is copied to memory for the prep ceiling, at most (but one batch's worth of shards at least)."""
+
+Parts = list[tuple[str, int, int, dict[str, Any]]]
+
+
+@dataclass
+class Calibration:
+    """Ceilings by name, and the events that they come from."""
+
+    ceilings: dict[str, Ceiling] = field(default_factory=dict)
+    parts: Parts = field(default_factory=list)
+    loader: dict[str, Any] = field(default_factory=dict)
+
+
+def measure_raw(plan: Plan, run_dir: Path, *, seconds: float) -> Ceiling:
+    """fio on the dataset's own files, with the reader's block size, concurrency and directness."""
+    if not isinstance(plan.storage, Files):
+        return Ceiling(not_measured="fio reads local files only")
+    if not fio.available():
+        return Ceiling(not_measured=f"fio is not installed; install it with: {fio.install_hint()}")
+    sizes = plan.manifest.shards["size"]
+    files = [(plan.storage.local_path(key), int(size)) for key, size in zip(plan.keys, sizes.tolist(), strict=True)]
+    workers = max(1, plan.workload.loader.workers) * plan.accelerators
+    if not plan.direct:
+        prepare_cache(plan, 0)
+    try:
+        result = fio.raw_read(
+            files,
+            block_size=plan.workload.reader.block_size,
+            concurrency=workers * plan.workload.reader.concurrency,
+            direct=plan.direct,
+            seconds=seconds,
+            run_dir=run_dir,
+            sequential=plan.sequential,
+        )
+    except StorageError as error:
+        return Ceiling(not_measured=str(error))
+    details = {"latency_p50_s": result.latency_p50_s, "latency_p99_s": result.latency_p99_s, "alternatives": result.alternatives}
+    return Ceiling(
+        samples_per_s=result.bytes_per_s / plan.manifest.mean_stored_bytes,
+        bytes_per_s=result.bytes_per_s,
+        cpu_s_per_gb=result.cpu_s_per_gb,
+        how=result.how,
+        details={**details, "command": result.command},
+    )
+
+
+def measure_fetch(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:
+    """The reader over cold storage: bytes only, nothing undone, no accelerator."""
+    loading = plan.workload.loader.model_copy(update={"transport": "null"})
+    reader = BatchReader(plan.manifest, plan.storage, plan.workload.reader, bytes_only=True)
+    # Buffered reads may touch each byte once only: a second pass would measure the page cache.
+    epochs = 0 if plan.direct else 1
+    phase = _phase(plan, "fetch", reader, loading, seconds=seconds, epochs=epochs)
+    outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=tick)
+    how = f"reader over {plan.workload.cache} storage, bytes only, {_workers(plan)}, {'O_DIRECT' if plan.direct else 'buffered'}"
+    _keep(calibration, "fetch", outcome, how)
+
+
+def measure_prep(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:
+    """The reader over an in-memory copy: decompress, decode, check, collate."""
+    shards = _subset(plan)
+    objects = {}
+    for shard in shards.tolist():
+        objects[plan.manifest.key(shard)] = _copy(plan, shard)
+    reader = BatchReader(plan.manifest, MemoryStorage(objects=objects), plan.workload.reader)
+    loading = plan.workload.loader.model_copy(update={"transport": "null"})
+    phase = _phase(plan, "prep", reader, loading, seconds=seconds, shards=shards)
+    copied = sum(len(data) for data in objects.values())
+    _keep(calibration, "prep", run_phase(phase, tick=tick), f"reader over a copy of {copied >> 20} MiB in memory, {_workers(plan)}")
+
+
+def measure_harness(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:
+    """The same loader over a reader that delivers at once: workers, transport, and nothing else."""
+    reader = NullReader(plan.manifest, delivered_bytes(plan.manifest, plan.storage, plan.workload.reader))
+    loading = plan.workload.loader
+    outcome = run_phase(_phase(plan, "harness", reader, loading, seconds=seconds), tick=tick)
+    _keep(calibration, "harness", outcome, f"loader over null storage, transport {loading.transport}, {_workers(plan)}")
+    calibration.loader = outcome.loader
+    if loading.transport == "ring" and loading.workers:
+        # What the same training would pay with torch's default way of handing batches over: the DataLoader tax.
+        default = loading.model_copy(update={"transport": "tensor", "slot_size": None})
+        taxed = Calibration()
+        _keep(taxed, "harness-tensor", run_phase(_phase(plan, "harness-tensor", reader, default, seconds=seconds / 2), tick=tick), "")
+        calibration.parts += taxed.parts
+        calibration.ceilings["harness"].details["tensor_samples_per_s"] = taxed.ceilings["harness-tensor"].samples_per_s
+
+
+def measure_accelerator(plan: Plan, calibration: Calibration, *, seconds: float) -> None:
+    """The step alone, on a batch that is already in place."""
+    if plan.workload.accelerator.kind == "null":
+        calibration.ceilings["accelerator"] = Ceiling(not_measured="a null accelerator has no limit")
+        return
+    phase = _phase(plan, "accelerator", None, plan.workload.loader, seconds=seconds)
+    phase = Phase(**{**phase.__dict__, "accelerator": plan.workload.accelerator, "max_steps": 200, "epochs": 1})
+    outcome = run_phase(phase)
+    _keep(calibration, "accelerator", outcome, f"{plan.accelerators} x {plan.workload.accelerator.name}, step alone")
+    ceiling = calibration.ceilings["accelerator"]
+    if ceiling.samples_per_s is not None:
+        ceiling.bytes_per_s = ceiling.samples_per_s * plan.manifest.mean_stored_bytes
+
+
+def _phase(
+    plan: Plan, name: str, reader: Any, loading: LoaderSpec, *, seconds: float, epochs: int = 0, shards: Indices | None = None
+) -> Phase:
+    return Phase(
+        name=f"calibrate.{name}",
+        reader=reader,
+        reading=plan.workload.reader,
+        loading=loading,
+        accelerator=_NULL,
+        accelerators=plan.accelerators,
+        batch_size=plan.workload.batch_size,
+        seed=plan.seed + 104_729,  # not an order that a repetition will use
+        epochs=epochs,
+        limit_s=seconds,
+        shards=shards,
+        share=shards is None,
+    )
+
+
+def _keep(calibration: Calibration, name: str, outcome: Outcome, how: str) -> None:
+    calibration.parts += [(f"calibrate.{name}", 0, rank, columns) for rank, columns in sorted(outcome.columns.items())]
+    events = joined(outcome)
+    startups = [epoch.startup_s for epoch in outcome.epochs]
+    samples_per_s, bytes_per_s = ceiling_from_events(events, Repetition(seed=0, accelerators=len(outcome.columns), epochs=outcome.epochs))
+    stored = float(events["sample_bytes"].sum())
+    calibration.ceilings[name] = Ceiling(
+        samples_per_s=samples_per_s,
+        bytes_per_s=bytes_per_s,
+        cpu_s_per_gb=outcome.cpu_s / (stored / 1e9) if stored else None,
+        how=how,
+        not_measured="" if samples_per_s else "no batch was delivered",
+        details={"startup_s": startups, "cpu_s": outcome.cpu_s},
+    )
+
+
+def joined(outcome: Outcome) -> dict[str, Any]:
+    """The event columns of all ranks in one table, with the rank's number."""
+    ranks = sorted(outcome.columns)
+    table = {name: np.concatenate([outcome.columns[rank][name] for rank in ranks]) for name in outcome.columns[ranks[0]]}
+    table["rank"] = np.concatenate([np.full(len(outcome.columns[rank]["step"]), rank) for rank in ranks])
+    return table
+
+
+def _subset(plan: Plan) -> Indices:
+    """A seeded choice of shards that holds at least one batch and at most ``_COPY_BYTES``, if both can be had."""
+    shards = np.random.default_rng(plan.seed).permutation(plan.manifest.shard_count)
+    sizes, counts = plan.manifest.shards["size"][shards], plan.manifest.shards["samples"][shards]
+    batch = int(np.searchsorted(np.cumsum(counts), plan.workload.batch_size)) + 1
+    small = int(np.searchsorted(np.cumsum(sizes), _COPY_BYTES, side="right"))
+    return np.sort(shards[: max(batch, small, 1)])
+
+
+def _copy(plan: Plan, shard: int) -> memoryview:
+    size = int(plan.manifest.shards["size"][shard])
+    step = plan.storage.alignment
+    from .. import buffers
+
+    memory = memoryview(buffers.private(-(-size // step) * step).array)
+    done = 0
+    while done < size:
+        block = min(64 << 20, len(memory) - done)
+        count = plan.storage.read_into(plan.manifest.key(shard), done, memory[done : done + block])
+        if count == 0:
+            raise StorageError(f"{plan.manifest.key(shard)} ends at byte {done}, {size} were expected", remedy="check it: iobench verify")
+        done += count
+    return memory[:size]
+
+
+def _workers(plan: Plan) -> str:
+    loading, concurrency = plan.workload.loader, plan.workload.reader.concurrency
+    return f"{plan.accelerators} x {loading.workers} workers x {concurrency} reads in flight"

@@ -1,0 +1,178 @@
+"""What a run will do, worked out before anything is touched: nothing here writes, evicts, or reads a sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..analyse import sizing
+from ..errors import DatasetError, UsageError
+from ..load import is_sequential, use_direct
+from ..measure.host import effective_memory_bytes
+from ..spec.dataset import DatasetSpec, load_dataset_spec
+from ..spec.manifest import Manifest, load_manifest
+from ..spec.workload import Workload
+from ..storage import open_storage
+from ..storage.base import Storage
+
+_CHECKED_SHARDS = 20_000
+"""Shards whose presence and size are checked before a run; more would take longer than it is worth, and a seeded sample finds a gap."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run, decided."""
+
+    workload: Workload
+    manifest: Manifest
+    storage: Storage  # as the readers will use it: direct or not
+    direct: bool
+    sequential: bool
+    accelerators: int
+    repetitions: int
+    seed: int
+
+    @property
+    def keys(self) -> list[str]:
+        return self.manifest.keys()
+
+
+def make_plan(workload: Workload, data: str, *, accelerators: int, repetitions: int, seed: int) -> Plan:
+    """Check that data and workload fit, and settle what ``auto`` means here.
+
+    Raises DatasetError for a dataset that is missing, foreign, half generated, incomplete, or another than the workload's; UsageError for
+    numbers that make no sense.
+    """
+    if accelerators < 1 or repetitions < 1:
+        raise UsageError(f"{accelerators} accelerators and {repetitions} repetitions make no run", remedy="both must be at least 1")
+    manifest = load_manifest(local_root(data))
+    check_match(workload, manifest, data)
+    probe = open_storage(data)
+    check_shards(manifest, probe)
+    reading = workload.reader
+    if workload.cache == "warm" and reading.direct is True:
+        raise UsageError("a warm run can't use direct IO, which bypasses the cache", remedy="use --set reader.direct=false, or --set cache=cold")
+    direct = use_direct(reading, probe, manifest) if workload.cache == "cold" or reading.direct is True else False
+    if manifest.sample_count < accelerators:
+        raise UsageError(
+            f"{manifest.sample_count} samples can't be shared by {accelerators} accelerators", remedy="generate a larger dataset, or use fewer accelerators"
+        )
+    return Plan(
+        workload=workload,
+        manifest=manifest,
+        storage=open_storage(data, direct=direct),
+        direct=direct,
+        sequential=is_sequential(reading, manifest),
+        accelerators=accelerators,
+        repetitions=repetitions,
+        seed=seed,
+    )
+
+
+def local_root(data: str) -> Path:
+    """The directory behind a data URL, wrappers left aside."""
+    url = data
+    while (plus := url.find("+")) > 0 and url[:plus].isalpha():
+        url = url[plus + 1 :].partition("?")[0]
+    return Path(url.removeprefix("file://")).expanduser()
+
+
+def check_match(workload: Workload, manifest: Manifest, data: str) -> None:
+    """The workload must be about this dataset; format, codec, content and size may differ, they are what users vary."""
+    expected = load_dataset_spec(workload.dataset).name
+    if manifest.spec.name != expected:
+        raise DatasetError(
+            f"{data} holds the dataset '{manifest.spec.name}', workload '{workload.name}' trains on '{expected}'",
+            remedy=f"generate it: iobench generate {workload.dataset} --to DIR, or say that you mean it: --set dataset={manifest.spec.name}",
+        )
+
+
+def check_shards(manifest: Manifest, storage: Storage) -> None:
+    """Every shard (of very many: a seeded sample) is there and as long as the manifest says."""
+    count = manifest.shard_count
+    shards = np.arange(count) if count <= _CHECKED_SHARDS else np.random.default_rng(0).choice(count, _CHECKED_SHARDS, replace=False)
+    sizes = manifest.shards["size"]
+    for shard in shards.tolist():
+        key = manifest.key(shard)
+        actual = storage.size(key)
+        if actual != int(sizes[shard]):
+            raise DatasetError(f"shard {key} has {actual} bytes, the manifest says {int(sizes[shard])}", remedy="find all damage with: iobench verify")
+
+
+def describe_plan(workload: Workload, data: str | None, *, accelerators: int, repetitions: int) -> dict[str, Any]:
+    """The figures that ``iobench plan`` shows, for a dataset that is there or one that is yet to be generated."""
+    manifest: Manifest | None = None
+    exists = data is not None and (local_root(data) / "manifest.json").is_file()
+    if data is not None and exists:
+        manifest = make_plan(workload, data, accelerators=accelerators, repetitions=repetitions, seed=0).manifest
+    spec: DatasetSpec = manifest.spec if manifest else load_dataset_spec(workload.dataset)
+    samples = manifest.sample_count if manifest else spec.samples
+    stored = manifest.header.stored_bytes if manifest else spec.nominal_bytes
+    per_sample = stored / samples
+    memory = effective_memory_bytes()
+    batches = -(-samples // accelerators // workload.batch_size) if samples >= accelerators else 1
+    steps = max(1, batches) * workload.epochs
+    if workload.max_steps is not None:
+        steps = min(steps, workload.max_steps)
+    step_time = workload.accelerator.step_time
+    shards, free = _shards(spec, manifest), _free_bytes(data)
+    minimum = None
+    if memory is not None:
+        minimum = sizing.mlperf_minimum_samples(
+            batch_size=workload.batch_size, accelerators=accelerators, memory_bytes=memory, hosts=1, record_bytes=per_sample
+        )
+    demand = None
+    if step_time:
+        demand = sizing.demanded_bytes_per_s(
+            batch_size=workload.batch_size, step_time_s=step_time, accelerators=accelerators, bytes_per_sample=per_sample
+        )
+    return {
+        "workload": workload.name,
+        "dataset": spec.name,
+        "data": data,
+        "generated": manifest is not None,
+        "format": spec.format,
+        "content": spec.content,
+        "codec": spec.codec,
+        "accelerators": accelerators,
+        "samples": samples,
+        "shards": shards,
+        "bytes": stored,
+        "sample_bytes_mean": per_sample,
+        "memory_bytes": memory,
+        "memory_multiple": stored / memory if memory else None,
+        "expected_cache_hit_rate": sizing.expected_hit_rate(min(1.0, memory / stored)) if memory else None,
+        "free_bytes": free,
+        "fits": None if free is None or manifest is not None else free > stored,
+        "batch_size": workload.batch_size,
+        "steps_per_repetition": steps,
+        "repetitions": repetitions,
+        "demanded_bytes_per_s": demand,
+        "demanded_samples_per_s": demand / per_sample if demand else None,
+        "busy_s": steps * step_time * repetitions if step_time else None,
+        "read_bytes_total": round(min(steps * workload.batch_size * accelerators, samples * workload.epochs) * per_sample) * repetitions,
+        "mlperf_minimum_samples": minimum,
+        "mlperf_minimum_bytes": round(minimum * per_sample) if minimum else None,
+        "workers": workload.loader.workers * accelerators,
+        "reads_in_flight": max(1, workload.loader.workers) * accelerators * workload.reader.concurrency,
+    }
+
+
+def _shards(spec: DatasetSpec, manifest: Manifest | None) -> int:
+    if manifest is not None:
+        return manifest.shard_count
+    from ..generate import plan_shards
+
+    return plan_shards(spec).count
+
+
+def _free_bytes(data: str | None) -> int | None:
+    if data is None:
+        return None
+    from ..measure.filesystem import describe_path
+
+    free = describe_path(local_root(data), write_probe=False).get("free_bytes")
+    return int(free) if free is not None else None

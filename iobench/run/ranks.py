@@ -1,0 +1,332 @@
+"""Ranks: one process for each accelerator, started together, stopped together, each stepping through its loader.
+
+A phase is one such start-to-stop. Ranks are forked, so that the dataset's tables and an in-memory copy are shared, not copied. Each epoch
+begins at an instant that the parent names, after it has put the page cache into the state that the workload asks for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+from ..errors import IobenchError, WorkerError
+from ..load import build_loader
+from ..load.loader import BatchLoader
+from ..load.order import Indices
+from ..load.reader import AnyReader
+from ..measure.timeline import Recorder
+from ..registry import ACCELERATORS
+from ..spec.result import Epoch
+from ..spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+
+_GRACE_S = 10.0
+"""How long ranks have to end after a stop, before they are killed."""
+
+_PR_SET_PDEATHSIG = 1
+
+_fork = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """What the ranks do. ``reader`` None: the accelerator alone, without any batch."""
+
+    name: str
+    reader: AnyReader | None
+    reading: ReaderSpec
+    loading: LoaderSpec
+    accelerator: AcceleratorSpec
+    accelerators: int
+    batch_size: int
+    seed: int
+    repetition: int = 0
+    epochs: int = 1  # 0: as many as it takes to reach a limit
+    max_steps: int | None = None  # of each rank, over all epochs
+    limit_s: float | None = None  # of each rank, over all epochs
+    shards: Indices | None = None
+    share: bool = True  # ranks split the epoch; otherwise each reads all of it, in an order of its own
+
+
+@dataclass
+class Outcome:
+    """What a phase leaves: event columns by rank, and what events can't know."""
+
+    columns: dict[int, dict[str, Any]] = field(default_factory=dict)
+    epochs: list[Epoch] = field(default_factory=list)
+    complete: bool = True
+    cpu_s: float = 0.0
+    loader: dict[str, Any] = field(default_factory=dict)
+
+
+Prepare = Callable[[int], Epoch]
+"""Called before each epoch, while all ranks wait: brings the cache into its state, and says which state that was."""
+
+Tick = Callable[[int], None]
+"""Called a few times a second with the steps done so far by all ranks."""
+
+
+def run_phase(phase: Phase, *, prepare: Prepare | None = None, tick: Tick | None = None) -> Outcome:
+    """Run a phase to its end. Raises the rank's own IobenchError, WorkerError for a rank that dies; KeyboardInterrupt leaves a partial
+    Outcome in its ``outcome`` attribute."""
+    steps = _fork.RawArray(ctypes.c_int64, phase.accelerators)
+    stop = _fork.RawValue(ctypes.c_bool, False)
+    pipes = [_fork.Pipe() for _ in range(phase.accelerators)]
+    # Forked processes must not write what the parent has buffered a second time.
+    ranks = [_fork.Process(target=_rank, args=(phase, rank, pipes[rank][1], steps, stop), daemon=False) for rank in range(phase.accelerators)]
+    outcome = Outcome()
+    try:
+        for rank, process in enumerate(ranks):
+            process.start()
+            pipes[rank][1].close()
+        _conduct(phase, ranks, [pipe[0] for pipe in pipes], outcome, prepare, lambda: tick(sum(steps)) if tick else None)
+    except KeyboardInterrupt as interrupt:
+        stop.value = True
+        with suppress(IobenchError, KeyboardInterrupt):
+            _conduct(phase, ranks, [pipe[0] for pipe in pipes], outcome, None, None, deadline=time.monotonic() + _GRACE_S)
+        outcome.complete = False
+        interrupt.outcome = outcome  # type: ignore[attr-defined]
+        raise
+    finally:
+        stop.value = True
+        _reap(ranks)
+        for mine, _ in pipes:
+            mine.close()
+    outcome.epochs.sort(key=lambda epoch: epoch.epoch)
+    return outcome
+
+
+def _conduct(
+    phase: Phase,
+    ranks: list[Any],
+    pipes: list[Connection],
+    outcome: Outcome,
+    prepare: Prepare | None,
+    tick: Callable[[], None] | None,
+    deadline: float | None = None,
+) -> None:
+    """Answer the ranks until all are done: everyone ready -> prepare the cache -> go; done -> keep what it recorded."""
+    waiting: dict[int, int] = {}
+    done: set[int] = set(outcome.columns)
+    while len(done) < len(ranks):
+        if deadline is not None and time.monotonic() > deadline:
+            raise WorkerError("the ranks did not stop in time")
+        for pipe in wait([p for r, p in enumerate(pipes) if r not in done and not p.closed], timeout=0.2):
+            rank = pipes.index(pipe)  # type: ignore[arg-type]
+            try:
+                kind, value = pipe.recv()  # type: ignore[union-attr]
+            except (EOFError, ConnectionResetError):
+                ranks[rank].join(1)
+                code = ranks[rank].exitcode
+                raise WorkerError(f"rank {rank} died ({_reason(code)})", remedy="see the kernel log for out-of-memory kills") from None
+            if kind == "ready":
+                waiting[rank] = value
+            elif kind == "failed":
+                raise value
+            else:
+                done.add(rank)
+                _keep(outcome, rank, value)
+        if waiting and len(waiting) + len(done) == len(ranks):
+            epoch = min(waiting.values())
+            outcome.epochs.append(prepare(epoch) if prepare else Epoch(epoch=epoch))
+            start = time.monotonic_ns() + 1_000_000
+            for rank in waiting:
+                pipes[rank].send(start)
+            waiting.clear()
+        if tick:
+            tick()
+
+
+def _keep(outcome: Outcome, rank: int, value: dict[str, Any]) -> None:
+    outcome.columns[rank] = value["columns"]
+    outcome.cpu_s += value["cpu_s"]
+    outcome.complete = outcome.complete and value["complete"]
+    outcome.loader = value["loader"]
+    for epoch, startup in value["startups"].items():
+        for context in outcome.epochs:
+            if context.epoch == epoch and startup is not None:
+                context.startup_s = min(startup, context.startup_s if context.startup_s is not None else startup)
+
+
+def _reap(ranks: list[Any]) -> None:
+    deadline = time.monotonic() + _GRACE_S
+    for process in ranks:
+        if process.pid is None:
+            continue
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.is_alive():
+            process.kill()  # its workers die with it (PR_SET_PDEATHSIG)
+            process.join()
+
+
+def _reason(code: int | None) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+
+
+# In the rank's own process
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies, so that nothing outlives a killed run."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _rank(phase: Phase, rank: int, pipe: Connection, steps: Any, stop: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent tells when to stop
+    die_with_parent()
+    torch.set_num_threads(1)
+    try:
+        value = _Stepper(phase, rank, pipe, steps, stop).run()
+        pipe.send(("done", value))
+    except IobenchError as error:
+        _send_failure(pipe, error)
+    except (EOFError, BrokenPipeError):
+        pass  # the parent is gone
+    except BaseException as error:
+        _send_failure(pipe, WorkerError(f"rank {rank} failed: {type(error).__name__}: {error}\n{traceback.format_exc()}".strip()))
+    finally:
+        pipe.close()
+
+
+def _send_failure(pipe: Connection, error: IobenchError) -> None:
+    with suppress(OSError):
+        pipe.send(("failed", error))
+
+
+class _Stepper:
+    """A rank's way through its epochs."""
+
+    def __init__(self, phase: Phase, rank: int, pipe: Connection, steps: Any, stop: Any) -> None:
+        self.phase, self.rank, self.pipe, self.steps, self.stop = phase, rank, pipe, steps, stop
+        self.recorder = Recorder()
+        self.accelerator = ACCELERATORS.load(phase.accelerator.kind)(phase.accelerator)
+        self.loader = self._build() if phase.reader is not None else None
+        self.done = 0
+        self.spent_ns = 0
+        self.complete = True
+        self.startups: dict[int, float | None] = {}
+
+    def _build(self) -> BatchLoader:
+        phase = self.phase
+        assert phase.reader is not None
+        seed = phase.seed if phase.share else phase.seed + 7919 * (self.rank + 1)
+        return build_loader(
+            phase.reader,
+            phase.loading,
+            phase.reading,
+            batch_size=phase.batch_size,
+            rank=self.rank if phase.share else 0,
+            world=phase.accelerators if phase.share else 1,
+            seed=seed,
+            epochs=max(phase.epochs, 1),
+            shards=phase.shards,
+        )
+
+    def run(self) -> dict[str, Any]:
+        epoch = 0
+        cpu = time.process_time_ns()
+        while (epoch < self.phase.epochs or self.phase.epochs == 0) and not self._limit():
+            self.pipe.send(("ready", epoch))
+            start = self.pipe.recv()
+            while (left := start - time.monotonic_ns()) > 0:
+                time.sleep(left / 1e9)
+            before = self.done
+            self._epoch(epoch, start)
+            self.spent_ns += time.monotonic_ns() - start
+            epoch += 1
+            if self.done == before:
+                break  # nothing to read in this rank's share
+        cpu = time.process_time_ns() - cpu
+        loader = self.loader
+        if loader is not None:
+            cpu += sum(ns for pid, ns in loader.cpu_ns.items() if pid != os.getpid())
+        value = {
+            "columns": self.recorder.columns(),
+            "cpu_s": cpu / 1e9,
+            "complete": self.complete and not self.stop.value,
+            "startups": self.startups,
+            "loader": self._describe(loader) if loader is not None else {},
+        }
+        if loader is not None:
+            loader.shutdown()
+        return value
+
+    @staticmethod
+    def _describe(loader: BatchLoader) -> dict[str, Any]:
+        ring = loader.ring
+        return {
+            "in_flight_batches": loader.in_flight,
+            "slot_bytes": ring.slot_bytes if ring else None,
+            "slots": ring.count if ring else None,
+            "slot_pages": ring.pages if ring else None,
+            "slot_misses": ring.misses if ring else None,
+        }
+
+    def _limit(self) -> bool:
+        phase = self.phase
+        if self.stop.value:
+            return True
+        if phase.max_steps is not None and self.done >= phase.max_steps:
+            return True
+        return phase.limit_s is not None and self.spent_ns >= phase.limit_s * 1e9
+
+    def _epoch(self, epoch: int, start: int) -> None:
+        phase, record, accelerator, stop = self.phase, self.recorder.record, self.accelerator, self.stop
+        now = time.monotonic_ns
+        last_step = phase.max_steps if phase.max_steps is not None else None
+        end = start + round(phase.limit_s * 1e9) - self.spent_ns if phase.limit_s is not None else None
+        first_read: int | None = None
+        accelerator.start()
+        asked = start
+        step = 0
+        if self.loader is None:
+            while not stop.value and (end is None or asked < end) and (last_step is None or self.done < last_step):
+                ready = now()
+                copied, busy, late = accelerator.step(None, ready)
+                record(epoch, step, asked - start, ready - asked, copied, busy, late, phase.batch_size, 0, 0, 0, 0)
+                asked = now()
+                step += 1
+                self.done += 1
+            return
+        self.loader.set_epoch(epoch)
+        batches = iter(self.loader)
+        batch = None
+        try:
+            while True:
+                if stop.value or (end is not None and asked >= end):
+                    self.complete = self.complete and end is not None
+                    break
+                if last_step is not None and self.done >= last_step:
+                    break
+                batch = next(batches, None)
+                ready = now()
+                if batch is None:
+                    break
+                copied, busy, late = accelerator.step(batch, ready)
+                stats = batch.stats
+                record(
+                    epoch, step, asked - start, ready - asked, copied, busy, late,
+                    stats.samples, stats.bytes_read, stats.sample_bytes, stats.read_ns, stats.prep_ns,
+                )  # fmt: skip
+                if first_read is None or stats.started_ns < first_read:
+                    first_read = stats.started_ns
+                asked = now()
+                step += 1
+                self.done += 1
+                self.steps[self.rank] = self.done
+        finally:
+            del batch
+            close = getattr(batches, "close", None)
+            if close:
+                close()
+        self.startups[epoch] = (first_read - start) / 1e9 if first_read is not None else None

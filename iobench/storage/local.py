@@ -1,0 +1,209 @@
+"""A directory on a local disk or a mounted file system: ``preadv`` into the caller's memory, O_DIRECT on demand."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from ..errors import StorageError
+from ..measure import filesystem, pagecache
+from .base import Buffer, Entry, Residency, Sink
+from .sinks import open_sink
+
+ALIGNMENT = 4096
+"""What O_DIRECT asks for at most: every block device that Linux supports has logical blocks of 512 to 4096 bytes."""
+
+_OPEN_FILES = 128
+
+
+class LocalStorage:
+    """Files below ``root``; keys are relative paths. Handles are kept per process and reopened after a fork."""
+
+    def __init__(self, root: str | Path, *, direct: bool = False) -> None:
+        self.root = Path(root).expanduser().absolute()
+        self.url = str(self.root)
+        self.direct = direct
+        self.alignment = ALIGNMENT if direct else 1
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._root_fd = -1
+        self._lock = Lock()
+        self._files: OrderedDict[str, list[int]] = OrderedDict()  # key -> [fd, readers]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"root": self.root, "direct": self.direct}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["root"], direct=state["direct"])  # type: ignore[misc]
+
+    def describe(self) -> dict[str, Any]:
+        return {"scheme": "file", "url": self.url, "direct": self.direct, **filesystem.describe_path(self.root, write_probe=False)}
+
+    def local_path(self, key: str) -> Path:
+        return self.root / key
+
+    # Reading
+
+    def read_into(self, key: str, offset: int, buffer: Buffer) -> int:
+        done = 0
+        want = len(buffer)
+        handle = self._acquire(key)
+        try:
+            while done < want:
+                count = os.preadv(handle[0], [buffer[done:]], offset + done)
+                if count == 0:
+                    break
+                done += count
+                if self.direct and done % ALIGNMENT:
+                    break  # direct IO ends unaligned only at the end of the file
+        except OSError as error:
+            raise self._failed("read", key, error) from error
+        finally:
+            self._release(handle)
+        return done
+
+    def _acquire(self, key: str) -> list[int]:
+        if self._pid != os.getpid():
+            self._reset()  # the parent's descriptors are shared with it; their positions and lifetimes are its own
+        with self._lock:
+            handle = self._files.get(key)
+            if handle is not None:
+                self._files.move_to_end(key)
+                handle[1] += 1
+                return handle
+        fd = self._open(key)
+        with self._lock:
+            handle = self._files.setdefault(key, [fd, 0])
+            if handle[0] != fd:
+                os.close(fd)  # another thread was faster
+            handle[1] += 1
+            while len(self._files) > _OPEN_FILES:
+                idle = next((k for k, h in self._files.items() if h[1] == 0), None)
+                if idle is None:
+                    break
+                os.close(self._files.pop(idle)[0])
+            return handle
+
+    def _release(self, handle: list[int]) -> None:
+        with self._lock:
+            handle[1] -= 1
+
+    def _open(self, key: str) -> int:
+        try:
+            if self._root_fd < 0:
+                self._root_fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if self.direct else 0)
+            return os.open(key, flags, dir_fd=self._root_fd)
+        except OSError as error:
+            if error.errno == errno.EINVAL and self.direct:
+                raise StorageError(f"{self.root} has no O_DIRECT", remedy="use --set reader.direct=false") from error
+            raise self._failed("open", key, error) from error
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        top = self.root / prefix
+        try:
+            for folder, folders, files in os.walk(top, onerror=_raise):
+                folders.sort()
+                for name in sorted(files):
+                    path = os.path.join(folder, name)
+                    yield Entry(os.path.relpath(path, self.root), os.lstat(path).st_size)
+        except OSError as error:
+            raise self._failed("list", prefix or ".", error) from error
+
+    def size(self, key: str) -> int:
+        try:
+            return os.stat(self.root / key).st_size
+        except OSError as error:
+            raise self._failed("stat", key, error) from error
+
+    def supports_direct(self, key: str) -> bool:
+        """Whether O_DIRECT reads of this object work."""
+        try:
+            fd = os.open(self.root / key, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            os.preadv(fd, [memoryview(mmap.mmap(-1, ALIGNMENT))], 0)
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+
+    # Writing
+
+    @contextmanager
+    def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> Iterator[Sink]:
+        path = self.root / key
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            sink = open_sink(path, size_hint=size_hint, durable=durable)
+        except OSError as error:
+            raise self._failed("create", key, error) from error
+        try:
+            yield sink
+            sink.commit()
+        except OSError as error:
+            sink.abort()
+            raise self._failed("write", key, error) from error
+        except BaseException:
+            sink.abort()
+            raise
+
+    def delete(self, key: str) -> None:
+        try:
+            os.unlink(self.root / key)
+        except OSError as error:
+            raise self._failed("delete", key, error) from error
+
+    def flush(self) -> None:
+        """Everything written so far becomes durable (syncfs(2))."""
+        try:
+            fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                if ctypes.CDLL(None, use_errno=True).syncfs(fd) != 0:
+                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise self._failed("flush", ".", error) from error
+
+    # The page cache
+
+    def evict(self, keys: Iterable[str]) -> None:
+        pagecache.evict(self.root / key for key in keys)
+
+    def residency(self, keys: Iterable[str]) -> Residency:
+        return pagecache.residency(self.root / key for key in keys)
+
+    def close(self) -> None:
+        if self._pid == os.getpid():
+            for fd, _ in self._files.values():
+                os.close(fd)
+            if self._root_fd >= 0:
+                os.close(self._root_fd)
+        self._reset()
+
+    def _failed(self, verb: str, key: str, error: OSError) -> StorageError:
+        remedy = {
+            errno.ENOSPC: "free some space, or choose another target",
+            errno.EROFS: "the file system is read-only: choose another target",
+            errno.EACCES: "check the permissions",
+            errno.ENOENT: "check that the dataset is complete: iobench verify",
+            errno.EIO: "the device reports an error: see the kernel log",
+        }.get(error.errno or 0, "")
+        return StorageError(f"cannot {verb} {self.root / key}: {error.strerror or error}", remedy=remedy)
+
+
+def _raise(error: OSError) -> None:
+    raise error

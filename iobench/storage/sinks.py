@@ -1,0 +1,183 @@
+"""Files being written: small ones straight, large ones through two aligned buffers, one filling while the other goes to disk."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import buffers
+from .base import Buffer
+
+_LARGE = 8 << 20
+_BLOCK = 8 << 20
+_ALIGN = 4096
+_RENAME_NOREPLACE = 1
+
+_pool: list[npt.NDArray[np.uint8]] = []
+"""Write buffers of this process, reused: fresh memory costs more than the write."""
+
+_writer: tuple[int, ThreadPoolExecutor] | None = None
+
+
+class FileSink(Protocol):
+    def write(self, data: bytes | Buffer) -> None: ...
+
+    def commit(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+def open_sink(path: Path, *, size_hint: int, durable: bool) -> FileSink:
+    """A new file at ``path``, which must not exist.
+
+    ``durable``: the file appears under its name only when complete and on disk (fsync of file and folder). Otherwise it is written in
+    place and becomes durable with the storage's next flush.
+    """
+    return LargeSink(path, durable=durable, size_hint=size_hint) if size_hint >= _LARGE else SmallSink(path, durable=durable)
+
+
+class SmallSink:
+    """Plain writes."""
+
+    def __init__(self, path: Path, *, durable: bool) -> None:
+        self.path = path
+        self.durable = durable
+        self._name = path.with_name(path.name + ".part") if durable else path
+        if durable and path.exists():
+            raise FileExistsError(17, os.strerror(17))
+        self._fd = os.open(self._name, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if durable else os.O_EXCL) | os.O_CLOEXEC, 0o644)
+
+    def write(self, data: bytes | Buffer) -> None:
+        view = memoryview(data)
+        while len(view):
+            view = view[os.write(self._fd, view) :]
+
+    def commit(self) -> None:
+        if self.durable:
+            os.fsync(self._fd)
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+        if self.durable:
+            publish(self._name, self.path)
+
+    def abort(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._name.unlink(missing_ok=True)
+
+
+class LargeSink:
+    """Double-buffered O_DIRECT writes of whole blocks (buffered where the file system has no O_DIRECT)."""
+
+    def __init__(self, path: Path, *, durable: bool, size_hint: int) -> None:
+        if path.exists():
+            raise FileExistsError(17, os.strerror(17))
+        self.path = path
+        self.durable = durable
+        self._name = path.with_name(path.name + ".part")
+        self._buffer = _take()
+        self._filled = 0
+        self._offset = 0
+        self._pending: Future[npt.NDArray[np.uint8]] | None = None
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        try:
+            self._fd = os.open(self._name, flags | os.O_DIRECT, 0o644)
+            self.direct = True
+        except OSError as error:
+            if error.errno != 22:
+                raise
+            self._fd = os.open(self._name, flags, 0o644)
+            self.direct = False
+        try:
+            os.posix_fallocate(self._fd, 0, size_hint)  # one extent, and no surprise at the end
+        except OSError as error:
+            if error.errno not in (22, 95):  # not every file system can
+                self.abort()
+                raise
+
+    def write(self, data: bytes | Buffer) -> None:
+        source = np.frombuffer(data, dtype=np.uint8)
+        done = 0
+        while done < len(source):
+            count = min(_BLOCK - self._filled, len(source) - done)
+            self._buffer[self._filled : self._filled + count] = source[done : done + count]
+            self._filled += count
+            done += count
+            if self._filled == _BLOCK:
+                self._send()
+
+    def _send(self) -> None:
+        previous = self._pending
+        self._pending = _executor().submit(self._put, self._buffer, self._filled, self._offset)
+        self._offset += self._filled
+        self._filled = 0
+        self._buffer = previous.result() if previous else _take()
+
+    def _put(self, buffer: npt.NDArray[np.uint8], filled: int, offset: int) -> npt.NDArray[np.uint8]:
+        length = -(-filled // _ALIGN) * _ALIGN if self.direct else filled
+        view = memoryview(buffer)[:length]
+        while len(view):
+            count = os.pwrite(self._fd, view, offset)
+            offset += count
+            view = view[count:]
+        return buffer
+
+    def commit(self) -> None:
+        size = self._offset + self._filled
+        if self._filled:
+            self._send()
+        self._drain()
+        os.ftruncate(self._fd, size)  # the last direct write was padded to whole blocks
+        if self.durable:
+            os.fsync(self._fd)
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+        _pool.append(self._buffer)
+        publish(self._name, self.path)
+
+    def _drain(self) -> None:
+        if self._pending:
+            _pool.append(self._pending.result())
+            self._pending = None
+
+    def abort(self) -> None:
+        try:
+            self._drain()
+        except OSError:
+            pass  # the first failure is already on its way to the user
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._name.unlink(missing_ok=True)
+
+
+def publish(part: Path, path: Path) -> None:
+    """Give a finished file its name, unless the name is taken (renameat2 with RENAME_NOREPLACE), and make the name durable."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(-100, os.fsencode(part), -100, os.fsencode(path), _RENAME_NOREPLACE) != 0:
+        code = ctypes.get_errno()
+        if code != 22:  # EINVAL: a file system without the flag
+            raise OSError(code, os.strerror(code))
+        os.link(part, path)
+        os.unlink(part)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _take() -> npt.NDArray[np.uint8]:
+    return _pool.pop() if _pool else buffers.private(_BLOCK).array
+
+
+def _executor() -> ThreadPoolExecutor:
+    global _writer
+    if _writer is None or _writer[0] != os.getpid():  # threads do not survive a fork
+        _writer = (os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="iobench-write"))
+    return _writer[1]

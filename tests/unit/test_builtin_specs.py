@@ -1,0 +1,139 @@
+"""The specs that travel with the package: they load, say where they come from, and demand what the published rules demand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from iobench.registry import CONTENTS, FORMATS
+from iobench.spec.base import known_specs
+from iobench.spec.dataset import DatasetSpec, load_dataset_spec
+from iobench.spec.workload import load_workload
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKLOADS = sorted(path.stem for path in (ROOT / "workloads").glob("*.yaml"))
+DATASETS = sorted(path.stem for path in (ROOT / "datasets").glob("*.yaml"))
+
+PUBLISHED = {
+    # workload: (bytes/s that one accelerator demands, samples/s, required AU), from the MLPerf Storage configurations
+    "unet3d-a100": (1.6135e9, 11.006, 0.90),
+    "unet3d-h100": (3.1771e9, 21.672, 0.90),
+    "unet3d-b200": (6.3346e9, 43.210, 0.90),
+    "resnet50-a100": (105.4e6, 919.5, 0.90),
+    "resnet50-h100": (204.8e6, 1785.7, 0.90),
+    "cosmoflow-a100": (513.3e6, 181.5, 0.70),
+    "cosmoflow-h100": (808.1e6, 285.7, 0.70),
+    "retinanet-b200": (163.0e6, 504.7, 0.85),
+    "retinanet-mi355": (163.0e6, 504.7, 0.85),
+}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # built-ins are found from anywhere
+
+
+def test_every_file_is_known_by_its_name() -> None:
+    assert sorted(known_specs("workload")) == WORKLOADS
+    assert sorted(known_specs("dataset")) == DATASETS
+    assert {"unet3d", "resnet50", "cosmoflow", "demo"} <= set(DATASETS)
+    assert set(WORKLOADS) == {*PUBLISHED, "demo"}
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_loads_and_names_a_dataset_and_a_source(name: str) -> None:
+    workload = load_workload(name)
+    assert workload.name == name
+    assert workload.description
+    assert workload.source
+    assert workload.dataset in DATASETS
+    assert workload.cache == "cold"
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_dataset_loads_and_names_a_source(name: str) -> None:
+    spec = load_dataset_spec(name)
+    assert spec.name == name
+    assert spec.description
+    assert spec.source
+    assert spec.format in FORMATS.entries()
+    assert spec.content in CONTENTS.entries()
+    if spec.samples_per_shard:
+        assert spec.samples % spec.samples_per_shard == 0, "the published shapes have whole shards"
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_the_demand_is_the_published_one(name: str) -> None:
+    workload = load_workload(name)
+    samples_per_s = workload.samples_per_s_per_accelerator
+    assert samples_per_s is not None
+    demand = samples_per_s * load_dataset_spec(workload.dataset).sample_size.mean_bytes
+    bytes_per_s, published_samples_per_s, utilization = PUBLISHED[name]
+    assert demand == pytest.approx(bytes_per_s, rel=0.01)
+    assert samples_per_s == pytest.approx(published_samples_per_s, rel=0.01)
+    assert workload.required_accelerator_utilization == utilization
+
+
+@pytest.mark.parametrize(
+    ("name", "total_bytes"),
+    [("resnet50", 146.9e9), ("unet3d", 24.6e9), ("cosmoflow", 1.483e12), ("retinanet", 378e9), ("imagenet-w21-tar", 645.65e9)],
+)
+def test_the_total_is_the_published_one(name: str, total_bytes: float) -> None:
+    assert load_dataset_spec(name).nominal_bytes == pytest.approx(total_bytes, rel=0.01)
+
+
+def test_resnet50_has_the_reference_shape() -> None:
+    spec = load_dataset_spec("resnet50")
+    assert spec.samples == 1_281_024 == 1024 * 1251
+    assert spec.samples_per_shard == 1251
+    assert spec.nominal_bytes == 1_281_024 * 114_660
+
+
+def test_clipping_keeps_the_mean_of_unet3d() -> None:
+    size = load_dataset_spec("unet3d").sample_size
+    assert size.mean is not None
+    assert size.min is not None
+    assert size.max is not None
+    assert size.mean - size.min == size.max - size.mean
+    crop = load_workload("unet3d-h100").reader.crop
+    assert crop is not None
+    assert size.min > crop, "the smallest volume still fills what the workload hands on"
+
+
+def test_an_approximation_says_so() -> None:
+    spec = load_dataset_spec("imagenet-files")
+    assert spec.sample_size.distribution == "lognormal"
+    assert "APPROXIMATION" in spec.description
+
+
+def test_the_demo_is_small() -> None:
+    dataset, workload = load_dataset_spec("demo"), load_workload("demo")
+    assert 200e6 <= dataset.nominal_bytes <= 300e6
+    assert workload.samples_per_s_per_accelerator is not None
+    assert workload.epochs * dataset.samples / workload.samples_per_s_per_accelerator < 10
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_spec_survives_its_own_dump(name: str) -> None:
+    """What a manifest and a result carry is the same spec again."""
+    spec = load_dataset_spec(name)
+    assert DatasetSpec.model_validate(spec.model_dump(mode="json")) == spec
+
+
+def test_a_specs_identity_leaves_the_prose_out() -> None:
+    assert load_dataset_spec("demo", ["description=other"]).identity() == load_dataset_spec("demo").identity()
+    assert load_dataset_spec("demo", ["seed=2"]).identity() != load_dataset_spec("demo").identity()
+
+
+@pytest.mark.parametrize("name", [name for name in WORKLOADS if load_workload(name).reader.crop])
+def test_what_is_handed_on_fits_into_a_decoded_sample(name: str) -> None:
+    workload = load_workload(name)
+    spec = load_dataset_spec(workload.dataset)
+    smallest = spec.sample_size.min or spec.sample_size.mean
+    assert smallest is not None
+    assert workload.reader.crop is not None
+    content = CONTENTS.load(spec.content)
+    sample = memoryview(bytearray(smallest))
+    content.build(sample, seed=spec.seed, index=0, compress_ratio=1.0)
+    assert content.decoded_bytes(sample) >= workload.reader.crop

@@ -1,0 +1,141 @@
+"""Imports only go down. The layers are the ones of iobench/README.md; this test reads every module's syntax tree, lazy imports included."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "iobench"
+
+BASE = {"errors", "units", "registry", "safety", "buffers"}
+PLUG_INS = {"storage", "formats", "accelerate", "checkpoint", "measure"}
+ENGINES = {"generate", "verify", "load"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    **dict.fromkeys(BASE, BASE),
+    "spec": BASE,
+    **{unit: BASE | {"spec"} for unit in PLUG_INS},
+    **{unit: BASE | {"spec"} | PLUG_INS | ENGINES for unit in ENGINES},
+    "analyse": {"errors", "units", "spec"},
+    "report": {"errors", "units", "spec", "analyse"},
+    "run": BASE | {"spec", "analyse"} | PLUG_INS | ENGINES,
+    "cli": BASE | {"spec", "analyse", "report", "run"} | PLUG_INS | ENGINES,
+}
+"""Part of the package -> the other parts that it may import. Every part may import itself and the version in ``iobench``."""
+
+EXCEPTIONS = {("storage", "iobench.measure.pagecache"), ("storage", "iobench.measure.filesystem")}
+"""What a storage knows about its own cache and file system is measured in one place."""
+
+FOREIGN = {"torch": {"load", "checkpoint", "accelerate"}, "pydantic": {"spec"}}
+"""Third-party package -> the parts that may import it, at the top or lazily."""
+
+PRINTERS = {"cli", "report"}
+
+
+def imported(tree: ast.AST, module: str, *, is_package: bool) -> Iterator[tuple[int, str]]:
+    """(line, absolute dotted name) of every import below ``tree``; ``from a import b`` yields ``a.b``, which may be an attribute."""
+    parts = module.split(".")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = parts[: len(parts) - node.level + is_package] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{stem}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in {"import_module", "__import__"}:
+                yield node.lineno, node.args[0].value
+
+
+def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
+    """One line for each arrow of ``module`` that runs up, sideways between plug-ins, or to a package that is kept elsewhere."""
+    tree = ast.parse(source)
+    part = module.split(".")[1] if "." in module else ""
+    found = []
+    for line, name in imported(tree, module, is_package=is_package):
+        top, _, rest = name.partition(".")
+        target = rest.partition(".")[0]
+        if top == "iobench" and part and target in MAY_IMPORT and target != part:
+            excepted = any((part, name) == known or (part == known[0] and name.startswith(f"{known[1]}.")) for known in EXCEPTIONS)
+            if target not in MAY_IMPORT.get(part, set()) and not excepted:
+                found.append(f"{module}:{line} ({part}) imports {name}")
+        if top in FOREIGN and part not in FOREIGN[top]:
+            found.append(f"{module}:{line} imports {top}, which is for {', '.join(sorted(FOREIGN[top]))}")
+    if part not in PRINTERS:
+        found += [
+            f"{module}:{node.lineno} prints"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+        ]
+    return found
+
+
+def modules() -> list[tuple[str, Path]]:
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found.append((".".join(parts[:-1] if parts[-1] == "__init__" else parts), path))
+    return found
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else "")
+def test_arrows_run_down(module: str, path: Path) -> None:
+    assert violations(path.read_text(encoding="utf-8"), module, is_package=path.name == "__init__.py") == []
+
+
+def test_every_part_has_its_place() -> None:
+    parts = {module.split(".")[1] for module, _ in modules() if "." in module}
+    assert parts <= set(MAY_IMPORT), "a new part of the package needs its row in MAY_IMPORT"
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("iobench.errors", "from .spec.dataset import DatasetSpec"),
+        ("iobench.spec.dataset", "from ..storage.base import Storage"),
+        ("iobench.storage.local", "from ..formats.base import Format"),
+        ("iobench.storage.local", "from ..measure.host import fingerprint"),
+        ("iobench.storage.local", "from .. import formats"),
+        ("iobench.storage.local", "def f():\n    from iobench.load.reader import Reader"),
+        ("iobench.storage.local", "import iobench.run.runner"),
+        ("iobench.storage.local", "import importlib\nimportlib.import_module('iobench.run.plan')"),
+        ("iobench.formats.tar", "from ..measure.pagecache import evict"),
+        ("iobench.load.reader", "from ..run import runner"),
+        ("iobench.analyse.metrics", "from ..measure.timeline import Timeline"),
+        ("iobench.analyse.metrics", "from ..registry import STORAGE"),
+        ("iobench.report.text", "from ..run.plan import plan"),
+        ("iobench.run.plan", "from ..cli.main import main"),
+        ("iobench.run.plan", "from ..report.text import render"),
+        ("iobench.generate", "def f():\n    import torch"),
+        ("iobench.measure.host", "from torch.cuda import is_available"),
+        ("iobench.run.plan", "import pydantic"),
+        ("iobench.run.runner", "print('done')"),
+    ],
+)
+def test_the_checker_sees_a_bad_module(module: str, source: str) -> None:
+    assert violations(source, module)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("iobench.storage.local", "from ..measure.pagecache import evict\nfrom ..measure import filesystem"),
+        ("iobench.storage.local", "from .base import Entry\nfrom ..errors import StorageError"),
+        ("iobench.run.runner", "from ..load.reader import Reader\nfrom ..analyse.metrics import summary\nfrom .. import __version__"),
+        ("iobench.cli.run", "from ..report.text import render\nprint('fine')"),
+        ("iobench.load.loader", "import torch\nimport numpy"),
+        ("iobench.verify", "from .load.reader import Reader"),
+    ],
+)
+def test_the_checker_lets_a_good_module_pass(module: str, source: str) -> None:
+    assert violations(source, module) == []
+
+
+def test_relative_imports_of_a_package_start_at_itself() -> None:
+    assert violations("from .base import Storage\nfrom ..registry import STORAGE", "iobench.storage", is_package=True) == []
+    assert violations("from ..formats import base", "iobench.storage", is_package=True)

@@ -1,0 +1,284 @@
+"""Specs are strict: what is misspelt, contradictory or senseless is one clear line and exit code 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.errors import SpecError, UnknownNameError
+from iobench.spec.base import apply_overrides, build, find_spec, known_specs, read_yaml
+from iobench.spec.dataset import DatasetSpec, load_dataset_spec, resized
+from iobench.spec.workload import Workload, load_workload
+
+DATASET: dict[str, Any] = {"name": "d", "samples": 10, "sample_size": {"mean": "1 MB"}}
+WORKLOAD: dict[str, Any] = {"name": "w", "dataset": "d", "batch_size": 4, "accelerator": {"step_time": "323ms"}}
+
+
+def dataset(**changes: Any) -> DatasetSpec:
+    return build(DatasetSpec, {**DATASET, **changes}, where="d")
+
+
+def workload(**changes: Any) -> Workload:
+    return build(Workload, {**WORKLOAD, **changes}, where="w")
+
+
+def refusal(make: Any) -> str:
+    """The one line of a SpecError."""
+    with pytest.raises(SpecError) as caught:
+        make()
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Unknown and missing keys
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "near"),
+    [
+        ({"sampels": 3}, "sampels", "samples"),
+        ({"sample_size": {"maen": 3}}, "sample_size.maen", "mean"),
+        ({"Codec": "zstd"}, "Codec", "codec"),
+        ({"sample_per_shard": 3}, "sample_per_shard", "samples_per_shard"),
+    ],
+)
+def test_an_unknown_dataset_key_names_its_path_and_the_nearest_key(changes: dict[str, Any], path: str, near: str) -> None:
+    message = refusal(lambda: dataset(**changes))
+    assert f"unknown key '{path}'" in message
+    assert f"did you mean '{near}'?" in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "near"),
+    [
+        ({"batchsize": 3}, "batchsize", "batch_size"),
+        ({"reader": {"concurency": 3}}, "reader.concurency", "concurrency"),
+        ({"loader": {"prefetch": 3}}, "loader.prefetch", "prefetch_factor"),
+        ({"accelerator": {"step_tiem": 1}}, "accelerator.step_tiem", "step_time"),
+    ],
+)
+def test_an_unknown_workload_key_names_its_path_and_the_nearest_key(changes: dict[str, Any], path: str, near: str) -> None:
+    message = refusal(lambda: workload(**changes))
+    assert f"unknown key '{path}'" in message
+    assert f"did you mean '{near}'?" in message
+
+
+def test_a_key_like_no_other_lists_the_known_ones() -> None:
+    assert "known keys: access, shuffle, direct" in refusal(lambda: workload(reader={"zzz": 1}))
+
+
+def test_a_missing_key_is_named() -> None:
+    assert refusal(lambda: build(DatasetSpec, {"name": "d"}, where="d")) == "d: 'samples' is missing; 'sample_size' is missing"
+
+
+def test_all_problems_come_at_once() -> None:
+    message = refusal(lambda: workload(batch_size=0, epochs=0))
+    assert "'batch_size'" in message
+    assert "'epochs'" in message
+
+
+def test_a_value_where_a_group_belongs() -> None:
+    assert refusal(lambda: dataset(sample_size="3 MB")) == "d: 'sample_size': expected a group of keys, found str"
+    assert "'reader': expected a group of keys" in refusal(lambda: workload(reader=None))
+    assert "expected a mapping" in refusal(lambda: build(DatasetSpec, [1], where="d"))
+
+
+def test_a_path_is_what_the_user_wrote() -> None:
+    message = refusal(lambda: workload(reader={"direct": "maybe"}))
+    assert "'reader.direct'" in message
+    assert "literal" not in message.lower().replace("'reader.direct'", "")
+
+
+# Values
+
+
+def test_units_are_read() -> None:
+    assert dataset(sample_size={"mean": "146.6 MB"}, shard_size="64MiB").sample_size.mean == 146_600_000
+    assert dataset(shard_size="64MiB").shard_size == 64 << 20
+    assert workload().accelerator.step_time == 0.323
+    assert workload(reader={"block_size": "1 MiB"}).reader.block_size == 1 << 20
+
+
+@pytest.mark.parametrize("size", [-1, "-1 MB", float("nan"), float("inf"), "1e400", 10**400, True, False, "big", 0, "0", 2**63, [1], {}])
+def test_a_size_that_makes_no_sense_names_its_key(size: Any) -> None:
+    message = refusal(lambda: dataset(sample_size={"mean": size}))
+    assert "'sample_size.mean'" in message
+    assert len(message) < 250
+
+
+@pytest.mark.parametrize("key", ["samples", "samples_per_shard", "shard_size"])
+@pytest.mark.parametrize("value", [-1, 0, True, float("nan"), "many"])
+def test_a_count_that_makes_no_sense_names_its_key(key: str, value: Any) -> None:
+    assert f"'{key}'" in refusal(lambda: dataset(**{key: value}))
+
+
+@pytest.mark.parametrize("value", [True, 0, -1, "-3ms", float("nan"), float("inf"), 10**400, "soon"])
+def test_a_step_time_that_makes_no_sense_names_its_key(value: Any) -> None:
+    assert "'accelerator.step_time'" in refusal(lambda: workload(accelerator={"step_time": value}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch_size": True},
+        {"required_accelerator_utilization": 90},
+        {"required_accelerator_utilization": float("nan")},
+        {"cache": "lukewarm"},
+        {"loader": {"workers": -1}},
+        {"loader": {"workers": 0, "transport": "thread"}},
+        {"reader": {"crop": 0}},
+        {"name": "../w"},
+        {"accelerator": {}},
+    ],
+)
+def test_a_senseless_workload_is_refused(changes: dict[str, Any]) -> None:
+    refusal(lambda: workload(**changes))
+
+
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [
+        ({"distribution": "normal", "mean": 5}, "needs 'stdev'"),
+        ({"distribution": "lognormal", "mean": 5}, "needs 'sigma'"),
+        ({"distribution": "quantiles"}, "needs 'quantiles'"),
+        ({"mean": 5, "stdev": 2}, "'constant' has no 'stdev'"),
+        ({"mean": 5, "min": 9, "max": 7}, "min (9) is above max (7)"),
+        ({"mean": 5, "max": 4}, "mean (5) is outside"),
+        ({"distribution": "quantiles", "quantiles": [[0, 1]]}, "quantiles must rise"),
+        ({"distribution": "quantiles", "quantiles": [[0, 9], [1, 1]]}, "quantiles must rise"),
+        ({"distribution": "quantiles", "quantiles": [[0, 1], [float("nan"), 2], [1, 3]]}, "quantiles must rise"),
+        ({"distribution": "zipf", "mean": 5}, "'sample_size.distribution'"),
+    ],
+)
+def test_a_distribution_needs_its_own_parameters_and_no_others(size: dict[str, Any], says: str) -> None:
+    assert says in refusal(lambda: dataset(sample_size=size))
+
+
+def test_the_mean_of_quantiles_is_the_area_under_them() -> None:
+    size = dataset(sample_size={"distribution": "quantiles", "quantiles": [[0, 100], [0.5, 200], [1, "1 kB"]]}).sample_size
+    assert size.mean_bytes == pytest.approx(0.5 * 150 + 0.5 * 600)
+
+
+def test_shards_are_cut_in_one_way() -> None:
+    assert "not both" in refusal(lambda: dataset(shard_size="1MB", samples_per_shard=3))
+
+
+def test_a_content_as_format_is_one_file_per_sample() -> None:
+    spec = dataset(format="npz")
+    assert (spec.format, spec.content) == ("files", "npz")
+    assert "'format'" in refusal(lambda: dataset(format=["npz"]))
+
+
+def test_specs_do_not_change() -> None:
+    with pytest.raises(ValueError):
+        dataset().samples = 3  # type: ignore[misc]
+
+
+# Overrides
+
+
+def test_an_override_reaches_into_groups_and_is_yaml() -> None:
+    before = {"reader": {"shuffle": True}, "batch_size": 4}
+    after = apply_overrides(before, ["reader.shuffle=false", "loader.workers=3", "batch_size=8", "reader.crop=null", "name=a=b"])
+    assert after == {"reader": {"shuffle": False, "crop": None}, "batch_size": 8, "loader": {"workers": 3}, "name": "a=b"}
+    assert before == {"reader": {"shuffle": True}, "batch_size": 4}
+
+
+@pytest.mark.parametrize("override", ["", "=", "=3", "batch_size", "batch_size.x=3", "name=[", "name=2024-13-45", "name=a: b: c"])
+def test_a_malformed_override_is_refused(override: str) -> None:
+    assert "override" in refusal(lambda: apply_overrides({"batch_size": 4}, [override]))
+
+
+def test_an_override_of_an_unknown_key_is_refused() -> None:
+    assert "did you mean 'concurrency'?" in refusal(lambda: load_workload("demo", ["reader.concurency=3"]))
+
+
+def test_an_override_chooses_how_shards_are_cut_and_sizes_are_drawn() -> None:
+    spec = load_dataset_spec("resnet50", ["shard_size=64MiB"])
+    assert (spec.shard_size, spec.samples_per_shard) == (64 << 20, None)
+    assert load_dataset_spec("cosmoflow", ["sample_size.distribution=constant"]).sample_size.stdev is None
+    message = refusal(lambda: load_dataset_spec("cosmoflow", ["sample_size.distribution=constant", "sample_size.stdev=3"]))
+    assert "has no 'stdev'" in message
+
+
+def test_a_dataset_is_resized_by_samples_or_bytes() -> None:
+    spec = dataset()
+    assert resized(spec) == spec
+    assert resized(spec, samples=3).samples == 3
+    assert resized(spec, size_bytes=2_500_000).samples == 2
+    refusal(lambda: resized(spec, samples=3, size_bytes=3))
+    refusal(lambda: resized(spec, samples=0))
+    assert "larger size" in refusal(lambda: resized(spec, size_bytes=10))
+
+
+# Files and look-up
+
+
+def test_look_up_goes_from_near_to_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    builtin = find_spec("dataset", "demo")
+    assert load_dataset_spec("demo").samples == 2560
+
+    (tmp_path / "datasets").mkdir()
+    local = tmp_path / "datasets" / "demo.yaml"
+    local.write_text("{name: demo, samples: 5, sample_size: {mean: 1kB}}")
+    (tmp_path / "datasets" / "mine.yaml").write_text("{name: mine, samples: 6, sample_size: {mean: 1kB}}")
+    assert find_spec("dataset", "demo") == local != builtin
+    assert load_dataset_spec("demo").samples == 5
+    assert load_dataset_spec("mine").samples == 6
+    assert find_spec("dataset", "unet3d").parent == builtin.parent
+    assert known_specs("dataset")["demo"] == local
+    assert {"mine", "unet3d"} <= set(known_specs("dataset"))
+
+    explicit = tmp_path / "other.yaml"
+    explicit.write_text("{name: demo, samples: 7, sample_size: {mean: 1kB}}")
+    assert load_dataset_spec(str(explicit)).samples == 7
+    assert load_dataset_spec("other.yaml").samples == 7
+
+
+def test_an_unknown_name_gets_the_nearest_ones() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean resnet50-h100") as caught:
+        load_workload("resnet50_h100")
+    assert caught.value.exit_code == 2
+    assert "iobench list workloads" in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert "no such dataset file: " in refusal(lambda: load_dataset_spec(str(tmp_path / "none.yaml")))
+    assert "no such dataset file: " in refusal(lambda: load_dataset_spec(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name: [1, 2", "is not valid YAML"),
+        ("name: a\n\tsamples: 3", "is not valid YAML"),
+        ("name: !!python/object/apply:os.system [ls]", "is not valid YAML"),
+        ("name: 2024-13-45", "is not valid YAML"),
+        ("name: d\nsamples: 1\nsamples: 2\nsample_size: {mean: 1}", "key 'samples' is there twice"),
+        ("- a\n- b", "expected a mapping"),
+        ("", "expected a mapping"),
+    ],
+)
+def test_a_broken_file_is_one_line_with_its_name(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text(text)
+    message = refusal(lambda: read_yaml(path))
+    assert says in message
+    assert str(path) in message
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "binary.yaml"
+    path.write_bytes(b"\xff\xfe\x00\x01")
+    assert "cannot read" in refusal(lambda: read_yaml(path))
+
+
+def test_a_problem_in_a_file_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("{name: mine, samples: 5, sample_size: {mean: 1kB}, sed: 3}")
+    message = refusal(lambda: load_dataset_spec(str(path)))
+    assert message.startswith(f"{path}: unknown key 'sed'")

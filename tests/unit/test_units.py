@@ -1,0 +1,161 @@
+"""Sizes, durations and rates: what people write, and back."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench.errors import UsageError
+from iobench.units import (
+    MAX_BYTES,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    format_rate,
+    parse_duration,
+    parse_size,
+)
+
+SIZE_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("146.6 MB", 146_600_000),
+        ("64MiB", 64 << 20),
+        ("64mib", 64 << 20),
+        (" 1 GiB ", 1 << 30),
+        ("1.5e3 kB", 1_500_000),
+        ("146,600,628", 146_600_628),
+        ("1_000", 1000),
+        (".5 KiB", 512),
+        (4096, 4096),
+        (0.6, 1),
+        ("0", 0),
+        (MAX_BYTES, MAX_BYTES),
+    ],
+)
+def test_a_size_is_read(text: str | int | float, expected: int) -> None:
+    assert parse_size(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("323ms", 0.323),
+        ("2 min", 120.0),
+        ("2m", 120.0),
+        ("0.5", 0.5),
+        (0.5, 0.5),
+        ("1h", 3600.0),
+        ("250 us", 250e-6),
+        ("250µs", 250e-6),
+        (3, 3.0),
+    ],
+)
+def test_a_duration_is_read(text: str | int | float, expected: float) -> None:
+    assert parse_duration(text) == pytest.approx(expected, rel=1e-12)
+
+
+NONSENSE = [
+    -1,
+    "-1",
+    math.nan,
+    math.inf,
+    -math.inf,
+    "nan",
+    "inf",
+    "1e400",
+    10**400,
+    "9" * 400,
+    "9" * 5000,
+    True,
+    False,
+    "",
+    " ",
+    "KiB",
+    "ten",
+    "1,5 MB",
+    "1 000",
+    "12 parsecs",
+    "1;2",
+    "٣",
+]
+
+
+@pytest.mark.parametrize("value", NONSENSE, ids=lambda value: f"{value!s:.20}")
+@pytest.mark.parametrize("parse", [parse_size, parse_duration])
+def test_what_makes_no_sense_is_refused_in_one_short_line(parse: object, value: object) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(value)  # type: ignore[operator]
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 200
+    assert "write it like" in message
+
+
+@pytest.mark.parametrize("value", [MAX_BYTES + 1, "1e300", 1e300, "16 EiB"])
+def test_a_size_that_no_file_can_have_is_refused(value: str | float) -> None:
+    with pytest.raises(UsageError, match="8 EiB"):
+        parse_size(value)
+
+
+@given(st.integers(0, MAX_BYTES))
+def test_whole_bytes_survive(count: int) -> None:
+    assert parse_size(count) == parse_size(str(count)) == parse_size(f"{count} B") == count
+
+
+@given(st.integers(0, 8000), st.sampled_from(sorted(SIZE_UNITS)), st.sampled_from(["", " "]), st.booleans())
+def test_a_unit_multiplies(count: int, unit: str, gap: str, lower: bool) -> None:
+    assert parse_size(f"{count}{gap}{unit.lower() if lower else unit}") == count * SIZE_UNITS[unit]
+
+
+@given(st.floats(0, 2**50))
+def test_what_is_printed_reads_back(count: float) -> None:
+    assert parse_size(format_bytes(count)) == pytest.approx(count, rel=0.006, abs=0.51)
+
+
+@given(st.floats(1e-6, 99))
+def test_a_printed_duration_reads_back(seconds: float) -> None:
+    assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=0.006)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    for parse in (parse_size, parse_duration):
+        try:
+            value = parse(text)
+        except UsageError:
+            continue
+        assert math.isfinite(value)
+        assert value >= 0
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=0, max_value=1e18))
+def test_a_unit_is_always_written(value: float) -> None:
+    assert format_bytes(value).split()[-1] in {"B", "KiB", "MiB", "GiB", "TiB"}
+    assert format_rate(value).endswith("B/s")
+    assert format_duration(value).split()[-1] in {"s", "ms", "µs", "min"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (format_bytes(0), "0 B"),
+        (format_bytes(1536), "1.50 KiB"),
+        (format_rate(6.335e9), "5.90 GiB/s"),
+        (format_duration(0.0035), "3.50 ms"),
+        (format_duration(125), "2 min 5 s"),
+        (format_duration(12000), "3 h 20 min"),
+        (format_count(1_281_167), "1,281,167"),
+        (format_count(3.14159), "3.14"),
+        (format_percent(0.905), "90.5 %"),
+    ],
+)
+def test_text_is_rounded_to_what_can_be_read(text: str, expected: str) -> None:
+    assert text == expected
