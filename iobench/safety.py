@@ -81,7 +81,9 @@ def _refusal(target: Path) -> _Reason | None:
     return None
 
 
-def remove_exactly(root: Path, owned: Callable[[str], bool], *, last: str, folders: Callable[[str], bool], dry_run: bool = False) -> Removal:
+def remove_exactly(
+    root: Path, owned: Callable[[str], bool], *, last: str, folders: Callable[[str], bool], dry_run: bool = False
+) -> Removal:
     """Remove the regular files below ``root`` whose relative names are ``owned``, then the emptied ``folders``; everything else stays.
 
     Links are never followed: the walk holds each directory open and unlinks relative to it. ``last`` (the ownership marker, in the root) is
@@ -109,7 +111,9 @@ def remove_exactly(root: Path, owned: Callable[[str], bool], *, last: str, folde
             root.rmdir()
             root_removed = True
     except OSError as error:
-        raise StorageError(f"cannot remove {error.filename or root}: {error.strerror}", remedy="check the permissions, and clean again") from error
+        raise StorageError(
+            f"cannot remove {error.filename or root}: {error.strerror}", remedy="check the permissions, and clean again"
+        ) from error
     return Removal(files, size, sorted(foreign), root_removed)
 
 

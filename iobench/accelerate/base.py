@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
-
-from ..load.loader import Batch
+from typing import Any, NamedTuple, Protocol
 
 
 class StepTime(NamedTuple):
@@ -21,5 +19,5 @@ class Accelerator(Protocol):
     def start(self) -> None:
         """An epoch begins."""
 
-    def step(self, batch: Batch | None, ready_ns: int) -> StepTime:
-        """Consume ``batch``, which was ready at ``ready_ns`` (monotonic); return when the accelerator asks for the next one."""
+    def step(self, batch: Any, ready_ns: int) -> StepTime:
+        """Consume ``batch`` (a ``load.Batch``, or None for a step without data), which was ready at ``ready_ns`` (monotonic); return when the accelerator asks for the next one."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import time
+from typing import Any
 
-from ..load.loader import Batch
 from ..spec.workload import AcceleratorSpec
 from .base import StepTime
 
@@ -32,7 +32,7 @@ class EmulatedAccelerator:
         # The kernel may delay a sleeping thread's wake-up by its timer slack, 50 microseconds by default (prctl(2)).
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
-    def step(self, batch: Batch | None, ready_ns: int) -> StepTime:
+    def step(self, batch: Any, ready_ns: int) -> StepTime:
         # The accelerator itself was free at the last deadline; only its emulation woke up later than that.
         begin = max(self._deadline, ready_ns - self._late)
         self._deadline = begin + self._step_ns
@@ -52,5 +52,5 @@ class NullAccelerator:
     def start(self) -> None:
         return
 
-    def step(self, batch: Batch | None, ready_ns: int) -> StepTime:
+    def step(self, batch: Any, ready_ns: int) -> StepTime:
         return StepTime(0, 0, 0)

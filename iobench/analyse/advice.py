@@ -133,7 +133,7 @@ def _more_workers(evidence: Evidence) -> Advice | None:
     if busy < evidence.cores:
         spread = evidence.prep * evidence.cores / busy
         return Advice(
-            change=f"more workers: {math.floor(evidence.cores)} instead of {busy}, one for each core",
+            change=f"more workers: {math.floor(evidence.cores)} in all instead of {busy}, one for each core",
             predicted_gain=_gain(evidence, prep=spread),
             basis=f"preparation is CPU work: {_rate(evidence, evidence.prep / busy)} for each worker; the other cores are idle",
         )

@@ -4,7 +4,7 @@ Keys that are read from the free-form parts of the document:
 
 - ``host``: ``cores``, ``affinity_cores``, ``cpu_quota_cores`` (None: no quota), ``effective_cores``, ``memory_bytes``
 - ``dataset``: ``samples``, ``stored_bytes``, ``sample_bytes_mean``, ``spec``
-- ``loader``: ``direct``, ``workers``, ``transport``, ``prefetched_samples`` (each defaults to the workload's own setting)
+- ``loader``: ``direct``, ``workers`` and ``prefetched_samples`` of one rank, ``transport`` (each defaults to the workload's own setting)
 - ``storage``: ``page_cache`` (False: this host caches none of it)
 """
 
@@ -62,11 +62,11 @@ class Evidence:
 
     @property
     def serial(self) -> float | None:
-        """The other extreme: fetch and prep of a worker take turns (no read ahead within the worker)."""
+        """The other extreme: fetch, prep and handing over take turns in each worker (no read ahead within the worker)."""
         if self.fetch is None or self.prep is None:
             return None
-        rates = [1 / (1 / self.fetch + 1 / self.prep), self.harness, self.accelerator]
-        return min(rate for rate in rates if rate is not None)
+        turns = 1 / sum(1 / rate for rate in (self.fetch, self.prep, self.harness) if rate is not None)
+        return turns if self.accelerator is None else min(turns, self.accelerator)
 
     @property
     def client_bound(self) -> bool:

@@ -82,17 +82,17 @@ def emulation_error(doc: RunDocument) -> Outcome | None:
 def prefetch_share(doc: RunDocument) -> Outcome | None:
     """Batches that were prefetched while the first step was excluded flatter AU (the reference benchmark's defect)."""
     settings = doc.workload.get("loader") or {}
-    prefetched = doc.loader.get("prefetched_samples")
+    prefetched = doc.loader.get("prefetched_samples")  # by one rank
     if prefetched is None:
         workers = doc.loader.get("workers", settings.get("workers"))
         batch = doc.workload.get("batch_size")
         if workers is None or batch is None:
             return unknown("how many samples are prefetched is not recorded")
-        prefetched = int(workers) * int(settings.get("prefetch_factor", 2)) * int(batch) * doc.accelerators
+        prefetched = int(workers) * int(settings.get("prefetch_factor", 2)) * int(batch)
     samples = [repetition.samples / max(len(repetition.epochs), 1) for repetition in complete(doc) if repetition.samples]
     if not samples:
         return unknown("no sample was recorded")
-    share = prefetched / min(samples)
+    share = prefetched * doc.accelerators / min(samples)
     if share > MOST_PREFETCHED:
         evidence = f"up to {min(share, 1):.0%} of an epoch's samples may be prefetched during the first step, which utilization leaves out"
         return Outcome(

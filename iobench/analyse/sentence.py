@@ -109,7 +109,7 @@ def _why_storage(evidence: Evidence, reason: str) -> str:
     share = evidence.fetch / evidence.raw
     raw = _rate(evidence, evidence.raw)
     if share < 0.8:
-        return f" The reader gets {share:.0%} of the {raw} that fio reads from the same files: too few reads in flight, not the device."
+        return f" The reader gets {share:.0%} of the {raw} that fio reads from the same files: its latency or concurrency, not the device."
     return f" The storage itself is spent: fio reads {raw} from the same files."
 
 

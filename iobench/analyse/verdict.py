@@ -1,9 +1,8 @@
 """Which stage binds, by how much, and what that means for the accelerators: the data-loading roofline.
 
 Model. The stages (fetch, prep, harness, accelerator) overlap, so the predicted rate is the lowest ceiling. Fetch and prep run in the same
-workers: where these do not read ahead, the truth lies between that and the serial rate 1 / (1/fetch + 1/prep); the rule ``verdict.gap``
-says so when the measured rate is more than 20 % off. Prep contains the harness (the same workers and transport), so where the two are
-alike, it is the harness that binds.
+workers, which also hand the batches over: where these do not read ahead, the truth lies between that and the serial rate
+1 / (1/fetch + 1/prep + 1/harness); the rule ``verdict.gap`` says so when the measured rate is more than 20 % off.
 
 Stalls are DS-Analyzer's (Mohan et al., VLDB 2021): with T1, T3 and T2 the time per sample of the accelerator alone, with everything but
 fetch, and of the real run, ``prep_stall = (T3 - T1) / T2`` and ``fetch_stall = (T2 - T3) / T2``.
@@ -70,8 +69,6 @@ def bind(evidence: Evidence) -> tuple[Binds, str]:
         return "undecided", "no repetition was completed"
     if not known:
         return "undecided", "no ceiling of storage, prep or harness was measured"
-    if "prep" in known and "harness" in known and known["harness"] <= known["prep"] * (1 + NOISE):
-        del known["prep"]  # prep contains the harness: it adds nothing measurable of its own
     lowest = min(known, key=lambda stage: known[stage])
     if evidence.accelerator is not None and evidence.accelerator * (1 + NOISE) < known[lowest]:
         return _every_stage_above_demand(evidence, lowest, missing)

@@ -18,7 +18,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "doctor",
         help="look at this machine and the storage behind a path",
-        description="Cores, limits, memory, huge pages, file system, device, O_DIRECT, page cache, fio, GPU; and what to change about them.",
+        description="Cores, limits, memory, huge pages, file system, device, O_DIRECT, page cache, fio, GPU, and what to change.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

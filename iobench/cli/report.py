@@ -40,40 +40,26 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import shutil
-    import sys
     from pathlib import Path
 
     from ..analyse.rebuild import conclude, rebuild
-    from ..analyse.thresholds import parse, violations
-    from ..report.export import to_csv, to_json, to_markdown
-    from ..report.text import render_run
+    from ..analyse.thresholds import parse
     from ..spec.result import load_run
+    from .common import warn
+    from .outcome import finish
 
     for expression in args.fail_on:
         parse(expression)  # a typing error is told before anything is printed
-    directory = Path(args.directory)
-    doc = load_run(directory)
+    named = Path(args.directory)
+    directory = named.parent if named.is_file() else named
+    doc = load_run(named)
     if args.rules:
         doc = doc.model_copy(update={"rules": args.rules})
-    events = (directory.parent if directory.is_file() else directory) / "events.parquet"
-    if events.is_file():
+    if (directory / "events.parquet").is_file():
         from ..measure.timeline import read_events
 
-        doc = rebuild(doc, read_events(events))
+        doc = rebuild(doc, read_events(directory / "events.parquet"))
     else:
-        print(f"iobench: no events.parquet beside {directory}: figures are shown as recorded", file=sys.stderr)
+        warn(f"no events.parquet in {directory}: figures are shown as recorded")
         doc = conclude(doc)
-    kind = "json" if getattr(args, "json", False) else args.format
-    if kind == "text":
-        terminal = sys.stdout.isatty()
-        width = min(100, shutil.get_terminal_size((100, 24)).columns) if terminal else 100
-        sys.stdout.write(render_run(doc, width=max(60, width), color=terminal))
-    else:
-        sys.stdout.write({"json": to_json, "csv": to_csv, "markdown": to_markdown}[kind](doc))
-    failed = violations(doc, args.fail_on)
-    for line in failed:
-        print(f"iobench: --fail-on {line}", file=sys.stderr)
-    if doc.validity == "invalid":
-        return 3
-    return 4 if failed else 0
+    return finish(doc, directory, kind="json" if args.json else args.format, fail_on=args.fail_on)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
 from . import jpeg, npz, payload
 from .base import Buffer
 
@@ -14,6 +16,12 @@ class Raw:
     name: ClassVar[str] = "raw"
     suffix: ClassVar[str] = ".bin"
     min_bytes: ClassVar[int] = 1
+    in_place: ClassVar[bool] = True
+    max_expansion: ClassVar[int] = 1
+
+    @classmethod
+    def locate(cls, content: Buffer) -> tuple[int, int]:
+        return 0, len(content)
 
     @classmethod
     def build(cls, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:
@@ -40,6 +48,16 @@ class Npz:
     name: ClassVar[str] = "npz"
     suffix: ClassVar[str] = ".npz"
     min_bytes: ClassVar[int] = npz.OVERHEAD + payload.STAMP_BYTES
+    in_place: ClassVar[bool] = True
+    max_expansion: ClassVar[int] = 1
+
+    @classmethod
+    def locate(cls, content: Buffer) -> tuple[int, int]:
+        arrays = npz.stored_arrays(content)
+        if arrays is None or len(arrays) != 1:
+            raise ValueError("npz does not hold one stored array")
+        begin = _address(arrays[0]) - _address(content)
+        return begin, begin + len(arrays[0])
 
     @classmethod
     def build(cls, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:
@@ -84,6 +102,12 @@ class Jpeg:
     name: ClassVar[str] = "jpeg"
     suffix: ClassVar[str] = ".jpg"
     min_bytes: ClassVar[int] = jpeg.MIN_BYTES
+    in_place: ClassVar[bool] = False
+    max_expansion: ClassVar[int] = 12
+
+    @classmethod
+    def locate(cls, content: Buffer) -> tuple[int, int]:
+        raise ValueError("a JPEG has to be decoded")
 
     @classmethod
     def build(cls, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:
@@ -110,6 +134,10 @@ class Jpeg:
 
         # libjpeg fills in what is missing from a cut file; strict makes that the error it is.
         return int(simplejpeg.decode_jpeg(content, colorspace="RGB", buffer=out, strict=True).nbytes)
+
+
+def _address(view: Buffer) -> int:
+    return int(np.frombuffer(view, dtype=np.uint8).ctypes.data)
 
 
 def _at_least(name: str, least: int, out: Buffer) -> None:

@@ -16,10 +16,15 @@ class Files:
     name: ClassVar[str] = "files"
     suffix: ClassVar[str] = ""
     one_sample_per_shard: ClassVar[bool] = True
+    has_checksums: ClassVar[bool] = False
 
     @classmethod
     def frame(cls, index: int, suffix: str, stored: Buffer) -> Frame:
         return _BARE
+
+    @classmethod
+    def margins(cls, index: int, suffix: str, stored: int) -> tuple[int, int]:
+        return 0, 0
 
     @classmethod
     def finish(cls, size: int) -> bytes:

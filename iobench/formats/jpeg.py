@@ -54,7 +54,7 @@ def build(out: Buffer, *, seed: int, index: int) -> None:
 
 def identify(content: Buffer) -> tuple[int, int] | None:
     """(seed, index) from the stamp in the first segment; None for a JPEG of another origin."""
-    if len(content) < _AFTER_SOI + _ENTRY or content[:_AFTER_SOI] != b"\xff\xd8":
+    if len(content) < _AFTER_SOI + _ENTRY or bytes(content[:_AFTER_SOI]) != b"\xff\xd8":
         return None
     (marker,) = struct.unpack_from(">H", content, _AFTER_SOI)
     return payload.identify(content[_AFTER_SOI + _ENTRY :]) if marker == _APP15 else None

@@ -1,7 +1,7 @@
 """The zip and npy layout of an .npz, written to the byte and read without a copy.
 
-Zip: APPNOTE.TXT 6.3; npy: numpy.lib.format, version 1.0. Stored (uncompressed) members that state their size up front are read by hand, which
-is several times faster than np.load; anything else (deflated, streamed, object arrays refused) goes through zipfile.
+Zip: APPNOTE.TXT 6.3; npy: numpy.lib.format, version 1.0. Stored (uncompressed) members that state their size up front are read by
+hand, which is several times faster than np.load; anything else (deflated, streamed) goes through zipfile.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def stored_arrays(content: Buffer) -> list[Buffer] | None:
     """The bytes of each array of a stored npz, as views; None where the layout needs the slow reader."""
     arrays: list[Buffer] = []
     position = 0
-    while content[position : position + 4] == b"PK\x03\x04" and len(content) >= position + _LOCAL.size:
+    while bytes(content[position : position + 4]) == b"PK\x03\x04" and len(content) >= position + _LOCAL.size:
         _, _, flags, method, _, _, _, packed, size, name_bytes, extra_bytes = _LOCAL.unpack_from(content, position)
         start = position + _LOCAL.size + name_bytes + extra_bytes
         if flags & 0x9 or method != zipfile.ZIP_STORED:  # encrypted, or sizes that follow the data
@@ -88,7 +88,7 @@ def stored_arrays(content: Buffer) -> list[Buffer] | None:
             return None
         arrays.append(array)
         position = start + size
-    return arrays if arrays and content[position : position + 4] == b"PK\x01\x02" else None
+    return arrays if arrays and bytes(content[position : position + 4]) == b"PK\x01\x02" else None
 
 
 def _zip64_size(extra: Buffer) -> int:
@@ -103,7 +103,7 @@ def _zip64_size(extra: Buffer) -> int:
 
 def _array_bytes(member: Buffer) -> Buffer | None:
     """What follows the npy header, if the header is the plain kind and agrees with the length."""
-    if len(member) < 12 or member[:6] != b"\x93NUMPY":
+    if len(member) < 12 or bytes(member[:6]) != b"\x93NUMPY":
         return None
     wide = member[6] > 1
     (length,) = struct.unpack_from("<I" if wide else "<H", member, 8)

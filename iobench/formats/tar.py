@@ -24,6 +24,7 @@ class Tar:
     name: ClassVar[str] = "tar"
     suffix: ClassVar[str] = ".tar"
     one_sample_per_shard: ClassVar[bool] = False
+    has_checksums: ClassVar[bool] = True
 
     @classmethod
     def frame(cls, index: int, suffix: str, stored: Buffer) -> Frame:
@@ -39,6 +40,10 @@ class Tar:
         header[257:265] = b"ustar\x0000"
         header[148:156] = b"%06o\0 " % _checksum(header)
         return Frame(bytes(header), bytes(-size % _BLOCK))
+
+    @classmethod
+    def margins(cls, index: int, suffix: str, stored: int) -> tuple[int, int]:
+        return _BLOCK, -stored % _BLOCK
 
     @classmethod
     def finish(cls, size: int) -> bytes:

@@ -29,21 +29,18 @@ class TFRecord:
     name: ClassVar[str] = "tfrecord"
     suffix: ClassVar[str] = ".tfrecord"
     one_sample_per_shard: ClassVar[bool] = False
+    has_checksums: ClassVar[bool] = True
 
     @classmethod
     def frame(cls, index: int, suffix: str, stored: Buffer) -> Frame:
-        # Lengths nest: Example{features{entry "index", entry "data"{Feature{bytes_list{value}}}}}.
-        before_value = b"\x0a" + varint(len(stored))
-        before_list = b"\x0a" + varint(len(before_value) + len(stored)) + before_value
-        before_feature = _KEY + b"\x12" + varint(len(before_list) + len(stored)) + before_list
-        data_entry = b"\x0a" + varint(len(before_feature) + len(stored)) + before_feature
-        number = field(3, field(1, varint(index)))  # int64_list, packed
-        features = field(1, field(1, b"index") + field(2, number)) + data_entry
-        opening = b"\x0a" + varint(len(features) + len(stored)) + features
-
+        opening = _opening(index, len(stored))
         length = _LENGTH.pack(len(opening) + len(stored))
         crc = _crc(stored, google_crc32c.value(opening))
         return Frame(length + _CRC.pack(_mask(google_crc32c.value(length))) + opening, _CRC.pack(_mask(crc)))
+
+    @classmethod
+    def margins(cls, index: int, suffix: str, stored: int) -> tuple[int, int]:
+        return _HEAD + len(_opening(index, stored)), _CRC.size
 
     @classmethod
     def finish(cls, size: int) -> bytes:
@@ -67,6 +64,18 @@ class TFRecord:
         if end != len(framed):
             raise ValueError(f"record of {end} bytes where {len(framed)} were expected")
         _check_data(framed, 0, end)
+
+
+def _opening(index: int, size: int) -> bytes:
+    """The Example's bytes before its ``size`` stored bytes."""
+    # Lengths nest: Example{features{entry "index", entry "data"{Feature{bytes_list{value}}}}}.
+    before_value = b"\x0a" + varint(size)
+    before_list = b"\x0a" + varint(len(before_value) + size) + before_value
+    before_feature = _KEY + b"\x12" + varint(len(before_list) + size) + before_list
+    data_entry = b"\x0a" + varint(len(before_feature) + size) + before_feature
+    number = field(3, field(1, varint(index)))  # int64_list, packed
+    features = field(1, field(1, b"index") + field(2, number)) + data_entry
+    return b"\x0a" + varint(len(features) + size) + features
 
 
 def _record_end(shard: Buffer, position: int) -> int:

@@ -56,7 +56,7 @@ def read_object(storage: Any, key: str) -> bytes:
 
     size = storage.size(key)
     alignment = storage.alignment
-    buffer = memoryview(private(-(-max(size, 1) // alignment) * alignment, prefault=False).array)
+    buffer = private(-(-max(size, 1) // alignment) * alignment, prefault=False).array.data
     if storage.read_into(key, 0, buffer) < size:
         raise StorageError(f"{key} became shorter while it was read")
     return bytes(buffer[:size])

@@ -114,16 +114,16 @@ def sample_sizes(spec: DatasetSpec) -> Int64:
 def _draw(size: SampleSize, seed: int, index: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
     if size.quantiles is not None:
         points, values = zip(*size.quantiles, strict=True)
-        return np.interp(_uniform(seed, index, 0), points, values)
+        return np.asarray(np.interp(_uniform(seed, index, 0), points, values), dtype=np.float64)
     # Box-Muller on counters: no state, so any worker (or a resumed run) can draw any range.
     radius = np.sqrt(-2 * np.log(1 - _uniform(seed, index, 0)))
-    normal: npt.NDArray[np.float64] = radius * np.cos(2 * np.pi * _uniform(seed, index, 1))
+    normal = radius * np.cos(2 * np.pi * _uniform(seed, index, 1))
     mean = size.mean_bytes
     if size.distribution == "normal":
-        return mean + (size.stdev or 0) * normal
+        return np.asarray(mean + (size.stdev or 0) * normal, dtype=np.float64)
     sigma = size.sigma or 0.0
-    drawn: npt.NDArray[np.float64] = np.exp(np.log(mean) - sigma**2 / 2 + sigma * normal)  # so that the mean is the mean
-    return drawn
+    # The centre that makes the mean the mean.
+    return np.asarray(np.exp(np.log(mean) - sigma**2 / 2 + sigma * normal), dtype=np.float64)
 
 
 def _uniform(seed: int, index: npt.NDArray[np.uint64], stream: int) -> npt.NDArray[np.float64]:

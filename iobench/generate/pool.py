@@ -31,8 +31,8 @@ def default_workers(tasks: int) -> int:
 def run_tasks(tasks: Sequence[int], make: Callable[[], Callable[[int], T]], *, workers: int) -> Iterator[T]:
     """Yield ``make()(task)`` for each task, in the order in which they finish.
 
-    ``make`` runs once in each worker; ``workers`` 0 does everything in this process. An IobenchError of a task is raised here, a worker that
-    dies is a WorkerError. However the iteration ends, the workers are ended before it returns: they are asked to stop, clean up, and go.
+    ``make`` runs once in each worker; ``workers`` 0 does everything in this process. An IobenchError of a task is raised here, and a worker
+    that dies is a WorkerError. However the iteration ends, the workers are asked to stop, clean up and go before it returns.
     """
     if workers == 0:
         work = make()

@@ -63,14 +63,14 @@ def claim(spec: DatasetSpec, storage: Any, plan: ShardPlan, *, generator: str) -
         name = data["spec"].get("name", "?")
         remedy = f"choose another directory, or remove it: iobench clean {storage.url}"
         raise TargetRefusedError(f"{storage.url} holds {state} ('{name}', seed {data['spec'].get('seed', '?')})", remedy=remedy)
-    known = {"id": identity, "created": str(data.get("created", "")), "generator": str(data.get("generator", generator))}
+    created, generator = str(data.get("created", "")), str(data.get("generator", generator))
     if complete:
-        return Claim(**known, finished={}, leftovers=frozenset(), manifest=_load(storage, root))
+        return Claim(id=identity, created=created, generator=generator, finished={}, leftovers=frozenset(), manifest=_load(storage, root))
     finished, leftovers = _take_up(spec, storage, plan)
     done = plan.unit_bytes()[list(finished)].sum() if finished else 0
     done_shards = sum(len(result.shard_size) for result in finished.values())
     _require_space(spec, plan, root, done_bytes=int(done), done_shards=done_shards)
-    return Claim(**known, finished=finished, leftovers=leftovers)
+    return Claim(id=identity, created=created, generator=generator, finished=finished, leftovers=leftovers)
 
 
 def _fresh(spec: DatasetSpec, storage: Any, root: Path | None, identity: str, generator: str) -> Claim:
@@ -139,7 +139,9 @@ def _require_space(spec: DatasetSpec, plan: ShardPlan, root: Path | None, *, don
     if need > have:
         raise StorageError(f"{existing} has {format_bytes(have)} free, the dataset needs {format_bytes(need)}", remedy=remedy)
     if free.f_files and shards > free.f_favail:
-        raise StorageError(f"{existing} has {format_count(free.f_favail)} free inodes, the dataset needs {format_count(shards)}", remedy=remedy)
+        raise StorageError(
+            f"{existing} has {format_count(free.f_favail)} free inodes, the dataset needs {format_count(shards)}", remedy=remedy
+        )
     if free.f_flag & os.ST_RDONLY:
         raise StorageError(f"{existing} is read-only", remedy="choose another target")
 

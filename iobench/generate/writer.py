@@ -42,7 +42,7 @@ class UnitWriter:
         self.content = CONTENTS.load(spec.content)
         self.codec = CODECS.load(codec)
         self.suffix = self.content.suffix + self.codec.suffix
-        self._scratch = memoryview(private(int(plan.sizes.max())).array)
+        self._scratch = private(int(plan.sizes.max())).array.data
 
     def write(self, unit: int) -> UnitResult:
         """Write all shards of a unit; they are durable when this returns. What an error interrupts leaves no file behind."""

@@ -88,7 +88,9 @@ class ReadEngine:
                     break
                 count = read_into(key, offset, memory[landing : landing + length])
                 if count < needed:
-                    raise StorageError(f"{key} ends at byte {offset + count}, {offset + needed} were expected", remedy="check it: iobench verify")
+                    raise StorageError(
+                        f"{key} ends at byte {offset + count}, {offset + needed} were expected", remedy="check it: iobench verify"
+                    )
                 total += count
         except BaseException:
             if stop is not None:

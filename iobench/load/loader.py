@@ -165,6 +165,11 @@ def _start_worker(worker: int) -> None:
     """In each worker process: one thread for torch's own kernels, Ctrl-C is the parent's to handle, and nobody outlives the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    single_threaded()
+
+
+def single_threaded() -> None:
+    """Keep torch's own kernels to one thread: processes are the parallelism here, and their threads would fight over the cores."""
     torch.set_num_threads(1)
 
 

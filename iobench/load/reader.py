@@ -226,7 +226,14 @@ class BatchReader:
             offsets[position], lengths[position] = start + begin, end - begin
 
     def _prepare(
-        self, indices: Indices, runs: list[_Run], memory: memoryview, output: memoryview | None, used: int, offsets: Indices, lengths: Indices
+        self,
+        indices: Indices,
+        runs: list[_Run],
+        memory: memoryview,
+        output: memoryview | None,
+        used: int,
+        offsets: Indices,
+        lengths: Indices,
     ) -> int:
         """Decompress, check, decode, crop, and pack the samples into ``output`` from ``used`` on; where it ends."""
         starts = self._starts(indices, runs, 0)

@@ -11,17 +11,29 @@ import mmap
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import StorageError
-from ..storage.base import Residency
 
 PAGE = mmap.PAGESIZE
 _CACHESTAT = 451  # the same number on every architecture
 _UNSUPPORTED = (errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP)
 _WINDOW = 1 << 30  # bytes of a file that mincore looks at in one go: a vector of 256 KiB
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Residency(NamedTuple):
+    """How much of some files lies in this host's page cache."""
+
+    resident_bytes: int
+    total_bytes: int
+    how: str  # cachestat | mincore
+
+    @property
+    def ratio(self) -> float:
+        return self.resident_bytes / self.total_bytes if self.total_bytes else 0.0
 
 
 class _Range(ctypes.Structure):

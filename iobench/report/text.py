@@ -1,4 +1,4 @@
-"""A run as a person reads it: the verdict first, then the evidence. Fits ``width`` columns, and is plain text unless ``color`` is asked for."""
+"""A run as a person reads it: the verdict first, then the evidence. Fits ``width`` columns; plain text unless ``color`` is asked for."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _verdict(doc: RunDocument, width: int, paint: Callable[[str, str], str]) -> 
 
 
 def _ceilings(doc: RunDocument, width: int, paint: Callable[[str, str], str]) -> list[str]:
-    """One bar for each ceiling, the prediction and the measured rate, all in stored bytes/s of one unit (samples/s where bytes are unknown)."""
+    """Bars for the ceilings, the prediction and the measured rate: stored bytes/s in one unit (samples/s where bytes are unknown)."""
     size, evidence = bytes_per_sample(doc), gather(doc)
     bound = BOUND_BY[doc.verdict.binds] if doc.verdict else ()
     rates = {"storage_raw": evidence.raw, "fetch": evidence.fetch, "prep": evidence.prep, "harness": evidence.harness}
@@ -86,7 +86,7 @@ def _ceilings(doc: RunDocument, width: int, paint: Callable[[str, str], str]) ->
     if not known:
         return []
     scale = min(max(known), LONGEST * min(known))
-    divisor, unit = _unit(min(scale, max(known)) * size) if size else (1.0, "samples/s")
+    divisor, unit = _unit(min(known) * size) if size else (1.0, "samples/s")
     title = f"Ceilings of each stage alone, {unit} of stored bytes (samples/s)" if size else "Ceilings of each stage alone, samples/s"
     lines = [paint(title, "title")]
     room = max(8, width - 14 - 2 - 10 - 16 - 8)

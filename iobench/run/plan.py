@@ -54,11 +54,14 @@ def make_plan(workload: Workload, data: str, *, accelerators: int, repetitions: 
     check_shards(manifest, probe)
     reading = workload.reader
     if workload.cache == "warm" and reading.direct is True:
-        raise UsageError("a warm run can't use direct IO, which bypasses the cache", remedy="use --set reader.direct=false, or --set cache=cold")
+        raise UsageError(
+            "a warm run can't use direct IO, which bypasses the cache", remedy="use --set reader.direct=false, or --set cache=cold"
+        )
     direct = use_direct(reading, probe, manifest) if workload.cache == "cold" or reading.direct is True else False
     if manifest.sample_count < accelerators:
         raise UsageError(
-            f"{manifest.sample_count} samples can't be shared by {accelerators} accelerators", remedy="generate a larger dataset, or use fewer accelerators"
+            f"{manifest.sample_count} samples can't be shared by {accelerators} accelerators",
+            remedy="generate a larger dataset, or use fewer accelerators",
         )
     return Plan(
         workload=workload,
@@ -99,7 +102,9 @@ def check_shards(manifest: Manifest, storage: Storage) -> None:
         key = manifest.key(shard)
         actual = storage.size(key)
         if actual != int(sizes[shard]):
-            raise DatasetError(f"shard {key} has {actual} bytes, the manifest says {int(sizes[shard])}", remedy="find all damage with: iobench verify")
+            raise DatasetError(
+                f"shard {key} has {actual} bytes, the manifest says {int(sizes[shard])}", remedy="find all damage with: iobench verify"
+            )
 
 
 def describe_plan(workload: Workload, data: str | None, *, accelerators: int, repetitions: int) -> dict[str, Any]:

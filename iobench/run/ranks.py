@@ -18,11 +18,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-import torch
-
 from ..errors import IobenchError, WorkerError
 from ..load import build_loader
-from ..load.loader import BatchLoader
+from ..load.loader import BatchLoader, single_threaded
 from ..load.order import Indices
 from ..load.reader import AnyReader
 from ..measure.timeline import Recorder
@@ -83,7 +81,9 @@ def run_phase(phase: Phase, *, prepare: Prepare | None = None, tick: Tick | None
     stop = _fork.RawValue(ctypes.c_bool, False)
     pipes = [_fork.Pipe() for _ in range(phase.accelerators)]
     # Forked processes must not write what the parent has buffered a second time.
-    ranks = [_fork.Process(target=_rank, args=(phase, rank, pipes[rank][1], steps, stop), daemon=False) for rank in range(phase.accelerators)]
+    ranks = [
+        _fork.Process(target=_rank, args=(phase, rank, pipes[rank][1], steps, stop), daemon=False) for rank in range(phase.accelerators)
+    ]
     outcome = Outcome()
     try:
         for rank, process in enumerate(ranks):
@@ -184,7 +184,7 @@ def die_with_parent() -> None:
 def _rank(phase: Phase, rank: int, pipe: Connection, steps: Any, stop: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent tells when to stop
     die_with_parent()
-    torch.set_num_threads(1)
+    single_threaded()
     try:
         value = _Stepper(phase, rank, pipe, steps, stop).run()
         pipe.send(("done", value))

@@ -136,7 +136,9 @@ def read_table(columns: dict[str, Any], source: str | bytes) -> dict[str, Array]
         raise DatasetError(f"{where} is damaged: {' '.join(str(error).split())}", remedy="generate the dataset again") from None
     wrong = [name for name, dtype in columns.items() if arrays[name].dtype != dtype]
     if wrong:
-        raise DatasetError(f"{source if isinstance(source, str) else 'table'}: column '{wrong[0]}' has the wrong type", remedy="generate the dataset again")
+        raise DatasetError(
+            f"{source if isinstance(source, str) else 'table'}: column '{wrong[0]}' has the wrong type", remedy="generate the dataset again"
+        )
     return arrays
 
 
@@ -146,10 +148,14 @@ def parse_header(text: bytes, *, where: str) -> Header:
         data = json.loads(text)
         version = data.get("format_version") if isinstance(data, dict) else None
         if version != FORMAT_VERSION:
-            raise DatasetError(f"{where} has format version {version}, this iobench reads {FORMAT_VERSION}", remedy="generate the dataset again")
+            raise DatasetError(
+                f"{where} has format version {version}, this iobench reads {FORMAT_VERSION}", remedy="generate the dataset again"
+            )
         return Header.model_validate(data)
     except (ValueError, ValidationError) as error:
-        raise DatasetError(f"{where} is not an iobench manifest: {' '.join(str(error).split())[:200]}", remedy="generate the dataset again") from None
+        raise DatasetError(
+            f"{where} is not an iobench manifest: {' '.join(str(error).split())[:200]}", remedy="generate the dataset again"
+        ) from None
 
 
 def load_manifest(root: str | Path) -> Manifest:
@@ -163,7 +169,9 @@ def load_manifest(root: str | Path) -> Manifest:
     if not (root / MANIFEST).is_file():
         if (root / MARKER).is_file():
             raise DatasetError(f"the dataset at {root} is half generated", remedy="finish it: run the same iobench generate again")
-        raise DatasetError(f"{root} is not an iobench dataset (no {MANIFEST})", remedy=f"generate one: iobench generate NAME --to {root}/NEW")
+        raise DatasetError(
+            f"{root} is not an iobench dataset (no {MANIFEST})", remedy=f"generate one: iobench generate NAME --to {root}/NEW"
+        )
     header = parse_header((root / MANIFEST).read_bytes(), where=str(root / MANIFEST))
     manifest = assemble(header, lambda name: str(root / name), lambda name: _hash_file(root / name))
     manifest.root = root
@@ -178,7 +186,9 @@ def assemble(header: Header, source: Callable[[str], str | bytes], checksum: Cal
             raise DatasetError(f"{name} is not the table that {MANIFEST} was written with", remedy="generate the dataset again")
         arrays = read_table(columns, source(name))
         if len(next(iter(arrays.values()))) != rows:
-            raise DatasetError(f"{name} has {len(next(iter(arrays.values())))} rows, {MANIFEST} says {rows}", remedy="generate the dataset again")
+            raise DatasetError(
+                f"{name} has {len(next(iter(arrays.values())))} rows, {MANIFEST} says {rows}", remedy="generate the dataset again"
+            )
         tables.append(arrays)
     return Manifest(header, tables[0], tables[1])
 

@@ -183,7 +183,10 @@ def load_run(directory: Path) -> RunDocument:
         raise IobenchError(f"cannot read {path}: {error}") from error
     version = str(data.get("schema_version", "")) if isinstance(data, dict) else ""
     if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
-        raise IobenchError(f"{path} has schema version '{version}', this iobench reads {SCHEMA_VERSION}", remedy="use the iobench that wrote it, or a newer one")
+        raise IobenchError(
+            f"{path} has schema version '{version}', this iobench reads {SCHEMA_VERSION}",
+            remedy="use the iobench that wrote it, or a newer one",
+        )
     try:
         return RunDocument.model_validate(data)
     except ValidationError as error:

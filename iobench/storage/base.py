@@ -7,24 +7,16 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from ..measure.pagecache import Residency
+
+__all__ = ["Buffer", "Cached", "Entry", "Files", "Residency", "Sink", "Storage"]
+
 Buffer = memoryview
 
 
 class Entry(NamedTuple):
     key: str
     size: int  # bytes
-
-
-class Residency(NamedTuple):
-    """How much of some keys lies in this host's page cache."""
-
-    resident_bytes: int
-    total_bytes: int
-    how: str  # cachestat | mincore
-
-    @property
-    def ratio(self) -> float:
-        return self.resident_bytes / self.total_bytes if self.total_bytes else 0.0
 
 
 class Sink(Protocol):

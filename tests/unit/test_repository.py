@@ -11,6 +11,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from iobench.spec.result import EVENT_COLUMNS, RunDocument
+
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).relative_to(ROOT)
 
@@ -121,3 +123,10 @@ def test_the_specs_travel_in_the_wheel() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
     assert build["wheel"]["force-include"] == {"workloads": "iobench/workloads", "datasets": "iobench/datasets"}
     assert {"workloads", "datasets", "tests", "constraints.txt", "Makefile"} <= set(build["sdist"]["include"])
+
+
+def test_the_schema_page_names_every_key_and_column() -> None:
+    page = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (?:u?int\d+|string) \|", page, re.MULTILINE)
+    assert rows == list(EVENT_COLUMNS), "the table has the columns of EVENT_COLUMNS, in their order"
+    assert [key for key in RunDocument.model_fields if f"`{key}`" not in page] == []

@@ -1,0 +1,7 @@
+"""``python -m iobench`` is ``iobench``."""
+
+import sys
+
+from .cli.main import main
+
+sys.exit(main())

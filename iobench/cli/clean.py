@@ -1,0 +1,47 @@
+"""``iobench clean``: remove exactly what ``iobench generate`` made."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from .common import add_common
+
+_EXAMPLES = """examples:
+  iobench clean /mnt/fast/resnet50 --dry-run
+  iobench clean /mnt/fast/resnet50
+"""
+_SHOWN = 10
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "clean",
+        help="remove a generated dataset",
+        description="Remove a dataset, complete or half generated: exactly the files that iobench made. Files of others stay, and "
+        "are named. A directory that iobench did not make is refused.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("dir", metavar="DIR", help="the dataset's directory")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
+    parser.add_argument("--yes", action="store_true", help="accepted for scripts; nothing is ever asked")
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..generate import clean
+    from ..units import format_bytes, format_count
+
+    report = clean(args.dir, dry_run=args.dry_run)
+    if args.json:
+        print(json.dumps({**report._asdict(), "root": str(report.root)}))
+        return 0
+    verb = "would remove" if report.dry_run else "removed"
+    print(f"{verb} {format_count(report.files)} files, {format_bytes(report.bytes)}: {report.root}")
+    if report.foreign:
+        shown = ", ".join(report.foreign[:_SHOWN]) + (f" and {len(report.foreign) - _SHOWN} more" if len(report.foreign) > _SHOWN else "")
+        print(f"left in place, not made by iobench: {shown}")
+    return 0

@@ -1,0 +1,65 @@
+"""What every verb shares: the common flags, overrides, and how progress is shown."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """``--json``, ``--quiet``, ``--debug``."""
+    group = parser.add_argument_group("common")
+    group.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
+    group.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    group.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def add_overrides(parser: argparse.ArgumentParser, example: str) -> None:
+    parser.add_argument(
+        "--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=f"override a key, e.g. {example}; repeatable"
+    )
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on stdout: a pydantic model, or plain data."""
+    import json
+
+    text = document.model_dump_json(indent=2) if hasattr(document, "model_dump_json") else json.dumps(document, indent=2, default=str)
+    print(text)
+
+
+def warn(message: str) -> None:
+    print(f"iobench: {message}", file=sys.stderr)
+
+
+class Live:
+    """One line on stderr that is written over, four times a second at most; nothing where stderr is no terminal."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._on = not quiet and sys.stderr.isatty()
+        self._title = ""
+        self._began = time.monotonic()
+        self._shown = 0.0
+
+    def phase(self, title: str) -> None:
+        self._title, self._began, self._shown = title, time.monotonic(), 0.0
+        self._show("")
+
+    def steps(self, done: int) -> None:
+        now = time.monotonic()
+        if now - self._shown >= 0.25:
+            self._shown = now
+            self._show(f"{done} steps, {now - self._began:.0f} s")
+
+    def _show(self, detail: str) -> None:
+        if self._on:
+            line = f"{self._title} ... {detail}"
+            sys.stderr.write(f"\r\x1b[K{line[:110]}")
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        if self._on:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -1,0 +1,49 @@
+"""iobench list: what can be named."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+KINDS = ("workloads", "datasets", "formats", "contents", "codecs", "storage", "accelerators")
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "list",
+        help="workloads, datasets, formats, codecs, storage, accelerators",
+        description="List what iobench knows by name.",
+        epilog="examples:\n  iobench list\n  iobench list workloads\n  iobench list codecs --json\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("kind", nargs="?", choices=KINDS, help="only these")
+    from .common import add_common
+
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from .common import print_json
+
+    kinds = [args.kind] if args.kind else list(KINDS)
+    found = {kind: _entries(kind) for kind in kinds}
+    if args.json:
+        print_json(found)
+        return 0
+    for kind, entries in found.items():
+        print(f"{kind}:" if len(kinds) > 1 else "", end="\n" if len(kinds) > 1 else "")
+        width = max((len(name) for name in entries), default=0)
+        for name, summary in entries.items():
+            print(f"  {name:{width}}  {summary}")
+    return 0
+
+
+def _entries(kind: str) -> dict[str, str]:
+    if kind in ("workloads", "datasets"):
+        from ..spec.base import known_specs, read_yaml
+
+        return {name: str(read_yaml(path).get("description", "")).strip() for name, path in sorted(known_specs(kind[:-1]).items())}
+    from .. import registry
+
+    return {name: entry.summary for name, entry in registry.ALL[kind.rstrip("s") if kind != "storage" else kind].entries().items()}

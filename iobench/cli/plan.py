@@ -1,0 +1,41 @@
+"""iobench plan: what a run would do, without doing it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "plan",
+        help="what a run would do: bytes, steps, memory, demand, time; no side effects",
+        description="Work out what a run means before anything is generated or read. Nothing is written, evicted or read.",
+        epilog="examples:\n  iobench plan resnet50-h100 --accelerators 8\n  iobench plan resnet50-h100 --data /mnt/fast/resnet50 --accelerators 8 --json\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("workload", help="a workload's name or YAML file (iobench list workloads)")
+    parser.add_argument("--data", help="where the dataset is, or would be")
+    parser.add_argument("--accelerators", type=int, default=1, metavar="N")
+    parser.add_argument("--repeat", type=int, default=6, metavar="N", help="repetitions (default: 6)")
+    from .common import add_common, add_overrides
+
+    add_overrides(parser, "loader.workers=8")
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..run.plan import describe_plan
+    from ..spec.workload import load_workload
+    from .common import print_json
+
+    workload = load_workload(args.workload, args.overrides)
+    plan = describe_plan(workload, args.data, accelerators=args.accelerators, repetitions=args.repeat)
+    if args.json:
+        print_json(plan)
+        return 0
+    from ..report.plan import render_plan
+
+    print(render_plan(plan))
+    return 0

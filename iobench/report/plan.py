@@ -1,0 +1,65 @@
+"""What ``iobench plan`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
+
+
+def render_plan(plan: Mapping[str, Any]) -> str:
+    """The plan of a run as aligned lines; what can't be known says so."""
+    state = "generated" if plan["generated"] else "not generated yet"
+    multiple = plan["memory_multiple"]
+    rows = [
+        (
+            "workload",
+            f"{plan['workload']}, {plan['accelerators']} accelerator{'s' if plan['accelerators'] != 1 else ''}, batch {plan['batch_size']}",
+        ),
+        ("dataset", f"{plan['dataset']} ({state}): {plan['format']}, {plan['content']}, codec {plan['codec']}"),
+        (
+            "size",
+            f"{format_bytes(plan['bytes'])}: {format_count(plan['samples'])} samples of {format_bytes(plan['sample_bytes_mean'])} in {format_count(plan['shards'])} shards",
+        ),
+        ("memory", "unknown" if multiple is None else f"{format_bytes(plan['memory_bytes'])}; the dataset is {multiple:.2f} x that"),
+        (
+            "cache",
+            "unknown"
+            if multiple is None
+            else f"{format_percent(plan['expected_cache_hit_rate'])} of reads would hit the page cache if nothing were evicted",
+        ),
+        ("free space", _space(plan)),
+        ("steps", f"{format_count(plan['steps_per_repetition'])} per repetition and accelerator, {plan['repetitions']} repetitions"),
+        ("reads", f"{format_bytes(plan['read_bytes_total'])} in all; {plan['workers']} workers, {plan['reads_in_flight']} reads in flight"),
+        ("demand", _demand(plan)),
+        (
+            "time",
+            "as fast as storage allows"
+            if plan["busy_s"] is None
+            else f"{format_duration(plan['busy_s'])} if the accelerators never wait, calibration aside",
+        ),
+        ("MLPerf size", _minimum(plan)),
+    ]
+    return "\n".join(f"{name:<12} {text}" for name, text in rows)
+
+
+def _space(plan: Mapping[str, Any]) -> str:
+    if plan["free_bytes"] is None:
+        return "unknown (no --data)"
+    text = format_bytes(plan["free_bytes"])
+    return text if plan["fits"] is None else f"{text}: the dataset {'fits' if plan['fits'] else 'DOES NOT FIT'}"
+
+
+def _demand(plan: Mapping[str, Any]) -> str:
+    if plan["demanded_bytes_per_s"] is None:
+        return "none: the accelerator takes whatever comes"
+    return f"{format_rate(plan['demanded_bytes_per_s'])}, {format_count(plan['demanded_samples_per_s'])} samples/s, if the accelerators never wait"
+
+
+def _minimum(plan: Mapping[str, Any]) -> str:
+    if plan["mlperf_minimum_samples"] is None:
+        return "unknown"
+    enough = plan["samples"] >= plan["mlperf_minimum_samples"]
+    text = f"{format_count(plan['mlperf_minimum_samples'])} samples ({format_bytes(plan['mlperf_minimum_bytes'])})"
+    return f"at least {text}: {'reached' if enough else 'not reached'}"

@@ -1,0 +1,21 @@
+"""Who is told how far a run is. The terminal's version lives in ``cli``."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    def phase(self, title: str) -> None:
+        """A new part of the run begins."""
+
+    def steps(self, done: int) -> None:
+        """Steps of all ranks so far in this part."""
+
+
+class Silent:
+    def phase(self, title: str) -> None:
+        return
+
+    def steps(self, done: int) -> None:
+        return

@@ -1,0 +1,220 @@
+"""The story of a run: plan, calibrate each stage alone, measure all stages together, find the maximum, conclude, write down.
+
+Whatever happens on the way (a failing disk, a dead worker, Ctrl-C), what was recorded until then is written.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..analyse.metrics import repetition_metrics
+from ..analyse.rebuild import conclude
+from ..errors import IobenchError, InterruptedRun
+from ..load.reader import BatchReader
+from ..measure import host, resources, timeline
+from ..spec.result import Finding, Repetition, RunDocument
+from . import calibrate
+from .cache import prepare_cache
+from .calibrate import Calibration, joined
+from .findmax import find_max
+from .plan import Plan
+from .progress import Progress, Silent
+from .ranks import Outcome, Phase, run_phase
+
+RUN_FILE = "run.json"
+EVENTS_FILE = "events.parquet"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to run, beside what."""
+
+    results: Path
+    rules: str = "quick"
+    command: tuple[str, ...] = ()
+    calibration_s: float = 3.0  # for each ceiling; 0 leaves calibration out
+    find_max: bool = False
+
+
+def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple[RunDocument, Path]:
+    """Run the plan; the concluded document and the run directory. Raises InterruptedRun or the failure, after both were written."""
+    progress = progress or Silent()
+    directory = new_directory(options.results, plan.workload.name)
+    doc = describe(plan, options, run_id=directory.name)
+    calibration = Calibration()
+    failure: IobenchError | None = None
+    try:
+        if options.calibration_s > 0:
+            _calibrate(plan, options, directory, calibration, doc, progress)
+        for number in range(plan.repetitions):
+            with _timed(doc, "measure", progress, f"repetition {number + 1} of {plan.repetitions}"):
+                _repeat(plan, number, doc, calibration, progress)
+        if options.find_max:
+            with _timed(doc, "find_max", progress, "finding the largest number of accelerators"):
+                doc.find_max = find_max(plan, doc, calibration, progress)
+    except KeyboardInterrupt as interrupt:
+        _keep_partial(interrupt, plan, doc, calibration)
+        doc.status = "interrupted"
+        failure = InterruptedRun(f"interrupted; what was measured until then is in {directory}")
+    except IobenchError as error:
+        doc.status = "failed"
+        doc.error = str(error)
+        failure = error
+    doc.ceilings = calibration.ceilings
+    doc.loader = {**doc.loader, **calibration.loader}
+    doc = conclude(doc)
+    timeline.write_events(directory / EVENTS_FILE, calibration.parts)
+    write_document(directory, doc)
+    if failure is not None:
+        raise failure
+    return doc, directory
+
+
+def _calibrate(plan: Plan, options: Options, directory: Path, calibration: Calibration, doc: RunDocument, progress: Progress) -> None:
+    """The five ceilings, cheapest evidence first."""
+    seconds = options.calibration_s
+    with _timed(doc, "calibrate", progress, "ceiling: raw storage (fio)"):
+        calibration.ceilings["storage_raw"] = calibrate.measure_raw(plan, directory, seconds=seconds)
+    with _timed(doc, "calibrate", progress, "ceiling: fetch"):
+        calibrate.measure_fetch(plan, calibration, seconds=seconds, tick=progress.steps)
+    with _timed(doc, "calibrate", progress, "ceiling: prep"):
+        calibrate.measure_prep(plan, calibration, seconds=seconds, tick=progress.steps)
+    with _timed(doc, "calibrate", progress, "ceiling: harness"):
+        calibrate.measure_harness(plan, calibration, seconds=seconds, tick=progress.steps)
+    with _timed(doc, "calibrate", progress, "ceiling: accelerator"):
+        calibrate.measure_accelerator(plan, calibration, seconds=min(seconds, 2.0))
+
+
+def _repeat(plan: Plan, number: int, doc: RunDocument, calibration: Calibration, progress: Progress) -> None:
+    """One repetition: all stages together, with a seed of its own."""
+    workload = plan.workload
+    phase = Phase(
+        name="measure",
+        reader=BatchReader(plan.manifest, plan.storage, workload.reader),
+        reading=workload.reader,
+        loading=workload.loader,
+        accelerator=workload.accelerator,
+        accelerators=plan.accelerators,
+        batch_size=workload.batch_size,
+        seed=plan.seed + number,
+        repetition=number,
+        epochs=workload.epochs,
+        max_steps=workload.max_steps,
+    )
+    before = resources.Snapshot.take(plan.storage.url)
+    try:
+        outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=progress.steps)
+    except KeyboardInterrupt as interrupt:
+        interrupt.phase = phase  # type: ignore[attr-defined]
+        raise
+    used = resources.diff(before, resources.Snapshot.take(plan.storage.url))
+    doc.loader = {**doc.loader, **outcome.loader}
+    _record(plan, phase, outcome, doc, calibration, used)
+
+
+def _record(plan: Plan, phase: Phase, outcome: Outcome, doc: RunDocument, calibration: Calibration, used: dict[str, Any]) -> None:
+    residencies = [epoch.residency_before for epoch in outcome.epochs]
+    known = [value for value in residencies if value is not None]
+    context = Repetition(
+        seed=phase.seed,
+        accelerators=phase.accelerators,
+        epochs=outcome.epochs,
+        complete=outcome.complete,
+        cpu_s=outcome.cpu_s,
+        throttled_s=used.get("throttled_s"),
+        residency_before=max(known) if known and len(known) == len(residencies) else None,
+    )
+    calibration.parts += [("measure", phase.repetition, rank, columns) for rank, columns in sorted(outcome.columns.items())]
+    doc.repetitions.append(repetition_metrics(joined(outcome), context))
+
+
+def _keep_partial(interrupt: KeyboardInterrupt, plan: Plan, doc: RunDocument, calibration: Calibration) -> None:
+    """Ranks that were interrupted in the middle of a repetition have sent what they recorded."""
+    outcome, phase = getattr(interrupt, "outcome", None), getattr(interrupt, "phase", None)
+    if phase is not None and outcome is not None and outcome.columns:
+        _record(plan, phase, outcome, doc, calibration, {})
+
+
+@contextmanager
+def _timed(doc: RunDocument, name: str, progress: Progress, title: str) -> Iterator[None]:
+    started = time.monotonic()
+    progress.phase(title)
+    try:
+        yield
+    finally:
+        doc.timings[name] = doc.timings.get(name, 0.0) + time.monotonic() - started
+
+
+def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
+    """The document before anything was measured: complete specifications and fingerprints."""
+    manifest, loading = plan.manifest, plan.workload.loader
+    findings = []
+    if not plan.direct and plan.workload.reader.direct == "auto" and plan.workload.cache == "cold":
+        findings.append(
+            Finding(rule="reader.buffered", level="info", evidence="the storage has no O_DIRECT, so reads go through the page cache")
+        )
+    return RunDocument(
+        iobench_version=__version__,
+        run_id=run_id,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=list(options.command),
+        status="ok",
+        validity="unknown",
+        rules=options.rules,
+        accelerators=plan.accelerators,
+        findings=findings,
+        workload=plan.workload.model_dump(mode="json"),
+        dataset={
+            "spec": manifest.spec.model_dump(mode="json"),
+            "id": manifest.header.id,
+            "samples": manifest.sample_count,
+            "shards": manifest.shard_count,
+            "stored_bytes": manifest.header.stored_bytes,
+            "sample_bytes_mean": manifest.mean_stored_bytes,
+        },
+        host=host.fingerprint(),
+        storage=plan.storage.describe(),
+        loader={
+            "direct": plan.direct,
+            "access": "sequential" if plan.sequential else "random",
+            "workers": loading.workers,
+            "transport": loading.transport,
+            "prefetched_samples": max(1, loading.workers) * loading.prefetch_factor * plan.workload.batch_size,
+        },
+    )
+
+
+def new_directory(results: Path, name: str) -> Path:
+    """A fresh run directory; an existing one is never reused."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    directory = results / f"{name}-{stamp}-{secrets.token_hex(2)}"
+    try:
+        directory.mkdir(parents=True)
+    except OSError as error:
+        raise IobenchError(
+            f"cannot make the run directory {directory}: {error.strerror}", remedy="choose another with --results"
+        ) from error
+    return directory
+
+
+def write_document(directory: Path, doc: RunDocument) -> None:
+    """``run.json``, atomically."""
+    path = directory / RUN_FILE
+    part = directory / f".{RUN_FILE}.part"
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            file.write(doc.model_dump_json(indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise IobenchError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,228 @@
+"""Every byte of a dataset against its manifest: content, framing, and what lies between; damage is named by shard and sample."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import xxhash
+
+from .buffers import private
+from .errors import StorageError
+from .formats.base import Buffer, split_codec
+from .generate.pool import default_workers, run_tasks
+from .registry import CODECS, CONTENTS, FORMATS
+from .spec.manifest import Manifest
+
+MAX_DAMAGES = 100
+_WINDOW_BYTES = 8 << 20
+_TASK_BYTES = 64 << 20
+
+
+class Damage(NamedTuple):
+    """One thing that is not what the manifest says. ``sample`` is None where it is the shard's own (missing, longer, its end)."""
+
+    shard: str
+    sample: int | None
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.shard}: {self.what}" if self.sample is None else f"{self.shard}: sample {self.sample}: {self.what}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerifyReport:
+    """``damages`` holds the first MAX_DAMAGES at most; where there were more, ``stopped`` is true and the rest was not read."""
+
+    shards: int
+    samples: int
+    bytes_read: int
+    damages: tuple[Damage, ...]
+    stopped: bool
+    wall_s: float
+
+    @property
+    def ok(self) -> bool:
+        return not self.damages
+
+
+class _Part(NamedTuple):
+    shards: int
+    samples: int
+    bytes_read: int
+    damages: list[Damage]
+
+
+def verify(
+    storage: Any, manifest: Manifest, *, workers: int | None = None, progress: Callable[[int, int], None] | None = None
+) -> VerifyReport:
+    """Read and compare everything; ``progress`` gets (bytes done, bytes in all). Damage is reported, never raised; WorkerError is."""
+    start = time.monotonic()
+    tasks = _tasks(manifest)
+    count = default_workers(len(tasks)) if workers is None else workers
+    total = _Part(0, 0, 0, [])
+    stopped = False
+
+    def make() -> Callable[[int], _Part]:
+        checker = _Checker(storage, manifest)
+        return lambda task: checker.check(tasks[task])
+
+    results = run_tasks(range(len(tasks)), make, workers=count)
+    try:
+        for part in results:
+            total = _Part(*(a + b for a, b in zip(total, part, strict=True)))  # type: ignore[operator]
+            if progress is not None:
+                progress(total.bytes_read, manifest.header.stored_bytes)
+            if len(total.damages) > MAX_DAMAGES:
+                stopped = True
+                break
+    finally:
+        results.close()  # type: ignore[attr-defined]
+    damages = sorted(total.damages, key=lambda d: (d.shard, -1 if d.sample is None else d.sample))[:MAX_DAMAGES]
+    return VerifyReport(
+        shards=total.shards,
+        samples=total.samples,
+        bytes_read=total.bytes_read,
+        damages=tuple(damages),
+        stopped=stopped,
+        wall_s=time.monotonic() - start,
+    )
+
+
+def _tasks(manifest: Manifest) -> list[range]:
+    """Runs of shards of about 64 MiB, or 1000 shards."""
+    tasks: list[range] = []
+    first = size = 0
+    for shard, nbytes in enumerate(manifest.shards["size"].tolist()):
+        size += nbytes
+        if size >= _TASK_BYTES or shard + 1 - first >= 1000:
+            tasks.append(range(first, shard + 1))
+            first, size = shard + 1, 0
+    if first < manifest.shard_count:
+        tasks.append(range(first, manifest.shard_count))
+    return tasks
+
+
+class _Checker:
+    """Compares shards, in one process."""
+
+    def __init__(self, storage: Any, manifest: Manifest) -> None:
+        spec = manifest.spec
+        codec, _ = split_codec(spec.codec)
+        self.manifest = manifest
+        self.format = FORMATS.load(spec.format)
+        self.codec = CODECS.load(codec)
+        self.suffix = CONTENTS.load(spec.content).suffix + self.codec.suffix
+        self.plain = codec == "none"
+        self._content = private(1 if self.plain else int(manifest.samples["size"].max()), prefault=False).array.data
+        self._window = _Window(storage, int(manifest.samples["stored"].max()))
+
+    def check(self, shards: range) -> _Part:
+        damages: list[Damage] = []
+        samples = 0
+        before = self._window.bytes_read
+        for shard in shards:
+            key = self.manifest.key(shard)
+            try:
+                checked, damaged = self._shard(shard, key)
+            except StorageError as error:
+                checked, damaged = 0, [Damage(key, None, str(error))]
+            samples += checked
+            damages += damaged
+            if len(damages) > MAX_DAMAGES:
+                break
+        return _Part(len(shards), samples, self._window.bytes_read - before, damages)
+
+    def _shard(self, shard: int, key: str) -> tuple[int, list[Damage]]:
+        """(samples compared, damages) of one shard."""
+        table = self.manifest.samples
+        expected = int(self.manifest.shards["size"][shard])
+        first = int(self.manifest.shards["first"][shard])
+        last = first + int(self.manifest.shards["samples"][shard])
+        damages: list[Damage] = []
+        actual = self._window.open(key)
+        if actual != expected:
+            damages.append(Damage(key, None, f"{'truncated' if actual < expected else 'too long'}: {actual} bytes, not {expected}"))
+        whole = xxhash.xxh3_64()
+        position = 0
+        between: bytes | None = b""  # what should lie before the next sample's own framing; None where that cannot be told
+        for index in range(first, last):
+            offset, stored_bytes = int(table["offset"][index]), int(table["stored"][index])
+            if offset + stored_bytes > actual:
+                damages.append(Damage(key, index, f"missing: it ends at byte {offset + stored_bytes}, the shard at {actual}"))
+                return index - first, damages
+            piece = self._window.read(position, offset + stored_bytes)
+            stored = piece[offset - position :]
+            whole.update(piece)
+            problem = self._compare(stored, int(table["size"][index]), int(table["xxh3"][index]))
+            if problem:
+                damages.append(Damage(key, index, problem))
+                between = None
+            else:  # framing may hold a checksum of the sample, so it can be told only for a good one
+                frame = self.format.frame(index, self.suffix, stored)
+                if between is not None and piece[: offset - position] != between + frame.head:
+                    damages.append(Damage(key, index, "the framing before it differs"))
+                between = frame.tail
+            position = offset + stored_bytes
+            if len(damages) > MAX_DAMAGES:
+                return index - first, damages
+        if position < actual:
+            whole.update(self._window.read(position, min(actual, expected)))
+        if not damages and whole.intdigest() != int(self.manifest.shards["xxh3"][shard]):
+            damages.append(Damage(key, None, "bytes outside of its samples differ (shard checksum)"))
+        return last - first, damages
+
+    def _compare(self, stored: Buffer, size: int, digest: int) -> str:
+        """What is wrong with a sample's stored bytes; '' for nothing."""
+        content = stored
+        if not self.plain:
+            content = self._content[:size]
+            try:
+                got = self.codec.decompress(stored, content)
+            except ValueError as error:
+                return str(error)
+            if got != size:
+                return f"{got} bytes after decompression, not {size}"
+        elif len(stored) != size:
+            return f"{len(stored)} bytes, not {size}"
+        actual = xxhash.xxh3_64_intdigest(content)
+        return "" if actual == digest else f"its bytes differ (xxh3 {actual:016x}, not {digest:016x})"
+
+
+class _Window:
+    """A moving view of one object at a time, read in large aligned pieces into one reused buffer."""
+
+    def __init__(self, storage: Any, largest: int) -> None:
+        self.storage = storage
+        self.alignment = storage.alignment
+        # Room for the largest sample with its framing, and for rounding at both ends.
+        capacity = max(_WINDOW_BYTES, largest + (1 << 16)) + 2 * self.alignment
+        capacity += -capacity % self.alignment
+        self._buffer = private(capacity).array.data
+        self._key = ""
+        self._start = self._end = self._size = 0
+        self.bytes_read = 0
+
+    def open(self, key: str) -> int:
+        """Turn to another object; its size in bytes."""
+        self._key = key
+        self._start = self._end = 0
+        self._size = self.storage.size(key)
+        return int(self._size)
+
+    def read(self, start: int, end: int) -> Buffer:
+        """Bytes start .. end of the object, valid until the next call."""
+        if end - start > len(self._buffer) - self.alignment:
+            raise StorageError(f"{self._key}: {end - start} bytes lie between two samples")
+        if not (self._start <= start and end <= self._end):
+            self._start = start - start % self.alignment
+            # A small object is not read past its end by more than the rounding.
+            want = min(len(self._buffer), -(-(self._size - self._start) // self.alignment) * self.alignment)
+            got = self.storage.read_into(self._key, self._start, self._buffer[:want])
+            self._end = self._start + got
+            self.bytes_read += got
+            if self._end < end:
+                raise StorageError(f"{self._key} became shorter while it was read")
+        return self._buffer[start - self._start : end - self._start]

@@ -1,0 +1,164 @@
+"""The contract of every registered content, and independent readers of what it builds."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from iobench.registry import CONTENTS
+
+NAMES = sorted(CONTENTS.entries())
+
+
+def built(content: Any, size: int, *, seed: int = 1, index: int = 0, ratio: float = 1.0, shift: int = 0) -> bytes:
+    whole = memoryview(bytearray(size + shift))
+    content.build(whole[shift:], seed=seed, index=index, compress_ratio=ratio)
+    return bytes(whole[shift:])
+
+
+def decoded(content: Any, data: bytes) -> bytes:
+    size = content.decoded_bytes(memoryview(data))
+    out = bytearray(size + 16)
+    assert content.decode(memoryview(data), memoryview(out)) == size
+    assert out[size:] == bytes(16)
+    return bytes(out[:size])
+
+
+@pytest.fixture(params=NAMES)
+def content(request: pytest.FixtureRequest) -> Any:
+    return CONTENTS.load(request.param)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=40)
+@given(extra=st.integers(0, 120_000), seed=st.integers(0, 2**63 - 1), index=st.integers(0, 10**10), shift=st.integers(0, 9))
+def test_pure_exact_and_identified(name: str, extra: int, seed: int, index: int, shift: int) -> None:
+    content = CONTENTS.load(name)
+    size = content.min_bytes + extra
+    data = built(content, size, seed=seed, index=index)
+    assert data == built(content, size, seed=seed, index=index, shift=shift)
+    assert len(data) == size
+    if size >= 1024:
+        assert content.identify(memoryview(data)) == (seed, index)
+    assert len(decoded(content, data)) == content.decoded_bytes(memoryview(data)) > 0
+
+
+def test_samples_share_no_block(content: Any) -> None:
+    data = b"".join(built(content, 40_001, index=i) for i in range(100))
+    blocks = [data[i : i + 4096] for i in range(0, len(data) - 4095, 4096)]
+    assert len(set(blocks)) == len(blocks)
+
+
+def test_too_small_is_refused(content: Any) -> None:
+    if content.min_bytes > 1:
+        with pytest.raises(ValueError, match="at least"):
+            built(content, content.min_bytes - 1)
+
+
+def test_others_are_not_identified(content: Any) -> None:
+    for data in (b"", bytes(10), bytes(5000), b"\xff\xd8\xff\xef\0\x04zz", b"\xff\xd8" + bytes(100)):
+        assert content.identify(memoryview(data)) is None
+
+
+@pytest.mark.parametrize("name", ["npz", "jpeg"])
+def test_malformed_is_a_value_error(name: str) -> None:
+    content = CONTENTS.load(name)
+    good = built(content, 30_000)
+    for bad in (b"", b"PK", bytes(2000), good[: len(good) // 2], good[:100]):
+        with pytest.raises(ValueError):
+            decoded(content, bad)
+
+
+class TestNpz:
+    content = CONTENTS.load("npz")
+
+    @pytest.mark.parametrize("size", [content.min_bytes, 1000, 4096, 99_999, 3_000_000])
+    def test_numpy_reads_it(self, size: int) -> None:
+        data = built(self.content, size, seed=3, index=4)
+        with np.load(io.BytesIO(data)) as arrays:  # checks the CRC on the way
+            assert arrays.files == ["x"]
+            assert arrays["x"].dtype == np.uint8
+            assert arrays["x"].ndim == 1
+            assert arrays["x"].tobytes() == decoded(self.content, data)
+
+    def test_zip_tools_find_no_fault(self) -> None:
+        with zipfile.ZipFile(io.BytesIO(built(self.content, 70_000))) as archive:
+            assert archive.testzip() is None
+            assert [info.compress_type for info in archive.infolist()] == [zipfile.ZIP_STORED]
+
+    def test_compress_ratio_is_met(self) -> None:
+        import zstandard
+
+        data = built(self.content, 4 << 20, ratio=3)
+        assert len(data) / len(zstandard.compress(data)) == pytest.approx(3, rel=0.06)
+
+    @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+    def test_foreign_files_are_read(self, save: Any) -> None:
+        arrays = {"a": np.arange(30_000, dtype="<f4").reshape(100, 300), "b": np.arange(7, dtype=np.int16), "c": np.array(5)}
+        file = io.BytesIO()
+        save(file, **arrays)
+        assert decoded(self.content, file.getvalue()) == b"".join(a.tobytes() for a in arrays.values())
+
+    def test_objects_are_never_unpickled(self) -> None:
+        file = io.BytesIO()
+        np.savez(file, a=np.array([{"x": 1}], dtype=object))
+        with pytest.raises(ValueError, match="objects"):
+            decoded(self.content, file.getvalue())
+
+    def test_a_header_cannot_claim_memory(self) -> None:
+        file = io.BytesIO()
+        np.savez_compressed(file, a=np.zeros(1000, dtype=np.uint8))
+        with zipfile.ZipFile(file) as archive:
+            member = archive.read("a.npy")
+        forged = io.BytesIO()
+        with zipfile.ZipFile(forged, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("a.npy", member.replace(b"(1000,), }        ", b"(900000000000,), }"))
+        with pytest.raises(ValueError, match="size"):
+            decoded(self.content, forged.getvalue())
+
+
+class TestJpeg:
+    content = CONTENTS.load("jpeg")
+
+    @pytest.mark.parametrize("size", [1024, 1025, 1500, 9999, 60_000, 114_660, 322_957, 2_000_001])
+    def test_decoders_read_it_at_its_exact_size(self, size: int) -> None:
+        """mlperf.md 4.2, defect 8: images that are not of the size asked for."""
+        data = built(self.content, size, index=size)
+        assert len(data) == size
+        with Image.open(io.BytesIO(data)) as image:
+            image.load()
+            width, height = image.size
+            assert image.mode == "RGB"
+        pixels = simplejpeg.decode_jpeg(data, strict=True)
+        assert pixels.shape == (height, width, 3)
+        assert decoded(self.content, data) == pixels.tobytes()
+
+    def test_images_are_like_photographs_and_little_is_padding(self) -> None:
+        size = 114_660
+        data = built(self.content, size)
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+        assert 0.4 < size / (height * width) < 0.8
+        padding = int.from_bytes(data[4:6], "big")
+        assert padding < 0.08 * size
+
+    def test_every_sample_is_an_image_of_its_own(self) -> None:
+        images = {decoded(self.content, built(self.content, 20_000, index=i)) for i in range(20)}
+        assert len(images) == 20
+
+    def test_compress_ratio_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="compress_ratio"):
+            built(self.content, 20_000, ratio=2)
+
+    def test_a_foreign_jpeg_is_read(self) -> None:
+        file = io.BytesIO()
+        Image.new("RGB", (50, 30), (200, 10, 10)).save(file, "JPEG", progressive=True)
+        assert len(decoded(self.content, file.getvalue())) == 50 * 30 * 3
+        assert self.content.identify(memoryview(file.getvalue())) is None

@@ -1,0 +1,122 @@
+"""Builders for recorded results: a run in which all is well (each test breaks one thing), and step events from plain rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iobench.analyse.metrics import summarise
+from iobench.analyse.rebuild import conclude
+from iobench.spec.result import EVENT_COLUMNS, Ceiling, Epoch, Repetition, RunDocument
+
+SECOND = 1_000_000_000
+
+
+def build_events(rows: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """Rows with times in seconds (``start``, ``wait``, ``copy``, ``busy``, ``late``) or any column by its own name, defaults elsewhere."""
+    defaults: dict[str, Any] = dict.fromkeys(EVENT_COLUMNS, 0) | {"phase": "measure", "steps": 1, "samples": 1}
+    columns: dict[str, list[Any]] = {name: [] for name in EVENT_COLUMNS}
+    for row in rows:
+        full = defaults | {
+            (f"{k}_ns" if f"{k}_ns" in EVENT_COLUMNS else k): round(v * SECOND) if f"{k}_ns" in EVENT_COLUMNS else v for k, v in row.items()
+        }
+        for name in EVENT_COLUMNS:
+            columns[name].append(full[name])
+    return {name: np.array(values, dtype=object if name == "phase" else np.int64) for name, values in columns.items()}
+
+
+def build_run(
+    *,
+    rates: dict[str, float | None] | None = None,
+    measured: float | None = 1900.0,
+    au: float | None = 0.95,
+    accelerators: int = 2,
+    repetitions: int = 5,
+    residency: float | None = 0.0,
+    workload: dict[str, Any] | None = None,
+    dataset: dict[str, Any] | None = None,
+    host: dict[str, Any] | None = None,
+    loader: dict[str, Any] | None = None,
+    repetition: dict[str, Any] | None = None,
+    concluded: bool = True,
+    **document: Any,
+) -> RunDocument:
+    """Two accelerators of 1,000 samples/s (batch 100 in 0.1 s), 6 GB of 100 kB samples, a host of 1 GB and 8 cores; storage: 4,000/s."""
+    figures = {"storage_raw": 5000.0, "fetch": 4000.0, "prep": 6000.0, "harness": 8000.0, "accelerator": 1000.0 * accelerators} | (
+        rates or {}
+    )
+    ceilings = {
+        name: Ceiling(samples_per_s=rate, bytes_per_s=rate * 1e5, cpu_s_per_gb=0.5, how="test")
+        if rate is not None
+        else Ceiling(not_measured=f"{name} left out by the test")
+        for name, rate in figures.items()
+    }
+    one: dict[str, Any] = {
+        "accelerators": accelerators,
+        "epochs": [Epoch(epoch=e, residency_before=residency, residency_how="cachestat", startup_s=1.0) for e in range(2)],
+        "cpu_s": 20.0,
+        "throttled_s": 0.0,
+        "residency_before": residency,
+        "samples": 120_000,
+        "steps": 600 * accelerators,
+        "bytes_read": 12_000_000_000,
+        "sample_bytes": 12_000_000_000,
+        "wall_s": 65.0,
+        "busy_s": 60.0,
+        "wait_s": 5.0,
+        "time_to_first_batch_s": 1.5,
+        "accelerator_utilization": au,
+        "accelerator_utilization_strict": au,
+        "samples_per_s": measured,
+        "read_bytes_per_s": None if measured is None else measured * 1e5,
+        "wait_p50_s": 0.001,
+        "wait_p99_s": 0.02,
+        "late_p99_s": 0.0001,
+    } | (repetition or {})
+    done = [Repetition.model_validate({"seed": index + 1} | one) for index in range(repetitions)]
+    spec = {"name": "test-data", "content": "raw", "codec": "none", "compress_ratio": 1.0}
+    doc = RunDocument.model_validate(
+        {
+            "iobench_version": "0",
+            "run_id": "run-1",
+            "created": "2026-01-01T00:00:00Z",
+            "command": ["iobench", "run"],
+            "status": "ok",
+            "validity": "unknown",
+            "accelerators": accelerators,
+            "workload": {
+                "name": "test",
+                "dataset": "test-data",
+                "accelerator": {"kind": "emulated", "name": "h100", "step_time": 0.1},
+                "batch_size": 100,
+                "epochs": 2,
+                "cache": "cold",
+                "required_accelerator_utilization": 0.9,
+                "reader": {"concurrency": 4, "decode": True, "tail": "keep"},
+                "loader": {"workers": 2, "prefetch_factor": 2, "transport": "ring"},
+            }
+            | (workload or {}),
+            "dataset": {"spec": spec, "samples": 60_000, "stored_bytes": 6_000_000_000} | (dataset or {}),
+            "host": {"cores": 8, "affinity_cores": 8, "cpu_quota_cores": None, "effective_cores": 8.0, "memory_bytes": 1_000_000_000}
+            | (host or {}),
+            "storage": {"scheme": "file", "url": "/data"},
+            "loader": {"direct": False} | (loader or {}),
+            "ceilings": ceilings,
+            "repetitions": done,
+        }
+        | document
+    )
+    return conclude(doc) if concluded else doc.model_copy(update={"metrics": summarise(doc.repetitions)})
+
+
+@pytest.fixture(scope="session")
+def make_run() -> Callable[..., RunDocument]:
+    return build_run
+
+
+@pytest.fixture(scope="session")
+def make_events() -> Callable[[Sequence[dict[str, Any]]], dict[str, np.ndarray]]:
+    return build_events

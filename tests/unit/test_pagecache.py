@@ -1,0 +1,86 @@
+"""Evicting and measuring agree with what the kernel must do; the reference is the other system call, or a read that just happened."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from iobench.errors import StorageError
+from iobench.measure import pagecache
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    if subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True).stdout.strip() == "tmpfs":
+        pytest.skip("tmpfs is page cache: nothing can be evicted")
+    paths = [tmp_path / "a", tmp_path / "b"]
+    paths[0].write_bytes(os.urandom(1_000_001))
+    paths[1].write_bytes(os.urandom(3 << 20))
+    return paths
+
+
+def test_written_files_are_resident_and_evicted_files_are_not(files: list[Path]) -> None:
+    before = pagecache.residency(files)
+    assert before.total_bytes == 1_000_001 + (3 << 20)
+    assert before.resident_bytes == before.total_bytes  # the last page counts for the bytes of the file that are in it
+    pagecache.evict(files)
+    assert pagecache.residency(files).resident_bytes == 0
+
+
+def test_a_partly_read_file_is_partly_resident(files: list[Path]) -> None:
+    pagecache.evict(files)
+    fd = os.open(files[1], os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead
+    os.pread(fd, 1 << 20, 0)
+    os.close(fd)
+    assert 1 << 20 <= pagecache.residency([files[1]]).resident_bytes < 2 << 20
+
+
+def test_mincore_agrees_with_cachestat(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    pagecache.evict(files[1:])
+    first = pagecache.residency(files)
+    monkeypatch.setattr(pagecache, "_cachestat", lambda fd: None)
+    second = pagecache.residency(files)
+    assert second.how == "mincore"
+    assert (second.resident_bytes, second.total_bytes) == (first.resident_bytes, first.total_bytes) == (1_000_001, 1_000_001 + (3 << 20))
+    assert pagecache.residency(files).resident_bytes == 1_000_001  # looking faulted nothing in
+
+
+def test_mincore_looks_at_large_files_in_windows(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pagecache, "_cachestat", lambda fd: None)
+    monkeypatch.setattr(pagecache, "_WINDOW", 1 << 18)
+    assert pagecache.residency(files).ratio == 1.0
+
+
+def test_empty_files_and_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").touch()
+    assert pagecache.residency([]).ratio == 0.0
+    assert pagecache.residency([tmp_path / "empty"]).total_bytes == 0
+    monkeypatch.setattr(pagecache, "_cachestat", lambda fd: None)
+    assert pagecache.residency([tmp_path / "empty"]).total_bytes == 0
+
+
+def test_file_names_are_consumed_one_by_one(files: list[Path]) -> None:
+    assert pagecache.residency(path for path in files).total_bytes > 0
+    pagecache.evict(str(path) for path in files)
+
+
+@pytest.mark.parametrize("call", [pagecache.evict, pagecache.residency])
+def test_a_missing_file_is_one_clear_line(tmp_path: Path, call: object) -> None:
+    assert callable(call)
+    with pytest.raises(StorageError, match=r"gone.*No such file") as caught:
+        call([tmp_path / "gone"])
+    assert "\n" not in str(caught.value)
+
+
+def test_method_names_what_residency_uses() -> None:
+    assert pagecache.method() in ("cachestat", "mincore")
+
+
+def test_importing_it_does_not_import_torch() -> None:
+    code = "import sys, iobench.measure.pagecache; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

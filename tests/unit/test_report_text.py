@@ -1,0 +1,119 @@
+"""What a person reads, and what other programs get."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from iobench.report.export import to_csv, to_json, to_markdown
+from iobench.report.text import render_run
+from iobench.spec.result import FindMax, FindMaxPoint, RunDocument
+
+Build = Callable[..., RunDocument]
+
+NULL = {"workload": {"accelerator": {"kind": "null", "name": "null", "step_time": None}}, "rates": {"accelerator": None}, "au": None}
+RUNS: dict[str, dict[str, Any]] = {
+    "fed": {},
+    "starved": {"rates": {"storage_raw": 650, "fetch": 600}, "measured": 580, "au": 0.29},
+    "no fio": {"rates": {"storage_raw": None}},
+    "null": NULL,
+    "nothing": {"rates": dict.fromkeys(("storage_raw", "fetch", "prep", "harness")), "repetitions": 0, "status": "interrupted"},
+    "failed": {"status": "failed", "error": "a worker died"},
+    "huge harness": {"rates": {"harness": 500_000}},
+    "mlperf": {"rules": "mlperf", "au": 0.5, "repetitions": 2},
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("width", [80, 100])
+def test_fits_the_width_without_escapes(make_run: Build, name: str, width: int) -> None:
+    text = render_run(make_run(**RUNS[name]), width=width)
+    assert "\x1b" not in text
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "None" not in text
+    assert "nan" not in text
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_verdict_comes_first(make_run: Build) -> None:
+    lines = render_run(make_run(**RUNS["starved"])).splitlines()
+    assert lines[0] == "Verdict: storage binds (valid, quick rules)"
+    assert lines[1].startswith("Storage starves 2 accelerators (29.0 % busy, 90 % required)")
+
+
+def test_ceilings_are_bars_of_one_unit(make_run: Build) -> None:
+    text = render_run(make_run(**RUNS["starved"]))
+    rows = {line.strip().split("  ")[0]: line for line in text.splitlines() if "█" in line}
+    assert set(rows) == {"storage, raw", "fetch", "prep", "harness", "accelerators", "predicted", "measured"}
+    assert "MiB/s of stored bytes (samples/s)" in text
+    assert "57.22 (600)" in rows["fetch"]  # 600 x 100 kB
+    assert rows["fetch"].endswith("< binds")
+    assert sum("< binds" in row for row in rows.values()) == 1
+    assert rows["accelerators"].count("█") > 3 * rows["fetch"].count("█")
+
+
+def test_a_long_bar_is_cut_and_marked(make_run: Build) -> None:
+    text = render_run(make_run(**RUNS["huge harness"]))
+    harness = next(line for line in text.splitlines() if line.strip().startswith("harness "))
+    assert harness.endswith("▶")
+
+
+def test_what_was_not_measured_says_why(make_run: Build) -> None:
+    text = render_run(make_run(**RUNS["no fio"]))
+    assert "storage, raw  not measured: storage_raw left out by the test" in text
+    null = render_run(make_run(**NULL, repetition={"not_measured": {"accelerator_utilization": "the accelerator is null"}}))
+    assert "accelerator utilization       not measured: the accelerator is null" in null
+
+
+def test_metrics_show_median_min_max_and_n(make_run: Build) -> None:
+    text = render_run(make_run())
+    assert "median [min, max] of 5 repetitions" in text
+    assert "accelerator utilization       95.0 % [95.0 %, 95.0 %]" in text
+
+
+def test_find_max_curve_is_ordered(make_run: Build) -> None:
+    points = [
+        FindMaxPoint(accelerators=n, accelerator_utilization=au, samples_per_s=1.0, read_bytes_per_s=2.0**30, passed=au >= 0.9)
+        for n, au in ((4, 0.95), (8, 0.6), (6, 0.8))
+    ]
+    text = render_run(make_run(find_max=FindMax(required_accelerator_utilization=0.9, accelerators=4, points=points)))
+    assert "Accelerators fed at 90.0 % utilization or more: 4" in text
+    curve = [line.split()[0] for line in text.splitlines() if line.endswith("█") and ("fed " in line or "starved " in line)]
+    assert curve == ["4", "6", "8"]
+    none = FindMax(required_accelerator_utilization=0.9, accelerators=None, points=[], bound="the host has no more cores")
+    assert "not even one" in render_run(make_run(find_max=none))
+
+
+def test_findings_carry_remedies(make_run: Build) -> None:
+    text = render_run(make_run(au=0.5))
+    assert "warning au.threshold: accelerator utilization is 50.0 %" in text
+    assert "-> see the verdict" in text
+
+
+def test_color_only_when_asked(make_run: Build) -> None:
+    assert "\x1b[" in render_run(make_run(au=0.5), color=True)
+
+
+def test_json_is_the_document(make_run: Build) -> None:
+    doc = make_run()
+    assert RunDocument.model_validate(json.loads(to_json(doc))) == doc
+
+
+def test_csv_has_a_line_for_each_repetition_and_blanks_for_what_was_not_measured(make_run: Build) -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv(make_run(**NULL)))))
+    assert [row["repetition"] for row in rows] == ["0", "1", "2", "3", "4"]
+    assert rows[0]["samples_per_s"] == "1900.0"
+    assert rows[0]["accelerator_utilization"] == ""
+
+
+def test_markdown_has_rectangular_tables(make_run: Build) -> None:
+    text = to_markdown(make_run(**RUNS["no fio"]))
+    for name, columns in (("ceiling", 6), ("metric", 6)):
+        lines = text.split(f"| {name} ")[1].split("\n\n")[0].splitlines()
+        assert all(line.count("|") == columns for line in lines[1:])
+    assert "not measured: storage_raw left out by the test" in text

@@ -1,0 +1,132 @@
+"""Sample sizes and the plan of shards: pure functions of the spec, right in distribution, quick for a million samples."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench.errors import SpecError, UnknownNameError
+from iobench.generate import plan_shards, sample_sizes
+from iobench.spec.dataset import DatasetSpec
+
+
+def spec(**changes: Any) -> DatasetSpec:
+    return DatasetSpec.model_validate({"name": "x", "samples": 1000, "sample_size": {"mean": "100kB"}, **changes})
+
+
+def test_constant() -> None:
+    assert set(sample_sizes(spec(sample_size={"mean": 114_660})).tolist()) == {114_660}
+
+
+def test_normal() -> None:
+    sizes = sample_sizes(spec(samples=200_000, sample_size={"distribution": "normal", "mean": 1_000_000, "stdev": 100_000}))
+    assert sizes.mean() == pytest.approx(1_000_000, rel=0.002)
+    assert sizes.std() == pytest.approx(100_000, rel=0.01)
+    assert ((sizes > 900_000) & (sizes < 1_100_000)).mean() == pytest.approx(0.6827, abs=0.005)
+
+
+def test_lognormal_has_the_stated_mean() -> None:
+    sizes = sample_sizes(spec(samples=200_000, sample_size={"distribution": "lognormal", "mean": 100_000, "sigma": 0.4, "max": 10**9}))
+    assert sizes.mean() == pytest.approx(100_000, rel=0.01)
+    assert np.log(sizes).std() == pytest.approx(0.4, rel=0.01)
+
+
+def test_quantiles() -> None:
+    points = [[0, 1000], [0.5, 2000], [0.9, 50_000], [1, 100_000]]
+    sizes = sample_sizes(spec(samples=100_000, sample_size={"distribution": "quantiles", "quantiles": points}))
+    assert np.quantile(sizes, [0.5, 0.9]) == pytest.approx([2000, 50_000], rel=0.03)
+    assert sizes.min() >= 1000
+    assert sizes.max() <= 100_000
+
+
+def test_draws_are_clipped() -> None:
+    sizes = sample_sizes(spec(sample_size={"distribution": "normal", "mean": 1000, "stdev": 5000, "min": 500, "max": 3000}))
+    assert (sizes.min(), sizes.max()) == (500, 3000)
+    default = sample_sizes(spec(sample_size={"distribution": "normal", "mean": 1000, "stdev": 50_000}))
+    assert (default.min(), default.max()) == (1, 4000)
+
+
+def test_a_longer_dataset_starts_alike_and_another_seed_differs() -> None:
+    size = {"distribution": "normal", "mean": 100_000, "stdev": 20_000}
+    short, long = sample_sizes(spec(sample_size=size)), sample_sizes(spec(sample_size=size, samples=5000))
+    assert (long[:1000] == short).all()
+    assert (sample_sizes(spec(sample_size=size, seed=2)) != short).mean() > 0.99
+
+
+@given(
+    samples=st.integers(1, 3000),
+    mean=st.integers(1, 5_000_000),
+    shard_size=st.one_of(st.none(), st.integers(1, 1 << 28)),
+    form=st.sampled_from(["tar", "tfrecord"]),
+)
+def test_plan_covers_every_sample_once_in_order(samples: int, mean: int, shard_size: int | None, form: str) -> None:
+    plan = plan_shards(spec(samples=samples, sample_size={"mean": mean}, shard_size=shard_size, format=form))
+    assert plan.first[0] == 0
+    assert plan.first[-1] == samples
+    assert (np.diff(plan.first) > 0).all()
+    assert plan.units[0] == 0
+    assert plan.units[-1] == plan.shard_count
+    assert (np.diff(plan.units) > 0).all()
+    assert plan.unit_bytes().sum() == plan.sample_bytes == samples * mean
+
+
+def test_shard_size_is_met_within_a_sample() -> None:
+    plan = plan_shards(spec(format="tar", samples=5000, shard_size="4MiB", sample_size={"distribution": "normal", "mean": 50_000, "stdev": 9000}))
+    ends = np.concatenate(([0], np.cumsum(plan.sizes)))
+    shards = np.diff(ends[plan.first])[:-1]
+    assert abs(shards - (4 << 20)).max() <= plan.sizes.max()
+
+
+def test_samples_per_shard() -> None:
+    assert np.diff(plan_shards(spec(format="tar", samples_per_shard=300)).first).tolist() == [300, 300, 300, 100]
+
+
+def test_default_shards_are_about_64_mib() -> None:
+    plan = plan_shards(spec(format="tfrecord", samples=3000))
+    assert plan.shard_count == 5
+    assert np.diff(plan.first)[:-1].max() * 100_000 < 68_000_000
+
+
+def test_files_are_one_sample_each() -> None:
+    plan = plan_shards(spec())
+    assert plan.shard_count == 1000
+    assert plan.unit_count < 10
+
+
+def test_a_million_samples_are_planned_at_once() -> None:
+    start = time.process_time()
+    plan = plan_shards(spec(samples=1_000_000, sample_size={"distribution": "lognormal", "mean": 110_000, "sigma": 0.5}))
+    assert plan.sample_count == 1_000_000
+    assert time.process_time() - start < 10  # vectorised: 0.1 s; a loop over samples with any work in it would not pass
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"codec": "zstd:99"}, "levels 1 to 22"),
+        ({"codec": "gzip:fast"}, "whole number"),
+        ({"codec": "none:1"}, "no levels"),
+        ({"content": "npz", "sample_size": {"mean": 100}}, "at least"),
+        ({"content": "jpeg", "sample_size": {"mean": 100}}, "at least"),
+        ({"content": "jpeg", "compress_ratio": 2}, "compress_ratio"),
+        ({"shard_size": "64MiB"}, "shard_size=null"),
+        ({"samples_per_shard": 20}, "samples_per_shard=null"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        plan_shards(spec(**changes))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(UnknownNameError, match="tar"):
+        plan_shards(spec(format="tarr"))
+    with pytest.raises(UnknownNameError, match="zstd"):
+        plan_shards(spec(codec="zst:3"))

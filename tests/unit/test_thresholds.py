@@ -1,0 +1,62 @@
+"""Conditions of ``--fail-on``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from iobench.analyse.thresholds import parse, violations
+from iobench.errors import SpecError
+from iobench.spec.result import RunDocument
+
+Build = Callable[..., RunDocument]
+
+
+@pytest.mark.parametrize(
+    ("expression", "metric", "comparison", "value"),
+    [
+        ("accelerator_utilization<0.9", "accelerator_utilization", "<", 0.9),
+        (" headroom <= 1.2 ", "headroom", "<=", 1.2),
+        ("read_bytes_per_s<2e9", "read_bytes_per_s", "<", 2e9),
+        ("accelerator_utilization<90%", "accelerator_utilization", "<", 0.9),
+        ("fetch_stall>.2", "fetch_stall", ">", 0.2),
+    ],
+)
+def test_parse(expression: str, metric: str, comparison: str, value: float) -> None:
+    found = parse(expression)
+    assert (found.metric, found.comparison) == (metric, comparison)
+    assert found.value == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    "expression", ["", "accelerator_utilization", "<0.9", "wall_s<fast", "wall_s=3", "__import__('os')<1", "wall_s<1<2"]
+)
+def test_what_is_not_a_condition(expression: str) -> None:
+    with pytest.raises(SpecError, match="is not a condition"):
+        parse(expression)
+
+
+def test_unknown_metric_names_the_nearest() -> None:
+    with pytest.raises(SpecError, match="did you mean accelerator_utilization"):
+        parse("accelerator_utilisation<0.9")
+    with pytest.raises(SpecError, match="known: samples_per_s"):
+        parse("zzz<1")
+
+
+def test_medians_are_compared(make_run: Build) -> None:
+    doc = make_run(au=0.95)
+    assert violations(doc, ["accelerator_utilization<0.95", "headroom<2", "accelerators_fed<4"]) == []
+    assert violations(doc, ["accelerator_utilization<0.96"]) == ["accelerator_utilization<0.96: accelerator_utilization is 0.95"]
+    assert violations(doc, ["accelerators_fed<=4", "samples_per_s>=1900"]) == [
+        "accelerators_fed<=4: accelerators_fed is 4",
+        "samples_per_s>=1900: samples_per_s is 1900",
+    ]
+
+
+def test_not_measured_is_a_violation_that_says_so(make_run: Build) -> None:
+    doc = make_run(au=None, repetition={"not_measured": {"accelerator_utilization": "the accelerator is null"}})
+    assert violations(doc, ["accelerator_utilization<0.5"]) == [
+        "accelerator_utilization<0.5: accelerator_utilization was not measured (the accelerator is null)"
+    ]
+    assert len(violations(make_run(repetitions=0), ["samples_per_s>1e12"])) == 1

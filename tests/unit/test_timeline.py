@@ -1,0 +1,140 @@
+"""Merging loses resolution and nothing else; the file gives back what was recorded, is small, and its damage is noticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iobench.errors import IobenchError
+from iobench.measure.timeline import Columns, Recorder, read_events, write_events
+from iobench.spec.result import EVENT_COLUMNS
+
+SUMMED = ("wait_ns", "copy_ns", "busy_ns", "late_ns", "samples", "bytes_read", "sample_bytes", "read_ns", "prep_ns")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    epochs=st.lists(st.integers(1, 120), min_size=1, max_size=12),
+    capacity=st.integers(2, 40),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_sums_are_exact_and_rows_bounded(epochs: list[int], capacity: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    recorder = Recorder(capacity)
+    truth: dict[int, list[list[int]]] = {}
+    for epoch, steps in enumerate(epochs):
+        for step in range(steps):
+            values = [int(value) for value in random.integers(0, 2**24, len(SUMMED))]
+            truth.setdefault(epoch, []).append([step * 1000, *values])
+            recorder.record(epoch, step, step * 1000, *values)
+    columns = recorder.columns()
+    assert len(recorder) == len(columns["step"]) <= max(capacity, 4 * len(epochs))
+    for epoch, rows in truth.items():
+        mine = columns["epoch"] == epoch
+        assert columns["steps"][mine].sum() == len(rows)
+        for index, name in enumerate(SUMMED, start=1):
+            assert int(columns[name][mine].sum()) == sum(row[index] for row in rows)
+        # rows are whole runs of steps: each starts where the one before it ends, and carries its first step's start
+        ends = np.cumsum(columns["steps"][mine])
+        assert columns["step"][mine].tolist() == [0, *ends[:-1].tolist()]
+        assert columns["start_ns"][mine].tolist() == [rows[step][0] for step in columns["step"][mine]]
+
+
+def test_below_the_bound_each_step_keeps_its_row() -> None:
+    recorder = Recorder(1000)
+    for step in range(1000):
+        recorder.record(0, step, step, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+    assert recorder.columns()["steps"].tolist() == [1] * 1000
+    recorder.record(0, 1000, 1000, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+    assert len(recorder) == 501
+
+
+def test_columns_have_the_types_of_the_schema() -> None:
+    recorder = Recorder(4)
+    recorder.record(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)
+    columns = recorder.columns()
+    assert {name: str(array.dtype) for name, array in columns.items()} == {
+        name: text.split(",")[0] for name, text in EVENT_COLUMNS.items() if name not in ("phase", "repetition", "rank")
+    }
+    assert [int(array[0]) for array in columns.values()] == [1, 2, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+
+
+def realistic(steps: int, seed: int) -> Columns:
+    """Noisy durations in nanoseconds, as a run has them."""
+    random = np.random.default_rng(seed)
+    recorder = Recorder()
+    clock = 0
+    for step in range(steps):
+        wait, busy = int(random.gamma(2, 2e6)), 323_000_000
+        late, read, prep = (int(random.gamma(2, scale)) for scale in (2e4, 5e7, 1e7))
+        size = int(random.normal(146_600_000, 2e7))
+        recorder.record(0, step, clock, wait, 0, busy, late, 4, size + 4096, size, read, prep)
+        clock += wait + busy + late
+    return recorder.columns()
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    first, second = realistic(50, 1), realistic(30, 2)
+    write_events(tmp_path / "e.parquet", [("calibrate.fetch", 0, 0, first), ("measure", 3, 7, second)])
+    found = read_events(tmp_path / "e.parquet")
+    assert list(found) == list(EVENT_COLUMNS)
+    assert found["phase"].tolist() == ["calibrate.fetch"] * 50 + ["measure"] * 30
+    assert found["repetition"].tolist() == [0] * 50 + [3] * 30
+    assert found["rank"].tolist() == [0] * 50 + [7] * 30
+    for name in first:
+        assert found[name].tolist() == first[name].tolist() + second[name].tolist()
+        assert str(found[name].dtype) == EVENT_COLUMNS[name].split(",")[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["e.parquet"]
+
+
+def test_ten_thousand_steps_stay_far_below_200_bytes_each(tmp_path: Path) -> None:
+    write_events(tmp_path / "e.parquet", [("measure", 0, 0, realistic(10_000, 3))])
+    assert (tmp_path / "e.parquet").stat().st_size < 50 * 10_000
+
+
+def test_no_events_at_all_is_a_readable_file(tmp_path: Path) -> None:
+    write_events(tmp_path / "e.parquet", [])
+    assert all(len(array) == 0 for array in read_events(tmp_path / "e.parquet").values())
+    write_events(tmp_path / "f.parquet", [("measure", 0, 0, Recorder(2).columns())])
+    assert len(read_events(tmp_path / "f.parquet")["step"]) == 0
+
+
+def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "e.parquet"
+    path.write_text("mine")
+    with pytest.raises(IobenchError, match="never overwritten"):
+        write_events(path, [])
+    assert path.read_text() == "mine"
+    assert [file.name for file in tmp_path.iterdir()] == ["e.parquet"]
+
+
+def test_a_directory_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(IobenchError, match="cannot write"):
+        write_events(tmp_path / "gone" / "e.parquet", [])
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "foreign", "missing"])
+def test_damage_is_one_clear_line(tmp_path: Path, damage: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "e.parquet"
+    write_events(path, [("measure", 0, 0, realistic(100, 4))])
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    elif damage == "flipped":
+        path.write_bytes(data[:-40] + b"\xff" * 32 + data[-8:])
+    elif damage == "empty":
+        path.touch()
+    elif damage == "foreign":
+        pq.write_table(pa.table({"x": [1]}), path)
+    with pytest.raises(IobenchError) as caught:
+        read_events(path)
+    assert "e.parquet" in str(caught.value)
+    assert "\n" not in str(caught.value)

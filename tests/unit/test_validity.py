@@ -1,0 +1,161 @@
+"""Each rule has a run that keeps it, one that breaks it, and one in which its evidence is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from iobench.analyse.validity import RULES, evaluate, level_of, validity
+from iobench.errors import UsageError
+from iobench.spec.result import Epoch, Finding, RunDocument
+
+Build = Callable[..., RunDocument]
+
+WARM = {"cache": "any"}
+UNMEASURED = [Epoch(epoch=0, residency_before=None, residency_how="no cachestat"), Epoch(epoch=1)]
+HALF_MEASURED = [Epoch(epoch=0, residency_before=0.4), Epoch(epoch=1)]
+ONE_HOT_EPOCH = [Epoch(epoch=0, residency_before=0.0), Epoch(epoch=1, residency_before=0.02)]
+
+# rule: (changes to a good run that break the rule, changes that take its evidence away)
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "data.mismatch": ({"repetition": {"bytes_read": 11_000_000_000}}, {"repetitions": 0}),
+    "cache.cold-residency": ({"repetition": {"epochs": ONE_HOT_EPOCH}}, {"repetition": {"epochs": UNMEASURED}}),
+    "cache.residency-unknown": (
+        {"workload": WARM, "repetition": {"epochs": HALF_MEASURED}},
+        {"workload": WARM, "repetition": {"epochs": UNMEASURED}},
+    ),
+    "run.incomplete": ({"status": "interrupted"}, {"repetitions": 0}),
+    "run.steps": ({"repetition": {"steps": 998}}, {"repetition": {"steps": 0}}),
+    "run.repetitions": ({"repetitions": 4}, {"repetitions": 0}),
+    "seed.changes": ({"repetition": {"seed": 7}}, {"repetitions": 0}),
+    "dataset.size": (
+        {"workload": WARM, "residency": 0.5, "host": {"memory_bytes": 1_300_000_000}},
+        {"workload": WARM, "residency": 0.5, "host": {"memory_bytes": None}},
+    ),
+    "au.threshold": ({"au": 0.89}, {"au": None}),
+    "cpu.throttled": ({"repetition": {"throttled_s": 6.5}}, {"repetition": {"throttled_s": None}}),
+    "cpu.affinity": ({"host": {"affinity_cores": 2}}, {"host": {"affinity_cores": None}}),
+    "harness.bound": ({"rates": {"harness": 2000}}, {"rates": {"harness": None}}),
+    "emulation.error": ({"repetition": {"late_p99_s": 0.006}}, {"repetition": {"late_p99_s": None}}),
+    "prefetch.share": ({"loader": {"prefetched_samples": 3_300}}, {"workload": {"batch_size": None}}),
+    "verdict.gap": ({"measured": 1500.0}, {"measured": None}),
+    "raw.not-measured": ({"rates": {"storage_raw": None}}, {"ceilings": {}}),
+    "loader.tax": ({"host": {"cores": 0.2}}, {"host": dict.fromkeys(("cores", "affinity_cores", "effective_cores"))}),
+}
+
+
+def test_every_rule_has_fixtures() -> None:
+    assert {rule.id for rule in RULES} == set(CASES)
+
+
+def test_rule_ids_are_unique() -> None:
+    assert len({rule.id for rule in RULES}) == len(RULES)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_pass_fail_unknown(make_run: Build, rule: Any) -> None:
+    broken, missing = CASES[rule.id]
+    assert rule(make_run()) is None
+    violation = rule(make_run(**broken))
+    assert violation is not None
+    assert violation.rule == rule.id
+    assert violation.level == level_of(rule, "mlperf")
+    assert violation.evidence
+    assert violation.remedy
+    gap = rule(make_run(**missing))
+    assert gap is not None
+    assert gap.level == "unknown"
+    assert gap.evidence
+
+
+def test_a_good_run_is_valid_under_both_sets(make_run: Build) -> None:
+    doc = make_run()
+    for rule_set in ("quick", "mlperf"):
+        assert evaluate(doc, rule_set) == []
+    assert doc.validity == "valid"
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("data.mismatch", "cache.cold-residency")])
+def test_quick_refuses_nothing_else(make_run: Build, name: str) -> None:
+    assert make_run(**CASES[name][0]).validity == "valid"
+
+
+@pytest.mark.parametrize("name", ["data.mismatch", "cache.cold-residency"])
+def test_quick_refuses_what_is_false_for_any_purpose(make_run: Build, name: str) -> None:
+    assert make_run(**CASES[name][0]).validity == "invalid"
+
+
+@pytest.mark.parametrize(
+    "name", ["run.steps", "run.repetitions", "seed.changes", "au.threshold", "harness.bound", "emulation.error", "cpu.throttled"]
+)
+def test_mlperf_refuses(make_run: Build, name: str) -> None:
+    assert make_run(rules="mlperf", **CASES[name][0]).validity == "invalid"
+
+
+def test_missing_evidence_is_neither_pass_nor_fail(make_run: Build) -> None:
+    assert make_run(repetition={"epochs": UNMEASURED}).validity == "unknown"
+    throttle = {"repetition": {"throttled_s": None}}
+    assert make_run(**throttle).validity == "valid"  # quick would only have warned
+    assert make_run(rules="mlperf", **throttle).validity == "unknown"
+
+
+@pytest.mark.parametrize(("share", "refused"), [(0.01, False), (0.0101, True)])
+def test_cold_means_at_most_one_percent(make_run: Build, share: float, refused: bool) -> None:
+    assert (make_run(residency=share).validity == "invalid") is refused
+
+
+def test_direct_reads_are_proof_where_residency_is_unknown(make_run: Build) -> None:
+    doc = make_run(repetition={"epochs": UNMEASURED}, loader={"direct": True}, host={"memory_bytes": 10**12})
+    assert doc.validity == "valid"
+    assert not any(finding.rule in ("dataset.size", "cache.cold-residency") for finding in doc.findings)
+
+
+def test_a_small_dataset_is_fine_when_proven_cold(make_run: Build) -> None:
+    assert not any(finding.rule == "dataset.size" for finding in make_run(host={"memory_bytes": 10**12}).findings)
+
+
+@pytest.mark.parametrize("samples", [119_999, 120_001])
+def test_a_sample_lost_or_delivered_twice_is_refused(make_run: Build, samples: int) -> None:
+    doc = make_run(repetition={"samples": samples})
+    assert doc.validity == "invalid"
+    assert doc.findings[0].rule == "data.mismatch"
+
+
+def test_fewer_samples_are_right_where_steps_are_limited(make_run: Build) -> None:
+    assert make_run(repetition={"samples": 100_000}, workload={"max_steps": 500}).validity == "valid"
+
+
+def test_prefetched_batches_flatter_a_short_run(make_run: Build) -> None:
+    """The reference benchmark's window: two of six batches wait in the queue when the clock starts."""
+    short = make_run(repetition={"samples": 4800, "steps": 48}, workload={"max_steps": 12})
+    found = next(finding for finding in short.findings if finding.rule == "prefetch.share")
+    assert "33%" in found.evidence  # 2 workers x 2 batches x 100 samples x 2 ranks = 800 of 2,400 in an epoch
+
+
+def test_small_lateness_of_a_short_step_is_allowed_up_to_a_millisecond(make_run: Build) -> None:
+    short = {"workload": {"accelerator": {"kind": "emulated", "step_time": 0.0035}}}
+    assert not any(f.rule == "emulation.error" for f in make_run(repetition={"late_p99_s": 0.0009}, **short).findings)
+    assert any(f.rule == "emulation.error" for f in make_run(repetition={"late_p99_s": 0.0011}, **short).findings)
+
+
+def test_gap_names_turns_of_fetch_and_prep(make_run: Build) -> None:
+    # 1 / (1/2500 + 1/3000 + 1/8000) = 1,165 is what one gets without overlap.
+    doc = make_run(rates={"fetch": 2500, "prep": 3000}, measured=1350, au=0.67)
+    assert "taking turns predict 1,165" in next(f for f in doc.findings if f.rule == "verdict.gap").evidence
+    fast = make_run(measured=2500)
+    assert "1.25 x" in next(f for f in fast.findings if f.rule == "verdict.gap").evidence
+
+
+def test_findings_of_the_runner_are_kept_and_the_gravest_comes_first(make_run: Build) -> None:
+    own = Finding(rule="storage.odd", level="info", evidence="the mount is odd")
+    doc = make_run(au=0.5, findings=[own])
+    assert own in doc.findings
+    levels = [finding.level for finding in evaluate(make_run(rules="mlperf", au=0.5, rates={"storage_raw": None}), "mlperf")]
+    assert levels == sorted(levels, key=("invalid", "warning", "unknown", "info").index)
+
+
+def test_unknown_rule_set() -> None:
+    with pytest.raises(UsageError, match="known: quick, mlperf"):
+        validity([], "strict")
