@@ -7,34 +7,30 @@ The public API; everything is imported when it is first used, so ``import iobenc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "Batch": "iobench.load",
-    "DatasetSpec": "iobench.spec.dataset",
-    "IobenchError": "iobench.errors",
-    "Manifest": "iobench.spec.manifest",
-    "RunDocument": "iobench.spec.result",
-    "Workload": "iobench.spec.workload",
-    "generate": "iobench.generate",
-    "load_dataset_spec": "iobench.spec.dataset",
-    "load_manifest": "iobench.spec.manifest",
-    "load_run": "iobench.spec.result",
-    "load_workload": "iobench.spec.workload",
-    "make_loader": "iobench.load",
-    "make_plan": "iobench.run.plan",
-    "open_storage": "iobench.storage",
-    "run": "iobench.run.runner",
-    "verify": "iobench.verify",
+    "Batch": "iobench.load:Batch",
+    "DatasetSpec": "iobench.spec.dataset:DatasetSpec",
+    "IobenchError": "iobench.errors:IobenchError",
+    "Manifest": "iobench.spec.manifest:Manifest",
+    "RunDocument": "iobench.spec.result:RunDocument",
+    "Workload": "iobench.spec.workload:Workload",
+    "generate_dataset": "iobench.generate:generate",
+    "load_dataset_spec": "iobench.spec.dataset:load_dataset_spec",
+    "load_manifest": "iobench.spec.manifest:load_manifest",
+    "load_run": "iobench.spec.result:load_run",
+    "load_workload": "iobench.spec.workload:load_workload",
+    "make_loader": "iobench.load:make_loader",
+    "make_plan": "iobench.run.plan:make_plan",
+    "open_storage": "iobench.storage:open_storage",
+    "run_plan": "iobench.run.runner:run",
+    "verify_dataset": "iobench.verify:verify",
 }
 
-__all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604
-
-if TYPE_CHECKING:
-    from .load import Batch as Batch
-    from .load import make_loader as make_loader
+__all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:
@@ -42,7 +38,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'iobench' has no attribute '{name}'")
     import importlib
 
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
+    module, _, attribute = _PUBLIC[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def __dir__() -> list[str]:

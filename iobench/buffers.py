@@ -21,7 +21,7 @@ _SHMEM_ENABLED = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
 
 class Region(NamedTuple):
-    """A block of memory: ``array`` is uint8, page-aligned (2 MiB where private); ``how`` says which pages it got; ``fd`` is its file, or -1."""
+    """A block of memory: a page-aligned uint8 ``array`` (2 MiB where private), the pages that it got, and its file's ``fd`` or -1."""
 
     array: npt.NDArray[np.uint8]
     how: str
@@ -56,9 +56,8 @@ def shared(nbytes: int, *, prefault: bool = True) -> Region:
         except OSError:
             continue
     region = _map_shared(os.memfd_create("iobench"), nbytes, "4 KiB pages", prefault=False)
-    if _shmem_advice():
-        if _madvise_huge(region.array):
-            region = region._replace(how="transparent huge pages (shared)")
+    if _shmem_advice() and _madvise_huge(region.array):
+        region = region._replace(how="transparent huge pages (shared)")
     if prefault:
         region.array[:: mmap.PAGESIZE] = 0
     return region

@@ -20,4 +20,7 @@ class Accelerator(Protocol):
         """An epoch begins."""
 
     def step(self, batch: Any, ready_ns: int) -> StepTime:
-        """Consume ``batch`` (a ``load.Batch``, or None for a step without data), which was ready at ``ready_ns`` (monotonic); return when the accelerator asks for the next one."""
+        """Consume ``batch`` (a ``load.Batch``, or None for a step without data), which was ready at ``ready_ns`` (monotonic).
+
+        Returns when the accelerator asks for the next one.
+        """

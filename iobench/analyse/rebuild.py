@@ -13,13 +13,15 @@ CALIBRATED = ("fetch", "prep", "harness", "accelerator")
 def ceiling_from_events(events: Events, context: Repetition) -> tuple[float | None, float | None]:
     """(samples/s, stored bytes/s) of one calibration phase over all ranks, from the first read to the end of the last step.
 
-    With a null accelerator the last step ends when the last batch arrives. (None, None) where nothing was recorded.
+    With a null accelerator the last step ends when the last batch arrives. None for what was not recorded: both without events, bytes/s
+    where no batch was loaded (the accelerator alone).
     """
     parts = list(strands(events)) if len(events["step"]) else []
     _, span = spans(parts, {epoch.epoch: epoch.startup_s for epoch in context.epochs})
     if span <= 0:
         return None, None
-    return float(events["samples"].sum()) / span, float(events["sample_bytes"].sum()) / span
+    samples, stored = float(events["samples"].sum()), float(events["sample_bytes"].sum())
+    return samples / span, stored / span if stored > 0 else None
 
 
 def find_max_point(events: Events, *, accelerators: int, required: float, startup_s: float | None = None) -> FindMaxPoint:
@@ -70,9 +72,10 @@ def _ceiling(ceiling: Ceiling, events: Events) -> Ceiling:
     epochs = [Epoch(epoch=index, startup_s=value) for index, value in enumerate(startups)]
     samples_per_s, bytes_per_s = ceiling_from_events(events, Repetition(seed=0, accelerators=1, epochs=epochs))
     stored, cpu_s = float(events["sample_bytes"].sum()), ceiling.details.get("cpu_s")
-    update = {"samples_per_s": samples_per_s, "bytes_per_s": bytes_per_s}
-    if cpu_s is not None and stored > 0:
-        update["cpu_s_per_gb"] = float(cpu_s) / (stored / 1e9)
+    update = {"samples_per_s": samples_per_s}
+    if stored > 0:
+        update["bytes_per_s"] = bytes_per_s
+        update["cpu_s_per_gb"] = float(cpu_s) / (stored / 1e9) if cpu_s is not None else ceiling.cpu_s_per_gb
     return ceiling.model_copy(update=update)
 
 

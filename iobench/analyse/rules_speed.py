@@ -59,8 +59,9 @@ def harness_bound(doc: RunDocument) -> Outcome | None:
     share = evidence.measured / evidence.harness
     if share >= 0.9 or (others and evidence.harness <= min(others) * (1 + NOISE)):
         remedy = "loader.transport=ring, more workers or larger batches; otherwise the figure is the loader's, not storage's"
+        lowest = "" if share >= 0.9 else ", the lowest of all ceilings"
         return Outcome(
-            f"the run reached {share:.0%} of what the loader can do with no storage at all ({format_count(evidence.harness)} samples/s)",
+            f"with no storage at all the loader does {format_count(evidence.harness)} samples/s{lowest}; the run reached {share:.0%} of it",
             remedy,
         )
     return None

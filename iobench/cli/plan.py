@@ -6,12 +6,18 @@ import argparse
 from typing import Any
 
 
+_EXAMPLES = """examples:
+  iobench plan resnet50-h100 --accelerators 8
+  iobench plan resnet50-h100 --data /mnt/fast/resnet50 --accelerators 8 --json
+"""
+
+
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "plan",
         help="what a run would do: bytes, steps, memory, demand, time; no side effects",
         description="Work out what a run means before anything is generated or read. Nothing is written, evicted or read.",
-        epilog="examples:\n  iobench plan resnet50-h100 --accelerators 8\n  iobench plan resnet50-h100 --data /mnt/fast/resnet50 --accelerators 8 --json\n",
+        epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("workload", help="a workload's name or YAML file (iobench list workloads)")

@@ -125,7 +125,10 @@ class Jpeg:
     def decoded_bytes(cls, content: Buffer) -> int:
         import simplejpeg
 
-        height, width, _, _ = simplejpeg.decode_jpeg_header(content, strict=False)
+        try:
+            height, width, _, _ = simplejpeg.decode_jpeg_header(content)
+        except KeyError:  # what the library says of a header without a known colour space
+            raise ValueError("not a JPEG that can be decoded: unknown colour space") from None
         return int(height * width * 3)
 
     @classmethod

@@ -1,7 +1,7 @@
 """JPEGs of an exact size that really decode, each an image of its own.
 
-An image is a smooth gradient plus noise from the sample's payload, at about 0.55 bytes a pixel at quality 88 (photographs of ImageNet:
-0.6; reference/ecosystem.md 4.4). The pixel count follows from the size that is asked for, so that the first encoding nearly always fits
+An image is a smooth gradient plus noise from the sample's payload, at about 0.55 bytes a pixel at quality 88 (ImageNet's photographs:
+about 0.6). The pixel count follows from the size that is asked for, so that the first encoding nearly always fits
 closely; what is missing is filled with keyed bytes in APP15 segments (ITU-T T.81, B.2.4.6), which decoders skip. The first such segment
 starts with the payload's stamp.
 """

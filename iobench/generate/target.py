@@ -113,7 +113,7 @@ def _require_empty(storage: Any, root: Path | None) -> None:
     if root is not None:
         if root.is_dir():
             # An interrupted start may have left the marker's own unfinished file: that much is iobench's.
-            found = next((entry.name for entry in os.scandir(root) if entry.name != f"{MARKER}.part"), None)
+            found = next((name for name in os.listdir(root) if name != f"{MARKER}.part"), None)
     else:
         found = next((entry.key for entry in _list(storage, "")), None)
     if found is not None:

@@ -31,8 +31,8 @@ def make_loader(
 ) -> BatchLoader:
     """A torch DataLoader over an iobench dataset, as ``iobench run`` uses it, for any training.
 
-    ``data``: a dataset's directory, or its manifest (then ``storage`` says where the shards are). ``reader`` and ``loader`` take the keys of
-    a workload's ``reader:`` and ``loader:`` sections. Call ``set_epoch`` before each epoch, as with torch's DistributedSampler.
+    ``data``: a dataset's directory, or its manifest (then ``storage`` says where the shards are). ``reader`` and ``loader`` take the keys
+    of a workload's ``reader:`` and ``loader:`` sections. Call ``set_epoch`` before each epoch, as with torch's DistributedSampler.
 
     >>> for batch in make_loader("/mnt/fast/resnet50", batch_size=400, loader={"workers": 4}):  # doctest: +SKIP
     ...     train(batch.stacked())

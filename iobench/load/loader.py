@@ -138,19 +138,16 @@ class _Worker(Dataset[Any]):
         delivered = self.reader.read(indices, memory)
         whole = torch.frombuffer(memory, dtype=torch.uint8)
         parts = [whole[o : o + n] for o, n in zip(delivered.offsets.tolist(), delivered.lengths.tolist(), strict=True)]
-        if len(set(delivered.lengths.tolist())) == 1:
-            tensor = default_collate(parts).reshape(-1)
-        else:
-            # default_collate refuses unequal samples; what people then write is a flat tensor with offsets.
-            total = sum(len(part) for part in parts)
-            tensor = torch.cat(parts, out=parts[0].new_empty(0).set_(parts[0]._typed_storage()._new_shared(total)).resize_(total))
+        # default_collate refuses samples of unequal length; what people then write is a flat tensor with offsets.
+        equal = len(set(delivered.lengths.tolist())) == 1
+        tensor = default_collate(parts).reshape(-1) if equal else torch.cat(parts)
         packed = np.cumsum(delivered.lengths) - delivered.lengths
         return _reply(NO_SLOT, indices, Delivered(packed, delivered.lengths, delivered.stats), tensor)
 
     def _memory(self, nbytes: int) -> memoryview:
         if self._own is None or len(self._own) < nbytes:
             self._own = buffers.private(max(nbytes + nbytes // 4, 1 << 20)).array
-        return memoryview(self._own)[:nbytes]
+        return self._own.data[:nbytes]  # type: ignore[no-any-return]
 
 
 def _reply(slot: int, indices: Indices, delivered: Delivered, tensor: torch.Tensor | None) -> _Reply:
@@ -208,6 +205,9 @@ class BatchLoader(DataLoader[Any]):
             **workers,
         )
 
+    def check_worker_number_rationality(self) -> None:
+        """torch warns of more workers than cores; here that is something to measure."""
+
     def _make_ring(self, largest_batch: int, *, shared: bool) -> SlotRing:
         slot = self.loader_spec.slot_size or max(largest_batch, 4096)
         count = self.in_flight + 2  # one batch in the consumer's hands, one on its way to the device
@@ -215,7 +215,8 @@ class BatchLoader(DataLoader[Any]):
         have = _available_memory()
         if need > 0.8 * have:
             raise UsageError(
-                f"the loader's ring needs {format_bytes(need)} ({count} slots of {format_bytes(slot)}), {format_bytes(have)} of memory are available",
+                f"the loader's ring needs {format_bytes(need)} ({count} slots of {format_bytes(slot)}), "
+                f"{format_bytes(have)} of memory are available",
                 remedy="lower loader.workers, loader.prefetch_factor or batch_size, or set reader.crop",
             )
         return SlotRing(count, slot, shared=shared)

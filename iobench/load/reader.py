@@ -321,7 +321,7 @@ class BatchReader:
         if have is None or len(have) < nbytes:
             have = buffers.private(max(nbytes + nbytes // 4, 1 << 20)).array
             self._scratch[role] = have
-        return memoryview(have)[:nbytes]
+        return have.data[:nbytes]
 
 
 def too_small(needed: int, room: int) -> UsageError:

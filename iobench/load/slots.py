@@ -63,7 +63,7 @@ class SlotRing:
     # In any process
 
     def view(self, slot: int) -> memoryview:
-        return memoryview(self._array[slot * self.slot_bytes : (slot + 1) * self.slot_bytes])
+        return self._array[slot * self.slot_bytes : (slot + 1) * self.slot_bytes].data
 
     @property
     def address(self) -> int:

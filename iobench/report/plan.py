@@ -20,7 +20,8 @@ def render_plan(plan: Mapping[str, Any]) -> str:
         ("dataset", f"{plan['dataset']} ({state}): {plan['format']}, {plan['content']}, codec {plan['codec']}"),
         (
             "size",
-            f"{format_bytes(plan['bytes'])}: {format_count(plan['samples'])} samples of {format_bytes(plan['sample_bytes_mean'])} in {format_count(plan['shards'])} shards",
+            f"{format_bytes(plan['bytes'])}: {format_count(plan['samples'])} samples of {format_bytes(plan['sample_bytes_mean'])} "
+            f"in {format_count(plan['shards'])} shards",
         ),
         ("memory", "unknown" if multiple is None else f"{format_bytes(plan['memory_bytes'])}; the dataset is {multiple:.2f} x that"),
         (
@@ -54,7 +55,8 @@ def _space(plan: Mapping[str, Any]) -> str:
 def _demand(plan: Mapping[str, Any]) -> str:
     if plan["demanded_bytes_per_s"] is None:
         return "none: the accelerator takes whatever comes"
-    return f"{format_rate(plan['demanded_bytes_per_s'])}, {format_count(plan['demanded_samples_per_s'])} samples/s, if the accelerators never wait"
+    samples = format_count(plan["demanded_samples_per_s"])
+    return f"{format_rate(plan['demanded_bytes_per_s'])}, {samples} samples/s, if the accelerators never wait"
 
 
 def _minimum(plan: Mapping[str, Any]) -> str:

@@ -89,15 +89,19 @@ def _ceilings(doc: RunDocument, width: int, paint: Callable[[str, str], str]) ->
     divisor, unit = _unit(min(known) * size) if size else (1.0, "samples/s")
     title = f"Ceilings of each stage alone, {unit} of stored bytes (samples/s)" if size else "Ceilings of each stage alone, samples/s"
     lines = [paint(title, "title")]
-    room = max(8, width - 14 - 2 - 10 - 16 - 8)
+    room = max(8, width - 2 - 14 - 9 - 12 - 2 - 8)
     for label, rate, why, binds in rows:
         if not rate:
             lines += wrapped(f"not measured: {why or 'no reason was recorded'}", width, f"  {label:<14}", " " * 16)
             continue
         figure = f"{rate * (size or 1) / divisor:>9.4g}" if size else f"{format_count(rate):>9}"
         samples = f" ({format_count(rate)})" if size else ""
-        line = f"  {label:<14}{figure}{samples:<16}{_bar(rate, scale, room)}{' < binds' if binds else ''}"
+        line = f"  {label:<14}{figure}{samples:>12}  {_bar(rate, scale, room)}{' < binds' if binds else ''}"
         lines.append(paint(line, "bound") if binds else line)
+    tax = doc.ceilings.get("harness", Ceiling()).details.get("tensor_samples_per_s")
+    if tax:
+        moved = f"{format_rate(tax * size)} ({format_count(tax)} samples/s)" if size else f"{format_count(tax)} samples/s"
+        lines += wrapped(f"with torch's default transport the harness would end at {moved}", width, "  ", "  ")
     return lines
 
 

@@ -182,7 +182,7 @@ def _copy(plan: Plan, shard: int) -> memoryview:
     step = plan.storage.alignment
     from .. import buffers
 
-    memory = memoryview(buffers.private(-(-size // step) * step).array)
+    memory = buffers.private(-(-size // step) * step).array.data
     done = 0
     while done < size:
         block = min(64 << 20, len(memory) - done)

@@ -89,7 +89,7 @@ def check_match(workload: Workload, manifest: Manifest, data: str) -> None:
     if manifest.spec.name != expected:
         raise DatasetError(
             f"{data} holds the dataset '{manifest.spec.name}', workload '{workload.name}' trains on '{expected}'",
-            remedy=f"generate it: iobench generate {workload.dataset} --to DIR, or say that you mean it: --set dataset={manifest.spec.name}",
+            remedy=f"generate it: iobench generate {workload.dataset} --to DIR, or mean it: --set dataset={manifest.spec.name}",
         )
 
 
@@ -171,7 +171,7 @@ def _shards(spec: DatasetSpec, manifest: Manifest | None) -> int:
         return manifest.shard_count
     from ..generate import plan_shards
 
-    return plan_shards(spec).count
+    return plan_shards(spec).shard_count
 
 
 def _free_bytes(data: str | None) -> int | None:

@@ -75,8 +75,10 @@ Tick = Callable[[int], None]
 
 
 def run_phase(phase: Phase, *, prepare: Prepare | None = None, tick: Tick | None = None) -> Outcome:
-    """Run a phase to its end. Raises the rank's own IobenchError, WorkerError for a rank that dies; KeyboardInterrupt leaves a partial
-    Outcome in its ``outcome`` attribute."""
+    """Run a phase to its end.
+
+    Raises the rank's own IobenchError, WorkerError for a rank that dies; KeyboardInterrupt carries a partial Outcome as ``outcome``.
+    """
     steps = _fork.RawArray(ctypes.c_int64, phase.accelerators)
     stop = _fork.RawValue(ctypes.c_bool, False)
     pipes = [_fork.Pipe() for _ in range(phase.accelerators)]
@@ -121,14 +123,16 @@ def _conduct(
     while len(done) < len(ranks):
         if deadline is not None and time.monotonic() > deadline:
             raise WorkerError("the ranks did not stop in time")
-        for pipe in wait([p for r, p in enumerate(pipes) if r not in done and not p.closed], timeout=0.2):
+        open_pipes: list[Any] = [pipe for rank, pipe in enumerate(pipes) if rank not in done and not pipe.closed]
+        for pipe in wait(open_pipes, timeout=0.2):
             rank = pipes.index(pipe)  # type: ignore[arg-type]
             try:
-                kind, value = pipe.recv()  # type: ignore[union-attr]
+                message: Any = pipe.recv()  # type: ignore[union-attr, call-arg]
             except (EOFError, ConnectionResetError):
                 ranks[rank].join(1)
                 code = ranks[rank].exitcode
                 raise WorkerError(f"rank {rank} died ({_reason(code)})", remedy="see the kernel log for out-of-memory kills") from None
+            kind, value = message
             if kind == "ready":
                 waiting[rank] = value
             elif kind == "failed":

@@ -18,7 +18,7 @@ from typing import Any
 from .. import __version__
 from ..analyse.metrics import repetition_metrics
 from ..analyse.rebuild import conclude
-from ..errors import IobenchError, InterruptedRun
+from ..errors import InterruptedRun, IobenchError
 from ..load.reader import BatchReader
 from ..measure import host, resources, timeline
 from ..spec.result import Finding, Repetition, RunDocument

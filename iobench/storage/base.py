@@ -20,8 +20,11 @@ class Entry(NamedTuple):
 
 
 class Sink(Protocol):
-    """An object being written, front to back. Leaving the ``with`` block normally makes it durable and visible under its key;
-    leaving it by an exception removes every trace. Data may be reused as soon as ``write`` returns."""
+    """An object being written, front to back.
+
+    Leaving the ``with`` block normally makes it durable and visible under its key; leaving it by an exception removes every trace.
+    Data may be reused as soon as ``write`` returns.
+    """
 
     def write(self, data: bytes | Buffer) -> None: ...
 

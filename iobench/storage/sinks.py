@@ -121,7 +121,7 @@ class LargeSink:
 
     def _put(self, buffer: npt.NDArray[np.uint8], filled: int, offset: int) -> npt.NDArray[np.uint8]:
         length = -(-filled // _ALIGN) * _ALIGN if self.direct else filled
-        view = memoryview(buffer)[:length]
+        view = buffer.data[:length]
         while len(view):
             count = os.pwrite(self._fd, view, offset)
             offset += count

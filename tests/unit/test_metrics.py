@@ -203,3 +203,12 @@ def test_select_by_phase_and_repetition(make_events: Build) -> None:
     events = make_events([{"repetition": 0}, {"repetition": 1, "samples": 5}, {"phase": "calibrate.prep", "repetition": 1}])
     assert select(events, "measure", 1)["samples"].tolist() == [5]
     assert np.all(select(events, "measure")["phase"] == "measure")
+
+
+def test_the_accelerator_alone_has_no_bytes(make_run: Build, make_events: Build) -> None:
+    events = make_events([{"phase": "calibrate.accelerator", "step": i, "start": i, "busy": 1, "samples": 100} for i in range(3)])
+    assert ceiling_from_events(events, context()) == (pytest.approx(100.0), None)
+    recorded = Ceiling(samples_per_s=1, bytes_per_s=5e6, details={"startup_s": [None], "cpu_s": 1.0})
+    doc = make_run(accelerators=1, repetitions=1, concluded=False)
+    again = rebuild(doc.model_copy(update={"ceilings": doc.ceilings | {"accelerator": recorded}}), events).ceilings["accelerator"]
+    assert (again.samples_per_s, again.bytes_per_s, again.cpu_s_per_gb) == (pytest.approx(100.0), 5e6, None)

@@ -39,7 +39,10 @@ def test_bytes_are_those_of_the_first_release() -> None:
 
 
 def test_unaligned_shards_hold_no_block_twice_and_zstd_finds_nothing() -> None:
-    """Samples of odd sizes one after the other, as in a shard: the 4 KiB blocks of the shard straddle samples (mlperf.md 4.2, defect 12)."""
+    """Samples of odd sizes one after the other, as in a shard, whose 4 KiB blocks then straddle samples.
+
+    The field's reference benchmark wrote zeros where it should have written data, which any storage that dedupes makes vanish.
+    """
     rng = np.random.default_rng(5)
     sizes = [9 << 20, 5 << 20, *rng.integers(1000, 200_000, 500).tolist()]
     shard = b"".join(made(size, index=i) for i, size in enumerate(sizes))
@@ -69,7 +72,7 @@ def test_bytes_look_random() -> None:
 
 @pytest.mark.parametrize("ratio", [1.5, 2.0, 4.0, 8.0])
 def test_compress_ratio_is_met(ratio: float) -> None:
-    """mlperf.md 4.2, defect 7: a compression setting that changes nothing."""
+    """The field's reference benchmark has a compression setting that changes nothing."""
     data = made(8 << 20, ratio=ratio)
     assert len(data) / len(zstandard.compress(data, 1)) == pytest.approx(ratio, rel=0.06)
     assert unique_blocks(data) == 1

@@ -51,7 +51,7 @@ def test_ceilings_are_bars_of_one_unit(make_run: Build) -> None:
     rows = {line.strip().split("  ")[0]: line for line in text.splitlines() if "█" in line}
     assert set(rows) == {"storage, raw", "fetch", "prep", "harness", "accelerators", "predicted", "measured"}
     assert "MiB/s of stored bytes (samples/s)" in text
-    assert "57.22 (600)" in rows["fetch"]  # 600 x 100 kB
+    assert "57.22       (600)" in rows["fetch"]  # 600 x 100 kB
     assert rows["fetch"].endswith("< binds")
     assert sum("< binds" in row for row in rows.values()) == 1
     assert rows["accelerators"].count("█") > 3 * rows["fetch"].count("█")
@@ -117,3 +117,9 @@ def test_markdown_has_rectangular_tables(make_run: Build) -> None:
         lines = text.split(f"| {name} ")[1].split("\n\n")[0].splitlines()
         assert all(line.count("|") == columns for line in lines[1:])
     assert "not measured: storage_raw left out by the test" in text
+
+
+def test_the_default_transport_is_told_beside_the_harness(make_run: Build) -> None:
+    doc = make_run()
+    doc.ceilings["harness"].details["tensor_samples_per_s"] = 3000.0
+    assert "with torch's default transport the harness would end at 286 MiB/s (3,000 samples/s)" in render_run(doc)

@@ -76,7 +76,9 @@ def test_plan_covers_every_sample_once_in_order(samples: int, mean: int, shard_s
 
 
 def test_shard_size_is_met_within_a_sample() -> None:
-    plan = plan_shards(spec(format="tar", samples=5000, shard_size="4MiB", sample_size={"distribution": "normal", "mean": 50_000, "stdev": 9000}))
+    plan = plan_shards(
+        spec(format="tar", samples=5000, shard_size="4MiB", sample_size={"distribution": "normal", "mean": 50_000, "stdev": 9000})
+    )
     ends = np.concatenate(([0], np.cumsum(plan.sizes)))
     shards = np.diff(ends[plan.first])[:-1]
     assert abs(shards - (4 << 20)).max() <= plan.sizes.max()

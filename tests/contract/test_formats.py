@@ -1,0 +1,244 @@
+"""The contract of every registered format, and independent readers of what it writes."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tarfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench.formats.protobuf import example_bytes
+from iobench.registry import FORMATS
+
+NAMES = sorted(FORMATS.entries())
+PACKING = [name for name in NAMES if not FORMATS.load(name).one_sample_per_shard]
+SUFFIX = ".bin"
+
+
+def packed(form: Any, samples: list[bytes], first: int = 0) -> tuple[bytes, list[int]]:
+    """A shard, and where each sample's stored bytes begin."""
+    shard = bytearray()
+    offsets = []
+    for number, sample in enumerate(samples, first):
+        frame = form.frame(number, SUFFIX, memoryview(sample))
+        offsets.append(len(shard) + len(frame.head))
+        shard += frame.head + sample + frame.tail
+    shard += form.finish(len(shard))
+    return bytes(shard), offsets
+
+
+def unpacked(form: Any, shard: bytes, *, check: bool = True) -> list[bytes]:
+    return [bytes(sample) for sample in form.unpack(memoryview(shard), check=check)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data())
+def test_round_trip_and_offsets(name: str, data: st.DataObject) -> None:
+    form = FORMATS.load(name)
+    most = 1 if form.one_sample_per_shard else 12
+    samples = data.draw(st.lists(st.binary(min_size=1, max_size=3000), min_size=1, max_size=most))
+    first = data.draw(st.integers(0, 10**9))
+    shard, offsets = packed(form, samples, first)
+    assert unpacked(form, shard) == unpacked(form, shard, check=False) == samples
+    assert [shard[o : o + len(s)] for o, s in zip(offsets, samples, strict=True)] == samples
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_samples_are_views(name: str) -> None:
+    form = FORMATS.load(name)
+    shard = bytearray(packed(form, [b"a" * 5000])[0])
+    (sample,) = form.unpack(memoryview(shard), check=False)
+    shard[shard.index(b"a" * 5000)] = ord("b")
+    assert sample[0] == ord("b")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_framed_sample_checks(name: str) -> None:
+    form = FORMATS.load(name)
+    frame = form.frame(7, SUFFIX, memoryview(b"x" * 1000))
+    form.check(memoryview(frame.head + b"x" * 1000 + frame.tail))
+
+
+@pytest.mark.parametrize("name", PACKING)
+def test_truncation_anywhere_is_found(name: str) -> None:
+    form = FORMATS.load(name)
+    shard, _ = packed(form, [b"a" * 700, b"b" * 1300, b"c" * 10])
+    frames = {len(packed(form, [b"a" * 700, b"b" * 1300, b"c" * 10][:n])[0]) - len(form.finish(0)) for n in range(4)}
+    ends_marked = bool(form.finish(0))
+    for cut in range(1, len(shard) - 1023 if ends_marked else len(shard)):
+        if cut in frames and not ends_marked:
+            continue  # a format without an end mark cannot tell; the manifest can
+        with pytest.raises(ValueError, match=r"offset|ends at") as caught:
+            unpacked(form, shard[:cut])
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", PACKING)
+@given(position=st.integers(0, 10**6), bit=st.integers(0, 7))
+def test_a_flipped_bit_never_crashes(name: str, position: int, bit: int) -> None:
+    form = FORMATS.load(name)
+    shard = bytearray(packed(form, [b"a" * 700, b"b" * 1300])[0])
+    shard[position % len(shard)] ^= 1 << bit
+    message = ""
+    try:
+        unpacked(form, bytes(shard))
+    except ValueError as error:
+        message = str(error)
+    assert "\n" not in message
+
+
+@given(garbage=st.binary(min_size=1, max_size=2000))
+@pytest.mark.parametrize("name", PACKING)
+def test_garbage_is_a_value_error(name: str, garbage: bytes) -> None:
+    with pytest.raises(ValueError):
+        unpacked(FORMATS.load(name), b"\x01" + garbage)
+
+
+class TestTar:
+    form = FORMATS.load("tar")
+
+    def test_tarfile_reads_it(self) -> None:
+        shard, _ = packed(self.form, [b"one", b"two" * 1000], first=41)
+        with tarfile.open(fileobj=io.BytesIO(shard)) as archive:
+            assert archive.getnames() == ["000000041.bin", "000000042.bin"]
+            assert [archive.extractfile(m).read() for m in archive] == [b"one", b"two" * 1000]  # type: ignore[union-attr]
+
+    def test_webdataset_reads_it(self, tmp_path: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import webdataset
+
+            samples = [bytes([i]) * (i * 100 + 1) for i in range(20)]
+            (tmp_path / "x-000000.tar").write_bytes(packed(self.form, samples)[0])
+            found = list(webdataset.WebDataset(str(tmp_path / "x-000000.tar"), shardshuffle=False))
+        assert [sample["__key__"] for sample in found] == [f"{i:09d}" for i in range(20)]
+        assert [sample["bin"] for sample in found] == samples
+
+    @pytest.mark.parametrize("size", [8 << 30, 8**11 - 1, 8**11, 1 << 40])
+    def test_sizes_above_8_gib(self, size: int) -> None:
+        class Long:  # a sample of that length, without its bytes
+            def __len__(self) -> int:
+                return size
+
+        info = tarfile.TarInfo.frombuf(self.form.frame(0, SUFFIX, Long()).head, "utf-8", "strict")
+        assert info.size == size
+
+    @pytest.mark.parametrize("style", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+    def test_foreign_archives(self, style: int) -> None:
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w", format=style) as archive:
+            folder = tarfile.TarInfo("folder")
+            folder.type = tarfile.DIRTYPE
+            archive.addfile(folder)
+            link = tarfile.TarInfo("folder/link")
+            link.type, link.linkname = tarfile.SYMTYPE, "../../etc/passwd"
+            archive.addfile(link)
+            for name, data in (("../../up", b"1" * 600), ("folder/" + "long" * 22 + "é", b"2" * 5), ("/etc/x", b"")):
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+        assert unpacked(self.form, file.getvalue()) == [b"1" * 600, b"2" * 5, b""]
+
+    def test_a_pax_size_wins(self) -> None:
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            info = tarfile.TarInfo("x")
+            info.size, info.pax_headers = 700, {"size": "700", "comment": "size=9 is not a size"}
+            archive.addfile(info, io.BytesIO(b"z" * 700))
+        assert unpacked(self.form, file.getvalue()) == [b"z" * 700]
+
+    def test_a_damaged_header_is_found(self) -> None:
+        shard = bytearray(packed(self.form, [b"abc"])[0])
+        shard[3] ^= 1
+        with pytest.raises(ValueError, match="checksum"):
+            unpacked(self.form, bytes(shard), check=False)
+
+
+def bitwise_crc32c(data: bytes) -> int:
+    """The Castagnoli CRC from its definition (reflected polynomial 0x82F63B78), so as not to trust a library with itself."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+class TestTFRecord:
+    form = FORMATS.load("tfrecord")
+
+    def test_framing_is_what_tensorflow_documents(self) -> None:
+        shard, _ = packed(self.form, [b"payload" * 9, b"x"])
+        position = 0
+        for _ in range(2):
+            (length,) = struct.unpack_from("<Q", shard, position)
+            data = shard[position + 12 : position + 12 + length]
+            for stated, covered in ((position + 8, shard[position : position + 8]), (position + 12 + length, data)):
+                crc = bitwise_crc32c(covered)
+                rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
+                assert struct.unpack_from("<I", shard, stated)[0] == (rotated + 0xA282EAD8) % 2**32
+            position += 12 + length + 4
+        assert position == len(shard)
+
+    def test_the_crc_of_the_standard(self) -> None:
+        assert bitwise_crc32c(b"123456789") == 0xE3069283  # RFC 3720, B.4
+
+    @pytest.mark.parametrize("size", [1, 100, 127, 128, 16_383, 16_384, 300_000])
+    def test_a_third_party_reader_reads_it(self, tmp_path: Path, size: int) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from tfrecord.reader import tfrecord_loader
+
+            samples = [bytes([i]) * size for i in range(5)]
+            (tmp_path / "x.tfrecord").write_bytes(packed(self.form, samples, first=300)[0])
+            found = list(tfrecord_loader(str(tmp_path / "x.tfrecord"), None, {"data": "byte", "index": "int"}))
+        assert [bytes(record["data"]) for record in found] == samples
+        assert [int(record["index"][0]) for record in found] == [300, 301, 302, 303, 304]
+
+    def test_foreign_examples(self, tmp_path: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from tfrecord.writer import TFRecordWriter
+
+            writer = TFRecordWriter(str(tmp_path / "x.tfrecord"))
+            writer.write({"image/encoded": (b"jpeg", "byte"), "image/text": (b"longer text", "byte"), "label": (3, "int")})
+            writer.write({"a": (b"small", "byte"), "b": (b"larger than that", "byte"), "f": ([1.0, 2.0], "float")})
+            writer.write({"label": (3, "int")})
+            writer.close()
+        shard = (tmp_path / "x.tfrecord").read_bytes()
+        samples = unpacked(self.form, shard)
+        assert samples[:2] == [b"jpeg", b"larger than that"]
+        assert samples[2] in shard  # an Example without bytes is given whole
+        assert len(samples[2]) > 5
+
+    @pytest.mark.parametrize("data", [b"", b"plain text, no Example", bytes(50), b"\x0a\xff\xff\xff\xff\x7f", b"\x0a" * 99])
+    def test_records_that_are_no_examples_are_given_whole(self, data: bytes) -> None:
+        def masked(covered: bytes) -> bytes:
+            crc = bitwise_crc32c(covered)
+            return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+        length = struct.pack("<Q", len(data))
+        assert unpacked(self.form, length + masked(length) + data + masked(data)) == [data]
+
+    def test_checks_are_made_when_asked(self) -> None:
+        shard = bytearray(packed(self.form, [b"a" * 100])[0])
+        shard[-10] ^= 1
+        assert len(unpacked(self.form, bytes(shard), check=False)) == 1
+        with pytest.raises(ValueError, match="CRC of its data"):
+            unpacked(self.form, bytes(shard), check=True)
+        with pytest.raises(ValueError, match="CRC of its data"):
+            self.form.check(memoryview(shard))
+        shard[0] ^= 1
+        with pytest.raises(ValueError, match="CRC of its length"):
+            unpacked(self.form, bytes(shard), check=False)
+
+    @given(st.binary(max_size=300))
+    def test_the_parser_survives_anything(self, data: bytes) -> None:
+        found = example_bytes(memoryview(data))
+        assert found is None or bytes(found) in data

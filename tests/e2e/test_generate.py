@@ -1,0 +1,367 @@
+"""Generation from end to end on a real directory: same bytes always, resumable, never overwriting; verify and clean."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iobench.errors import DatasetError, IobenchError, TargetRefusedError
+from iobench.formats.base import split_codec
+from iobench.generate import clean, generate
+from iobench.registry import CODECS, CONTENTS, FORMATS
+from iobench.spec.dataset import DatasetSpec
+from iobench.spec.manifest import Manifest, load_manifest
+from iobench.storage.local import LocalStorage
+from iobench.verify import verify
+
+SIZE = {"distribution": "normal", "mean": 20_000, "stdev": 5_000, "min": 1500}
+
+
+def spec(**changes: Any) -> DatasetSpec:
+    return DatasetSpec.model_validate({"name": "t", "samples": 120, "sample_size": SIZE, "format": "tar", "shard_size": "300kB", **changes})
+
+
+def files(root: Path) -> dict[str, str]:
+    """Digest of every file below ``root``; the time of creation, which is no part of the data, is left out."""
+    found = {}
+    for path in sorted(p for p in root.rglob("*") if p.is_file()):
+        data = path.read_bytes()
+        if path.name in ("manifest.json", ".iobench-dataset"):
+            data = json.dumps({**json.loads(data), "created": "", "made_root": ""}).encode()
+        found[str(path.relative_to(root))] = hashlib.sha256(data).hexdigest()
+    return found
+
+
+def stored(root: Path, manifest: Manifest, index: int) -> bytes:
+    shard = int(manifest.samples["shard"][index])
+    offset, size = int(manifest.samples["offset"][index]), int(manifest.samples["stored"][index])
+    return (root / manifest.key(shard)).read_bytes()[offset : offset + size]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip:1", "zstd:1", "lz4"])
+@pytest.mark.parametrize(("form", "content"), [("files", "npz"), ("tar", "jpeg"), ("tfrecord", "raw")])
+def test_every_sample_is_where_the_manifest_says(tmp_path: Path, form: str, content: str, codec: str) -> None:
+    wanted = spec(format=form, content=content, codec=codec, shard_size=None if form == "files" else "300kB", samples=40)
+    generate(wanted, LocalStorage(tmp_path / "d"), workers=0)
+    manifest = load_manifest(tmp_path / "d")
+    coder, reader = CODECS.load(split_codec(codec)[0]), CONTENTS.load(content)
+    for index in range(40):
+        size = int(manifest.samples["size"][index])
+        sample = memoryview(bytearray(size))
+        assert coder.decompress(memoryview(stored(tmp_path / "d", manifest, index)), sample) == size
+        assert reader.identify(sample) == (wanted.seed, index)
+        out = memoryview(bytearray(reader.decoded_bytes(sample)))
+        assert reader.decode(sample, out) == len(out)
+    packed = FORMATS.load(form)
+    for shard in range(manifest.shard_count):
+        data = (tmp_path / "d" / manifest.key(shard)).read_bytes()
+        first, count = int(manifest.shards["first"][shard]), int(manifest.shards["samples"][shard])
+        wanted_bytes = [stored(tmp_path / "d", manifest, i) for i in range(first, first + count)]
+        assert [bytes(s) for s in packed.unpack(memoryview(data), check=True)] == wanted_bytes
+        assert len(data) == int(manifest.shards["size"][shard])
+    assert verify(LocalStorage(tmp_path / "d"), manifest, workers=0).ok
+
+
+def test_sizes_on_disk_are_the_ones_asked_for(tmp_path: Path) -> None:
+    """The field's reference benchmark computes MB/s from a configured size that its files do not have."""
+    for content in ("raw", "npz", "jpeg"):
+        generate(
+            spec(format="files", content=content, shard_size=None, sample_size={"mean": 114_660}, samples=5),
+            LocalStorage(tmp_path / content),
+        )
+        sizes = [p.stat().st_size for p in (tmp_path / content / "data").rglob("*") if p.is_file()]
+        assert sizes == [114_660] * 5
+
+
+@pytest.mark.parametrize("form", ["files", "tar", "tfrecord"])
+def test_same_bytes_whatever_the_workers(tmp_path: Path, form: str) -> None:
+    # More than one unit of work: 1000 shards each.
+    wanted = spec(format=form, samples=2500, sample_size={"mean": 2000}, shard_size=None if form == "files" else 2000)
+    seen = []
+    for workers in (0, 1, 2, 5):
+        report = generate(wanted, LocalStorage(tmp_path / f"{workers}"), workers=workers)
+        assert report.written_samples == 2500
+        seen.append(files(tmp_path / f"{workers}"))
+    assert seen[0] == seen[1] == seen[2] == seen[3]
+    assert not any("journal" in name or name.endswith(".part") for name in seen[0])
+
+
+def test_seeds_differ(tmp_path: Path) -> None:
+    generate(spec(seed=1), LocalStorage(tmp_path / "a"), workers=0)
+    generate(spec(seed=2), LocalStorage(tmp_path / "b"), workers=0)
+    a, b = files(tmp_path / "a"), files(tmp_path / "b")
+    assert all(a[name] != b[name] for name in a.keys() & b.keys())
+
+
+def test_generated_data_is_neither_zero_nor_dedupable(tmp_path: Path) -> None:
+    """The field's reference benchmark has a writer whose files are all zero."""
+    wanted = spec(samples=300, sample_size={"mean": 30_011}, shard_size="3MB")
+    generate(wanted, LocalStorage(tmp_path / "d"), workers=0)
+    data = b"".join(p.read_bytes() for p in sorted((tmp_path / "d" / "data").iterdir()))
+    blocks = [data[i : i + 4096] for i in range(0, len(data) - 4095, 4096)]
+    assert len(set(blocks)) == len(blocks)
+    assert data.count(0) < len(data) * 0.05  # 1/256, and the framing of tar
+
+
+@pytest.mark.parametrize("codec", ["gzip:1", "zstd:1", "lz4"])
+def test_codec_and_compress_ratio_show_in_the_files(tmp_path: Path, codec: str) -> None:
+    """The field's reference benchmark takes a compression setting and stores its files uncompressed."""
+    wanted = spec(format="files", shard_size=None, samples=20, sample_size={"mean": 400_000}, codec=codec, compress_ratio=4)
+    manifest = generate(wanted, LocalStorage(tmp_path / "d"), workers=0).manifest
+    on_disk = sum(p.stat().st_size for p in (tmp_path / "d" / "data").rglob("*") if p.is_file())
+    assert on_disk == manifest.header.stored_bytes
+    assert 8_000_000 / on_disk == pytest.approx(4, rel=0.1)
+
+
+def test_a_complete_dataset_is_left_as_it_is(tmp_path: Path) -> None:
+    generate(spec(), LocalStorage(tmp_path / "d"), workers=0)
+    before = {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in (tmp_path / "d").rglob("*")}
+    again = generate(spec(), LocalStorage(tmp_path / "d"), workers=2)
+    assert again.written_samples == 0
+    assert again.manifest.sample_count == 120
+    assert before == {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in (tmp_path / "d").rglob("*")}
+
+
+def test_nothing_is_ever_overwritten(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.txt").write_text("precious")
+    with pytest.raises(TargetRefusedError, match="not empty"):
+        generate(spec(), LocalStorage(foreign), workers=0)
+    assert [p.name for p in foreign.iterdir()] == ["thesis.txt"]
+    generate(spec(), LocalStorage(tmp_path / "d"), workers=0)
+    before = files(tmp_path / "d")
+    with pytest.raises(TargetRefusedError, match="iobench clean"):
+        generate(spec(seed=2), LocalStorage(tmp_path / "d"), workers=0)
+    assert files(tmp_path / "d") == before
+
+
+_SLOW = """
+import sys, json
+from iobench.generate import generate, writer
+from iobench.spec.dataset import DatasetSpec
+from iobench.storage.local import LocalStorage
+import time
+build = writer.UnitWriter._write_shard
+def slow(self, *args):
+    time.sleep(0.002)
+    build(self, *args)
+writer.UnitWriter._write_shard = slow
+generate(DatasetSpec.model_validate(json.loads(sys.argv[1])), LocalStorage(sys.argv[2]), workers=2)
+"""
+
+
+def started(wanted: DatasetSpec, root: Path) -> subprocess.Popen[bytes]:
+    """A slowed-down generation in a process of its own, once at least one unit is finished and others are not."""
+    process = subprocess.Popen([sys.executable, "-c", _SLOW, wanted.model_dump_json(), str(root)], stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not list(root.glob(".iobench-journal/*.json")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
+def interrupted_spec() -> DatasetSpec:
+    return spec(format="files", shard_size=None, samples=4500, sample_size={"mean": 2000})
+
+
+def children(pid: int) -> list[int]:
+    return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_stopped_in_the_middle_then_resumed(tmp_path: Path, how: signal.Signals) -> None:
+    wanted = interrupted_spec()
+    process = started(wanted, tmp_path / "d")
+    workers = children(process.pid)
+    assert len(workers) == 2
+    process.send_signal(how)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode != 0
+    if how == signal.SIGINT:
+        assert b"InterruptedRun" in err
+    deadline = time.monotonic() + 20
+    while not all(map(gone, workers)):
+        assert time.monotonic() < deadline, "workers outlived their parent"
+        time.sleep(0.05)
+    with pytest.raises(DatasetError, match="half generated"):
+        load_manifest(tmp_path / "d")
+    with pytest.raises(TargetRefusedError, match="iobench clean"):
+        generate(interrupted_spec().model_copy(update={"seed": 99}), LocalStorage(tmp_path / "d"))
+    report = generate(wanted, LocalStorage(tmp_path / "d"), workers=2)
+    assert 0 < report.written_samples < 4500
+    generate(wanted, LocalStorage(tmp_path / "reference"), workers=0)
+    assert files(tmp_path / "d") == files(tmp_path / "reference")
+    assert verify(LocalStorage(tmp_path / "d"), load_manifest(tmp_path / "d")).ok
+
+
+def test_half_generated_is_cleaned_too(tmp_path: Path) -> None:
+    process = started(interrupted_spec(), tmp_path / "d")
+    process.kill()
+    process.communicate(timeout=60)
+    time.sleep(0.2)
+    (tmp_path / "d" / "data" / "notes.txt").write_text("mine")
+    report = clean(tmp_path / "d")
+    assert report.foreign == ["data/notes.txt"]
+    assert [p.name for p in (tmp_path / "d").rglob("*") if p.is_file()] == ["notes.txt"]
+
+
+def test_a_killed_worker_is_one_clear_error_and_resumable(tmp_path: Path) -> None:
+    process = started(interrupted_spec(), tmp_path / "d")
+    os.kill(children(process.pid)[0], signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert b"WorkerError" in err
+    assert b"Killed" in err
+    generate(interrupted_spec(), LocalStorage(tmp_path / "d"), workers=2)
+    assert verify(LocalStorage(tmp_path / "d"), load_manifest(tmp_path / "d")).ok
+
+
+def test_a_damaged_journal_entry_is_done_again(tmp_path: Path) -> None:
+    process = started(interrupted_spec(), tmp_path / "d")
+    process.kill()
+    process.communicate(timeout=60)
+    time.sleep(0.2)
+    entry = min((tmp_path / "d" / ".iobench-journal").glob("*.json"))
+    entry.write_bytes(entry.read_bytes()[:-50])
+    assert generate(interrupted_spec(), LocalStorage(tmp_path / "d"), workers=2).written_samples >= 1000
+    assert verify(LocalStorage(tmp_path / "d"), load_manifest(tmp_path / "d")).ok
+
+
+def damage(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("form", ["tar", "tfrecord"])
+def test_verify_names_shard_and_sample(tmp_path: Path, form: str, codec: str) -> None:
+    root = tmp_path / "d"
+    manifest = generate(spec(format=form, codec=codec), LocalStorage(root), workers=0).manifest
+    assert manifest.shard_count >= 6
+    middle = [int(manifest.shards["first"][s]) + 3 for s in range(6)]
+    at = [int(manifest.samples["offset"][i]) for i in middle]
+    keys = [manifest.key(s) for s in range(6)]
+    damage(root / keys[0], at[0] + int(manifest.samples["stored"][middle[0]]) // 2)  # in a sample
+    damage(root / keys[1], at[1] - 3)  # in the framing before one
+    os.truncate(root / keys[2], at[2] + 100)
+    (root / keys[3]).unlink()
+    with (root / keys[4]).open("ab") as file:
+        file.write(b"more")
+    for workers, direct in ((0, False), (2, False), (0, True)):
+        report = verify(LocalStorage(root, direct=direct), load_manifest(root), workers=workers)
+        assert not report.ok
+        found = {(d.shard, d.sample) for d in report.damages}
+        assert (keys[0], middle[0]) in found
+        assert (keys[1], middle[1]) in found
+        assert (keys[2], middle[2]) in found
+        assert (keys[2], None) in found
+        assert (keys[3], None) in found
+        assert (keys[4], None) in found
+        assert {shard for shard, _ in found} == set(keys[:5])
+        assert len([d for d in report.damages if d.shard == keys[0]]) == 1
+        assert report.shards == manifest.shard_count
+
+
+def test_verify_sees_the_very_last_byte(tmp_path: Path) -> None:
+    manifest = generate(spec(), LocalStorage(tmp_path / "d"), workers=0).manifest
+    damage(tmp_path / "d" / manifest.key(0), -1)
+    (found,) = verify(LocalStorage(tmp_path / "d"), manifest, workers=0).damages
+    assert (found.shard, found.sample) == (manifest.key(0), None)
+
+
+def test_verify_stops_at_a_bound(tmp_path: Path) -> None:
+    manifest = generate(spec(format="files", shard_size=None, samples=300), LocalStorage(tmp_path / "d"), workers=0).manifest
+    for key in manifest.keys():  # noqa: SIM118
+        damage(tmp_path / "d" / key, 50)
+    report = verify(LocalStorage(tmp_path / "d"), manifest, workers=0)
+    assert len(report.damages) == 100
+    assert report.stopped
+
+
+class TestClean:
+    def test_removes_exactly_its_own(self, tmp_path: Path) -> None:
+        root = tmp_path / "d"
+        generate(spec(), LocalStorage(root), workers=0)
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        (outside / "t-000000.tar").write_text("not yours")
+        (root / "data" / "t-999999.tar").write_text("looks like one of ours, is not in the plan")
+        (root / "mine").mkdir()
+        (root / "data" / "link").symlink_to(outside)
+        (root / "data" / "t-000001.tar").unlink()
+        (root / "data" / "t-000001.tar").symlink_to(outside / "t-000000.tar")
+        dry = clean(root, dry_run=True)
+        assert (root / "manifest.json").is_file()
+        report = clean(root)
+        assert (dry.files, dry.bytes) == (report.files, report.bytes)
+        assert report.foreign == dry.foreign == ["data/link", "data/t-000001.tar", "data/t-999999.tar", "mine"]
+        assert sorted(str(p.relative_to(root)) for p in root.rglob("*")) == ["data", *report.foreign]
+        assert (outside / "t-000000.tar").read_text() == "not yours"
+
+    def test_leaves_nothing_of_its_own(self, tmp_path: Path) -> None:
+        generate(spec(), LocalStorage(tmp_path / "new"), workers=0)
+        assert clean(tmp_path / "new").root_removed
+        assert not (tmp_path / "new").exists()
+        (tmp_path / "given").mkdir()
+        generate(spec(), LocalStorage(tmp_path / "given"), workers=0)
+        assert not clean(tmp_path / "given").root_removed
+        assert list((tmp_path / "given").iterdir()) == []
+
+    def test_refuses_what_is_not_a_dataset(self, tmp_path: Path) -> None:
+        (tmp_path / "x").write_text("y")
+        with pytest.raises(TargetRefusedError, match="not made by iobench"):
+            clean(tmp_path)
+        with pytest.raises(DatasetError, match="no such directory"):
+            clean(tmp_path / "missing")
+        (tmp_path / ".iobench-dataset").write_text("{}")
+        with pytest.raises(IobenchError, match="damaged"):
+            clean(tmp_path)
+        assert (tmp_path / "x").read_text() == "y"
+
+
+def test_a_manifest_of_a_million_samples_loads_lazily(tmp_path: Path) -> None:
+    """Tables are mapped: the process grows by far less than objects for a million samples would take."""
+    from iobench.generate import manifest as assembling
+    from iobench.generate import plan_shards
+    from iobench.generate.target import Claim
+    from iobench.generate.writer import UnitResult
+
+    wanted = spec(samples=1_000_000, shard_size="64MiB")
+    plan = plan_shards(wanted)
+    results = {}
+    for unit in range(plan.unit_count):
+        shards = int(plan.units[unit + 1] - plan.units[unit])
+        samples = int(plan.first[plan.units[unit + 1]] - plan.first[plan.units[unit]])
+        rows = [np.zeros(samples, np.int64)] * 2 + [np.zeros(samples, np.uint64), np.zeros(shards, np.int64), np.zeros(shards, np.uint64)]
+        results[unit] = UnitResult(unit, *rows)
+    claim = Claim(id="0" * 32, created="", generator="test", finished={}, leftovers=frozenset())
+    root = tmp_path / "d"
+    root.mkdir()
+    assembling.publish(wanted, plan, results, LocalStorage(root), claim)
+    script = (
+        "import sys, numpy, pyarrow, xxhash, resource; from iobench.spec.manifest import load_manifest; "
+        "import time; before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
+        f"m = load_manifest({str(root)!r}); assert m.sample_count == 1_000_000; assert not m.samples['size'].flags.owndata; "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    grown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(grown.stdout) < 100_000  # KiB

@@ -1,0 +1,84 @@
+"""Disks that are full or read-only: found before, clean when it happens in the middle, and resumable."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.errors import StorageError
+from iobench.generate import generate, target
+from iobench.spec.dataset import DatasetSpec
+from iobench.spec.manifest import load_manifest
+from iobench.storage.local import LocalStorage
+from iobench.verify import verify
+
+EIGHT_MIB = 8 << 20
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """8 MiB, 500 inodes. Needs the right to mount."""
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={EIGHT_MIB},nr_inodes=500", "tmpfs", str(mount)], capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip("mounting a small tmpfs needs root: the full-disk tests did NOT run")
+    yield mount
+    subprocess.run(["umount", "-l", str(mount)], check=True)
+
+
+def spec(**changes: Any) -> DatasetSpec:
+    given = {"name": "t", "samples": 400, "sample_size": {"mean": 30_000}, "format": "tar", "shard_size": "500kB", **changes}
+    return DatasetSpec.model_validate(given)
+
+
+def test_too_little_space_is_found_before_anything_is_written(small_disk: Path) -> None:
+    with pytest.raises(StorageError, match=r"has .* free, the dataset needs") as caught:
+        generate(spec(), LocalStorage(small_disk / "d"), workers=0)
+    assert "\n" not in str(caught.value)
+    assert list(small_disk.iterdir()) == []
+
+
+def test_too_few_inodes_are_found_before(small_disk: Path) -> None:
+    many = spec(samples=1000, format="files", shard_size=None, sample_size={"mean": 100})
+    with pytest.raises(StorageError, match="inodes"):
+        generate(many, LocalStorage(small_disk / "d"), workers=0)
+    assert list(small_disk.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", ["files", "tar"])
+def test_full_in_the_middle_then_resumed(small_disk: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    wanted = spec(format=form, samples=160, shard_size=None if form == "files" else "500kB")
+    monkeypatch.setattr(target, "_require_space", lambda *args, **kwargs: None)  # someone else fills the disk meanwhile
+    monkeypatch.setattr("iobench.generate.plan._UNIT_BYTES", 1 << 20)
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(5 << 20))
+    with pytest.raises(StorageError, match="No space left") as caught:
+        generate(wanted, LocalStorage(small_disk / "d"), workers=2)
+    assert "\n" not in str(caught.value)
+    assert not list(small_disk.rglob("*.part"))
+    ballast.unlink()
+    report = generate(wanted, LocalStorage(small_disk / "d"), workers=2)
+    assert 0 < report.written_samples < 160
+    assert verify(LocalStorage(small_disk / "d"), load_manifest(small_disk / "d"), workers=0).ok
+
+
+def test_read_only(small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(StorageError, match="read-only"):
+        generate(spec(samples=10), LocalStorage(small_disk / "d"), workers=0)
+
+
+def test_no_permission(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write anywhere: the permission test did NOT run")
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError, match="permissions"):
+        generate(spec(samples=10), LocalStorage(tmp_path / "d"), workers=0)
