@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import ClassVar
 
 import numpy as np
 
-from . import jpeg, npz, payload
+from . import crc, jpeg, npz, payload
 from .base import Buffer
+
+_CRC_BLOCKS = 64
+"""From this many blocks on, deriving a CRC is cheaper than computing it."""
 
 
 class Raw:
@@ -64,7 +68,17 @@ class Npz:
         _at_least(cls.name, cls.min_bytes, out)
         data = out[npz.DATA_OFFSET : npz.DATA_OFFSET + npz.data_bytes(len(out))]
         payload.fill(data, seed=seed, index=index, compress_ratio=compress_ratio)
-        npz.write_around(out)
+
+        def crc_of(before: int) -> int:
+            whole = len(data) // payload.BLOCK - 1
+            if whole < _CRC_BLOCKS:
+                return zlib.crc32(data, before)
+            end = (whole + 1) * payload.BLOCK
+            before = zlib.crc32(data[: payload.BLOCK], before)  # the first block carries the stamp
+            before = crc.extend_over_blocks(before, seed=seed, index=index, first=1, count=whole, compress_ratio=compress_ratio)
+            return zlib.crc32(data[end:], before)
+
+        npz.write_around(out, crc_of)
 
     @classmethod
     def identify(cls, content: Buffer) -> tuple[int, int] | None:

@@ -12,7 +12,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -45,14 +45,17 @@ def data_bytes(total: int) -> int:
     return small if small + _NPY_BYTES < _MAX32 else total - DATA_OFFSET - _TRAILER64
 
 
-def write_around(out: Buffer) -> None:
-    """Given the array's bytes in place (from DATA_OFFSET), write everything else of the file around them."""
+def write_around(out: Buffer, crc_of: Callable[[int], int]) -> None:
+    """Given the array's bytes in place (from DATA_OFFSET), write everything else of the file around them.
+
+    ``crc_of`` extends the CRC-32 of the npy header over the array's bytes.
+    """
     size = data_bytes(len(out))
     header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (%d,), }" % size
     out[_LOCAL_BYTES:DATA_OFFSET] = b"\x93NUMPY\x01\x00" + struct.pack("<H", _NPY_BYTES - 10) + header.ljust(_NPY_BYTES - 11) + b"\n"
     member = size + _NPY_BYTES
     zip64 = member >= _MAX32
-    crc = zlib.crc32(out[_LOCAL_BYTES : _LOCAL_BYTES + member])
+    crc = crc_of(zlib.crc32(out[_LOCAL_BYTES:DATA_OFFSET]))
     extra = _ZIP64_EXTRA.pack(1, 16, member, member) if zip64 else b""
     room = _LOCAL_BYTES - _LOCAL.size - len(_NAME)
     padding = struct.pack("<HH", _PADDING_ID, room - len(extra) - 4) + bytes(room - len(extra) - 4)

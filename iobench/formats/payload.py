@@ -47,25 +47,25 @@ def fill(out: Buffer, *, seed: int, index: int, compress_ratio: float = 1.0) -> 
     ``compress_ratio`` r > 1 zeroes the first 1 - 1/r of each 4 KiB block, so that every codec reaches about r.
     """
     total = len(out)
-    pool = _pool(seed)
-    zero_words = _zero_words(compress_ratio)
+    words = pool(seed)
+    zeros = zero_words(compress_ratio)
     address = np.frombuffer(out, dtype=np.uint8).ctypes.data if total else 0
     whole = total // BLOCK
     # numpy is several times slower on words that are not aligned: make those blocks in scratch, and copy.
     if whole and address % 8 == 0:
-        _blocks(np.frombuffer(out[: whole * BLOCK], dtype=np.uint64).reshape(whole, _WORDS), pool, seed, index, 0, zero_words)
+        _blocks(np.frombuffer(out[: whole * BLOCK], dtype=np.uint64).reshape(whole, _WORDS), words, seed, index, 0, zeros)
     elif whole:
         for first in range(0, whole, _CHUNK_BLOCKS):
             count = min(_CHUNK_BLOCKS, whole - first)
             scratch = _scratch()[:count]
-            _blocks(scratch, pool, seed, index, first, zero_words)
+            _blocks(scratch, words, seed, index, first, zeros)
             out[first * BLOCK : (first + count) * BLOCK] = scratch.data.cast("B")
     rest = total - whole * BLOCK
     if rest:
         scratch = _scratch()[:1]
-        _blocks(scratch, pool, seed, index, whole, 0)
+        _blocks(scratch, words, seed, index, whole, 0)
         tail = scratch.view(np.uint8).reshape(-1)[:rest]
-        tail[: min(rest - 1, rest * zero_words // _WORDS)] = 0
+        tail[: min(rest - 1, rest * zeros // _WORDS)] = 0
         out[whole * BLOCK :] = tail.data
     if total >= STAMP_BYTES:
         _STAMP.pack_into(out, 0, _MAGIC, seed, index)
@@ -79,34 +79,39 @@ def identify(payload: Buffer) -> tuple[int, int] | None:
     return (seed, index) if magic == _MAGIC else None
 
 
-def _blocks(out: _U64, pool: _U64, seed: int, index: int, first: int, zero_words: int) -> None:
+def keys(seed: int, index: int, first: int, count: int) -> _U64:
+    """The keys of ``count`` blocks of a sample, from number ``first``."""
+    base = np.uint64(index << _BLOCK_BITS)
+    return mix64((base | np.arange(first, first + count, dtype=np.uint64)) ^ _salt(seed))
+
+
+def _blocks(out: _U64, words: _U64, seed: int, index: int, first: int, zeros: int) -> None:
     """Fill ``out`` (blocks x 512 words) with the sample's blocks from number ``first``."""
     done = 0
-    base = np.uint64(index << _BLOCK_BITS)
-    salt = _salt(seed)
     while done < len(out):
         start = (first + done) % _POOL_BLOCKS
         count = min(len(out) - done, _POOL_BLOCKS - start)
-        keys = mix64((base | np.arange(first + done, first + done + count, dtype=np.uint64)) ^ salt)
         part = out[done : done + count]
-        np.bitwise_xor(pool[start : start + count, zero_words:], keys[:, None], out=part[:, zero_words:])
-        if zero_words:
-            part[:, :zero_words] = 0
+        key = keys(seed, index, first + done, count)[:, None]
+        np.bitwise_xor(words[start : start + count, zeros:], key, out=part[:, zeros:])
+        if zeros:
+            part[:, :zeros] = 0
         done += count
 
 
-def _zero_words(compress_ratio: float) -> int:
+def zero_words(compress_ratio: float) -> int:
     """Words to zero in each block; 16 random bytes stay, so that blocks remain unique at any ratio."""
     return min(round(_WORDS * (1 - 1 / compress_ratio)), _WORDS - 2)
 
 
 @lru_cache(maxsize=4)
-def _pool(seed: int) -> _U64:
+def pool(seed: int) -> _U64:
+    """1024 blocks x 512 words, read-only."""
     # The raw words of a bit generator are stable over numpy versions; those of its distributions are not.
     words = np.random.SFC64(np.random.SeedSequence([seed, 0x696F62656E6368])).random_raw(_POOL_BLOCKS * _WORDS)
-    pool: _U64 = np.asarray(words, dtype=np.uint64).reshape(_POOL_BLOCKS, _WORDS)
-    pool.flags.writeable = False
-    return pool
+    blocks: _U64 = np.asarray(words, dtype=np.uint64).reshape(_POOL_BLOCKS, _WORDS)
+    blocks.flags.writeable = False
+    return blocks
 
 
 @lru_cache(maxsize=64)

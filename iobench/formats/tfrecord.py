@@ -40,7 +40,7 @@ class TFRecord:
 
     @classmethod
     def margins(cls, index: int, suffix: str, stored: int) -> tuple[int, int]:
-        return _HEAD + len(_opening(index, stored)), _CRC.size
+        return _HEAD + _opening_length(index, stored), _CRC.size
 
     @classmethod
     def finish(cls, size: int) -> bytes:
@@ -78,12 +78,26 @@ def _opening(index: int, size: int) -> bytes:
     return b"\x0a" + varint(len(features) + size) + features
 
 
+def _opening_length(index: int, size: int) -> int:
+    """``len(_opening(index, size))``, without building it: readers ask for every sample."""
+    length = size
+    for tag in (1, 1, len(_KEY) + 1, 1):  # value, bytes_list, feature behind its key, map entry
+        length += tag + _varint_length(length)
+    # The entry of "index": map entry{key, feature{int64_list{packed}}}, every length below 128.
+    length += 2 + len(field(1, b"index")) + 2 + 2 + 2 + _varint_length(index)
+    return length + 1 + _varint_length(length) - size
+
+
+def _varint_length(value: int) -> int:
+    return max(1, (value.bit_length() + 6) // 7)
+
+
 def _record_end(shard: Buffer, position: int) -> int:
     """Where the record at ``position`` ends. Its length is always checked: everything after depends on it."""
     if position + _HEAD > len(shard):
         raise ValueError(f"TFRecord is truncated at offset {position}: {len(shard) - position} bytes of a record's header")
     (length,) = _LENGTH.unpack_from(shard, position)
-    if _CRC.unpack_from(shard, position + _LENGTH.size)[0] != _mask(_crc(shard[position : position + _LENGTH.size])):
+    if _CRC.unpack_from(shard, position + _LENGTH.size)[0] != _mask(google_crc32c.value(bytes(shard[position : position + _LENGTH.size]))):
         raise ValueError(f"record at offset {position}: the CRC of its length is wrong")
     end: int = position + _HEAD + length + _CRC.size
     if end > len(shard):

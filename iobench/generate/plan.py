@@ -130,8 +130,7 @@ def _uniform(seed: int, index: npt.NDArray[np.uint64], stream: int) -> npt.NDArr
     """Uniform in [0, 1), 53 bits, one for each index."""
     salt = mix64(np.array([seed ^ _SIZES_SALT], dtype=np.uint64))
     words = mix64(mix64(index << np.uint64(1) | np.uint64(stream)) ^ salt)
-    uniform = np.asarray((words >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
-    return uniform
+    return np.asarray((words >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
 
 
 def _boundaries(group: Int64) -> Int64:

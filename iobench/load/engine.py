@@ -30,10 +30,14 @@ class Extent(NamedTuple):
 
 
 class ReadEngine:
-    """Reads extents with up to ``concurrency`` requests of at most ``block_size`` bytes in flight. One engine per process."""
+    """Reads extents with up to ``concurrency`` requests of at most ``block_size`` bytes in flight. One engine per process.
 
-    def __init__(self, storage: Storage, *, concurrency: int, block_size: int) -> None:
+    ``once``: each object is read by one extent only (one sample per file), so a handle on it is not worth keeping.
+    """
+
+    def __init__(self, storage: Storage, *, concurrency: int, block_size: int, once: bool = False) -> None:
         self.storage = storage
+        self.once = once
         self.concurrency = concurrency
         # Blocks after the first must start aligned, too.
         self.block_size = max(block_size // storage.alignment, 1) * storage.alignment
@@ -79,14 +83,14 @@ class ReadEngine:
 
     def _drain(self, tasks: deque[Extent], memory: Buffer, stop: threading.Event | None) -> int:
         total = 0
-        read_into = self.storage.read_into
+        read_into, block_size, once = self.storage.read_into, self.block_size, self.once
         try:
             while stop is None or not stop.is_set():
                 try:
                     key, offset, length, landing, needed = tasks.popleft()
                 except IndexError:
                     break
-                count = read_into(key, offset, memory[landing : landing + length])
+                count = read_into(key, offset, memory[landing : landing + length], once=once and length < block_size)
                 if count < needed:
                     raise StorageError(
                         f"{key} ends at byte {offset + count}, {offset + needed} were expected", remedy="check it: iobench verify"

@@ -84,9 +84,12 @@ class BatchReader:
         name, _ = split_codec(dataset.codec)
         self._codec = None if name == "none" or bytes_only else CODECS.load(name)
         self._suffix = self._content.suffix + CODECS.load(name).suffix
-        self._engine = ReadEngine(storage, concurrency=spec.concurrency, block_size=spec.block_size)
+        self._engine = ReadEngine(
+            storage, concurrency=spec.concurrency, block_size=spec.block_size, once=self._format.one_sample_per_shard
+        )
         self._scratch: dict[str, npt.NDArray[np.uint8]] = {}
         self._columns = {name: manifest.samples[name] for name in ("shard", "offset", "stored", "size", "xxh3")}
+        self._key = manifest.key
         self._framed = spec.check == "format" and self._format.has_checksums
         # In place: what is delivered is a slice of what is stored.
         self.in_place = self._codec is None and spec.crop is None and (not spec.decode or self._content.in_place)
@@ -121,7 +124,7 @@ class BatchReader:
 
         Raises StorageError, CorruptSampleError (names shard and sample), UsageError where ``output`` is too small.
         """
-        started = time.monotonic_ns()
+        started = 0
         lengths = np.empty(len(indices), dtype=np.int64)
         offsets = np.empty(len(indices), dtype=np.int64)
         read_bytes = read_ns = prep_ns = used = 0
@@ -135,8 +138,11 @@ class BatchReader:
                     raise too_small(base + needed, len(output))
             else:
                 memory, base = self._memory("landing", needed), 0
+            fetching = time.monotonic_ns()
+            started = started or fetching  # fresh scratch memory is not storage
             read_bytes += self._fetch(runs, memory, base)
-            read_ns += time.monotonic_ns() - clock
+            read_ns += time.monotonic_ns() - fetching
+            prep_ns += fetching - clock
             clock = time.monotonic_ns()
             if self.in_place:
                 self._place(part, runs, memory, base, offsets[start:stop], lengths[start:stop])
@@ -194,7 +200,7 @@ class BatchReader:
         for run in runs:
             first = run.offset // step * step
             length = -(-run.end // step) * step - first
-            extents.append(Extent(self.manifest.key(run.shard), first, length, landing, run.end - first))
+            extents.append(Extent(self._key(run.shard), first, length, landing, run.end - first))
             landing += length
         return self._engine.read(extents, memory)
 

@@ -70,11 +70,12 @@ def raw_read(
     run_dir: Path,
     sequential: bool,
     seed: int = 0,
+    engines: Sequence[str] = ("psync", "io_uring", "libaio"),
 ) -> FioResult:
     """What the storage gives for these (path, bytes) files, read as the workload reads them; never creates or changes a file.
 
     ``concurrency``: reads in flight, all jobs together. Files of 8 blocks and more are read in blocks by the best of several engines
-    (front to back, or at random blocks where not ``sequential``); smaller ones in random order, each opened, read whole, closed.
+    (``engines``; front to back, or at random blocks where not ``sequential``); smaller ones in random order, each opened, read whole, closed.
     Without ``direct`` each byte is read once (a second pass would measure the cache), by psync alone; the caller evicts before.
     ``seconds`` are shared by the engines. Job files and fio's JSON stay in ``run_dir/fio``. Raises StorageError.
     """
@@ -84,7 +85,7 @@ def raw_read(
         raise StorageError(f"fio has nothing to read: no file of at least {MIN_BYTES} bytes")
     done: list[FioResult] = []
     alternatives: dict[str, float | str] = {}
-    engines = ("psync", "io_uring", "libaio") if direct and large else ("psync",)
+    engines = engines if direct and large else ("psync",)
     for engine in engines:
         jobs = concurrency if engine == "psync" else max(1, min(concurrency, int(effective_cores())))
         share = max(0.5, seconds / len(engines))

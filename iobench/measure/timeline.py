@@ -1,7 +1,7 @@
 """Per-step events of one rank: recorded in under two microseconds, bounded in number, exact in sum. On disk they are one Parquet file.
 
 When the rows run out, neighbours are merged in pairs and from then on each row takes twice as many steps: the resolution halves,
-every sum stays what it was.
+every sum stays what it was. An epoch's first step keeps a row of its own: utilization leaves it out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Columns = dict[str, Array]
 _CONSTANT = ("phase", "repetition", "rank")  # of one recorder, added when the events are written
 _RECORDED = tuple(name for name in EVENT_COLUMNS if name not in _CONSTANT)
 _TYPES = {name: np.dtype(text.split(",")[0]) for name, text in EVENT_COLUMNS.items() if name != "phase"}
-_EPOCH, _STEPS = _RECORDED.index("epoch"), _RECORDED.index("steps")
+_EPOCH, _STEP, _STEPS = (_RECORDED.index(name) for name in ("epoch", "step", "steps"))
 _FIRST = [_RECORDED.index(name) for name in ("epoch", "step", "start_ns")]  # a merged row keeps its first row's; the rest is summed
 
 
@@ -79,7 +79,7 @@ class Recorder:
     def _joined(self, row: tuple[int, ...]) -> bool:
         """Add a step to the last row, where that is of the same epoch and not full yet."""
         last = self._rows[self._used - 1]
-        if last[_EPOCH] != row[0] or last[_STEPS] >= self._stride:
+        if last[_EPOCH] != row[0] or last[_STEPS] >= self._stride or last[_STEP] == 0:
             return False
         first = last[_FIRST]
         last += row
@@ -91,7 +91,7 @@ class Recorder:
         epochs = rows[:, _EPOCH]
         starts = np.flatnonzero(np.r_[True, epochs[1:] != epochs[:-1]])
         within = np.arange(len(rows)) - np.repeat(starts, np.diff(np.r_[starts, len(rows)]))
-        heads = np.flatnonzero(within % 2 == 0)
+        heads = np.flatnonzero((within == 0) | (within % 2 == 1))
         merged = np.add.reduceat(rows, heads, axis=0)
         merged[:, _FIRST] = rows[heads][:, _FIRST]
         if len(merged) > 0.75 * len(self._rows):  # nearly each row is an epoch of its own: merging again and again would free little

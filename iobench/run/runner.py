@@ -188,7 +188,7 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
             "access": "sequential" if plan.sequential else "random",
             "workers": loading.workers,
             "transport": loading.transport,
-            "prefetched_samples": max(1, loading.workers) * loading.prefetch_factor * plan.workload.batch_size,
+            "prefetched_samples": loading.workers * loading.prefetch_factor * plan.workload.batch_size,  # of one rank
         },
     )
 

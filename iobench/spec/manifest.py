@@ -74,6 +74,7 @@ class Manifest:
         self.spec = header.spec
         self.samples = samples
         self.shards = shards
+        self.key = key_maker(header.spec)
         self.root: Path | None = None  # where it was loaded from, so that a process that did not fork opens it again
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -94,22 +95,24 @@ class Manifest:
         """Bytes of storage behind one sample, framing included."""
         return self.header.stored_bytes / self.header.samples
 
-    def key(self, shard: int) -> str:
-        return shard_key(self.spec, shard)
-
     def keys(self) -> list[str]:
         return [self.key(shard) for shard in range(self.shard_count)]
 
 
 def shard_key(spec: DatasetSpec, shard: int) -> str:
-    """Where shard number ``shard`` lies below the dataset's root. One file per sample fans out over folders of 1000."""
+    """Where shard number ``shard`` lies below the dataset's root."""
+    return key_maker(spec)(shard)
+
+
+def key_maker(spec: DatasetSpec) -> Callable[[int], str]:
+    """``shard_key`` for many shards of one dataset. One file per sample fans out over folders of 1000."""
     from ..registry import CODECS, CONTENTS, FORMATS
 
     form = FORMATS.load(spec.format)
     if form.one_sample_per_shard:
         suffix = CONTENTS.load(spec.content).suffix + CODECS.load(spec.codec.partition(":")[0]).suffix
-        return f"{DATA}/{shard // 1000:06d}/{shard:09d}{suffix}"
-    return f"{DATA}/{spec.name}-{shard:06d}{form.suffix}"
+        return lambda shard: f"{DATA}/{shard // 1000:06d}/{shard:09d}{suffix}"
+    return lambda shard: f"{DATA}/{spec.name}-{shard:06d}{form.suffix}"
 
 
 def write_table(columns: dict[str, Any], arrays: dict[str, Array]) -> bytes:

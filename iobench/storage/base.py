@@ -46,8 +46,11 @@ class Storage(Protocol):
 
     def size(self, key: str) -> int: ...
 
-    def read_into(self, key: str, offset: int, buffer: Buffer) -> int:
-        """Fill ``buffer`` from ``offset``; the bytes read are fewer only where the object ends. Thread-safe."""
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        """Fill ``buffer`` from ``offset``; the bytes read are fewer only where the object ends. Thread-safe.
+
+        ``once`` is a hint: this object will not be asked for again soon.
+        """
 
     def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> AbstractContextManager[Sink]:
         """A new object; an existing key is refused, never overwritten. ``durable=False`` leaves durability to ``flush``."""

@@ -54,22 +54,31 @@ class LocalStorage:
 
     # Reading
 
-    def read_into(self, key: str, offset: int, buffer: Buffer) -> int:
-        done = 0
-        want = len(buffer)
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        if once:
+            fd = self._open(key)
+            try:
+                return self._fill(fd, key, offset, buffer)
+            finally:
+                os.close(fd)
         handle = self._acquire(key)
         try:
-            while done < want:
-                count = os.preadv(handle[0], [buffer[done:]], offset + done)
+            return self._fill(handle[0], key, offset, buffer)
+        finally:
+            self._release(handle)
+
+    def _fill(self, fd: int, key: str, offset: int, buffer: Buffer) -> int:
+        want = len(buffer)
+        try:
+            done = os.preadv(fd, (buffer,), offset)
+            # Direct IO ends unaligned only at the end of the file.
+            while 0 < done < want and not (self.direct and done % ALIGNMENT):
+                count = os.preadv(fd, (buffer[done:],), offset + done)
                 if count == 0:
                     break
                 done += count
-                if self.direct and done % ALIGNMENT:
-                    break  # direct IO ends unaligned only at the end of the file
         except OSError as error:
             raise self._failed("read", key, error) from error
-        finally:
-            self._release(handle)
         return done
 
     def _acquire(self, key: str) -> list[int]:
@@ -99,6 +108,8 @@ class LocalStorage:
             handle[1] -= 1
 
     def _open(self, key: str) -> int:
+        if self._pid != os.getpid():
+            self._reset()
         try:
             if self._root_fd < 0:
                 self._root_fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

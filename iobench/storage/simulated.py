@@ -53,7 +53,7 @@ class MemoryStorage(_ReadOnly):
     def size(self, key: str) -> int:
         return len(self._object(key))
 
-    def read_into(self, key: str, offset: int, buffer: Buffer) -> int:
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
         source = self._object(key)[offset : offset + len(buffer)]
         # numpy lets go of the GIL while it copies; a memoryview assignment does not.
         np.copyto(np.frombuffer(buffer, dtype=np.uint8)[: len(source)], np.frombuffer(source, dtype=np.uint8))
@@ -85,8 +85,8 @@ class _Wrapper:
     def size(self, key: str) -> int:
         return self.inner.size(key)
 
-    def read_into(self, key: str, offset: int, buffer: Buffer) -> int:
-        return self.inner.read_into(key, offset, buffer)
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        return self.inner.read_into(key, offset, buffer, once=once)
 
     def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> AbstractContextManager[Sink]:
         return self.inner.create(key, size_hint=size_hint, durable=durable)
@@ -139,9 +139,9 @@ class ThrottledStorage(_Wrapper):
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "bandwidth_bytes_per_s": self.bandwidth, "latency_s": self.latency_s, "iops": self.iops}
 
-    def read_into(self, key: str, offset: int, buffer: Buffer) -> int:
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
         arrived = time.monotonic()
-        count = self.inner.read_into(key, offset, buffer)
+        count = self.inner.read_into(key, offset, buffer, once=once)
         service = max(count / self.bandwidth if self.bandwidth else 0.0, 1 / self.iops if self.iops else 0.0)
         with self._free_at.get_lock():
             done = max(arrived, self._free_at.value) + service
@@ -171,12 +171,12 @@ class FaultyStorage(_Wrapper):
             raise UsageError(f"faulty storage does not understand {dict(options)}", remedy="known: fail_every=N, fail_at=N, short_every=N")
         return cls(inner, **{key: int(value) for key, value in options.items()})
 
-    def read_into(self, key: str, offset: int, buffer: Buffer) -> int:
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
         with self._reads.get_lock():
             self._reads.value += 1
             number = self._reads.value
         if (self.fail_every and number % self.fail_every == 0) or number == self.fail_at:
             raise StorageError(f"cannot read {key}: simulated input/output error (read {number})")
         if self.short_every and number % self.short_every == 0:
-            return self.inner.read_into(key, offset, buffer) // 2
-        return self.inner.read_into(key, offset, buffer)
+            return self.inner.read_into(key, offset, buffer, once=once) // 2
+        return self.inner.read_into(key, offset, buffer, once=once)

@@ -80,9 +80,10 @@ def test_malformed_is_a_value_error(name: str) -> None:
 class TestNpz:
     content = CONTENTS.load("npz")
 
-    @pytest.mark.parametrize("size", [content.min_bytes, 1000, 4096, 99_999, 3_000_000])
-    def test_numpy_reads_it(self, size: int) -> None:
-        data = built(self.content, size, seed=3, index=4)
+    @pytest.mark.parametrize("ratio", [1.0, 1.3, 500.0])
+    @pytest.mark.parametrize("size", [content.min_bytes, 1000, 4096, 99_999, 262_144, 266_604, 270_700, 532_481, 5_000_000, 9_000_001])
+    def test_numpy_reads_it(self, size: int, ratio: float) -> None:
+        data = built(self.content, size, seed=3, index=4, ratio=ratio)
         with np.load(io.BytesIO(data)) as arrays:  # checks the CRC on the way
             assert arrays.files == ["x"]
             assert arrays["x"].dtype == np.uint8

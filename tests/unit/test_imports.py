@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"errors", "units", "spec", "analyse"},
     "run": BASE | {"spec", "analyse"} | PLUG_INS | ENGINES,
     "cli": BASE | {"spec", "analyse", "report", "run"} | PLUG_INS | ENGINES,
+    "__main__": {"cli"},
 }
 """Part of the package -> the other parts that it may import. Every part may import itself and the version in ``iobench``."""
 

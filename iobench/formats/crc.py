@@ -1,0 +1,81 @@
+"""The CRC-32 of a payload without reading it: zip wants one, and computing it would cost more than making the bytes.
+
+A CRC is linear over XOR. A payload's block is a pool block XORed with a repeated key, so its CRC is the XOR of the pool block's (known) and
+the key's (eight table look-ups); the blocks' CRCs are then folded together pairwise, with the CRC's own "append zeros" operator. ``raw``
+below is the CRC register with neither the initial nor the final complement, which is the part that is linear.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from . import payload
+
+_ONES = 0xFFFFFFFF
+_U32 = npt.NDArray[np.uint32]
+
+
+def extend_over_blocks(crc: int, *, seed: int, index: int, first: int, count: int, compress_ratio: float) -> int:
+    """``zlib.crc32`` of bytes whose CRC is ``crc``, then ``count`` whole blocks of sample ``index`` from number ``first`` (1 or more)."""
+    zero_words = payload.zero_words(compress_ratio)
+    pool_raw, key_tables = _tables(seed, zero_words)
+    blocks = np.arange(first, first + count, dtype=np.int64)
+    keys = payload.keys(seed, index, first, count)
+    raw = pool_raw[blocks % len(pool_raw)]
+    for byte in range(8):
+        raw = raw ^ key_tables[byte, (keys >> np.uint64(8 * byte)).astype(np.uint8)]
+    # What came before acts as one more block in front; zeros in front of that change nothing.
+    size = 1 << count.bit_length()
+    folded = np.zeros(size, dtype=np.uint32)
+    folded[size - count :] = raw
+    folded[size - count - 1] = crc ^ _ONES
+    shift = _shift_tables()
+    while len(folded) > 1:
+        folded = _apply(shift, folded[0::2]) ^ folded[1::2]
+        shift = _squared(shift)
+    return int(folded[0]) ^ _ONES
+
+
+def _raw(data: bytes | memoryview, register: int = 0) -> int:
+    return zlib.crc32(data, register ^ _ONES) ^ _ONES
+
+
+@lru_cache(maxsize=4)
+def _tables(seed: int, zero_words: int) -> tuple[_U32, _U32]:
+    """Raw CRC of each pool block, and of the repetition of each value (256) of each byte (8) of a key. Leading zeros add nothing."""
+    pool = payload.pool(seed)[:, zero_words:]
+    pool_raw = np.array([_raw(block.tobytes()) for block in pool], dtype=np.uint32)
+    bits = [_raw((1 << bit).to_bytes(8, "little") * pool.shape[1]) for bit in range(64)]
+    return pool_raw, np.stack([_span(bits[8 * byte : 8 * byte + 8]) for byte in range(8)])
+
+
+@lru_cache(maxsize=1)
+def _shift_tables() -> _U32:
+    """(4, 256): the register after one block of zeros, for each value of each of its bytes."""
+    zeros = bytes(payload.BLOCK)
+    bits = [_raw(zeros, 1 << bit) for bit in range(32)]
+    return np.stack([_span(bits[8 * byte : 8 * byte + 8]) for byte in range(4)])
+
+
+def _span(bits: list[int]) -> _U32:
+    """The XOR of any subset of eight words: entry v holds the words of v's set bits."""
+    table = np.zeros(1, dtype=np.uint32)
+    for word in bits:
+        table = np.concatenate((table, table ^ np.uint32(word)))
+    return table
+
+
+def _apply(tables: _U32, register: _U32) -> _U32:
+    """A linear operator, given as tables, on each register."""
+    low = register.astype("<u4").view(np.uint8).reshape(-1, 4)
+    result: _U32 = tables[0, low[:, 0]] ^ tables[1, low[:, 1]] ^ tables[2, low[:, 2]] ^ tables[3, low[:, 3]]
+    return result
+
+
+def _squared(tables: _U32) -> _U32:
+    """The operator applied twice."""
+    return _apply(tables, tables.reshape(-1)).reshape(tables.shape)

@@ -1,0 +1,325 @@
+"""Storage paths against fio and plain peers, interleaved A B A B in one run: ``python tests/bench/storage.py [--case NAME] [--repeat N]``.
+
+Each case reads or writes the same bytes on both sides, with the same block size, direct flag and concurrency. What counts are the ratios:
+the disk may be noisy, the two sides take turns on it. One JSON file with every repetition goes to ``results/bench/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from iobench.analyse.rebuild import ceiling_from_events
+from iobench.generate import generate
+from iobench.load import build_loader
+from iobench.load.reader import BatchReader
+from iobench.measure import fio, host
+from iobench.run.calibrate import joined
+from iobench.run.ranks import Phase, run_phase
+from iobench.spec.base import build
+from iobench.spec.dataset import DatasetSpec
+from iobench.spec.manifest import Manifest
+from iobench.spec.result import Repetition
+from iobench.spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.storage.local import LocalStorage
+
+MIB = 1 << 20
+
+
+class Figure(NamedTuple):
+    bytes_per_s: float
+    cpu_s_per_gb: float | None
+
+
+class Case(NamedTuple):
+    name: str
+    target: str
+    ours: Callable[[], Figure]
+    peer: Callable[[], Figure]
+    peer_name: str
+
+
+class Data:
+    """The datasets of all cases, generated once in a directory that is removed at the end."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._made: dict[str, Manifest] = {}
+
+    def dataset(self, name: str, **spec: Any) -> tuple[Manifest, Path]:
+        path = self.root / name
+        if name not in self._made:
+            self._made[name] = generate(build(DatasetSpec, {"name": name, **spec}, where=name), LocalStorage(path)).manifest
+        return self._made[name], path
+
+    def drop(self, name: str) -> None:
+        shutil.rmtree(self.root / name, ignore_errors=True)
+        self._made.pop(name, None)
+
+
+def through_loader(
+    manifest: Manifest, path: Path, *, direct: bool, transport: str, workers: int, concurrency: int, batch: int, seconds: float, access: str
+) -> Figure:
+    """A whole loader (rank, workers, transport) over the dataset for some seconds, with an accelerator that never waits."""
+    reading = ReaderSpec(decode=False, concurrency=concurrency, access=access)  # type: ignore[arg-type]
+    loading = LoaderSpec(workers=workers, transport=transport)  # type: ignore[arg-type]
+    reader = BatchReader(manifest, LocalStorage(path, direct=direct), reading)
+    phase = Phase(
+        name="bench", reader=reader, reading=reading, loading=loading, accelerator=AcceleratorSpec(kind="null"), accelerators=1,
+        batch_size=batch, seed=int(time.time()), epochs=0, limit_s=seconds,
+    )  # fmt: skip
+    outcome = run_phase(phase)
+    events = joined(outcome)
+    _, rate = ceiling_from_events(events, Repetition(seed=0, accelerators=1, epochs=outcome.epochs))
+    return Figure(rate or 0.0, outcome.cpu_s / (float(events["sample_bytes"].sum()) / 1e9))
+
+
+def raw(manifest: Manifest, path: Path, run_dir: Path, *, concurrency: int, seconds: float, engine: str, sequential: bool) -> Figure:
+    files = [(path / key, int(size)) for key, size in zip(manifest.keys(), manifest.shards["size"].tolist(), strict=True)]
+    result = fio.raw_read(
+        files, block_size=4 * MIB, concurrency=concurrency, direct=True, seconds=seconds, run_dir=run_dir, sequential=sequential, engines=(engine,)
+    )  # fmt: skip
+    return Figure(result.bytes_per_s, result.cpu_s_per_gb)
+
+
+def timed(work: Callable[[], int]) -> Figure:
+    """Bytes of ``work`` over its wall and CPU time, children included."""
+    before = _cpu()
+    started = time.perf_counter()
+    done = work()
+    wall, cpu = time.perf_counter() - started, _cpu() - before
+    return Figure(done / wall, cpu / (done / 1e9))
+
+
+def _cpu() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
+
+
+def fetch_large(data: Data, seconds: float) -> Case:
+    manifest, path = data.dataset("large", samples=16, sample_size={"mean": 64 * MIB}, format="tar", samples_per_shard=1)
+    run_dir = data.root / "fio-large"
+    probes = {
+        engine: raw(manifest, path, run_dir, concurrency=4, seconds=seconds, engine=engine, sequential=True)
+        for engine in ("psync", "io_uring", "libaio")
+    }
+    engine = max(probes, key=lambda name: probes[name].bytes_per_s)
+    settings = {(w, c): _fetch(manifest, path, w, c, seconds) for w, c in ((1, 2), (1, 4), (2, 2), (2, 4))}
+    workers, concurrency = max(settings, key=lambda key: settings[key].bytes_per_s)
+    return Case(
+        f"fetch 64 MiB shards, O_DIRECT, {workers} worker(s) x {concurrency} threads",
+        "0.95 x, CPU 2 x",
+        lambda: _fetch(manifest, path, workers, concurrency, seconds),
+        lambda: raw(manifest, path, run_dir, concurrency=4, seconds=seconds, engine=engine, sequential=True),
+        f"fio {engine} 4 MiB, 4 in flight",
+    )
+
+
+def _fetch(manifest: Manifest, path: Path, workers: int, concurrency: int, seconds: float) -> Figure:
+    return through_loader(
+        manifest, path, direct=True, transport="null", workers=workers, concurrency=concurrency, batch=1, seconds=seconds, access="sequential"
+    )  # fmt: skip
+
+
+def fetch_small(data: Data, seconds: float) -> Case:
+    manifest, path = data.dataset("small", samples=4000, sample_size={"mean": 102_400}, format="files")
+    run_dir = data.root / "fio-small"
+
+    def ours(workers: int, concurrency: int) -> Figure:
+        return through_loader(
+            manifest, path, direct=True, transport="null", workers=workers, concurrency=concurrency, batch=400, seconds=seconds, access="random"
+        )  # fmt: skip
+
+    settings = {(w, c): ours(w, c) for w, c in ((1, 8), (2, 4), (2, 8))}
+    workers, concurrency = max(settings, key=lambda key: settings[key].bytes_per_s)
+    return Case(
+        f"fetch 100 KiB files, random, O_DIRECT, {workers} worker(s) x {concurrency} threads",
+        "1.0 x",
+        lambda: ours(workers, concurrency),
+        lambda: raw(manifest, path, run_dir, concurrency=4, seconds=seconds, engine="psync", sequential=False),
+        "fio psync, 4 jobs, open/read/close",
+    )
+
+
+def ring_against_tensor(data: Data, seconds: float) -> Case:
+    manifest, path = data.dataset("large", samples=16, sample_size={"mean": 64 * MIB}, format="tar", samples_per_shard=1)
+
+    def through(transport: str) -> Figure:
+        return through_loader(
+            manifest, path, direct=True, transport=transport, workers=2, concurrency=2, batch=2, seconds=seconds, access="sequential"
+        )  # fmt: skip
+
+    return Case(
+        "ring: 64 MiB samples delivered, O_DIRECT, 2 workers",
+        "4 x, or 0.85 x fetch",
+        lambda: through("ring"),
+        lambda: through("tensor"),
+        "tensor",
+    )
+
+
+def ring_against_fetch(data: Data, seconds: float) -> Case:
+    manifest, path = data.dataset("large", samples=16, sample_size={"mean": 64 * MIB}, format="tar", samples_per_shard=1)
+
+    def through(transport: str) -> Figure:
+        return through_loader(
+            manifest, path, direct=True, transport=transport, workers=2, concurrency=2, batch=2, seconds=seconds, access="sequential"
+        )  # fmt: skip
+
+    return Case("ring: the same, against the fetch ceiling", "0.85 x", lambda: through("ring"), lambda: through("null"), "null (fetch)")
+
+
+def ring_small(data: Data, seconds: float) -> Case:
+    manifest, path = data.dataset("small", samples=4000, sample_size={"mean": 102_400}, format="files")
+
+    def through(transport: str) -> Figure:
+        return through_loader(
+            manifest, path, direct=True, transport=transport, workers=2, concurrency=4, batch=400, seconds=seconds, access="random"
+        )  # fmt: skip
+
+    return Case(
+        "ring: 400 x 100 KiB files delivered, O_DIRECT",
+        "4 x, or 0.85 x fetch",
+        lambda: through("ring"),
+        lambda: through("tensor"),
+        "tensor",
+    )
+
+
+def write_large(data: Data, seconds: float) -> Case:
+    spec = {"samples": 1536, "sample_size": {"mean": MIB}, "format": "tar", "samples_per_shard": 256}
+
+    def ours() -> Figure:
+        data.drop("written")
+        return timed(lambda: int(data.dataset("written", **spec)[0].header.stored_bytes))
+
+    def peer() -> Figure:
+        data.drop("written")
+        result = fio.seq_write(data.root, bytes=1536 * MIB, block_size=8 * MIB, jobs=2, direct=True, run_dir=data.root / "fio-write")
+        return Figure(result.bytes_per_s, result.cpu_s_per_gb)
+
+    return Case("generate 256 MiB shards, durable, 2 workers", "0.90 x", ours, peer, "fio psync 8 MiB direct, 2 jobs, fsync")
+
+
+def in_process(manifest: Manifest, path: Path, *, check: str = "none", decode: bool = False, batch: int = 1) -> Callable[[], int]:
+    """Read everything once in this process, warm, with the reader's defaults: what the reader costs without worker processes."""
+    reading = ReaderSpec(decode=decode, check=check, shuffle=False, direct=False)  # type: ignore[arg-type]
+    loader = build_loader(BatchReader(manifest, LocalStorage(path), reading), LoaderSpec(workers=0), reading, batch_size=batch)
+
+    def work() -> int:
+        return sum(int(batch.lengths.sum()) for batch in loader)
+
+    return work
+
+
+def npz(data: Data, seconds: float) -> Case:
+    manifest, path = data.dataset("npz", samples=12, sample_size={"mean": 32 * MIB}, format="files", content="npz")
+    ours = in_process(manifest, path, decode=True)
+    files = [path / key for key in manifest.keys()]  # noqa: SIM118
+
+    def peer() -> int:
+        total = 0
+        for file in files:
+            with np.load(file) as arrays:
+                total += int(arrays["x"].nbytes)
+        return total
+
+    return Case("npz (stored), 32 MiB, warm, in process", "2 x", lambda: timed(ours), lambda: timed(peer), "np.load")
+
+
+def tar(data: Data, seconds: float) -> Case:
+    import webdataset
+
+    manifest, path = data.dataset("tar", samples=3500, sample_size={"mean": 115_000}, format="tar", shard_size=64 * MIB)
+    ours = in_process(manifest, path, batch=64)
+    urls = [str(path / key) for key in manifest.keys()]  # noqa: SIM118
+
+    def peer() -> int:
+        return sum(len(sample["bin"]) for sample in webdataset.WebDataset(urls, shardshuffle=False, empty_check=False))
+
+    return Case("tar shards of 115 KB samples, warm, in process", "4 x", lambda: timed(ours), lambda: timed(peer), "webdataset")
+
+
+def tfrecord(data: Data, seconds: float) -> Case:
+    from tfrecord.reader import tfrecord_loader
+
+    manifest, path = data.dataset("tfrecord", samples=3500, sample_size={"mean": 115_000}, format="tfrecord", shard_size=64 * MIB)
+    ours = in_process(manifest, path, check="format", batch=64)
+    files = [str(path / key) for key in manifest.keys()]  # noqa: SIM118
+
+    def peer() -> int:
+        return sum(len(record["data"]) for file in files for record in tfrecord_loader(file, None, {"data": "byte"}))
+
+    return Case(
+        "TFRecord with CRC check, 115 KB, warm, in process", "1 x", lambda: timed(ours), lambda: timed(peer), "tfrecord (no CRC check)"
+    )
+
+
+CASES = {
+    "fetch-large": fetch_large,
+    "fetch-small": fetch_small,
+    "ring-tensor": ring_against_tensor,
+    "ring-fetch": ring_against_fetch,
+    "ring-small": ring_small,
+    "write": write_large,
+    "npz": npz,
+    "tar": tar,
+    "tfrecord": tfrecord,
+}
+
+
+def spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--case", action="append", choices=sorted(CASES), help="only these; repeatable")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of each timed read")
+    parser.add_argument("--dir", type=Path, default=Path("."), help="a directory on the disk to measure")
+    args = parser.parse_args()
+    if not fio.available():
+        print(f"fio is not installed: {fio.install_hint()}", file=sys.stderr)
+        return 1
+    rows = []
+    with tempfile.TemporaryDirectory(prefix=".iobench-bench-", dir=args.dir) as root:
+        data = Data(Path(root))
+        print(f"{'case':<58} {'ratio':<20} {'GB/s ours':<20} {'GB/s peer':<20} {'CPU s/GB ours, peer':<20} target")
+        for name in args.case or CASES:
+            case = CASES[name](data, args.seconds)
+            case.ours(), case.peer()  # page cache, memory, code: the first of each is not counted
+            pairs = [(case.ours(), case.peer()) for _ in range(args.repeat)]
+            row = {
+                "case": case.name, "peer": case.peer_name, "target": case.target,
+                "ours": [figure._asdict() for figure, _ in pairs], "theirs": [figure._asdict() for _, figure in pairs],
+                "ratios": [a.bytes_per_s / b.bytes_per_s for a, b in pairs],
+            }  # fmt: skip
+            rows.append(row)
+            cpu = [statistics.median(f.cpu_s_per_gb or 0.0 for f in side) for side in zip(*pairs, strict=True)]
+            gb = [spread([f.bytes_per_s / 1e9 for f in side]) for side in zip(*pairs, strict=True)]
+            print(f"{case.name:<58} {spread(row['ratios']):<20} {gb[0]:<20} {gb[1]:<20} {cpu[0]:.3f}, {cpu[1]:.3f}{'':<8} {case.target}")
+            print(f"{'':<58} against {case.peer_name}", flush=True)
+    folder = Path("results/bench")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"bench-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
+    path.write_text(json.dumps({"host": host.fingerprint(), "load": os.getloadavg(), "rows": rows}, indent=1), encoding="utf-8")
+    print(f"every repetition: {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Code paths whose cost decides what iobench can measure: ``make bench`` runs these with pytest-benchmark, ``make test`` runs each once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from iobench.formats import payload
+from iobench.formats.codecs import Lz4, Zstd
+from iobench.formats.contents import Jpeg, Npz
+from iobench.formats.tar import Tar
+from iobench.formats.tfrecord import TFRecord
+from iobench.load.order import BatchPlan, epoch_order
+from iobench.load.slots import SlotRing
+from iobench.measure.timeline import Recorder, write_events
+from iobench.spec.manifest import SAMPLE_COLUMNS, read_table, write_table
+
+MIB = 1 << 20
+SAMPLE = 115_000
+
+
+def _shard(form: type[Tar] | type[TFRecord], samples: int = 64) -> memoryview:
+    parts = []
+    content = bytearray(SAMPLE)
+    for index in range(samples):
+        payload.fill(memoryview(content), seed=1, index=index, compress_ratio=1.0)
+        head, tail = form.frame(index, ".bin", memoryview(content))
+        parts += [head, bytes(content), tail]
+    data = b"".join(parts)
+    return memoryview(data + form.finish(len(data)))
+
+
+def test_generate_payload_64_mib(benchmark: BenchmarkFixture) -> None:
+    out = memoryview(bytearray(64 * MIB))
+    benchmark(payload.fill, out, seed=1, index=0, compress_ratio=1.0)
+
+
+def test_generate_jpeg_115_kb(benchmark: BenchmarkFixture) -> None:
+    out = memoryview(bytearray(SAMPLE))
+    benchmark(Jpeg.build, out, seed=1, index=3, compress_ratio=1.0)
+
+
+@pytest.mark.parametrize("form", [Tar, TFRecord])
+def test_parse_shard_of_64(benchmark: BenchmarkFixture, form: type[Tar] | type[TFRecord]) -> None:
+    shard = _shard(form)
+    assert benchmark(lambda: sum(len(stored) for stored in form.unpack(shard, check=True))) == 64 * SAMPLE
+
+
+def test_locate_npz_array_8_mib(benchmark: BenchmarkFixture) -> None:
+    content = memoryview(bytearray(8 * MIB))
+    Npz.build(content, seed=1, index=0, compress_ratio=1.0)
+    begin, end = benchmark(Npz.locate, content)
+    assert 0 < begin < end < 8 * MIB
+
+
+@pytest.mark.parametrize("codec", [Zstd, Lz4])
+def test_decompress_8_mib(benchmark: BenchmarkFixture, codec: type[Zstd] | type[Lz4]) -> None:
+    content = memoryview(bytearray(8 * MIB))
+    payload.fill(content, seed=1, index=0, compress_ratio=2.0)
+    stored = memoryview(codec.compress(content, None))
+    out = memoryview(bytearray(8 * MIB))
+    assert benchmark(codec.decompress, stored, out) == 8 * MIB
+
+
+def test_record_a_step(benchmark: BenchmarkFixture) -> None:
+    recorder = Recorder()
+    benchmark(recorder.record, 0, 1, 10**9, 10**6, 0, 10**8, 10**4, 400, 46 * 10**6, 46 * 10**6, 10**7, 10**6)
+
+
+def test_a_step_on_disk_takes_few_bytes(tmp_path: Path) -> None:
+    recorder = Recorder()
+    noise = np.random.default_rng(0).integers(0, 10**6, size=(10_000, 4))
+    for step, (a, b, c, d) in enumerate(noise.tolist()):
+        recorder.record(0, step, step * 10**8 + a, b, 0, 10**8, c, 400, 46 * 10**6, 46 * 10**6 - 512, 10**7 + d, 10**6 + a)
+    write_events(tmp_path / "events.parquet", [("measure", 0, 0, recorder.columns())])
+    assert (tmp_path / "events.parquet").stat().st_size < 200 * 10_000
+
+
+def test_order_of_a_million_samples(benchmark: BenchmarkFixture) -> None:
+    firsts, counts = np.arange(0, 10**6, 1000), np.full(1000, 1000)
+    order = benchmark(epoch_order, firsts, counts, sequential=False, shuffle=True, seed=1, epoch=0)
+    assert len(BatchPlan(order, batch_size=400)) == 2500
+
+
+def test_load_a_million_samples(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
+    table = tmp_path / "samples.arrow"
+    table.write_bytes(write_table(SAMPLE_COLUMNS, {name: np.arange(10**6, dtype=dtype) for name, dtype in SAMPLE_COLUMNS.items()}))
+    assert len(benchmark(read_table, SAMPLE_COLUMNS, str(table))["xxh3"]) == 10**6
+
+
+def test_lease_a_slot(benchmark: BenchmarkFixture) -> None:
+    ring = SlotRing(4, MIB, shared=False)
+    benchmark(lambda: ring.lease(ring.acquire()))
+    assert ring.free == 4
