@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import ClassVar
 
 import google_crc32c
@@ -40,7 +41,7 @@ class TFRecord:
 
     @classmethod
     def margins(cls, index: int, suffix: str, stored: int) -> tuple[int, int]:
-        return _HEAD + _opening_length(index, stored), _CRC.size
+        return _HEAD + _opening_length(_varint_length(index), stored), _CRC.size
 
     @classmethod
     def finish(cls, size: int) -> bytes:
@@ -78,13 +79,14 @@ def _opening(index: int, size: int) -> bytes:
     return b"\x0a" + varint(len(features) + size) + features
 
 
-def _opening_length(index: int, size: int) -> int:
-    """``len(_opening(index, size))``, without building it: readers ask for every sample."""
+@lru_cache(maxsize=4096)
+def _opening_length(index_length: int, size: int) -> int:
+    """``len(_opening(index, size))`` for an index whose varint has that length, without building it: readers ask for every sample."""
     length = size
     for tag in (1, 1, len(_KEY) + 1, 1):  # value, bytes_list, feature behind its key, map entry
         length += tag + _varint_length(length)
     # The entry of "index": map entry{key, feature{int64_list{packed}}}, every length below 128.
-    length += 2 + len(field(1, b"index")) + 2 + 2 + 2 + _varint_length(index)
+    length += 2 + len(field(1, b"index")) + 2 + 2 + 2 + index_length
     return length + 1 + _varint_length(length) - size
 
 

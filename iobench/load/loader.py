@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, get_worker_info
 
 from .. import buffers
 from ..errors import IobenchError, UsageError, WorkerError
@@ -112,7 +112,8 @@ class _Requests(Sampler[Request]):
 class _Worker(Dataset[Any]):
     """What runs in a worker: a request in, a reply out."""
 
-    def __init__(self, reader: AnyReader, transport: str, ring: SlotRing | None, samples: int) -> None:
+    def __init__(self, reader: AnyReader, transport: str, ring: SlotRing | None, samples: int, largest_batch: int) -> None:
+        self.largest_batch = largest_batch
         self.reader = reader
         self.transport = transport
         self.ring = ring
@@ -121,6 +122,12 @@ class _Worker(Dataset[Any]):
 
     def __len__(self) -> int:
         return self.samples
+
+    def reserve(self) -> None:
+        """Touch all scratch memory before the first read: fresh memory costs more than what is read into it."""
+        self.reader.reserve(self.largest_batch, into_output=self.transport != "null")
+        if self.transport == "tensor":
+            self._memory(self.largest_batch)
 
     def __getitems__(self, request: Request) -> Any:
         try:
@@ -158,11 +165,14 @@ def _as_is(reply: Any) -> Any:
     return reply
 
 
-def _start_worker(worker: int) -> None:
+def _start_worker(number: int) -> None:
     """In each worker process: one thread for torch's own kernels, Ctrl-C is the parent's to handle, and nobody outlives the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     single_threaded()
+    info = get_worker_info()
+    if info is not None:
+        info.dataset.reserve()
 
 
 def single_threaded() -> None:
@@ -198,7 +208,7 @@ class BatchLoader(DataLoader[Any]):
                 "worker_init_fn": _start_worker,
             }
         super().__init__(
-            _Worker(reader, spec.transport, self.ring, samples),
+            _Worker(reader, spec.transport, self.ring, samples, largest_batch),
             batch_sampler=self.requests,  # type: ignore[arg-type]
             collate_fn=_as_is,
             pin_memory=spec.pin_memory and spec.transport == "tensor" and torch.cuda.is_available(),
@@ -268,7 +278,7 @@ class BatchLoader(DataLoader[Any]):
             if not hasattr(local, "worker"):
                 reader = make()
                 readers.append(reader)
-                local.worker = _Worker(reader, self.transport, self.ring, 0)
+                local.worker = _Worker(reader, self.transport, self.ring, 0, 0)
             return local.worker.__getitems__(request)
 
         pending: deque[Future[Any]] = deque()

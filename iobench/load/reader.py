@@ -42,7 +42,7 @@ class Stats(NamedTuple):
     started_ns: int
     read_ns: int
     prep_ns: int
-    cpu_ns: int  # of this process since it started, all threads
+    cpu_ns: int  # of this process since its first read, all threads
     process: int
 
 
@@ -90,9 +90,12 @@ class BatchReader:
         self._scratch: dict[str, npt.NDArray[np.uint8]] = {}
         self._columns = {name: manifest.samples[name] for name in ("shard", "offset", "stored", "size", "xxh3")}
         self._key = manifest.key
+        self._cpu_before: int | None = None
         self._framed = spec.check == "format" and self._format.has_checksums
         # In place: what is delivered is a slice of what is stored.
         self.in_place = self._codec is None and spec.crop is None and (not spec.decode or self._content.in_place)
+        # Nobody will look at the bytes: for byte counts they need not even stay in memory.
+        self._nowhere = self.in_place and spec.check == "none" and not (spec.decode and self._content.name != "raw")
 
     def clone(self) -> BatchReader:
         """Another reader of the same data, with its own memory and threads."""
@@ -117,6 +120,16 @@ class BatchReader:
             return np.asarray(size * self._content.max_expansion)
         return np.asarray(size)
 
+    def reserve(self, largest_batch: int, *, into_output: bool) -> None:
+        """Allocate and touch scratch memory before the first read, for batches of up to ``largest_batch`` bytes of output."""
+        stored = self._columns["stored"]
+        if not self.in_place:
+            self._memory("landing", min(int(stored.max()), _GROUP) + _GROUP if stored.max() < _GROUP else int(stored.max() * 1.01))
+        elif not into_output and self._nowhere:
+            self._engine.reserve()
+        elif not into_output:
+            self._memory("landing", largest_batch)
+
     # One batch
 
     def read(self, indices: Indices, output: memoryview | None) -> Delivered:
@@ -132,19 +145,26 @@ class BatchReader:
             part = indices[start:stop]
             clock = time.monotonic_ns()
             runs, needed = self._plan(part)
+            memory: memoryview | None
             if self.in_place and output is not None:
                 memory, base = output, used
                 if base + needed > len(output):
                     raise too_small(base + needed, len(output))
+            elif output is None and self._nowhere:
+                memory, base = None, 0
             else:
                 memory, base = self._memory("landing", needed), 0
             fetching = time.monotonic_ns()
             started = started or fetching  # fresh scratch memory is not storage
+            if self._cpu_before is None:
+                self._cpu_before = time.process_time_ns()
             read_bytes += self._fetch(runs, memory, base)
             read_ns += time.monotonic_ns() - fetching
             prep_ns += fetching - clock
             clock = time.monotonic_ns()
-            if self.in_place:
+            if memory is None:
+                offsets[start:stop], lengths[start:stop] = 0, self._columns["stored"][part]
+            elif self.in_place:
                 self._place(part, runs, memory, base, offsets[start:stop], lengths[start:stop])
                 used = base + needed
             else:
@@ -157,7 +177,7 @@ class BatchReader:
             started_ns=started,
             read_ns=read_ns,
             prep_ns=prep_ns,
-            cpu_ns=time.process_time_ns(),
+            cpu_ns=time.process_time_ns() - (self._cpu_before or 0),
             process=os.getpid(),
         )
         return Delivered(offsets, lengths, stats)
@@ -193,7 +213,7 @@ class BatchReader:
         needed = sum(-(-run.end // step) * step - run.offset // step * step for run in runs)
         return runs, needed
 
-    def _fetch(self, runs: list[_Run], memory: memoryview, base: int) -> int:
+    def _fetch(self, runs: list[_Run], memory: memoryview | None, base: int) -> int:
         step = max(self.storage.alignment, 1)
         extents = []
         landing = base
@@ -346,12 +366,16 @@ class NullReader:
     def __init__(self, manifest: Manifest, delivered: Indices) -> None:
         self.manifest = manifest
         self._delivered = delivered
+        self._cpu_before: int | None = None
         self.in_place = False
 
     def clone(self) -> NullReader:
         return self
 
     def close(self) -> None:
+        return
+
+    def reserve(self, largest_batch: int, *, into_output: bool) -> None:
         return
 
     def room(self, indices: Indices | None = None) -> npt.NDArray[np.int64]:
@@ -363,7 +387,10 @@ class NullReader:
         if output is not None and len(ends) and ends[-1] > len(output):
             raise too_small(int(ends[-1]), len(output))
         stored = int(self.manifest.samples["stored"][indices].sum())
-        stats = Stats(len(indices), 0, stored, time.monotonic_ns(), 0, 0, time.process_time_ns(), os.getpid())
+        cpu = time.process_time_ns()
+        if self._cpu_before is None:
+            self._cpu_before = cpu
+        stats = Stats(len(indices), 0, stored, time.monotonic_ns(), 0, 0, cpu - self._cpu_before, os.getpid())
         return Delivered(ends - lengths, lengths, stats)
 
 
