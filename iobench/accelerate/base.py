@@ -6,9 +6,8 @@ from typing import Any, NamedTuple, Protocol
 
 
 class StepTime(NamedTuple):
-    """One step, in nanoseconds: the copy to the device, the accelerator's nominal busy time, and the emulation's own lateness."""
+    """One step, in nanoseconds: the accelerator's nominal busy time, and the emulation's own lateness."""
 
-    copy_ns: int
     busy_ns: int
     late_ns: int
 

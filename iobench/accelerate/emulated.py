@@ -40,7 +40,7 @@ class EmulatedAccelerator:
         if left > 0:
             time.sleep(left / 1e9)
         self._late = max(0, time.monotonic_ns() - self._deadline)
-        return StepTime(0, self._step_ns, self._late)
+        return StepTime(self._step_ns, self._late)
 
 
 class NullAccelerator:
@@ -53,4 +53,4 @@ class NullAccelerator:
         return
 
     def step(self, batch: Any, ready_ns: int) -> StepTime:
-        return StepTime(0, 0, 0)
+        return StepTime(0, 0)

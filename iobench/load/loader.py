@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import threading
 from collections import deque
@@ -172,7 +173,7 @@ def _start_worker(number: int) -> None:
     single_threaded()
     info = get_worker_info()
     if info is not None:
-        info.dataset.reserve()
+        info.dataset.reserve()  # type: ignore[attr-defined]
 
 
 def single_threaded() -> None:
@@ -194,6 +195,8 @@ class BatchLoader(DataLoader[Any]):
         self.thread_workers = spec.workers if spec.transport == "thread" else 0
         processes = 0 if spec.transport == "thread" else spec.workers
         self.in_flight = max(1, max(processes, self.thread_workers) * spec.prefetch_factor)
+        if spec.transport == "tensor" and processes:
+            check_shared_memory(self.in_flight * largest_batch)
         self.ring = self._make_ring(largest_batch, shared=processes > 0) if spec.transport in ("ring", "thread") else None
         self.requests = _Requests(self.ring)
         self.epoch = 0
@@ -303,6 +306,20 @@ class BatchLoader(DataLoader[Any]):
             iterator._shutdown_workers()
             self._iterator = None
         self.reader.close()
+
+
+def check_shared_memory(needed: int, folder: str = "/dev/shm") -> None:
+    """torch keeps the batches of worker processes in files there; when it is full, workers die by SIGBUS. Raises UsageError before."""
+    try:
+        space = os.statvfs(folder)
+    except OSError:
+        return  # torch will say so itself
+    free = space.f_bavail * space.f_frsize
+    if needed > free:
+        raise UsageError(
+            f"transport 'tensor' may hold {format_bytes(needed)} of batches in {folder}, {format_bytes(free)} are free",
+            remedy=f"use transport 'ring', lower loader.workers or loader.prefetch_factor, or mount {folder} larger",
+        )
 
 
 def _available_memory() -> int:

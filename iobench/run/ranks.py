@@ -20,6 +20,7 @@ from typing import Any
 
 from ..errors import IobenchError, WorkerError
 from ..load import build_loader
+from ..load.device import DeviceFeed, device_of_rank
 from ..load.loader import BatchLoader, single_threaded
 from ..load.order import Indices
 from ..load.reader import AnyReader
@@ -215,6 +216,7 @@ class _Stepper:
         self.recorder = Recorder()
         self.accelerator = ACCELERATORS.load(phase.accelerator.kind)(phase.accelerator)
         self.loader = self._build() if phase.reader is not None else None
+        self.feed = self._device() if self.loader is not None and phase.accelerator.device else None
         self.done = 0
         self.spent_ns = 0
         self.complete = True
@@ -236,6 +238,12 @@ class _Stepper:
             shards=phase.shards,
         )
 
+    def _device(self) -> DeviceFeed:
+        feed = DeviceFeed(device_of_rank(self.phase.accelerator.device or "cpu", self.rank))
+        assert self.loader is not None
+        feed.attach(self.loader)
+        return feed
+
     def run(self) -> dict[str, Any]:
         epoch = 0
         cpu = time.process_time_ns()
@@ -254,13 +262,16 @@ class _Stepper:
         loader = self.loader
         if loader is not None:
             cpu += sum(ns for pid, ns in loader.cpu_ns.items() if pid != os.getpid())
-        value = {
+        value: dict[str, Any] = {
             "columns": self.recorder.columns(),
             "cpu_s": cpu / 1e9,
             "complete": self.complete and not self.stop.value,
             "startups": self.startups,
             "loader": self._describe(loader) if loader is not None else {},
         }
+        if self.feed is not None:
+            value["loader"]["pinned"] = self.feed.pinned
+            self.feed.close()
         if loader is not None:
             loader.shutdown()
         return value
@@ -296,8 +307,8 @@ class _Stepper:
         if self.loader is None:
             while not stop.value and (end is None or asked < end) and (last_step is None or self.done < last_step):
                 ready = now()
-                copied, busy, late = accelerator.step(None, ready)
-                record(epoch, step, asked - start, ready - asked, copied, busy, late, phase.batch_size, 0, 0, 0, 0)
+                busy, late = accelerator.step(None, ready)
+                record(epoch, step, asked - start, ready - asked, 0, busy, late, phase.batch_size, 0, 0, 0, 0)
                 asked = now()
                 step += 1
                 self.done += 1
@@ -316,7 +327,8 @@ class _Stepper:
                 ready = now()
                 if batch is None:
                     break
-                copied, busy, late = accelerator.step(batch, ready)
+                copied = self.feed.copy(batch)[1] if self.feed is not None else 0
+                busy, late = accelerator.step(batch, ready + copied)
                 stats = batch.stats
                 record(
                     epoch, step, asked - start, ready - asked, copied, busy, late,

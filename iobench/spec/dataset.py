@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from ..errors import SpecError
-from ..registry import CONTENTS
+from ..registry import CONTENTS, FORMATS
 from .base import Bytes, Strict, apply_overrides, build, find_spec, read_yaml
 
 MIN_SAMPLE_BYTES = 1
@@ -120,6 +120,11 @@ def load_dataset_spec(name: str, overrides: Sequence[str] = ()) -> DatasetSpec:
     for chosen, other in (("shard_size", "samples_per_shard"), ("samples_per_shard", "shard_size")):
         if chosen in keys and other not in keys:
             changed.pop(other, None)
+    # One file per sample leaves nothing to cut; saying so on the command line is enough.
+    if "format" in keys and _one_sample_per_shard(changed.get("format")):
+        for key in ("shard_size", "samples_per_shard"):
+            if key not in keys:
+                changed.pop(key, None)
     # So does choosing another distribution: parameters that it does not have go, unless they were given too.
     sizes = changed.get("sample_size")
     if "sample_size.distribution" in keys and isinstance(sizes, dict) and sizes.get("distribution") in _PARAMETERS:
@@ -127,6 +132,12 @@ def load_dataset_spec(name: str, overrides: Sequence[str] = ()) -> DatasetSpec:
             if f"sample_size.{key}" not in keys:
                 sizes.pop(key, None)
     return build(DatasetSpec, changed, where=str(path) if path.stem != name else f"dataset '{name}'")
+
+
+def _one_sample_per_shard(form: Any) -> bool:
+    if form in CONTENTS.entries():
+        return True  # short for one file per sample
+    return form in FORMATS.entries() and bool(FORMATS.load(form).one_sample_per_shard)
 
 
 def resized(spec: DatasetSpec, *, samples: int | None = None, size_bytes: int | None = None) -> DatasetSpec:

@@ -11,11 +11,15 @@ from .base import Bytes, Seconds, Strict, apply_overrides, build, find_spec, rea
 
 
 class AcceleratorSpec(Strict):
-    """One accelerator. ``step_time`` is its busy time for one batch of the workload's ``batch_size``."""
+    """One accelerator. ``step_time`` is its busy time for one batch of the workload's ``batch_size``.
+
+    ``device``: copy each batch there before its step (``cuda``, ``cuda:N``, ``cpu``); rank r of several takes device r where N is left out.
+    """
 
     kind: str = "emulated"
     name: str = "emulated"
     step_time: Seconds | None = Field(default=None, gt=0)
+    device: str | None = Field(default=None, pattern=r"^(cpu|cuda(:\d+)?)$")
 
     @model_validator(mode="after")
     def _emulation_needs_a_step_time(self) -> AcceleratorSpec:

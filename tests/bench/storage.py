@@ -244,7 +244,7 @@ def tar(data: Data, seconds: float) -> Case:
     import webdataset
 
     manifest, path = data.dataset("tar", samples=3500, sample_size={"mean": 115_000}, format="tar", shard_size=64 * MIB)
-    ours = in_process(manifest, path, batch=64)
+    ours = in_process(manifest, path, batch=128)
     urls = [str(path / key) for key in manifest.keys()]  # noqa: SIM118
 
     def peer() -> int:
@@ -257,7 +257,7 @@ def tfrecord(data: Data, seconds: float) -> Case:
     from tfrecord.reader import tfrecord_loader
 
     manifest, path = data.dataset("tfrecord", samples=3500, sample_size={"mean": 115_000}, format="tfrecord", shard_size=64 * MIB)
-    ours = in_process(manifest, path, check="format", batch=64)
+    ours = in_process(manifest, path, check="format", batch=128)
     files = [str(path / key) for key in manifest.keys()]  # noqa: SIM118
 
     def peer() -> int:

@@ -1,0 +1,79 @@
+"""From host memory to the accelerator's memory: the last copy that a batch makes.
+
+With CUDA the ring's slots are registered as pinned memory once, so that each copy is one DMA transfer on a stream of its own. Without
+CUDA (``device: cpu``) the same steps run against ordinary memory, which is how they are tested.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from ..errors import UsageError
+from .loader import Batch, BatchLoader
+
+
+def device_of_rank(device: str, rank: int) -> str:
+    """``cuda`` without a number: the rank's own, round the host's devices."""
+    if device != "cuda" or not torch.cuda.is_available():
+        return device
+    return f"cuda:{rank % torch.cuda.device_count()}"
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+
+def _stream(device: torch.device) -> Any:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+class DeviceFeed:
+    """Copies batches to ``device`` (``cuda``, ``cuda:1``, ``cpu``) into memory that is kept and grows to the largest batch."""
+
+    def __init__(self, device: str) -> None:
+        try:
+            self.device = torch.device(device)
+        except RuntimeError as error:
+            raise UsageError(f"unknown device '{device}'", remedy="use cuda, cuda:N or cpu") from error
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise UsageError(f"device '{device}' is not available on this host", remedy="use --set accelerator.device=null")
+        self._stream: Any = _stream(self.device) if self.device.type == "cuda" else None
+        self._target = torch.empty(0, dtype=torch.uint8, device=self.device)
+        self._registered: tuple[int, int] | None = None
+        self.pinned = False
+
+    def attach(self, loader: BatchLoader) -> None:
+        """Pin the loader's ring (cudaHostRegister). Where the driver refuses, copies go through the driver's own staging memory."""
+        if self._stream is None or loader.ring is None:
+            return
+        status = _runtime().cudaHostRegister(loader.ring.address, loader.ring.nbytes, 0)
+        self.pinned = int(status) == 0
+        if self.pinned:
+            self._registered = (loader.ring.address, loader.ring.nbytes)
+
+    def copy(self, batch: Batch) -> tuple[torch.Tensor | None, int]:
+        """The batch's bytes on the device, valid until the next copy, and the nanoseconds that it took."""
+        if batch.data is None:
+            return None, 0
+        started = time.monotonic_ns()
+        end = int((batch.offsets + batch.lengths).max()) if len(batch) else 0
+        source = batch.data[:end]
+        if len(self._target) < end:
+            self._target = torch.empty(end + end // 4, dtype=torch.uint8, device=self.device)
+        target = self._target[:end]
+        if self._stream is None:
+            target.copy_(source)
+        else:
+            with torch.cuda.stream(self._stream):
+                target.copy_(source, non_blocking=True)
+            self._stream.synchronize()  # the slot may be reused, and the step may begin, only when the copy is there
+        return target, time.monotonic_ns() - started
+
+    def close(self) -> None:
+        """Unpin the ring; the loader's memory may be freed afterwards."""
+        if self._registered is not None:
+            _runtime().cudaHostUnregister(self._registered[0])
+            self._registered = None
