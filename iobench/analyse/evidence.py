@@ -30,7 +30,7 @@ class Evidence:
     harness: float | None
     accelerator: float | None  # what the accelerators demand
     measured: float | None
-    utilization: float | None
+    utilization: float | None  # sustained: MLPerf's leaves the first step out, and with it whatever was prefetched meanwhile
     required: float
     accelerators: int
     bytes_per_sample: float | None  # stored
@@ -89,7 +89,7 @@ def gather(doc: RunDocument) -> Evidence:
     demand = _rate(doc, "accelerator", size)
     if step_time and workload.get("batch_size") and (workload.get("accelerator") or {}).get("kind") != "null":
         demand = doc.accelerators * workload["batch_size"] / step_time  # the specification is the demand, the calibration its check
-    utilization, measured = doc.metrics.get("accelerator_utilization"), doc.metrics.get("samples_per_s")
+    utilization, measured = doc.metrics.get("accelerator_utilization_sustained"), doc.metrics.get("samples_per_s")
     cpu, rate = fetch.cpu_s_per_gb, fetch.bytes_per_s
     return Evidence(
         raw=_rate(doc, "storage_raw", size),

@@ -26,6 +26,7 @@ METRICS = (
     "samples_per_s",
     "read_bytes_per_s",
     "accelerator_utilization",
+    "accelerator_utilization_sustained",
     "accelerator_utilization_strict",
     "wall_s",
     "busy_s",
@@ -111,15 +112,17 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
     known["read_bytes_per_s"] = totals["bytes_read"] / span if span > 0 else None
     known["busy_s"] = float(np.asarray(events["busy_ns"], dtype=np.int64).sum()) / 1e9 / ranks
     known["wait_s"] = float(np.asarray(events["wait_ns"], dtype=np.int64).sum()) / 1e9 / ranks
-    known.update(_utilization(parts, wall, missing), **_waits(parts, missing))
+    known.update(_utilization(parts, wall, span, missing), **_waits(parts, missing))
     known["late_p99_s"] = _quantile(
         [part.rows["late_ns"] / part.rows["steps"] for part in parts], [part.rows["steps"] for part in parts], 0.99
     )
     return context.model_copy(update={**known, "not_measured": missing})
 
 
-def _utilization(parts: Sequence[Strand], wall: float, missing: dict[str, str]) -> dict[str, float | None]:
-    """AU as MLPerf Storage defines it, and the strict one (all busy time over all wall time); both are means over ranks."""
+def _utilization(parts: Sequence[Strand], wall: float, span: float, missing: dict[str, str]) -> dict[str, float | None]:
+    """AU as MLPerf Storage defines it; the sustained one, all busy time over ``span`` (process creation left out, the first step's wait
+    for data counted, so that prefetching during it flatters nothing); and the strict one, over all wall time. All are means over ranks.
+    """
     busy: dict[int, float] = {}
     counted: dict[int, float] = {}
     window: dict[int, float] = {}
@@ -128,18 +131,24 @@ def _utilization(parts: Sequence[Strand], wall: float, missing: dict[str, str]) 
         busy[part.rank] = busy.get(part.rank, 0.0) + float(nominal.sum())
         counted[part.rank] = counted.get(part.rank, 0.0) + float(nominal[1:].sum())
         # The first step ends where the rank asks for its second batch.
-        span = (part.end_ns - float(part.rows["start_ns"][1])) / 1e9 if len(nominal) > 1 else 0.0
-        window[part.rank] = window.get(part.rank, 0.0) + span
-    names = ("accelerator_utilization", "accelerator_utilization_strict")
+        after_first = (part.end_ns - float(part.rows["start_ns"][1])) / 1e9 if len(nominal) > 1 else 0.0
+        window[part.rank] = window.get(part.rank, 0.0) + after_first
+    names = ("accelerator_utilization", "accelerator_utilization_sustained", "accelerator_utilization_strict")
     if not any(busy.values()):
         missing.update(dict.fromkeys(names, NULL_ACCELERATOR))
         return dict.fromkeys(names)
-    strict = min(1.0, sum(busy.values()) / len(busy) / wall) if wall > 0 else None
+    # Nominal busy time may exceed the clock by one compensated wake-up, so 1 is the ceiling.
+    mean_busy = sum(busy.values()) / len(busy)
+    figures: dict[str, float | None] = {
+        names[0]: None,
+        names[1]: min(1.0, mean_busy / span) if span > 0 else None,
+        names[2]: min(1.0, mean_busy / wall) if wall > 0 else None,
+    }
     if min(window.values()) <= 0:
         missing[names[0]] = TOO_FEW_STEPS
-        return {names[0]: None, names[1]: strict}
-    # Nominal busy time may exceed the clock by one compensated wake-up, so 1 is the ceiling.
-    return {names[0]: min(1.0, sum(counted[rank] / window[rank] for rank in window) / len(window)), names[1]: strict}
+    else:
+        figures[names[0]] = min(1.0, sum(counted[rank] / window[rank] for rank in window) / len(window))
+    return figures
 
 
 def _waits(parts: Sequence[Strand], missing: dict[str, str]) -> dict[str, float | None]:

@@ -37,7 +37,7 @@ def verdict(doc: RunDocument) -> Verdict:
     if headroom is None:
         missing["headroom"] = missing["accelerators_fed"] = "neither fetch nor raw storage was measured" if demand else no_demand
     if evidence.utilization is None:
-        reasons = [repetition.not_measured.get("accelerator_utilization", "") for repetition in doc.repetitions]
+        reasons = [repetition.not_measured.get("accelerator_utilization_sustained", "") for repetition in doc.repetitions]
         missing["starved"] = next((text for text in reasons if text), "no complete repetition has an accelerator utilization")
     if evidence.predicted is None:
         missing["predicted_samples_per_s"] = "no ceiling was measured"

@@ -24,6 +24,7 @@ SCALARS = (
     "throttled_s",
     "time_to_first_batch_s",
     "accelerator_utilization",
+    "accelerator_utilization_sustained",
     "accelerator_utilization_strict",
     "samples_per_s",
     "read_bytes_per_s",

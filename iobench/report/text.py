@@ -26,7 +26,8 @@ Format = Callable[[float], str]
 ROWS: tuple[tuple[str, str, Format], ...] = (
     ("samples_per_s", "sample throughput, samples/s", format_count),
     ("read_bytes_per_s", "read bandwidth", format_rate),
-    ("accelerator_utilization", "accelerator utilization", format_percent),
+    ("accelerator_utilization_sustained", "accelerator utilization", format_percent),
+    ("accelerator_utilization", "  as MLPerf counts it", format_percent),
     ("accelerator_utilization_strict", "  over the whole wall time", format_percent),
     ("wall_s", "wall time", format_duration),
     ("busy_s", "busy time, mean of ranks", format_duration),
@@ -94,7 +95,7 @@ def _ceilings(doc: RunDocument, width: int, paint: Callable[[str, str], str]) ->
         if not rate:
             lines += wrapped(f"not measured: {why or 'no reason was recorded'}", width, f"  {label:<14}", " " * 16)
             continue
-        figure = f"{rate * (size or 1) / divisor:>9.4g}" if size else f"{format_count(rate):>9}"
+        figure = f"{_figure(rate * size / divisor):>9}" if size else f"{format_count(rate):>9}"
         samples = f" ({format_count(rate)})" if size else ""
         line = f"  {label:<14}{figure}{samples:>12}  {_bar(rate, scale, room)}{' < binds' if binds else ''}"
         lines.append(paint(line, "bound") if binds else line)
@@ -103,6 +104,10 @@ def _ceilings(doc: RunDocument, width: int, paint: Callable[[str, str], str]) ->
         moved = f"{format_rate(tax * size)} ({format_count(tax)} samples/s)" if size else f"{format_count(tax)} samples/s"
         lines += wrapped(f"with torch's default transport the harness would end at {moved}", width, "  ", "  ")
     return lines
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _unit(bytes_per_s: float) -> tuple[float, str]:
@@ -150,9 +155,9 @@ def _find_max(doc: RunDocument, width: int, paint: Callable[[str, str], str]) ->
     lines = [paint(f"Accelerators fed at {required} utilization or more: {answer}", "title")]
     room = max(8, width - 56)
     for point in sorted(found.points, key=lambda point: point.accelerators):
-        au = point.accelerator_utilization
+        au = point.accelerator_utilization_sustained
         if au is None:
-            why = point.not_measured.get("accelerator_utilization", "no reason was recorded")
+            why = point.not_measured.get("accelerator_utilization_sustained", "no reason was recorded")
             lines += wrapped(f"not measured: {why}", width, f"  {point.accelerators:>6}  ", " " * 10)
             continue
         rate = "" if point.read_bytes_per_s is None else format_rate(point.read_bytes_per_s)

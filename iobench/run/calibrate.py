@@ -139,6 +139,7 @@ def _phase(
         seed=plan.seed + 104_729,  # not an order that a repetition will use
         epochs=epochs,
         limit_s=seconds,
+        whole_rounds=True,
         shards=shards,
         share=shards is None,
     )

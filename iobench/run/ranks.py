@@ -32,6 +32,9 @@ from ..spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 _GRACE_S = 10.0
 """How long ranks have to end after a stop, before they are killed."""
 
+_ROUNDS_PATIENCE = 10
+"""How many times its limit a phase may run over to finish a round of its workers."""
+
 _PR_SET_PDEATHSIG = 1
 
 _fork = multiprocessing.get_context("fork")
@@ -53,6 +56,7 @@ class Phase:
     epochs: int = 1  # 0: as many as it takes to reach a limit
     max_steps: int | None = None  # of each rank, over all epochs
     limit_s: float | None = None  # of each rank, over all epochs
+    whole_rounds: bool = False  # let each worker finish its turn before ``limit_s`` ends the phase (see _Stepper._may_stop)
     shards: Indices | None = None
     share: bool = True  # ranks split the epoch; otherwise each reads all of it, in an order of its own
 
@@ -295,6 +299,20 @@ class _Stepper:
             return True
         return phase.limit_s is not None and self.spent_ns >= phase.limit_s * 1e9
 
+    def _may_stop(self, now: int, end: int) -> bool:
+        """Whether the time limit ends the epoch here.
+
+        Workers begin together, so their batches arrive in rounds. A rate taken in the middle of a round misses what the other workers
+        have nearly done, which for slow batches is most of the work; so a round is finished, within reason.
+        """
+        if now < end:
+            return False
+        if not self.phase.whole_rounds:
+            return True
+        workers = max(1, self.phase.loading.workers)
+        patience = _ROUNDS_PATIENCE * round((self.phase.limit_s or 0) * 1e9)
+        return (self.done > 0 and self.done % workers == 0) or now > end + patience
+
     def _epoch(self, epoch: int, start: int) -> None:
         phase, record, accelerator, stop = self.phase, self.recorder.record, self.accelerator, self.stop
         now = time.monotonic_ns
@@ -318,7 +336,7 @@ class _Stepper:
         batch = None
         try:
             while True:
-                if stop.value or (end is not None and asked >= end):
+                if stop.value or (end is not None and self._may_stop(asked, end)):
                     self.complete = self.complete and end is not None
                     break
                 if last_step is not None and self.done >= last_step:

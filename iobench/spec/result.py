@@ -90,6 +90,7 @@ class Repetition(Record):
     wait_s: float | None = None  # mean over ranks
     time_to_first_batch_s: float | None = None
     accelerator_utilization: float | None = None  # MLPerf Storage's: first step of each epoch left out
+    accelerator_utilization_sustained: float | None = None  # busy over the wall time less process creation: what the verdict goes by
     accelerator_utilization_strict: float | None = None  # busy over the whole wall time
     samples_per_s: float | None = None
     read_bytes_per_s: float | None = None
@@ -131,6 +132,7 @@ class Verdict(Record):
 class FindMaxPoint(Record):
     accelerators: int
     accelerator_utilization: float | None
+    accelerator_utilization_sustained: float | None = None  # decides whether the point passes
     samples_per_s: float | None
     read_bytes_per_s: float | None
     passed: bool
