@@ -84,9 +84,7 @@ class BatchReader:
         name, _ = split_codec(dataset.codec)
         self._codec = None if name == "none" or bytes_only else CODECS.load(name)
         self._suffix = self._content.suffix + CODECS.load(name).suffix
-        self._engine = ReadEngine(
-            storage, concurrency=spec.concurrency, block_size=spec.block_size, once=self._format.one_sample_per_shard
-        )
+        self._engine = ReadEngine(storage, concurrency=spec.concurrency, block_size=spec.block_size, once=self._format.one_sample_per_shard)
         self._scratch: dict[str, npt.NDArray[np.uint8]] = {}
         self._columns = {name: manifest.samples[name] for name in ("shard", "offset", "stored", "size", "xxh3")}
         self._key = manifest.key

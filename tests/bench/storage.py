@@ -214,7 +214,9 @@ def write_large(data: Data, seconds: float) -> Case:
     return Case("generate 256 MiB shards, durable, 2 workers", "0.90 x", ours, peer, "fio psync 8 MiB direct, 2 jobs, fsync")
 
 
-def in_process(manifest: Manifest, path: Path, *, check: str = "none", decode: bool = False, batch: int = 1, block: int = 4 * MIB) -> Callable[[], int]:
+def in_process(
+    manifest: Manifest, path: Path, *, check: str = "none", decode: bool = False, batch: int = 1, block: int = 4 * MIB
+) -> Callable[[], int]:
     """Read everything once in this process, warm, with the reader's defaults: what the reader costs without worker processes."""
     reading = ReaderSpec(decode=decode, check=check, shuffle=False, direct=False, block_size=block)  # type: ignore[arg-type]
     loader = build_loader(BatchReader(manifest, LocalStorage(path), reading), LoaderSpec(workers=0), reading, batch_size=batch)

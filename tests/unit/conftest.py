@@ -69,6 +69,7 @@ def build_run(
         "wait_s": 5.0,
         "time_to_first_batch_s": 1.5,
         "accelerator_utilization": au,
+        "accelerator_utilization_sustained": au,
         "accelerator_utilization_strict": au,
         "samples_per_s": measured,
         "read_bytes_per_s": None if measured is None else measured * 1e5,

@@ -38,12 +38,21 @@ def test_one_rank_one_epoch(make_events: Build) -> None:
     assert found.busy_s == pytest.approx(3.0)
     assert found.wait_s == pytest.approx(2.5)
     assert found.accelerator_utilization == pytest.approx(0.8)  # 2 s busy from 3.0 to 5.5
+    assert found.accelerator_utilization_sustained == pytest.approx(3 / 4.5)  # the second of process creation left out, no more
     assert found.accelerator_utilization_strict == pytest.approx(3 / 5.5)
     assert found.time_to_first_batch_s == pytest.approx(2.0)
     assert found.wait_p50_s == pytest.approx(0.0)
     assert found.wait_p99_s == pytest.approx(0.5)
     assert found.cpu_s == 3.0
     assert found.not_measured == {}
+
+
+def test_what_was_prefetched_in_the_first_step_flatters_no_sustained_utilization(make_events: Build) -> None:
+    # Four batches arrive together after 4 s and are then consumed without a wait: 4 s busy in 8 s, whatever the first step hides.
+    rows = [{"step": 0, "start": 0, "wait": 4, "busy": 1}] + [{"step": n, "start": 4 + n, "wait": 0, "busy": 1} for n in (1, 2, 3)]
+    found = repetition_metrics(make_events(rows), context(0.0))
+    assert found.accelerator_utilization == pytest.approx(1.0)
+    assert found.accelerator_utilization_sustained == pytest.approx(0.5)
 
 
 def test_ranks_and_epochs(make_events: Build) -> None:
@@ -196,7 +205,7 @@ def test_rebuild_finds_every_figure_again(make_run: Build, make_events: Build) -
 def test_find_max_point_of_a_null_accelerator_says_why(make_events: Build) -> None:
     point = find_max_point(make_events([{"step": 0, "wait": 1}, {"step": 1, "start": 1}]), accelerators=2, required=0.9)
     assert not point.passed
-    assert "null" in point.not_measured["accelerator_utilization"]
+    assert "null" in point.not_measured["accelerator_utilization_sustained"]
 
 
 def test_select_by_phase_and_repetition(make_events: Build) -> None:

@@ -66,7 +66,7 @@ def test_a_long_bar_is_cut_and_marked(make_run: Build) -> None:
 def test_what_was_not_measured_says_why(make_run: Build) -> None:
     text = render_run(make_run(**RUNS["no fio"]))
     assert "storage, raw  not measured: storage_raw left out by the test" in text
-    null = render_run(make_run(**NULL, repetition={"not_measured": {"accelerator_utilization": "the accelerator is null"}}))
+    null = render_run(make_run(**NULL, repetition={"not_measured": {"accelerator_utilization_sustained": "the accelerator is null"}}))
     assert "accelerator utilization       not measured: the accelerator is null" in null
 
 
@@ -78,7 +78,14 @@ def test_metrics_show_median_min_max_and_n(make_run: Build) -> None:
 
 def test_find_max_curve_is_ordered(make_run: Build) -> None:
     points = [
-        FindMaxPoint(accelerators=n, accelerator_utilization=au, samples_per_s=1.0, read_bytes_per_s=2.0**30, passed=au >= 0.9)
+        FindMaxPoint(
+            accelerators=n,
+            accelerator_utilization=au,
+            accelerator_utilization_sustained=au,
+            samples_per_s=1.0,
+            read_bytes_per_s=2.0**30,
+            passed=au >= 0.9,
+        )
         for n, au in ((4, 0.95), (8, 0.6), (6, 0.8))
     ]
     text = render_run(make_run(find_max=FindMax(required_accelerator_utilization=0.9, accelerators=4, points=points)))

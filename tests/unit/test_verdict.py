@@ -183,7 +183,7 @@ def test_degrees(make_run: Build, au: float, verb: str) -> None:
 
 def test_null_accelerator(make_run: Build) -> None:
     null = {"accelerator": {"kind": "null", "name": "null", "step_time": None}}
-    missing = {"not_measured": {"accelerator_utilization": "the accelerator is null: it has no busy time"}}
+    missing = {"not_measured": {"accelerator_utilization_sustained": "the accelerator is null: it has no busy time"}}
     found = judge(make_run, workload=null, rates={"accelerator": None}, au=None, measured=3900, repetition=missing)
     assert found.binds == "storage"
     assert found.sentence.startswith(
