@@ -120,8 +120,10 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
 
 
 def _utilization(parts: Sequence[Strand], wall: float, span: float, missing: dict[str, str]) -> dict[str, float | None]:
-    """AU as MLPerf Storage defines it; the sustained one, all busy time over ``span`` (process creation left out, the first step's wait
-    for data counted, so that prefetching during it flatters nothing); and the strict one, over all wall time. All are means over ranks.
+    """Accelerator utilization three ways, each a mean over ranks.
+
+    As MLPerf Storage defines it; sustained: all busy time over ``span`` (process creation left out, the first step's wait for data
+    counted, so that prefetching during it flatters nothing); and strict: all busy time over all wall time.
     """
     busy: dict[int, float] = {}
     counted: dict[int, float] = {}

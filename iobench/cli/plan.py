@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-
 _EXAMPLES = """examples:
   iobench plan resnet50-h100 --accelerators 8
   iobench plan resnet50-h100 --data /mnt/fast/resnet50 --accelerators 8 --json

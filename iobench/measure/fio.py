@@ -75,7 +75,8 @@ def raw_read(
     """What the storage gives for these (path, bytes) files, read as the workload reads them; never creates or changes a file.
 
     ``concurrency``: reads in flight, all jobs together. Files of 8 blocks and more are read in blocks by the best of several engines
-    (``engines``; front to back, or at random blocks where not ``sequential``); smaller ones in random order, each opened, read whole, closed.
+    (``engines``; front to back, or at random blocks where not ``sequential``); smaller ones in random order, each opened, read whole,
+    closed.
     Without ``direct`` each byte is read once (a second pass would measure the cache), by psync alone; the caller evicts before.
     ``seconds`` are shared by the engines. Job files and fio's JSON stay in ``run_dir/fio``. Raises StorageError.
     """

@@ -37,6 +37,7 @@ from iobench.spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.local import LocalStorage
 
 MIB = 1 << 20
+ENGINES = ("psync", "io_uring", "libaio")
 
 
 class Figure(NamedTuple):
@@ -78,9 +79,17 @@ def through_loader(
     loading = LoaderSpec(workers=workers, transport=transport)  # type: ignore[arg-type]
     reader = BatchReader(manifest, LocalStorage(path, direct=direct), reading)
     phase = Phase(
-        name="bench", reader=reader, reading=reading, loading=loading, accelerator=AcceleratorSpec(kind="null"), accelerators=1,
-        batch_size=batch, seed=int(time.time()), epochs=0, limit_s=seconds,
-    )  # fmt: skip
+        name="bench",
+        reader=reader,
+        reading=reading,
+        loading=loading,
+        accelerator=AcceleratorSpec(kind="null"),
+        accelerators=1,
+        batch_size=batch,
+        seed=int(time.time()),
+        epochs=0,
+        limit_s=seconds,
+    )
     outcome = run_phase(phase)
     events = joined(outcome)
     _, rate = ceiling_from_events(events, Repetition(seed=0, accelerators=1, epochs=outcome.epochs))
@@ -90,8 +99,15 @@ def through_loader(
 def raw(manifest: Manifest, path: Path, run_dir: Path, *, concurrency: int, seconds: float, engine: str, sequential: bool) -> Figure:
     files = [(path / key, int(size)) for key, size in zip(manifest.keys(), manifest.shards["size"].tolist(), strict=True)]
     result = fio.raw_read(
-        files, block_size=4 * MIB, concurrency=concurrency, direct=True, seconds=seconds, run_dir=run_dir, sequential=sequential, engines=(engine,)
-    )  # fmt: skip
+        files,
+        block_size=4 * MIB,
+        concurrency=concurrency,
+        direct=True,
+        seconds=seconds,
+        run_dir=run_dir,
+        sequential=sequential,
+        engines=(engine,),
+    )
     return Figure(result.bytes_per_s, result.cpu_s_per_gb)
 
 
@@ -112,15 +128,12 @@ def _cpu() -> float:
 def fetch_large(data: Data, seconds: float) -> Case:
     manifest, path = data.dataset("large", samples=16, sample_size={"mean": 64 * MIB}, format="tar", samples_per_shard=1)
     run_dir = data.root / "fio-large"
-    probes = {
-        engine: raw(manifest, path, run_dir, concurrency=4, seconds=seconds, engine=engine, sequential=True)
-        for engine in ("psync", "io_uring", "libaio")
-    }
+    probes = {e: raw(manifest, path, run_dir, concurrency=4, seconds=seconds, engine=e, sequential=True) for e in ENGINES}
     engine = max(probes, key=lambda name: probes[name].bytes_per_s)
-    settings = {(w, c): _fetch(manifest, path, w, c, seconds) for w, c in ((1, 2), (1, 4), (2, 2), (2, 4))}
+    settings = {(w, c): _fetch(manifest, path, w, c, seconds) for w, c in ((1, 1), (1, 2), (1, 4), (2, 2))}
     workers, concurrency = max(settings, key=lambda key: settings[key].bytes_per_s)
     return Case(
-        f"fetch 64 MiB shards, O_DIRECT, {workers} worker(s) x {concurrency} threads",
+        f"fetch 64 MiB shards, O_DIRECT, {workers} x {concurrency} threads",
         "0.95 x, CPU 2 x",
         lambda: _fetch(manifest, path, workers, concurrency, seconds),
         lambda: raw(manifest, path, run_dir, concurrency=4, seconds=seconds, engine=engine, sequential=True),
@@ -130,8 +143,16 @@ def fetch_large(data: Data, seconds: float) -> Case:
 
 def _fetch(manifest: Manifest, path: Path, workers: int, concurrency: int, seconds: float) -> Figure:
     return through_loader(
-        manifest, path, direct=True, transport="null", workers=workers, concurrency=concurrency, batch=1, seconds=seconds, access="sequential"
-    )  # fmt: skip
+        manifest,
+        path,
+        direct=True,
+        transport="null",
+        workers=workers,
+        concurrency=concurrency,
+        batch=4,
+        seconds=seconds,
+        access="sequential",
+    )
 
 
 def fetch_small(data: Data, seconds: float) -> Case:
@@ -140,13 +161,21 @@ def fetch_small(data: Data, seconds: float) -> Case:
 
     def ours(workers: int, concurrency: int) -> Figure:
         return through_loader(
-            manifest, path, direct=True, transport="null", workers=workers, concurrency=concurrency, batch=400, seconds=seconds, access="random"
-        )  # fmt: skip
+            manifest,
+            path,
+            direct=True,
+            transport="null",
+            workers=workers,
+            concurrency=concurrency,
+            batch=400,
+            seconds=seconds,
+            access="random",
+        )
 
-    settings = {(w, c): ours(w, c) for w, c in ((1, 8), (2, 4), (2, 8))}
+    settings = {(w, c): ours(w, c) for w, c in ((0, 8), (1, 8), (2, 4), (2, 8))}
     workers, concurrency = max(settings, key=lambda key: settings[key].bytes_per_s)
     return Case(
-        f"fetch 100 KiB files, random, O_DIRECT, {workers} worker(s) x {concurrency} threads",
+        f"fetch 100 KiB files, random, O_DIRECT, {workers} x {concurrency}",
         "1.0 x",
         lambda: ours(workers, concurrency),
         lambda: raw(manifest, path, run_dir, concurrency=4, seconds=seconds, engine="psync", sequential=False),
@@ -159,8 +188,8 @@ def ring_against_tensor(data: Data, seconds: float) -> Case:
 
     def through(transport: str) -> Figure:
         return through_loader(
-            manifest, path, direct=True, transport=transport, workers=2, concurrency=2, batch=2, seconds=seconds, access="sequential"
-        )  # fmt: skip
+            manifest, path, direct=True, transport=transport, workers=2, concurrency=2, batch=4, seconds=seconds, access="sequential"
+        )
 
     return Case(
         "ring: 64 MiB samples delivered, O_DIRECT, 2 workers",
@@ -176,8 +205,8 @@ def ring_against_fetch(data: Data, seconds: float) -> Case:
 
     def through(transport: str) -> Figure:
         return through_loader(
-            manifest, path, direct=True, transport=transport, workers=2, concurrency=2, batch=2, seconds=seconds, access="sequential"
-        )  # fmt: skip
+            manifest, path, direct=True, transport=transport, workers=2, concurrency=2, batch=4, seconds=seconds, access="sequential"
+        )
 
     return Case("ring: the same, against the fetch ceiling", "0.85 x", lambda: through("ring"), lambda: through("null"), "null (fetch)")
 
@@ -188,7 +217,7 @@ def ring_small(data: Data, seconds: float) -> Case:
     def through(transport: str) -> Figure:
         return through_loader(
             manifest, path, direct=True, transport=transport, workers=2, concurrency=4, batch=400, seconds=seconds, access="random"
-        )  # fmt: skip
+        )
 
     return Case(
         "ring: 400 x 100 KiB files delivered, O_DIRECT",
@@ -306,10 +335,13 @@ def main() -> int:
             case.ours(), case.peer()  # page cache, memory, code: the first of each is not counted
             pairs = [(case.ours(), case.peer()) for _ in range(args.repeat)]
             row = {
-                "case": case.name, "peer": case.peer_name, "target": case.target,
-                "ours": [figure._asdict() for figure, _ in pairs], "theirs": [figure._asdict() for _, figure in pairs],
+                "case": case.name,
+                "peer": case.peer_name,
+                "target": case.target,
+                "ours": [figure._asdict() for figure, _ in pairs],
+                "theirs": [figure._asdict() for _, figure in pairs],
                 "ratios": [a.bytes_per_s / b.bytes_per_s for a, b in pairs],
-            }  # fmt: skip
+            }
             rows.append(row)
             cpu = [statistics.median(f.cpu_s_per_gb or 0.0 for f in side) for side in zip(*pairs, strict=True)]
             gb = [spread([f.bytes_per_s / 1e9 for f in side]) for side in zip(*pairs, strict=True)]
