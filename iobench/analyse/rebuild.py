@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..spec.result import Ceiling, Epoch, FindMax, FindMaxPoint, Repetition, RunDocument
-from .metrics import Events, repetition_metrics, select, spans, strands, summarise
+from .metrics import Events, repetition_metrics, select, strands, summarise
 from .validity import RULE_IDS, evaluate, validity
 from .verdict import verdict
 
 CALIBRATED = ("fetch", "prep", "harness", "accelerator")
 
 
-def ceiling_from_events(events: Events, context: Repetition) -> tuple[float | None, float | None]:
-    """(samples/s, stored bytes/s) of one calibration phase over all ranks, from the first read to the end of the last step.
+def ceiling_from_events(events: Events, context: Repetition, *, round_steps: int = 1) -> tuple[float | None, float | None]:
+    """(samples/s, stored bytes/s) of one calibration phase, summed over its ranks.
 
-    With a null accelerator the last step ends when the last batch arrives. None for what was not recorded: both without events, bytes/s
-    where no batch was loaded (the accelerator alone).
+    Workers begin together, so batches arrive in rounds of ``round_steps`` (a rank's workers). The rate is taken from the end of the first
+    round to the end of the last: at both instants each worker is equally far, so nothing that is half done falsifies it. A rank with
+    fewer than two rounds is rated from the first read on. (None, None) where nothing was recorded.
     """
-    parts = list(strands(events)) if len(events["step"]) else []
-    _, span = spans(parts, {epoch.epoch: epoch.startup_s for epoch in context.epochs})
-    if span <= 0:
+    startups = {epoch.epoch: epoch.startup_s or 0.0 for epoch in context.epochs}
+    ranks: dict[int, list[float]] = {}
+    for part in strands(events) if len(events["step"]) else ():
+        later = part.rows["step"] >= round_steps
+        steady = int(part.rows["steps"][later].sum()) >= round_steps
+        rows = later if steady else np.ones(len(later), dtype=bool)
+        begin = float(part.rows["start_ns"][rows][0]) / 1e9 if steady else startups.get(part.epoch, 0.0)
+        totals = ranks.setdefault(part.rank, [0.0, 0.0, 0.0])
+        totals[0] += part.end_ns / 1e9 - begin
+        totals[1] += float(part.rows["samples"][rows].sum())
+        totals[2] += float(part.rows["sample_bytes"][rows].sum())
+    if not ranks or min(totals[0] for totals in ranks.values()) <= 0:
         return None, None
-    samples, stored = float(events["samples"].sum()), float(events["sample_bytes"].sum())
-    return samples / span, stored / span if stored > 0 else None
+    return sum(samples / span for span, samples, _ in ranks.values()), sum(stored / span for span, _, stored in ranks.values())
 
 
 def find_max_point(events: Events, *, accelerators: int, required: float, startup_s: float | None = None) -> FindMaxPoint:
@@ -71,7 +82,8 @@ def _ceiling(ceiling: Ceiling, events: Events) -> Ceiling:
     startup = ceiling.details["startup_s"]
     startups = startup if isinstance(startup, list) else [startup]
     epochs = [Epoch(epoch=index, startup_s=value) for index, value in enumerate(startups)]
-    samples_per_s, bytes_per_s = ceiling_from_events(events, Repetition(seed=0, accelerators=1, epochs=epochs))
+    context = Repetition(seed=0, accelerators=1, epochs=epochs)
+    samples_per_s, bytes_per_s = ceiling_from_events(events, context, round_steps=int(ceiling.details.get("round_steps", 1)))
     stored, cpu_s = float(events["sample_bytes"].sum()), ceiling.details.get("cpu_s")
     update = {"samples_per_s": samples_per_s}
     if stored > 0:

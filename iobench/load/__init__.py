@@ -18,6 +18,12 @@ from .reader import AnyReader, BatchReader
 __all__ = ["Batch", "BatchLoader", "build_loader", "make_loader"]
 
 
+_PLENTY = 64
+"""Rounds of batches that a chain of epochs should hold."""
+
+_MOST_LINKS = 1000
+
+
 def make_loader(
     data: str | Path | Manifest,
     *,
@@ -72,16 +78,27 @@ def build_loader(
     seed: int = 0,
     epochs: int = 1,
     shards: Indices | None = None,
+    chain: bool = False,
 ) -> BatchLoader:
-    """A loader around a reader; ``shards`` restricts it to some shards. ``epochs`` is how many orders the slots are sized for."""
+    """A loader around a reader; ``shards`` restricts it to some shards. ``epochs`` is how many orders the slots are sized for.
+
+    ``chain`` strings epochs together until a rank has plenty of batches, so that a rate is not measured over pipelines that run dry.
+    """
     manifest = reader.manifest
     firsts, counts = manifest.shards["first"], manifest.shards["samples"]
     if shards is not None:
         firsts, counts = firsts[shards], counts[shards]
     sequential = is_sequential(reading, manifest)
 
+    total = int(counts.sum())
+    links = min(_MOST_LINKS, -(-_PLENTY * max(1, loading.workers) * batch_size * world // total)) if chain else 1
+
     def plan_epoch(epoch: int) -> BatchPlan:
-        order = epoch_order(firsts, counts, sequential=sequential, shuffle=reading.shuffle, seed=seed, epoch=epoch)
+        orders = [
+            epoch_order(firsts, counts, sequential=sequential, shuffle=reading.shuffle, seed=seed, epoch=epoch * links + link)
+            for link in range(links)
+        ]
+        order = np.concatenate(orders)
         share = rank_share(order, rank=rank, world=world, batch_size=batch_size, tail=reading.tail)
         return BatchPlan(share, batch_size=batch_size, streams=loading.workers if sequential else 1)
 
@@ -91,4 +108,4 @@ def build_loader(
     if room.size > batch_size:
         bound = int(np.partition(room, room.size - batch_size)[-batch_size:].sum())
         largest = min(bound, int(largest * 1.1)) if epochs <= 4 else bound
-    return BatchLoader(reader, loading, plan_epoch, samples=int(counts.sum()), largest_batch=largest)
+    return BatchLoader(reader, loading, plan_epoch, samples=total, largest_batch=largest)

@@ -79,7 +79,7 @@ def measure_fetch(plan: Plan, calibration: Calibration, *, seconds: float, tick:
     phase = _phase(plan, "fetch", reader, loading, seconds=seconds, epochs=epochs)
     outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=tick)
     how = f"reader over {plan.workload.cache} storage, bytes only, {_workers(plan)}, {'O_DIRECT' if plan.direct else 'buffered'}"
-    _keep(calibration, "fetch", outcome, how)
+    _keep(calibration, "fetch", outcome, how, workers=loading.workers)
 
 
 def measure_prep(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:
@@ -92,7 +92,8 @@ def measure_prep(plan: Plan, calibration: Calibration, *, seconds: float, tick: 
     loading = plan.workload.loader.model_copy(update={"transport": "null"})
     phase = _phase(plan, "prep", reader, loading, seconds=seconds, shards=shards)
     copied = sum(len(data) for data in objects.values())
-    _keep(calibration, "prep", run_phase(phase, tick=tick), f"reader over a copy of {copied >> 20} MiB in memory, {_workers(plan)}")
+    how = f"reader over a copy of {copied >> 20} MiB in memory, {_workers(plan)}"
+    _keep(calibration, "prep", run_phase(phase, tick=tick), how, workers=loading.workers)
 
 
 def measure_harness(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:
@@ -100,13 +101,15 @@ def measure_harness(plan: Plan, calibration: Calibration, *, seconds: float, tic
     reader = NullReader(plan.manifest, delivered_bytes(plan.manifest, plan.storage, plan.workload.reader))
     loading = plan.workload.loader
     outcome = run_phase(_phase(plan, "harness", reader, loading, seconds=seconds), tick=tick)
-    _keep(calibration, "harness", outcome, f"loader over null storage, transport {loading.transport}, {_workers(plan)}")
+    how = f"loader over null storage, transport {loading.transport}, {_workers(plan)}"
+    _keep(calibration, "harness", outcome, how, workers=loading.workers)
     calibration.loader = outcome.loader
     if loading.transport == "ring" and loading.workers:
         # What the same training would pay with torch's default way of handing batches over: the DataLoader tax.
         default = loading.model_copy(update={"transport": "tensor", "slot_size": None})
         taxed = Calibration()
-        _keep(taxed, "harness-tensor", run_phase(_phase(plan, "harness-tensor", reader, default, seconds=seconds / 2), tick=tick), "")
+        outcome = run_phase(_phase(plan, "harness-tensor", reader, default, seconds=seconds / 2), tick=tick)
+        _keep(taxed, "harness-tensor", outcome, "", workers=loading.workers)
         calibration.parts += taxed.parts
         calibration.ceilings["harness"].details["tensor_samples_per_s"] = taxed.ceilings["harness-tensor"].samples_per_s
 
@@ -145,11 +148,12 @@ def _phase(
     )
 
 
-def _keep(calibration: Calibration, name: str, outcome: Outcome, how: str) -> None:
+def _keep(calibration: Calibration, name: str, outcome: Outcome, how: str, *, workers: int = 1) -> None:
     calibration.parts += [(f"calibrate.{name}", 0, rank, columns) for rank, columns in sorted(outcome.columns.items())]
     events = joined(outcome)
     startups = [epoch.startup_s for epoch in outcome.epochs]
-    samples_per_s, bytes_per_s = ceiling_from_events(events, Repetition(seed=0, accelerators=len(outcome.columns), epochs=outcome.epochs))
+    context = Repetition(seed=0, accelerators=len(outcome.columns), epochs=outcome.epochs)
+    samples_per_s, bytes_per_s = ceiling_from_events(events, context, round_steps=max(1, workers))
     stored = float(events["sample_bytes"].sum())
     calibration.ceilings[name] = Ceiling(
         samples_per_s=samples_per_s,
@@ -157,7 +161,7 @@ def _keep(calibration: Calibration, name: str, outcome: Outcome, how: str) -> No
         cpu_s_per_gb=outcome.cpu_s / (stored / 1e9) if stored else None,
         how=how,
         not_measured="" if samples_per_s else "no batch was delivered",
-        details={"startup_s": startups, "cpu_s": outcome.cpu_s},
+        details={"startup_s": startups, "cpu_s": outcome.cpu_s, "round_steps": max(1, workers)},
     )
 
 

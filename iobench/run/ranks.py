@@ -240,6 +240,7 @@ class _Stepper:
             seed=seed,
             epochs=max(phase.epochs, 1),
             shards=phase.shards,
+            chain=phase.epochs == 0,
         )
 
     def _device(self) -> DeviceFeed:

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -183,49 +184,34 @@ def fetch_small(data: Data, seconds: float) -> Case:
     )
 
 
-def ring_against_tensor(data: Data, seconds: float) -> Case:
+def ring(data: Data, seconds: float, *, against: str, target: str) -> Case:
     manifest, path = data.dataset("large", samples=16, sample_size={"mean": 64 * MIB}, format="tar", samples_per_shard=1)
 
     def through(transport: str) -> Figure:
         return through_loader(
-            manifest, path, direct=True, transport=transport, workers=2, concurrency=2, batch=4, seconds=seconds, access="sequential"
+            manifest,
+            path,
+            direct=True,
+            transport=transport,
+            workers=2 if transport != "thread" else 1,
+            concurrency=2,
+            batch=4,
+            seconds=seconds,
+            access="sequential",
         )
 
-    return Case(
-        "ring: 64 MiB samples delivered, O_DIRECT, 2 workers",
-        "4 x, or 0.85 x fetch",
-        lambda: through("ring"),
-        lambda: through("tensor"),
-        "tensor",
-    )
+    return Case("ring: 4 x 64 MiB delivered, O_DIRECT, 2 workers", target, lambda: through("ring"), lambda: through(against), against)
 
 
-def ring_against_fetch(data: Data, seconds: float) -> Case:
-    manifest, path = data.dataset("large", samples=16, sample_size={"mean": 64 * MIB}, format="tar", samples_per_shard=1)
-
-    def through(transport: str) -> Figure:
-        return through_loader(
-            manifest, path, direct=True, transport=transport, workers=2, concurrency=2, batch=4, seconds=seconds, access="sequential"
-        )
-
-    return Case("ring: the same, against the fetch ceiling", "0.85 x", lambda: through("ring"), lambda: through("null"), "null (fetch)")
-
-
-def ring_small(data: Data, seconds: float) -> Case:
+def ring_small(data: Data, seconds: float, *, against: str, target: str) -> Case:
     manifest, path = data.dataset("small", samples=4000, sample_size={"mean": 102_400}, format="files")
 
     def through(transport: str) -> Figure:
         return through_loader(
-            manifest, path, direct=True, transport=transport, workers=2, concurrency=4, batch=400, seconds=seconds, access="random"
+            manifest, path, direct=True, transport=transport, workers=2, concurrency=8, batch=400, seconds=seconds, access="random"
         )
 
-    return Case(
-        "ring: 400 x 100 KiB files delivered, O_DIRECT",
-        "4 x, or 0.85 x fetch",
-        lambda: through("ring"),
-        lambda: through("tensor"),
-        "tensor",
-    )
+    return Case("ring: 400 x 100 KiB files delivered, O_DIRECT", target, lambda: through("ring"), lambda: through(against), against)
 
 
 def write_large(data: Data, seconds: float) -> Case:
@@ -275,7 +261,7 @@ def tar(data: Data, seconds: float) -> Case:
     import webdataset
 
     manifest, path = data.dataset("tar", samples=3500, sample_size={"mean": 115_000}, format="tar", shard_size=64 * MIB)
-    ours = in_process(manifest, path, batch=128)
+    ours = in_process(manifest, path, batch=128, block=MIB)
     urls = [str(path / key) for key in manifest.keys()]  # noqa: SIM118
 
     def peer() -> int:
@@ -284,31 +270,48 @@ def tar(data: Data, seconds: float) -> Case:
     return Case("tar shards of 115 KB samples, warm, in process", "4 x", lambda: timed(ours), lambda: timed(peer), "webdataset")
 
 
-def tfrecord(data: Data, seconds: float) -> Case:
-    from tfrecord.reader import tfrecord_loader
+def tfrecord(data: Data, seconds: float, *, check: bool) -> Case:
+    import google_crc32c
+    from tfrecord.reader import tfrecord_iterator, tfrecord_loader
 
     manifest, path = data.dataset("tfrecord", samples=3500, sample_size={"mean": 115_000}, format="tfrecord", shard_size=64 * MIB)
-    ours = in_process(manifest, path, check="format", batch=128)
+    ours = in_process(manifest, path, check="format", batch=128, block=MIB)
     files = [str(path / key) for key in manifest.keys()]  # noqa: SIM118
 
-    def peer() -> int:
+    def unchecked() -> int:
         return sum(len(record["data"]) for file in files for record in tfrecord_loader(file, None, {"data": "byte"}))
 
+    def checked() -> int:
+        total = 0
+        for file in files:
+            for record in tfrecord_iterator(file):
+                google_crc32c.value(np.frombuffer(record, dtype=np.uint8))
+                total += len(record)
+        return total
+
+    name = "tfrecord package, CRC added" if check else "tfrecord package, which checks no CRC"
     return Case(
-        "TFRecord with CRC check, 115 KB, warm, in process", "1 x", lambda: timed(ours), lambda: timed(peer), "tfrecord (no CRC check)"
+        "TFRecord with CRC check, 115 KB, warm, in process",
+        "1 x",
+        lambda: timed(ours),
+        lambda: timed(checked if check else unchecked),
+        name,
     )
 
 
 CASES = {
     "fetch-large": fetch_large,
     "fetch-small": fetch_small,
-    "ring-tensor": ring_against_tensor,
-    "ring-fetch": ring_against_fetch,
-    "ring-small": ring_small,
+    "ring-tensor": partial(ring, against="tensor", target="4 x, or 0.85 x fetch"),
+    "ring-fetch": partial(ring, against="null", target="0.85 x"),
+    "ring-thread": partial(ring, against="thread", target="-"),
+    "ring-small": partial(ring_small, against="tensor", target="4 x, or 0.85 x fetch"),
+    "ring-small-fetch": partial(ring_small, against="null", target="0.85 x"),
     "write": write_large,
     "npz": npz,
     "tar": tar,
-    "tfrecord": tfrecord,
+    "tfrecord": partial(tfrecord, check=True),
+    "tfrecord-unchecked": partial(tfrecord, check=False),
 }
 
 

@@ -1,0 +1,66 @@
+"""The README's commands are run, and what it says of files and options is true."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from iobench.cli.main import build_parser
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```\n(.*?)```", README, flags=re.S)
+COMMANDS = [line.partition("#")[0].strip() for block in BLOCKS for line in block.splitlines() if line.startswith("iobench ")]
+
+
+def iobench(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "iobench", *arguments], cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_the_readme_shows_every_verb() -> None:
+    shown = {shlex.split(command)[1] for command in COMMANDS}
+    assert shown == {"list", "doctor", "plan", "generate", "run", "verify", "report", "clean"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_parses(command: str) -> None:
+    arguments = shlex.split(command.replace("<", "").replace(">", ""))[1:]
+    assert build_parser().parse_args(arguments).verb == arguments[0]
+
+
+def test_the_readmes_story_runs(tmp_path: Path) -> None:
+    """The commands in their order, at /mnt/fast -> a temporary directory, small enough to be quick."""
+    data = tmp_path / "resnet50"
+    small = {
+        "generate": ["--samples", "200"],
+        "run": ["--set", "batch_size=20", "--set", "loader.workers=1", "--set", "epochs=1", "--calibration-s", "0.3"],
+    }
+    for command in COMMANDS:
+        arguments = shlex.split(command)[1:]
+        if arguments[0] == "run" and "--find-max" in arguments:
+            continue  # the search has its own tests; here it would take minutes
+        arguments = [a.replace("/mnt/fast/resnet50", str(data)).replace("/mnt/fast", str(tmp_path)) for a in arguments]
+        arguments = [a.replace("20GiB", "60MiB") for a in arguments]
+        if arguments[0] == "generate":
+            arguments = [a for a in arguments if a not in ("--size", "60MiB")]
+        if arguments[0] == "report":
+            arguments[1] = str(next((tmp_path / "results").iterdir()))
+        found = iobench(*arguments, *small.get(arguments[0], []), cwd=tmp_path)
+        assert found.returncode == 0, f"{arguments}: {found.stderr}"
+        assert found.stdout.strip(), arguments
+        assert "Traceback" not in found.stderr
+    assert not data.exists()  # clean took back what generate made
+    assert (tmp_path / "results").exists()
+
+
+def test_the_exit_codes_are_the_documented_ones() -> None:
+    from iobench import errors
+
+    table = {int(code) for code in re.findall(r"^\| (\d+) \|", README, flags=re.M)}
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.IobenchError)]
+    assert table == {0} | {kind.exit_code for kind in kinds}
