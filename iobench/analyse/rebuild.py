@@ -30,9 +30,11 @@ def ceiling_from_events(events: Events, context: Repetition, *, round_steps: int
         totals[0] += part.end_ns / 1e9 - begin
         totals[1] += float(part.rows["samples"][rows].sum())
         totals[2] += float(part.rows["sample_bytes"][rows].sum())
+    # No batch was loaded by the accelerator alone: then there are no bytes, rather than 0.
     if not ranks or min(totals[0] for totals in ranks.values()) <= 0:
         return None, None
-    return sum(samples / span for span, samples, _ in ranks.values()), sum(stored / span for span, _, stored in ranks.values())
+    stored_per_s = sum(stored / span for span, _, stored in ranks.values())
+    return sum(samples / span for span, samples, _ in ranks.values()), stored_per_s or None
 
 
 def find_max_point(events: Events, *, accelerators: int, required: float, startup_s: float | None = None) -> FindMaxPoint:

@@ -177,6 +177,16 @@ def test_ceiling_is_the_rate_from_the_first_read_to_the_last_batch(make_events: 
     assert ceiling_from_events(make_events([]), context()) == (None, None)
 
 
+def test_a_ceiling_is_rated_over_whole_rounds_of_workers(make_events: Build) -> None:
+    # Two workers finish together: batches come in pairs, at 4 s, 5 s and 6 s. The first pair paid for a slow start.
+    ends = [4, 4, 5, 5, 6, 6]
+    starts = [0, *ends[:-1]]
+    rows = [{"step": n, "start": a, "wait": b - a, "samples": 10, "sample_bytes": 50} for n, (a, b) in enumerate(zip(starts, ends))]  # noqa: B905
+    assert ceiling_from_events(make_events(rows), context(0.0), round_steps=2) == (pytest.approx(20.0), pytest.approx(100.0))
+    # One pair alone can only be rated from the first read on.
+    assert ceiling_from_events(make_events(rows[:2]), context(1.0), round_steps=2) == (pytest.approx(20 / 3), pytest.approx(100 / 3))
+
+
 def test_rebuild_finds_every_figure_again(make_run: Build, make_events: Build) -> None:
     measure = [
         {"step": i, "start": 1.25 * i, "wait": 0.25, "busy": 1, "samples": 100, "bytes_read": 10**7, "sample_bytes": 10**7}
@@ -186,7 +196,8 @@ def test_rebuild_finds_every_figure_again(make_run: Build, make_events: Build) -
     search = [row | {"phase": "find-max.3", "busy": 1.25, "wait": 0} for row in measure]
     events = make_events(measure + fetch + search)
     doc = make_run(accelerators=1, repetitions=1, concluded=False)
-    ceilings = doc.ceilings | {"fetch": Ceiling(samples_per_s=1, bytes_per_s=1, cpu_s_per_gb=9, details={"startup_s": 1.0, "cpu_s": 0.02})}
+    details = {"startup_s": 1.0, "cpu_s": 0.02, "round_steps": 3}
+    ceilings = doc.ceilings | {"fetch": Ceiling(samples_per_s=1, bytes_per_s=1, cpu_s_per_gb=9, details=details)}
     stale = FindMaxPoint(accelerators=3, accelerator_utilization=0.1, samples_per_s=1, read_bytes_per_s=1, passed=False)
     found = FindMax(required_accelerator_utilization=0.9, accelerators=None, points=[stale])
     again = rebuild(doc.model_copy(update={"ceilings": ceilings, "find_max": found}), events)
