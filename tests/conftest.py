@@ -1,0 +1,47 @@
+"""Small datasets for every test that reads, and a check that nothing is left running."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from iobench.generate import generate
+from iobench.spec.base import build
+from iobench.spec.dataset import DatasetSpec
+from iobench.spec.manifest import Manifest
+from iobench.storage.local import LocalStorage
+
+MakeDataset = Callable[..., tuple[Manifest, Path]]
+
+
+@pytest.fixture(scope="session")
+def make_dataset(tmp_path_factory: pytest.TempPathFactory) -> MakeDataset:
+    """``make_dataset(name="demo", **spec)``: (manifest, directory), generated once per session and specification."""
+    root = tmp_path_factory.mktemp("datasets")
+    made: dict[str, tuple[Manifest, Path]] = {}
+
+    def make(**spec: Any) -> tuple[Manifest, Path]:
+        full = {"name": "demo", "samples": 60, "sample_size": {"mean": 20_000}, **spec}
+        key = repr(sorted(full.items(), key=str))
+        if key not in made:
+            path = root / f"{len(made):03d}"
+            made[key] = generate(build(DatasetSpec, full, where="test"), LocalStorage(path), workers=0).manifest, path
+        return made[key]
+
+    return make
+
+
+@pytest.fixture()
+def nothing_left() -> Iterator[None]:
+    """After the test: no child process of ours, no new file in /dev/shm."""
+    before = set(os.listdir("/dev/shm"))
+    yield
+    children = psutil.Process().children(recursive=True)
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+    assert set(os.listdir("/dev/shm")) <= before
