@@ -11,7 +11,7 @@ from ..errors import DatasetError, TargetRefusedError
 from ..safety import check_target, remove_exactly
 from ..spec.base import build
 from ..spec.dataset import DatasetSpec
-from ..spec.manifest import DATA, MANIFEST, MARKER, SAMPLES, SHARDS, shard_key
+from ..spec.manifest import DATA, MANIFEST, MARKER, SAMPLES, SHARDS, Keys
 from .journal import JOURNAL
 from .plan import plan_shards
 
@@ -42,7 +42,8 @@ def clean(root: str | Path, *, dry_run: bool = False) -> CleanReport:
     if marker is None:
         raise TargetRefusedError(f"{root} was not made by iobench (no {MARKER}), so nothing in it is removed")
     spec = build(DatasetSpec, marker["spec"], where=str(path / MARKER))
-    owned = {shard_key(spec, shard) for shard in range(plan_shards(spec).shard_count)} | {MANIFEST, SAMPLES, SHARDS, MARKER}
+    keys = Keys(spec)
+    owned = {keys(shard) for shard in range(plan_shards(spec).shard_count)} | {MANIFEST, SAMPLES, SHARDS, MARKER}
 
     def is_owned(name: str) -> bool:
         name = name.removesuffix(_PART)

@@ -16,7 +16,7 @@ from ..formats.base import split_codec
 from ..registry import FORMATS
 from ..safety import check_target
 from ..spec.dataset import DatasetSpec
-from ..spec.manifest import DATA, MANIFEST, MARKER, SAMPLES, SHARDS, Manifest, load_manifest, shard_key
+from ..spec.manifest import DATA, MANIFEST, MARKER, SAMPLES, SHARDS, Keys, Manifest, load_manifest
 from ..units import format_bytes, format_count
 from . import journal
 from .cleaner import parse_marker
@@ -95,7 +95,8 @@ def _take_up(spec: DatasetSpec, storage: Any, plan: ShardPlan) -> tuple[dict[int
     for unit in range(plan.unit_count):
         key = journal.entry_key(unit)
         shards = range(int(plan.units[unit]), int(plan.units[unit + 1]))
-        names = [shard_key(spec, shard) for shard in shards]
+        keys = Keys(spec)
+        names = [keys(shard) for shard in shards]
         entry = journal.parse(journal.read_object(storage, key), plan) if key in present else None
         if entry is not None and entry.unit == unit and [present.get(name) for name in names] == entry.shard_size.tolist():
             finished[unit] = entry

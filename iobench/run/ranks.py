@@ -135,8 +135,7 @@ def _conduct(
                 message: Any = pipe.recv()  # type: ignore[union-attr, call-arg]
             except (EOFError, ConnectionResetError):
                 ranks[rank].join(1)
-                code = ranks[rank].exitcode
-                raise WorkerError(f"rank {rank} died ({_reason(code)})", remedy="see the kernel log for out-of-memory kills") from None
+                raise _died(rank, ranks[rank]) from None
             kind, value = message
             if kind == "ready":
                 waiting[rank] = value
@@ -145,6 +144,10 @@ def _conduct(
             else:
                 done.add(rank)
                 _keep(outcome, rank, value)
+        for rank, process in enumerate(ranks):
+            # Its end of the pipe may live on in a rank that was forked after it, so the end of the pipe alone is no proof of life.
+            if rank not in done and process.exitcode is not None and not pipes[rank].poll():
+                raise _died(rank, process)
         if waiting and len(waiting) + len(done) == len(ranks):
             epoch = min(waiting.values())
             outcome.epochs.append(prepare(epoch) if prepare else Epoch(epoch=epoch))
@@ -176,6 +179,10 @@ def _reap(ranks: list[Any]) -> None:
         if process.is_alive():
             process.kill()  # its workers die with it (PR_SET_PDEATHSIG)
             process.join()
+
+
+def _died(rank: int, process: Any) -> WorkerError:
+    return WorkerError(f"rank {rank} died ({_reason(process.exitcode)})", remedy="see the kernel log for out-of-memory kills")
 
 
 def _reason(code: int | None) -> str:

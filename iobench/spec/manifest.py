@@ -74,7 +74,7 @@ class Manifest:
         self.spec = header.spec
         self.samples = samples
         self.shards = shards
-        self.key = key_maker(header.spec)
+        self.key = Keys(header.spec)
         self.root: Path | None = None  # where it was loaded from, so that a process that did not fork opens it again
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -99,20 +99,29 @@ class Manifest:
         return [self.key(shard) for shard in range(self.shard_count)]
 
 
+class Keys:
+    """Where each shard of a dataset lies below its root: ``Keys(spec)(shard)``. One file per sample fans out over folders of 1000."""
+
+    __slots__ = ("_prefix", "_single", "_suffix")
+
+    def __init__(self, spec: DatasetSpec) -> None:
+        from ..registry import CODECS, CONTENTS, FORMATS
+
+        form = FORMATS.load(spec.format)
+        self._single = bool(form.one_sample_per_shard)
+        codec = CODECS.load(spec.codec.partition(":")[0])
+        self._suffix = CONTENTS.load(spec.content).suffix + codec.suffix if self._single else form.suffix
+        self._prefix = DATA if self._single else f"{DATA}/{spec.name}"
+
+    def __call__(self, shard: int) -> str:
+        if self._single:
+            return f"{self._prefix}/{shard // 1000:06d}/{shard:09d}{self._suffix}"
+        return f"{self._prefix}-{shard:06d}{self._suffix}"
+
+
 def shard_key(spec: DatasetSpec, shard: int) -> str:
-    """Where shard number ``shard`` lies below the dataset's root."""
-    return key_maker(spec)(shard)
-
-
-def key_maker(spec: DatasetSpec) -> Callable[[int], str]:
-    """``shard_key`` for many shards of one dataset. One file per sample fans out over folders of 1000."""
-    from ..registry import CODECS, CONTENTS, FORMATS
-
-    form = FORMATS.load(spec.format)
-    if form.one_sample_per_shard:
-        suffix = CONTENTS.load(spec.content).suffix + CODECS.load(spec.codec.partition(":")[0]).suffix
-        return lambda shard: f"{DATA}/{shard // 1000:06d}/{shard:09d}{suffix}"
-    return lambda shard: f"{DATA}/{spec.name}-{shard:06d}{form.suffix}"
+    """The key of one shard; for many of them keep a ``Keys``."""
+    return Keys(spec)(shard)
 
 
 def write_table(columns: dict[str, Any], arrays: dict[str, Array]) -> bytes:

@@ -1,0 +1,140 @@
+"""Runs that go wrong: a read that fails, a rank that dies, Ctrl-C, kill -9. Nothing hangs, nothing is left behind, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from iobench.errors import StorageError, WorkerError
+from iobench.load.reader import BatchReader
+from iobench.run.ranks import Phase, run_phase
+from iobench.spec.result import Epoch
+from iobench.spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.storage.local import LocalStorage
+from iobench.storage.simulated import FaultyStorage, ThrottledStorage
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+def phase(manifest: Any, storage: Any, **more: Any) -> Phase:
+    reading = ReaderSpec(direct=False, concurrency=2)
+    return Phase(
+        name="measure",
+        reader=BatchReader(manifest, storage, reading),
+        reading=reading,
+        loading=LoaderSpec(workers=1),
+        accelerator=AcceleratorSpec(kind="null"),
+        accelerators=2,
+        batch_size=8,
+        seed=1,
+        **more,
+    )
+
+
+def test_every_read_may_fail_and_says_so(make_dataset: Any) -> None:
+    """Fail the Nth read for N = 1, 2, ... until an epoch passes: each failure is one StorageError that names the shard."""
+    manifest, path = make_dataset(format="tar", samples_per_shard=20)
+    failures = []
+    delivered = 0
+    while not delivered and len(failures) < 60:
+        try:
+            outcome = run_phase(phase(manifest, FaultyStorage(LocalStorage(path), fail_at=len(failures) + 1)))
+        except StorageError as error:
+            failures.append(str(error))
+        else:
+            delivered = sum(int(columns["samples"].sum()) for columns in outcome.columns.values())
+    assert delivered == 60
+    assert len(failures) >= 3  # each of the three shards was read at least once
+    assert all("simulated input/output error" in text and "demo-00000" in text and "\n" not in text for text in failures)
+
+
+def test_an_object_that_ends_early_is_named(make_dataset: Any) -> None:
+    manifest, path = make_dataset(format="tar", samples_per_shard=20)
+    with pytest.raises(StorageError, match=r"ends at byte \d+, \d+ were expected"):
+        run_phase(phase(manifest, FaultyStorage(LocalStorage(path), short_every=2)))
+
+
+def test_a_rank_that_dies_ends_the_phase(make_dataset: Any) -> None:
+    manifest, path = make_dataset(format="tar", samples_per_shard=20)
+
+    def kill_one(epoch: int) -> Epoch:
+        ranks = [child for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())]
+        ranks[0].kill()
+        return Epoch(epoch=epoch)
+
+    with pytest.raises(WorkerError, match=r"rank \d died \(killed by SIGKILL\)"):
+        run_phase(phase(manifest, LocalStorage(path)), prepare=kill_one)
+
+
+def test_workers_of_a_dead_rank_die_too(make_dataset: Any) -> None:
+    manifest, path = make_dataset(format="tar", samples_per_shard=20)
+    killed = False
+
+    def kill_later(steps: int) -> None:
+        nonlocal killed
+        if steps and not killed:
+            killed = True
+            psutil.Process().children()[-1].kill()
+
+    storage = ThrottledStorage(LocalStorage(path), latency_s=0.2)
+    with pytest.raises(WorkerError):
+        run_phase(phase(manifest, storage, epochs=100), tick=kill_later)
+
+
+@pytest.fixture
+def running(make_dataset: Any, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A real run in a process of its own, in the middle of its first repetition."""
+    _, path = make_dataset(format="tar", samples_per_shard=20)
+    arguments = ["run", "demo", "--data", f"throttled+{path}?latency=20ms", "--results", str(tmp_path), "--calibration-s", "0"]
+    arguments += ["--repeat", "1", "--set", "batch_size=2", "--set", "epochs=500", "--set", "reader.crop=null"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "iobench", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while len(psutil.Process(process.pid).children(recursive=True)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1.5)
+    assert process.poll() is None, process.stderr.read() if process.stderr else ""
+    yield process, tmp_path
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream:
+            stream.close()
+
+
+def test_ctrl_c_saves_what_was_measured(running: tuple[subprocess.Popen[str], Path]) -> None:
+    process, results = running
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert len(stderr.strip().splitlines()) == 1
+    assert stderr.startswith("iobench: interrupted")
+    run = next(results.iterdir())
+    document = json.loads((run / "run.json").read_text())
+    assert document["status"] == "interrupted"
+    assert document["repetitions"][0]["complete"] is False
+    assert document["repetitions"][0]["steps"] > 0
+    assert (run / "events.parquet").stat().st_size > 0
+    assert not psutil.wait_procs(family, timeout=10)[1]
+
+
+def test_kill_9_leaves_no_process(running: tuple[subprocess.Popen[str], Path]) -> None:
+    process, _ = running
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(family) >= 3  # the rank and its workers
+    process.kill()
+    process.wait()
+    assert not psutil.wait_procs(family, timeout=15)[1]

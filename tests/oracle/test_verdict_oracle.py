@@ -1,0 +1,271 @@
+"""Verdict oracles, written by someone who did not write the verdict: each truth is arithmetic on what was planted.
+
+Windows are 2 s and more, steps 20 ms and more, and what must not bind is faster by factors, so that a loaded machine of 2 cores cannot
+turn an answer round. Nothing is tried twice.
+"""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.run.plan import make_plan
+from iobench.run.runner import Options, run
+from iobench.spec.base import build
+from iobench.spec.result import RunDocument
+from iobench.spec.workload import Workload
+
+MB = 1_000_000
+SAMPLE = 100_000
+
+Measure = Callable[..., RunDocument]
+
+
+@pytest.fixture
+def measure(tmp_path: Path) -> Measure:
+    def go(url: Path | str, *, accelerators: int = 1, repetitions: int = 1, calibration_s: float = 0.8, **workload: Any) -> RunDocument:
+        spec = build(Workload, {"name": "oracle", "dataset": "demo", "batch_size": 10, **workload}, where="oracle")
+        plan = make_plan(spec, str(url), accelerators=accelerators, repetitions=repetitions, seed=5)
+        doc, _ = run(plan, Options(results=tmp_path / "results", calibration_s=calibration_s))
+        assert (doc.status, doc.error) == ("ok", "")
+        assert doc.verdict is not None
+        return doc
+
+    return go
+
+
+def binds(doc: RunDocument) -> str:
+    assert doc.verdict is not None
+    return doc.verdict.binds
+
+
+def median(doc: RunDocument, metric: str) -> float:
+    return doc.metrics[metric].median
+
+
+@pytest.fixture(scope="module")
+def files(make_dataset: Any) -> Path:
+    """800 files of 100 kB: one read request is one sample."""
+    path: Path = make_dataset(samples=800, sample_size={"mean": SAMPLE})[1]
+    return path
+
+
+# Storage of known speed
+
+
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "buffered"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"format": "files"},
+        {"format": "tar", "samples_per_shard": 50},
+        {"format": "tfrecord", "samples_per_shard": 50, "codec": "lz4"},
+    ],
+    ids=["files", "tar", "tfrecord-lz4"],
+)
+def test_the_reported_bandwidth_is_the_throttles(measure: Measure, make_dataset: Any, layout: dict[str, Any], direct: bool) -> None:
+    """Incompressible data, so a codec changes no size: 50 MB at 20 MB/s take 2.5 s; the accelerator could take 50 MB/s."""
+    _, root = make_dataset(samples=500, sample_size={"mean": SAMPLE}, **layout)
+    on_disk = sum(path.stat().st_size for path in (root / "data").rglob("*") if path.is_file())
+    doc = measure(
+        f"throttled+{root}?bandwidth=20MB",
+        accelerator={"step_time": "20ms"},
+        reader={"direct": direct},
+        calibration_s=0.5,
+    )
+    assert doc.loader["direct"] is direct
+    assert median(doc, "read_bytes_per_s") == pytest.approx(20 * MB, rel=0.05)
+    assert doc.repetitions[0].bytes_read == pytest.approx(on_disk, rel=0.03), "every byte is read once, and counted where it is read"
+    assert doc.repetitions[0].samples == 500
+    assert median(doc, "samples_per_s") == pytest.approx(500 / (on_disk / (20 * MB)), rel=0.05)
+    assert binds(doc) == "storage"
+
+
+def test_random_access_into_shards_counts_what_alignment_adds(measure: Measure, make_dataset: Any) -> None:
+    """O_DIRECT reads whole blocks of 4096 bytes: a sample of 6,000 bytes at any offset costs 8 to 12 KiB, and the throttle makes it pay."""
+    _, root = make_dataset(samples=4000, sample_size={"mean": 6000}, format="tar", samples_per_shard=1000)
+    doc = measure(
+        f"throttled+{root}?bandwidth=16MB",
+        accelerator={"step_time": "20ms"},
+        batch_size=50,
+        reader={"access": "random", "direct": True},
+        calibration_s=0.5,
+    )
+    moved = doc.repetitions[0].bytes_read
+    assert 4000 * 8192 <= moved <= 4000 * 12288
+    assert median(doc, "read_bytes_per_s") == pytest.approx(16 * MB, rel=0.05)
+    assert median(doc, "samples_per_s") == pytest.approx(4000 / (moved / (16 * MB)), rel=0.05)
+    assert binds(doc) == "storage"
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "accelerators", "step_ms"),
+    [(25, 1, 20), (40, 1, 20), (30, 2, 40), (15, 1, 40)],
+    ids=lambda value: str(value),
+)
+def test_utilization_of_a_starved_accelerator_is_bandwidth_arithmetic(
+    measure: Measure, files: Path, bandwidth: int, accelerators: int, step_ms: int
+) -> None:
+    """AU = X / (N x G x s): storage feeds X bytes/s, N accelerators ask for G samples/s of s bytes each."""
+    demand = accelerators * (10 / (step_ms / 1000)) * SAMPLE
+    truth = bandwidth * MB / demand
+    doc = measure(
+        f"throttled+{files}?bandwidth={bandwidth}MB",
+        accelerators=accelerators,
+        accelerator={"step_time": f"{step_ms}ms"},
+        loader={"workers": 1},
+        calibration_s=0.4,
+    )
+    for name in ("accelerator_utilization", "accelerator_utilization_sustained"):
+        assert median(doc, name) == pytest.approx(truth, abs=0.02), name
+    assert binds(doc) == "storage"
+    assert doc.verdict is not None
+    assert doc.verdict.starved
+    assert doc.verdict.headroom == pytest.approx(truth, rel=0.05)
+    # What a 90 % utilization draws from storage is 90 % of the appetite.
+    assert doc.verdict.accelerators_fed == int(bandwidth * MB / (0.9 * demand / accelerators))
+
+
+def test_operations_per_second_bind_as_bandwidth_does(measure: Measure, files: Path) -> None:
+    """250 reads/s of one sample each, and 500 samples/s asked for."""
+    doc = measure(f"throttled+{files}?iops=250", accelerator={"step_time": "20ms"}, calibration_s=0.5)
+    assert median(doc, "samples_per_s") == pytest.approx(250, rel=0.05)
+    assert median(doc, "accelerator_utilization_sustained") == pytest.approx(0.5, abs=0.02)
+    assert binds(doc) == "storage"
+
+
+def test_latency_binds_by_littles_law(measure: Measure, files: Path) -> None:
+    """Two workers with 5 reads in flight, 80 ms each: 125 samples/s of the 250 asked for. No bandwidth is missing, only concurrency."""
+    doc = measure(
+        f"throttled+{files}?latency=80ms",
+        accelerator={"step_time": "40ms"},
+        reader={"concurrency": 5},
+        loader={"workers": 2},
+        max_steps=40,
+    )
+    assert median(doc, "samples_per_s") == pytest.approx(125, rel=0.05)
+    assert median(doc, "accelerator_utilization_sustained") == pytest.approx(0.5, abs=0.025)
+    assert binds(doc) == "storage"
+    assert doc.verdict is not None
+    assert doc.verdict.advice, "more requests in flight would help, and nothing says so"
+    assert "concurrency" in doc.verdict.advice[0].change or "flight" in doc.verdict.advice[0].change
+
+
+# Fast storage
+
+
+@pytest.mark.parametrize("accelerators", [1, 2])
+def test_a_fed_accelerator_is_as_busy_as_the_clock_says(measure: Measure, files: Path, accelerators: int) -> None:
+    """100 steps of 25 ms over all ranks, 40 MB/s each: the disk is faster by far, so the run takes what its steps take."""
+    doc = measure(files, accelerators=accelerators, accelerator={"step_time": "25ms"}, batch_size=8, loader={"workers": 1})
+    steps = 100 // accelerators
+    assert doc.repetitions[0].steps == 100
+    assert median(doc, "busy_s") == pytest.approx(steps * 0.025, abs=1e-6)
+    assert median(doc, "accelerator_utilization") == pytest.approx(1.0, abs=0.02)
+    assert median(doc, "samples_per_s") == pytest.approx(accelerators * 8 / 0.025, rel=0.06)  # 50 steps and one first wait
+    assert steps * 0.025 <= median(doc, "wall_s") <= steps * 0.025 + 0.5
+    assert doc.ceilings["accelerator"].samples_per_s == pytest.approx(accelerators * 8 / 0.025, rel=0.02)
+    assert binds(doc) == "accelerator"
+    assert doc.verdict is not None
+    assert not doc.verdict.starved
+
+
+def test_the_strict_utilization_is_the_outside_clocks(tmp_path: Path, files: Path) -> None:
+    """Busy time over a wall time taken here, around the whole repetition: never more than that, and no more than start-up below."""
+    spec = {"name": "oracle", "dataset": "demo", "batch_size": 8, "accelerator": {"step_time": "40ms"}, "loader": {"workers": 1}}
+    plan = make_plan(build(Workload, spec, where="oracle"), f"throttled+{files}?bandwidth=30MB", accelerators=1, repetitions=1, seed=1)
+    began = time.monotonic()
+    doc, _ = run(plan, Options(results=tmp_path, calibration_s=0))
+    outside = time.monotonic() - began
+    busy = 100 * 0.040
+    assert median(doc, "wall_s") <= outside
+    assert median(doc, "wall_s") == pytest.approx(outside, abs=1.5)
+    assert busy / outside <= median(doc, "accelerator_utilization_strict") <= busy / (outside - 1.5)
+
+
+# Preparation
+
+
+def _unpacked_per_s(root: Path) -> float:
+    """Samples that Python's own gzip undoes per second, in one process."""
+    packed = [path.read_bytes() for path in sorted((root / "data").rglob("*.gz"))[:20]] or [
+        path.read_bytes() for path in sorted(path for path in (root / "data").rglob("*") if path.is_file())[:20]
+    ]
+    began = time.process_time()
+    for data in packed:
+        gzip.decompress(data)
+    return len(packed) / (time.process_time() - began)
+
+
+def test_decompression_binds(measure: Measure, make_dataset: Any) -> None:
+    """One worker undoes gzip at a few hundred MB/s; 4 GB/s are asked for, and a quarter of that is read."""
+    _, root = make_dataset(samples=200, sample_size={"mean": MB}, codec="gzip:6", compress_ratio=4)
+    doc = measure(root, accelerator={"step_time": "20ms"}, batch_size=80, loader={"workers": 1}, epochs=2)
+    assert binds(doc) == "prep"
+    prep, fetch = doc.ceilings["prep"].samples_per_s, doc.ceilings["fetch"].samples_per_s
+    assert prep is not None
+    assert fetch is not None
+    assert prep < fetch
+    assert 0.3 < prep / _unpacked_per_s(root) < 4  # another library may be faster, not by an order
+    assert median(doc, "accelerator_utilization_sustained") < 0.6
+    assert doc.verdict is not None
+    assert doc.verdict.prep_stall is not None
+    assert doc.verdict.fetch_stall is not None
+    assert doc.verdict.prep_stall > doc.verdict.fetch_stall
+    assert doc.verdict.sentence.startswith("Data preparation")
+
+
+def test_decoding_binds_even_where_storage_is_capped_above_it(measure: Measure, make_dataset: Any) -> None:
+    """One worker decodes some 2,000 JPEGs of 50 kB a second; storage is capped at 20,000 of them, the accelerator asks for 5,000."""
+    _, root = make_dataset(samples=800, sample_size={"mean": 50_000}, format="tar", content="jpeg", samples_per_shard=50)
+    doc = measure(
+        f"throttled+{root}?bandwidth=1GB",
+        accelerator={"step_time": "20ms"},
+        batch_size=100,
+        loader={"workers": 1},
+        reader={"crop": 3000},
+    )
+    assert binds(doc) == "prep"
+    assert doc.verdict is not None
+    assert doc.verdict.headroom is not None
+    assert doc.verdict.headroom > 1.5  # the storage is not to blame, and the document says so
+
+
+# The harness
+
+
+def test_tiny_batches_bind_the_harness(measure: Measure, make_dataset: Any) -> None:
+    """One sample of 200 bytes to a batch, torch's default transport: the round trip to the worker is all that costs anything."""
+    _, root = make_dataset(samples=6000, sample_size={"mean": 200}, format="tar", samples_per_shard=6000)
+    doc = measure(
+        root, accelerator={"kind": "null"}, batch_size=1, loader={"workers": 1, "transport": "tensor"}, cache="warm", calibration_s=1.5
+    )
+    assert doc.verdict is not None
+    assert binds(doc) == "harness", doc.verdict.sentence
+
+
+def test_large_tensors_through_torchs_transport_bind_the_harness(measure: Measure, make_dataset: Any) -> None:
+    """8 MB batches: torch copies each into fresh shared memory; the reader fetches from a warm cache into reused buffers."""
+    _, root = make_dataset(samples=100, sample_size={"mean": MB}, format="tar", samples_per_shard=100)
+    doc = measure(root, accelerator={"kind": "null"}, batch_size=8, loader={"workers": 1, "transport": "tensor"}, cache="warm", epochs=4)
+    assert doc.verdict is not None
+    assert binds(doc) == "harness", doc.verdict.sentence
+
+
+def test_the_same_question_with_another_answer(measure: Measure, files: Path) -> None:
+    """One dataset, one accelerator: only the storage's speed changes, and with it the verdict."""
+    answers = {}
+    for bandwidth in (25, 400):
+        doc = measure(
+            f"throttled+{files}?bandwidth={bandwidth}MB",
+            accelerator={"step_time": "20ms"},
+            max_steps=60,
+            calibration_s=0.4,
+        )
+        answers[bandwidth] = binds(doc)
+    assert answers == {25: "storage", 400: "accelerator"}
