@@ -257,6 +257,9 @@ class BatchLoader(DataLoader[Any]):
                         ) from error
                     raise
                 yield self._receive(reply)
+        except IobenchError:
+            self.shutdown()  # what failed once must not go on reading behind the user's back
+            raise
         finally:
             if not self.loader_spec.persistent_workers and hasattr(replies, "_shutdown_workers"):
                 replies._shutdown_workers()
