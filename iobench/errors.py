@@ -35,7 +35,10 @@ class IobenchError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{self.what}. {self.remedy}" if self.remedy else self.what
+        if not self.remedy:
+            return self.what
+        stop = "" if self.what.endswith((".", "?", "!")) else "."
+        return f"{self.what}{stop} {self.remedy[:1].upper()}{self.remedy[1:]}"
 
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only arguments do not survive the default pickling, and errors cross process borders.

@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 VERBS = ("list", "plan", "generate", "run", "verify", "report", "clean", "doctor")
 
@@ -24,10 +25,17 @@ examples:
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """argparse with errors in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"iobench: {message}. See: {self.prog} --help\n")
+
+
 def build_parser() -> argparse.ArgumentParser:
     from .. import __version__
 
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="iobench",
         description="Will this storage starve these accelerators, why, and what would fix it?",
         epilog=_EXIT_CODES,

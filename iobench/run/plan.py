@@ -48,9 +48,9 @@ def make_plan(workload: Workload, data: str, *, accelerators: int, repetitions: 
     """
     if accelerators < 1 or repetitions < 1:
         raise UsageError(f"{accelerators} accelerators and {repetitions} repetitions make no run", remedy="both must be at least 1")
+    probe = open_storage(data)
     manifest = load_manifest(local_root(data))
     check_match(workload, manifest, data)
-    probe = open_storage(data)
     check_shards(manifest, probe)
     reading = workload.reader
     if workload.cache == "warm" and reading.direct is True:
