@@ -42,12 +42,14 @@ class IobenchError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only arguments do not survive the default pickling, and errors cross process borders.
-        return (_rebuild, (type(self), self.what, self.remedy))
+        return (_rebuild, (type(self), self.what, self.remedy, getattr(self, "__notes__", [])))
 
 
-def _rebuild(kind: type[IobenchError], what: str, remedy: str) -> IobenchError:
+def _rebuild(kind: type[IobenchError], what: str, remedy: str, notes: list[str]) -> IobenchError:
     error = kind.__new__(kind)
     IobenchError.__init__(error, what, remedy=remedy)
+    for note in notes:
+        error.add_note(note)  # shown by --debug, below the traceback
     return error
 
 

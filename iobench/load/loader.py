@@ -251,10 +251,9 @@ class BatchLoader(DataLoader[Any]):
                 except StopIteration:
                     return
                 except RuntimeError as error:
-                    if "DataLoader worker" in str(error):
-                        raise WorkerError(
-                            f"a loader worker died: {str(error).splitlines()[0]}", remedy="see the kernel log for out-of-memory kills"
-                        ) from error
+                    death = worker_death(error)
+                    if death is not None:
+                        raise death from error
                     raise
                 yield self._receive(reply)
         except IobenchError:
@@ -309,6 +308,16 @@ class BatchLoader(DataLoader[Any]):
             iterator._shutdown_workers()
             self._iterator = None
         self.reader.close()
+
+
+def worker_death(error: BaseException) -> WorkerError | None:
+    """What torch reports when a worker process dies, as one line; None for any other error.
+
+    torch raises it from a signal handler, so it can surface at any point of the training process, not in the loader alone.
+    """
+    if not isinstance(error, RuntimeError) or "DataLoader worker" not in str(error):
+        return None
+    return WorkerError(f"a loader worker died: {str(error).splitlines()[0]}", remedy="see the kernel log for out-of-memory kills")
 
 
 def check_shared_memory(needed: int, folder: str = "/dev/shm") -> None:

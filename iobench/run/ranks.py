@@ -21,7 +21,7 @@ from typing import Any
 from ..errors import IobenchError, WorkerError
 from ..load import build_loader
 from ..load.device import DeviceFeed, device_of_rank
-from ..load.loader import BatchLoader, single_threaded
+from ..load.loader import BatchLoader, single_threaded, worker_death
 from ..load.order import Indices
 from ..load.reader import AnyReader
 from ..measure.timeline import Recorder
@@ -209,7 +209,9 @@ def _rank(phase: Phase, rank: int, pipe: Connection, steps: Any, stop: Any) -> N
     except (EOFError, BrokenPipeError):
         pass  # the parent is gone
     except BaseException as error:
-        _send_failure(pipe, WorkerError(f"rank {rank} failed: {type(error).__name__}: {error}\n{traceback.format_exc()}".strip()))
+        failure = worker_death(error) or WorkerError(f"rank {rank} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        failure.add_note(traceback.format_exc())
+        _send_failure(pipe, failure)
     finally:
         pipe.close()
 

@@ -91,6 +91,19 @@ def test_workers_of_a_dead_rank_die_too(make_dataset: Any) -> None:
         run_phase(phase(manifest, storage, epochs=100), tick=kill_later)
 
 
+def test_a_killed_worker_of_a_rank_is_one_line(make_dataset: Any) -> None:
+    manifest, path = make_dataset(format="tar", samples_per_shard=20)
+
+    def kill_workers(steps: int) -> None:
+        for child in psutil.Process().children(recursive=True):
+            if child.name() == "pt_data_worker":
+                child.kill()
+
+    with pytest.raises(WorkerError, match="a loader worker died") as caught:
+        run_phase(phase(manifest, ThrottledStorage(LocalStorage(path), latency_s=0.1), epochs=100), tick=kill_workers)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.fixture
 def running(make_dataset: Any, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A real run in a process of its own, in the middle of its first repetition."""

@@ -67,12 +67,12 @@ def _run(group: Path, *arguments: str | Path) -> dict[str, Any]:
 
 
 def test_the_disk_at_the_kernels_speed(tmp_path: Path, throttled: Path, make_dataset: Any) -> None:
-    """300 MB at 100 MB/s; the accelerator asks for 1 MB x 10 each 50 ms = 200 MB/s, so it is busy for half of the time."""
-    _, root = make_dataset(samples=300, sample_size={"mean": MB}, format="tar", samples_per_shard=30)
+    """200 MB at 100 MB/s; the accelerator asks for 1 MB x 10 each 50 ms = 200 MB/s, so it is busy for half of the time."""
+    _, root = make_dataset(samples=200, sample_size={"mean": MB}, format="tar", samples_per_shard=20)
     workload = tmp_path / "oracle.yaml"
     workload.write_text("{name: oracle, dataset: demo, batch_size: 10, accelerator: {step_time: 50ms}, reader: {direct: true}}\n")
     doc = _run(
-        throttled, workload, "--data", root, "--results", tmp_path / "results", "--repeat", "1", "--calibration-s", "2"
+        throttled, workload, "--data", root, "--results", tmp_path / "results", "--repeat", "1", "--calibration-s", "1"
     )  # fmt: skip
     assert doc["loader"]["direct"] is True
     assert doc["repetitions"][0]["residency_before"] == 0
@@ -91,11 +91,11 @@ def test_the_disk_at_the_kernels_speed(tmp_path: Path, throttled: Path, make_dat
 
 def test_buffered_reads_of_evicted_files_are_held_too(tmp_path: Path, throttled: Path, make_dataset: Any) -> None:
     """Read-ahead may fetch more than was asked for, so only what the page cache cannot hide is asserted: it is not faster than the disk."""
-    _, root = make_dataset(samples=300, sample_size={"mean": MB}, format="tar", samples_per_shard=30)
+    _, root = make_dataset(samples=200, sample_size={"mean": MB}, format="tar", samples_per_shard=20)
     workload = tmp_path / "oracle.yaml"
     workload.write_text("{name: oracle, dataset: demo, batch_size: 10, accelerator: {step_time: 50ms}, reader: {direct: false}}\n")
     doc = _run(
-        throttled, workload, "--data", root, "--results", tmp_path / "results", "--repeat", "2", "--calibration-s", "0.5"
+        throttled, workload, "--data", root, "--results", tmp_path / "results", "--repeat", "2", "--calibration-s", "0.3"
     )  # fmt: skip
     for repetition in doc["repetitions"]:  # the second finds the first one's pages gone
         assert repetition["residency_before"] <= 0.01

@@ -96,7 +96,7 @@ def test_what_makes_no_sense_is_refused_in_one_short_line(parse: object, value: 
     message = str(caught.value)
     assert "\n" not in message
     assert len(message) < 200
-    assert "write it like" in message
+    assert "Write it like" in message
 
 
 @pytest.mark.parametrize("value", [MAX_BYTES + 1, "1e300", 1e300, "16 EiB"])

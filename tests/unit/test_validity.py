@@ -157,5 +157,5 @@ def test_findings_of_the_runner_are_kept_and_the_gravest_comes_first(make_run: B
 
 
 def test_unknown_rule_set() -> None:
-    with pytest.raises(UsageError, match="known: quick, mlperf"):
+    with pytest.raises(UsageError, match="Known: quick, mlperf"):
         validity([], "strict")

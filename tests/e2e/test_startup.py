@@ -1,0 +1,108 @@
+"""What starts quickly must not import what is slow, and a report must not need what only a run needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HEAVY = {"torch", "pydantic", "pyarrow", "numpy", "fsspec", "s3fs", "simplejpeg", "psutil", "rich"}
+
+_PROBE = """
+import json, os, sys
+from iobench.cli.main import main
+code = 0
+try:
+    code = main(sys.argv[2:])
+except SystemExit as left:
+    code = left.code
+with open(sys.argv[1], "w") as file:
+    json.dump({"code": code, "modules": sorted({name.partition(".")[0] for name in sys.modules})}, file)
+"""
+
+
+def imported(tmp_path: Path, *arguments: str | Path) -> set[str]:
+    """Top-level packages in ``sys.modules`` after ``iobench ARGUMENTS`` in a process of its own, which must end with 0."""
+    out = tmp_path / "modules.json"
+    found = subprocess.run(
+        [sys.executable, "-c", _PROBE, str(out), *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    seen = json.loads(out.read_text())
+    assert seen["code"] == 0, found.stderr
+    return set(seen["modules"])
+
+
+def test_the_probe_sees_an_import(tmp_path: Path) -> None:
+    assert {"iobench", "json"} <= imported(tmp_path, "--version")
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("run", "--help"), ("generate", "--help"), ("report", "--help")])
+def test_help_imports_nothing_heavy(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    assert imported(tmp_path, *arguments) & HEAVY == set()
+
+
+@pytest.mark.parametrize("kind", ["codecs", "formats", "storage", "accelerators", "contents"])
+def test_list_of_plugins_imports_nothing_heavy(tmp_path: Path, kind: str) -> None:
+    assert imported(tmp_path, "list", kind) & HEAVY == set()
+
+
+def test_list_does_without_torch(tmp_path: Path) -> None:
+    """Workloads and datasets are YAML; reading them may cost a schema, not a tensor library."""
+    assert imported(tmp_path, "list") & {"torch", "pyarrow", "numpy"} == set()
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("list",)])
+def test_start_up_takes_under_a_third_of_a_second(arguments: tuple[str, ...]) -> None:
+    """CPU time, the best of three, so that other work on this machine does not count. The bare interpreter is part of it."""
+    best = 10.0
+    for _ in range(3):
+        before = os.times()
+        subprocess.run([sys.executable, "-m", "iobench", *arguments], stdout=subprocess.DEVNULL, check=True, timeout=60)
+        after = os.times()
+        best = min(best, after.children_user + after.children_system - before.children_user - before.children_system)
+    assert best < 0.3
+
+
+def test_what_reads_results_and_data_does_without_torch(tmp_path: Path, make_dataset: Any) -> None:
+    _, root = make_dataset()
+    for arguments in (
+        ("verify", root, "--workers", "1"),
+        ("doctor", root),
+        ("clean", root, "--dry-run"),
+        ("generate", "demo", "--to", tmp_path / "d", "--samples", "3", "--workers", "1"),
+    ):
+        assert "torch" not in imported(tmp_path, *arguments), arguments
+
+
+def test_a_report_needs_neither_torch_nor_storage(tmp_path: Path, make_dataset: Any) -> None:
+    _, root = make_dataset()
+    made = subprocess.run(
+        [sys.executable, "-m", "iobench", "run", "demo", "--data", root, "--results", tmp_path / "results", "--repeat", "1"]
+        + ["--calibration-s", "0", "--set", "batch_size=5", "--set", "reader.crop=null", "--set", "epochs=1"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    (directory,) = (tmp_path / "results").iterdir()
+    modules = imported(tmp_path, "report", directory)
+    assert "torch" not in modules
+    # And a second witness: the interpreter's own log of imports.
+    timed = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "iobench", "report", str(directory)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    names = {line.rpartition("|")[2].strip() for line in timed.stderr.splitlines() if line.startswith("import time:")}
+    assert "pyarrow" in names, "the log is not what this test takes it for"
+    assert not {name for name in names if name.partition(".")[0] == "torch"}
+    assert not {name for name in names if name.startswith(("iobench.load", "iobench.storage", "iobench.run"))}
