@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     for damage in report.damages:
         print(damage)
     more = " and more; the rest was not read" if report.stopped else ""
-    print(
-        f"DAMAGED: {len(report.damages)} difference{'' if len(report.damages) == 1 else 's'}{more}, in {args.dir}. Remove it (iobench clean {args.dir}) and generate it again"
-    )
+    count = len(report.damages)
+    found = f"{count} difference{'' if count == 1 else 's'}{more}"
+    print(f"DAMAGED: {found}, in {args.dir}. Remove it (iobench clean {args.dir}) and generate it again")
     return 1

@@ -72,7 +72,7 @@ def test_the_disk_at_the_kernels_speed(tmp_path: Path, throttled: Path, make_dat
     workload = tmp_path / "oracle.yaml"
     workload.write_text("{name: oracle, dataset: demo, batch_size: 10, accelerator: {step_time: 50ms}, reader: {direct: true}}\n")
     doc = _run(
-        throttled, workload, "--data", root, "--results", tmp_path / "results", "--repeat", "1", "--calibration-s", "1"
+        throttled, workload, "--data", root, "--results", tmp_path / "results", "--repeat", "1", "--calibration-s", "2"
     )  # fmt: skip
     assert doc["loader"]["direct"] is True
     assert doc["repetitions"][0]["residency_before"] == 0
