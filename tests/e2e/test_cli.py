@@ -373,8 +373,7 @@ def test_no_environment_and_no_secret_is_written(ran: tuple[Found, Path]) -> Non
 
 COMMON = {"schema_version", "iobench_version", "run_id", "created", "command", "status", "validity", "findings", "workload", "dataset"}
 COMMON |= {"host", "storage", "ceilings", "repetitions", "metrics", "verdict"}
-REPETITION = set(
-    [
+REPETITION = {
         "seed",
         "residency_before",
         "samples",
@@ -390,8 +389,7 @@ REPETITION = set(
         "read_bytes_per_s",
         "wait_p50_s",
         "wait_p99_s",
-    ]
-)
+    }
 VERDICT = {"binds", "sentence", "headroom", "accelerators_fed", "predicted_samples_per_s", "fetch_stall", "prep_stall", "advice"}
 
 

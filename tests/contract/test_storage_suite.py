@@ -1,0 +1,210 @@
+"""One contract for every storage. A plug-in's author runs it in one line: subclass StorageContract and give it a ``storage`` fixture."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iobench import buffers
+from iobench.errors import StorageError
+from iobench.storage import open_storage
+from iobench.storage.base import Cached, Storage
+from iobench.storage.local import LocalStorage
+from iobench.storage.simulated import FaultyStorage, MemoryStorage, ThrottledStorage
+
+SIZES = [0, 1, 4095, 4096, 4097, 100_000, (8 << 20) - 1, 8 << 20, (16 << 20) + 5]
+
+
+def content(size: int) -> bytes:
+    return np.random.default_rng(size).bytes(size)
+
+
+def read(storage: Storage, key: str, offset: int, length: int, **hint: bool) -> bytes:
+    """Any range, whatever the storage's alignment."""
+    step = storage.alignment
+    first = offset // step * step
+    room = -(-(offset + length - first) // step) * step
+    memory = buffers.private(max(room, step)).array.data[:room]
+    count = storage.read_into(key, first, memory, **hint)
+    return bytes(memory[: min(count, offset + length - first)][offset - first :])
+
+
+class StorageContract:
+    """What holds for every storage that can be written."""
+
+    @pytest.mark.parametrize("size", SIZES)
+    @pytest.mark.parametrize("durable", [True, False])
+    @pytest.mark.parametrize("hinted", [True, False])
+    def test_what_is_written_is_read(self, storage: Storage, size: int, durable: bool, hinted: bool) -> None:
+        data = content(size)
+        with storage.create("a/b.bin", size_hint=size if hinted else 0, durable=durable) as sink:
+            for start in range(0, size, 3_000_001):
+                sink.write(memoryview(data)[start : start + 3_000_001])
+        storage.flush()
+        assert storage.size("a/b.bin") == size
+        assert read(storage, "a/b.bin", 0, size + 4096) == data
+        assert [(entry.key, entry.size) for entry in storage.list()] == [("a/b.bin", size)]
+
+    def test_ranges(self, storage: Storage) -> None:
+        data = content(300_000)
+        with storage.create("x", size_hint=len(data)) as sink:
+            sink.write(data)
+        chance = np.random.default_rng(1)
+        for offset, length in chance.integers(0, 310_000, size=(200, 2)).tolist():
+            assert read(storage, "x", offset, length) == data[offset : offset + length]
+            assert read(storage, "x", offset, length, once=True) == data[offset : offset + length]
+
+    def test_nothing_is_overwritten(self, storage: Storage) -> None:
+        with storage.create("x", size_hint=5) as sink:
+            sink.write(b"first")
+        for durable, hint in ((True, 5), (False, 5), (True, 9 << 20)):
+            with pytest.raises(StorageError, match="exists"), storage.create("x", size_hint=hint, durable=durable) as sink:
+                sink.write(b"other")
+        assert read(storage, "x", 0, 10) == b"first"
+
+    @pytest.mark.parametrize("hint", [0, 9 << 20])
+    def test_what_fails_leaves_no_trace(self, storage: Storage, hint: int) -> None:
+        with pytest.raises(ZeroDivisionError), storage.create("x", size_hint=hint) as sink:  # noqa: PT012
+            sink.write(b"half")
+            raise ZeroDivisionError
+        assert list(storage.list()) == []
+
+    def test_missing_keys_are_one_clear_line(self, storage: Storage) -> None:
+        for call in (lambda: read(storage, "no", 0, 1), lambda: storage.size("no"), lambda: storage.delete("no")):
+            with pytest.raises(StorageError, match="no") as caught:
+                call()
+            assert "\n" not in str(caught.value)
+
+    def test_deleted_is_gone(self, storage: Storage) -> None:
+        with storage.create("x") as sink:
+            sink.write(b"data")
+        storage.delete("x")
+        assert list(storage.list()) == []
+
+    def test_threads_share_an_instance(self, storage: Storage) -> None:
+        data = {f"k{number}": content(20_000 + number) for number in range(20)}
+        for key, value in data.items():
+            with storage.create(key, durable=False) as sink:
+                sink.write(value)
+        wrong: list[str] = []
+
+        def work() -> None:
+            for key, value in list(data.items()) * 10:
+                if read(storage, key, 0, len(value)) != value:
+                    wrong.append(key)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+
+    def test_a_forked_process_reads_on(self, storage: Storage) -> None:
+        with storage.create("x") as sink:
+            sink.write(content(50_000))
+        assert read(storage, "x", 0, 50_000) == content(50_000)  # handles are open now
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if read(storage, "x", 0, 50_000) == content(50_000) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert read(storage, "x", 0, 50_000) == content(50_000)
+
+    def test_close_is_not_the_end(self, storage: Storage) -> None:
+        with storage.create("x") as sink:
+            sink.write(b"data")
+        assert read(storage, "x", 0, 4) == b"data"
+        storage.close()
+        assert read(storage, "x", 0, 4) == b"data"
+
+    def test_it_describes_itself(self, storage: Storage) -> None:
+        facts = storage.describe()
+        assert facts["url"] == storage.url
+        assert facts["scheme"]
+
+
+class TestLocal(StorageContract):
+    @pytest.fixture
+    def storage(self, tmp_path: Path) -> Storage:
+        return LocalStorage(tmp_path / "root")
+
+    def test_the_cache_can_be_emptied_and_measured(self, storage: Any) -> None:
+        with storage.create("x") as sink:
+            sink.write(content(1 << 20))
+        assert isinstance(storage, Cached)
+        read(storage, "x", 0, 1 << 20)
+        assert storage.residency(["x"]).ratio == 1.0
+        storage.evict(["x"])
+        assert storage.residency(["x"]).ratio == 0.0
+
+    def test_pickles(self, storage: Any) -> None:
+        with storage.create("x") as sink:
+            sink.write(b"data")
+        assert read(pickle.loads(pickle.dumps(storage)), "x", 0, 4) == b"data"
+
+    def test_more_files_than_handles(self, storage: Any) -> None:
+        for number in range(200):
+            with storage.create(f"k{number}", durable=False) as sink:
+                sink.write(str(number).encode())
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(200):
+            assert read(storage, f"k{number}", 0, 9) == str(number).encode()
+        assert len(os.listdir("/proc/self/fd")) - before < 140
+        storage.close()
+        assert len(os.listdir("/proc/self/fd")) <= before
+
+
+class TestLocalDirect(StorageContract):
+    @pytest.fixture
+    def storage(self, tmp_path: Path) -> Storage:
+        probe = LocalStorage(tmp_path)
+        (tmp_path / "probe").write_bytes(bytes(4096))
+        if not probe.supports_direct("probe"):
+            pytest.skip(f"{tmp_path} has no O_DIRECT")
+        return LocalStorage(tmp_path / "root", direct=True)
+
+    def test_direct_reads_leave_the_cache_alone(self, storage: Any) -> None:
+        with storage.create("x") as sink:
+            sink.write(content(1 << 20))
+        storage.evict(["x"])
+        read(storage, "x", 0, 1 << 20)
+        assert storage.residency(["x"]).ratio == 0.0
+
+
+class TestThrottled(StorageContract):
+    @pytest.fixture
+    def storage(self, tmp_path: Path) -> Storage:
+        return open_storage(f"throttled+{tmp_path}/root?bandwidth=100GB&latency=10us")
+
+
+class TestFaultyThatNeverFails(StorageContract):
+    @pytest.fixture
+    def storage(self, tmp_path: Path) -> Storage:
+        return FaultyStorage(LocalStorage(tmp_path / "root"))
+
+
+def test_memory_reads_what_it_was_given() -> None:
+    storage = MemoryStorage(objects={"x": memoryview(content(10_000))})
+    assert read(storage, "x", 0, 20_000) == content(10_000)
+    assert read(storage, "x", 9_000, 5_000) == content(10_000)[9_000:]
+    with pytest.raises(StorageError, match="not in memory"):
+        read(storage, "y", 0, 1)
+
+
+def test_a_throttle_keeps_its_promise(tmp_path: Path) -> None:
+    """Bandwidth: n bytes never take less than n / bandwidth. (They may take longer, on a busy machine.)"""
+    import time
+
+    inner = LocalStorage(tmp_path)
+    with inner.create("x") as sink:
+        sink.write(bytes(1_000_000))
+    storage = ThrottledStorage(inner, bandwidth=5_000_000, latency_s=0.05)
+    started = time.monotonic()
+    read(storage, "x", 0, 1_000_000)
+    assert time.monotonic() - started >= 0.25
