@@ -374,22 +374,22 @@ def test_no_environment_and_no_secret_is_written(ran: tuple[Found, Path]) -> Non
 COMMON = {"schema_version", "iobench_version", "run_id", "created", "command", "status", "validity", "findings", "workload", "dataset"}
 COMMON |= {"host", "storage", "ceilings", "repetitions", "metrics", "verdict"}
 REPETITION = {
-        "seed",
-        "residency_before",
-        "samples",
-        "bytes_read",
-        "wall_s",
-        "busy_s",
-        "wait_s",
-        "cpu_s",
-        "time_to_first_batch_s",
-        "accelerator_utilization",
-        "accelerator_utilization_strict",
-        "samples_per_s",
-        "read_bytes_per_s",
-        "wait_p50_s",
-        "wait_p99_s",
-    }
+    "seed",
+    "residency_before",
+    "samples",
+    "bytes_read",
+    "wall_s",
+    "busy_s",
+    "wait_s",
+    "cpu_s",
+    "time_to_first_batch_s",
+    "accelerator_utilization",
+    "accelerator_utilization_strict",
+    "samples_per_s",
+    "read_bytes_per_s",
+    "wait_p50_s",
+    "wait_p99_s",
+}
 VERDICT = {"binds", "sentence", "headroom", "accelerators_fed", "predicted_samples_per_s", "fetch_stall", "prep_stall", "advice"}
 
 

@@ -174,7 +174,7 @@ def test_calibration_takes_the_seconds_that_it_was_given(latent: RunDocument) ->
 
 @pytest.mark.parametrize("accelerators", [1, 2])
 def test_a_fed_accelerator_is_as_busy_as_the_clock_says(measure: Measure, files: Path, accelerators: int) -> None:
-    """25 steps of 100 ms each on storage that is faster by far, so the run takes what its steps take (and torch's 0.5 to 1 ms per batch)."""
+    """25 steps of 100 ms on storage that is faster by far: the run takes what its steps take (and torch's 0.5 to 1 ms a batch)."""
     step_s, batch = 0.1, 20 // accelerators
     doc = measure(
         files,
