@@ -65,7 +65,9 @@ def shared(nbytes: int, *, prefault: bool = True) -> Region:
 
 def attach(fd: int, nbytes: int) -> npt.NDArray[np.uint8]:
     """The array of a shared region in a process that got its ``fd`` (not by fork)."""
-    return _map_shared(os.dup(fd), nbytes, "", prefault=False).array
+    region = _map_shared(os.dup(fd), nbytes, "", prefault=False)
+    os.close(region.fd)  # the mapping has a descriptor of its own
+    return region.array
 
 
 def _map_shared(fd: int, nbytes: int, how: str, prefault: bool) -> Region:

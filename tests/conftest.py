@@ -10,12 +10,16 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import settings
 
 from iobench.generate import generate
 from iobench.spec.base import build
 from iobench.spec.dataset import DatasetSpec
 from iobench.spec.manifest import Manifest
 from iobench.storage.local import LocalStorage
+
+settings.register_profile("iobench", deadline=None, max_examples=60)  # a loaded machine is no failure
+settings.load_profile("iobench")
 
 MakeDataset = Callable[..., tuple[Manifest, Path]]
 

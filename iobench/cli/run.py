@@ -13,6 +13,7 @@ _EXAMPLES = """examples:
   iobench run unet3d-h100 --data /mnt/fast/unet3d --set reader.concurrency=16 --fail-on 'accelerator_utilization<0.9'
   iobench run resnet50-h100 --data 'throttled+/mnt/fast/resnet50?bandwidth=2GB&latency=5ms'
 """
+_LONGEST_S = 3600
 
 
 def register(subparsers: Any) -> None:
@@ -53,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
     from ..spec.workload import load_workload
 
     workload = load_workload(args.workload, args.overrides)
-    if args.calibration_s < 0 or args.seed < 0:
-        raise UsageError("--calibration-s and --seed can't be negative")
+    if not 0 <= args.calibration_s <= _LONGEST_S or args.seed < 0:  # NaN fails every comparison
+        raise UsageError(f"--calibration-s must be 0 to {_LONGEST_S}, and --seed 0 or more")
     from ..analyse.thresholds import parse
     from ..run.plan import make_plan
     from ..run.runner import Options

@@ -71,7 +71,7 @@ class ReadEngine:
         for future in futures:  # all of them: none may write into memory that the caller gets back
             try:
                 total += future.result()
-            except StorageError as error:
+            except BaseException as error:
                 failure = failure or error
         if failure is not None:
             raise failure

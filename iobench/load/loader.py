@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -63,7 +63,9 @@ class Batch:
 
     def stacked(self) -> torch.Tensor:
         """[samples, bytes], without a copy where the samples lie evenly. Raises UsageError where they differ in length."""
-        if self.data is None or len(set(self.lengths.tolist())) > 1:
+        if self.data is None:
+            raise UsageError("transport 'null' delivers no data", remedy="use transport 'ring', 'tensor' or 'thread'")
+        if len(set(self.lengths.tolist())) > 1:
             raise UsageError("samples of different lengths can't be stacked", remedy="set reader.crop")
         steps = np.diff(self.offsets)
         if len(steps) == 0 or (steps == steps[0]).all():
@@ -89,25 +91,43 @@ class _Reply(NamedTuple):
 
 
 class _Requests(Sampler[Request]):
-    """Batches of the epoch, each with a slot to land in. Runs in the training process, whenever the loader has room for another request."""
+    """Batches of the epoch, each with a slot to land in. Runs in the training process, whenever the loader has room for another request.
 
-    def __init__(self, ring: SlotRing | None) -> None:
+    ``room`` tells the bytes that samples may take. Where it is given, a batch too large for a slot travels without one, as those for which
+    no slot is free.
+    """
+
+    def __init__(self, ring: SlotRing | None, room: Callable[[Indices], Indices] | None = None) -> None:
         self.ring = ring
+        self.room = room
         self.plan = BatchPlan(np.empty(0, np.int64), batch_size=1)
-        self.outstanding: set[int] = set()
+        self.outstanding: set[int] = set()  # slots on their way; each iteration that has workers of its own gets a set of its own
 
     def __len__(self) -> int:
         return len(self.plan)
 
     def __iter__(self) -> Iterator[Request]:
-        # Only here is it certain that no worker still fills a slot of an epoch that was given up half way.
-        while self.outstanding and self.ring:
-            self.ring.release(self.outstanding.pop())
-        for number in range(len(self.plan)):
-            slot = self.ring.acquire() if self.ring else NO_SLOT
+        plan, outstanding = self.plan, self.outstanding
+        # Only here is it certain that no lasting worker still fills a slot of an epoch that was given up half way.
+        self.release(outstanding)
+        for number in range(len(plan)):
+            indices = plan.batch(number)
+            slot = self._slot(indices)
             if slot != NO_SLOT:
-                self.outstanding.add(slot)
-            yield Request(slot, self.plan.batch(number))
+                outstanding.add(slot)
+            yield Request(slot, indices)
+
+    def _slot(self, indices: Indices) -> int:
+        if self.ring is None:
+            return NO_SLOT
+        if self.room is not None and int(self.room(indices).sum()) > self.ring.slot_bytes:
+            self.ring.misses += 1
+            return NO_SLOT
+        return self.ring.acquire()
+
+    def release(self, outstanding: set[int]) -> None:
+        while outstanding and self.ring:
+            self.ring.release(outstanding.pop())
 
 
 class _Worker(Dataset[Any]):
@@ -168,8 +188,16 @@ def _as_is(reply: Any) -> Any:
 
 def _start_worker(number: int) -> None:
     """In each worker process: one thread for torch's own kernels, Ctrl-C is the parent's to handle, and nobody outlives the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _start_worker_of_thread(number)
+
+
+def _start_worker_of_thread(number: int) -> None:
+    """The same where a thread made the worker, whose end the kernel would take for the parent's.
+
+    torch's own watchdog ends a worker without a parent, too, within seconds.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     single_threaded()
     info = get_worker_info()
     if info is not None:
@@ -198,7 +226,8 @@ class BatchLoader(DataLoader[Any]):
         if spec.transport == "tensor" and processes:
             check_shared_memory(self.in_flight * largest_batch)
         self.ring = self._make_ring(largest_batch, shared=processes > 0) if spec.transport in ("ring", "thread") else None
-        self.requests = _Requests(self.ring)
+        self.requests = _Requests(self.ring, reader.room if spec.slot_size is None else None)
+        self._lasting = spec.persistent_workers and processes > 0
         self.epoch = 0
         self.cpu_ns: dict[int, int] = {}  # of each worker process, since it started
         workers: dict[str, Any] = {}
@@ -243,6 +272,12 @@ class BatchLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         self.requests.plan = self.plan_epoch(self.epoch)
+        if not self._lasting:
+            self.requests.outstanding = set()
+        outstanding = self.requests.outstanding
+        if self.num_workers:
+            in_main = threading.current_thread() is threading.main_thread()
+            self.worker_init_fn = _start_worker if in_main else _start_worker_of_thread
         replies = self._threaded() if self.thread_workers else super().__iter__()
         try:
             while True:
@@ -255,21 +290,23 @@ class BatchLoader(DataLoader[Any]):
                     if death is not None:
                         raise death from error
                     raise
-                yield self._receive(reply)
+                yield self._receive(reply, outstanding)
         except IobenchError:
+            _end(replies)
             self.shutdown()  # what failed once must not go on reading behind the user's back
             raise
         finally:
-            if not self.loader_spec.persistent_workers and hasattr(replies, "_shutdown_workers"):
-                replies._shutdown_workers()
+            if not self._lasting:
+                _end(replies)
+                self.requests.release(outstanding)  # nobody fills them any more
 
-    def _receive(self, reply: Any) -> Batch:
+    def _receive(self, reply: Any, outstanding: set[int]) -> Batch:
         if isinstance(reply, IobenchError):
             raise reply
         slot, indices, offsets, lengths, stats, tensor = reply
         self.cpu_ns[stats.process] = stats.cpu_ns
         if slot != NO_SLOT and self.ring is not None:
-            self.requests.outstanding.discard(slot)
+            outstanding.discard(slot)
             tensor = torch.from_numpy(self.ring.lease(slot))
         return Batch(tensor, indices, offsets, lengths, stats)
 
@@ -308,6 +345,13 @@ class BatchLoader(DataLoader[Any]):
             iterator._shutdown_workers()
             self._iterator = None
         self.reader.close()
+
+
+def _end(replies: Any) -> None:
+    """End the processes or threads behind an iterator, where it has any."""
+    end = getattr(replies, "_shutdown_workers", None) or getattr(replies, "close", None)
+    if end is not None:
+        end()
 
 
 def worker_death(error: BaseException) -> WorkerError | None:

@@ -26,8 +26,9 @@ from .engine import Extent, ReadEngine
 
 Indices = npt.NDArray[np.int64]
 
-_GAP = 64 << 10
-"""Two samples of a shard that lie closer than this are read in one request: framing costs less than another request."""
+_GAP = 8 << 10
+"""Two samples of a shard that lie closer than this are read in one request: framing costs less than another request. ``room`` counts on
+it: what lies between samples takes memory, too."""
 
 _GROUP = 32 << 20
 """With a codec, a decoder or a crop, a batch is read and prepared in groups of about this many bytes, to bound the scratch memory."""
@@ -75,6 +76,7 @@ class BatchReader:
         if bytes_only:
             spec = spec.model_copy(update={"decode": False, "crop": None, "check": "none"})
         self._bytes_only = bytes_only
+        self._owns_storage = True
         self.manifest = manifest
         self.storage = storage
         self.spec = spec
@@ -96,12 +98,15 @@ class BatchReader:
         self._nowhere = self.in_place and spec.check == "none" and not (spec.decode and self._content.name != "raw")
 
     def clone(self) -> BatchReader:
-        """Another reader of the same data, with its own memory and threads."""
-        return BatchReader(self.manifest, self.storage, self.spec, bytes_only=self._bytes_only)
+        """Another reader of the same data, with its own memory and threads. The storage is shared, and this reader's to close."""
+        other = BatchReader(self.manifest, self.storage, self.spec, bytes_only=self._bytes_only)
+        other._owns_storage = False
+        return other
 
     def close(self) -> None:
         self._engine.close()
-        self.storage.close()
+        if self._owns_storage:
+            self.storage.close()
 
     # How much memory a batch takes
 

@@ -8,6 +8,7 @@ consumer that keeps its batches), a batch travels in fresh memory of its own ins
 from __future__ import annotations
 
 import ctypes
+import os
 import weakref
 from collections import deque
 from typing import Any
@@ -32,6 +33,8 @@ class SlotRing:
         self.pages = self.region.how
         self.misses = 0
         self._array = self.region.array
+        if shared:  # an open descriptor would keep the memory after the last view of it is gone
+            weakref.finalize(self, os.close, self.region.fd).atexit = False
         self._free: deque[int] = deque(range(count))
         self._lease_type: Any = type("Lease", (ctypes.c_uint8 * self.slot_bytes,), {})
 
@@ -81,7 +84,11 @@ class SlotRing:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.count = state["count"]
         self.slot_bytes = state["slot_bytes"]
-        self._array = buffers.attach(state["fd"].detach(), self.count * self.slot_bytes)
+        fd = state["fd"].detach()
+        try:
+            self._array = buffers.attach(fd, self.count * self.slot_bytes)
+        finally:
+            os.close(fd)
         self._free = deque()
         self.misses = 0
         self.pages = ""

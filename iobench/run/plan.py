@@ -12,6 +12,7 @@ from ..analyse import sizing
 from ..errors import DatasetError, UsageError
 from ..load import is_sequential, use_direct
 from ..measure.host import effective_memory_bytes
+from ..registry import ACCELERATORS
 from ..spec.dataset import DatasetSpec, load_dataset_spec
 from ..spec.manifest import Manifest, load_manifest
 from ..spec.workload import Workload
@@ -46,8 +47,7 @@ def make_plan(workload: Workload, data: str, *, accelerators: int, repetitions: 
     Raises DatasetError for a dataset that is missing, foreign, half generated, incomplete, or another than the workload's; UsageError for
     numbers that make no sense.
     """
-    if accelerators < 1 or repetitions < 1:
-        raise UsageError(f"{accelerators} accelerators and {repetitions} repetitions make no run", remedy="both must be at least 1")
+    check_asked(workload, accelerators=accelerators, repetitions=repetitions)
     probe = open_storage(data)
     manifest = load_manifest(local_root(data))
     check_match(workload, manifest, data)
@@ -73,6 +73,13 @@ def make_plan(workload: Workload, data: str, *, accelerators: int, repetitions: 
         repetitions=repetitions,
         seed=seed,
     )
+
+
+def check_asked(workload: Workload, *, accelerators: int, repetitions: int) -> None:
+    """What can be refused without looking at any data. Raises UsageError, UnknownNameError."""
+    if accelerators < 1 or repetitions < 1:
+        raise UsageError(f"{accelerators} accelerators and {repetitions} repetitions make no run", remedy="both must be at least 1")
+    ACCELERATORS.load(workload.accelerator.kind)
 
 
 def local_root(data: str) -> Path:
@@ -109,6 +116,7 @@ def check_shards(manifest: Manifest, storage: Storage) -> None:
 
 def describe_plan(workload: Workload, data: str | None, *, accelerators: int, repetitions: int) -> dict[str, Any]:
     """The figures that ``iobench plan`` shows, for a dataset that is there or one that is yet to be generated."""
+    check_asked(workload, accelerators=accelerators, repetitions=repetitions)
     manifest: Manifest | None = None
     exists = data is not None and (local_root(data) / "manifest.json").is_file()
     if data is not None and exists:

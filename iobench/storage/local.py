@@ -35,10 +35,10 @@ class LocalStorage:
         self._reset()
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
         self._root_fd = -1
         self._lock = Lock()
         self._files: OrderedDict[str, list[int]] = OrderedDict()  # key -> [fd, readers]
+        self._pid = os.getpid()  # last: in a forked process, another thread may be about to take the parent's lock
 
     def __getstate__(self) -> dict[str, Any]:
         return {"root": self.root, "direct": self.direct}
@@ -112,7 +112,9 @@ class LocalStorage:
             self._reset()
         try:
             if self._root_fd < 0:
-                self._root_fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                with self._lock:
+                    if self._root_fd < 0:
+                        self._root_fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if self.direct else 0)
             return os.open(key, flags, dir_fd=self._root_fd)
         except OSError as error:

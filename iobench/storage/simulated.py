@@ -59,6 +59,9 @@ class MemoryStorage(_ReadOnly):
         np.copyto(np.frombuffer(buffer, dtype=np.uint8)[: len(source)], np.frombuffer(source, dtype=np.uint8))
         return len(source)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"url": self.url, "_objects": {key: bytes(data) for key, data in self._objects.items()}}
+
     def _object(self, key: str) -> Buffer:
         try:
             return self._objects[key]
@@ -75,6 +78,11 @@ class _Wrapper:
         self.inner = inner
         self.url = f"{self.scheme}+{inner.url}"
         self.alignment = inner.alignment
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise UsageError(
+            f"{self.scheme} storage counts over forked processes and can't be sent to others", remedy="use --set loader.start_method=fork"
+        )
 
     def describe(self) -> dict[str, Any]:
         return {**self.inner.describe(), "scheme": self.scheme, "url": self.url}

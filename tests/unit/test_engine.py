@@ -1,0 +1,214 @@
+"""The read engine: blocks that cover every byte once, one failure for all threads, and no write after the memory was handed back."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench.errors import StorageError
+from iobench.load.engine import Extent, ReadEngine
+from iobench.load.reader import BatchReader
+from iobench.spec.workload import ReaderSpec
+from iobench.storage.base import Buffer
+from iobench.storage.local import LocalStorage
+from iobench.storage.simulated import MemoryStorage
+
+CONTENT = np.random.default_rng(5).bytes(200_000)
+
+
+class Recording(MemoryStorage):
+    """Remembers each request; ``before`` may fail or wait."""
+
+    def __init__(self, *, alignment: int = 1, before: Callable[[int], None] | None = None, **objects: bytes) -> None:
+        super().__init__(objects={key: memoryview(data) for key, data in (objects or {"x": CONTENT}).items()})
+        self.alignment = alignment
+        self.before = before
+        self.requests: list[tuple[str, int, int, bool]] = []
+        self._counter = threading.Lock()
+
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        with self._counter:
+            self.requests.append((key, offset, len(buffer), once))
+            number = len(self.requests)
+        if self.before is not None:
+            self.before(number)
+        return super().read_into(key, offset, buffer, once=once)
+
+
+def engine(storage: Any, *, concurrency: int = 1, block_size: int = 4096, once: bool = False) -> ReadEngine:
+    return ReadEngine(storage, concurrency=concurrency, block_size=block_size, once=once)
+
+
+def whole(length: int, landing: int = 0) -> Extent:
+    return Extent("x", 0, length, landing, length)
+
+
+@given(
+    ranges=st.lists(st.tuples(st.integers(0, 150_000), st.integers(1, 50_000)), min_size=1, max_size=8),
+    block=st.integers(500, 20_000),
+    alignment=st.sampled_from([1, 512, 4096]),
+    concurrency=st.integers(1, 4),
+)
+def test_every_byte_lands_once_in_blocks(ranges: list[tuple[int, int]], block: int, alignment: int, concurrency: int) -> None:
+    storage = Recording(alignment=alignment)
+    extents, expected = [], b""
+    for offset, length in ranges:
+        first = offset // alignment * alignment
+        length = -(-length // alignment) * alignment
+        part = CONTENT[first : first + length].ljust(length, b"\0")
+        extents.append(Extent("x", first, length, len(expected), min(length, len(CONTENT) - first)))
+        expected += part
+    memory = bytearray(len(expected))
+    reading = engine(storage, concurrency=concurrency, block_size=block)
+    total = reading.read(extents, memoryview(memory))
+    reading.close()
+    assert bytes(memory) == expected
+    assert total == sum(extent.needed for extent in extents)
+    assert all(offset % alignment == 0 and length % alignment == 0 for _, offset, length, _ in storage.requests)
+    assert max(length for _, _, length, _ in storage.requests) <= max(block, alignment)
+    asked = sorted((offset, offset + length) for _, offset, length, _ in storage.requests)
+    assert sum(end - begin for begin, end in asked) == len(expected)
+
+
+def test_reading_nowhere_counts_the_same_bytes() -> None:
+    reading = engine(Recording(), concurrency=3)
+    reading.reserve()
+    assert reading.read([whole(100_001), Extent("x", 7, 10, 0, 10)], None) == 100_011
+    reading.close()
+
+
+@pytest.mark.parametrize("error", [StorageError("cannot read x"), OSError(5, "Input/output error"), ValueError("not a StorageError")])
+@pytest.mark.parametrize("victim", [1, 3, 9])
+@pytest.mark.parametrize("concurrency", [1, 2, 6])
+def test_after_a_failure_no_thread_writes(error: Exception, victim: int, concurrency: int) -> None:
+    """The failing thread fails at once, while the others are held back until long after: read() must wait for every one of them."""
+    held = threading.Event()
+
+    def before(number: int) -> None:
+        if number == victim:
+            threading.Timer(0.1, held.set).start()
+            raise error
+        if number > victim - concurrency:
+            held.wait(10)
+
+    storage = Recording(before=before)
+    memory = bytearray(len(CONTENT))
+    reading = engine(storage, concurrency=concurrency)
+    with pytest.raises(type(error), match=r"read x|Input|not a"):
+        reading.read([whole(len(CONTENT))], memoryview(memory))
+    asked = len(storage.requests)
+    memory[:] = bytes(len(memory))  # it is ours again
+    held.set()
+    reading.close()  # every thread has ended
+    assert memory == bytes(len(memory))
+    assert len(storage.requests) == asked < victim + concurrency  # nor was any new read begun
+
+
+def test_the_engine_works_on_after_a_failure() -> None:
+    def before(number: int) -> None:
+        if number == 2:
+            raise StorageError("once")
+
+    memory = bytearray(len(CONTENT))
+    reading = engine(Recording(before=before), concurrency=4)
+    with pytest.raises(StorageError, match="once"):
+        reading.read([whole(len(CONTENT))], memoryview(memory))
+    assert reading.read([whole(len(CONTENT))], memoryview(memory)) == len(CONTENT)
+    assert memory == CONTENT
+    reading.close()
+
+
+def test_an_object_that_is_too_short_is_named() -> None:
+    for memory in (memoryview(bytearray(300_000)), None):
+        with pytest.raises(StorageError, match=r"^x ends at byte 200000, 2[0-9]{5} were expected") as caught:
+            engine(Recording()).read([whole(300_000)], memory)
+        assert "\n" not in str(caught.value)
+
+
+def test_what_lies_beyond_the_needed_bytes_may_be_missing() -> None:
+    """Direct IO asks for whole blocks; the last one may be cut short by the end of the object."""
+    memory = bytearray(204_800)
+    assert engine(Recording(alignment=4096)).read([Extent("x", 0, 204_800, 0, 200_000)], memoryview(memory)) == 200_000
+
+
+def test_a_hint_is_given_only_for_objects_read_at_once() -> None:
+    storage = Recording()
+    engine(storage, once=True).read([whole(4000), Extent("x", 0, 10_000, 4000, 10_000)], memoryview(bytearray(14_000)))
+    assert storage.requests[0] == ("x", 0, 4000, True)
+    assert not any(once for _, _, length, once in storage.requests if length == 4096)
+    storage = Recording()
+    engine(storage).read([whole(4000)], memoryview(bytearray(4000)))
+    assert storage.requests == [("x", 0, 4000, False)]
+
+
+def test_threads_are_made_anew_in_a_forked_process() -> None:
+    memory = bytearray(len(CONTENT))
+    reading = engine(Recording(), concurrency=4)
+    reading.read([whole(len(CONTENT))], memoryview(memory))
+    child = os.fork()
+    if child == 0:
+        memory[:] = bytes(len(memory))
+        count = reading.read([whole(len(CONTENT))], memoryview(memory))
+        os._exit(0 if count == len(CONTENT) and memory == CONTENT else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    reading.close()
+
+
+# Which requests a batch becomes
+
+
+def requests_of(
+    make_dataset: Any, indices: list[int], *, direct: bool = False, **spec: Any
+) -> tuple[Any, list[tuple[str, int, int, bool]]]:
+    manifest, path = make_dataset(**spec)
+    storage = Recording(alignment=4096 if direct else 1, **{key: (path / key).read_bytes() for key in manifest.keys()})  # noqa: SIM118
+    reader = BatchReader(manifest, storage, ReaderSpec(concurrency=1))
+    chosen = np.array(indices)
+    memory = bytearray(int(reader.room(chosen).sum()))
+    delivered = reader.read(chosen, memoryview(memory))
+    for index, offset, length in zip(indices, delivered.offsets.tolist(), delivered.lengths.tolist(), strict=True):
+        shard, start = int(manifest.samples["shard"][index]), int(manifest.samples["offset"][index])
+        assert memory[offset : offset + length] == (path / manifest.key(shard)).read_bytes()[start : start + length]
+        assert length == int(manifest.samples["stored"][index])
+    return delivered, storage.requests
+
+
+@pytest.mark.parametrize("form", ["tar", "tfrecord"])
+@pytest.mark.parametrize("direct", [True, False])
+def test_neighbours_are_read_in_one_request(make_dataset: Any, form: str, direct: bool) -> None:
+    shape = {"format": form, "samples_per_shard": 20}
+    _, together = requests_of(make_dataset, list(range(5, 15)), direct=direct, **shape)
+    assert len(together) == 1
+    _, across = requests_of(make_dataset, list(range(15, 25)), direct=direct, **shape)
+    assert [key for key, *_ in across] == sorted({key for key, *_ in across})
+    assert len(across) == 2  # one for each shard
+    _, apart = requests_of(make_dataset, [2, 9, 4], direct=direct, **shape)
+    assert len(apart) == 3
+
+
+def test_bytes_read_are_the_bytes_asked_of_the_storage(make_dataset: Any) -> None:
+    delivered, requests = requests_of(make_dataset, list(range(3, 9)), format="tar", samples_per_shard=20)
+    assert delivered.stats.bytes_read == sum(length for *_, length, _ in requests)
+    assert delivered.stats.sample_bytes == 6 * 20_000 < delivered.stats.bytes_read  # framing is read along
+
+
+@given(data=st.data())
+def test_any_selection_of_tiny_samples_fits_its_room(make_dataset: Any, data: st.DataObject) -> None:
+    """What lies between two samples that are read at once takes room, too."""
+    indices = data.draw(st.lists(st.integers(0, 59), min_size=1, max_size=12, unique=True))
+    requests_of(make_dataset, indices, direct=data.draw(st.booleans()), format="tar", sample_size={"mean": 700})
+
+
+def test_a_storage_that_is_closed_is_opened_again(make_dataset: Any) -> None:
+    manifest, path = make_dataset(format="tar")
+    reader = BatchReader(manifest, LocalStorage(path), ReaderSpec(decode=False))
+    for _ in range(3):
+        reader.read(np.arange(5), None)
+        reader.close()
