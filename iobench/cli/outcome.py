@@ -19,7 +19,7 @@ def finish(doc: RunDocument, directory: Path, *, kind: str, fail_on: Sequence[st
         terminal = sys.stdout.isatty()
         width = min(100, shutil.get_terminal_size((100, 24)).columns) if terminal else 100
         sys.stdout.write(render_run(doc, width=max(60, width), color=terminal))
-        print(f"\nresults: {directory}   (again: iobench report {directory})")
+        print(f"\nresults: {directory}\nagain:   iobench report {directory}")
     else:
         sys.stdout.write({"json": to_json, "csv": to_csv, "markdown": to_markdown}[kind](doc))
     failed = violations(doc, fail_on)

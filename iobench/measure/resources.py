@@ -73,7 +73,7 @@ def diff(before: Snapshot, after: Snapshot) -> dict[str, Any]:
         "device_busy": min(1.0, device_busy / wall) if device_busy is not None and wall > 0 else None,
         "io_pressure_s": _minus(after.io_pressure_s, before.io_pressure_s),
         "io_pressure_full_s": _minus(after.io_pressure_full_s, before.io_pressure_full_s),
-        "cpu_busy": busy / total if busy is not None and total else None,
+        "cpu_busy": min(1.0, busy / total) if busy is not None and total else None,
     }
 
 
