@@ -18,8 +18,9 @@ class Accelerator(Protocol):
     def start(self) -> None:
         """An epoch begins."""
 
-    def step(self, batch: Any, ready_ns: int) -> StepTime:
+    def step(self, batch: Any, ready_ns: int, share: float = 1.0) -> StepTime:
         """Consume ``batch`` (a ``load.Batch``, or None for a step without data), which was ready at ``ready_ns`` (monotonic).
 
+        ``share`` is the batch's part of a full one: the last batch of an epoch may be short, and is then less work.
         Returns when the accelerator asks for the next one.
         """

@@ -32,15 +32,16 @@ class EmulatedAccelerator:
         # The kernel may delay a sleeping thread's wake-up by its timer slack, 50 microseconds by default (prctl(2)).
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
-    def step(self, batch: Any, ready_ns: int) -> StepTime:
+    def step(self, batch: Any, ready_ns: int, share: float = 1.0) -> StepTime:
+        busy = round(self._step_ns * share)
         # The accelerator itself was free at the last deadline; only its emulation woke up later than that.
         begin = max(self._deadline, ready_ns - self._late)
-        self._deadline = begin + self._step_ns
+        self._deadline = begin + busy
         left = self._deadline - time.monotonic_ns()
         if left > 0:
             time.sleep(left / 1e9)
         self._late = max(0, time.monotonic_ns() - self._deadline)
-        return StepTime(self._step_ns, self._late)
+        return StepTime(busy, self._late)
 
 
 class NullAccelerator:
@@ -52,5 +53,5 @@ class NullAccelerator:
     def start(self) -> None:
         return
 
-    def step(self, batch: Any, ready_ns: int) -> StepTime:
+    def step(self, batch: Any, ready_ns: int, share: float = 1.0) -> StepTime:
         return StepTime(0, 0)

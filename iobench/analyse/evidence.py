@@ -25,6 +25,7 @@ class Evidence:
     """Rates in samples/s over all accelerators; None where not measured."""
 
     raw: float | None
+    raw_by: str  # who measured it: fio, or the reader with more reads in flight
     fetch: float | None
     prep: float | None
     harness: float | None
@@ -93,6 +94,7 @@ def gather(doc: RunDocument) -> Evidence:
     cpu, rate = fetch.cpu_s_per_gb, fetch.bytes_per_s
     return Evidence(
         raw=_rate(doc, "storage_raw", size),
+        raw_by="the reader with more in flight" if doc.ceilings.get("storage_raw", Ceiling()).how.startswith("the reader") else "fio",
         fetch=_rate(doc, "fetch", size),
         prep=_rate(doc, "prep", size),
         harness=_rate(doc, "harness", size),

@@ -108,9 +108,11 @@ def _why_storage(evidence: Evidence, reason: str) -> str:
         return ""
     share = evidence.fetch / evidence.raw
     raw = _rate(evidence, evidence.raw)
+    fio = evidence.raw_by == "fio"
     if share < 0.8:
-        return f" The reader gets {share:.0%} of the {raw} that fio reads from the same files: its latency or concurrency, not the device."
-    return f" The storage itself is spent: fio reads {raw} from the same files."
+        whose = f"that {evidence.raw_by} reads from the same files" if fio else "that it gets with more reads in flight"
+        return f" The reader gets {share:.0%} of the {raw} {whose}: its latency or concurrency, not the device."
+    return f" The storage itself is spent: {'fio reads ' + raw + ' from the same files' if fio else 'more reads in flight get ' + raw}."
 
 
 def _measured(evidence: Evidence) -> str:

@@ -49,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.workers is not None and args.workers < 1:
         raise UsageError(f"--workers is {args.workers}", remedy="give 1 or more")
+    if "://" in args.to:
+        raise UsageError(f"'{args.to}' is a URL, and generate writes to a local directory", remedy="name a directory, e.g. /mnt/fast/data")
     spec = _spec(args)
     target = check_target(args.to)
     with _bar(args, "generating") as tell:

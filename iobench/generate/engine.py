@@ -48,6 +48,7 @@ def generate(
     place is not empty and not this dataset's), StorageError (with what was finished kept), WorkerError, InterruptedRun.
     """
     start = time.monotonic()
+    target.check_nominal_space(spec, storage)  # before millions of sizes are drawn for what can't fit
     plan = plan_shards(spec)
     state = target.claim(spec, storage, plan, generator=f"iobench {__version__}")
     if state.manifest is not None:

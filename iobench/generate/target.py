@@ -122,6 +122,21 @@ def _require_empty(storage: Any, root: Path | None) -> None:
         raise TargetRefusedError(f"{storage.url} is not empty (it holds '{found}') and is no iobench dataset", remedy=remedy)
 
 
+def check_nominal_space(spec: DatasetSpec, storage: Any) -> None:
+    """A dataset several times the free space is refused before its sizes are even drawn. Unknown free space passes."""
+    root: Path | None = getattr(storage, "root", None)
+    if root is None or (root / MARKER).exists():
+        return
+    existing = next(path for path in (root, *root.parents) if path.is_dir())
+    free = os.statvfs(existing)
+    have, need = free.f_bavail * free.f_frsize, spec.nominal_bytes / spec.compress_ratio
+    if need > 2 * have:
+        raise StorageError(
+            f"{existing} has {format_bytes(have)} free, the dataset needs {format_bytes(need)}",
+            remedy="free some space, choose another target, or a smaller --size",
+        )
+
+
 def _require_space(spec: DatasetSpec, plan: ShardPlan, root: Path | None, *, done_bytes: int, done_shards: int) -> None:
     """Before the first byte: does it fit? Unknown free space (no local root) passes."""
     if root is None:

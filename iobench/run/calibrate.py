@@ -25,6 +25,8 @@ _NULL = AcceleratorSpec(kind="null", name="null")
 _COPY_BYTES = 512 << 20
 """How much of the dataset is copied to memory for the prep ceiling, at most (but one batch's worth of shards at least)."""
 
+_MORE_IN_FLIGHT, _MOST_IN_FLIGHT = 4, 256
+
 Parts = list[tuple[str, int, int, dict[str, Any]]]
 
 
@@ -80,6 +82,18 @@ def measure_fetch(plan: Plan, calibration: Calibration, *, seconds: float, tick:
     outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=tick)
     how = f"reader over {plan.workload.cache} storage, bytes only, {_workers(plan)}, {'O_DIRECT' if plan.direct else 'buffered'}"
     _keep(calibration, "fetch", outcome, how, workers=loading.workers)
+
+
+def measure_parallel(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:
+    """The raw ceiling of a storage that fio can't read: the same reader with several times the requests in flight."""
+    reading = plan.workload.reader
+    more = min(_MOST_IN_FLIGHT, reading.concurrency * _MORE_IN_FLIGHT)
+    reading = reading.model_copy(update={"concurrency": more})
+    loading = plan.workload.loader.model_copy(update={"transport": "null"})
+    reader = BatchReader(plan.manifest, plan.storage, reading, bytes_only=True)
+    phase = _phase(plan, "storage_raw", reader, loading, seconds=seconds, epochs=0 if plan.direct else 1)
+    outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=tick)
+    _keep(calibration, "storage_raw", outcome, f"the reader with {more} reads in flight a worker", workers=loading.workers)
 
 
 def measure_prep(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:

@@ -106,6 +106,9 @@ def run_phase(phase: Phase, *, prepare: Prepare | None = None, tick: Tick | None
         raise
     finally:
         stop.value = True
+        for mine, _ in pipes:
+            with suppress(OSError):
+                mine.send(0)  # a rank that waits for an epoch to begin looks at ``stop`` next
         _reap(ranks)
         for mine, _ in pipes:
             mine.close()
@@ -356,8 +359,8 @@ class _Stepper:
                 if batch is None:
                     break
                 copied = self.feed.copy(batch)[1] if self.feed is not None else 0
-                busy, late = accelerator.step(batch, ready + copied)
                 stats = batch.stats
+                busy, late = accelerator.step(batch, ready + copied, stats.samples / phase.batch_size)
                 record(
                     epoch, step, asked - start, ready - asked, copied, busy, late,
                     stats.samples, stats.bytes_read, stats.sample_bytes, stats.read_ns, stats.prep_ns,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ from ..errors import InterruptedRun, IobenchError
 from ..load.reader import BatchReader
 from ..measure import host, resources, timeline
 from ..spec.result import Finding, Repetition, RunDocument
+from ..storage.base import Files
 from . import calibrate
 from .cache import prepare_cache
 from .calibrate import Calibration, joined
@@ -62,7 +65,8 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
             with _timed(doc, "find_max", progress, "finding the largest number of accelerators"):
                 doc.find_max = find_max(plan, doc, calibration, progress)
     except KeyboardInterrupt as interrupt:
-        _keep_partial(interrupt, plan, doc, calibration)
+        with _undisturbed():
+            _keep_partial(interrupt, plan, doc, calibration)
         doc.status = "interrupted"
         failure = InterruptedRun(f"interrupted; what was measured until then is in {directory}")
     except IobenchError as error:
@@ -71,9 +75,10 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
         failure = error
     doc.ceilings = calibration.ceilings
     doc.loader = {**doc.loader, **calibration.loader}
-    doc = conclude(doc)
-    timeline.write_events(directory / EVENTS_FILE, calibration.parts)
-    write_document(directory, doc)
+    with _undisturbed():
+        doc = conclude(doc)
+        timeline.write_events(directory / EVENTS_FILE, calibration.parts)
+        write_document(directory, doc)
     if failure is not None:
         raise failure
     return doc, directory
@@ -86,6 +91,9 @@ def _calibrate(plan: Plan, options: Options, directory: Path, calibration: Calib
         calibration.ceilings["storage_raw"] = calibrate.measure_raw(plan, directory, seconds=seconds)
     with _timed(doc, "calibrate", progress, "ceiling: fetch"):
         calibrate.measure_fetch(plan, calibration, seconds=seconds, tick=progress.steps)
+    if not isinstance(plan.storage, Files):
+        with _timed(doc, "calibrate", progress, "ceiling: raw storage (more reads in flight)"):
+            calibrate.measure_parallel(plan, calibration, seconds=seconds, tick=progress.steps)
     with _timed(doc, "calibrate", progress, "ceiling: prep"):
         calibrate.measure_prep(plan, calibration, seconds=seconds, tick=progress.steps)
     with _timed(doc, "calibrate", progress, "ceiling: harness"):
@@ -142,6 +150,19 @@ def _keep_partial(interrupt: KeyboardInterrupt, plan: Plan, doc: RunDocument, ca
     outcome, phase = getattr(interrupt, "outcome", None), getattr(interrupt, "phase", None)
     if phase is not None and outcome is not None and outcome.columns:
         _record(plan, phase, outcome, doc, calibration, {})
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Without Ctrl-C: pressed once more, it must not cost what was measured."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets Ctrl-C, or may say what it does
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.default_int_handler)
 
 
 @contextmanager

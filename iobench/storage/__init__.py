@@ -19,7 +19,10 @@ def open_storage(url: str, *, direct: bool = False) -> Storage:
     if plus and wrapper.isalpha() and "/" not in wrapper:
         inner, _, query = inner.partition("?")
         options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=False))
-        return STORAGE.load(wrapper).wrap(open_storage(inner, direct=direct), options)  # type: ignore[no-any-return]
+        wrap = getattr(STORAGE.load(wrapper), "wrap", None)
+        if wrap is None:
+            raise UsageError(f"storage '{wrapper}' does not wrap another", remedy="wrap with throttled+ or faulty+")
+        return wrap(open_storage(inner, direct=direct), options)  # type: ignore[no-any-return]
     parts = urlsplit(url)
     if "://" not in url:
         return STORAGE.load("file")(url, direct=direct)  # type: ignore[no-any-return]

@@ -393,6 +393,28 @@ def test_storage_urls_that_are_none(data: Path, tmp_path: Path, url: str, refuse
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize("url", ["s3://bucket/data", "file:///tmp/x", "throttled+/tmp/x?bandwidth=1MB://"])
+def test_a_url_is_no_target(tmp_path: Path, url: str, refused_here: Refuse) -> None:
+    refused_here(2, "generate", "demo", "--to", url, "--samples", "2")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_epoch_without_a_single_batch_is_no_run(data: Path, tmp_path: Path) -> None:
+    """60 samples hold no batch of 100, and incomplete ones are to be dropped: nothing would be measured."""
+    found = iobench(
+        *("run", "demo", "--data", data, *QUICK, "--set", "batch_size=100", "--set", "reader.tail=drop", "--results", tmp_path / "results")
+    )
+    assert found.returncode != 0, found.stdout[:200]
+    assert found.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("setting", ["accelerator.kind=null", "loader.transport=null"])
+def test_the_name_null_can_be_given(setting: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """``iobench list accelerators`` offers ``null``; on the command line it is a name, whatever YAML makes of the word."""
+    assert main(["plan", "demo", "--set", setting]) == 0
+    assert capfd.readouterr().err == ""
+
+
 def test_yaml_files_that_are_none(tmp_path: Path, refused_here: Refuse) -> None:
     for content in ("", "- a\n- b\n", "a: [", "name: x\nname: y\n", "name: x\nsamples: many\n", "\x00"):
         (tmp_path / "mine.yaml").write_text(content)
@@ -416,7 +438,7 @@ def test_reports_of_what_is_no_run(tmp_path: Path, content: str | None, refused_
 
 
 def test_events_that_are_none(data: Path, tmp_path: Path, refused_here: Refuse) -> None:
-    assert iobench("run", "demo", "--data", data, *QUICK).returncode == 0
+    assert iobench("run", "demo", "--data", data, *QUICK, cwd=tmp_path).returncode == 0
     (directory,) = (tmp_path / "results").iterdir()
     events = directory / "events.parquet"
     whole = events.read_bytes()

@@ -280,9 +280,10 @@ def test_plan_has_no_side_effects(tmp_path: Path, data: Path) -> None:
     before = _state(data)
     ok("plan", "demo", "--data", data, "--accelerators", "2", cwd=tmp_path)
     ok("plan", "resnet50-h100", "--data", tmp_path / "not-there", "--json", cwd=tmp_path)
-    ok("plan", "unet3d-h100", "--memory-multiple", "5", cwd=tmp_path) if "--memory-multiple" in help_of("plan") else None
     assert _state(data) == before
-    assert [_resident(shard) for shard in shards] == residency
+    after = [_resident(shard) for shard in shards]
+    assert after[::2] == residency[::2], "plan read shards"
+    assert all(now >= 0.9 * then for now, then in zip(after[1::2], residency[1::2], strict=True)), "plan evicted shards"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -444,9 +445,9 @@ def test_fios_job_file_is_kept(ran: tuple[Found, Path]) -> None:
 
 
 def test_find_max_on_storage_of_known_speed(tmp_path: Path, make_dataset: Any) -> None:
-    """Each accelerator asks for 10 x 20 kB in 10 ms = 20 MB/s; 50 MB/s feed 2 of them at 90 %, and a third only at 83 %."""
+    """Each accelerator asks for 40 x 20 kB in 40 ms = 20 MB/s; 50 MB/s feed 2 of them at 90 %, and a third only at 83 %."""
     _, root = make_dataset(samples=3000, sample_size={"mean": 20_000}, format="tar", samples_per_shard=100)
-    sets = ("batch_size=10", "accelerator.step_time=10ms", "reader.crop=null", "epochs=1", "loader.workers=1", "reader.direct=false")
+    sets = ("batch_size=40", "accelerator.step_time=40ms", "reader.crop=null", "epochs=1", "loader.workers=1", "reader.direct=false")
     printed = ok(
         *("run", "demo", "--data", f"throttled+{root}?bandwidth=50MB", "--find-max", "--repeat", "1", "--calibration-s", "0.4"),
         *(text for key in sets for text in ("--set", key)),
@@ -458,5 +459,5 @@ def test_find_max_on_storage_of_known_speed(tmp_path: Path, make_dataset: Any) -
     assert passed[2]
     assert not passed[3]
     text = ok("report", next(tmp_path.iterdir()))
-    assert re.search(r"\b2 accelerators\b", text)
+    assert re.search(r"utilization or more: 2\b", text)
     assert all(re.search(rf"^\s*{count}\b.*%", text, flags=re.M) for count in passed), "the curve is not printed"

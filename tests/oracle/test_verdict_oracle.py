@@ -62,10 +62,9 @@ def files(make_dataset: Any) -> Path:
     ("layout", "direct"),
     [
         ({"format": "files"}, True),
-        ({"format": "tar", "samples_per_shard": 50}, False),
-        ({"format": "tfrecord", "samples_per_shard": 50, "codec": "lz4"}, True),
+        ({"format": "tar", "samples_per_shard": 50, "codec": "lz4"}, False),
     ],
-    ids=["files-direct", "tar-buffered", "tfrecord-lz4-direct"],
+    ids=["files-direct", "tar-lz4-buffered"],
 )
 def test_the_reported_bandwidth_is_the_throttles(measure: Measure, make_dataset: Any, layout: dict[str, Any], direct: bool) -> None:
     """Incompressible data, so a codec changes no size: 50 MB at 20 MB/s take 2.5 s; the accelerator could take 50 MB/s."""
@@ -161,11 +160,6 @@ def test_where_only_latency_binds_the_advice_is_concurrency(latent: RunDocument)
     assert "concurrency" in advised or "in flight" in advised, advised
 
 
-def test_calibration_takes_the_seconds_that_it_was_given(latent: RunDocument) -> None:
-    """Five ceilings of 0.4 s each, and twice that for starting processes; a slow storage must not stretch them."""
-    assert latent.timings["calibrate"] < 3 * 5 * 0.4
-
-
 # Fast storage
 
 
@@ -203,6 +197,20 @@ def test_the_strict_utilization_is_the_outside_clocks(tmp_path: Path, files: Pat
     assert median(doc, "wall_s") <= outside
     assert median(doc, "wall_s") == pytest.approx(outside, abs=1.5)
     assert busy / outside <= median(doc, "accelerator_utilization_strict") <= busy / (outside - 1.5)
+
+
+def test_a_partial_batch_is_not_a_whole_steps_work(tmp_path: Path, make_dataset: Any) -> None:
+    """110 samples in batches of 100: a whole batch, and one of a tenth that must not count as a whole step's work.
+
+    Storage feeds 200 samples/s of the 400 asked for: who gets half of his appetite is not busy for more than half of the time.
+    """
+    _, root = make_dataset(samples=110, sample_size={"mean": SAMPLE})
+    spec = {"name": "oracle", "dataset": "demo", "batch_size": 100, "epochs": 4, "accelerator": {"step_time": "250ms"}}
+    plan = make_plan(build(Workload, spec, where="oracle"), f"throttled+{root}?bandwidth=20MB", accelerators=1, repetitions=1, seed=1)
+    doc, _ = run(plan, Options(results=tmp_path, calibration_s=0))
+    served = median(doc, "samples_per_s") / 400
+    assert served <= 0.5
+    assert median(doc, "accelerator_utilization_sustained") == pytest.approx(served, abs=0.05)
 
 
 # Preparation
