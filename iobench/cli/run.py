@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     for expression in args.fail_on:
         parse(expression)  # a typing error is told before anything runs
     plan = make_plan(workload, args.data, accelerators=args.accelerators, repetitions=args.repeat, seed=args.seed)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # batch schedulers stop jobs so: save what was measured, as for Ctrl-C
     live = Live(quiet=args.quiet or args.json)
     options = Options(
         results=args.results, rules=args.rules, command=tuple(args.command_line), calibration_s=args.calibration_s, find_max=args.find_max

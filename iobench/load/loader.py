@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import threading
@@ -188,12 +189,12 @@ def _as_is(reply: Any) -> Any:
 
 def _start_worker(number: int) -> None:
     """In each worker process: one thread for torch's own kernels, Ctrl-C is the parent's to handle, and nobody outlives the parent."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     _start_worker_of_thread(number)
 
 
 def _start_worker_of_thread(number: int) -> None:
-    """The same where a thread made the worker, whose end the kernel would take for the parent's.
+    """The same where a thread made the worker, whose end the kernel would take for the parent's, or a fork server, which is the parent.
 
     torch's own watchdog ends a worker without a parent, too, within seconds.
     """
@@ -202,6 +203,14 @@ def _start_worker_of_thread(number: int) -> None:
     info = get_worker_info()
     if info is not None:
         info.dataset.reserve()  # type: ignore[attr-defined]
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies, so that nothing outlives a killed run."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    parent = multiprocessing.parent_process()
+    if parent is not None and os.getppid() != parent.pid:
+        os._exit(1)  # it died before the kernel knew
 
 
 def single_threaded() -> None:
@@ -276,8 +285,8 @@ class BatchLoader(DataLoader[Any]):
             self.requests.outstanding = set()
         outstanding = self.requests.outstanding
         if self.num_workers:
-            in_main = threading.current_thread() is threading.main_thread()
-            self.worker_init_fn = _start_worker if in_main else _start_worker_of_thread
+            bound = threading.current_thread() is threading.main_thread() and self.loader_spec.start_method != "forkserver"
+            self.worker_init_fn = _start_worker if bound else _start_worker_of_thread
         replies = self._threaded() if self.thread_workers else super().__iter__()
         try:
             while True:

@@ -63,6 +63,11 @@ def make_plan(workload: Workload, data: str, *, accelerators: int, repetitions: 
             f"{manifest.sample_count} samples can't be shared by {accelerators} accelerators",
             remedy="generate a larger dataset, or use fewer accelerators",
         )
+    if reading.tail == "drop" and manifest.sample_count // accelerators < workload.batch_size:
+        raise UsageError(
+            f"{manifest.sample_count} samples make no full batch of {workload.batch_size} for each of {accelerators} accelerators",
+            remedy="use reader.tail=keep, a smaller batch_size, or a larger dataset",
+        )
     return Plan(
         workload=workload,
         manifest=manifest,

@@ -21,7 +21,7 @@ from typing import Any
 from ..errors import IobenchError, WorkerError
 from ..load import build_loader
 from ..load.device import DeviceFeed, device_of_rank
-from ..load.loader import BatchLoader, single_threaded, worker_death
+from ..load.loader import BatchLoader, die_with_parent, single_threaded, worker_death
 from ..load.order import Indices
 from ..load.reader import AnyReader
 from ..measure.timeline import Recorder
@@ -34,8 +34,6 @@ _GRACE_S = 10.0
 
 _ROUNDS_PATIENCE = 10
 """How many times its limit a phase may run over to finish a round of its workers."""
-
-_PR_SET_PDEATHSIG = 1
 
 _fork = multiprocessing.get_context("fork")
 
@@ -195,12 +193,8 @@ def _reason(code: int | None) -> str:
 # In the rank's own process
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies, so that nothing outlives a killed run."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
 def _rank(phase: Phase, rank: int, pipe: Connection, steps: Any, stop: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent tells when to stop
     die_with_parent()
     single_threaded()

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from .base import Bytes, Seconds, Strict, apply_overrides, build, find_spec, read_yaml
+
+
+def _null_is_a_name(value: Any) -> Any:
+    """YAML reads a bare ``null`` as nothing; here it names the accelerator and the transport that do nothing."""
+    return "null" if value is None else value
 
 
 class AcceleratorSpec(Strict):
@@ -16,7 +21,7 @@ class AcceleratorSpec(Strict):
     ``device``: copy each batch there before its step (``cuda``, ``cuda:N``, ``cpu``); rank r of several takes device r where N is left out.
     """
 
-    kind: str = "emulated"
+    kind: Annotated[str, BeforeValidator(_null_is_a_name)] = "emulated"
     name: str = "emulated"
     step_time: Seconds | None = Field(default=None, gt=0)
     device: str | None = Field(default=None, pattern=r"^(cpu|cuda(:\d+)?)$")
@@ -60,7 +65,7 @@ class LoaderSpec(Strict):
     kind: Literal["torch"] = "torch"
     workers: int = Field(default=2, ge=0, le=1024)
     prefetch_factor: int = Field(default=2, ge=1, le=1024)
-    transport: Literal["ring", "tensor", "thread", "null"] = "ring"
+    transport: Annotated[Literal["ring", "tensor", "thread", "null"], BeforeValidator(_null_is_a_name)] = "ring"
     persistent_workers: bool = True
     pin_memory: bool = False
     start_method: Literal["fork", "spawn", "forkserver"] = "fork"

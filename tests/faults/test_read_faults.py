@@ -18,6 +18,7 @@ import pytest
 
 from iobench.errors import IobenchError, StorageError, WorkerError
 from iobench.load import BatchLoader, build_loader, make_loader
+from iobench.load.loader import die_with_parent
 from iobench.load.reader import BatchReader
 from iobench.run.ranks import Phase, run_phase
 from iobench.spec.manifest import Manifest
@@ -265,6 +266,35 @@ def test_what_iobench_did_not_expect_is_one_line_too(make_dataset: Any) -> None:
         with pytest.raises(IobenchError, match="plug-in's bug") as caught:
             run_phase(phase(manifest, Careless(path), loading=loading))
         one_line(caught.value)
+
+
+def test_a_parent_that_is_dead_already_is_noticed() -> None:
+    """The kernel reports the parent's death only to who asked before it; a child may get to ask too late."""
+    from multiprocessing import get_context
+
+    readable, writable = os.pipe()
+
+    def child(parent: int) -> None:
+        while os.getppid() == parent:
+            time.sleep(0.01)
+        die_with_parent()
+        os.write(writable, b"survived")
+
+    middle = os.fork()
+    if middle == 0:
+        get_context("fork").Process(target=child, args=(os.getpid(),)).start()
+        os._exit(0)
+    os.close(writable)
+    os.waitpid(middle, 0)
+    assert os.read(readable, 100) == b""
+    os.close(readable)
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn", "forkserver"])
+def test_workers_live_however_they_are_started(make_dataset: Any, loader_over: Callable[..., BatchLoader], start_method: str) -> None:
+    manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
+    loader = loader_over(manifest, LocalStorage(path), "ring", 1, start_method=start_method)
+    assert sum(len(batch) for batch in loader) == 40
 
 
 # A whole run

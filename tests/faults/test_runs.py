@@ -144,6 +144,16 @@ def test_ctrl_c_saves_what_was_measured(running: tuple[subprocess.Popen[str], Pa
     assert not psutil.wait_procs(family, timeout=10)[1]
 
 
+def test_sigterm_saves_what_was_measured(running: tuple[subprocess.Popen[str], Path]) -> None:
+    process, results = running
+    process.terminate()  # as a batch scheduler does
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    document = json.loads((next(results.iterdir()) / "run.json").read_text())
+    assert document["status"] == "interrupted"
+    assert document["repetitions"][0]["steps"] > 0
+
+
 def test_kill_9_leaves_no_process(running: tuple[subprocess.Popen[str], Path]) -> None:
     process, _ = running
     family = psutil.Process(process.pid).children(recursive=True)
