@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import fcntl
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -51,7 +53,10 @@ class SmallSink:
         self._name = path.with_name(path.name + ".part") if durable else path
         if durable and path.exists():
             raise FileExistsError(17, os.strerror(17))
-        self._fd = os.open(self._name, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if durable else os.O_EXCL) | os.O_CLOEXEC, 0o644)
+        if durable:
+            self._fd = _claim(self._name, os.O_WRONLY)
+        else:
+            self._fd = os.open(self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def write(self, data: bytes | Buffer) -> None:
         view = memoryview(data)
@@ -61,15 +66,14 @@ class SmallSink:
     def commit(self) -> None:
         if self.durable:
             os.fsync(self._fd)
+            publish(self._name, self.path)
         fd, self._fd = self._fd, -1
         os.close(fd)
-        if self.durable:
-            publish(self._name, self.path)
 
     def abort(self) -> None:
+        self._name.unlink(missing_ok=True)
         if self._fd >= 0:
             os.close(self._fd)
-        self._name.unlink(missing_ok=True)
 
 
 class LargeSink:
@@ -85,14 +89,13 @@ class LargeSink:
         self._filled = 0
         self._offset = 0
         self._pending: Future[npt.NDArray[np.uint8]] | None = None
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         try:
-            self._fd = os.open(self._name, flags | os.O_DIRECT, 0o644)
+            self._fd = _claim(self._name, os.O_WRONLY | os.O_DIRECT)
             self.direct = True
         except OSError as error:
             if error.errno != 22:
                 raise
-            self._fd = os.open(self._name, flags, 0o644)
+            self._fd = _claim(self._name, os.O_WRONLY)
             self.direct = False
         try:
             os.posix_fallocate(self._fd, 0, size_hint)  # one extent, and no surprise at the end
@@ -136,10 +139,10 @@ class LargeSink:
         os.ftruncate(self._fd, size)  # the last direct write was padded to whole blocks
         if self.durable:
             os.fsync(self._fd)
+        publish(self._name, self.path)
         fd, self._fd = self._fd, -1
         os.close(fd)
         _pool.append(self._buffer)
-        publish(self._name, self.path)
 
     def _drain(self) -> None:
         if self._pending:
@@ -151,9 +154,27 @@ class LargeSink:
             self._drain()
         except OSError:
             pass  # the first failure is already on its way to the user
+        self._name.unlink(missing_ok=True)
         if self._fd >= 0:
             os.close(self._fd)
-        self._name.unlink(missing_ok=True)
+
+
+def _claim(part: Path, flags: int) -> int:
+    """Open an unfinished file for one writer alone, who holds it until it has its name; what a killed writer left is begun again."""
+    fd = os.open(part, flags | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno == errno.EWOULDBLOCK:
+                raise OSError(errno.EBUSY, "another process is writing it") from None  # else: a file system without locks
+        if not part.exists() or not os.path.samestat(os.fstat(fd), part.stat()):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))  # it was given its name just now
+        os.ftruncate(fd, 0)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def publish(part: Path, path: Path) -> None:

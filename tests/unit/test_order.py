@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -83,3 +84,26 @@ def test_each_worker_walks_its_own_part(samples: int, batch_size: int, workers: 
 def test_the_largest_batch() -> None:
     plan = BatchPlan(np.array([4, 1, 3, 0, 2]), batch_size=2, streams=1)
     assert plan.largest(np.array([1, 10, 100, 1000, 10_000])) == 10_010
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+def test_an_epoch_of_a_million_samples_takes_little_memory(sequential: bool) -> None:
+    """Indices in arrays, not objects: 8 bytes a sample, a few times over while the order is made."""
+    counts = np.full(1000, 1000)
+    firsts = np.cumsum(counts) - counts
+    tracemalloc.start()
+    try:
+        order = epoch_order(firsts, counts, sequential=sequential, shuffle=True, seed=1, epoch=0)
+        plan = BatchPlan(rank_share(order, rank=1, world=4, batch_size=1, tail="keep"), batch_size=1, streams=4)
+        assert len({int(plan.batch(number)[0]) for number in range(0, len(plan), 100)}) == 2500
+        used, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 60e6
+    assert used < 20e6
+
+
+@given(SHARDS, st.booleans())
+def test_without_shuffle_every_epoch_reads_in_order(counts: list[int], sequential: bool) -> None:
+    for epoch in range(2):
+        assert order_of(counts, sequential=sequential, shuffle=False, epoch=epoch).tolist() == list(range(sum(counts)))

@@ -1,0 +1,283 @@
+"""Local and simulated storage where it gets difficult: wrong hints, rivals, threads at the first read, memory that came from elsewhere.
+
+What holds for every storage is in test_storage_suite.py.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench import buffers
+from iobench.errors import StorageError, UsageError
+from iobench.registry import STORAGE
+from iobench.storage import open_storage
+from iobench.storage.base import Cached, Storage
+from iobench.storage.local import LocalStorage
+from iobench.storage.simulated import FaultyStorage, MemoryStorage, ThrottledStorage
+
+BLOCK = 8 << 20
+DATA = np.random.default_rng(3).bytes(2 * BLOCK + 4097)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> LocalStorage:
+    return LocalStorage(tmp_path / "root")
+
+
+def fds() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def files(storage: LocalStorage) -> list[str]:
+    return sorted(str(path.relative_to(storage.root)) for path in storage.root.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("hint", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
+@pytest.mark.parametrize("size", [0, 5, 4096, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 4097])
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_wrong_hint_changes_nothing(local: LocalStorage, hint: int, size: int, durable: bool) -> None:
+    with local.create("x", size_hint=hint, durable=durable) as sink:
+        for start in range(0, size, 5_000_017):
+            sink.write(memoryview(DATA)[start : min(size, start + 5_000_017)])
+    path = local.root / "x"
+    assert path.stat().st_size == size
+    assert path.read_bytes() == DATA[:size]
+    assert path.stat().st_blocks * 512 < size + 70_000  # what was set aside for the hint was given back
+    assert files(local) == ["x"]
+
+
+@pytest.mark.parametrize("hint", [0, BLOCK])
+def test_a_write_leaves_the_callers_memory_alone(local: LocalStorage, hint: int) -> None:
+    """Data may be reused as soon as write returns, although it goes to disk later."""
+    scratch = bytearray(3_000_000)
+    with local.create("x", size_hint=hint) as sink:
+        for number in range(6):
+            scratch[:] = bytes([number]) * len(scratch)
+            sink.write(memoryview(scratch))
+            scratch[:] = b"\xff" * len(scratch)
+    assert (local.root / "x").read_bytes() == b"".join(bytes([number]) * len(scratch) for number in range(6))
+
+
+def test_large_objects_written_at_once_stay_apart(local: LocalStorage) -> None:
+    def write(number: int) -> None:
+        with local.create(f"k{number}", size_hint=BLOCK) as sink:
+            for start in range(0, len(DATA), 3_000_000):
+                sink.write(bytes([number]) * len(DATA[start : start + 3_000_000]))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(4):
+        assert (local.root / f"k{number}").read_bytes() == bytes([number]) * len(DATA)
+
+
+@pytest.mark.parametrize("hint", [0, BLOCK])
+@pytest.mark.parametrize("written", [0, 10, 2 * BLOCK + 5])
+def test_a_failed_write_leaves_neither_file_nor_descriptor(local: LocalStorage, hint: int, written: int) -> None:
+    before = fds()
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt), local.create("a/x", size_hint=hint) as sink:  # noqa: PT012
+            sink.write(DATA[:written])
+            raise KeyboardInterrupt
+    assert files(local) == []
+    assert fds() == before
+    with local.create("a/x", size_hint=hint) as sink:  # nor does it stand in the way
+        sink.write(b"done")
+    assert (local.root / "a/x").read_bytes() == b"done"
+
+
+@pytest.mark.parametrize("hint", [0, BLOCK])
+def test_a_late_rival_is_refused(local: LocalStorage, hint: int) -> None:
+    """The key appears while another writer is at work: the finished object stays."""
+    with pytest.raises(StorageError, match="exists"), local.create("x", size_hint=hint) as sink:  # noqa: PT012
+        sink.write(b"late")
+        (local.root / "x").write_bytes(b"first")
+    assert (local.root / "x").read_bytes() == b"first"
+    assert files(local) == ["x"]
+
+
+@pytest.mark.parametrize("hint", [0, BLOCK])
+def test_two_writers_never_mix(local: LocalStorage, hint: int) -> None:
+    """Of two writers of one key at a time, one publishes what it wrote, and the other gets an error."""
+    outcomes = []
+    first, second = local.create("x", size_hint=hint), local.create("x", size_hint=hint)
+    first.__enter__().write(b"first writer")
+    try:
+        second.__enter__().write(b"second")
+        outcomes.append("opened")
+    except StorageError:
+        outcomes.append("refused")
+    first.__exit__(None, None, None)
+    assert (local.root / "x").read_bytes() == b"first writer"
+    if outcomes == ["opened"]:
+        with pytest.raises(StorageError):
+            second.__exit__(None, None, None)
+    assert (local.root / "x").read_bytes() == b"first writer"
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_threads_that_begin_together_open_nothing_twice(local: LocalStorage, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
+    with local.create("x") as sink:
+        sink.write(DATA[:10_000])
+    real = os.open
+
+    def slow(*arguments: Any, **more: Any) -> int:
+        fd = real(*arguments, **more)
+        time.sleep(0.05)  # long enough for every thread to arrive here
+        return fd
+
+    before = fds()
+    monkeypatch.setattr(os, "open", slow)
+    results: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(local.read_into("x", 0, memoryview(bytearray(20_000)), once=once))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    monkeypatch.undo()
+    assert results == [10_000] * 8
+    assert fds() <= before + 2  # the root, and the file
+    local.close()
+    assert fds() == before
+
+
+@given(offset=st.integers(0, 12_000), length=st.integers(0, 12_000), size=st.sampled_from([0, 1, 4095, 4096, 8193]))
+def test_memory_has_the_same_ends(offset: int, length: int, size: int) -> None:
+    storage = MemoryStorage(objects={"x": memoryview(DATA[:size])})
+    memory = bytearray(b"\xee" * length)
+    count = storage.read_into("x", offset, memoryview(memory))
+    expected = DATA[:size][offset : offset + length]
+    assert count == len(expected)
+    assert memory == expected + b"\xee" * (length - count)  # and what lies beyond was not touched
+
+
+def test_memory_is_a_storage_that_pickles_and_is_read_only() -> None:
+    storage = MemoryStorage(objects={"a/x": memoryview(b"data"), "b": memoryview(b"")})
+    assert isinstance(storage, Storage)
+    assert not isinstance(storage, Cached)
+    copy = pickle.loads(pickle.dumps(storage))
+    assert sorted(copy.list()) == [("a/x", 4), ("b", 0)]
+    assert copy.size("a/x") == 4
+    for forbidden in (lambda: storage.create("y").__enter__(), lambda: storage.delete("b"), lambda: storage.size("no")):
+        with pytest.raises(StorageError) as caught:
+            forbidden()
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["file", "throttled", "faulty"])
+def test_a_folder_lists_what_is_below_it(tmp_path: Path, scheme: str) -> None:
+    inner = LocalStorage(tmp_path)
+    for key in ("data/1", "data/deep/2", "data2/3", "4"):
+        with inner.create(key, durable=False) as sink:
+            sink.write(b"x")
+    storage = open_storage(str(tmp_path) if scheme == "file" else f"{scheme}+{tmp_path}")
+    assert {entry.key for entry in storage.list()} == {"data/1", "data/deep/2", "data2/3", "4"}
+    assert {entry.key for entry in storage.list("data")} == {"data/1", "data/deep/2"}
+
+
+@pytest.mark.parametrize("make", [lambda inner: inner, ThrottledStorage, FaultyStorage])
+def test_what_a_file_system_refuses_is_one_line_with_the_key(tmp_path: Path, make: Any) -> None:
+    storage = make(LocalStorage(tmp_path))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_bytes(b"x")
+    memory = memoryview(bytearray(10))
+    refused = {
+        "folder": lambda: storage.read_into("folder", 0, memory),
+        "folder ": lambda: storage.delete("folder"),
+        "file/below": lambda: storage.read_into("file/below", 0, memory),
+        "file/beneath": lambda: storage.create("file/beneath").__enter__(),
+        "n" * 300: lambda: storage.create("n" * 300).__enter__(),
+        "absent": lambda: list(storage.list("absent")),
+        "gone": lambda: storage.read_into("gone", 0, memory, once=True),
+    }
+    for key, call in refused.items():
+        with pytest.raises(StorageError) as caught:
+            call()
+        assert key.strip() in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert (tmp_path / "file").read_bytes() == b"x"
+
+
+def test_direct_reads_ask_for_alignment(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path, direct=True)
+    (tmp_path / "x").write_bytes(DATA[:10_000])
+    if not storage.supports_direct("x"):
+        pytest.skip(f"{tmp_path} has no O_DIRECT")
+    memory = buffers.private(16384).array.data
+    assert storage.alignment == 4096
+    assert storage.read_into("x", 0, memory) == 10_000
+    assert bytes(memory[:10_000]) == DATA[:10_000]
+    assert storage.read_into("x", 8192, memory[4096:8192]) == 10_000 - 8192
+    assert storage.read_into("x", 12288, memory[:4096]) == 0
+    with pytest.raises(StorageError, match="Invalid argument") as caught:
+        storage.read_into("x", 7, memory)
+    assert "\n" not in str(caught.value)
+
+
+def test_faults_come_when_they_are_asked_for(tmp_path: Path) -> None:
+    inner = LocalStorage(tmp_path)
+    (tmp_path / "x").write_bytes(DATA[:1000])
+
+    def outcomes(storage: Storage) -> list[int | None]:
+        found: list[int | None] = []
+        for _ in range(7):
+            try:
+                found.append(storage.read_into("x", 0, memoryview(bytearray(1000))))
+            except StorageError:
+                found.append(None)
+        return found
+
+    assert outcomes(FaultyStorage(inner, fail_at=3)) == [1000, 1000, None, 1000, 1000, 1000, 1000]
+    assert outcomes(FaultyStorage(inner, fail_every=2)) == [1000, None, 1000, None, 1000, None, 1000]
+    assert outcomes(FaultyStorage(inner, short_every=3)) == [1000, 1000, 500, 1000, 1000, 500, 1000]
+    assert outcomes(open_storage(f"faulty+{tmp_path}?fail_at=1&short_every=2"))[:3] == [None, 500, 1000]
+
+
+def test_a_count_is_shared_with_forked_processes(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(DATA[:1000])
+    storage = FaultyStorage(LocalStorage(tmp_path), fail_at=2)
+    child = os.fork()
+    if child == 0:
+        storage.read_into("x", 0, memoryview(bytearray(10)))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    with pytest.raises(StorageError, match="read 2"):
+        storage.read_into("x", 0, memoryview(bytearray(10)))
+    with pytest.raises(UsageError, match="start_method=fork"):  # where it can't be shared it says so
+        pickle.dumps(storage)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "throttled+/data?speed=1",
+        "throttled+/data?bandwidth=0",
+        "throttled+/data?iops=fast",
+        "faulty+/data?fail_every=-1",
+        "file://elsewhere/data",
+        "nowhere://data",
+        "wrong+/data",
+    ],
+)
+def test_urls_that_mean_nothing_are_usage_errors(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_storage(url)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_registered_storage_says_what_it_is() -> None:
+    assert {"file", "throttled", "faulty"} <= set(STORAGE.entries())

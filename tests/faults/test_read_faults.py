@@ -1,0 +1,388 @@
+"""Storage and processes that fail under a loader: one StorageError or WorkerError in one line, no hang, nothing left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from iobench.errors import IobenchError, StorageError, WorkerError
+from iobench.load import BatchLoader, build_loader, make_loader
+from iobench.load.loader import die_with_parent
+from iobench.load.reader import BatchReader
+from iobench.run.ranks import Phase, run_phase
+from iobench.spec.manifest import Manifest
+from iobench.spec.result import Epoch
+from iobench.spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.storage.base import Storage
+from iobench.storage.local import LocalStorage
+from iobench.storage.simulated import FaultyStorage, ThrottledStorage
+
+TRANSPORTS = [("ring", 0), ("ring", 2), ("tensor", 2), ("thread", 2), ("null", 2)]
+LIMIT_S = 60
+
+
+@pytest.fixture(autouse=True)
+def in_time(nothing_left: None) -> Iterator[None]:
+    """A test that hangs fails, wherever it hangs."""
+
+    def late(number: int, frame: Any) -> None:
+        raise TimeoutError(f"still not done after {LIMIT_S} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(LIMIT_S)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def loader_over() -> Iterator[Callable[..., BatchLoader]]:
+    made: list[BatchLoader] = []
+
+    def make(manifest: Manifest, storage: Storage, transport: str, workers: int, *, batch_size: int = 8, **more: Any) -> BatchLoader:
+        reading = ReaderSpec(concurrency=3, direct=False)
+        loading = LoaderSpec.model_validate({"transport": transport, "workers": workers, **more})
+        made.append(build_loader(BatchReader(manifest, storage, reading), loading, reading, batch_size=batch_size, seed=1))
+        return made[-1]
+
+    yield make
+    for loader in made:
+        loader.shutdown()
+
+
+def exhaust(*loaders: Any) -> None:
+    for loader in loaders:
+        for _ in loader:
+            pass
+
+
+def one_line(error: BaseException) -> str:
+    text = str(error)
+    assert text
+    assert "\n" not in text
+    return text
+
+
+def phase(manifest: Manifest, storage: Storage, **more: Any) -> Phase:
+    reading = ReaderSpec(direct=False, concurrency=2)
+    facts: dict[str, Any] = {
+        "name": "measure",
+        "reader": BatchReader(manifest, storage, reading),
+        "reading": reading,
+        "loading": LoaderSpec(workers=1),
+        "accelerator": AcceleratorSpec(kind="null"),
+        "accelerators": 2,
+        "batch_size": 8,
+        "seed": 1,
+    }
+    return Phase(**(facts | more))
+
+
+# Storage
+
+
+@pytest.mark.parametrize(("transport", "workers"), TRANSPORTS)
+@pytest.mark.parametrize("persistent", [True, False])
+def test_every_read_may_fail(
+    make_dataset: Any, loader_over: Callable[..., BatchLoader], transport: str, workers: int, persistent: bool
+) -> None:
+    """Fail the Nth read for N = 1, 2, ... until an epoch passes. What arrived before the failure is right, and arrived once."""
+    manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
+    failures, texts = 0, []
+    while failures < 100:
+        storage = FaultyStorage(LocalStorage(path), fail_at=failures + 1)
+        loader = loader_over(manifest, storage, transport, workers, persistent_workers=persistent)
+        seen: list[int] = []
+        try:
+            for batch in loader:
+                seen += batch.indices.tolist()
+        except StorageError as error:
+            failures += 1
+            texts.append(one_line(error))
+            assert len(set(seen)) == len(seen) < 40
+        else:
+            break
+        finally:
+            loader.shutdown()
+    assert sorted(seen) == list(range(40))
+    assert failures >= 5  # five batches of one read at least
+    assert all(text.endswith(f"simulated input/output error (read {number})") for number, text in enumerate(texts, 1))
+
+
+@pytest.mark.parametrize(("transport", "workers"), TRANSPORTS)
+def test_a_loader_recovers_with_its_storage(
+    make_dataset: Any, loader_over: Callable[..., BatchLoader], transport: str, workers: int
+) -> None:
+    """The user may catch the error and go on: the next epoch is whole, and no slot is lost."""
+    manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
+    loader = loader_over(manifest, FaultyStorage(LocalStorage(path), fail_at=3), transport, workers)
+    with pytest.raises(StorageError):
+        list(loader)
+    assert sorted(index for batch in loader for index in batch.indices.tolist()) == list(range(40))
+    if loader.ring is not None:
+        assert loader.ring.free == loader.ring.count
+
+
+@pytest.mark.parametrize(("transport", "workers"), TRANSPORTS)
+def test_short_reads_are_never_delivered(make_dataset: Any, loader_over: Callable[..., BatchLoader], transport: str, workers: int) -> None:
+    manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
+    with pytest.raises(StorageError, match=r"ends at byte \d+, \d+ were expected") as caught:
+        list(loader_over(manifest, FaultyStorage(LocalStorage(path), short_every=3), transport, workers))
+    assert "data/demo-00000" in one_line(caught.value)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "emptied", "missing", "a loop of links"])
+@pytest.mark.parametrize(("transport", "workers"), [("ring", 2), ("null", 0), ("thread", 1)])
+@pytest.mark.parametrize("form", ["files", "tar"])
+def test_shards_that_break_in_the_middle_of_a_run(
+    make_dataset: Any, tmp_path: Path, form: str, transport: str, workers: int, damage: str
+) -> None:
+    _, source = make_dataset(format=form, samples=40, **({"samples_per_shard": 10} if form == "tar" else {}))
+    path = tmp_path / "copy"
+    shutil.copytree(source, path)
+    loader = make_loader(path, batch_size=4, loader={"transport": transport, "workers": workers, "prefetch_factor": 1})
+    batches = iter(loader)
+    assert len(next(batches)) == 4
+    broken = [file for file in path.rglob("*") if file.is_file() and file.suffix in (".bin", ".raw", ".tar")]
+    assert len(broken) == loader.reader.manifest.shard_count
+    loader.reader.close()  # handles of this process; workers keep theirs, and may well read on from a file that was unlinked
+    for file in broken:
+        if damage == "truncated":
+            os.truncate(file, 700)
+        elif damage == "emptied":
+            os.truncate(file, 0)
+        else:
+            file.unlink()
+            if damage == "a loop of links":
+                file.symlink_to(file.name)
+    loader.set_epoch(1)
+    with pytest.raises(StorageError, match=r"data/") as caught:
+        exhaust(batches, make_loader(path, batch_size=4, loader={"transport": transport, "workers": workers}))
+    one_line(caught.value)
+    del batches
+    loader.shutdown()
+
+
+# Processes
+
+
+@pytest.mark.parametrize("transport", ["ring", "tensor", "null"])
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_killed_worker_is_one_clear_error(
+    make_dataset: Any, loader_over: Callable[..., BatchLoader], transport: str, persistent: bool
+) -> None:
+    manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
+    storage = ThrottledStorage(LocalStorage(path), latency_s=0.02)
+    loader = loader_over(manifest, storage, transport, 2, batch_size=2, persistent_workers=persistent)
+
+    def train() -> None:
+        for number, batch in enumerate(loader):
+            if number == 2:
+                psutil.Process(batch.stats.process).kill()
+
+    # torch may raise from its signal handler, which is outside the loader's reach.
+    with pytest.raises((WorkerError, RuntimeError), match=r"worker.*(died|killed|exited)") as caught:
+        train()
+    assert isinstance(caught.value, WorkerError) or "DataLoader worker" in str(caught.value)
+
+
+@pytest.mark.parametrize("step_time", [None, 0.3])
+def test_a_killed_worker_of_a_rank_is_one_clear_error(make_dataset: Any, step_time: float | None) -> None:
+    """Whether its rank waits for data or computes when the worker dies."""
+    manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
+    accelerator = AcceleratorSpec(kind="emulated", step_time=step_time) if step_time else AcceleratorSpec(kind="null")
+    storage = ThrottledStorage(LocalStorage(path), latency_s=0.1)
+    killed: list[int] = []
+
+    def kill_a_worker(steps: int) -> None:
+        if steps >= 2 and not killed:
+            for rank in psutil.Process().children():
+                for worker in rank.children():
+                    killed.append(worker.pid)
+                    worker.kill()
+                    return
+
+    with pytest.raises(WorkerError, match="worker died") as caught:
+        run_phase(phase(manifest, storage, accelerator=accelerator, epochs=50, batch_size=2), tick=kill_a_worker)
+    one_line(caught.value)
+    assert killed
+
+
+@pytest.mark.parametrize("when", ["before the epoch", "in the epoch", "stopped and killed"])
+def test_a_killed_rank_takes_its_workers_along(make_dataset: Any, when: str) -> None:
+    manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
+    family: list[psutil.Process] = []
+
+    def kill_rank() -> None:
+        if family:
+            return
+        rank = psutil.Process().children()[-1]
+        family.extend([rank, *rank.children()])
+        if when.startswith("stopped"):
+            rank.suspend()
+        rank.kill()
+
+    def prepare(epoch: int) -> Epoch:
+        if when == "before the epoch":
+            kill_rank()
+        return Epoch(epoch=epoch)
+
+    storage = ThrottledStorage(LocalStorage(path), latency_s=0.05)
+    with pytest.raises(WorkerError, match=r"rank \d died \(killed by SIGKILL\)") as caught:
+        run_phase(phase(manifest, storage, epochs=100), prepare=prepare, tick=lambda steps: kill_rank() if steps >= 2 else None)
+    one_line(caught.value)
+    assert not psutil.wait_procs(family, timeout=10)[1]
+
+
+def test_a_failing_rank_ends_the_others(make_dataset: Any) -> None:
+    """One rank's storage fails while the other ranks could go on for minutes."""
+    manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
+    storage = FaultyStorage(ThrottledStorage(LocalStorage(path), latency_s=0.05), fail_at=9)
+    with pytest.raises(StorageError, match="simulated") as caught:
+        run_phase(phase(manifest, storage, epochs=10_000))
+    one_line(caught.value)
+
+
+def test_what_iobench_did_not_expect_is_one_line_too(make_dataset: Any) -> None:
+    manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
+
+    class Careless(LocalStorage):
+        def read_into(self, *arguments: Any, **more: Any) -> int:
+            raise KeyError("a plug-in's bug\nin two lines")
+
+    for transport, workers in TRANSPORTS:
+        loading = LoaderSpec.model_validate({"transport": transport, "workers": workers})
+        with pytest.raises(IobenchError, match="plug-in's bug") as caught:
+            run_phase(phase(manifest, Careless(path), loading=loading))
+        one_line(caught.value)
+
+
+def test_a_parent_that_is_dead_already_is_noticed() -> None:
+    """The kernel reports the parent's death only to who asked before it; a child may get to ask too late."""
+    from multiprocessing import get_context
+
+    readable, writable = os.pipe()
+
+    def child(parent: int) -> None:
+        while os.getppid() == parent:
+            time.sleep(0.01)
+        die_with_parent()
+        os.write(writable, b"survived")
+
+    middle = os.fork()
+    if middle == 0:
+        get_context("fork").Process(target=child, args=(os.getpid(),)).start()
+        os._exit(0)
+    os.close(writable)
+    os.waitpid(middle, 0)
+    assert os.read(readable, 100) == b""
+    os.close(readable)
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn", "forkserver"])
+def test_workers_live_however_they_are_started(make_dataset: Any, loader_over: Callable[..., BatchLoader], start_method: str) -> None:
+    manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
+    loader = loader_over(manifest, LocalStorage(path), "ring", 1, start_method=start_method)
+    assert sum(len(batch) for batch in loader) == 40
+    loader.shutdown()
+    if start_method == "forkserver":
+        forkserver._forkserver._stop()  # Python keeps it for the next one
+
+
+# A whole run
+
+
+@pytest.fixture
+def start(make_dataset: Any, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """``start(*arguments)``: ``iobench run`` over slow storage in a process group of its own, with its workers running."""
+    _, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*arguments: str, processes: int) -> subprocess.Popen[str]:
+        command = ["run", "demo", "--data", f"throttled+{path}?latency=20ms", "--results", str(tmp_path), "--calibration-s", "0"]
+        command += ["--set", "batch_size=2", "--set", "epochs=1000", "--set", "reader.crop=null", *arguments]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "iobench", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        started.append(process)
+        deadline = time.monotonic() + LIMIT_S / 2
+        while len(psutil.Process(process.pid).children(recursive=True)) < processes:
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return process
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=LIMIT_S)
+
+
+def test_ctrl_c_with_two_ranks_keeps_the_finished_repetition(start: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    """The first repetition is complete, the second is interrupted; both are in run.json, and each says which it is."""
+    process = start("--accelerators", "2", "--repeat", "50", "--set", "max_steps=20", "--set", "loader.workers=1", processes=4)
+    first = psutil.Process(process.pid).children()[0]
+    psutil.wait_procs([first], timeout=LIMIT_S / 2)  # ranks live for one repetition
+    deadline = time.monotonic() + LIMIT_S / 2
+    while len(psutil.Process(process.pid).children(recursive=True)) < 4 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.4)
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    assert stdout == ""
+    (run,) = tmp_path.iterdir()
+    assert str(run) in stderr
+    document = json.loads((run / "run.json").read_text())
+    assert document["status"] == "interrupted"
+    assert document["repetitions"][0]["complete"] is True
+    assert document["repetitions"][0]["samples"] == 2 * 20 * 2
+    assert 2 <= len(document["repetitions"]) < 50
+    assert not psutil.wait_procs(family, timeout=10)[1]
+
+
+def test_ctrl_c_twice_loses_nothing(start: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    """An impatient user: no hang, no process left, and the document is whole."""
+    process = start(processes=3)
+    time.sleep(0.5)
+    family = psutil.Process(process.pid).children(recursive=True)
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.05)
+    process.communicate(timeout=LIMIT_S)
+    assert not psutil.wait_procs(family, timeout=15)[1]
+    (run,) = tmp_path.iterdir()
+    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
+    assert process.returncode in (130, -signal.SIGINT)  # the second may find Python on its way out
+
+
+@pytest.mark.parametrize(("transport", "victim"), [("ring", "main"), ("tensor", "rank")])
+def test_kill_9_leaves_neither_process_nor_memory(start: Callable[..., subprocess.Popen[str]], transport: str, victim: str) -> None:
+    process = start("--set", f"loader.transport={transport}", "--set", "loader.workers=2", processes=3)
+    family = psutil.Process(process.pid).children(recursive=True)
+    rank = psutil.Process(process.pid).children()[0]
+    if victim == "main":
+        process.kill()
+    else:
+        rank.kill()
+    _, stderr = process.communicate(timeout=LIMIT_S)
+    if victim == "rank":
+        assert process.returncode == 1
+        assert len(stderr.strip().splitlines()) == 1
+        assert "rank 0 died (killed by SIGKILL)" in stderr
+    assert not psutil.wait_procs(family, timeout=15)[1]
