@@ -91,7 +91,6 @@ STORAGE = Registry(
     "iobench.storage",
     {
         "file": Entry(target="iobench.storage.local:LocalStorage", summary="a directory on a local disk or a mounted file system"),
-        "memory": Entry(target="iobench.storage.simulated:MemoryStorage", summary="an in-memory copy of another storage (prep ceiling)"),
         "throttled": Entry(
             target="iobench.storage.simulated:ThrottledStorage", summary="throttled+URL?bandwidth=..&latency=..: storage of known speed"
         ),

@@ -2,32 +2,64 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, urlsplit
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from ..errors import UsageError
+from ..errors import UsageError, nearest
 from ..registry import STORAGE
 from .base import Storage
 
 
-def open_storage(url: str, *, direct: bool = False) -> Storage:
+def open_storage(url: str, *, direct: bool = False, options: Mapping[str, str] | None = None) -> Storage:
     """The storage behind a path or a URL.
 
-    A plain path or ``file://`` is a local directory; ``WRAPPER+URL?key=value`` wraps another storage (``throttled+/data?latency=10ms``).
-    ``direct`` asks for O_DIRECT. Raises UsageError for a malformed URL, UnknownNameError for an unknown scheme.
+    A plain path or ``file://`` is a local directory; ``SCHEME://...?key=value`` a place of its own, with options;
+    ``WRAPPER+URL?key=value`` wraps another storage (``throttled+/data?latency=10ms``), and passes on the options that are not its own.
+    ``options`` go to the innermost storage, and win over the URL's. ``direct`` asks for O_DIRECT. Nothing is contacted yet.
+
+    A plug-in's class has ``OPTIONS``, the names that it understands, and either ``open(url, *, direct, options)`` or, for a wrapper,
+    ``wrap(inner, options)``. Raises UsageError for a malformed URL or an option that the storage does not have, UnknownNameError for an
+    unknown scheme.
     """
-    wrapper, plus, inner = url.partition("+")
-    if plus and wrapper.isalpha() and "/" not in wrapper:
-        inner, _, query = inner.partition("?")
-        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=False))
-        wrap = getattr(STORAGE.load(wrapper), "wrap", None)
-        if wrap is None:
+    wrapper = wrapper_of(url)
+    if wrapper:
+        kind = STORAGE.load(wrapper)
+        if not hasattr(kind, "wrap"):
             raise UsageError(f"storage '{wrapper}' does not wrap another", remedy="wrap with throttled+ or faulty+")
-        return wrap(open_storage(inner, direct=direct), options)  # type: ignore[no-any-return]
-    parts = urlsplit(url)
+        inner, _, query = url[len(wrapper) + 1 :].partition("?")
+        given = _parse(query)
+        own = {key: value for key, value in given.items() if key in kind.OPTIONS}
+        rest = {key: value for key, value in given.items() if key not in kind.OPTIONS}
+        if rest and "://" not in inner and not wrapper_of(inner):
+            _refuse(wrapper, min(rest), kind.OPTIONS)
+        inner += f"?{urlencode(rest, safe='/:')}" if rest else ""
+        return kind.wrap(open_storage(inner, direct=direct, options=options), own)  # type: ignore[no-any-return]
     if "://" not in url:
-        return STORAGE.load("file")(url, direct=direct)  # type: ignore[no-any-return]
-    if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost"):
-            raise UsageError(f"'{url}' names a host, and file:// is local", remedy="write it like file:///mnt/data or /mnt/data")
-        return STORAGE.load("file")(parts.path, direct=direct)  # type: ignore[no-any-return]
-    return STORAGE.load(parts.scheme)(url, direct=direct)  # type: ignore[no-any-return]
+        scheme, place, given = "file", url, {}
+    else:
+        scheme = urlsplit(url).scheme
+        place, _, query = url.partition("?")
+        given = _parse(query)
+    given = {**given, **(options or {})}
+    kind = STORAGE.load(scheme)
+    for key in sorted(given):
+        if key not in kind.OPTIONS:
+            _refuse(scheme, key, kind.OPTIONS)
+    return kind.open(place, direct=direct, options=given)  # type: ignore[no-any-return]
+
+
+def wrapper_of(url: str) -> str:
+    """The name before ``+`` where a URL wraps another; '' for a place of its own."""
+    name, plus, _ = url.partition("+")
+    return name if plus and name.isalpha() else ""
+
+
+def _parse(query: str) -> dict[str, str]:
+    return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=False))
+
+
+def _refuse(scheme: str, key: str, known: Any) -> None:
+    near = nearest(key, known)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
+    raise UsageError(f"{scheme} storage has no option '{key}'", remedy=hint)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ..measure.pagecache import Residency
 
-__all__ = ["Buffer", "Cached", "Entry", "Files", "Residency", "Sink", "Storage"]
+__all__ = [
+    "Buffer",
+    "Cached",
+    "Entry",
+    "Files",
+    "Guarded",
+    "Residency",
+    "Retries",
+    "Retrying",
+    "Sink",
+    "Storage",
+    "Unfinished",
+    "Versioned",
+]
 
 Buffer = memoryview
 
@@ -79,3 +92,42 @@ class Files(Protocol):
     """A storage whose keys are files that other tools (fio) can read at the same speed."""
 
     def local_path(self, key: str) -> Path: ...
+
+
+@runtime_checkable
+class Guarded(Protocol):
+    """A storage with places that iobench never writes to."""
+
+    def check_target(self) -> None:
+        """Raises TargetRefusedError where this root is no place to write below (a bucket's root, a device, a home). Creates nothing."""
+
+
+class Retries(NamedTuple):
+    """How often requests were sent again by this process."""
+
+    retries: int  # all of them
+    throttled: int  # of these: because the server asked to slow down (503 SlowDown, 429)
+
+
+@runtime_checkable
+class Retrying(Protocol):
+    """A storage that sends a request again where that can help."""
+
+    def retried(self) -> Retries:
+        """Since this instance was made, in this process, over all its threads."""
+
+
+@runtime_checkable
+class Versioned(Protocol):
+    """A storage that can tell whether an object is still the same."""
+
+    def versions(self, prefix: str = "") -> dict[str, str]:
+        """Key -> a token that changes when the object does (ETag, or time and size), of everything below ``prefix``."""
+
+
+@runtime_checkable
+class Unfinished(Protocol):
+    """A storage where a killed writer leaves what no listing shows (S3's multipart uploads)."""
+
+    def discard_unfinished(self, owned: Callable[[str], bool], *, dry_run: bool = False) -> tuple[str, ...]:
+        """Abort the unfinished uploads below the root whose keys are ``owned``, and no others; their keys."""

@@ -7,14 +7,16 @@ import errno
 import mmap
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, ClassVar
+from urllib.parse import unquote, urlsplit
 
-from ..errors import StorageError
+from ..errors import StorageError, UsageError
 from ..measure import filesystem, pagecache
+from ..safety import check_target
 from .base import Buffer, Entry, Residency, Sink
 from .sinks import open_sink
 
@@ -26,6 +28,17 @@ _OPEN_FILES = 128
 
 class LocalStorage:
     """Files below ``root``; keys are relative paths. Handles are kept per process and reopened after a fork."""
+
+    OPTIONS: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def open(cls, url: str, *, direct: bool, options: Mapping[str, str]) -> LocalStorage:
+        if url.startswith("file://"):
+            parts = urlsplit(url)
+            if parts.netloc not in ("", "localhost"):
+                raise UsageError(f"'{url}' names a host, and file:// is local", remedy="write it like file:///mnt/data or /mnt/data")
+            url = unquote(parts.path)
+        return cls(url, direct=direct)
 
     def __init__(self, root: str | Path, *, direct: bool = False) -> None:
         self.root = Path(root).expanduser().absolute()
@@ -153,7 +166,21 @@ class LocalStorage:
         finally:
             os.close(fd)
 
+    def versions(self, prefix: str = "") -> dict[str, str]:
+        """Time of last change (of contents or status) and size, by key."""
+        found = {}
+        for entry in self.list(prefix):
+            try:
+                status = os.lstat(self.root / entry.key)
+            except OSError as error:
+                raise self._failed("stat", entry.key, error) from error
+            found[entry.key] = f"{status.st_mtime_ns}-{status.st_ctime_ns}-{status.st_size}"
+        return found
+
     # Writing
+
+    def check_target(self) -> None:
+        check_target(self.root)
 
     @contextmanager
     def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> Iterator[Sink]:

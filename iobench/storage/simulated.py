@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..errors import StorageError, UsageError
 from ..units import parse_duration, parse_size
-from .base import Buffer, Cached, Entry, Residency, Sink, Storage
+from .base import Buffer, Cached, Entry, Guarded, Residency, Retries, Retrying, Sink, Storage, Unfinished, Versioned
 
 
 class _ReadOnly:
@@ -42,6 +42,7 @@ class MemoryStorage(_ReadOnly):
     """Objects in this process's memory; forked workers share them."""
 
     scheme = "memory"
+    OPTIONS: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, url: str = "memory://", *, direct: bool = False, objects: Mapping[str, Buffer] | None = None) -> None:
         self.url = url
@@ -108,6 +109,19 @@ class _Wrapper:
     def close(self) -> None:
         self.inner.close()
 
+    def check_target(self) -> None:
+        if isinstance(self.inner, Guarded):
+            self.inner.check_target()
+
+    def retried(self) -> Retries:
+        return self.inner.retried() if isinstance(self.inner, Retrying) else Retries(0, 0)
+
+    def versions(self, prefix: str = "") -> dict[str, str]:
+        return self.inner.versions(prefix) if isinstance(self.inner, Versioned) else {}
+
+    def discard_unfinished(self, owned: Callable[[str], bool], *, dry_run: bool = False) -> tuple[str, ...]:
+        return self.inner.discard_unfinished(owned, dry_run=dry_run) if isinstance(self.inner, Unfinished) else ()
+
     def evict(self, keys: Iterable[str]) -> None:
         if isinstance(self.inner, Cached):
             self.inner.evict(keys)
@@ -125,6 +139,7 @@ class ThrottledStorage(_Wrapper):
     """
 
     scheme = "throttled"
+    OPTIONS: ClassVar[frozenset[str]] = frozenset({"bandwidth", "latency", "iops"})
 
     def __init__(self, inner: Storage, *, bandwidth: float | None = None, latency_s: float = 0.0, iops: float | None = None) -> None:
         super().__init__(inner)
@@ -135,9 +150,6 @@ class ThrottledStorage(_Wrapper):
 
     @classmethod
     def wrap(cls, inner: Storage, options: Mapping[str, str]) -> ThrottledStorage:
-        unknown = set(options) - {"bandwidth", "latency", "iops"}
-        if unknown:
-            raise UsageError(f"throttled storage has no option '{min(unknown)}'", remedy="known: bandwidth, latency, iops")
         bandwidth = parse_size(options["bandwidth"].removesuffix("/s")) if "bandwidth" in options else None
         iops = float(options["iops"]) if "iops" in options and options["iops"].replace(".", "", 1).isdigit() else None
         if bandwidth == 0 or ("iops" in options and not iops):
@@ -164,6 +176,7 @@ class FaultyStorage(_Wrapper):
     """Fails every Nth read (over all processes), or returns short reads, so that what depends on storage can be tested."""
 
     scheme = "faulty"
+    OPTIONS: ClassVar[frozenset[str]] = frozenset({"fail_every", "fail_at", "short_every"})
 
     def __init__(self, inner: Storage, *, fail_every: int = 0, fail_at: int = 0, short_every: int = 0) -> None:
         super().__init__(inner)
@@ -174,9 +187,9 @@ class FaultyStorage(_Wrapper):
 
     @classmethod
     def wrap(cls, inner: Storage, options: Mapping[str, str]) -> FaultyStorage:
-        unknown = set(options) - {"fail_every", "fail_at", "short_every"}
-        if unknown or not all(value.isdigit() for value in options.values()):
-            raise UsageError(f"faulty storage does not understand {dict(options)}", remedy="known: fail_every=N, fail_at=N, short_every=N")
+        for key, value in options.items():
+            if not value.isdigit():
+                raise UsageError(f"faulty storage: {key} is '{value}'", remedy=f"give a whole number, e.g. {key}=100")
         return cls(inner, **{key: int(value) for key, value in options.items()})
 
     def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
