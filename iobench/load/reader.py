@@ -21,10 +21,12 @@ from ..formats.base import split_codec
 from ..registry import CODECS, CONTENTS, FORMATS
 from ..spec.manifest import Manifest
 from ..spec.workload import ReaderSpec
-from ..storage.base import Storage
+from ..storage.base import Retries, Retrying, Storage
 from .engine import Extent, ReadEngine
 
 Indices = npt.NDArray[np.int64]
+
+_NEVER = Retries(0, 0)
 
 _GAP = 8 << 10
 """Two samples of a shard that lie closer than this are read in one request: framing costs less than another request. ``room`` counts on
@@ -45,6 +47,8 @@ class Stats(NamedTuple):
     prep_ns: int
     cpu_ns: int  # of this process since its first read, all threads
     process: int
+    retries: int = 0  # requests that were sent again
+    throttled: int = 0  # of these: because the server asked to slow down
 
 
 @dataclass(slots=True)
@@ -76,6 +80,7 @@ class BatchReader:
         if bytes_only:
             spec = spec.model_copy(update={"decode": False, "crop": None, "check": "none"})
         self._bytes_only = bytes_only
+        self._retrying = storage if isinstance(storage, Retrying) else None  # asked once: checking a protocol takes microseconds
         self._owns_storage = True
         self.manifest = manifest
         self.storage = storage
@@ -144,6 +149,7 @@ class BatchReader:
         lengths = np.empty(len(indices), dtype=np.int64)
         offsets = np.empty(len(indices), dtype=np.int64)
         read_bytes = read_ns = prep_ns = used = 0
+        before = self._retried()
         for start, stop in self._groups(indices):
             part = indices[start:stop]
             clock = time.monotonic_ns()
@@ -173,6 +179,7 @@ class BatchReader:
             else:
                 used = self._prepare(part, runs, memory, output, used, offsets[start:stop], lengths[start:stop])
             prep_ns += time.monotonic_ns() - clock
+        after = self._retried()
         stats = Stats(
             samples=len(indices),
             bytes_read=read_bytes,
@@ -182,8 +189,13 @@ class BatchReader:
             prep_ns=prep_ns,
             cpu_ns=time.process_time_ns() - (self._cpu_before or 0),
             process=os.getpid(),
+            retries=after.retries - before.retries,
+            throttled=after.throttled - before.throttled,
         )
         return Delivered(offsets, lengths, stats)
+
+    def _retried(self) -> Retries:
+        return self._retrying.retried() if self._retrying is not None else _NEVER
 
     def _groups(self, indices: Indices) -> Iterator[tuple[int, int]]:
         if self.in_place:

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
-from ..errors import StorageError, UsageError
+from ..errors import MissingObjectError, StorageError, UsageError
 from ..measure import filesystem, pagecache
 from ..safety import check_target
 from .base import Buffer, Entry, Residency, Sink
@@ -137,6 +137,8 @@ class LocalStorage:
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         top = self.root / prefix
+        if not top.exists():
+            return
         try:
             for folder, folders, files in os.walk(top, onerror=_raise):
                 folders.sort()
@@ -242,7 +244,8 @@ class LocalStorage:
             errno.ENOENT: "check that the dataset is complete: iobench verify",
             errno.EIO: "the device reports an error: see the kernel log",
         }.get(error.errno or 0, "")
-        return StorageError(f"cannot {verb} {self.root / key}: {error.strerror or error}", remedy=remedy)
+        kind = MissingObjectError if error.errno in (errno.ENOENT, errno.ENOTDIR) else StorageError
+        return kind(f"cannot {verb} {self.root / key}: {error.strerror or error}", remedy=remedy)
 
 
 def _raise(error: OSError) -> None:

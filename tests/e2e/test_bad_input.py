@@ -393,8 +393,8 @@ def test_storage_urls_that_are_none(data: Path, tmp_path: Path, url: str, refuse
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/data", "file:///tmp/x", "throttled+/tmp/x?bandwidth=1MB://"])
-def test_a_url_is_no_target(tmp_path: Path, url: str, refused_here: Refuse) -> None:
+@pytest.mark.parametrize("url", ["s3://bucket/data", "throttled+/tmp/x?bandwidth=1MB://"])
+def test_some_urls_are_no_target(tmp_path: Path, url: str, refused_here: Refuse) -> None:
     refused_here(2, "generate", "demo", "--to", url, "--samples", "2")
     assert list(tmp_path.iterdir()) == []
 
