@@ -121,3 +121,8 @@ def _crc(data: Buffer, before: int = 0) -> int:
 def _mask(crc: int) -> int:
     """TensorFlow's mask, which keeps a CRC of data that holds CRCs from degenerating."""
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def masked_crc(data: Buffer) -> int:
+    """The checksum that a TFRecord stores for ``data``."""
+    return _mask(_crc(data))

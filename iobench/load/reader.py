@@ -125,7 +125,8 @@ class BatchReader:
         if self.spec.crop is not None:
             return np.minimum(size, self.spec.crop) if not self.spec.decode else np.full(len(size), self.spec.crop, dtype=np.int64)
         if self.spec.decode and not self._content.in_place:
-            return np.asarray(size * self._content.max_expansion)
+            expansion = self.manifest.header.expansion or self._content.max_expansion
+            return np.asarray(np.ceil(size * expansion), dtype=np.int64)
         return np.asarray(size)
 
     def reserve(self, largest_batch: int, *, into_output: bool) -> None:

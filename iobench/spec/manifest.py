@@ -65,6 +65,7 @@ class Header(Strict):
     sample_bytes: int  # of all samples before the codec
     origin: str = ""  # URL of data that iobench did not write (a scanned dataset); '' where shards lie beside the manifest
     checksums: bool = True  # False: the xxh3 columns are empty, because a scan did not read the contents
+    expansion: float | None = None  # decoded bytes of a sample over stored ones, at most; None: what the content's builder keeps to
     tables: dict[str, str]  # file name -> xxh3_64 (hex), so that a foreign or stale table is noticed
 
 

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import mmap
 import os
+import stat
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -144,7 +145,9 @@ class LocalStorage:
                 folders.sort()
                 for name in sorted(files):
                     path = os.path.join(folder, name)
-                    yield Entry(os.path.relpath(path, self.root), os.lstat(path).st_size)
+                    status = os.lstat(path)
+                    if stat.S_ISREG(status.st_mode):  # links are not followed, and no key names a pipe or a socket
+                        yield Entry(os.path.relpath(path, self.root), status.st_size)
         except OSError as error:
             raise self._failed("list", prefix or ".", error) from error
 
