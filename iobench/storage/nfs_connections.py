@@ -11,7 +11,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TypeVar
 
-from ..errors import StorageError
+from ..errors import MissingObjectError, StorageError
 from ..units import format_duration
 from .nfs_context import Context, Lost
 
@@ -145,7 +145,8 @@ class Connections:
             return StorageError(f"cannot {verb} {where}: {silent} ({error})", remedy=remedy)
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         remedy = _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
-        return StorageError(f"cannot {verb} {where}: {reason}", remedy=remedy)
+        missing = isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.ENOTDIR)
+        return (MissingObjectError if missing else StorageError)(f"cannot {verb} {where}: {reason}", remedy=remedy)
 
 
 def _end(context: Context) -> None:
