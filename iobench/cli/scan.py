@@ -13,8 +13,7 @@ from .common import add_common
 _EXAMPLES = """examples:
   iobench scan /mnt/fast/imagenet/train --save imagenet.yaml
   iobench scan s3://bucket/shards --save shards.yaml
-  iobench run resnet50-h100 --data imagenet.manifest
-  iobench generate imagenet.yaml --to /mnt/other/clone --samples 10000
+  iobench scan /mnt/fast/imagenet/train --save checked.yaml --name imagenet --checksums
 """
 
 

@@ -58,7 +58,7 @@ def _probe(probe: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
 
 def _space(plan: Mapping[str, Any]) -> str:
     if plan["free_bytes"] is None:
-        return "unknown (no --data)"
+        return "unknown (no --data)" if plan["data"] is None else "unknown (not a local file system)"
     text = format_bytes(plan["free_bytes"])
     return text if plan["fits"] is None else f"{text}: the dataset {'fits' if plan['fits'] else 'DOES NOT FIT'}"
 
