@@ -94,6 +94,9 @@ STORAGE = Registry(
         "nfs": Entry(
             target="iobench.storage.nfs:NfsStorage", summary="nfs://server/export/path: an NFS export without a mount (needs libnfs)"
         ),
+        "s3": Entry(
+            target="iobench.storage.s3:S3Storage", summary="s3://bucket/prefix?endpoint=..&client=..: objects of an S3 server", extra="s3"
+        ),
         "throttled": Entry(
             target="iobench.storage.simulated:ThrottledStorage", summary="throttled+URL?bandwidth=..&latency=..: storage of known speed"
         ),

@@ -1,0 +1,127 @@
+"""What can go wrong with S3: one kind for each cause, whatever the client library calls it, and what to tell the user."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    MISSING = "no such object"
+    NO_BUCKET = "no such bucket"
+    NO_UPLOAD = "no such upload"
+    EXISTS = "it exists"
+    RANGE = "the range starts beyond the object's end"
+    UNSUPPORTED = "the server does not support it"
+    DENIED = "access denied"
+    CREDENTIALS = "the server refuses these credentials"
+    NO_CREDENTIALS = "no credentials were found"
+    EXPIRED = "the credentials have expired"
+    CLOCK = "this machine's clock is wrong"
+    REGION = "the bucket is in another region"
+    TLS = "TLS failed"
+    NAME = "the endpoint's name is unknown"
+    UNREACHABLE = "the endpoint can't be reached"
+    LOST = "the connection broke"
+    TIMEOUT = "no answer in time"
+    SERVER = "the server failed"
+    THROTTLED = "the server asks to slow down"
+    OTHER = "the request failed"
+
+
+PASSING = frozenset({Kind.UNREACHABLE, Kind.LOST, Kind.TIMEOUT, Kind.SERVER, Kind.THROTTLED, Kind.NAME})
+"""Sending the request again may help."""
+
+_CODES = {
+    Kind.MISSING: ("NoSuchKey",),
+    Kind.NO_BUCKET: ("NoSuchBucket",),
+    Kind.NO_UPLOAD: ("NoSuchUpload",),
+    Kind.EXISTS: ("PreconditionFailed",),
+    Kind.RANGE: ("InvalidRange",),
+    Kind.UNSUPPORTED: ("NotImplemented", "MethodNotAllowed"),
+    Kind.DENIED: ("AccessDenied", "AllAccessDisabled", "AccountProblem"),
+    Kind.CREDENTIALS: ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSecurity", "InvalidClientTokenId"),
+    Kind.EXPIRED: ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired", "RequestExpired"),
+    Kind.CLOCK: ("RequestTimeTooSkewed",),
+    Kind.REGION: ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "TemporaryRedirect"),
+    # 409 of two conditional writes at once: AWS asks to send the request again.
+    Kind.SERVER: ("InternalError", "ServiceUnavailable", "RequestTimeout", "ConditionalRequestConflict", "IncompleteBody"),
+    Kind.THROTTLED: ("SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "ThrottlingException", "TooManyRequests"),
+}
+_KIND_OF_CODE = {code: kind for kind, codes in _CODES.items() for code in codes}
+
+_STATUSES = {
+    **dict.fromkeys((301, 302, 307, 308), Kind.REGION),
+    **dict.fromkeys((408, 500, 502, 504), Kind.SERVER),
+    **dict.fromkeys((429, 503), Kind.THROTTLED),
+    401: Kind.CREDENTIALS,
+    403: Kind.DENIED,
+    404: Kind.MISSING,
+    405: Kind.UNSUPPORTED,
+    412: Kind.EXISTS,
+    416: Kind.RANGE,
+    501: Kind.UNSUPPORTED,
+}
+
+_RIGHTS = {
+    "read": "reading (s3:GetObject)",
+    "stat": "reading (s3:GetObject)",
+    "list": "listing (s3:ListBucket)",
+    "create": "writing (s3:PutObject)",
+    "write": "writing (s3:PutObject)",
+    "delete": "deleting (s3:DeleteObject)",
+}
+
+_REMEDIES = {
+    Kind.MISSING: "check that the dataset is complete: iobench verify",
+    Kind.NO_BUCKET: "check its name, the endpoint and the region; iobench makes no buckets",
+    Kind.EXISTS: "choose another prefix, or clean this one: nothing is ever overwritten",
+    Kind.CREDENTIALS: "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile (AWS_PROFILE), and the endpoint",
+    Kind.NO_CREDENTIALS: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE; for public data add signing=none",
+    Kind.EXPIRED: "get new ones, e.g. aws sso login",
+    Kind.CLOCK: "set it (NTP): signatures hold for some minutes only",
+    Kind.REGION: "set the option region (or AWS_REGION), and check the endpoint",
+    Kind.TLS: "trust the server's certificate with tls_verify=/path/to/ca.pem or AWS_CA_BUNDLE, and check that the endpoint speaks https",
+    Kind.NAME: "check the options endpoint, region and addressing, AWS_ENDPOINT_URL, and this machine's DNS",
+    Kind.UNREACHABLE: "check that the server runs, the option endpoint (or AWS_ENDPOINT_URL), and the network",
+    Kind.LOST: "check the server and the network, or raise the options retries and deadline",
+    Kind.TIMEOUT: "check the server and the network, or raise the options timeout and deadline",
+    Kind.SERVER: "see the server's log, or raise the options retries and deadline",
+    Kind.THROTTLED: "ask for less at once, spread keys over prefixes, or raise the options retries and deadline",
+}
+
+
+class Failure(Exception):
+    """One request failed. ``detail`` is the server's or the client's own words: one line, without credentials; may be empty."""
+
+    def __init__(self, kind: Kind, *, code: str = "", status: int = 0, detail: str = "") -> None:
+        super().__init__(kind, code, status, detail)
+        self.kind = kind
+        self.code = code
+        self.status = status
+        self.detail = " ".join(detail.split())[:200]
+        self.attempts = 1
+        self.elapsed_s = 0.0
+
+
+def answered(status: int, code: str, message: str) -> Failure:
+    """The server answered with an error. A HEAD request's answer has no code but its status."""
+    code = "" if code.isdigit() else code
+    kind = _KIND_OF_CODE.get(code) or _STATUSES.get(status) or (Kind.SERVER if status >= 500 else Kind.OTHER)
+    return Failure(kind, code=code, status=status, detail=message)
+
+
+def words(failure: Failure, verb: str) -> tuple[str, str]:
+    """(what happened, what to do)."""
+    what = str(failure.kind)
+    remedy = _REMEDIES.get(failure.kind, "")
+    if failure.kind is Kind.DENIED:
+        what = f"access denied: these credentials do not allow {_RIGHTS.get(verb, verb)}"
+        remedy = "ask for this permission on the bucket and the prefix"
+    said = " ".join(part for part in (str(failure.status or ""), failure.code) if part)
+    if said and failure.kind not in (Kind.EXISTS, Kind.MISSING):
+        what += f" ({said})"
+    if failure.detail and failure.kind in (Kind.OTHER, Kind.REGION, Kind.TLS, Kind.UNSUPPORTED, Kind.NAME):
+        what += f": {failure.detail}"
+    if failure.attempts > 1:
+        what += f"; tried {failure.attempts} times in {failure.elapsed_s:.1f} s"
+    return what, remedy

@@ -1,0 +1,71 @@
+"""Daemon threads that run calls: for parts that go up in parallel, and for calls that must not keep Ctrl-C waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Threads:
+    """At most ``count`` threads, started when needed. Unlike an executor's they are daemons: a hanging request delays no exit."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
+        self._name = name
+        self._started = 0
+        self._lock = threading.Lock()
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        with self._lock:
+            if self._started < self._count:
+                self._started += 1
+                threading.Thread(target=_work, args=(self._calls,), daemon=True, name=self._name).start()
+        self._calls.put((future, call))
+        return future
+
+    def close(self) -> None:
+        """The threads end after what they were given."""
+        with self._lock:
+            for _ in range(self._started):
+                self._calls.put(None)
+            self._started = 0
+
+
+class Aside:
+    """Runs a call of the main thread in another one, so that signals (Ctrl-C) are handled while a library waits outside of Python."""
+
+    def __init__(self) -> None:
+        self._threads = Threads(1, "iobench-aside")
+
+    def __call__(self, call: Callable[[], T]) -> T:
+        if threading.current_thread() is not threading.main_thread():
+            return call()
+        try:
+            return self._threads.submit(call).result()
+        except (KeyboardInterrupt, SystemExit):
+            self.close()  # the thread may be stuck for a while: the next call gets a new one
+            self._threads = Threads(1, "iobench-aside")
+            raise
+
+    def close(self) -> None:
+        self._threads.close()
+
+
+def _work(calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
+    while (item := calls.get()) is not None:
+        future, call = item
+        try:
+            result = call()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+            del result
+        del item, future, call  # holds no buffer while it waits

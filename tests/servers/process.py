@@ -1,0 +1,55 @@
+"""Programs that tests start: on loopback, on a port of their own, ended by their pid, and with this process if it is killed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+_PR_SET_PDEATHSIG = 1
+
+
+def missing(what: str) -> NoReturn:
+    """Where a server can't be had, a test is skipped, loudly; never in CI."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{what} is missing, and CI must have it")
+    pytest.skip(f"NOT TESTED: {what} is missing")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    def end_with_parent() -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    with log.open("ab") as output:
+        return subprocess.Popen(command, stdout=output, stderr=output, preexec_fn=end_with_parent)
+
+
+def wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Until it listens. Raises RuntimeError with its log where it ends before."""
+    for _ in range(1000):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        if process.poll() is not None:
+            break
+        time.sleep(0.02)
+    stop(process)
+    raise RuntimeError(f"{process.args!r} did not start: {log.read_text(errors='replace')[-2000:]}")
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
