@@ -105,6 +105,8 @@ def _small(words: list[str], home: Path) -> list[str]:
         words = [re.sub(rf"(?<![\w/]){re.escape(spot)}(?![\w-])", str(place), word) for word in words]
     verb = words[0]
     scaled = {"20GiB": "6MB", "10000": "60"}
+    if verb == "demo":
+        words += ["--samples", "100", "--repeat", "1"]
     if verb == "generate":
         words = [scaled.get(word, word) for word in words]
         if "--memory-multiple" in words:
@@ -144,7 +146,7 @@ def test_every_example_runs(tmp_path: Path) -> None:
     """All examples of all helps, from generating to cleaning, in a directory of their own."""
     (tmp_path / "mine.yaml").write_text("{name: mine, samples: 20, sample_size: {mean: 10kB}}\n")
     _photographs(tmp_path / "mnt" / "imagenet" / "train")
-    order = ("list", "doctor", "generate", "scan", "plan", "run", "sweep", "report", "verify", "clean")
+    order = ("demo", "list", "doctor", "generate", "scan", "plan", "run", "sweep", "report", "verify", "clean")
     assert set(order) == set(VERBS)
     commands = [words for verb in order for example in examples(help_of(verb)) for words in [shlex.split(example)[1:]]]
     commands = [words for words in commands if not any("s3://" in word for word in words)]  # they run in test_s3_run.py
