@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Any, ClassVar, TypeVar
 
-from ..errors import StorageError, TargetRefusedError, UsageError
+from ..errors import MissingObjectError, StorageError, TargetRefusedError, UsageError
 from .base import Buffer, Entry, Retries, Sink
 from .s3_clients import check_installed, versions
 from .s3_clients.base import Client, Found, Upload
@@ -96,7 +96,8 @@ class S3Storage:
             what = (
                 f"{what} ({self.options.endpoint or os.environ.get('AWS_ENDPOINT_URL_S3') or os.environ.get('AWS_ENDPOINT_URL') or 'AWS'})"
             )
-        return StorageError(f"cannot {verb} {where}: {what}", remedy=remedy)
+        kind = MissingObjectError if failure.kind is Kind.MISSING else StorageError
+        return kind(f"cannot {verb} {where}: {what}", remedy=remedy)
 
     def _asked_again(self, key: str, failure: Failure) -> Failure:
         """The answer to HEAD has no body, and so no reason; the same question with GET has."""
