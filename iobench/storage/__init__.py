@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -9,6 +10,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from ..errors import UnknownNameError, UsageError, nearest
 from ..registry import STORAGE
 from .base import Storage
+
+_SECRET = re.compile(r"secret|token|passw|credential|access_?key|session_?key", re.IGNORECASE)
 
 
 def open_storage(url: str, *, direct: bool = False, options: Mapping[str, str] | None = None) -> Storage:
@@ -47,6 +50,9 @@ def open_storage(url: str, *, direct: bool = False, options: Mapping[str, str] |
     given = {**given, **(options or {})}
     kind = STORAGE.load(scheme)
     for key in sorted(given):
+        if _SECRET.search(key):
+            remedy = "S3 takes them from the environment, the shared credentials file or the instance's role"
+            raise UsageError("a storage URL holds no credentials: one of its options is named like one", remedy=remedy)
         if key not in kind.OPTIONS:
             _refuse(scheme, key, kind.OPTIONS)
     return kind.open(place, direct=direct, options=given)  # type: ignore[no-any-return]
@@ -63,6 +69,8 @@ def _parse(query: str) -> dict[str, str]:
 
 
 def _refuse(scheme: str, key: str, known: Any) -> None:
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", key):
+        key = "..."  # no name of an option: perhaps the end of a password that has a question mark in it
     near = nearest(key, known)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
     raise UsageError(f"{scheme} storage has no option '{key}'", remedy=hint)

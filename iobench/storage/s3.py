@@ -40,7 +40,7 @@ class S3Storage:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}", bucket) or ".." in bucket:
             raise UsageError(f"'{bucket[:80]}' is not a bucket's name", remedy="write s3://bucket/prefix")
         prefix = prefix.strip("/")
-        if not _is_key(prefix) and prefix:
+        if prefix and not _KEY.fullmatch(prefix):
             raise UsageError(f"'{prefix[:80]}' is not a prefix", remedy="leave out empty parts, '.', '..' and control characters")
         settings = parse_options(options)
         check_installed(settings.client)
@@ -247,13 +247,13 @@ class S3Storage:
         self._reset()
 
     def _key(self, verb: str, key: str) -> str:
-        if not _is_key(key):
+        if not _KEY.fullmatch(key):
             raise StorageError(
                 f"cannot {verb} {key!r} below {self.url}: it is not a relative key", remedy="leave out empty parts, '.' and '..'"
             )
         return self._root + key
 
 
-def _is_key(key: str) -> bool:
-    parts = key.split("/")
-    return all(part not in ("", ".", "..") for part in parts) and not re.search(r"[\x00-\x1f\x7f]", key)
+_PART = r"(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f]+"
+_KEY = re.compile(f"{_PART}(?:/{_PART})*")
+"""Relative, and without empty parts, ``.``, ``..`` and control characters: the same object for every client and server."""

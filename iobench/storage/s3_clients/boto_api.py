@@ -31,6 +31,12 @@ from .chain import Chain
 _CONNECTIONS = 256
 """More threads than this in one process would make connections anew for each request."""
 
+_SMALL = 1 << 20
+"""Bytes: up to here a copy takes less than what it costs to give up the GIL and get it back."""
+
+_PIECE = 1 << 20
+"""Bytes: a body is read piece by piece, through memory that is used again; in one go it costs twice as much."""
+
 _UNKNOWN_NAME = re.compile(
     r"name or service not known|no address associated|temporary failure in name resolution|name resolution|getaddrinfo", re.I
 )
@@ -71,7 +77,7 @@ class BotoApi:
         done, failure = 0, None
         try:
             while done < coming:
-                count = body.readinto(buffer[done:coming])
+                count = body.readinto(buffer[done : min(done + (1 << 18), coming)])
                 if not count:
                     break
                 done += count
@@ -156,10 +162,13 @@ class BotocoreClient(BotoApi):
 
 
 def copied(data: Any, buffer: Buffer) -> int:
-    """Copy into the front of ``buffer`` without the GIL; the bytes copied."""
-    source = np.frombuffer(data, dtype=np.uint8)
-    np.copyto(np.frombuffer(buffer, dtype=np.uint8)[: len(source)], source)
-    return len(source)
+    """Copy into the front of ``buffer``; the bytes copied. Large ones without the GIL; for small ones giving it up costs more."""
+    size = len(data)
+    if size <= _SMALL:
+        buffer[:size] = memoryview(data)
+    else:
+        np.copyto(np.frombuffer(buffer, dtype=np.uint8)[:size], np.frombuffer(data, dtype=np.uint8))
+    return size
 
 
 def expected(answer: dict[str, Any], offset: int, want: int) -> int:

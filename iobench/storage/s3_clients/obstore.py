@@ -23,7 +23,7 @@ from .obstore_library import obstore_of_this_process
 
 T = TypeVar("T")
 
-_CHUNK = 256 << 10
+_CHUNK = 128 << 10
 """Bytes: larger bodies go to the caller's memory in pieces of this size, which costs half of what one large piece does."""
 
 _PAGE = 1000
@@ -79,14 +79,15 @@ class ObstoreClient:
     def _range(self, key: str, offset: int, buffer: Buffer) -> int:
         answer = self._lib.get(self._store, key, options={"range": (offset, offset + len(buffer))})
         first, end = answer.range
-        if first != offset or end > offset + len(buffer) or (end < offset + len(buffer) and end != answer.meta["size"]):
+        last = offset + len(buffer)
+        if first != offset or end > last or (end < last and end != answer.meta["size"]):
             raise Failure(Kind.LOST, detail=f"the server sent the range {first}-{end}")
         return _fill(answer, end - first, buffer)
 
     def _whole(self, key: str, buffer: Buffer) -> int:
         """All of the object, or -1 where it is larger than ``buffer``."""
         answer = self._lib.get(self._store, key)
-        size = answer.meta["size"]
+        size = answer.range[1]
         return _fill(answer, size, buffer) if size <= len(buffer) else -1
 
     def head(self, key: str) -> Found:
