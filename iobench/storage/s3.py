@@ -228,7 +228,15 @@ class S3Storage:
         return tuple(upload.key[len(self._root) :] for upload in found)
 
     def _uploads(self, place: tuple[str, str]) -> tuple[Sequence[Upload], tuple[str, str]]:
-        return self._run("list", "", lambda client, _: client.uploads(self._root, place))
+        def uploads(client: Client, _: int) -> tuple[Sequence[Upload], tuple[str, str]]:
+            try:
+                return client.uploads(self._root, place)
+            except Failure as failure:
+                if failure.kind is Kind.NO_UPLOAD:  # rclone's way to say that there was never one
+                    return (), ("", "")
+                raise
+
+        return self._run("list", "", uploads)
 
     def _discard(self, upload: Upload) -> None:
         def abort(client: Client, _: int) -> None:

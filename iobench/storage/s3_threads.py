@@ -85,11 +85,9 @@ def _answer(calls: SimpleQueue[tuple[Callable[[], Any], SimpleQueue[Any]] | None
 def _work(calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
     while (item := calls.get()) is not None:
         future, call = item
-        try:
-            result = call()
-        except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-            del result
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
         del item, future, call  # holds no buffer while it waits

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
+import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from iobench.errors import MissingObjectError, StorageError, TargetRefusedError
 from iobench.storage import open_storage
-from iobench.storage.base import Storage
-from tests.contract.test_storage_suite import StorageContract
-from tests.servers.s3 import S3Server, rclone_s3, s3_environment, swift_s3
+from iobench.storage.base import Cached, Files, Guarded, Retries, Retrying, Storage, Unfinished, Versioned
+from tests.contract.test_storage_suite import StorageContract, content, read
+from tests.servers.s3 import BUCKET, S3Server, rclone_s3, rclone_server, s3_environment, swift_s3
 
 __all__ = ["rclone_s3", "s3_environment", "swift_s3"]
 
@@ -39,3 +43,244 @@ class TestS3(StorageContract):
     @pytest.fixture
     def storage(self, s3: Storage) -> Storage:
         return s3
+
+
+PART = 5 << 20
+
+
+def put(storage: Storage, key: str, data: bytes = b"data") -> None:
+    with storage.create(key, size_hint=len(data)) as sink:
+        sink.write(data)
+
+
+def unfinished(server: S3Server, storage: Any) -> list[str]:
+    """What the server knows of uploads below the storage's root, by other eyes."""
+    client = server.client()
+    try:
+        found = client.list_multipart_uploads(Bucket=BUCKET, Prefix=f"{storage.prefix}/").get("Uploads", [])
+    except client.exceptions.ClientError as error:
+        if error.response["Error"]["Code"] != "NoSuchUpload":  # rclone's way to say that there was never one
+            raise
+        found = []
+    client.close()
+    return sorted(upload["Key"] for upload in found)
+
+
+def test_it_is_what_the_protocols_say(s3: Any) -> None:
+    for protocol in (Storage, Guarded, Retrying, Versioned, Unfinished):
+        assert isinstance(s3, protocol)
+    for protocol in (Cached, Files):
+        assert not isinstance(s3, protocol)
+    assert s3.alignment == 1
+
+
+KEYS = ["a b", "a+b", "a%20b", "a%b", "~x", "#1", "q&a=1", "Größe/ñ.bin", "(1),[2];'3'", "a:b@c", "a.b..c", "-", "日本"]
+
+
+def test_keys_of_every_kind(s3: Any) -> None:
+    for key in KEYS:
+        put(s3, key, key.encode())
+    assert sorted(entry.key for entry in s3.list()) == sorted(KEYS)
+    for key in KEYS:
+        assert read(s3, key, 0, 100) == key.encode()
+        assert s3.size(key) == len(key.encode())
+
+
+@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", ".", "../b", "a/../../b", "a/./b", "a\nb"])
+def test_keys_that_are_none(rclone_s3: S3Server, key: str) -> None:
+    storage: Any = open_storage(rclone_s3.url())
+    for call in (lambda: read(storage, key, 0, 1), lambda: storage.size(key), lambda: storage.delete(key), lambda: put(storage, key)):
+        with pytest.raises(StorageError, match="relative key") as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_listing_is_of_a_folder(s3: Any) -> None:
+    for key in ("data/x", "data/y/z", "database", "data.txt"):
+        put(s3, key)
+    assert sorted(entry.key for entry in s3.list("data")) == ["data/x", "data/y/z"]
+    assert sorted(entry.key for entry in s3.list("data/y")) == ["data/y/z"]
+    assert list(s3.list("dat")) == []
+    assert sorted(s3.versions("data")) == ["data/x", "data/y/z"]
+
+
+@pytest.mark.parametrize("client", ["obstore", "s3fs", "boto3"])
+def test_more_objects_than_one_answer_holds(tmp_path: Path, client: str) -> None:
+    folder = tmp_path / "server"
+    many = folder / "data" / BUCKET / "many"
+    many.mkdir(parents=True)
+    for number in range(2345):
+        (many / f"{number:05d}").write_bytes(b"x" * (number % 7))
+    with rclone_server(folder) as server:
+        storage = open_storage(server.url("many", client=client))
+        assert [(entry.key, entry.size) for entry in storage.list()] == [(f"{number:05d}", number % 7) for number in range(2345)]
+        storage.close()
+
+
+def test_a_version_changes_with_the_object(pair: tuple[S3Server, str], s3: Any) -> None:
+    put(s3, "x", b"one")
+    put(s3, "y", b"two")
+    before = s3.versions()
+    assert s3.versions() == before
+    client = pair[0].client()
+    client.put_object(Bucket=BUCKET, Key=f"{s3.prefix}/x", Body=b"ONE")
+    client.close()
+    after = s3.versions()
+    assert after["x"] != before["x"]
+    assert after["y"] == before["y"]
+
+
+def test_what_the_server_does_with_conditions_is_said(pair: tuple[S3Server, str], s3: Any) -> None:
+    assert s3.describe()["conditional_create"] == "not checked"
+    put(s3, "x")
+    expected = {"rclone": "ignored by the server", "swift": "enforced"}[pair[0].name]
+    assert s3.describe()["conditional_create"] == expected
+    assert read(s3, "x", 0, 9) == b"data"
+    s3.close()
+    assert s3.describe()["conditional_create"] == expected
+
+
+@pytest.mark.parametrize("size", [10, PART + 10])
+def test_a_writer_that_comes_second_is_refused(pair: tuple[S3Server, str], s3: Any, size: int) -> None:
+    """Where the server looks at the condition, or where the other one was done before the last look."""
+    other: Any = open_storage(pair[0].url(s3.prefix, client=pair[1], part_size=PART))
+    put(s3, "probe")
+    with pytest.raises(StorageError, match="exists"), s3.create("x") as sink:  # noqa: PT012
+        sink.write(bytes(size))
+        put(other, "x", b"first")
+    assert read(s3, "x", 0, 100) == b"first"
+    assert unfinished(pair[0], s3) == []
+    other.close()
+
+
+def test_large_objects_go_up_in_parts(pair: tuple[S3Server, str], s3: Any) -> None:
+    put(s3, "x", content(3 * PART + 7))
+    put(s3, "y", content(PART))
+    if pair[0].name == "swift":  # rclone's ETags are hashes of the whole
+        versions = s3.versions()
+        assert versions["x"].endswith("-4")
+        assert "-" not in versions["y"]
+    assert read(s3, "x", PART - 5, PART) == content(3 * PART + 7)[PART - 5 : 2 * PART - 5]
+    assert unfinished(pair[0], s3) == []
+
+
+def test_an_upload_that_fails_is_aborted(pair: tuple[S3Server, str], s3: Any) -> None:
+    seen = []
+    with pytest.raises(ZeroDivisionError), s3.create("x") as sink:  # noqa: PT012
+        sink.write(bytes(2 * PART + 1))
+        seen = unfinished(pair[0], s3)
+        raise ZeroDivisionError
+    assert seen == [f"{s3.prefix}/x"], "there was something to abort"
+    assert unfinished(pair[0], s3) == []
+    assert list(s3.list()) == []
+
+
+def test_memory_holds_a_few_parts_of_a_large_object(rclone_s3: S3Server) -> None:
+    storage = open_storage(rclone_s3.url(part_size=PART))
+    put(storage, "warm", bytes(2 * PART))
+    piece = bytes(1 << 20)
+    tracemalloc.start()
+    with storage.create("x") as sink:
+        for _ in range(100):
+            sink.write(piece)
+        peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5 * PART + (4 << 20)
+    storage.close()
+
+
+def test_only_own_unfinished_uploads_are_discarded(pair: tuple[S3Server, str], s3: Any) -> None:
+    server, _ = pair
+    client = server.client()
+    for key in (f"{s3.prefix}/data/mine", f"{s3.prefix}/data/other", f"{s3.prefix}-neighbour/data/mine"):
+        upload = client.create_multipart_upload(Bucket=BUCKET, Key=key)["UploadId"]
+        client.upload_part(Bucket=BUCKET, Key=key, UploadId=upload, PartNumber=1, Body=b"half")
+    assert s3.discard_unfinished(lambda key: key == "data/mine", dry_run=True) == ("data/mine",)
+    assert unfinished(server, s3) == [f"{s3.prefix}/data/mine", f"{s3.prefix}/data/other"]
+    assert s3.discard_unfinished(lambda key: key == "data/mine") == ("data/mine",)
+    assert unfinished(server, s3) == [f"{s3.prefix}/data/other"]
+    assert s3.discard_unfinished(lambda key: key == "data/mine") == ()
+    neighbour = client.list_multipart_uploads(Bucket=BUCKET, Prefix=f"{s3.prefix}-neighbour/")["Uploads"]
+    assert [upload["Key"] for upload in neighbour] == [f"{s3.prefix}-neighbour/data/mine"]
+    for left in client.list_multipart_uploads(Bucket=BUCKET, Prefix=s3.prefix)["Uploads"]:
+        client.abort_multipart_upload(Bucket=BUCKET, Key=left["Key"], UploadId=left["UploadId"])
+    client.close()
+
+
+def test_a_bucket_root_is_no_target(rclone_s3: S3Server) -> None:
+    root: Any = open_storage(f"s3://{BUCKET}?endpoint={rclone_s3.endpoint}")
+    with pytest.raises(TargetRefusedError, match="needs a prefix"):
+        root.check_target()
+    below: Any = open_storage(rclone_s3.url("some/prefix"))
+    below.check_target()
+    assert list(below.list()) == []
+
+
+def test_a_bucket_root_can_be_read(rclone_s3: S3Server) -> None:
+    below: Any = open_storage(rclone_s3.url("rooted"))
+    put(below, "x", b"here")
+    root: Any = open_storage(f"s3://{BUCKET}/?endpoint={rclone_s3.endpoint}")
+    assert root.url == f"s3://{BUCKET}"
+    assert read(root, "rooted/x", 0, 9) == b"here"
+    assert "rooted/x" in [entry.key for entry in root.list()]
+
+
+def test_a_missing_object_is_told_from_a_missing_bucket(pair: tuple[S3Server, str]) -> None:
+    server, client = pair
+    here: Any = open_storage(server.url(client=client))
+    nowhere: Any = open_storage(server.url(client=client, bucket="no-such-bucket"))
+    for call in (lambda s: read(s, "no", 0, 1), lambda s: s.size("no"), lambda s: s.delete("no")):
+        with pytest.raises(MissingObjectError):
+            call(here)
+        with pytest.raises(StorageError, match="no such bucket") as caught:
+            call(nowhere)
+        assert not isinstance(caught.value, MissingObjectError)
+    for call in (lambda s: list(s.list()), lambda s: put(s, "x"), lambda s: put(s, "x", bytes(PART + 1))):
+        with pytest.raises(StorageError, match="no such bucket"):
+            call(nowhere)
+    here.close()
+    nowhere.close()
+
+
+def test_it_pickles_and_says_what_it_is(pair: tuple[S3Server, str], s3: Any) -> None:
+    put(s3, "x")
+    copy = pickle.loads(pickle.dumps(s3))
+    assert read(copy, "x", 0, 9) == b"data"
+    copy.close()
+    facts = s3.describe()
+    assert facts["page_cache"] is False
+    assert facts["client"] == pair[1]
+    assert pair[1] in facts["client_versions"]
+    expected = {"endpoint": pair[0].endpoint, "region": "us-east-1", "addressing": "path", "part_size_bytes": PART, "timeout_s": 20.0}
+    assert {name: facts[name] for name in expected} == expected
+    assert s3.retried() == Retries(0, 0)
+
+
+def test_the_environment_names_the_endpoint(rclone_s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", rclone_s3.endpoint)
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    for client in ("obstore", "s3fs", "boto3"):
+        storage: Any = open_storage(f"s3://{BUCKET}/env-{client}?client={client}")
+        put(storage, "x")
+        facts = storage.describe()
+        assert (facts["endpoint"], facts["region"]) == (rclone_s3.endpoint, "eu-central-1")
+        storage.close()
+
+
+def test_a_profile_of_the_shared_files_is_found(rclone_s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    shared = tmp_path / "credentials"
+    key, secret = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
+    shared.write_text(f"[mine]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
+    (tmp_path / "config").write_text(f"[profile mine]\nregion = eu-north-1\nendpoint_url = {rclone_s3.endpoint}\n")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(shared))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    for client in ("obstore", "s3fs", "boto3"):
+        storage: Any = open_storage(f"s3://{BUCKET}/profile-{client}?client={client}")
+        put(storage, "x")
+        assert storage.describe()["region"] == "eu-north-1"
+        storage.close()

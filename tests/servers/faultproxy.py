@@ -20,13 +20,14 @@ class Fault:
     stall_after: int | None = None  # bytes of the answer, then nothing for stall_s
     stall_s: float = 5.0
     answer: tuple[int, str] | None = None  # status and S3 error code, instead of the server's answer
+    message: str = "by the proxy"
 
 
 SLOW_DOWN = Fault(answer=(503, "SlowDown"))
 
 
-def _error(status: int, code: str, *, head: bool) -> bytes:
-    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>by the proxy</Message></Error>".encode()
+def _error(status: int, code: str, message: str, *, head: bool) -> bytes:
+    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
     lines = f"HTTP/1.1 {status} Fault\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     return lines.encode() + (b"" if head else body)
 
@@ -138,7 +139,7 @@ class _Link:
         if data.startswith(_METHODS):
             self._fault, self._sent = self._proxy.fault(), 0
             if self._fault.answer:
-                self._client.sendall(_error(*self._fault.answer, head=data.startswith(b"HEAD")))
+                self._client.sendall(_error(*self._fault.answer, self._fault.message, head=data.startswith(b"HEAD")))
                 return False
         self._server.sendall(data)
         return True

