@@ -14,7 +14,7 @@ from .s3_options import S3Options
 
 T = TypeVar("T")
 
-_FIRST_PAUSE_S = 0.2
+_FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 _NAME_ATTEMPTS = 3
 """A name that is not known thrice is a wrong name."""

@@ -18,6 +18,9 @@ _MOST_PARTS = 10_000
 
 _FIRST_BUFFER = 64 << 10
 
+_GRACE_S = 2.0
+"""How long a failed upload is waited for."""
+
 
 class Target(Protocol):
     """Where one object goes; every call is sent again as far as that helps, and raises Failure."""
@@ -97,11 +100,15 @@ class UploadSink:
         self._target.finish(self._upload, [part.result() for part in self._parts], self._size)
 
     def abort(self) -> None:
-        """Nothing is left of the upload. Parts on their way end first, else they would come after the abort and stay."""
+        """Nothing is left of the upload, unless the server is gone: then this does not wait for ever, and discard_unfinished finds it."""
         self._stop.set()
         if self._upload:
-            wait([part for part in self._parts if not part.cancel()])
-            try:
-                self._target.abort(self._upload)
-            except Failure:
-                pass  # the first failure is already on its way to the user; discard_unfinished finds the rest
+            # Not among the threads of parts, which may be stuck.
+            wait([Threads(1, "iobench-abort").submit(self._abort)], timeout=_GRACE_S)
+
+    def _abort(self) -> None:
+        wait([part for part in self._parts if not part.cancel()])  # else they would come after the abort, and stay
+        try:
+            self._target.abort(self._upload)
+        except Failure:
+            pass  # the first failure is already on its way to the user

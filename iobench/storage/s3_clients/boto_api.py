@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import ssl
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from http.client import HTTPException
 from typing import Any
 
 import numpy as np
@@ -12,15 +14,18 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import (
     ClientError,
-    ConnectionClosedError,
     ConnectTimeoutError,
     CredentialRetrievalError,
     EndpointConnectionError,
+    HTTPClientError,
+    IncompleteReadError,
     NoCredentialsError,
     PartialCredentialsError,
     ReadTimeoutError,
     SSLError,
 )
+from urllib3 import disable_warnings
+from urllib3.exceptions import InsecureRequestWarning, ProtocolError
 
 from ..base import Buffer
 from ..s3_errors import Failure, Kind, answered
@@ -136,6 +141,8 @@ class BotocoreClient(BotoApi):
         self.bucket = bucket
         self.chain = chain or Chain(options)
         self._options = options
+        if self.chain.verify is False:
+            disable_warnings(InsecureRequestWarning)  # it was asked for, and would be said for each request
         self._client = self.make()
 
     def arguments(self) -> dict[str, Any]:
@@ -201,26 +208,19 @@ def understood(error: BaseException) -> Failure:
                     return Failure(Kind.NAME)
                 detail = str(link).rpartition("] ")[2] if kind is Kind.TLS else ""
                 return Failure(kind, detail=detail)
+        if type(link).__module__.partition(".")[0] == "aiohttp":  # s3fs's: a body that ends early, a server that hung up
+            return Failure(Kind.LOST)
     return Failure(Kind.OTHER, detail=type(error).__name__)
 
 
-def _kinds() -> list[tuple[tuple[type[BaseException], ...], Kind]]:
-    import ssl
-
-    from botocore.exceptions import HTTPClientError
-    from urllib3.exceptions import ProtocolError
-
-    return [
-        ((SSLError, ssl.SSLError), Kind.TLS),
-        ((NoCredentialsError, PartialCredentialsError, CredentialRetrievalError), Kind.NO_CREDENTIALS),
-        ((ConnectTimeoutError,), Kind.UNREACHABLE),
-        ((ReadTimeoutError, TimeoutError), Kind.TIMEOUT),
-        ((EndpointConnectionError, ConnectionRefusedError), Kind.UNREACHABLE),
-        ((ConnectionClosedError, ProtocolError, ConnectionError, HTTPClientError), Kind.LOST),
-    ]
-
-
-_KINDS = _kinds()
+_KINDS: tuple[tuple[tuple[type[BaseException], ...], Kind], ...] = (
+    ((SSLError, ssl.SSLError), Kind.TLS),
+    ((NoCredentialsError, PartialCredentialsError, CredentialRetrievalError), Kind.NO_CREDENTIALS),
+    ((ConnectTimeoutError,), Kind.UNREACHABLE),
+    ((ReadTimeoutError, TimeoutError), Kind.TIMEOUT),
+    ((EndpointConnectionError, ConnectionRefusedError), Kind.UNREACHABLE),
+    ((HTTPClientError, ProtocolError, ConnectionError, IncompleteReadError, HTTPException), Kind.LOST),
+)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

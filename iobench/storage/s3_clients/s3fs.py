@@ -6,21 +6,27 @@ import io
 from typing import Any
 
 import s3fs
+from aiobotocore.session import get_session
 
 from ..base import Buffer
 from ..s3_errors import Failure, Kind
 from ..s3_options import S3Options
 from .boto_api import BotoApi, config, copied, understood
-from .chain import Chain
+from .chain import LOADER, Chain
 
 
 class S3fsClient(BotoApi):
+    """Not all of its repetitions are counted: aiohttp sends a request again by itself where a kept connection turns out to be closed."""
+
     def __init__(self, options: S3Options, bucket: str) -> None:
         self.bucket = bucket
         self.chain = chain = Chain(options)
         settings = config(options, chain)
         settings.pop("signature_version", None)  # s3fs sets it itself where it is anonymous
+        session = get_session()
+        session.register_component("data_loader", LOADER)
         self._files = s3fs.S3FileSystem(
+            session=session,
             anon=options.signing == "none",
             endpoint_url=chain.endpoint or None,
             client_kwargs={"region_name": chain.region, "verify": chain.verify},
