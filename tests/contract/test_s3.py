@@ -290,3 +290,14 @@ def test_a_profile_of_the_shared_files_is_found(rclone_s3: S3Server, tmp_path: P
         put(storage, "x")
         assert storage.describe()["region"] == "eu-north-1"
         storage.close()
+
+
+@pytest.mark.parametrize("client", ["obstore", "s3fs", "boto3"])
+def test_checksums_wherever_the_client_can(swift_s3: S3Server, client: str) -> None:
+    storage: Any = open_storage(swift_s3.url(client=client, checksum="when_supported", part_size=PART))
+    put(storage, "small", content(1000))
+    put(storage, "large", content(PART + 5))
+    assert read(storage, "small", 10, 100) == content(1000)[10:110]
+    assert read(storage, "large", 0, 2 * PART) == content(PART + 5)
+    assert storage.describe()["checksum"] == "when_supported"
+    storage.close()

@@ -139,7 +139,7 @@ class BotocoreClient(BotoApi):
 
     def __init__(self, options: S3Options, bucket: str, chain: Chain | None = None) -> None:
         self.bucket = bucket
-        self.chain = chain or Chain(options)
+        self.chain = chain or Chain(options, bucket)
         self._options = options
         if self.chain.verify is False:
             disable_warnings(InsecureRequestWarning)  # it was asked for, and would be said for each request

@@ -22,8 +22,9 @@ LOADER = botocore.loaders.create_loader()
 class Chain:
     """What the options, and where they are silent the environment and the shared files, say. Never pickled, never shown."""
 
-    def __init__(self, options: S3Options) -> None:
+    def __init__(self, options: S3Options, bucket: str) -> None:
         self._options = options
+        self._bucket = bucket
         self._credentials: Any = None
         self.session = botocore.session.get_session()
         self.session.register_component("data_loader", LOADER)
@@ -40,8 +41,13 @@ class Chain:
 
     @property
     def path_style(self) -> bool:
-        """Whether the bucket's name is a part of the path. AWS takes it from the host's name; most other servers from the path."""
-        return self._options.addressing == "path" or (self._options.addressing == "auto" and bool(self.endpoint))
+        """Whether the bucket's name is a part of the path. AWS wants it in the host's name; most other servers in the path.
+
+        A bucket with a dot in its name has no certificate for its host's name.
+        """
+        if self._options.addressing != "auto":
+            return self._options.addressing == "path"
+        return bool(self.endpoint) or "." in self._bucket
 
     @property
     def verify(self) -> bool | str:

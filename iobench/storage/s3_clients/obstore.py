@@ -34,7 +34,7 @@ class ObstoreClient:
     def __init__(self, options: S3Options, bucket: str) -> None:
         self._options = options
         self._bucket = bucket
-        self._chain = chain = Chain(options)
+        self._chain = chain = Chain(options, bucket)
         self._lib = obstore_of_this_process()
         self._aside = Aside()
         self._lock = Lock()

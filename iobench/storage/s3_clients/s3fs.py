@@ -20,7 +20,7 @@ class S3fsClient(BotoApi):
 
     def __init__(self, options: S3Options, bucket: str) -> None:
         self.bucket = bucket
-        self.chain = chain = Chain(options)
+        self.chain = chain = Chain(options, bucket)
         settings = config(options, chain)
         settings.pop("signature_version", None)  # s3fs sets it itself where it is anonymous
         session = get_session()

@@ -1,0 +1,142 @@
+"""S3's options as text: what they become, and what is refused in one line. Nothing is contacted."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.errors import UsageError
+from iobench.storage import open_storage
+from iobench.storage.s3_errors import PASSING, Kind, answered, words
+from iobench.storage.s3_options import CHOICES, NAMES, S3Options, parse_options
+
+
+def test_defaults() -> None:
+    assert parse_options({}) == S3Options()
+    assert S3Options().deadline <= 60
+
+
+def test_text_becomes_values(tmp_path: Path) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.touch()
+    given = {
+        "client": "boto3",
+        "endpoint": "https://s3.example.com:9000",
+        "region": "eu-central-1",
+        "addressing": "virtual",
+        "tls_verify": str(bundle),
+        "signing": "none",
+        "checksum": "when_supported",
+        "part_size": "64MiB",
+        "timeout": "500ms",
+        "retries": "0",
+        "deadline": "2min",
+    }
+    assert set(given) == NAMES, "an option without a test"
+    options = parse_options(given)
+    assert (options.part_size, options.timeout, options.retries, options.deadline) == (64 << 20, 0.5, 0, 120.0)
+    facts = options.facts()
+    assert facts["part_size_bytes"] == 64 << 20
+    assert facts["timeout_s"] == 0.5
+    assert {name for name in facts if name in CHOICES} == set(CHOICES)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("client", "aws"),
+        ("endpoint", "s3.example.com"),
+        ("endpoint", "ftp://x"),
+        ("endpoint", "http://"),
+        ("endpoint", "http://x:port"),
+        ("endpoint", "http://x?y=1"),
+        ("endpoint", "http://[::1"),
+        ("region", "eu central"),
+        ("addressing", "none"),
+        ("tls_verify", "no"),
+        ("tls_verify", "/no/such/file"),
+        ("signing", "v2"),
+        ("checksum", "md5"),
+        ("part_size", "1MiB"),
+        ("part_size", "6GiB"),
+        ("part_size", "big"),
+        ("timeout", "0"),
+        ("timeout", "-1s"),
+        ("timeout", "2h"),
+        ("deadline", "soon"),
+        ("retries", "-1"),
+        ("retries", "1.5"),
+        ("retries", "many"),
+    ],
+)
+def test_values_that_are_none(name: str, value: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_storage("s3://bucket/x", options={name: value})
+    assert "\n" not in str(caught.value)
+    assert caught.value.remedy
+
+
+def test_a_time_out_above_the_deadline() -> None:
+    with pytest.raises(UsageError, match="deadline"):
+        parse_options({"timeout": "30s", "deadline": "10s"})
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://", "s3:///x", "s3://a/x", "s3://b..c/x", "s3://-b/x", "s3://b_/a//b", "s3://bucket/../x", "s3://bucket/./x"]
+)
+def test_places_that_are_none(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_storage(url)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "plain"), [("s3://bucket", "s3://bucket"), ("s3://bucket/", "s3://bucket"), ("s3://bucket/a/b/", "s3://bucket/a/b")]
+)
+def test_places(url: str, plain: str) -> None:
+    storage: Any = open_storage(f"{url}?client=boto3&retries=3")
+    assert storage.url == plain
+    copy = pickle.loads(pickle.dumps(storage))
+    assert (copy.url, copy.options) == (plain, storage.options)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (404, "NoSuchKey", Kind.MISSING),
+        (404, "", Kind.MISSING),
+        (404, "404", Kind.MISSING),
+        (404, "NoSuchBucket", Kind.NO_BUCKET),
+        (403, "", Kind.DENIED),
+        (403, "InvalidAccessKeyId", Kind.CREDENTIALS),
+        (400, "ExpiredToken", Kind.EXPIRED),
+        (412, "PreconditionFailed", Kind.EXISTS),
+        (409, "ConditionalRequestConflict", Kind.SERVER),
+        (416, "InvalidRange", Kind.RANGE),
+        (503, "SlowDown", Kind.THROTTLED),
+        (503, "", Kind.THROTTLED),
+        (503, "ServiceUnavailable", Kind.SERVER),
+        (429, "", Kind.THROTTLED),
+        (500, "InternalError", Kind.SERVER),
+        (599, "Odd", Kind.SERVER),
+        (301, "PermanentRedirect", Kind.REGION),
+        (418, "Teapot", Kind.OTHER),
+    ],
+)
+def test_answers_have_a_kind(status: int, code: str, kind: Kind) -> None:
+    failure = answered(status, code, "a\nb")
+    assert failure.kind is kind
+    assert (kind in PASSING) == (kind in (Kind.SERVER, Kind.THROTTLED))
+    what, remedy = words(failure, "read")
+    assert "\n" not in what + remedy
+    assert remedy
+
+
+def test_every_kind_has_a_remedy() -> None:
+    from iobench.storage.s3_errors import Failure
+
+    for kind in Kind:
+        assert words(Failure(kind), "read")[1], kind
