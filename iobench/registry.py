@@ -62,6 +62,7 @@ FORMATS = Registry(
         "files": Entry(target="iobench.formats.files:Files", summary="one file per sample"),
         "tar": Entry(target="iobench.formats.tar:Tar", summary="POSIX tar shards, as the webdataset library reads them"),
         "tfrecord": Entry(target="iobench.formats.tfrecord:TFRecord", summary="TFRecord shards of tf.train.Example, masked CRC32C"),
+        "tokens": Entry(target="iobench.formats.tokens:Tokens", summary="flat arrays of tokens, read in random windows"),
     },
 )
 

@@ -84,8 +84,13 @@ def check_spec(spec: DatasetSpec) -> Any:
         name, level = split_codec(spec.codec)
         CODECS.load(name).check_level(level)
         content.build(memoryview(bytearray(max(content.min_bytes, 64))), seed=spec.seed, index=0, compress_ratio=spec.compress_ratio)
+        if hasattr(form, "check_spec"):
+            form.check_spec(spec)
     except ValueError as error:
         raise SpecError(f"{where}: {error}") from None
+    for key in ("block_size", "columns"):
+        if getattr(spec, key) is not None and not getattr(form, "blocks", False):
+            raise SpecError(f"{where}: format '{spec.format}' has no {key}", remedy=f"add --set {key}=null")
     if form.one_sample_per_shard:
         for key in ("shard_size", "samples_per_shard"):
             if getattr(spec, key) not in (None, 1 if key == "samples_per_shard" else None):

@@ -99,7 +99,7 @@ class BatchReader:
 
     def clone(self) -> BatchReader:
         """Another reader of the same data, with its own memory and threads. The storage is shared, and this reader's to close."""
-        other = BatchReader(self.manifest, self.storage, self.spec, bytes_only=self._bytes_only)
+        other = type(self)(self.manifest, self.storage, self.spec, bytes_only=self._bytes_only)
         other._owns_storage = False
         return other
 

@@ -21,7 +21,7 @@ from .. import __version__
 from ..analyse.metrics import repetition_metrics
 from ..analyse.rebuild import conclude
 from ..errors import InterruptedRun, IobenchError
-from ..load.reader import BatchReader
+from ..load import make_reader
 from ..measure import host, resources, timeline
 from ..spec.result import Finding, Repetition, RunDocument
 from ..storage.base import Files
@@ -51,6 +51,7 @@ class Options:
 def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple[RunDocument, Path]:
     """Run the plan; the concluded document and the run directory. Raises InterruptedRun or the failure, after both were written."""
     progress = progress or Silent()
+    make_reader(plan.manifest, plan.storage, plan.workload.reader)  # refuses what the data can't give before anything is written
     directory = new_directory(options.results, plan.workload.name)
     doc = describe(plan, options, run_id=directory.name)
     calibration = Calibration()
@@ -107,7 +108,7 @@ def _repeat(plan: Plan, number: int, doc: RunDocument, calibration: Calibration,
     workload = plan.workload
     phase = Phase(
         name="measure",
-        reader=BatchReader(plan.manifest, plan.storage, workload.reader),
+        reader=make_reader(plan.manifest, plan.storage, workload.reader),
         reading=workload.reader,
         loading=workload.loader,
         accelerator=workload.accelerator,
@@ -179,7 +180,7 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
     """The document before anything was measured: complete specifications and fingerprints."""
     manifest, loading = plan.manifest, plan.workload.loader
     findings = []
-    if not plan.direct and plan.workload.reader.direct == "auto" and plan.workload.cache == "cold":
+    if not plan.direct and plan.workload.reader.direct == "auto" and not plan.workload.reader.mmap and plan.workload.cache == "cold":
         findings.append(
             Finding(rule="reader.buffered", level="info", evidence="the storage has no O_DIRECT, so reads go through the page cache")
         )
