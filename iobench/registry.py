@@ -63,6 +63,7 @@ FORMATS = Registry(
         "tar": Entry(target="iobench.formats.tar:Tar", summary="POSIX tar shards, as the webdataset library reads them"),
         "tfrecord": Entry(target="iobench.formats.tfrecord:TFRecord", summary="TFRecord shards of tf.train.Example, masked CRC32C"),
         "tokens": Entry(target="iobench.formats.tokens:Tokens", summary="flat arrays of tokens, read in random windows"),
+        "parquet": Entry(target="iobench.formats.parquet:Parquet", summary="Parquet: row groups of columns, read by row group"),
     },
 )
 

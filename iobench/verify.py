@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import xxhash
 
 from .buffers import private
@@ -145,14 +146,20 @@ class _Checker:
         actual = self._window.open(key)
         if actual != expected:
             damages.append(Damage(key, None, f"{'truncated' if actual < expected else 'too long'}: {actual} bytes, not {expected}"))
+        if getattr(self.format, "blocks", False):
+            return self._blocks(shard, key, min(actual, expected), damages)
         whole = xxhash.xxh3_64()
         position = 0
-        between: bytes | None = b""  # what should lie before the next sample's own framing; None where that cannot be told
-        for index in range(first, last):
+        framed = hasattr(self.format, "frame")
+        between: bytes | None = b"" if framed else None  # what should lie before the next sample's framing; None where that can't be told
+        # A format that builds whole shards lays samples where it likes.
+        order = range(first, last) if framed else (first + np.argsort(table["offset"][first:last], kind="stable")).tolist()
+        for checked, index in enumerate(order):
             offset, stored_bytes = int(table["offset"][index]), int(table["stored"][index])
             if offset + stored_bytes > actual:
                 damages.append(Damage(key, index, f"missing: it ends at byte {offset + stored_bytes}, the shard at {actual}"))
-                return index - first, damages
+                return checked, damages
+            position = self._hash(whole, position, offset if not framed else position)
             piece = self._window.read(position, offset + stored_bytes)
             stored = piece[offset - position :]
             whole.update(piece)
@@ -160,19 +167,76 @@ class _Checker:
             if problem:
                 damages.append(Damage(key, index, problem))
                 between = None
-            else:  # framing may hold a checksum of the sample, so it can be told only for a good one
+            elif framed:  # framing may hold a checksum of the sample, so it can be told only for a good one
                 frame = self.format.frame(index, self.suffix, stored)
                 if between is not None and piece[: offset - position] != between + frame.head:
                     damages.append(Damage(key, index, "the framing before it differs"))
                 between = frame.tail
             position = offset + stored_bytes
             if len(damages) > MAX_DAMAGES:
-                return index - first, damages
-        if position < actual:
-            whole.update(self._window.read(position, min(actual, expected)))
+                return checked, damages
+        self._hash(whole, position, min(actual, expected))
         if not damages and whole.intdigest() != int(self.manifest.shards["xxh3"][shard]):
             damages.append(Damage(key, None, "bytes outside of its samples differ (shard checksum)"))
         return last - first, damages
+
+    def _hash(self, whole: xxhash.xxh3_64, position: int, end: int) -> int:
+        """Take what lies between ``position`` and ``end`` into the shard's checksum; ``end``, or ``position`` where that is behind it."""
+        while position < end:
+            step = min(end, position + _WINDOW_BYTES)
+            whole.update(self._window.read(position, step))
+            position = step
+        return position
+
+    def _blocks(self, shard: int, key: str, end: int, damages: list[Damage]) -> tuple[int, list[Damage]]:
+        """The same for a format that is read by blocks; each block is decoded once."""
+        first, samples = int(self.manifest.shards["first"][shard]), int(self.manifest.shards["samples"][shard])
+        table = {name: self.manifest.samples[name][first : first + samples] for name in ("offset", "stored", "size", "xxh3")}
+        data_end = int((table["offset"] + table["stored"]).max())
+        if data_end >= end:
+            return 0, damages or [Damage(key, None, f"its blocks would end at byte {data_end}, the shard at {end}")]
+        whole = xxhash.xxh3_64()
+        try:
+            tail = self._window.apart(data_end, end)
+            opened = self.format.open(tail, end)
+            if opened.rows[-1] != samples:
+                raise ValueError(f"its footer tells of {opened.rows[-1]} samples, the manifest of {samples}")
+        except ValueError as error:
+            return 0, [*damages, Damage(key, None, str(error))]
+        position = checked = 0
+        for group in range(opened.groups):
+            rows = slice(int(opened.rows[group]), int(opened.rows[group + 1]))
+            offset, stored = int(table["offset"][rows.start]), int(table["stored"][rows.start])
+            position = self._hash(whole, position, offset)
+            piece = self._window.read(offset, offset + stored)
+            try:
+                if opened.group_extent(group) != (offset, offset + stored):
+                    raise ValueError(f"its footer tells of another extent than the manifest, {offset} to {offset + stored}")
+                found = opened.decode(group, None, [(offset, piece)], check=True)
+                damages += self._rows(key, found, first + rows.start, table["size"][rows], table["xxh3"][rows])
+            except ValueError as error:
+                damages.append(Damage(key, first + rows.start, f"with the rest of its block: {error}"))
+            whole.update(piece)
+            position, checked = offset + stored, rows.stop
+            if len(damages) > MAX_DAMAGES:
+                return checked, damages
+        self._hash(whole, position, data_end)
+        whole.update(tail)
+        if not damages and whole.intdigest() != int(self.manifest.shards["xxh3"][shard]):
+            damages.append(Damage(key, None, "bytes outside of its samples differ (shard checksum)"))
+        return checked, damages
+
+    @staticmethod
+    def _rows(key: str, found: Any, first: int, sizes: Any, digests: Any) -> list[Damage]:
+        damages = []
+        for row, (size, digest) in enumerate(zip(sizes.tolist(), digests.tolist(), strict=True)):
+            content = found.content(row)
+            actual = xxhash.xxh3_64_intdigest(content)
+            if len(content) != size:
+                damages.append(Damage(key, first + row, f"{len(content)} bytes, not {size}"))
+            elif actual != digest:
+                damages.append(Damage(key, first + row, f"its bytes differ (xxh3 {actual:016x}, not {digest:016x})"))
+        return damages
 
     def _compare(self, stored: Buffer, size: int, digest: int) -> str:
         """What is wrong with a sample's stored bytes; '' for nothing."""
@@ -226,3 +290,14 @@ class _Window:
             if self._end < end:
                 raise StorageError(f"{self._key} became shorter while it was read")
         return self._buffer[start - self._start : end - self._start]
+
+    def apart(self, start: int, end: int) -> Buffer:
+        """The same in memory of its own, however long."""
+        begin = start - start % self.alignment
+        length = -(-(end - begin) // self.alignment) * self.alignment
+        memory = private(length, prefault=False).array.data[:length]
+        got = self.storage.read_into(self._key, begin, memory)
+        self.bytes_read += got
+        if begin + got < end:
+            raise StorageError(f"{self._key} became shorter while it was read")
+        return memory[start - begin : end - begin]

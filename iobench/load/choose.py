@@ -10,6 +10,7 @@ from ..storage.base import Storage
 from ..storage.local import LocalStorage
 from ..storage.mapped import MappedStorage
 from ..storage.simulated import MemoryStorage
+from .blocks import BlockReader
 from .reader import BatchReader
 
 
@@ -34,6 +35,10 @@ def make_reader(manifest: Manifest, storage: Storage, spec: ReaderSpec, *, bytes
     """The reader for this dataset's format. Cheap. Raises UsageError for settings that the dataset or its storage can't have."""
     if spec.mmap:
         storage = _mapped(storage, random=not is_sequential(spec, manifest))
+    if getattr(FORMATS.load(manifest.spec.format), "blocks", False):
+        return BlockReader(manifest, storage, spec, bytes_only=bytes_only)
+    if spec.columns is not None:
+        raise UsageError(f"format '{manifest.spec.format}' has no columns to choose from", remedy="use --set reader.columns=null")
     return BatchReader(manifest, storage, spec, bytes_only=bytes_only)
 
 

@@ -83,6 +83,16 @@ def measure_fetch(plan: Plan, calibration: Calibration, *, seconds: float, tick:
     outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=tick)
     how = f"reader over {plan.workload.cache} storage, bytes only, {_workers(plan)}, {'O_DIRECT' if plan.direct else 'buffered'}"
     _keep(calibration, "fetch", outcome, how, workers=loading.workers)
+    _rate_raw(calibration, outcome)
+
+
+def _rate_raw(calibration: Calibration, outcome: Outcome) -> None:
+    """fio's bytes/s in samples/s: what counts is how much this reader fetches for a sample, be it whole row groups or a few columns."""
+    raw, events = calibration.ceilings.get("storage_raw"), joined(outcome)
+    read, samples = int(events["bytes_read"].sum()), int(events["samples"].sum())
+    if raw is not None and raw.bytes_per_s and read and samples:
+        raw.samples_per_s = raw.bytes_per_s * samples / read
+        raw.details["read_bytes_per_sample"] = read / samples
 
 
 def measure_parallel(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:

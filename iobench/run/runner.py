@@ -23,6 +23,7 @@ from ..analyse.rebuild import conclude
 from ..errors import InterruptedRun, IobenchError
 from ..load import make_reader
 from ..measure import host, resources, timeline
+from ..registry import FORMATS
 from ..spec.result import Finding, Repetition, RunDocument
 from ..storage.base import Files
 from . import calibrate
@@ -202,6 +203,7 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
             "shards": manifest.shard_count,
             "stored_bytes": manifest.header.stored_bytes,
             "sample_bytes_mean": manifest.mean_stored_bytes,
+            "blocks": bool(getattr(FORMATS.load(manifest.spec.format), "blocks", False)),
         },
         host=host.fingerprint(),
         storage=plan.storage.describe(),
