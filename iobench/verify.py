@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -199,20 +200,20 @@ class _Checker:
         try:
             tail = self._window.apart(data_end, end)
             opened = self.format.open(tail, end)
-            if opened.rows[-1] != samples:
-                raise ValueError(f"its footer tells of {opened.rows[-1]} samples, the manifest of {samples}")
+            bounds = [0, *(np.flatnonzero(np.diff(table["offset"])) + 1).tolist(), samples]
+            if opened.groups != len(bounds) - 1:
+                raise ValueError(f"its footer tells of {opened.groups} blocks, the manifest of {len(bounds) - 1}")
         except ValueError as error:
             return 0, [*damages, Damage(key, None, str(error))]
         position = checked = 0
-        for group in range(opened.groups):
-            rows = slice(int(opened.rows[group]), int(opened.rows[group + 1]))
+        for group, rows in enumerate(itertools.starmap(slice, itertools.pairwise(bounds))):
             offset, stored = int(table["offset"][rows.start]), int(table["stored"][rows.start])
             position = self._hash(whole, position, offset)
             piece = self._window.read(offset, offset + stored)
             try:
-                if opened.group_extent(group) != (offset, offset + stored):
-                    raise ValueError(f"its footer tells of another extent than the manifest, {offset} to {offset + stored}")
                 found = opened.decode(group, None, [(offset, piece)], check=True)
+                if found.count != rows.stop - rows.start:
+                    raise ValueError(f"row group {group} has {found.count} rows, not {rows.stop - rows.start}")
                 damages += self._rows(key, found, first + rows.start, table["size"][rows], table["xxh3"][rows])
             except ValueError as error:
                 damages.append(Damage(key, first + rows.start, f"with the rest of its block: {error}"))

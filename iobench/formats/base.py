@@ -76,7 +76,10 @@ class Format(Protocol):
 
 
 class Assembled(Protocol):
-    """A format that builds a whole shard. It has ``check_spec``, and instead of ``frame``, ``margins``, ``finish`` and ``check`` this."""
+    """A format that builds a whole shard. It has ``check_spec``, and instead of ``frame``, ``margins``, ``finish`` and ``check`` this.
+
+    Optional: ``writes_with``, the package that ``assemble`` needs and reading does not.
+    """
 
     name: ClassVar[str]
     suffix: ClassVar[str]

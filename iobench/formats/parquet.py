@@ -104,7 +104,7 @@ class Parquet:
             with suppress(Exception):
                 writer.close()
             raise
-        extents = np.array([ParquetShard.of(written[0], sink.position).group_extent(group) for group in range(len(bounds) - 1)])
+        extents = np.array([_extent(written[0].row_group(group)) for group in range(len(bounds) - 1)])
         group = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
         return extents[group, 0], extents[group, 1] - extents[group, 0]
 
@@ -117,10 +117,10 @@ class Parquet:
         """
         opened = cls.open(shard, len(shard))
         for group in range(opened.groups):
-            if opened.rows[group] == opened.rows[group + 1]:
-                continue  # an empty table has a group of no rows, which lies nowhere
-            parts = [(start, shard[start:end]) for start, end in opened.extents(group, None)]
-            rows = opened.decode(group, None, parts, check=check)
+            extent = opened.extent(group)
+            if extent is None:
+                continue  # an empty table has a group without rows
+            rows = opened.decode(group, None, [(extent[0], shard[extent[0] : extent[1]])], check=check)
             for row in range(rows.count):
                 yield rows.content(row)
 
@@ -133,6 +133,12 @@ def group_bounds(sizes: Int64, block: int) -> list[int]:
         before = int(ends[bounds[-1] - 1]) if bounds[-1] else 0
         bounds.append(max(bounds[-1] + 1, int(np.searchsorted(ends, before + block, side="right"))))
     return bounds
+
+
+def _extent(group: Any) -> tuple[int, int]:
+    """From where to where the column chunks lie that were just written."""
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    return chunks[0].data_page_offset, chunks[-1].data_page_offset + chunks[-1].total_compressed_size
 
 
 def _part_ends(size: int, columns: int) -> Int64:

@@ -66,7 +66,11 @@ class Rows:
 
 
 class ParquetShard:
-    """One Parquet file's footer. ``rows`` [groups + 1]: the first row of each row group, and the end. Not thread-safe."""
+    """One Parquet file by its footer. Not thread-safe.
+
+    pyarrow checks a column chunk's description when that is asked for, and ends the process where it doesn't add up. So where chunks lie
+    is found out by letting pyarrow read them: what goes wrong there is an exception.
+    """
 
     def __init__(self, tail: Buffer, size: int) -> None:
         import pyarrow as pa
@@ -77,77 +81,69 @@ class ParquetShard:
         length = int.from_bytes(tail[-_END:-4], "little")
         if length + _END > len(tail):
             raise ValueError(f"the Parquet footer is damaged: it claims {length} bytes, of {len(tail) - _END} behind the row groups")
+        self._source = _Source(size)
         try:
-            self._adopt(pq.read_metadata(pa.BufferReader(pa.py_buffer(tail[-_END - length :]))), size)
+            metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(tail[-_END - length :])))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise ValueError(f"the Parquet footer is damaged: {_line(error)}") from None
-
-    @classmethod
-    def of(cls, metadata: Any, size: int) -> ParquetShard:
-        shard = cls.__new__(cls)
-        shard._adopt(metadata, size)
-        return shard
-
-    def _adopt(self, metadata: Any, size: int) -> None:
         self._metadata = metadata
-        self._size = size
+        self._files: dict[bool, Any] = {}
+        self._paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
         self._leaves = _sample_columns(metadata)
-        self._file: Any = None
-        self._source: _Source | None = None
         self.groups = int(metadata.num_row_groups)
         self.nbytes = int(metadata.serialized_size)
-        counts = [metadata.row_group(group).num_rows if self._leaves else 1 for group in range(self.groups)]
-        if min(counts, default=0) < 0:
-            raise ValueError("a row group of less than no rows")
-        self.rows: Int64 = np.concatenate(([0], np.cumsum(np.array(counts, np.int64))))
-
-    def group_extent(self, group: int) -> tuple[int, int]:
-        """From where to where all column chunks of a group lie."""
-        extents = [self._chunk(group, column) for column in range(self._metadata.num_columns)]
-        return min(start for start, _ in extents), max(end for _, end in extents)
-
-    def extents(self, group: int, columns: int | None) -> list[tuple[int, int]]:
-        """Where the column chunks lie that the samples are made of, or the first ``columns`` of them."""
-        if not self._leaves:
-            return [self.group_extent(group)]
-        return [self._chunk(group, column) for column in self._leaves[:columns]]
-
-    def _chunk(self, group: int, column: int) -> tuple[int, int]:
-        chunk = self._metadata.row_group(group).column(column)
-        dictionary = chunk.dictionary_page_offset
-        start = min(dictionary, chunk.data_page_offset) if dictionary else chunk.data_page_offset
-        end = start + chunk.total_compressed_size
-        if not 0 < start < end <= self._size:
-            raise ValueError(f"row group {group}, column {column} would lie at bytes {start} to {end} of {self._size}")
-        return int(start), int(end)
 
     def decode(self, group: int, columns: int | None, parts: Sequence[tuple[int, Buffer]], *, check: bool) -> Rows:
-        """Rows of a group from memory; ``parts`` are (offset, bytes) that cover ``extents``. Raises ValueError."""
+        """Rows of a group, or their first ``columns`` columns, out of ``parts`` of the file in memory: (offset, bytes). Raises ValueError.
+
+        ``check``: the pages' own checksums, where they have some.
+        """
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         if not self._leaves:
             data = np.frombuffer(parts[0][1], np.uint8)
             return Rows([(data, np.array([0, len(data)]))])
         try:
-            if self._file is None or self._source is None:
-                self._source = _Source(self._size)
-                source = pa.PythonFile(self._source, mode="r")
-                self._file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False, page_checksum_verification=check)
-            self._source.parts = parts
-            paths = [self._metadata.schema.column(leaf).path for leaf in self._leaves[:columns]]
-            table = self._file.read_row_group(group, columns=paths, use_threads=False)
+            table = self._read(group, [self._paths[leaf] for leaf in self._leaves[:columns]], parts, check=check)
             while any(pa.types.is_struct(field.type) for field in table.schema):
                 table = table.flatten()
-            rows = Rows([_column(pa, column) for column in table.columns])
+            return Rows([_column(pa, column) for column in table.columns])
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-            raise ValueError(f"row group {group} at offset {parts[0][0]} is damaged: {_line(error)}") from None
+            raise ValueError(f"row group {group} is damaged: {_line(error)}") from None
+
+    def chunk(self, group: int, place: int) -> tuple[int, int] | None:
+        """From where to where a column chunk of the samples lies (the ``place``-th of those that they are made of). Raises ValueError."""
+        return self._chunk(group, self._leaves[place])
+
+    def extent(self, group: int) -> tuple[int, int] | None:
+        """From where to where all column chunks lie that the samples are made of; None for a group without rows. Raises ValueError."""
+        chunks = [self._chunk(group, column) for column in self._leaves or range(len(self._paths))]
+        known = [chunk for chunk in chunks if chunk is not None]
+        return (min(start for start, _ in known), max(end for _, end in known)) if known else None
+
+    def _chunk(self, group: int, column: int) -> tuple[int, int] | None:
+        import pyarrow as pa
+
+        try:
+            self._read(group, [self._paths[column]], None, check=False)
+        except _Asked as asked:
+            return asked.start, asked.end
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise ValueError(f"row group {group} is damaged: {_line(error)}") from None
+        return None
+
+    def _read(self, group: int, paths: list[str], parts: Sequence[tuple[int, Buffer]] | None, *, check: bool) -> Any:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self._source.parts = parts
+        try:
+            if check not in self._files:
+                file = pa.PythonFile(self._source, mode="r")
+                self._files[check] = pq.ParquetFile(file, metadata=self._metadata, pre_buffer=False, page_checksum_verification=check)
+            return self._files[check].read_row_group(group, columns=paths, use_threads=False)
         finally:
-            if self._source is not None:
-                self._source.parts = ()
-        if rows.count != self.rows[group + 1] - self.rows[group]:
-            raise ValueError(f"row group {group} at offset {parts[0][0]} is damaged: it has {rows.count} rows")
-        return rows
+            self._source.parts = None
 
 
 def _sample_columns(metadata: Any) -> list[int]:
@@ -191,23 +187,35 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:160]
 
 
+class _Asked(Exception):
+    """pyarrow wants these bytes."""
+
+    def __init__(self, start: int, end: int) -> None:
+        super().__init__()
+        self.start, self.end = start, end
+
+
 class _Source:
-    """What pyarrow takes for a file to read: the parts of it that are in memory, handed over without a copy."""
+    """What pyarrow takes for a file to read: the parts of it that are in memory, handed over without a copy. None: it only asks."""
 
     closed = False
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._position = 0
-        self.parts: Sequence[tuple[int, Buffer]] = ()
+        self.parts: Sequence[tuple[int, Buffer]] | None = None
 
     def read_buffer(self, count: int = -1) -> Buffer:
         start, end = self._position, self._position + count
+        if not 0 <= start <= end <= self._size:
+            raise ValueError(f"it would lie at bytes {start} to {end} of {self._size}")
+        if self.parts is None:
+            raise _Asked(start, end)
         for offset, data in self.parts:
             if offset <= start and end <= offset + len(data):
                 self._position = end
                 return data[start - offset : end - offset]
-        raise ValueError(f"it refers to bytes {start} to {end}, outside of its column chunks")
+        raise ValueError(f"it would lie at bytes {start} to {end}, outside of its row group")
 
     read = read_buffer
 

@@ -21,7 +21,7 @@ from ..spec.manifest import Manifest
 from ..spec.workload import ReaderSpec
 from ..storage.base import Storage
 from .engine import Extent
-from .reader import _GAP, _GROUP, BatchReader, Delivered, Indices, Stats, too_small
+from .reader import _GROUP, BatchReader, Delivered, Indices, Stats, too_small
 
 _FOOTERS = 256 << 20
 """Bytes of footers that are kept, as stored."""
@@ -32,12 +32,14 @@ _ROW_BY_ROW = 16 << 10
 
 @dataclass(slots=True)
 class _Wanted:
-    """A row group of which a batch wants some rows. ``where``: their places in the batch."""
+    """A row group of which a batch wants some rows. ``where``: their places in the batch; ``begin``, ``end``: where it lies."""
 
     shard: int
     group: int
     rows: Indices
     where: Indices
+    begin: int
+    end: int
 
 
 class _Kept(NamedTuple):
@@ -52,6 +54,14 @@ class _Kept(NamedTuple):
         return (self.shard, self.group) == (wanted.shard, wanted.group) and int(wanted.rows.min()) > self.row
 
 
+class _Opened(NamedTuple):
+    """A shard: its footer, the first row of each group (and the end), and its first sample."""
+
+    footer: Any
+    bounds: Indices
+    first: int
+
+
 class BlockReader(BatchReader):
     """Reads batches by whole blocks. Like any BatchReader: one per worker, and nothing is read until the first batch."""
 
@@ -64,7 +74,7 @@ class BlockReader(BatchReader):
         self._take = self._check_columns(spec.columns, manifest.spec.columns or 1)
         if self._take is not None:
             self._columns["size"] = self._format.prefix(manifest.samples["size"], columns=self._take, of=manifest.spec.columns or 1)
-        self._shards: OrderedDict[int, Any] = OrderedDict()
+        self._shards: OrderedDict[int, _Opened] = OrderedDict()
         self._kept: _Kept | None = None
 
     def _check_columns(self, columns: int | None, have: int) -> int | None:
@@ -97,16 +107,17 @@ class BlockReader(BatchReader):
                 raise too_small(int(offsets[-1] + lengths[-1]), len(output))
         shards, read_bytes, read_ns = self._open(indices)
         stored, used, kept = 0.0, 0, self._kept
-        for part in self._parts(self._wanted(indices, shards), shards):
-            memory, landings, count, spent = self._fetch_blocks(part, shards, kept)
+        for part in self._parts(self._wanted(indices, shards)):
+            memory, places, count, spent = self._fetch_blocks(part, kept)
             read_bytes, read_ns = read_bytes + count, read_ns + spent
-            for wanted, places in zip(part, landings, strict=True):
+            for wanted, place in zip(part, places, strict=True):
                 shard = shards[wanted.shard]
                 stored += self._share(wanted, shard, indices)
-                if places is None and kept is not None:
+                rows = None
+                if place is None and kept is not None:
                     rows = kept.rows
-                else:
-                    rows = self._decode(wanted, shard, places or [], memory, int(indices[wanted.where[0]]))
+                elif place is not None and memory is not None:
+                    rows = self._decode(wanted, shard, place, memory)
                 self._kept = _Kept(wanted.shard, wanted.group, int(wanted.rows.max()), rows)
                 if rows is not None:
                     used = self._hand_over(rows, wanted, indices, output, used, offsets, lengths)
@@ -124,7 +135,7 @@ class BlockReader(BatchReader):
 
     # Footers
 
-    def _open(self, indices: Indices) -> tuple[dict[int, Any], int, int]:
+    def _open(self, indices: Indices) -> tuple[dict[int, _Opened], int, int]:
         """The opened shards of these samples, bytes read for it, and nanoseconds. All footers that are missing are read at once."""
         numbers, firsts = np.unique(self._columns["shard"][indices], return_index=True)
         missing = [shard for shard in numbers.tolist() if shard not in self._shards]
@@ -145,20 +156,22 @@ class BlockReader(BatchReader):
             samples_of = dict(zip(numbers.tolist(), indices[firsts].tolist(), strict=True))
             for shard, (at, length, size) in zip(missing, places, strict=True):
                 self._shards[shard] = self._opened(shard, bytes(memory[at : at + length]), size, samples_of[shard])
-        found = {}
+        found: dict[int, _Opened] = {}
         for shard in numbers.tolist():
             self._shards.move_to_end(shard)
             found[shard] = self._shards[shard]
-        while len(self._shards) > len(found) and sum(opened.nbytes for opened in self._shards.values()) > _FOOTERS:
+        while len(self._shards) > len(found) and sum(opened.footer.nbytes for opened in self._shards.values()) > _FOOTERS:
             self._shards.popitem(last=False)
         return found, count, spent
 
-    def _opened(self, shard: int, tail: bytes, size: int, index: int) -> Any:
+    def _opened(self, shard: int, tail: bytes, size: int, index: int) -> _Opened:
         opened = self._guard(index, self._format.open, memoryview(tail), size)
-        samples = int(self.manifest.shards["samples"][shard])
-        if opened.rows[-1] != samples:
-            raise self._corrupt(index, f"the footer tells of {opened.rows[-1]} samples, the manifest of {samples}")
-        return opened
+        first, samples = int(self.manifest.shards["first"][shard]), int(self.manifest.shards["samples"][shard])
+        changes = np.flatnonzero(np.diff(self._columns["offset"][first : first + samples])) + 1
+        bounds = np.concatenate(([0], changes, [samples]))
+        if opened.groups != len(bounds) - 1:
+            raise self._corrupt(index, f"its footer tells of {opened.groups} row groups, the manifest of {len(bounds) - 1}")
+        return _Opened(opened, bounds, first)
 
     def _extent(self, shard: int, begin: int, end: int, landing: int) -> Extent:
         step = max(self.storage.alignment, 1)
@@ -167,26 +180,31 @@ class BlockReader(BatchReader):
 
     # Blocks
 
-    def _wanted(self, indices: Indices, shards: dict[int, Any]) -> list[_Wanted]:
+    def _wanted(self, indices: Indices, shards: dict[int, _Opened]) -> list[_Wanted]:
         """The groups of a batch, in the order in which it first asks for them."""
         shard_of = self._columns["shard"][indices].astype(np.int64)
         rows = indices - self.manifest.shards["first"][shard_of]
         groups = np.empty(len(indices), np.int64)
         for shard, opened in shards.items():
             mine = shard_of == shard
-            groups[mine] = np.searchsorted(opened.rows, rows[mine], side="right") - 1
-            rows[mine] -= opened.rows[groups[mine]]
+            groups[mine] = np.searchsorted(opened.bounds, rows[mine], side="right") - 1
+            rows[mine] -= opened.bounds[groups[mine]]
         _, first, member = np.unique(shard_of << 32 | groups, return_index=True, return_inverse=True)
         places = np.split(np.argsort(member, kind="stable"), np.cumsum(np.bincount(member))[:-1]) if len(indices) else []
-        ordered = (places[number] for number in np.argsort(first).tolist())
-        return [_Wanted(int(shard_of[where[0]]), int(groups[where[0]]), rows[where], where) for where in ordered]
+        found = []
+        for number in np.argsort(first).tolist():
+            where = places[number]
+            shard, group = int(shard_of[where[0]]), int(groups[where[0]])
+            found.append(_Wanted(shard, group, rows[where], where, *self._block(group, shards[shard])))
+        return found
 
-    def _parts(self, wanted: list[_Wanted], shards: dict[int, Any]) -> Iterator[list[_Wanted]]:
+    @staticmethod
+    def _parts(wanted: list[_Wanted]) -> Iterator[list[_Wanted]]:
         """Groups to be read at once: as many as the scratch memory is meant for, one at least."""
         part: list[_Wanted] = []
         total = 0
         for one in wanted:
-            size = sum(end - start for start, end in self._chunks(one, shards))
+            size = one.end - one.begin
             if part and total + size > _GROUP:
                 yield part
                 part, total = [], 0
@@ -195,45 +213,51 @@ class BlockReader(BatchReader):
         if part:
             yield part
 
-    def _chunks(self, wanted: _Wanted, shards: dict[int, Any]) -> list[tuple[int, int]]:
-        index = int(self.manifest.shards["first"][wanted.shard])
-        return self._guard(index, shards[wanted.shard].extents, wanted.group, self._take)  # type: ignore[no-any-return]
+    def _block(self, group: int, shard: _Opened) -> tuple[int, int]:
+        """From where to where the row group lies, or those of its columns that are read: they lie in their order."""
+        index = shard.first + int(shard.bounds[group])
+        begin = int(self._columns["offset"][index])
+        end = begin + int(self._columns["stored"][index])
+        if self._take is None:
+            return begin, end
+        chunk = self._guard(index, shard.footer.chunk, group, self._take - 1)
+        if chunk is None or not begin <= chunk[0] < chunk[1] <= end:
+            raise self._corrupt(index, f"its footer tells of other columns than lie at bytes {begin} to {end}")
+        return begin, int(chunk[1])
 
     def _fetch_blocks(
-        self, part: list[_Wanted], shards: dict[int, Any], kept: _Kept | None
-    ) -> tuple[memoryview | None, list[list[tuple[int, int, int]] | None], int, int]:
-        """(memory, for each group its pieces (landing, offset, length) or None where it is kept, bytes read, nanoseconds)."""
+        self, part: list[_Wanted], kept: _Kept | None
+    ) -> tuple[memoryview | None, list[tuple[int, int, int] | None], int, int]:
+        """(memory, for each group its (landing, offset, length) or None where it is kept, bytes read, nanoseconds)."""
         extents: list[Extent] = []
-        landings: list[list[tuple[int, int, int]] | None] = []
+        places: list[tuple[int, int, int] | None] = []
         landing = 0
         for wanted in part:
             if kept is not None and kept.has(wanted):
-                landings.append(None)
+                places.append(None)
                 continue
-            pieces = []
-            for begin, end in _merged(self._chunks(wanted, shards)):
-                extent = self._extent(wanted.shard, begin, end, landing)
-                extents.append(extent)
-                pieces.append((landing + begin - extent.offset, begin, end - begin))
-                landing += extent.length
-            landings.append(pieces)
+            extent = self._extent(wanted.shard, wanted.begin, wanted.end, landing)
+            extents.append(extent)
+            places.append((landing + wanted.begin - extent.offset, wanted.begin, wanted.end - wanted.begin))
+            landing += extent.length
         memory = None if self._bytes_only else self._memory("landing", landing)
         clock = time.monotonic_ns()
         count = self._engine.read(extents, memory) if extents else 0
-        return memory, landings, count, time.monotonic_ns() - clock
+        return memory, places, count, time.monotonic_ns() - clock
 
-    def _decode(self, wanted: _Wanted, shard: Any, places: list[tuple[int, int, int]], memory: memoryview | None, index: int) -> Any:
-        if memory is None:
-            return None
-        pieces = [(offset, memory[at : at + length]) for at, offset, length in places]
-        return self._guard(index, lambda: shard.decode(wanted.group, self._take, pieces, check=self._pages))
+    def _decode(self, wanted: _Wanted, shard: _Opened, place: tuple[int, int, int], memory: memoryview) -> Any:
+        at, offset, length = place
+        first, count = shard.first + int(shard.bounds[wanted.group]), int(np.diff(shard.bounds)[wanted.group])
+        parts = [(offset, memory[at : at + length])]
+        rows = self._guard(first, lambda: shard.footer.decode(wanted.group, self._take, parts, check=self._pages))
+        if rows.count != count:
+            raise self._corrupt(first, f"row group {wanted.group} has {rows.count} rows, not {count}")
+        return rows
 
-    def _share(self, wanted: _Wanted, shard: Any, indices: Indices) -> float:
-        """Stored bytes of the wanted rows: their share of the columns that are read."""
-        first = int(self.manifest.shards["first"][wanted.shard])
-        sizes = self._columns["size"][first + int(shard.rows[wanted.group]) : first + int(shard.rows[wanted.group + 1])]
-        whole = sum(end - start for start, end in shard.extents(wanted.group, self._take))
-        return float(whole * self._columns["size"][indices[wanted.where]].sum() / max(1, sizes.sum()))
+    def _share(self, wanted: _Wanted, shard: _Opened, indices: Indices) -> float:
+        """Stored bytes of the wanted rows: their share of what is read of the row group."""
+        sizes = self._columns["size"][shard.first + shard.bounds[wanted.group] : shard.first + shard.bounds[wanted.group + 1]]
+        return float((wanted.end - wanted.begin) * self._columns["size"][indices[wanted.where]].sum() / max(1, sizes.sum()))
 
     # Samples
 
@@ -270,14 +294,3 @@ class BlockReader(BatchReader):
         for row, position in zip(wanted.rows.tolist(), wanted.where.tolist(), strict=True):
             start = int(offsets[position])
             rows.copy(row, target[start : start + int(lengths[position])])
-
-
-def _merged(chunks: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Neighbouring column chunks in one request, as samples are."""
-    found: list[tuple[int, int]] = []
-    for start, end in sorted(chunks):
-        if found and start - found[-1][1] <= _GAP:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        else:
-            found.append((start, end))
-    return found

@@ -203,7 +203,7 @@ class TestDamage:
             ("magic", "no Parquet file: no PAR1 at its end"),
             ("length", "the Parquet footer is damaged: it claims"),
             ("start", "the Parquet footer is damaged: "),
-            ("offset", "would lie at bytes|is damaged: row group"),
+            ("offset", "row group 6 is damaged: "),
         ],
     )
     def test_a_corrupt_footer(self, copy: tuple[Manifest, Path], where: str, why: str) -> None:
@@ -227,6 +227,29 @@ class TestDamage:
             self.one_line(caught)
         report = verify(LocalStorage(copy[1]), copy[0], workers=0)
         assert {damage.shard for damage in report.damages} == {copy[0].key(1)}
+
+    @pytest.mark.parametrize("codec", ["none", "gzip"])
+    def test_no_byte_of_a_footer_ends_the_process(self, make_dataset: Any, codec: str) -> None:
+        """pyarrow itself does so where a chunk's description doesn't add up (26.0: its histograms)."""
+        manifest, path = make_dataset(format="parquet", samples=4, sample_size={"mean": 50}, block_size=100, columns=2, codec=codec)
+        shard = bytearray((path / manifest.key(0)).read_bytes())
+        storage = MemoryStorage(objects={manifest.key(0): memoryview(shard)})
+        damaged = 0
+        for position in range(int(manifest.samples["offset"][3] + manifest.samples["stored"][3]), len(shard)):
+            right = shard[position]
+            for wrong in (0, 0xFF, right ^ 1, right ^ 0x10):
+                shard[position] = wrong
+                for columns in (1, 2):
+                    reader = make_reader(manifest, storage, ReaderSpec(columns=columns))
+                    try:
+                        reader.read(np.arange(4), None)
+                    except CorruptSampleError as error:
+                        assert "\n" not in str(error)  # noqa: PT017
+                        damaged += 1
+                    reader.close()
+                list_or_error(shard)
+            shard[position] = right
+        assert damaged > 100
 
     def test_what_is_no_parquet_at_all(self, copy: tuple[Manifest, Path]) -> None:
         file = copy[1] / copy[0].key(0)
@@ -256,7 +279,7 @@ class TestDamage:
         data[offset + int(copy[0].samples["stored"][25]) // 2] ^= 4
         file.write_bytes(data)
         self.read(copy)  # nobody asked
-        with pytest.raises(CorruptSampleError, match=r"row group \d+ at offset \d+ is damaged: .*(CRC|crc|checksum)") as caught:
+        with pytest.raises(CorruptSampleError, match=r"row group \d+ is damaged: .*(CRC|crc|checksum)") as caught:
             self.read(copy, check="format")
         self.one_line(caught)
         with pytest.raises(CorruptSampleError, match="its bytes are not what the manifest says"):
@@ -318,6 +341,13 @@ class TestRefused:
         with pytest.raises(UsageError, match=why) as caught:
             make_reader(manifest, LocalStorage(path), ReaderSpec(**reader))
         assert "\n" not in str(caught.value)
+
+
+def list_or_error(shard: bytearray) -> None:
+    try:
+        list(PARQUET.unpack(memoryview(shard), check=True))
+    except ValueError as error:
+        assert "\n" not in str(error)  # noqa: PT017
 
 
 def foreign(table: pa.Table, **more: Any) -> list[bytes]:
