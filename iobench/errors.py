@@ -10,6 +10,7 @@
     ├── DatasetError              missing, foreign, half-generated, or not what the workload needs
     │   └── CorruptSampleError    bytes differ from what the manifest says (names shard and sample)
     ├── StorageError              the storage refused or failed an operation
+    │   └── MissingObjectError    there is no object of that name
     ├── WorkerError               a loader worker or a rank died
     ├── InvalidRunError           exit 3  the run broke a rule
     ├── ThresholdError            exit 4  a --fail-on condition holds, or a regression
@@ -84,6 +85,10 @@ class CorruptSampleError(DatasetError):
 
 
 class StorageError(IobenchError):
+    pass
+
+
+class MissingObjectError(StorageError):
     pass
 
 

@@ -38,6 +38,9 @@ METRICS = (
     "cpu_s",
 )
 
+SUMS = ("samples", "steps", "bytes_read", "sample_bytes", "retries", "throttled")
+"""Columns that a repetition has the sum of; runs of older versions lack the last two."""
+
 NULL_ACCELERATOR = "the accelerator is null: it has no busy time"
 TOO_FEW_STEPS = "fewer than 2 steps per rank: nothing is left after the first step of each epoch"
 NO_SAMPLE_BYTES = "the stored bytes of the samples were not recorded"
@@ -107,7 +110,7 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
     if not parts:
         missing.update({key: NO_EVENTS for key in METRICS if key != "cpu_s"})
         return context.model_copy(update={**known, "not_measured": missing})
-    totals = {name: int(np.asarray(events[name], dtype=np.int64).sum()) for name in ("samples", "steps", "bytes_read", "sample_bytes")}
+    totals = {name: int(np.asarray(events[name], dtype=np.int64).sum()) for name in SUMS if name in events}
     ranks = len({part.rank for part in parts})
     wall, span = spans(parts, {epoch.epoch: epoch.startup_s for epoch in context.epochs})
     known.update(totals, wall_s=wall, samples_per_s=totals["samples"] / span if span > 0 else None)

@@ -62,6 +62,40 @@ def data_mismatch(doc: RunDocument) -> Outcome | None:
     return None
 
 
+def data_changed(doc: RunDocument) -> Outcome | None:
+    """An object that was replaced or removed under the run: nobody knows what was measured."""
+    changed = doc.dataset.get("changed")
+    if changed is None:
+        why = doc.dataset.get("changed_unknown") or "not recorded"
+        return unknown(f"whether the data changed during the run is not known: {why}")
+    if changed:
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        return Outcome(f"{changed[0]}{more} changed or vanished during the run", "keep writers away from the data, and run again")
+    return None
+
+
+def storage_throttled(doc: RunDocument) -> Outcome | None:
+    counts = [repetition.throttled for repetition in doc.repetitions if repetition.throttled is not None]
+    if not counts:
+        return unknown("whether the server asked to slow down was not recorded")
+    times = sum(counts)
+    if not times:
+        return None
+    remedy = "fewer requests in flight, or a higher quota (S3: more prefixes); the rate is the quota's, not the storage's"
+    return Outcome(f"the server asked to slow down {format_count(times)} times (503 SlowDown or 429)", remedy)
+
+
+def storage_retries(doc: RunDocument) -> Outcome | None:
+    counts = [repetition.retries for repetition in doc.repetitions if repetition.retries is not None]
+    if not counts:
+        return unknown("requests that were sent again were not counted")
+    again = sum(counts)
+    if not again:
+        return None
+    remedy = "look at the network and at the server's log"
+    return Outcome(f"{format_count(again)} requests were sent again after an error or a time-out", remedy)
+
+
 def cold_residency(doc: RunDocument) -> Outcome | None:
     if doc.workload.get("cache", "cold") != "cold":
         return None

@@ -12,6 +12,7 @@ MOST_PREFETCHED = 0.10
 MOST_LOADER_CPU = 0.4  # SPDL: a loader that takes more of the host slows the training itself
 MOST_AMPLIFIED = 1.5
 GAP = 0.2
+CLIENT_BOUND = 0.85  # of the usable cores: what is left goes to the kernel's and the server's own work
 
 
 def au_threshold(doc: RunDocument) -> Outcome | None:
@@ -68,6 +69,20 @@ def harness_bound(doc: RunDocument) -> Outcome | None:
             remedy,
         )
     return None
+
+
+def client_bound(doc: RunDocument) -> Outcome | None:
+    """The reader's own CPU time at its best rate, against the cores that it may use: then the fetch ceiling is the client's."""
+    fetch, cores = doc.ceilings.get("fetch", Ceiling()), effective_cores(doc)
+    if fetch.bytes_per_s is None or fetch.cpu_s_per_gb is None or not cores:
+        return unknown("the fetch ceiling, its CPU time or the usable cores are not recorded")
+    taken = fetch.cpu_s_per_gb * fetch.bytes_per_s / 1e9
+    if taken < CLIENT_BOUND * cores:
+        return None
+    return Outcome(
+        f"fetching takes {taken:.1f} of {cores:g} cores ({fetch.cpu_s_per_gb:.2f} CPU s/GB): the client, not the storage, was the limit",
+        "a cheaper client (storage.client=obstore, reader.direct=true), larger reads, or a host with more cores",
+    )
 
 
 def emulation_error(doc: RunDocument) -> Outcome | None:

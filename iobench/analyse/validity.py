@@ -48,6 +48,9 @@ NOTED = Levels("info", "warning")
 
 RULES: tuple[Rule, ...] = (
     Rule("data.mismatch", data.data_mismatch, ALWAYS),
+    Rule("data.changed", data.data_changed, ALWAYS),
+    Rule("storage.throttled", data.storage_throttled, REFUSED),
+    Rule("storage.retries", data.storage_retries, NOTED),
     Rule("cache.cold-residency", data.cold_residency, ALWAYS),
     Rule("cache.residency-unknown", data.residency_unknown, Levels("warning", "warning")),
     Rule("run.incomplete", data.run_incomplete, REFUSED),
@@ -59,6 +62,7 @@ RULES: tuple[Rule, ...] = (
     Rule("cpu.throttled", speed.cpu_throttled, REFUSED),
     Rule("cpu.affinity", speed.cpu_affinity, REFUSED),
     Rule("harness.bound", speed.harness_bound, REFUSED),
+    Rule("client.bound", speed.client_bound, REFUSED),
     Rule("emulation.error", speed.emulation_error, REFUSED),
     Rule("prefetch.share", speed.prefetch_share, REFUSED),
     Rule("verdict.gap", speed.verdict_gap, Levels("warning", "warning")),

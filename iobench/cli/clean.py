@@ -11,6 +11,7 @@ from .common import add_common
 _EXAMPLES = """examples:
   iobench clean /mnt/fast/resnet50 --dry-run
   iobench clean /mnt/fast/resnet50
+  iobench clean s3://bucket/resnet50
 """
 _SHOWN = 10
 
@@ -24,7 +25,7 @@ def register(subparsers: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("dir", metavar="DIR", help="the dataset's directory")
+    parser.add_argument("dir", metavar="DIR", help="the dataset's directory or URL")
     parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
     parser.add_argument("--yes", action="store_true", help="accepted for scripts; nothing is ever asked")
     add_common(parser)
@@ -37,10 +38,11 @@ def run(args: argparse.Namespace) -> int:
 
     report = clean(args.dir, dry_run=args.dry_run)
     if args.json:
-        print(json.dumps({**report._asdict(), "root": str(report.root)}))
+        print(json.dumps(report._asdict()))
         return 0
+    uploads = f", and {format_count(report.unfinished)} unfinished uploads" if report.unfinished else ""
     verb = "would remove" if report.dry_run else "removed"
-    print(f"{verb} {format_count(report.files)} files, {format_bytes(report.bytes)}: {report.root}")
+    print(f"{verb} {format_count(report.files)} files, {format_bytes(report.bytes)}{uploads}: {report.root}")
     if report.foreign:
         shown = ", ".join(report.foreign[:_SHOWN]) + (f" and {len(report.foreign) - _SHOWN} more" if len(report.foreign) > _SHOWN else "")
         print(f"left in place, not made by iobench: {shown}")

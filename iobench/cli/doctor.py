@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 EPILOG = """\
 examples:
@@ -30,8 +31,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     import json
 
+    from ..errors import UsageError
     from ..measure.doctor import examine, findings, lines
 
+    if "://" in args.path:
+        raise UsageError(f"'{args.path}' is a URL, doctor looks at directories", remedy="for a read's latency: iobench plan --probe")
+    if not os.path.exists(args.path):
+        raise UsageError(f"no such directory: {args.path}", remedy="name one that is there, on the storage in question")
     facts = examine(args.path)
     found = findings(facts)
     if args.json:

@@ -14,6 +14,7 @@ _EXAMPLES = """examples:
   iobench generate resnet50 --to /mnt/fast/resnet50 --size 20GiB
   iobench generate unet3d --to /mnt/fast/unet3d --memory-multiple 5
   iobench generate resnet50 --to /mnt/fast/resnet50-tar --samples 10000 --set format=tar --set shard_size=64MiB --set codec=zstd:1
+  iobench generate resnet50 --to s3://bucket/resnet50 --samples 10000 --set format=tar
   iobench generate ./mine.yaml --to /mnt/fast/mine --seed 7 --workers 4
 """
 
@@ -28,7 +29,7 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("dataset", help="a dataset's name (iobench list datasets) or a YAML file")
-    parser.add_argument("--to", required=True, metavar="DIR", help="a directory that is new, empty, or holds this very dataset")
+    parser.add_argument("--to", required=True, metavar="DIR", help="a directory or URL that is new, empty, or holds this very dataset")
     amount = parser.add_mutually_exclusive_group()
     amount.add_argument("--size", metavar="SIZE", help="total bytes of the samples, e.g. 20GiB")
     amount.add_argument("--samples", type=int, metavar="N", help="number of samples")
@@ -43,23 +44,24 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from ..errors import UsageError
     from ..generate import generate
-    from ..safety import check_target
-    from ..storage.local import LocalStorage
+    from ..storage import open_storage
+    from ..storage.base import Guarded
     from ..units import format_bytes, format_count, format_duration, format_rate
 
     if args.workers is not None and args.workers < 1:
         raise UsageError(f"--workers is {args.workers}", remedy="give 1 or more")
-    if "://" in args.to:
-        raise UsageError(f"'{args.to}' is a URL, and generate writes to a local directory", remedy="name a directory, e.g. /mnt/fast/data")
     spec = _spec(args)
-    target = check_target(args.to)
+    storage = open_storage(args.to)
+    if isinstance(storage, Guarded):
+        storage.check_target()
+    target = storage.url
     with _bar(args, "generating") as tell:
-        report = generate(spec, LocalStorage(target), workers=args.workers, progress=lambda p: tell(p.done_bytes, p.total_bytes))
+        report = generate(spec, storage, workers=args.workers, progress=lambda p: tell(p.done_bytes, p.total_bytes))
     header = report.manifest.header
     rate = report.written_bytes / report.wall_s if report.wall_s > 0 else 0.0
     if args.json:
         document = {
-            "path": str(target),
+            "path": target,
             "dataset": header.spec.model_dump(mode="json"),
             "id": header.id,
             "samples": header.samples,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import textwrap
 from typing import Any
 
 KINDS = ("workloads", "datasets", "formats", "contents", "codecs", "storage", "accelerators")
@@ -31,11 +33,12 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(found)
         return 0
+    columns = max(60, min(140, shutil.get_terminal_size((100, 24)).columns))
     for kind, entries in found.items():
         print(f"{kind}:" if len(kinds) > 1 else "", end="\n" if len(kinds) > 1 else "")
         width = max((len(name) for name in entries), default=0)
         for name, summary in entries.items():
-            print(f"  {name:{width}}  {summary}")
+            print(textwrap.fill(f"  {name:{width}}  {summary}", columns, subsequent_indent=" " * (width + 4), break_on_hyphens=False))
     return 0
 
 

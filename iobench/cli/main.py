@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-VERBS = ("list", "plan", "generate", "run", "verify", "report", "clean", "doctor")
+VERBS = ("demo", "list", "plan", "generate", "scan", "run", "sweep", "verify", "report", "clean", "doctor")
 
 _EXIT_CODES = """exit codes:
   0    ok
@@ -62,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"iobench: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # pressed once more, it must not interrupt the interpreter's own exit
         print("iobench: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:

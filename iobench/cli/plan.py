@@ -8,6 +8,7 @@ from typing import Any
 _EXAMPLES = """examples:
   iobench plan resnet50-h100 --accelerators 8
   iobench plan resnet50-h100 --data /mnt/fast/resnet50 --accelerators 8 --json
+  iobench plan resnet50-h100 --data /mnt/fast/resnet50 --probe
 """
 
 
@@ -15,13 +16,15 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "plan",
         help="what a run would do: bytes, steps, memory, demand, time; no side effects",
-        description="Work out what a run means before anything is generated or read. Nothing is written, evicted or read.",
+        description="Work out what a run means before anything is generated or read. Nothing is written, evicted or read, "
+        "but for --probe, which reads 18 blocks.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("workload", help="a workload's name or YAML file (iobench list workloads)")
     parser.add_argument("--data", help="where the dataset is, or would be")
     parser.add_argument("--accelerators", type=int, default=1, metavar="N")
+    parser.add_argument("--probe", action="store_true", help="time a few reads of the data, and say how many must be in flight")
     parser.add_argument("--repeat", type=int, default=6, metavar="N", help="repetitions (default: 6)")
     from .common import add_common, add_overrides
 
@@ -37,6 +40,14 @@ def run(args: argparse.Namespace) -> int:
 
     workload = load_workload(args.workload, args.overrides)
     plan = describe_plan(workload, args.data, accelerators=args.accelerators, repetitions=args.repeat)
+    if args.probe:
+        from ..errors import UsageError
+        from ..run.plan import make_plan
+        from ..run.probe import probe
+
+        if not plan["generated"]:
+            raise UsageError("--probe needs data that is there", remedy="name it with --data, or generate it first")
+        plan["probe"] = probe(make_plan(workload, args.data, accelerators=args.accelerators, repetitions=1, seed=0))
     if args.json:
         print_json(plan)
         return 0

@@ -12,6 +12,7 @@ from .common import add_common
 _EXAMPLES = """examples:
   iobench verify /mnt/fast/resnet50
   iobench verify /mnt/fast/resnet50 --json
+  iobench verify s3://bucket/resnet50
 """
 
 
@@ -24,7 +25,7 @@ def register(subparsers: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("dir", metavar="DIR", help="the dataset's directory")
+    parser.add_argument("dir", metavar="DIR", help="the dataset's directory or URL")
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each core)")
     add_common(parser)
     parser.set_defaults(run=run)
@@ -32,17 +33,18 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from ..errors import UsageError
-    from ..spec.manifest import load_manifest
-    from ..storage.local import LocalStorage
+    from ..storage import open_storage
+    from ..storage.catalog import find_dataset
     from ..units import format_bytes, format_count, format_rate
     from ..verify import verify
     from .progress import progress_bar
 
     if args.workers is not None and args.workers < 1:
         raise UsageError(f"--workers is {args.workers}", remedy="give 1 or more")
-    manifest = load_manifest(args.dir)
+    manifest, place = find_dataset(args.dir)
+    storage = open_storage(place)
     with progress_bar("verifying", enabled=sys.stderr.isatty() and not getattr(args, "quiet", False)) as tell:
-        report = verify(LocalStorage(args.dir), manifest, workers=args.workers, progress=tell)
+        report = verify(storage, manifest, workers=args.workers, progress=tell)
     if args.json:
         document = {
             "path": str(args.dir),

@@ -4,44 +4,60 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import DatasetError, TargetRefusedError
-from ..safety import check_target, remove_exactly
+from ..safety import Removal, check_target, remove_exactly
 from ..spec.base import build
 from ..spec.dataset import DatasetSpec
 from ..spec.manifest import DATA, MANIFEST, MARKER, SAMPLES, SHARDS, Keys
+from ..storage import open_storage
+from ..storage.base import Guarded, Storage, Unfinished
+from ..storage.catalog import exists, local_root, read_object
 from .journal import JOURNAL
 from .plan import plan_shards
 
 _JOURNAL_ENTRY = re.compile(rf"{re.escape(JOURNAL)}/\d{{8}}\.json")
 _PART = ".part"  # what a storage calls a file that is not complete yet
+_DELETES = 16  # in flight, where each is a request over a network
 
 
 class CleanReport(NamedTuple):
     """What was removed (or, in a dry run, would be), and what was left because iobench did not make it."""
 
-    root: Path
+    root: str
     files: int
     bytes: int
     foreign: list[str]
     root_removed: bool
     dry_run: bool
+    unfinished: int = 0  # uploads that a killed writer left, aborted
 
 
 def clean(root: str | Path, *, dry_run: bool = False) -> CleanReport:
-    """Remove the dataset at ``root``, complete or half generated, and nothing else.
+    """Remove the dataset at ``root`` (a path or a URL), complete or half generated, and nothing else.
 
-    Raises TargetRefusedError for a directory without iobench's marker, DatasetError for a marker that cannot be read.
+    Raises TargetRefusedError for a place without iobench's marker, DatasetError for a marker that cannot be read.
     """
-    path = check_target(root)
-    if not path.is_dir():
-        raise DatasetError(f"nothing to clean at {root}: no such directory")
-    marker = read_marker(path)
+    storage = open_storage(str(root))
+    path = local_root(storage)
+    if path is not None:
+        path = check_target(path)
+        if not path.is_dir():
+            raise DatasetError(f"nothing to clean at {root}: no such directory")
+        marker = read_marker(path)
+    else:
+        if isinstance(storage, Guarded):
+            storage.check_target()
+        text = read_object(storage, MARKER) if exists(storage, MARKER) else None
+        marker = parse_marker(text, where=f"{storage.url}/{MARKER}") if text is not None else None
     if marker is None:
         raise TargetRefusedError(f"{root} was not made by iobench (no {MARKER}), so nothing in it is removed")
-    spec = build(DatasetSpec, marker["spec"], where=str(path / MARKER))
+    spec = build(DatasetSpec, marker["spec"], where=f"{storage.url}/{MARKER}")
     keys = Keys(spec)
     owned = {keys(shard) for shard in range(plan_shards(spec).shard_count)} | {MANIFEST, SAMPLES, SHARDS, MARKER}
 
@@ -49,11 +65,27 @@ def clean(root: str | Path, *, dry_run: bool = False) -> CleanReport:
         name = name.removesuffix(_PART)
         return name in owned or _JOURNAL_ENTRY.fullmatch(name) is not None
 
+    if path is None:
+        return _clean_objects(storage, is_owned, dry_run=dry_run)
     folders = {key.rpartition("/")[0] for key in owned} | {DATA, JOURNAL}
     if not marker.get("made_root"):
         folders.discard("")
     removal = remove_exactly(path, is_owned, last=MARKER, folders=folders.__contains__, dry_run=dry_run)
-    return CleanReport(path, removal.files, removal.bytes, removal.foreign, removal.root_removed, dry_run)
+    return CleanReport(str(path), *removal, dry_run)
+
+
+def _clean_objects(storage: Storage, owned: Callable[[str], bool], *, dry_run: bool) -> CleanReport:
+    """Delete by key, the marker last, so that an interrupted removal can be repeated."""
+    entries = list(storage.list())
+    mine = [entry for entry in entries if owned(entry.key)]
+    foreign = sorted(entry.key for entry in entries if not owned(entry.key))
+    unfinished = storage.discard_unfinished(owned, dry_run=dry_run) if isinstance(storage, Unfinished) else ()
+    if not dry_run:
+        with ThreadPoolExecutor(_DELETES) as threads:
+            deque(threads.map(storage.delete, (entry.key for entry in mine if entry.key != MARKER)), maxlen=0)
+        storage.delete(MARKER)
+    removal = Removal(len(mine), sum(entry.size for entry in mine), foreign, not dry_run and not foreign)
+    return CleanReport(storage.url, *removal, dry_run, len(unfinished))
 
 
 def read_marker(root: Path) -> dict[str, Any] | None:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from ..errors import StorageError
 from .plan import ShardPlan
 from .writer import UnitResult
 
@@ -48,18 +47,6 @@ def parse(text: bytes, plan: ShardPlan) -> UnitResult | None:
         return None
     lengths = [len(array) for array in result[1:]]
     return result if lengths == [samples] * 3 + [shards.stop - shards.start] * 2 else None
-
-
-def read_object(storage: Any, key: str) -> bytes:
-    """All of a small object. Raises StorageError."""
-    from ..buffers import private
-
-    size = storage.size(key)
-    alignment = storage.alignment
-    buffer = private(-(-max(size, 1) // alignment) * alignment, prefault=False).array.data
-    if storage.read_into(key, 0, buffer) < size:
-        raise StorageError(f"{key} became shorter while it was read")
-    return bytes(buffer[:size])
 
 
 _TYPES = {"offset": np.int64, "stored": np.int64, "xxh3": np.uint64, "shard_size": np.int64, "shard_xxh3": np.uint64}

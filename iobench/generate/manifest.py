@@ -20,6 +20,7 @@ from ..spec.manifest import (
     hash_bytes,
     write_table,
 )
+from ..storage.catalog import local_root
 from . import journal
 from .plan import ShardPlan
 from .target import Claim
@@ -81,7 +82,7 @@ def drop_journal(storage: Any) -> None:
     try:
         for entry in list(storage.list(journal.JOURNAL)):
             storage.delete(entry.key)
-        folder = getattr(storage, "root", None)
+        folder = local_root(storage)
         if folder is not None:
             (folder / journal.JOURNAL).rmdir()
     except (StorageError, OSError):

@@ -7,16 +7,16 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
 from ..errors import StorageError, TargetRefusedError
 from ..formats.base import split_codec
 from ..registry import FORMATS
-from ..safety import check_target
 from ..spec.dataset import DatasetSpec
-from ..spec.manifest import DATA, MANIFEST, MARKER, SAMPLES, SHARDS, Keys, Manifest, load_manifest
+from ..spec.manifest import DATA, MANIFEST, MARKER, SAMPLES, SHARDS, Keys, Manifest
+from ..storage.base import Guarded, Storage
+from ..storage.catalog import exists, local_root, read_manifest, read_object
 from ..units import format_bytes, format_count
 from . import journal
 from .cleaner import parse_marker
@@ -45,19 +45,19 @@ def dataset_id(spec: DatasetSpec) -> str:
     return xxhash.xxh3_128_hexdigest(identity.encode())
 
 
-def claim(spec: DatasetSpec, storage: Any, plan: ShardPlan, *, generator: str) -> Claim:
+def claim(spec: DatasetSpec, storage: Storage, plan: ShardPlan, *, generator: str) -> Claim:
     """Make the storage's root this dataset's, or take it up again. Raises TargetRefusedError and StorageError."""
-    root: Path | None = getattr(storage, "root", None)
-    if root is not None:
-        check_target(root)
+    if isinstance(storage, Guarded):
+        storage.check_target()
+    root = local_root(storage)
     identity = dataset_id(spec)
-    marker = _read(storage, MARKER, root)
+    marker = _read(storage, MARKER)
     if marker is None:
-        _require_empty(storage, root)
+        _require_empty(storage)
         _require_space(spec, plan, root, done_bytes=0, done_shards=0)
         return _fresh(spec, storage, root, identity, generator)
     data = parse_marker(marker, where=f"{storage.url}/{MARKER}")
-    complete = _read(storage, MANIFEST, root) is not None
+    complete = exists(storage, MANIFEST)
     if data["id"] != identity:
         state = "another dataset" if complete else "a half-generated other dataset"
         name = data["spec"].get("name", "?")
@@ -65,7 +65,7 @@ def claim(spec: DatasetSpec, storage: Any, plan: ShardPlan, *, generator: str) -
         raise TargetRefusedError(f"{storage.url} holds {state} ('{name}', seed {data['spec'].get('seed', '?')})", remedy=remedy)
     created, generator = str(data.get("created", "")), str(data.get("generator", generator))
     if complete:
-        return Claim(id=identity, created=created, generator=generator, finished={}, leftovers=frozenset(), manifest=_load(storage, root))
+        return Claim(id=identity, created=created, generator=generator, finished={}, leftovers=frozenset(), manifest=read_manifest(storage))
     finished, leftovers = _take_up(spec, storage, plan)
     done = plan.unit_bytes()[list(finished)].sum() if finished else 0
     done_shards = sum(len(result.shard_size) for result in finished.values())
@@ -73,7 +73,7 @@ def claim(spec: DatasetSpec, storage: Any, plan: ShardPlan, *, generator: str) -
     return Claim(id=identity, created=created, generator=generator, finished=finished, leftovers=leftovers)
 
 
-def _fresh(spec: DatasetSpec, storage: Any, root: Path | None, identity: str, generator: str) -> Claim:
+def _fresh(spec: DatasetSpec, storage: Storage, root: Path | None, identity: str, generator: str) -> Claim:
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     marker = {
         "id": identity,
@@ -88,16 +88,16 @@ def _fresh(spec: DatasetSpec, storage: Any, root: Path | None, identity: str, ge
     return Claim(id=identity, created=created, generator=generator, finished={}, leftovers=frozenset())
 
 
-def _take_up(spec: DatasetSpec, storage: Any, plan: ShardPlan) -> tuple[dict[int, UnitResult], frozenset[str]]:
+def _take_up(spec: DatasetSpec, storage: Storage, plan: ShardPlan) -> tuple[dict[int, UnitResult], frozenset[str]]:
     """Units that are finished by the journal and there by their sizes; everything else of the plan's names is removed."""
-    present = {entry.key: entry.size for folder in (DATA, journal.JOURNAL) for entry in _list(storage, folder)}
+    present = {entry.key: entry.size for folder in (DATA, journal.JOURNAL) for entry in storage.list(folder)}
     finished: dict[int, UnitResult] = {}
     for unit in range(plan.unit_count):
         key = journal.entry_key(unit)
         shards = range(int(plan.units[unit]), int(plan.units[unit + 1]))
         keys = Keys(spec)
         names = [keys(shard) for shard in shards]
-        entry = journal.parse(journal.read_object(storage, key), plan) if key in present else None
+        entry = journal.parse(read_object(storage, key), plan) if key in present else None
         if entry is not None and entry.unit == unit and [present.get(name) for name in names] == entry.shard_size.tolist():
             finished[unit] = entry
             continue
@@ -105,26 +105,23 @@ def _take_up(spec: DatasetSpec, storage: Any, plan: ShardPlan) -> tuple[dict[int
             for leftover in (name, f"{name}.part"):
                 if leftover in present:
                     storage.delete(leftover)
-    top = {name for name in (SAMPLES, SHARDS) if _exists(storage, name)}
+    top = {name for name in (SAMPLES, SHARDS) if exists(storage, name)}
     return finished, frozenset(top)
 
 
-def _require_empty(storage: Any, root: Path | None) -> None:
-    found = None
-    if root is not None:
-        if root.is_dir():
-            # An interrupted start may have left the marker's own unfinished file: that much is iobench's.
-            found = next((name for name in os.listdir(root) if name != f"{MARKER}.part"), None)
-    else:
-        found = next((entry.key for entry in _list(storage, "")), None)
+def _require_empty(storage: Storage) -> None:
+    root = local_root(storage)
+    # An interrupted start may have left the marker's own unfinished file: that much is iobench's.
+    names = (entry.key for entry in storage.list()) if root is None else os.listdir(root) if root.is_dir() else ()
+    found = next((name for name in names if name != f"{MARKER}.part"), None)
     if found is not None:
         remedy = f"name a new or empty directory, e.g. {storage.url}/data"
         raise TargetRefusedError(f"{storage.url} is not empty (it holds '{found}') and is no iobench dataset", remedy=remedy)
 
 
-def check_nominal_space(spec: DatasetSpec, storage: Any) -> None:
+def check_nominal_space(spec: DatasetSpec, storage: Storage) -> None:
     """A dataset several times the free space is refused before its sizes are even drawn. Unknown free space passes."""
-    root: Path | None = getattr(storage, "root", None)
+    root = local_root(storage)
     if root is None or (root / MARKER).exists():
         return
     existing = next(path for path in (root, *root.parents) if path.is_dir())
@@ -162,39 +159,6 @@ def _require_space(spec: DatasetSpec, plan: ShardPlan, root: Path | None, *, don
         raise StorageError(f"{existing} is read-only", remedy="choose another target")
 
 
-def _load(storage: Any, root: Path | None) -> Manifest:
-    if root is not None:
-        return load_manifest(root)
-    from ..spec.manifest import assemble, hash_bytes, parse_header
-
-    header = parse_header(journal.read_object(storage, MANIFEST), where=f"{storage.url}/{MANIFEST}")
-    tables = {name: journal.read_object(storage, name) for name in (SAMPLES, SHARDS)}
-    return assemble(header, tables.__getitem__, lambda name: hash_bytes(tables[name]))
-
-
-def _read(storage: Any, key: str, root: Path | None) -> bytes | None:
+def _read(storage: Storage, key: str) -> bytes | None:
     """An object's bytes, or None where there is none."""
-    if root is not None and not (root / key).exists():
-        return None
-    try:
-        return journal.read_object(storage, key)
-    except StorageError:
-        if root is not None or _exists(storage, key):
-            raise
-        return None
-
-
-def _exists(storage: Any, key: str) -> bool:
-    try:
-        storage.size(key)
-    except StorageError:
-        return False
-    return True
-
-
-def _list(storage: Any, prefix: str) -> list[Any]:
-    """Entries under a prefix; none where there is no such folder yet."""
-    root: Path | None = getattr(storage, "root", None)
-    if root is not None and not (root / prefix).is_dir():
-        return []
-    return list(storage.list(prefix))
+    return read_object(storage, key) if exists(storage, key) else None

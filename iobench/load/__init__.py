@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ..spec.manifest import Manifest, load_manifest
+from ..errors import UsageError
+from ..spec.manifest import Manifest
 from ..spec.workload import LoaderSpec, ReaderSpec
 from ..storage import open_storage
 from ..storage.base import Storage
+from ..storage.catalog import find_dataset
 from .choose import is_sequential, make_reader, use_direct
 from .loader import Batch, BatchLoader
 from .order import BatchPlan, Indices, epoch_order, rank_share
@@ -38,18 +40,19 @@ def make_loader(
 ) -> BatchLoader:
     """A torch DataLoader over an iobench dataset, as ``iobench run`` uses it, for any training.
 
-    ``data``: a dataset's directory, or its manifest (then ``storage`` says where the shards are). ``reader`` and ``loader`` take the keys
-    of a workload's ``reader:`` and ``loader:`` sections. Call ``set_epoch`` before each epoch, as with torch's DistributedSampler.
+    ``data``: a dataset's directory or URL, or its manifest (then ``storage`` says where the shards are). ``reader`` and ``loader`` take
+    the keys of a workload's ``reader:`` and ``loader:`` sections. Call ``set_epoch`` before each epoch, as with torch's DistributedSampler.
 
     >>> for batch in make_loader("/mnt/fast/resnet50", batch_size=400, loader={"workers": 4}):  # doctest: +SKIP
     ...     train(batch.stacked())
     """
-    manifest = data if isinstance(data, Manifest) else load_manifest(data)
+    manifest, place = (data, str(data.root or "")) if isinstance(data, Manifest) else find_dataset(str(data))
     reading = reader if isinstance(reader, ReaderSpec) else ReaderSpec.model_validate(reader or {})
     loading = loader if isinstance(loader, LoaderSpec) else LoaderSpec.model_validate(loader or {})
     if storage is None:
-        root = str(data if not isinstance(data, Manifest) else manifest.root)
-        storage = open_storage(root, direct=bool(use_direct(reading, open_storage(root), manifest)))
+        if not place:
+            raise UsageError("this manifest does not know where its shards lie", remedy="give make_loader a storage")
+        storage = open_storage(place, direct=use_direct(reading, open_storage(place), manifest))
     return build_loader(make_reader(manifest, storage, reading), loading, reading, batch_size=batch_size, rank=rank, world=world, seed=seed)
 
 

@@ -95,6 +95,7 @@ class BlockReader(BatchReader):
     def read(self, indices: Indices, output: memoryview | None) -> Delivered:
         """As in BatchReader. A damaged footer or block is a CorruptSampleError that names the first sample behind it."""
         begun = time.monotonic_ns()
+        before = self._retried()
         if self._cpu_before is None:
             self._cpu_before = time.process_time_ns()
         offsets, lengths = np.zeros(len(indices), np.int64), np.zeros(len(indices), np.int64)
@@ -121,6 +122,7 @@ class BlockReader(BatchReader):
                 self._kept = _Kept(wanted.shard, wanted.group, int(wanted.rows.max()), rows)
                 if rows is not None:
                     used = self._hand_over(rows, wanted, indices, output, used, offsets, lengths)
+        after = self._retried()
         stats = Stats(
             samples=len(indices),
             bytes_read=read_bytes,
@@ -130,6 +132,8 @@ class BlockReader(BatchReader):
             prep_ns=time.monotonic_ns() - begun - read_ns,
             cpu_ns=time.process_time_ns() - self._cpu_before,
             process=os.getpid(),
+            retries=after.retries - before.retries,
+            throttled=after.throttled - before.throttled,
         )
         return Delivered(offsets, lengths, stats)
 

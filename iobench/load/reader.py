@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,10 +21,12 @@ from ..formats.base import split_codec
 from ..registry import CODECS, CONTENTS, FORMATS
 from ..spec.manifest import Manifest
 from ..spec.workload import ReaderSpec
-from ..storage.base import Storage
+from ..storage.base import Retries, Retrying, Storage
 from .engine import Extent, ReadEngine
 
 Indices = npt.NDArray[np.int64]
+
+_NEVER = Retries(0, 0)
 
 _GAP = 8 << 10
 """Two samples of a shard that lie closer than this are read in one request: framing costs less than another request. ``room`` counts on
@@ -45,6 +47,8 @@ class Stats(NamedTuple):
     prep_ns: int
     cpu_ns: int  # of this process since its first read, all threads
     process: int
+    retries: int = 0  # requests that were sent again
+    throttled: int = 0  # of these: because the server asked to slow down
 
 
 @dataclass(slots=True)
@@ -76,6 +80,7 @@ class BatchReader:
         if bytes_only:
             spec = spec.model_copy(update={"decode": False, "crop": None, "check": "none"})
         self._bytes_only = bytes_only
+        self._retrying = storage if isinstance(storage, Retrying) else None  # asked once: checking a protocol takes microseconds
         self._owns_storage = True
         self.manifest = manifest
         self.storage = storage
@@ -120,7 +125,8 @@ class BatchReader:
         if self.spec.crop is not None:
             return np.minimum(size, self.spec.crop) if not self.spec.decode else np.full(len(size), self.spec.crop, dtype=np.int64)
         if self.spec.decode and not self._content.in_place:
-            return np.asarray(size * self._content.max_expansion)
+            expansion = self.manifest.header.expansion or self._content.max_expansion
+            return np.asarray(np.ceil(size * expansion), dtype=np.int64)
         return np.asarray(size)
 
     def reserve(self, largest_batch: int, *, into_output: bool) -> None:
@@ -144,6 +150,7 @@ class BatchReader:
         lengths = np.empty(len(indices), dtype=np.int64)
         offsets = np.empty(len(indices), dtype=np.int64)
         read_bytes = read_ns = prep_ns = used = 0
+        before = self._retried()
         for start, stop in self._groups(indices):
             part = indices[start:stop]
             clock = time.monotonic_ns()
@@ -161,18 +168,24 @@ class BatchReader:
             started = started or fetching  # fresh scratch memory is not storage
             if self._cpu_before is None:
                 self._cpu_before = time.process_time_ns()
-            read_bytes += self._fetch(runs, memory, base)
-            read_ns += time.monotonic_ns() - fetching
-            prep_ns += fetching - clock
+            checks = _Checks(self, part, runs, memory, base) if self._framed and self.in_place and memory is not None else None
+            read_bytes += self._fetch(runs, memory, base, checks)
+            took = time.monotonic_ns() - fetching
+            checking = checks.share(took, min(self.spec.concurrency, len(runs))) if checks else 0
+            read_ns += took - checking
+            prep_ns += fetching - clock + checking
             clock = time.monotonic_ns()
             if memory is None:
                 offsets[start:stop], lengths[start:stop] = 0, self._columns["stored"][part]
             elif self.in_place:
+                if checks:
+                    checks.finish()
                 self._place(part, runs, memory, base, offsets[start:stop], lengths[start:stop])
                 used = base + needed
             else:
                 used = self._prepare(part, runs, memory, output, used, offsets[start:stop], lengths[start:stop])
             prep_ns += time.monotonic_ns() - clock
+        after = self._retried()
         stats = Stats(
             samples=len(indices),
             bytes_read=read_bytes,
@@ -182,8 +195,13 @@ class BatchReader:
             prep_ns=prep_ns,
             cpu_ns=time.process_time_ns() - (self._cpu_before or 0),
             process=os.getpid(),
+            retries=after.retries - before.retries,
+            throttled=after.throttled - before.throttled,
         )
         return Delivered(offsets, lengths, stats)
+
+    def _retried(self) -> Retries:
+        return self._retrying.retried() if self._retrying is not None else _NEVER
 
     def _groups(self, indices: Indices) -> Iterator[tuple[int, int]]:
         if self.in_place:
@@ -203,12 +221,14 @@ class BatchReader:
         offsets = self._columns["offset"][indices].tolist()
         stored = self._columns["stored"][indices].tolist()
         margins = [self._margins(int(index), size) for index, size in zip(indices, stored, strict=True)] if self._framed else None
+        # Checksums are checked by the thread that read the bytes, so a request then holds whole samples.
+        most = self.spec.block_size if self._framed and self.in_place else 1 << 62
         runs: list[_Run] = []
         for position, (shard, offset, size) in enumerate(zip(shards, offsets, stored, strict=True)):
             head, tail = margins[position] if margins else (0, 0)
             begin, end = offset - head, offset + size + tail
             last = runs[-1] if runs else None
-            if last is not None and last.shard == shard and 0 <= begin - last.end <= _GAP:
+            if last is not None and last.shard == shard and 0 <= begin - last.end <= _GAP and end - last.offset <= most:
                 runs[-1] = _Run(last.start, position + 1, shard, last.offset, end)
             else:
                 runs.append(_Run(position, position + 1, shard, begin, end))
@@ -216,7 +236,7 @@ class BatchReader:
         needed = sum(-(-run.end // step) * step - run.offset // step * step for run in runs)
         return runs, needed
 
-    def _fetch(self, runs: list[_Run], memory: memoryview | None, base: int) -> int:
+    def _fetch(self, runs: list[_Run], memory: memoryview | None, base: int, then: Callable[[int], None] | None = None) -> int:
         step = max(self.storage.alignment, 1)
         extents = []
         landing = base
@@ -225,7 +245,7 @@ class BatchReader:
             length = -(-run.end // step) * step - first
             extents.append(Extent(self._key(run.shard), first, length, landing, run.end - first))
             landing += length
-        return self._engine.read(extents, memory)
+        return self._engine.read(extents, memory, then)
 
     def _starts(self, indices: Indices, runs: list[_Run], base: int) -> Indices:
         """Where each sample's stored bytes begin in the memory that ``_fetch`` filled."""
@@ -244,13 +264,13 @@ class BatchReader:
         starts = self._starts(indices, runs, base)
         stored = self._columns["stored"][indices]
         decode = self.spec.decode and self._content.name != "raw"
-        if not decode and self.spec.check == "none":
+        if not decode and self.spec.check != "content":
             offsets[:], lengths[:] = starts, stored
             return
         for position, index in enumerate(indices.tolist()):
             start, size = int(starts[position]), int(stored[position])
             content = memory[start : start + size]
-            self._check(index, memory, start, content)
+            self._check_content(index, content)
             begin, end = self._guard(index, self._content.locate, content) if decode else (0, size)
             offsets[position], lengths[position] = start + begin, end - begin
 
@@ -354,6 +374,44 @@ class BatchReader:
             have = buffers.private(max(nbytes + nbytes // 4, 1 << 20)).array
             self._scratch[role] = have
         return have.data[:nbytes]
+
+
+class _Checks:
+    """The format's checksums of a batch, each request's checked by the thread that read it: the bytes are still in its cache."""
+
+    def __init__(self, reader: BatchReader, indices: Indices, runs: list[_Run], memory: memoryview, base: int) -> None:
+        self.reader = reader
+        self.memory = memory
+        self.indices = indices.tolist()
+        self.starts = reader._starts(indices, runs, base).tolist()
+        self._left: dict[int, _Run] = {}
+        step = reader.storage.alignment
+        for run in runs:
+            self._left[base] = run
+            base += -(-run.end // step) * step - run.offset // step * step
+        self._took: list[int] = []
+
+    def __call__(self, landing: int) -> None:
+        """Raises CorruptSampleError. Requests of which the engine made several reads are left to ``finish``."""
+        run = self._left.get(landing)
+        if run is None or run.end - run.offset > self.reader.spec.block_size:
+            return
+        started = time.monotonic_ns()
+        self._check(run)
+        del self._left[landing]
+        self._took.append(time.monotonic_ns() - started)
+
+    def finish(self) -> None:
+        for run in self._left.values():
+            self._check(run)
+
+    def share(self, wall_ns: int, threads: int) -> int:
+        """How much of the time that reading took went into checking, where ``threads`` took part."""
+        return min(wall_ns, sum(self._took) // max(1, threads))
+
+    def _check(self, run: _Run) -> None:
+        for position in range(run.start, run.stop):
+            self.reader._check_format(self.indices[position], self.memory, self.starts[position])
 
 
 def too_small(needed: int, room: int) -> UsageError:

@@ -14,7 +14,7 @@ from .. import __version__
 from . import cgroup
 from .cgroup import read_text
 
-_PACKAGES = ("torch", "numpy", "pyarrow", "zstandard", "lz4", "simplejpeg", "xxhash", "google-crc32c", "fsspec", "s3fs", "pydantic")
+_PACKAGES = ("torch", "numpy", "pyarrow", "zstandard", "lz4", "simplejpeg", "xxhash", "crc32c", "fsspec", "s3fs", "pydantic")
 
 
 def fingerprint() -> dict[str, Any]:

@@ -59,9 +59,12 @@ class Recorder:
         sample_bytes: int,
         read_ns: int,
         prep_ns: int,
+        retries: int = 0,
+        throttled: int = 0,
     ) -> None:
         """One step; the columns are described in ``spec.result.EVENT_COLUMNS``."""
-        row = (epoch, step, 1, start_ns, wait_ns, copy_ns, busy_ns, late_ns, samples, bytes_read, sample_bytes, read_ns, prep_ns)
+        took = (samples, bytes_read, sample_bytes, read_ns, prep_ns, retries, throttled)
+        row = (epoch, step, 1, start_ns, wait_ns, copy_ns, busy_ns, late_ns, *took)
         if self._stride > 1 and self._joined(row):
             return
         if self._used == len(self._rows):

@@ -42,12 +42,23 @@ def render_plan(plan: Mapping[str, Any]) -> str:
         ),
         ("MLPerf size", _minimum(plan)),
     ]
+    if "probe" in plan:
+        rows.append(("probe", _probe(plan["probe"], plan)))
     return "\n".join(f"{name:<12} {text}" for name, text in rows)
+
+
+def _probe(probe: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+    took = f"{format_duration(probe['latency_p50_s'])} for one read of {format_bytes(probe['request_bytes'])} (median of {probe['reads']})"
+    if probe["concurrency"] is None:
+        return took
+    if probe["reads_in_flight"] <= plan["reads_in_flight"]:
+        return f"{took}: the demand needs {probe['reads_in_flight']} in flight or more, {plan['reads_in_flight']} are asked for"
+    return f"{took}: the demand needs at least {probe['reads_in_flight']} in flight: --set reader.concurrency={probe['concurrency']}"
 
 
 def _space(plan: Mapping[str, Any]) -> str:
     if plan["free_bytes"] is None:
-        return "unknown (no --data)"
+        return "unknown (no --data)" if plan["data"] is None else "unknown (not a local file system)"
     text = format_bytes(plan["free_bytes"])
     return text if plan["fits"] is None else f"{text}: the dataset {'fits' if plan['fits'] else 'DOES NOT FIT'}"
 

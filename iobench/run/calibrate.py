@@ -78,7 +78,7 @@ def measure_fetch(plan: Plan, calibration: Calibration, *, seconds: float, tick:
     loading = plan.workload.loader.model_copy(update={"transport": "null"})
     reader = make_reader(plan.manifest, plan.storage, plan.workload.reader, bytes_only=True)
     # Buffered reads may touch each byte once only: a second pass would measure the page cache.
-    epochs = 0 if plan.direct else 1
+    epochs = 0 if plan.uncached else 1
     phase = _phase(plan, "fetch", reader, loading, seconds=seconds, epochs=epochs)
     outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=tick)
     how = f"reader over {plan.workload.cache} storage, bytes only, {_workers(plan)}, {'O_DIRECT' if plan.direct else 'buffered'}"
@@ -102,7 +102,7 @@ def measure_parallel(plan: Plan, calibration: Calibration, *, seconds: float, ti
     reading = reading.model_copy(update={"concurrency": more})
     loading = plan.workload.loader.model_copy(update={"transport": "null"})
     reader = make_reader(plan.manifest, plan.storage, reading, bytes_only=True)
-    phase = _phase(plan, "storage_raw", reader, loading, seconds=seconds, epochs=0 if plan.direct else 1)
+    phase = _phase(plan, "storage_raw", reader, loading, seconds=seconds, epochs=0 if plan.uncached else 1)
     outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=tick)
     _keep(calibration, "storage_raw", outcome, f"the reader with {more} reads in flight a worker", workers=loading.workers)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,14 @@ from ..load import is_sequential, use_direct
 from ..measure.host import effective_memory_bytes
 from ..registry import ACCELERATORS
 from ..spec.dataset import DatasetSpec, load_dataset_spec
-from ..spec.manifest import Manifest, load_manifest
+from ..spec.manifest import MANIFEST, Manifest
 from ..spec.workload import Workload
 from ..storage import open_storage
 from ..storage.base import Storage
+from ..storage.catalog import exists, find_dataset, innermost, local_root
+
+_FEW_SHARDS = 8
+"""Objects that are asked for one by one; more are looked up in a listing, where each question is a request over a network."""
 
 _CHECKED_SHARDS = 20_000
 """Shards whose presence and size are checked before a run; more would take longer than it is worth, and a seeded sample finds a gap."""
@@ -40,6 +44,11 @@ class Plan:
     def keys(self) -> list[str]:
         return self.manifest.keys()
 
+    @property
+    def uncached(self) -> bool:
+        """Reads never come from this host's page cache, so reading a byte twice measures storage twice."""
+        return self.direct or self.storage.describe().get("page_cache") is False
+
 
 def make_plan(workload: Workload, data: str, *, accelerators: int, repetitions: int, seed: int) -> Plan:
     """Check that data and workload fit, and settle what ``auto`` means here.
@@ -48,9 +57,11 @@ def make_plan(workload: Workload, data: str, *, accelerators: int, repetitions: 
     numbers that make no sense.
     """
     check_asked(workload, accelerators=accelerators, repetitions=repetitions)
-    probe = open_storage(data)
-    manifest = load_manifest(local_root(data))
+    options = workload.storage_options()
+    manifest, place = find_dataset(data, options)
+    probe = open_storage(place, options=options)
     check_match(workload, manifest, data)
+    check_reading(workload, manifest)
     check_shards(manifest, probe)
     reading = workload.reader
     if workload.cache == "warm" and reading.direct is True:
@@ -71,7 +82,7 @@ def make_plan(workload: Workload, data: str, *, accelerators: int, repetitions: 
     return Plan(
         workload=workload,
         manifest=manifest,
-        storage=open_storage(data, direct=direct),
+        storage=open_storage(place, direct=direct, options=options),
         direct=direct,
         sequential=is_sequential(reading, manifest),
         accelerators=accelerators,
@@ -87,27 +98,35 @@ def check_asked(workload: Workload, *, accelerators: int, repetitions: int) -> N
     ACCELERATORS.load(workload.accelerator.kind)
 
 
-def local_root(data: str) -> Path:
-    """The directory behind a data URL, wrappers left aside."""
-    url = data
-    while (plus := url.find("+")) > 0 and url[:plus].isalpha():
-        url = url[plus + 1 :].partition("?")[0]
-    return Path(url.removeprefix("file://")).expanduser()
-
-
 def check_match(workload: Workload, manifest: Manifest, data: str) -> None:
-    """The workload must be about this dataset; format, codec, content and size may differ, they are what users vary."""
+    """The workload must be about this dataset; format, codec, content and size may differ, they are what users vary.
+
+    Scanned data has a name of its own: whoever scanned it means to run this workload's model on it.
+    """
     expected = load_dataset_spec(workload.dataset).name
-    if manifest.spec.name != expected:
+    if manifest.spec.name != expected and not manifest.header.origin:
         raise DatasetError(
             f"{data} holds the dataset '{manifest.spec.name}', workload '{workload.name}' trains on '{expected}'",
             remedy=f"generate it: iobench generate {workload.dataset} --to DIR, or mean it: --set dataset={manifest.spec.name}",
         )
 
 
+def check_reading(workload: Workload, manifest: Manifest) -> None:
+    """Checks of samples need what only ``generate`` writes down."""
+    check = workload.reader.check
+    if manifest.header.origin and (check == "format" or (check == "content" and not manifest.header.checksums)):
+        raise UsageError(
+            f"reader.check={check} needs a dataset that iobench generated, or scanned with --checksums",
+            remedy="use --set reader.check=none",
+        )
+
+
 def check_shards(manifest: Manifest, storage: Storage) -> None:
     """Every shard (of very many: a seeded sample) is there and as long as the manifest says."""
     count = manifest.shard_count
+    if local_root(innermost(storage)) is None and count > _FEW_SHARDS:
+        _check_listing(manifest, storage)
+        return
     shards = np.arange(count) if count <= _CHECKED_SHARDS else np.random.default_rng(0).choice(count, _CHECKED_SHARDS, replace=False)
     sizes = manifest.shards["size"]
     for shard in shards.tolist():
@@ -119,16 +138,29 @@ def check_shards(manifest: Manifest, storage: Storage) -> None:
             )
 
 
+def _check_listing(manifest: Manifest, storage: Storage) -> None:
+    """One listing instead of a request for each shard."""
+    present = {entry.key: entry.size for entry in storage.list(manifest.folder())}
+    for shard, size in enumerate(manifest.shards["size"].tolist()):
+        actual = present.get(manifest.key(shard))
+        if actual is None:
+            raise DatasetError(f"shard {manifest.key(shard)} is missing in {storage.url}", remedy="find all damage with: iobench verify")
+        if actual != size:
+            raise DatasetError(
+                f"shard {manifest.key(shard)} has {actual} bytes, the manifest says {size}", remedy="find all damage with: iobench verify"
+            )
+
+
 def describe_plan(workload: Workload, data: str | None, *, accelerators: int, repetitions: int) -> dict[str, Any]:
     """The figures that ``iobench plan`` shows, for a dataset that is there or one that is yet to be generated."""
     check_asked(workload, accelerators=accelerators, repetitions=repetitions)
     manifest: Manifest | None = None
-    exists = data is not None and (local_root(data) / "manifest.json").is_file()
-    if data is not None and exists:
+    options = workload.storage_options()
+    if data is not None and exists(innermost(open_storage(data, options=options)), MANIFEST):
         # Not even the probe for O_DIRECT, which reads a block: planning touches nothing.
-        manifest = load_manifest(local_root(data))
+        manifest, place = find_dataset(data, options)
         check_match(workload, manifest, data)
-        check_shards(manifest, open_storage(data))
+        check_shards(manifest, open_storage(place, options=options))
     spec: DatasetSpec = manifest.spec if manifest else load_dataset_spec(workload.dataset)
     samples = manifest.sample_count if manifest else spec.samples
     stored = manifest.header.stored_bytes if manifest else spec.nominal_bytes
@@ -139,7 +171,7 @@ def describe_plan(workload: Workload, data: str | None, *, accelerators: int, re
     if workload.max_steps is not None:
         steps = min(steps, workload.max_steps)
     step_time = workload.accelerator.step_time
-    shards, free = _shards(spec, manifest), _free_bytes(data)
+    shards, free = _shards(spec, manifest), _free_bytes(data, options)
     minimum = None
     if memory is not None:
         minimum = sizing.mlperf_minimum_samples(
@@ -190,10 +222,12 @@ def _shards(spec: DatasetSpec, manifest: Manifest | None) -> int:
     return plan_shards(spec).shard_count
 
 
-def _free_bytes(data: str | None) -> int | None:
-    if data is None:
+def _free_bytes(data: str | None, options: Mapping[str, str]) -> int | None:
+    """Of a local file system; None where it can't be told."""
+    root = local_root(innermost(open_storage(data, options=options))) if data is not None else None
+    if root is None:
         return None
     from ..measure.filesystem import describe_path
 
-    free = describe_path(local_root(data), write_probe=False).get("free_bytes")
+    free = describe_path(root, write_probe=False).get("free_bytes")
     return int(free) if free is not None else None

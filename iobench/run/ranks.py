@@ -358,6 +358,7 @@ class _Stepper:
                 record(
                     epoch, step, asked - start, ready - asked, copied, busy, late,
                     stats.samples, stats.bytes_read, stats.sample_bytes, stats.read_ns, stats.prep_ns,
+                    stats.retries, stats.throttled,
                 )  # fmt: skip
                 if first_read is None or stats.started_ns < first_read:
                     first_read = stats.started_ns

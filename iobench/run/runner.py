@@ -25,7 +25,8 @@ from ..load import make_reader
 from ..measure import host, resources, timeline
 from ..registry import FORMATS
 from ..spec.result import Finding, Repetition, RunDocument
-from ..storage.base import Files
+from ..storage.base import Files, Versioned
+from ..storage.catalog import innermost
 from . import calibrate
 from .cache import prepare_cache
 from .calibrate import Calibration, joined
@@ -36,6 +37,7 @@ from .ranks import Outcome, Phase, run_phase
 
 RUN_FILE = "run.json"
 EVENTS_FILE = "events.parquet"
+MOST_VERSIONS = 20_000  # objects whose versions are compared: more take longer to list than that is worth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,7 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
     calibration = Calibration()
     failure: IobenchError | None = None
     try:
+        before = _versions(plan)
         if options.calibration_s > 0:
             _calibrate(plan, options, directory, calibration, doc, progress)
         for number in range(plan.repetitions):
@@ -66,6 +69,7 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
         if options.find_max:
             with _timed(doc, "find_max", progress, "finding the largest number of accelerators"):
                 doc.find_max = find_max(plan, doc, calibration, progress)
+        _compare_versions(plan, before, doc)
     except KeyboardInterrupt as interrupt:
         with _undisturbed():
             _keep_partial(interrupt, plan, doc, calibration)
@@ -154,6 +158,25 @@ def _keep_partial(interrupt: KeyboardInterrupt, plan: Plan, doc: RunDocument, ca
         _record(plan, phase, outcome, doc, calibration, {})
 
 
+def _versions(plan: Plan) -> dict[str, str] | str:
+    """A token for each shard that changes when the shard does; or why there is none."""
+    storage = innermost(plan.storage)
+    if not isinstance(storage, Versioned):
+        return "this storage tells no versions"
+    if plan.manifest.shard_count > MOST_VERSIONS:
+        return f"more than {MOST_VERSIONS} objects"
+    found = storage.versions(plan.manifest.folder())
+    return {key: found.get(key, "") for key in plan.keys}
+
+
+def _compare_versions(plan: Plan, before: dict[str, str] | str, doc: RunDocument) -> None:
+    if isinstance(before, str):
+        doc.dataset |= {"changed": None, "changed_unknown": before}
+        return
+    after = _versions(plan)
+    doc.dataset["changed"] = [key for key in before if before[key] != after[key]] if isinstance(after, dict) else None
+
+
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """Without Ctrl-C: pressed once more, it must not cost what was measured."""
@@ -181,7 +204,7 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
     """The document before anything was measured: complete specifications and fingerprints."""
     manifest, loading = plan.manifest, plan.workload.loader
     findings = []
-    if not plan.direct and plan.workload.reader.direct == "auto" and not plan.workload.reader.mmap and plan.workload.cache == "cold":
+    if not plan.uncached and plan.workload.reader.direct == "auto" and not plan.workload.reader.mmap and plan.workload.cache == "cold":
         findings.append(
             Finding(rule="reader.buffered", level="info", evidence="the storage has no O_DIRECT, so reads go through the page cache")
         )

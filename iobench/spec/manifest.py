@@ -63,24 +63,28 @@ class Header(Strict):
     shards: int
     stored_bytes: int  # of all shards, framing included
     sample_bytes: int  # of all samples before the codec
+    origin: str = ""  # URL of data that iobench did not write (a scanned dataset); '' where shards lie beside the manifest
+    checksums: bool = True  # False: the xxh3 columns are empty, because a scan did not read the contents
+    expansion: float | None = None  # decoded bytes of a sample over stored ones, at most; None: what the content's builder keeps to
     tables: dict[str, str]  # file name -> xxh3_64 (hex), so that a foreign or stale table is noticed
 
 
 class Manifest:
     """A dataset's header and tables. Arrays are read-only; ``key(shard)`` names a shard below the root."""
 
-    def __init__(self, header: Header, samples: dict[str, Array], shards: dict[str, Array]) -> None:
+    def __init__(self, header: Header, samples: dict[str, Array], shards: dict[str, Array], names: list[str] | None = None) -> None:
         self.header = header
         self.spec = header.spec
         self.samples = samples
         self.shards = shards
-        self.key = Keys(header.spec)
+        self.names = names  # of shards that others named
+        self.key: Callable[[int], str] = names.__getitem__ if names is not None else Keys(header.spec)
         self.root: Path | None = None  # where it was loaded from, so that a process that did not fork opens it again
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.root is not None:
             return load_manifest, (self.root,)
-        return Manifest, (self.header, self.samples, self.shards)
+        return Manifest, (self.header, self.samples, self.shards, self.names)
 
     @property
     def sample_count(self) -> int:
@@ -97,6 +101,10 @@ class Manifest:
 
     def keys(self) -> list[str]:
         return [self.key(shard) for shard in range(self.shard_count)]
+
+    def folder(self) -> str:
+        """The deepest folder below the root that holds all shards; '' for the root itself."""
+        return os.path.commonpath([f"/{key}".rpartition("/")[0] or "/" for key in self.keys()])[1:]
 
 
 class Keys:
@@ -124,11 +132,13 @@ def shard_key(spec: DatasetSpec, shard: int) -> str:
     return Keys(spec)(shard)
 
 
-def write_table(columns: dict[str, Any], arrays: dict[str, Array]) -> bytes:
-    """An Arrow IPC file (uncompressed) of the given columns, in the schema's order and types."""
+def write_table(columns: dict[str, Any], arrays: dict[str, Array], names: list[str] | None = None) -> bytes:
+    """An Arrow IPC file (uncompressed) of the given columns, in the schema's order and types; ``names`` become a column ``key``."""
     import pyarrow as pa
 
     table = pa.table({name: np.ascontiguousarray(arrays[name], dtype=dtype) for name, dtype in columns.items()})
+    if names is not None:
+        table = table.append_column("key", pa.array(names, pa.large_string()))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         # One batch, so that every column is one contiguous array that numpy can map without a copy.
@@ -136,13 +146,14 @@ def write_table(columns: dict[str, Any], arrays: dict[str, Array]) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def read_table(columns: dict[str, Any], source: str | bytes) -> dict[str, Array]:
-    """Columns of an Arrow IPC file as arrays, mapped where ``source`` is a path."""
+def read_table(columns: dict[str, Any], source: str | bytes) -> tuple[dict[str, Array], list[str] | None]:
+    """Columns of an Arrow IPC file as arrays, mapped where ``source`` is a path; and its column ``key``, if it has one."""
     import pyarrow as pa
 
     try:
         table = pa.ipc.open_file(pa.memory_map(source, "r") if isinstance(source, str) else pa.BufferReader(source)).read_all()
         arrays = {name: table.column(name).combine_chunks().to_numpy(zero_copy_only=table.num_rows > 0) for name in columns}
+        names = table.column("key").to_pylist() if "key" in table.column_names else None
     except (pa.ArrowException, KeyError, OSError) as error:
         where = source if isinstance(source, str) else "table"
         raise DatasetError(f"{where} is damaged: {' '.join(str(error).split())}", remedy="generate the dataset again") from None
@@ -151,7 +162,7 @@ def read_table(columns: dict[str, Any], source: str | bytes) -> dict[str, Array]
         raise DatasetError(
             f"{source if isinstance(source, str) else 'table'}: column '{wrong[0]}' has the wrong type", remedy="generate the dataset again"
         )
-    return arrays
+    return arrays, names
 
 
 def parse_header(text: bytes, *, where: str) -> Header:
@@ -193,16 +204,19 @@ def load_manifest(root: str | Path) -> Manifest:
 def assemble(header: Header, source: Callable[[str], str | bytes], checksum: Callable[[str], str]) -> Manifest:
     """Header and tables to a Manifest, after checking that they belong together."""
     tables: list[dict[str, Array]] = []
+    names: list[str] | None = None
     for name, columns, rows in ((SAMPLES, SAMPLE_COLUMNS, header.samples), (SHARDS, SHARD_COLUMNS, header.shards)):
         if checksum(name) != header.tables.get(name):
             raise DatasetError(f"{name} is not the table that {MANIFEST} was written with", remedy="generate the dataset again")
-        arrays = read_table(columns, source(name))
+        arrays, names = read_table(columns, source(name))
         if len(next(iter(arrays.values()))) != rows:
             raise DatasetError(
                 f"{name} has {len(next(iter(arrays.values())))} rows, {MANIFEST} says {rows}", remedy="generate the dataset again"
             )
         tables.append(arrays)
-    return Manifest(header, tables[0], tables[1])
+    if (names is not None) != bool(header.origin):
+        raise DatasetError(f"{SHARDS} does not belong to {MANIFEST}: only scanned data has names of its own", remedy="scan it again")
+    return Manifest(header, tables[0], tables[1], names)
 
 
 def hash_bytes(data: bytes) -> str:

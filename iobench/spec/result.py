@@ -34,6 +34,8 @@ EVENT_COLUMNS = {
     "sample_bytes": "int64, bytes of the samples as stored",
     "read_ns": "int64, the worker's time in storage reads for this batch",
     "prep_ns": "int64, the worker's time in decompress, decode, check and collate for this batch",
+    "retries": "uint32, requests that the worker sent again while it made this batch",
+    "throttled": "uint32, of these: because the server asked to slow down",
 }
 
 
@@ -84,6 +86,8 @@ class Repetition(Record):
     samples: int = 0
     steps: int = 0  # of all ranks together
     bytes_read: int = 0
+    retries: int | None = None  # requests that were sent again; None: not recorded
+    throttled: int | None = None  # of these: because the server asked to slow down
     sample_bytes: int = 0  # stored bytes of the samples delivered; bytes_read is at least this much, or the data came from elsewhere
     wall_s: float | None = None
     busy_s: float | None = None  # mean over ranks

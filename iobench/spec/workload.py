@@ -89,7 +89,10 @@ class LoaderSpec(Strict):
 
 
 class Workload(Strict):
-    """A training job: dataset, accelerator, batch, reader, loader, and what must hold."""
+    """A training job: dataset, accelerator, batch, reader, loader, and what must hold.
+
+    ``storage``: options of the place where the data lies (``client``, ``endpoint`` ...), which win over those in its URL.
+    """
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     description: str = ""
@@ -103,6 +106,11 @@ class Workload(Strict):
     required_accelerator_utilization: float = Field(default=0.9, gt=0, le=1)
     reader: ReaderSpec = ReaderSpec()
     loader: LoaderSpec = LoaderSpec()
+    storage: dict[str, str | int | float | bool] = Field(default_factory=dict)
+
+    def storage_options(self) -> dict[str, str]:
+        """The options of the storage as its URL would spell them (``tls_verify: false`` is ``false``)."""
+        return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in self.storage.items()}
 
     @property
     def samples_per_s_per_accelerator(self) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from ..errors import UsageError, nearest
+from ..errors import UnknownNameError, UsageError, nearest
 from ..registry import STORAGE
 from .base import Storage
 
@@ -24,6 +24,9 @@ def open_storage(url: str, *, direct: bool = False, options: Mapping[str, str] |
     """
     wrapper = wrapper_of(url)
     if wrapper:
+        if wrapper not in STORAGE.entries():
+            remedy = f"for a directory of that name write ./{url}"
+            raise UnknownNameError("storage", wrapper, STORAGE.entries(), remedy=remedy if "://" not in url else "")
         kind = STORAGE.load(wrapper)
         if not hasattr(kind, "wrap"):
             raise UsageError(f"storage '{wrapper}' does not wrap another", remedy="wrap with throttled+ or faulty+")

@@ -55,9 +55,11 @@ class Storage(Protocol):
     def describe(self) -> dict[str, Any]:
         """A fingerprint for the result: scheme, URL without secrets, file system, mount options, device, direct ..."""
 
-    def list(self, prefix: str = "") -> Iterator[Entry]: ...
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        """Everything in the folder ``prefix`` and below it, in an order that stays the same; nothing where there is no such folder."""
 
-    def size(self, key: str) -> int: ...
+    def size(self, key: str) -> int:
+        """Bytes of an object. Raises MissingObjectError where there is none, StorageError where that can't be told."""
 
     def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
         """Fill ``buffer`` from ``offset``; the bytes read are fewer only where the object ends. Thread-safe.

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import mmap
 import os
+import stat
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from threading import Lock
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
-from ..errors import StorageError, UsageError
+from ..errors import MissingObjectError, StorageError, UsageError
 from ..measure import filesystem, pagecache
 from ..safety import check_target
 from .base import Buffer, Entry, Residency, Sink
@@ -137,12 +138,16 @@ class LocalStorage:
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         top = self.root / prefix
+        if not top.exists():
+            return
         try:
             for folder, folders, files in os.walk(top, onerror=_raise):
                 folders.sort()
                 for name in sorted(files):
                     path = os.path.join(folder, name)
-                    yield Entry(os.path.relpath(path, self.root), os.lstat(path).st_size)
+                    status = os.lstat(path)
+                    if stat.S_ISREG(status.st_mode):  # links are not followed, and no key names a pipe or a socket
+                        yield Entry(os.path.relpath(path, self.root), status.st_size)
         except OSError as error:
             raise self._failed("list", prefix or ".", error) from error
 
@@ -242,7 +247,8 @@ class LocalStorage:
             errno.ENOENT: "check that the dataset is complete: iobench verify",
             errno.EIO: "the device reports an error: see the kernel log",
         }.get(error.errno or 0, "")
-        return StorageError(f"cannot {verb} {self.root / key}: {error.strerror or error}", remedy=remedy)
+        kind = MissingObjectError if error.errno in (errno.ENOENT, errno.ENOTDIR) else StorageError
+        return kind(f"cannot {verb} {self.root / key}: {error.strerror or error}", remedy=remedy)
 
 
 def _raise(error: OSError) -> None:

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import StorageError, UsageError
+from ..errors import MissingObjectError, StorageError, UsageError
 from ..units import parse_duration, parse_size
-from .base import Buffer, Cached, Entry, Guarded, Residency, Retries, Retrying, Sink, Storage, Unfinished, Versioned
+from .base import Buffer, Cached, Entry, Guarded, Residency, Retries, Retrying, Sink, Storage, Unfinished
 
 
 class _ReadOnly:
@@ -67,7 +67,7 @@ class MemoryStorage(_ReadOnly):
         try:
             return self._objects[key]
         except KeyError:
-            raise StorageError(f"cannot read {key}: it is not in memory") from None
+            raise MissingObjectError(f"cannot read {key}: it is not in memory") from None
 
 
 class _Wrapper:
@@ -115,9 +115,6 @@ class _Wrapper:
 
     def retried(self) -> Retries:
         return self.inner.retried() if isinstance(self.inner, Retrying) else Retries(0, 0)
-
-    def versions(self, prefix: str = "") -> dict[str, str]:
-        return self.inner.versions(prefix) if isinstance(self.inner, Versioned) else {}
 
     def discard_unfinished(self, owned: Callable[[str], bool], *, dry_run: bool = False) -> tuple[str, ...]:
         return self.inner.discard_unfinished(owned, dry_run=dry_run) if isinstance(self.inner, Unfinished) else ()

@@ -66,6 +66,21 @@ def test_throttled_storage_binds_and_its_bandwidth_is_reported(tmp_path: Path, d
     assert "storage" in doc.verdict.sentence.lower()
 
 
+def test_bandwidth_and_latency_together_and_then_lifted(tmp_path: Path, data: Any) -> None:
+    # 120 MB at 100 MB/s behind 10 ms; the accelerator asks for 40 x 200 kB each 40 ms = 200 MB/s.
+    shards = raw_shards(data)
+    work: dict[str, Any] = {"accelerator": {"step_time": "40ms"}, "batch_size": 40, "epochs": 3}
+    doc = measure(tmp_path, f"throttled+{shards}?bandwidth=100MB&latency=10ms", **work)
+    assert doc.metrics["read_bytes_per_s"].median == pytest.approx(100 * MB, rel=0.05)
+    assert doc.verdict is not None
+    assert doc.verdict.binds == "storage"
+    assert doc.verdict.starved
+    lifted = measure(tmp_path, f"throttled+{shards}?bandwidth=100GB", **work)
+    assert lifted.verdict is not None
+    assert lifted.verdict.binds != "storage"
+    assert lifted.metrics["samples_per_s"].median > 1.5 * doc.metrics["samples_per_s"].median
+
+
 def test_with_the_cap_lifted_the_verdict_changes(tmp_path: Path, data: Any) -> None:
     # The same at 2 x the appetite: the accelerator never waits, and one more could be fed.
     url = f"throttled+{raw_shards(data)}?bandwidth=200MB"

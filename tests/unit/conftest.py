@@ -64,6 +64,8 @@ def build_run(
         "steps": 600 * accelerators,
         "bytes_read": 12_000_000_000,
         "sample_bytes": 12_000_000_000,
+        "retries": 0,
+        "throttled": 0,
         "wall_s": 65.0,
         "busy_s": 60.0,
         "wait_s": 5.0,
@@ -100,7 +102,7 @@ def build_run(
                 "loader": {"workers": 2, "prefetch_factor": 2, "transport": "ring"},
             }
             | (workload or {}),
-            "dataset": {"spec": spec, "samples": 60_000, "stored_bytes": 6_000_000_000} | (dataset or {}),
+            "dataset": {"spec": spec, "samples": 60_000, "stored_bytes": 6_000_000_000, "changed": []} | (dataset or {}),
             "host": {"cores": 8, "affinity_cores": 8, "cpu_quota_cores": None, "effective_cores": 8.0, "memory_bytes": 1_000_000_000}
             | (host or {}),
             "storage": {"scheme": "file", "url": "/data"},

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "iobench"
 
 BASE = {"errors", "units", "registry", "safety", "buffers"}
 PLUG_INS = {"storage", "formats", "accelerate", "checkpoint", "measure"}
-ENGINES = {"generate", "verify", "load"}
+ENGINES = {"generate", "verify", "load", "scan"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(BASE, BASE),

@@ -21,6 +21,9 @@ ONE_HOT_EPOCH = [Epoch(epoch=0, residency_before=0.0), Epoch(epoch=1, residency_
 # rule: (changes to a good run that break the rule, changes that take its evidence away)
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "data.mismatch": ({"repetition": {"bytes_read": 11_000_000_000}}, {"repetitions": 0}),
+    "data.changed": ({"dataset": {"changed": ["data/3.tar"]}}, {"dataset": {"changed": None}}),
+    "storage.throttled": ({"repetition": {"throttled": 3}}, {"repetition": {"throttled": None}}),
+    "storage.retries": ({"repetition": {"retries": 1}}, {"repetition": {"retries": None}}),
     "cache.cold-residency": ({"repetition": {"epochs": ONE_HOT_EPOCH}}, {"repetition": {"epochs": UNMEASURED}}),
     "cache.residency-unknown": (
         {"workload": WARM, "repetition": {"epochs": HALF_MEASURED}},
@@ -38,6 +41,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "cpu.throttled": ({"repetition": {"throttled_s": 6.5}}, {"repetition": {"throttled_s": None}}),
     "cpu.affinity": ({"host": {"affinity_cores": 2}}, {"host": {"affinity_cores": None}}),
     "harness.bound": ({"rates": {"harness": 2000}}, {"rates": {"harness": None}}),
+    "client.bound": ({"host": {"cores": 0.05, "affinity_cores": 0.05, "effective_cores": 0.05}}, {"rates": {"fetch": None}}),
     "emulation.error": ({"repetition": {"late_p99_s": 0.006}}, {"repetition": {"late_p99_s": None}}),
     "prefetch.share": ({"loader": {"prefetched_samples": 3_300}}, {"workload": {"batch_size": None}}),
     "verdict.gap": ({"measured": 1500.0}, {"measured": None}),
@@ -45,6 +49,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "read.amplification": ({"repetition": {"bytes_read": 18_100_000_000}}, {"repetition": {"sample_bytes": 0}}),
     "loader.tax": ({"host": {"cores": 0.2}}, {"host": dict.fromkeys(("cores", "affinity_cores", "effective_cores"))}),
 }
+
+
+ALWAYS = ("data.mismatch", "data.changed", "cache.cold-residency")
 
 
 def test_every_rule_has_fixtures() -> None:
@@ -78,12 +85,12 @@ def test_a_good_run_is_valid_under_both_sets(make_run: Build) -> None:
     assert doc.validity == "valid"
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in ("data.mismatch", "cache.cold-residency")])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ALWAYS])
 def test_quick_refuses_nothing_else(make_run: Build, name: str) -> None:
     assert make_run(**CASES[name][0]).validity == "valid"
 
 
-@pytest.mark.parametrize("name", ["data.mismatch", "cache.cold-residency"])
+@pytest.mark.parametrize("name", ALWAYS)
 def test_quick_refuses_what_is_false_for_any_purpose(make_run: Build, name: str) -> None:
     assert make_run(**CASES[name][0]).validity == "invalid"
 

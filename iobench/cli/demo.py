@@ -1,0 +1,65 @@
+"""``iobench demo``: generate a small dataset, run, print the verdict; with --s3 on an S3 server that it starts and stops."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from .common import add_common
+
+_EXAMPLES = """examples:
+  iobench demo
+  iobench demo --s3
+"""
+_LOCAL = "demo-data"
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "demo",
+        help="the whole story on a small dataset, on local disk or on S3",
+        description=f"Generate the dataset 'demo' (270 MiB) and run the workload 'demo' on it. On local disk it stays in ./{_LOCAL}. "
+        "With --s3 a real S3 server (rclone) is started on loopback over a temporary folder, and all is removed at the end.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--s3", action="store_true", help="on an S3 server on loopback instead of local disk")
+    parser.add_argument("--samples", type=int, metavar="N", help="fewer samples than the dataset has")
+    parser.add_argument("--repeat", type=int, default=6, metavar="N", help="repetitions (default: 6)")
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where the run directory goes")
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if not args.s3:
+        return _tell(args, _LOCAL, generate=not (Path(_LOCAL) / "manifest.json").is_file())
+    from ..run.demo import BUCKET, s3_server
+
+    with tempfile.TemporaryDirectory(prefix="iobench-demo-") as folder, s3_server(Path(folder)) as environment:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            del os.environ[name]  # another account's settings have no business with this server
+        os.environ.update(environment)
+        return _tell(args, f"s3://{BUCKET}/data", generate=True)
+
+
+def _tell(args: argparse.Namespace, place: str, *, generate: bool) -> int:
+    """The commands, shown as one would type them."""
+    from .main import main
+
+    common = [flag for flag, given in (("--quiet", args.quiet), ("--debug", args.debug)) if given]
+    if generate:
+        words = ["generate", "demo", "--to", place, *(["--samples", str(args.samples)] if args.samples is not None else [])]
+        print(f"$ iobench {' '.join(words)}", file=sys.stderr)
+        with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
+            done = main([*words, *common])
+        if done:
+            return done
+    words = ["run", "demo", "--data", place, "--repeat", str(args.repeat), "--results", str(args.results)]
+    print(f"$ iobench {' '.join(words)}", file=sys.stderr)
+    return main([*words, *common, *(["--json"] if args.json else [])])

@@ -1,0 +1,86 @@
+"""``iobench scan``: data that others wrote, made measurable without writing to it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from .common import add_common
+
+_EXAMPLES = """examples:
+  iobench scan /mnt/fast/imagenet/train --save imagenet.yaml
+  iobench scan s3://bucket/shards --save shards.yaml
+  iobench scan /mnt/fast/imagenet/train --save checked.yaml --name imagenet --checksums
+"""
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "scan",
+        help="take up data that is there already",
+        description="Read the headers of a directory or prefix of files, WebDataset tars or TFRecords, write nothing to it, and save two "
+        "things elsewhere: NAME.yaml, a dataset spec with the sizes found, from which generate clones the shape; and NAME.manifest, which "
+        "run reads that very data by. Symbolic links are not followed.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("url", metavar="URL", help="the directory or URL that holds the data")
+    parser.add_argument("--save", required=True, type=Path, metavar="NAME.yaml", help="where the spec goes; the manifest goes beside it")
+    parser.add_argument("--name", help="the dataset's name (default: the last part of the URL)")
+    parser.add_argument("--checksums", action="store_true", help="read every sample once, so that verify and reader.check=content work")
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..scan import save, scan
+    from ..storage import open_storage
+    from ..units import format_bytes, format_count
+    from .progress import progress_bar
+
+    with progress_bar("scanning", enabled=sys.stderr.isatty() and not args.quiet) as tell:
+        report = scan(open_storage(args.url), name=args.name, checksums=args.checksums, progress=tell)
+    folder = save(report, args.save)
+    header, sizes = report.manifest.header, report.manifest.samples["stored"]
+    p50, p95 = (int(value) for value in _quantiles(sizes, (0.5, 0.95)))
+    if args.json:
+        document = {
+            "url": header.origin,
+            "spec": str(args.save),
+            "manifest": str(folder),
+            "samples": header.samples,
+            "shards": header.shards,
+            "stored_bytes": header.stored_bytes,
+            "sample_bytes": {"min": int(sizes.min()), "p50": p50, "p95": p95, "max": int(sizes.max())},
+            "format": header.spec.format,
+            "content": header.spec.content,
+            "left_out": len(report.left_out),
+            "bytes_read": report.bytes_read,
+            "notes": report.notes,
+        }
+        print(json.dumps(document))
+        return 0
+    spec = header.spec
+    what = spec.format if spec.content == "raw" else f"{spec.format} of {spec.content}"
+    counts = f"{format_count(header.samples)} samples in {format_count(header.shards)} shards"
+    print(f"{header.origin}: {counts}, {format_bytes(header.stored_bytes)}, {what}")
+    span = f"{format_bytes(int(sizes.min()))} to {format_bytes(int(sizes.max()))}"
+    print(f"sample sizes: {span}, half below {format_bytes(p50)}, 95 % below {format_bytes(p95)}")
+    for note in report.notes:
+        print(f"note: {note}")
+    if report.left_out:
+        shown = ", ".join(entry.key for entry in report.left_out[:3]) + (" ..." if len(report.left_out) > 3 else "")
+        print(f"left out: {format_count(len(report.left_out))} files that are not the data ({shown})")
+    print(f"saved {args.save} and {folder}")
+    print(f"run it:   iobench run WORKLOAD --data {folder}")
+    print(f"clone it: iobench generate {args.save} --to DIR")
+    return 0
+
+
+def _quantiles(sizes: Any, points: tuple[float, ...]) -> Any:
+    import numpy as np
+
+    return np.quantile(sizes, points, method="inverted_cdf")

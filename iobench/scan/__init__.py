@@ -1,0 +1,8 @@
+"""Data that others wrote, read where it lies and never written to: a manifest kept elsewhere, and a spec that clones its shape.
+
+``index`` finds the samples of one shard; ``classify`` says what the files are; ``scanner`` ties them together and saves the result.
+"""
+
+from .scanner import ScanReport, save, scan
+
+__all__ = ["ScanReport", "save", "scan"]

@@ -1,0 +1,59 @@
+"""What a folder of files is: which format, and what one sample's bytes look like."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..storage.base import Entry
+from .index import suffix_of
+
+FORMATS = {".tar": "tar", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord"}
+"""Shards by suffix; everything else is one sample per file."""
+
+CONTENTS = {".jpg": "jpeg", ".jpeg": "jpeg", ".npz": "npz"}
+"""Encodings that are decoded; everything else is delivered as it is."""
+
+_PART_OF_MANY = re.compile(r"(.*)[-_.]\d+-of-\d+$")  # 'train.tfrecord-00000-of-01024'
+
+
+class Kind(NamedTuple):
+    """The files that are the data, and those that are left out (labels, indices, read-me files)."""
+
+    format: str
+    suffix: str
+    data: list[Entry]
+    left_out: list[Entry]
+
+
+def shard_suffix(key: str) -> str:
+    part = _PART_OF_MANY.match(key)
+    return suffix_of(part[1] if part else key)
+
+
+def classify(entries: Sequence[Entry]) -> Kind:
+    """By bytes: the kind of file that most of the bytes are in. Empty and hidden files are left out.
+
+    A folder of many kinds without shards among the large ones is read file by file, whatever they are.
+    """
+    visible = [entry for entry in entries if entry.size and not any(part.startswith(".") for part in entry.key.split("/"))]
+    weight: dict[str, int] = {}
+    for entry in visible:
+        suffix = shard_suffix(entry.key)
+        name = FORMATS.get(suffix) or CONTENTS.get(suffix, "raw")
+        weight[name] = weight.get(name, 0) + entry.size
+    if not weight:
+        return Kind("files", "", [], list(entries))
+    chosen = max(weight, key=lambda name: weight[name])
+
+    def belongs(entry: Entry) -> bool:
+        suffix = shard_suffix(entry.key)
+        name = FORMATS.get(suffix) or CONTENTS.get(suffix, "raw")
+        return name == chosen
+
+    data = [entry for entry in visible if belongs(entry)]
+    taken = {entry.key for entry in data}
+    suffixes = [shard_suffix(entry.key) for entry in data]
+    suffix = max(set(suffixes), key=suffixes.count)
+    return Kind(chosen if chosen in FORMATS.values() else "files", suffix, data, [entry for entry in entries if entry.key not in taken])

@@ -1,0 +1,128 @@
+"""Where the samples of one foreign shard lie: byte ranges, found from headers alone where the format has them.
+
+Names within an archive are only compared with one another: nothing is extracted, so '../x' can do no harm.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import tarfile
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from ..errors import DatasetError, StorageError
+from ..formats.tfrecord import masked_crc
+from ..storage.window import Window
+
+Buffer = memoryview
+
+
+class Sample(NamedTuple):
+    """One sample's bytes within its shard, and the suffix of the name of its largest part ('.jpg')."""
+
+    offset: int
+    size: int
+    suffix: str = ""
+
+
+def whole(window: Window, key: str, size: int) -> Iterator[Sample]:
+    """The object is one sample."""
+    yield Sample(0, size, suffix_of(key))
+
+
+def tar(window: Window, key: str, size: int) -> Iterator[Sample]:
+    """WebDataset's reading of a tar: neighbouring members with one name up to the first dot are one sample.
+
+    The sample is its largest member where that is an image, and else everything from its first member's data to its last one's end.
+    """
+    group: list[tarfile.TarInfo] = []
+    try:
+        with tarfile.open(fileobj=_File(window, size), mode="r:") as archive:
+            while (member := archive.next()) is not None:
+                if member.isreg() and not member.sparse:
+                    if group and _stem(group[0].name) != _stem(member.name):
+                        yield _joined(group)
+                        group = []
+                    group.append(member)
+                archive.members.clear()  # type: ignore[attr-defined]  # tarfile remembers every member; a million of them are a gigabyte
+    except tarfile.TarError as error:
+        raise damaged(key, str(error)) from None
+    if group:
+        yield _joined(group)
+
+
+def tfrecord(window: Window, key: str, size: int) -> Iterator[Sample]:
+    """One sample for each record; the checksum of each length is checked, of the data where it is read."""
+    position = 0
+    while position < size:
+        if size - position < 16:
+            raise damaged(key, f"the record at byte {position} is cut off")
+        head = window.read(position, position + 12)
+        (length,) = struct.unpack_from("<Q", head)
+        if masked_crc(head[:8]) != struct.unpack_from("<I", head, 8)[0]:
+            raise damaged(key, f"no TFRecord at byte {position}: the checksum of its length differs")
+        if position + 16 + length > size:
+            raise damaged(key, f"the record at byte {position} ends at {position + 16 + length}, the file at {size}")
+        yield Sample(position + 12, length)
+        position += 16 + length
+
+
+INDEXERS: dict[str, Callable[[Window, str, int], Iterator[Sample]]] = {"files": whole, "tar": tar, "tfrecord": tfrecord}
+
+
+def suffix_of(name: str) -> str:
+    """'.jpeg' of 'a/b.c/d.JPEG'."""
+    base = name.rpartition("/")[2]
+    return "." + base.rpartition(".")[2].lower() if "." in base else ""
+
+
+def damaged(key: str, why: str) -> DatasetError:
+    return DatasetError(f"{key} cannot be read: {why}", remedy="leave it out, or scan the folder that holds the good files")
+
+
+def _stem(name: str) -> str:
+    folder, slash, base = name.rpartition("/")
+    return folder + slash + base.partition(".")[0]
+
+
+def _joined(group: list[tarfile.TarInfo]) -> Sample:
+    largest = max(group, key=lambda member: member.size)
+    suffix = suffix_of(largest.name)
+    if suffix in (".jpg", ".jpeg") or len(group) == 1:
+        return Sample(largest.offset_data, largest.size, suffix)
+    first, last = group[0], group[-1]
+    return Sample(first.offset_data, last.offset_data + last.size - first.offset_data)
+
+
+class _File(io.RawIOBase):
+    """What tarfile asks of a file, over a window: large steps over contents cost no read."""
+
+    def __init__(self, window: Window, size: int) -> None:
+        self.window = window
+        self.size = size
+        self.position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self.position, io.SEEK_END: self.size}[whence]
+        self.position = max(0, base + offset)
+        return self.position
+
+    def tell(self) -> int:
+        return self.position
+
+    def read(self, size: int = -1) -> bytes:
+        end = self.size if size < 0 else min(self.size, self.position + size)
+        if end <= self.position:
+            return b""
+        if end - self.position > 1 << 20:
+            raise StorageError(f"a header of {end - self.position} bytes is none")  # pax headers are small; a damaged one may say anything
+        data = bytes(self.window.read(self.position, end))
+        self.position = end
+        return data

@@ -1,0 +1,108 @@
+"""What a sweep leaves behind beside its runs: ``sweep.json``, rewritten after every visit, so that an interrupted sweep can go on."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from ..errors import IobenchError, SpecError
+from .base import apply_overrides
+from .result import Record
+
+SWEEP_FILE = "sweep.json"
+SCHEMA_VERSION = "1.0"
+
+
+class SweepPoint(Record):
+    """One combination of settings, and the runs that measured it: one run for each visit."""
+
+    settings: dict[str, Any]
+    data: str = ""  # the dataset that it reads
+    dataset_bytes: int = 0  # expected, before the codec
+    runs: list[str] = Field(default_factory=list)  # run directories, relative to the sweep's
+    samples_per_s: list[float] = Field(default_factory=list)  # one for each run
+    seconds: list[float] = Field(default_factory=list)  # what each visit took
+    dropped: str = ""  # why it was not visited again
+    failed: str = ""  # the error that ended it
+
+
+class Sweep(Record):
+    """``default`` are the settings of the workload as it stands (where they are among the points)."""
+
+    schema_version: str = SCHEMA_VERSION
+    created: str
+    command: list[str]
+    workload: str
+    data_root: str
+    overrides: list[str] = Field(default_factory=list)
+    samples: int | None = None
+    size_bytes: int | None = None
+    seed: int
+    repetitions: int
+    calibration_s: float
+    accelerators: int = 1
+    axes: dict[str, list[Any]]
+    default: dict[str, Any] | None = None
+    points: list[SweepPoint] = Field(default_factory=list)
+    status: Literal["running", "ok", "interrupted", "out of time"] = "running"
+    left_out: list[str] = Field(default_factory=list)  # what the budgets did not allow, in words
+
+
+def parse_axis(text: str) -> tuple[str, list[Any]]:
+    """``dataset.codec=none,zstd:1`` -> ("dataset.codec", ["none", "zstd:1"]), values as YAML reads them. Raises SpecError."""
+    key, equals, values = text.partition("=")
+    if not equals or not key.strip() or not values.strip():
+        raise SpecError(f"'{text}' is no axis", remedy="write it like --sweep loader.workers=1,2,4")
+    found: list[Any] = []
+    for value in values.split(","):
+        changed = apply_overrides({}, [f"value={value}"])["value"]
+        if changed in found:
+            raise SpecError(f"axis '{key}' has {value} twice")
+        found.append("null" if changed is None else changed)
+    return key.strip(), found
+
+
+def combinations(axes: dict[str, list[Any]], *, one_at_a_time: bool, base: dict[str, Any]) -> list[dict[str, Any]]:
+    """All products of the axes' values; or ``base`` and each other value of one axis with the rest as in ``base``."""
+    if not one_at_a_time:
+        return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    points = [dict(base)]
+    for key, values in axes.items():
+        points += [{**base, key: value} for value in values if value != base[key]]
+    return points
+
+
+def save_sweep(directory: Path, sweep: Sweep) -> None:
+    """Atomically. Raises IobenchError."""
+    path = directory / SWEEP_FILE
+    part = directory / f".{SWEEP_FILE}.part"
+    try:
+        part.write_text(sweep.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise IobenchError(f"cannot write {path}: {error.strerror}") from error
+
+
+def load_sweep(directory: Path) -> Sweep:
+    """Raises IobenchError in one line for anything that is no sweep."""
+    path = directory / SWEEP_FILE
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        version = str(data.get("schema_version", ""))
+        if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
+            raise IobenchError(f"{path} has schema version '{version}', this iobench reads {SCHEMA_VERSION}", remedy="use a newer iobench")
+        return Sweep.model_validate(data)
+    except FileNotFoundError:
+        raise IobenchError(f"no {SWEEP_FILE} in {directory}", remedy="name a sweep's directory") from None
+    except (OSError, ValueError, AttributeError, ValidationError) as error:
+        raise IobenchError(f"cannot read {path}: {' '.join(str(error).split())[:200]}") from None
+
+
+def describe(settings: dict[str, Any], keys: Sequence[str] = ()) -> str:
+    """``codec=zstd:1 workers=4``: the settings on one line, without the first part of their names."""
+    return " ".join(f"{key.partition('.')[2] or key}={settings[key]}" for key in keys or settings)

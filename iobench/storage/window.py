@@ -1,0 +1,57 @@
+"""A moving view of one object at a time, read in large aligned pieces into one reused buffer."""
+
+from __future__ import annotations
+
+from ..buffers import private
+from ..errors import StorageError
+from .base import Buffer, Storage
+
+WINDOW_BYTES = 8 << 20
+
+
+class Window:
+    """Not thread-safe. ``largest``: the longest stretch that will be asked for at once, in bytes."""
+
+    def __init__(self, storage: Storage, largest: int, *, nbytes: int = WINDOW_BYTES) -> None:
+        self.storage = storage
+        self.alignment = storage.alignment
+        # Room for the largest sample with its framing, and for rounding at both ends.
+        capacity = max(nbytes, largest + (1 << 16)) + 2 * self.alignment
+        capacity += -capacity % self.alignment
+        self._buffer = private(capacity).array.data
+        self._key = ""
+        self._start = self._end = self._size = 0
+        self.bytes_read = 0
+
+    def open(self, key: str) -> int:
+        """Turn to another object; its size in bytes."""
+        self._key = key
+        self._start = self._end = 0
+        self._size = self.storage.size(key)
+        return int(self._size)
+
+    def read(self, start: int, end: int) -> Buffer:
+        """Bytes start .. end of the object, valid until the next call."""
+        if end - start > len(self._buffer) - self.alignment:
+            raise StorageError(f"{self._key}: {end - start} bytes lie between two samples")
+        if not (self._start <= start and end <= self._end):
+            self._start = start - start % self.alignment
+            # A small object is not read past its end by more than the rounding.
+            want = min(len(self._buffer), -(-(self._size - self._start) // self.alignment) * self.alignment)
+            got = self.storage.read_into(self._key, self._start, self._buffer[:want])
+            self._end = self._start + got
+            self.bytes_read += got
+            if self._end < end:
+                raise StorageError(f"{self._key} became shorter while it was read")
+        return self._buffer[start - self._start : end - self._start]
+
+    def apart(self, start: int, end: int) -> Buffer:
+        """The same in memory of its own, however long."""
+        begin = start - start % self.alignment
+        length = -(-(end - begin) // self.alignment) * self.alignment
+        memory = private(length, prefault=False).array.data[:length]
+        got = self.storage.read_into(self._key, begin, memory)
+        self.bytes_read += got
+        if begin + got < end:
+            raise StorageError(f"{self._key} became shorter while it was read")
+        return memory[start - begin : end - begin]

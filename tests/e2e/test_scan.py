@@ -1,0 +1,223 @@
+"""Data of other writers: scanned, run, cloned, and bit for bit what it was before."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import webdataset
+from PIL import Image
+from tfrecord import TFRecordWriter
+
+from iobench import make_loader
+from iobench.errors import DatasetError, StorageError, TargetRefusedError
+from iobench.scan import save, scan
+from iobench.storage.local import LocalStorage
+
+QUICK = (
+    *("--repeat", "1", "--calibration-s", "0.1"),
+    *("--set", "batch_size=8", "--set", "epochs=1", "--set", "loader.workers=1", "--set", "accelerator.step_time=1ms"),
+)
+
+
+def iobench(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "iobench.cli.main", *map(str, words)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+def state(root: Path) -> dict[str, tuple[str, int, int]]:
+    """Contents, times and modes of everything below a folder."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        status = path.lstat()
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() and not path.is_symlink() else ""
+        found[str(path.relative_to(root))] = (content, status.st_mtime_ns, status.st_mode)
+    return found
+
+
+def photo(seed: int, side: int) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 255, (side, side, 3), dtype=np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "JPEG", quality=80)
+    return out.getvalue()
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """ImageNet's layout: a folder for each class, and what lies about in such folders."""
+    root = tmp_path / "train"
+    for number in range(40):
+        folder = root / f"n{number % 4:08d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.JPEG").write_bytes(photo(number, 24 + number))
+    (root / "labels.txt").write_text("a b c")
+    (root / ".hidden").write_text("x")
+    os.symlink("/etc/passwd", root / "link.JPEG")
+    return root
+
+
+@pytest.fixture
+def tars(tmp_path: Path) -> Path:
+    root = tmp_path / "shards"
+    root.mkdir()
+    for shard in range(3):
+        with webdataset.TarWriter(str(root / f"train-{shard:06d}.tar")) as sink:
+            for number in range(10):
+                key = f"{shard:03d}{number:05d}"
+                sink.write({"__key__": key, "jpg": photo(number, 40), "cls": str(number).encode(), "json": b'{"a": 1}'})
+    return root
+
+
+def ok(*words: str | Path, cwd: Path) -> str:
+    done = iobench(*words, cwd=cwd)
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+@pytest.mark.parametrize("kind", ["images", "tars"])
+def test_scanned_run_and_cloned_and_left_as_it_was(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    root: Path = request.getfixturevalue(kind)
+    before = state(root)
+    found = json.loads(ok("scan", root, "--save", "mine.yaml", "--checksums", "--json", cwd=tmp_path))
+    expected = {"images": (40, 40, "files"), "tars": (30, 3, "tar")}[kind]
+    assert (found["samples"], found["shards"], found["format"]) == expected
+    assert found["content"] == "jpeg"
+    ok("plan", "resnet50-h100", "--data", "mine.manifest", cwd=tmp_path)
+    doc = json.loads(ok("run", "resnet50-h100", "--data", "mine.manifest", *QUICK, "--set", "reader.check=content", "--json", cwd=tmp_path))
+    assert doc["validity"] == "valid"
+    assert doc["repetitions"][0]["samples"] == found["samples"]
+    assert doc["dataset"]["changed"] == []
+    assert "ok" in ok("verify", "mine.manifest", cwd=tmp_path)
+    ok("generate", "mine.yaml", "--to", "clone", cwd=tmp_path)
+    assert "ok" in ok("verify", "clone", cwd=tmp_path)
+    assert state(root) == before
+
+
+def test_what_is_delivered_is_what_lies_there(tars: Path, tmp_path: Path) -> None:
+    folder = save(scan(LocalStorage(tars)), tmp_path / "x.yaml")
+    expected = sorted(photo(number, 40) for _ in range(3) for number in range(10))
+    loader = make_loader(folder, batch_size=7, reader={"decode": False}, loader={"workers": 1})
+    delivered = sorted(bytes(sample.numpy()) for batch in loader for sample in batch)
+    assert delivered == expected
+    loader.shutdown()
+
+
+def test_pixels_of_foreign_photographs(images: Path, tmp_path: Path) -> None:
+    folder = save(scan(LocalStorage(images)), tmp_path / "x.yaml")
+    sizes = sorted((24 + number) ** 2 * 3 for number in range(40))
+    loader = make_loader(folder, batch_size=6, loader={"workers": 1, "transport": "tensor"})
+    assert sorted(len(sample) for batch in loader for sample in batch) == sizes
+    loader.shutdown()
+
+
+def test_the_clone_has_the_shape(images: Path, tmp_path: Path) -> None:
+    report = scan(LocalStorage(images))
+    sizes = np.sort(report.manifest.samples["stored"])
+    spec = report.manifest.spec
+    from iobench.generate import sample_sizes
+
+    cloned = sample_sizes(spec.model_copy(update={"samples": 20_000}))
+    assert (cloned.min(), cloned.max()) == (max(1024, sizes.min()), sizes.max())
+    assert abs(cloned.mean() / np.maximum(sizes, 1024).mean() - 1) < 0.05
+
+
+def test_samples_of_several_members_are_one_range(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    root.mkdir()
+    with webdataset.TarWriter(str(root / "a.tar")) as sink:
+        for number in range(5):
+            sink.write({"__key__": f"{number}", "npy": np.arange(100 + number), "txt": "caption"})
+    manifest = scan(LocalStorage(root)).manifest
+    assert manifest.sample_count == 5
+    whole = (root / "a.tar").read_bytes()
+    for number in range(5):
+        offset, size = (int(manifest.samples[name][number]) for name in ("offset", "stored"))
+        assert b"caption" in whole[offset : offset + size]
+
+
+def test_records_of_another_writer(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    root.mkdir()
+    writer = TFRecordWriter(str(root / "train.tfrecord-00000-of-00001"))
+    for number in range(8):
+        writer.write({"x": (bytes([number]) * (50 + number), "byte")})
+    writer.close()
+    (root / "dataset_info.json").write_text("{}")
+    folder = save(scan(LocalStorage(root)), tmp_path / "x.yaml")
+    loader = make_loader(folder, batch_size=3, loader={"workers": 0, "transport": "tensor"})
+    samples: list[torch.Tensor] = [sample for batch in loader for sample in batch]
+    assert len(samples) == 8
+    assert {bytes(sample.numpy())[-1] for sample in samples} == set(range(8))
+
+
+@pytest.mark.parametrize(("name", "damage"), [("a.tar", b"x" * 2000), ("a.tfrecord", b"x" * 2000), ("a.tar", b""), ("a.tfrecord", b"123")])
+def test_a_damaged_shard_is_named(tmp_path: Path, name: str, damage: bytes) -> None:
+    root = tmp_path / "d"
+    root.mkdir()
+    (root / name).write_bytes(damage)
+    with pytest.raises((DatasetError, StorageError)) as caught:
+        scan(LocalStorage(root))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_shard_that_is_cut_off_is_named(tars: Path) -> None:
+    path = tars / "train-000001.tar"
+    path.write_bytes(path.read_bytes()[:3000])
+    with pytest.raises(DatasetError, match=r"train-000001\.tar"):
+        scan(LocalStorage(tars))
+
+
+def test_names_that_lead_out_of_the_archive_do_no_harm(tmp_path: Path) -> None:
+    import tarfile
+
+    root = tmp_path / "d"
+    root.mkdir()
+    with tarfile.open(root / "a.tar", "w") as archive:
+        for number in range(3):
+            info = tarfile.TarInfo(f"../../evil{number}.bin")
+            info.size = 100
+            archive.addfile(info, io.BytesIO(bytes(100)))
+    before = sorted(tmp_path.rglob("*"))
+    assert scan(LocalStorage(root)).manifest.sample_count == 3
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_nothing_is_written_into_the_data_or_over_anything(images: Path, tmp_path: Path) -> None:
+    report = scan(LocalStorage(images))
+    with pytest.raises(TargetRefusedError, match="within the data"):
+        save(report, images / "mine.yaml")
+    (tmp_path / "mine.yaml").write_text("precious")
+    with pytest.raises(TargetRefusedError, match="not overwritten"):
+        save(report, tmp_path / "mine.yaml")
+    assert (tmp_path / "mine.yaml").read_text() == "precious"
+    assert not (tmp_path / "mine.manifest").exists()
+
+
+def refused(words: list[Any], cwd: Path) -> str:
+    done = iobench(*words, cwd=cwd)
+    assert done.returncode in (1, 2), done
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    return done.stderr
+
+
+def test_bad_input_is_one_line(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "no data" in refused(["scan", "empty", "--save", "x.yaml"], tmp_path)
+    assert "no data" in refused(["scan", "nowhere", "--save", "x.yaml"], tmp_path)
+    assert ".yaml" in refused(["scan", images, "--save", "x.txt"], tmp_path)
+    ok("scan", images, "--save", "x.yaml", cwd=tmp_path)
+    assert "--checksums" in refused(["run", "resnet50-h100", "--data", "x.manifest", *QUICK, "--set", "reader.check=content"], tmp_path)
+    victim = next(images.rglob("1*.JPEG"))
+    victim.write_bytes(victim.read_bytes() + b"x")
+    assert "bytes, the manifest says" in refused(["run", "resnet50-h100", "--data", "x.manifest", *QUICK], tmp_path)
+    assert "was not made by iobench" in refused(["clean", "x.manifest"], tmp_path)

@@ -1,0 +1,180 @@
+"""Sweeps as a user runs them: points take turns, budgets hold, an interruption costs nothing, and no data stays behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.errors import SpecError
+from iobench.spec.sweep import combinations, load_sweep, parse_axis
+
+WORKLOAD = """
+name: tiny
+dataset: ./tiny-data.yaml
+batch_size: 8
+accelerator: {kind: "null"}
+loader: {workers: 1}
+"""
+DATASET = "{name: tiny-data, samples: 48, sample_size: {mean: 60kB}, format: tar, samples_per_shard: 12}\n"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "tiny.yaml").write_text(WORKLOAD)
+    (tmp_path / "tiny-data.yaml").write_text(DATASET)
+    return tmp_path
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "iobench.cli.main", "sweep", *words]
+
+
+def sweep(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    given = ("./tiny.yaml", "--data-root", "data", "--calibration-s", "0", *words)
+    return subprocess.run(command(*given), cwd=home, capture_output=True, text=True, timeout=300, check=False)
+
+
+def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def test_points_take_turns_and_data_goes(home: Path) -> None:
+    axes = ("--sweep", "dataset.format=tar,files", "--sweep", "loader.workers=1,2")
+    found = document(sweep(home, *axes, "--repeat", "2", "--json"))
+    assert found["status"] == "ok"
+    points = found["points"]
+    assert [point["settings"] for point in points] == [
+        {"dataset.format": form, "loader.workers": workers} for form in ("tar", "files") for workers in (1, 2)
+    ]
+    assert found["default"] == {"dataset.format": "tar", "loader.workers": 1}
+    assert {len(point["runs"]) for point in points} == {2}
+    assert len({point["data"] for point in points}) == 2  # workers do not change the data
+    runs = {run: json.loads((home / found["directory"] / run / "run.json").read_text()) for point in points for run in point["runs"]}
+    order = sorted(runs, key=lambda run: (runs[run]["created"], (home / found["directory"] / run).stat().st_ctime_ns))
+    rounds = [[run for point in points for run in point["runs"][visit : visit + 1]] for visit in range(2)]
+    assert set(order[:4]) == set(rounds[0])
+    for visit, those in enumerate(rounds):
+        assert {runs[run]["repetitions"][0]["seed"] for run in those} == {42 + visit}
+    for point in points:
+        doc = runs[point["runs"][0]]
+        assert doc["workload"]["loader"]["workers"] == point["settings"]["loader.workers"]
+        assert doc["dataset"]["spec"]["format"] == point["settings"]["dataset.format"]
+        assert doc["repetitions"][0]["samples"] == 48
+    assert list((home / "data").rglob("*")) == []
+
+
+def test_equal_points_are_one_and_it_is_said(home: Path) -> None:
+    axes = ("--sweep", "dataset.format=tar,files", "--sweep", "dataset.shard_size=200kB,400kB")
+    found = document(sweep(home, *axes, "--repeat", "1", "--json"))
+    assert len(found["points"]) == 3  # files have no shards to cut
+    assert any("is the same as" in text for text in found["left_out"])
+
+
+def test_one_at_a_time_keeps_todays_settings_in(home: Path) -> None:
+    axes = ("--sweep", "loader.workers=1,2", "--sweep", "reader.concurrency=2,4")
+    found = document(sweep(home, *axes, "--one-at-a-time", "--repeat", "1", "--json"))
+    assert [tuple(point["settings"].values()) for point in found["points"]] == [(1, 4), (2, 4), (1, 2)]
+    assert found["default"] == {"loader.workers": 1, "reader.concurrency": 4}
+
+
+def test_the_byte_budget_holds(home: Path) -> None:
+    axes = ("--sweep", "dataset.samples=40,48,400")
+    found = document(sweep(home, *axes, "--repeat", "2", "--data-budget", "4MB", "--json"))
+    counts = {point["settings"]["dataset.samples"]: len(point["runs"]) for point in found["points"]}
+    assert counts == {40: 2, 48: 2, 400: 0}
+    text = " ".join(found["left_out"])
+    assert "byte budget" in text
+    assert "drift" in text
+
+
+def test_the_time_budget_ends_it_and_names_what_is_left_out(home: Path) -> None:
+    begun = time.monotonic()
+    found = document(sweep(home, "--sweep", "loader.workers=1,2", "--repeat", "500", "--time-budget", "6s", "--json"))
+    assert time.monotonic() - begun < 60
+    assert found["status"] == "out of time"
+    assert 0 < len(found["points"][0]["runs"]) < 500
+    assert any("no time left" in text for text in found["left_out"])
+    assert list((home / "data").rglob("*")) == []
+
+
+def test_interrupted_and_resumed(home: Path) -> None:
+    words = ("./tiny.yaml", "--data-root", "data", "--calibration-s", "0", "--sweep", "loader.workers=1,2", "--repeat", "3")
+    process = subprocess.Popen(command(*words), cwd=home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    directory = None
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        directory = next(iter((home / "results").glob("sweep-*")), None) if (home / "results").exists() else None
+        if directory and (directory / "sweep.json").exists() and any(point.runs for point in load_sweep(directory).points):
+            break
+        time.sleep(0.05)
+    assert directory is not None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "--resume" in errors
+    assert "Traceback" not in errors
+    before = load_sweep(directory)
+    assert before.status == "interrupted"
+    kept = [list(point.runs) for point in before.points]
+    done = subprocess.run(command("--resume", str(directory), "--json"), cwd=home, capture_output=True, text=True, timeout=200, check=False)
+    found = document(done)
+    assert found["status"] == "ok"
+    assert [len(point["runs"]) for point in found["points"]] == [3, 3]
+    assert [point["runs"][: len(runs)] for point, runs in zip(found["points"], kept, strict=True)] == kept
+    assert list((home / "data").rglob("*")) == []
+
+
+def test_a_point_that_fails_is_named_and_the_others_go_on(home: Path) -> None:
+    found = document(sweep(home, "--sweep", "loader.slot_size=4096,8MiB", "--set", "batch_size=48", "--repeat", "1", "--json"))
+    failed, good = found["points"]
+    assert "slot" in failed["failed"]
+    assert len(good["runs"]) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--sweep", "loader.wokers=1,2"),
+        ("--sweep", "dataset.formt=tar"),
+        ("--sweep", "dataset.format=tar,zip"),
+        ("--sweep", "loader.workers"),
+        ("--sweep", "loader.workers=1,1"),
+        ("--sweep", "loader.workers=1", "--sweep", "loader.workers=2"),
+        ("--sweep", "loader.workers=1,2", "--repeat", "0"),
+        ("--sweep", "loader.workers=1,2", "--data-budget", "1kB"),
+        (),
+    ],
+    ids=" ".join,
+)
+def test_bad_input_is_one_line_and_leaves_nothing(home: Path, words: tuple[str, ...]) -> None:
+    done = sweep(home, *words)
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (home / "data").exists()
+
+
+def test_no_sweep_to_resume(home: Path) -> None:
+    done = subprocess.run(command("--resume", "nowhere"), cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, len(done.stderr.strip().splitlines())) == (1, 1)
+
+
+def test_axes_and_their_products() -> None:
+    assert parse_axis("dataset.codec=none,zstd:1") == ("dataset.codec", ["none", "zstd:1"])
+    assert parse_axis("reader.direct=true,false") == ("reader.direct", [True, False])
+    assert parse_axis("accelerator.kind=null,emulated") == ("accelerator.kind", ["null", "emulated"])
+    axes = {"a": [1, 2], "b": ["x", "y", "z"]}
+    assert len(combinations(axes, one_at_a_time=False, base={})) == 6
+    assert combinations(axes, one_at_a_time=True, base={"a": 2, "b": "x"}) == [
+        {"a": 2, "b": "x"}, {"a": 1, "b": "x"}, {"a": 2, "b": "y"}, {"a": 2, "b": "z"},
+    ]  # fmt: skip
+    with pytest.raises(SpecError):
+        parse_axis("=1")

@@ -1,0 +1,61 @@
+"""Data that is replaced while it is measured: the run says so and is INVALID."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from iobench.cli.main import main
+from iobench.generate import generate
+from iobench.spec.base import build
+from iobench.spec.dataset import DatasetSpec
+from iobench.storage.local import LocalStorage
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    spec = {"name": "changing", "samples": 64, "sample_size": {"mean": 20_000}, "format": "tar", "samples_per_shard": 8}
+    generate(build(DatasetSpec, spec, where="test"), LocalStorage(tmp_path / "data"))
+    (tmp_path / "changing.yaml").write_text("{name: changing, samples: 64, sample_size: {mean: 20kB}, format: tar}\n")
+    (tmp_path / "job.yaml").write_text(
+        "{name: job, dataset: ./changing.yaml, batch_size: 8, accelerator: {kind: 'null'}, loader: {workers: 1}, reader: {direct: false}}\n"
+    )
+    return tmp_path
+
+
+def run(home: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, object]]:
+    code = main(["run", "./job.yaml", "--data", "throttled+data?latency=60ms", "--repeat", "2", "--calibration-s", "0", "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_shard_replaced_by_its_own_bytes(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    victim = home / "data" / "data" / "changing-000003.tar"
+
+    def replace() -> None:
+        while not list(home.glob("results/*")):
+            time.sleep(0.01)
+        time.sleep(0.2)
+        fresh = victim.with_name("fresh")
+        fresh.write_bytes(victim.read_bytes())
+        fresh.replace(victim)
+
+    writer = threading.Thread(target=replace)
+    writer.start()
+    code, doc = run(home, capsys)
+    writer.join()
+    assert code == 3
+    assert doc["validity"] == "invalid"
+    assert doc["dataset"]["changed"] == ["data/changing-000003.tar"]  # type: ignore[index]
+    assert "data.changed" in [finding["rule"] for finding in doc["findings"]]  # type: ignore[index, attr-defined]
+
+
+def test_data_that_stays(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, doc = run(home, capsys)
+    assert code == 0
+    assert doc["validity"] == "valid"
+    assert doc["dataset"]["changed"] == []  # type: ignore[index]
