@@ -38,8 +38,8 @@ class Frame(NamedTuple):
 class Format(Protocol):
     """How samples lie in a shard, each in a frame of its own.
 
-    Optional: ``access = "random"`` where samples of one shard are drawn at random unless the reader is told otherwise, and
-    ``check_spec(spec)``, which raises ValueError for a DatasetSpec that the format can't hold.
+    Optional: ``access = "random"`` where samples of one shard are drawn at random unless the reader is told otherwise; ``framing``, about
+    how many bytes it adds to a sample at most (1024); ``check_spec(spec)``, which raises ValueError for a DatasetSpec that it can't hold.
     """
 
     name: ClassVar[str]

@@ -41,6 +41,7 @@ class Parquet:
     one_sample_per_shard: ClassVar[bool] = False
     has_checksums: ClassVar[bool] = True
     blocks: ClassVar[bool] = True
+    framing: ClassVar[int] = 64
 
     @classmethod
     def check_spec(cls, spec: Any) -> None:

@@ -24,6 +24,7 @@ class Tokens:
     one_sample_per_shard: ClassVar[bool] = False
     has_checksums: ClassVar[bool] = False
     access: ClassVar[str] = "random"
+    framing: ClassVar[int] = 0
 
     @classmethod
     def check_spec(cls, spec: Any) -> None:

@@ -120,7 +120,7 @@ class UnitWriter:
         size = self._nominal(shard)
         if self.codec.suffix and self.spec.compress_ratio > 1:
             return int(size / self.spec.compress_ratio)
-        return size + FRAMING_BYTES * int(self.plan.first[shard + 1] - self.plan.first[shard]) * (not self.format.one_sample_per_shard)
+        return size + framing_bytes(self.format) * int(self.plan.first[shard + 1] - self.plan.first[shard])
 
 
 class _Counted:
@@ -138,5 +138,10 @@ class _Counted:
             self.position += len(data)
 
 
-FRAMING_BYTES = 1024
+_FRAMING_BYTES = 1024
 """What a format adds to a sample at most, about (tar: 512 of header and up to 511 of padding)."""
+
+
+def framing_bytes(form: Any) -> int:
+    """About how many bytes a format adds to each sample, at most."""
+    return 0 if form.one_sample_per_shard else int(getattr(form, "framing", _FRAMING_BYTES))
