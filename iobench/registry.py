@@ -48,11 +48,19 @@ class Registry:
         if entry is None:
             raise UnknownNameError(self.kind, name, self.entries())
         module, _, attribute = entry.target.partition(":")
+        return getattr(self._import(name, module), attribute)
+
+    def require(self, name: str, package: str) -> None:
+        """Raises UsageError naming the missing extra where ``package``, of which only a part of the plug-in has need, can't be had."""
+        self._import(name, package)
+
+    def _import(self, name: str, module: str) -> Any:
         try:
-            return getattr(importlib.import_module(module), attribute)
+            return importlib.import_module(module)
         except ImportError as error:
-            extra = f"pip install 'iobench[{entry.extra}]'" if entry.extra else f"install what provides '{error.name}'"
-            raise UsageError(f"{self.kind} '{name}' needs the Python package '{error.name}'", remedy=extra) from error
+            extra = self.entries()[name].extra
+            remedy = f"pip install 'iobench[{extra}]'" if extra else f"install what provides '{error.name}'"
+            raise UsageError(f"{self.kind} '{name}' needs the Python package '{error.name}'", remedy=remedy) from error
 
 
 FORMATS = Registry(
@@ -62,6 +70,9 @@ FORMATS = Registry(
         "files": Entry(target="iobench.formats.files:Files", summary="one file per sample"),
         "tar": Entry(target="iobench.formats.tar:Tar", summary="POSIX tar shards, as the webdataset library reads them"),
         "tfrecord": Entry(target="iobench.formats.tfrecord:TFRecord", summary="TFRecord shards of tf.train.Example, masked CRC32C"),
+        "tokens": Entry(target="iobench.formats.tokens:Tokens", summary="flat arrays of tokens, read in random windows"),
+        "parquet": Entry(target="iobench.formats.parquet:Parquet", summary="Parquet: row groups of columns, read by row group"),
+        "hdf5": Entry(target="iobench.formats.hdf5:Hdf5", summary="HDF5, one dataset per sample: contiguous or deflated", extra="hdf5"),
     },
 )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import xxhash
 
 from .buffers import private
@@ -15,7 +17,7 @@ from .formats.base import Buffer, split_codec
 from .generate.pool import default_workers, run_tasks
 from .registry import CODECS, CONTENTS, FORMATS
 from .spec.manifest import Manifest
-from .storage.window import Window
+from .storage.window import WINDOW_BYTES, Window
 
 MAX_DAMAGES = 100
 _TASK_BYTES = 64 << 20
@@ -147,16 +149,23 @@ class _Checker:
         actual = self._window.open(key)
         if actual != expected:
             damages.append(Damage(key, None, f"{'truncated' if actual < expected else 'too long'}: {actual} bytes, not {expected}"))
+        if getattr(self.format, "blocks", False):
+            return self._blocks(shard, key, min(actual, expected), damages)
         whole = xxhash.xxh3_64()
         position = 0
-        between: bytes | None = b""  # what should lie before the next sample's own framing; None where that cannot be told
-        for index in range(first, last):
+        framed = hasattr(self.format, "frame")
+        between: bytes | None = b"" if framed else None  # what should lie before the next sample's framing; None where that can't be told
+        # A format that builds whole shards lays samples where it likes.
+        order = range(first, last) if framed else (first + np.argsort(table["offset"][first:last], kind="stable")).tolist()
+        for checked, index in enumerate(order):
             offset, stored_bytes = int(table["offset"][index]), int(table["stored"][index])
             if offset + stored_bytes > actual:
                 damages.append(Damage(key, index, f"missing: it ends at byte {offset + stored_bytes}, the shard at {actual}"))
-                return index - first, damages
+                return checked, damages
             if self.foreign:  # labels and headers of any length may lie between
                 position = offset
+            elif not framed:
+                position = self._hash(whole, position, offset)
             piece = self._window.read(position, offset + stored_bytes)
             stored = piece[offset - position :]
             whole.update(piece)
@@ -164,19 +173,77 @@ class _Checker:
             if problem:
                 damages.append(Damage(key, index, problem))
                 between = None
-            else:  # framing may hold a checksum of the sample, so it can be told only for a good one
+            elif framed:  # framing may hold a checksum of the sample, so it can be told only for a good one
                 frame = self.format.frame(index, self.suffix, stored)
                 if not self.foreign and between is not None and piece[: offset - position] != between + frame.head:
                     damages.append(Damage(key, index, "the framing before it differs"))
                 between = frame.tail
             position = offset + stored_bytes
             if len(damages) > MAX_DAMAGES:
-                return index - first, damages
-        if position < actual and not self.foreign:
-            whole.update(self._window.read(position, min(actual, expected)))
+                return checked, damages
+        if not self.foreign:
+            self._hash(whole, position, min(actual, expected))
         if not damages and not self.foreign and whole.intdigest() != int(self.manifest.shards["xxh3"][shard]):
             damages.append(Damage(key, None, "bytes outside of its samples differ (shard checksum)"))
         return last - first, damages
+
+    def _hash(self, whole: xxhash.xxh3_64, position: int, end: int) -> int:
+        """Take what lies between ``position`` and ``end`` into the shard's checksum; ``end``, or ``position`` where that is behind it."""
+        while position < end:
+            step = min(end, position + WINDOW_BYTES)
+            whole.update(self._window.read(position, step))
+            position = step
+        return position
+
+    def _blocks(self, shard: int, key: str, end: int, damages: list[Damage]) -> tuple[int, list[Damage]]:
+        """The same for a format that is read by blocks; each block is decoded once."""
+        first, samples = int(self.manifest.shards["first"][shard]), int(self.manifest.shards["samples"][shard])
+        table = {name: self.manifest.samples[name][first : first + samples] for name in ("offset", "stored", "size", "xxh3")}
+        data_end = int((table["offset"] + table["stored"]).max())
+        if data_end >= end:
+            return 0, damages or [Damage(key, None, f"its blocks would end at byte {data_end}, the shard at {end}")]
+        whole = xxhash.xxh3_64()
+        try:
+            tail = self._window.apart(data_end, end)
+            opened = self.format.open(tail, end)
+            bounds = [0, *(np.flatnonzero(np.diff(table["offset"])) + 1).tolist(), samples]
+            if opened.groups != len(bounds) - 1:
+                raise ValueError(f"its footer tells of {opened.groups} blocks, the manifest of {len(bounds) - 1}")
+        except ValueError as error:
+            return 0, [*damages, Damage(key, None, str(error))]
+        position = checked = 0
+        for group, rows in enumerate(itertools.starmap(slice, itertools.pairwise(bounds))):
+            offset, stored = int(table["offset"][rows.start]), int(table["stored"][rows.start])
+            if not self.foreign:
+                self._hash(whole, position, offset)
+            piece = self._window.read(offset, offset + stored)
+            try:
+                found = opened.decode(group, None, [(offset, piece)], check=True)
+                if found.count != rows.stop - rows.start:
+                    raise ValueError(f"row group {group} has {found.count} rows, not {rows.stop - rows.start}")
+                damages += self._rows(key, found, first + rows.start, table["size"][rows], table["xxh3"][rows])
+            except ValueError as error:
+                damages.append(Damage(key, first + rows.start, f"with the rest of its block: {error}"))
+            whole.update(piece)
+            position, checked = offset + stored, rows.stop
+            if len(damages) > MAX_DAMAGES:
+                return checked, damages
+        if not self.foreign:
+            self._hash(whole, position, data_end)
+        whole.update(tail)
+        if not damages and not self.foreign and whole.intdigest() != int(self.manifest.shards["xxh3"][shard]):
+            damages.append(Damage(key, None, "bytes outside of its samples differ (shard checksum)"))
+        return checked, damages
+
+    def _rows(self, key: str, found: Any, first: int, sizes: Any, digests: Any) -> list[Damage]:
+        damages = []
+        for row, (size, digest) in enumerate(zip(sizes.tolist(), digests.tolist(), strict=True)):
+            content = found.content(row)
+            if len(content) != size:
+                damages.append(Damage(key, first + row, f"{len(content)} bytes, not {size}"))
+            elif self.hashed and (actual := xxhash.xxh3_64_intdigest(content)) != digest:
+                damages.append(Damage(key, first + row, f"its bytes differ (xxh3 {actual:016x}, not {digest:016x})"))
+        return damages
 
     def _compare(self, stored: Buffer, size: int, digest: int) -> str:
         """What is wrong with a sample's stored bytes; '' for nothing."""

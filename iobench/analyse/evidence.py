@@ -118,9 +118,9 @@ def gather(doc: RunDocument) -> Evidence:
 
 
 def bytes_per_sample(doc: RunDocument) -> float | None:
-    """Stored bytes of one sample: of the dataset, else as the fetch calibration saw them, else the mean size."""
+    """Stored bytes of one sample: of the dataset, else (or of some columns) as the fetch calibration saw them, else the mean size."""
     stored, samples = doc.dataset.get("stored_bytes"), doc.dataset.get("samples")
-    if stored and samples:
+    if stored and samples and not (doc.workload.get("reader") or {}).get("columns"):
         return float(stored) / float(samples)
     fetch = doc.ceilings.get("fetch", Ceiling())
     if fetch.bytes_per_s and fetch.samples_per_s:

@@ -25,6 +25,7 @@ Events = Mapping[str, Array]
 METRICS = (
     "samples_per_s",
     "read_bytes_per_s",
+    "read_amplification",
     "accelerator_utilization",
     "accelerator_utilization_sustained",
     "accelerator_utilization_strict",
@@ -42,6 +43,7 @@ SUMS = ("samples", "steps", "bytes_read", "sample_bytes", "retries", "throttled"
 
 NULL_ACCELERATOR = "the accelerator is null: it has no busy time"
 TOO_FEW_STEPS = "fewer than 2 steps per rank: nothing is left after the first step of each epoch"
+NO_SAMPLE_BYTES = "the stored bytes of the samples were not recorded"
 NO_EVENTS = "no step was recorded"
 
 
@@ -113,6 +115,9 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
     wall, span = spans(parts, {epoch.epoch: epoch.startup_s for epoch in context.epochs})
     known.update(totals, wall_s=wall, samples_per_s=totals["samples"] / span if span > 0 else None)
     known["read_bytes_per_s"] = totals["bytes_read"] / span if span > 0 else None
+    known["read_amplification"] = totals["bytes_read"] / totals["sample_bytes"] if totals["sample_bytes"] else None
+    if known["read_amplification"] is None:
+        missing["read_amplification"] = NO_SAMPLE_BYTES
     known["busy_s"] = float(np.asarray(events["busy_ns"], dtype=np.int64).sum()) / 1e9 / ranks
     known["wait_s"] = float(np.asarray(events["wait_ns"], dtype=np.int64).sum()) / 1e9 / ranks
     known.update(_utilization(parts, wall, span, missing), **_waits(parts, missing))

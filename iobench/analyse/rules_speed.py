@@ -10,6 +10,7 @@ from .rules_data import Outcome, complete, unknown
 MOST_THROTTLED = 0.01
 MOST_PREFETCHED = 0.10
 MOST_LOADER_CPU = 0.4  # SPDL: a loader that takes more of the host slows the training itself
+MOST_AMPLIFIED = 1.5
 GAP = 0.2
 CLIENT_BOUND = 0.85  # of the usable cores: what is left goes to the kernel's and the server's own work
 
@@ -147,6 +148,23 @@ def raw_not_measured(doc: RunDocument) -> Outcome | None:
     if not raw.not_measured:
         return unknown("the run does not say whether raw storage was measured")
     return Outcome(f"raw storage was not measured: {raw.not_measured}", "without it, a slow device and a slow reader look alike")
+
+
+def read_amplification(doc: RunDocument) -> Outcome | None:
+    """Bytes that storage delivers and no sample needs: neighbours in a row group, and what direct IO reads to stay aligned."""
+    ratios = [repetition.bytes_read / repetition.sample_bytes for repetition in complete(doc) if repetition.sample_bytes]
+    if not ratios:
+        return unknown("the bytes of samples and of reads were not recorded")
+    worst = max(ratios)
+    if worst <= MOST_AMPLIFIED:
+        return None
+    if doc.dataset.get("blocks"):
+        remedy = "read row groups in order (reader.access=sequential), or generate smaller ones (block_size)"
+    elif doc.loader.get("direct"):
+        remedy = "direct IO reads whole blocks: reader.direct=false, or larger samples"
+    else:
+        remedy = "larger samples, or read them in order (reader.access=sequential)"
+    return Outcome(f"storage delivered {worst:.1f} bytes for each byte of a sample", remedy)
 
 
 def loader_tax(doc: RunDocument) -> Outcome | None:

@@ -6,12 +6,16 @@
 
 A sample's stored bytes stay contiguous within its shard, so any sample is one range read (manifest: shard, offset, stored).
 A plug-in is a class with these attributes and static or class methods; it keeps no state and is used from many threads.
+
+Most formats put a frame around each sample (``Format``). Those whose files can't be written sample by sample build a shard at a time
+(``Assembled``), and compress by themselves, as the dataset's codec says. Those that can't be read sample by sample either (``Blocks``)
+are read a block at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +24,8 @@ Buffer = memoryview
 """Always one-dimensional, contiguous, format 'B'."""
 
 Pixels = npt.NDArray[np.uint8]
+
+Array = npt.NDArray[np.int64]
 
 
 class Frame(NamedTuple):
@@ -30,7 +36,11 @@ class Frame(NamedTuple):
 
 
 class Format(Protocol):
-    """How samples lie in a shard."""
+    """How samples lie in a shard, each in a frame of its own.
+
+    Optional: ``access = "random"`` where samples of one shard are drawn at random unless the reader is told otherwise; ``framing``, about
+    how many bytes it adds to a sample at most (1024); ``check_spec(spec)``, which raises ValueError for a DatasetSpec that it can't hold.
+    """
 
     name: ClassVar[str]
     suffix: ClassVar[str]  # of a shard's file name; '' where content and codec name the file
@@ -63,6 +73,49 @@ class Format(Protocol):
 
         Formats without checksums do nothing.
         """
+
+
+class Assembled(Protocol):
+    """A format that builds a whole shard. It has ``check_spec``, and instead of ``frame``, ``margins``, ``finish`` and ``check`` this.
+
+    Optional: ``writes_with``, the package that ``assemble`` needs and reading does not.
+    """
+
+    name: ClassVar[str]
+    suffix: ClassVar[str]
+    one_sample_per_shard: ClassVar[bool]
+    has_checksums: ClassVar[bool]
+
+    @classmethod
+    def check_spec(cls, spec: Any) -> None:
+        """Raises ValueError for a DatasetSpec that the format can't hold: a codec that it does not know, for one."""
+
+    @classmethod
+    def assemble(
+        cls, contents: Iterator[Buffer], sizes: Array, write: Callable[[bytes | Buffer], None], *, spec: Any
+    ) -> tuple[Array, Array]:
+        """Write one shard, front to back, of samples with these ``contents`` and ``sizes``; int64 (offset, stored) of each.
+
+        ``contents`` yields the same memory again and again. The same arguments give the same bytes.
+        """
+
+    @classmethod
+    def unpack(cls, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
+        """As in Format, but the samples' contents: whatever compresses them is the format's own."""
+
+
+class Blocks(Assembled, Protocol):
+    """A format whose samples are read a block at a time (``blocks = True``): ``offset`` and ``stored`` are a sample's block's extent."""
+
+    blocks: ClassVar[bool]
+
+    @classmethod
+    def prefix(cls, sizes: Array, *, columns: int, of: int) -> Array:
+        """Bytes of the first ``columns`` columns of samples of these sizes that are split over ``of`` columns."""
+
+    @classmethod
+    def open(cls, tail: Buffer, size: int) -> Any:
+        """A shard of ``size`` bytes by what lies behind its last block. Raises ValueError. See formats/parquet_rows.py for what it does."""
 
 
 class Content(Protocol):

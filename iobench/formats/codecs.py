@@ -14,6 +14,9 @@ from .base import Buffer
 _PIECE = 64 << 10
 """Compressed bytes handed over at a time: the decompressed piece is still in cache when it is copied to its place."""
 
+_EITHER = 47
+"""zlib's name for: a gzip or a zlib header, whichever is there."""
+
 _local = threading.local()
 
 
@@ -41,7 +44,7 @@ class Identity:
 
 
 class Gzip:
-    """gzip members (RFC 1952) without name or time; level 6 unless given, as gzip(1)."""
+    """gzip members (RFC 1952) without name or time; level 6 unless given, as gzip(1). It reads zlib's framing (RFC 1950), HDF5's, too."""
 
     name: ClassVar[str] = "gzip"
     suffix: ClassVar[str] = ".gz"
@@ -58,13 +61,13 @@ class Gzip:
     @classmethod
     def decompress(cls, stored: Buffer, out: Buffer) -> int:
         done = 0
-        stream = zlib.decompressobj(31)
+        stream = zlib.decompressobj(_EITHER)
         try:
             for start in range(0, len(stored), _PIECE):
                 piece: bytes | Buffer = stored[start : start + _PIECE]
                 while len(piece):
                     if stream.eof:  # another member follows, as gzip(1) allows
-                        stream = zlib.decompressobj(31)
+                        stream = zlib.decompressobj(_EITHER)
                     # One byte more than there is room for, so that an overflow shows.
                     data = stream.decompress(piece, len(out) - done + 1)
                     done = _append(cls.name, out, done, data)

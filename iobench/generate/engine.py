@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import __version__
 from ..errors import InterruptedRun
+from ..registry import FORMATS
 from ..spec.dataset import DatasetSpec
 from ..spec.manifest import Manifest
 from . import journal, target
@@ -50,6 +51,9 @@ def generate(
     start = time.monotonic()
     target.check_nominal_space(spec, storage)  # before millions of sizes are drawn for what can't fit
     plan = plan_shards(spec)
+    package = getattr(FORMATS.load(spec.format), "writes_with", "")
+    if package:
+        FORMATS.require(spec.format, package)
     state = target.claim(spec, storage, plan, generator=f"iobench {__version__}")
     if state.manifest is not None:
         return GenerateReport(manifest=state.manifest, written_samples=0, written_bytes=0, wall_s=time.monotonic() - start, workers=0)

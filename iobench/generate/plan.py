@@ -44,12 +44,11 @@ class ShardPlan:
 
     @property
     def sample_bytes(self) -> int:
-        return int(self.sizes.sum())
+        return _total(self.sizes)
 
     def unit_bytes(self) -> Int64:
         """Bytes of samples in each unit, before the codec."""
-        ends = np.concatenate(([0], np.cumsum(self.sizes)))
-        result: Int64 = np.diff(ends[self.first[self.units]])
+        result: Int64 = np.diff(_ends(self.sizes, self.first[self.units]))
         return result
 
 
@@ -61,14 +60,15 @@ def plan_shards(spec: DatasetSpec) -> ShardPlan:
     """
     form = check_spec(spec)
     sizes = sample_sizes(spec)
-    starts = np.cumsum(sizes) - sizes
     if form.one_sample_per_shard:
         first = np.arange(len(sizes) + 1, dtype=np.int64)
     elif spec.samples_per_shard is not None:
         first = np.append(np.arange(0, len(sizes), spec.samples_per_shard, dtype=np.int64), len(sizes))
+    elif sizes.strides == (0,):
+        first = _even_boundaries(int(sizes[0]), len(sizes), spec.shard_size or DEFAULT_SHARD_BYTES)
     else:
-        first = _boundaries(starts // (spec.shard_size or DEFAULT_SHARD_BYTES))
-    shard_starts = starts[first[:-1]]
+        first = _boundaries((np.cumsum(sizes) - sizes) // (spec.shard_size or DEFAULT_SHARD_BYTES))
+    shard_starts = _ends(sizes, first[:-1])
     shards = np.arange(len(shard_starts), dtype=np.int64)
     # Either number changes where a unit ends; both rise, so their sum changes with either.
     units = _boundaries(shard_starts // _UNIT_BYTES + shards // _UNIT_SHARDS)
@@ -84,8 +84,13 @@ def check_spec(spec: DatasetSpec) -> Any:
         name, level = split_codec(spec.codec)
         CODECS.load(name).check_level(level)
         content.build(memoryview(bytearray(max(content.min_bytes, 64))), seed=spec.seed, index=0, compress_ratio=spec.compress_ratio)
+        if hasattr(form, "check_spec"):
+            form.check_spec(spec)
     except ValueError as error:
         raise SpecError(f"{where}: {error}") from None
+    for key in ("block_size", "columns"):
+        if getattr(spec, key) is not None and not getattr(form, "blocks", False):
+            raise SpecError(f"{where}: format '{spec.format}' has no {key}", remedy=f"add --set {key}=null")
     if form.one_sample_per_shard:
         for key in ("shard_size", "samples_per_shard"):
             if getattr(spec, key) not in (None, 1 if key == "samples_per_shard" else None):
@@ -105,7 +110,8 @@ def sample_sizes(spec: DatasetSpec) -> Int64:
     top = size.quantiles[-1][1] if size.quantiles else round(4 * size.mean_bytes)
     most = size.max if size.max is not None else max(top, least)
     if size.distribution == "constant":
-        return np.full(spec.samples, min(max(round(size.mean_bytes), least), most), dtype=np.int64)
+        # One number, seen from every sample: there may be billions of them.
+        return np.broadcast_to(np.int64(min(max(round(size.mean_bytes), least), most)), (spec.samples,))
     drawn = _draw(size, spec.seed, np.arange(spec.samples, dtype=np.uint64))
     result: Int64 = np.clip(np.rint(drawn), least, most).astype(np.int64)
     return result
@@ -131,6 +137,25 @@ def _uniform(seed: int, index: npt.NDArray[np.uint64], stream: int) -> npt.NDArr
     salt = mix64(np.array([seed ^ _SIZES_SALT], dtype=np.uint64))
     words = mix64(mix64(index << np.uint64(1) | np.uint64(stream)) ^ salt)
     return np.asarray((words >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
+
+
+def _total(sizes: Int64) -> int:
+    return int(sizes[0]) * len(sizes) if sizes.strides == (0,) else int(sizes.sum())
+
+
+def _ends(sizes: Int64, counts: Int64) -> Int64:
+    """Bytes of the first so many samples, for each of ``counts``."""
+    if sizes.strides == (0,):
+        return np.asarray(sizes[0] * counts)
+    return np.asarray(np.concatenate(([0], np.cumsum(sizes)))[counts])
+
+
+def _even_boundaries(size: int, samples: int, window: int) -> Int64:
+    """``_boundaries`` of samples of one size: the first sample that starts in each window (a sample may start in none)."""
+    if size >= window:
+        return np.arange(samples + 1, dtype=np.int64)
+    windows = np.arange((samples - 1) * size // window + 1, dtype=np.int64)
+    return np.append(-(-windows * window // size), samples)
 
 
 def _boundaries(group: Int64) -> Int64:

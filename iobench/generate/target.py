@@ -21,7 +21,7 @@ from ..units import format_bytes, format_count
 from . import journal
 from .cleaner import parse_marker
 from .plan import ShardPlan
-from .writer import FRAMING_BYTES, UnitResult
+from .writer import UnitResult, framing_bytes
 
 LAYOUT_VERSION = 1
 """Part of a dataset's identity: raise it when the same spec comes to mean other bytes."""
@@ -145,7 +145,7 @@ def _require_space(spec: DatasetSpec, plan: ShardPlan, root: Path | None, *, don
     need = plan.sample_bytes - done_bytes
     if split_codec(spec.codec)[0] != "none" and spec.compress_ratio > 1:
         need = int(need / spec.compress_ratio)
-    need += 0 if one_each else FRAMING_BYTES * plan.sample_count * (plan.sample_bytes - done_bytes) // plan.sample_bytes
+    need += framing_bytes(FORMATS.load(spec.format)) * plan.sample_count * (plan.sample_bytes - done_bytes) // plan.sample_bytes
     need += plan.sample_count * 36 + (shards * free.f_frsize // 2 if one_each else 0)
     have = free.f_bavail * free.f_frsize
     remedy = "free some space, choose another target, or a smaller --size"

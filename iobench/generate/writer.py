@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import xxhash
 
 from ..buffers import private
 from ..errors import StorageError
-from ..formats.base import split_codec
+from ..formats.base import Buffer, split_codec
 from ..registry import CODECS, CONTENTS, FORMATS
 from ..spec.dataset import DatasetSpec
 from ..spec.manifest import Array, shard_key
@@ -81,40 +82,66 @@ class UnitWriter:
         return int(self.plan.sizes[self.plan.first[shard] : self.plan.first[shard + 1]].sum())
 
     def _write_shard(self, key: str, shard: int, rows: UnitResult, origin: int, durable: bool) -> None:
-        seed, ratio = self.spec.seed, self.spec.compress_ratio
-        whole = xxhash.xxh3_64()
-        position = 0
+        first, last = int(self.plan.first[shard]), int(self.plan.first[shard + 1])
+        mine = slice(first - origin, last - origin)
         with self.storage.create(key, size_hint=self._hint(shard), durable=durable) as sink:
-            for index in range(int(self.plan.first[shard]), int(self.plan.first[shard + 1])):
-                content = self._scratch[: int(self.plan.sizes[index])]
-                self.content.build(content, seed=seed, index=index, compress_ratio=ratio)
-                stored = memoryview(self.codec.compress(content, self.level))
-                frame = self.format.frame(index, self.suffix, stored)
-                row = index - origin
-                rows.offset[row] = position + len(frame.head)
-                rows.stored[row] = len(stored)
-                rows.xxh3[row] = xxhash.xxh3_64_intdigest(content)
-                for part in (frame.head, stored, frame.tail):
-                    if len(part):
-                        whole.update(part)
-                        sink.write(part)
-                        position += len(part)
-            end = self.format.finish(position)
-            if end:
-                whole.update(end)
-                sink.write(end)
-            position += len(end)
+            counted = _Counted(sink)
+            contents = self._contents(first, last, rows.xxh3[mine])
+            if hasattr(self.format, "assemble"):
+                sizes = self.plan.sizes[first:last]
+                rows.offset[mine], rows.stored[mine] = self.format.assemble(contents, sizes, counted.write, spec=self.spec)
+            else:
+                self._frame(first, contents, counted, rows.offset[mine], rows.stored[mine])
         row = shard - int(self.plan.units[rows.unit])
-        rows.shard_size[row] = position
-        rows.shard_xxh3[row] = whole.intdigest()
+        rows.shard_size[row] = counted.position
+        rows.shard_xxh3[row] = counted.digest.intdigest()
+
+    def _contents(self, first: int, last: int, xxh3: Array) -> Iterator[Buffer]:
+        """The samples' contents, one after the other in the same memory; fills in their checksums."""
+        for row, index in enumerate(range(first, last)):
+            content = self._scratch[: int(self.plan.sizes[index])]
+            self.content.build(content, seed=self.spec.seed, index=index, compress_ratio=self.spec.compress_ratio)
+            xxh3[row] = xxhash.xxh3_64_intdigest(content)
+            yield content
+
+    def _frame(self, first: int, contents: Iterator[Buffer], sink: _Counted, offset: Array, length: Array) -> None:
+        """Sample after sample, each within its frame, through the sink as they come."""
+        for row, content in enumerate(contents):
+            stored = memoryview(self.codec.compress(content, self.level))
+            frame = self.format.frame(first + row, self.suffix, stored)
+            offset[row] = sink.position + len(frame.head)
+            length[row] = len(stored)
+            for part in (frame.head, stored, frame.tail):
+                sink.write(part)
+        sink.write(self.format.finish(sink.position))
 
     def _hint(self, shard: int) -> int:
         """About how large the shard will be: framing included, and what the codec is expected to save left out."""
         size = self._nominal(shard)
         if self.codec.suffix and self.spec.compress_ratio > 1:
             return int(size / self.spec.compress_ratio)
-        return size + FRAMING_BYTES * int(self.plan.first[shard + 1] - self.plan.first[shard]) * (not self.format.one_sample_per_shard)
+        return size + framing_bytes(self.format) * int(self.plan.first[shard + 1] - self.plan.first[shard])
 
 
-FRAMING_BYTES = 1024
+class _Counted:
+    """A sink that knows how much went through it, and its checksum."""
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+        self.position = 0
+        self.digest = xxhash.xxh3_64()
+
+    def write(self, data: bytes | Buffer) -> None:
+        if len(data):
+            self.digest.update(data)
+            self._sink.write(data)
+            self.position += len(data)
+
+
+_FRAMING_BYTES = 1024
 """What a format adds to a sample at most, about (tar: 512 of header and up to 511 of padding)."""
+
+
+def framing_bytes(form: Any) -> int:
+    """About how many bytes a format adds to each sample, at most."""
+    return 0 if form.one_sample_per_shard else int(getattr(form, "framing", _FRAMING_BYTES))

@@ -13,11 +13,12 @@ from ..spec.workload import LoaderSpec, ReaderSpec
 from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.catalog import find_dataset
+from .choose import is_sequential, make_reader, use_direct
 from .loader import Batch, BatchLoader
 from .order import BatchPlan, Indices, epoch_order, rank_share
-from .reader import AnyReader, BatchReader
+from .reader import AnyReader
 
-__all__ = ["Batch", "BatchLoader", "build_loader", "make_loader"]
+__all__ = ["Batch", "BatchLoader", "build_loader", "is_sequential", "make_loader", "make_reader", "use_direct"]
 
 
 _PLENTY = 64
@@ -52,22 +53,7 @@ def make_loader(
         if not place:
             raise UsageError("this manifest does not know where its shards lie", remedy="give make_loader a storage")
         storage = open_storage(place, direct=use_direct(reading, open_storage(place), manifest))
-    return build_loader(BatchReader(manifest, storage, reading), loading, reading, batch_size=batch_size, rank=rank, world=world, seed=seed)
-
-
-def use_direct(spec: ReaderSpec, storage: Storage, manifest: Manifest) -> bool:
-    """What ``reader.direct: auto`` means here: O_DIRECT where the storage has it."""
-    if spec.direct != "auto":
-        return spec.direct
-    probe = getattr(storage, "supports_direct", None)
-    return bool(probe is not None and probe(manifest.key(0)))
-
-
-def is_sequential(spec: ReaderSpec, manifest: Manifest) -> bool:
-    """What ``reader.access: auto`` means for this dataset: sequential where shards hold many samples."""
-    if spec.access != "auto":
-        return spec.access == "sequential"
-    return manifest.sample_count > manifest.shard_count
+    return build_loader(make_reader(manifest, storage, reading), loading, reading, batch_size=batch_size, rank=rank, world=world, seed=seed)
 
 
 def build_loader(

@@ -104,7 +104,7 @@ class BatchReader:
 
     def clone(self) -> BatchReader:
         """Another reader of the same data, with its own memory and threads. The storage is shared, and this reader's to close."""
-        other = BatchReader(self.manifest, self.storage, self.spec, bytes_only=self._bytes_only)
+        other = type(self)(self.manifest, self.storage, self.spec, bytes_only=self._bytes_only)
         other._owns_storage = False
         return other
 
@@ -288,7 +288,6 @@ class BatchReader:
         starts = self._starts(indices, runs, 0)
         stored = self._columns["stored"][indices]
         sizes = self._columns["size"][indices]
-        crop = self.spec.crop
         for position, index in enumerate(indices.tolist()):
             start = int(starts[position])
             content = memory[start : start + int(stored[position])]
@@ -304,32 +303,36 @@ class BatchReader:
             else:
                 content_start = start
                 self._check(index, memory, content_start, content)
-            if not self.spec.decode:
-                result = content
-            elif self._content.in_place:
-                begin, end = self._guard(index, self._content.locate, content)
-                result = content[begin:end]
-            else:
-                room = self._guard(index, self._content.decoded_bytes, content)
-                whole = output is None or crop is not None
-                if not whole and output is not None and used + room > len(output):
-                    raise too_small(used + room, len(output))
-                target = self._memory("decoded", room) if whole or output is None else output[used : used + room]
-                room = self._guard(index, self._content.decode, content, target)
-                if not whole:
-                    offsets[position], lengths[position] = used, room
-                    used += room
-                    continue
-                result = target[:room]
-            if crop is not None:
-                result = result[:crop]
-            if output is not None:
-                if used + len(result) > len(output):
-                    raise too_small(used + len(result), len(output))
-                np.copyto(np.frombuffer(output, np.uint8)[used : used + len(result)], np.frombuffer(result, np.uint8))
-            offsets[position], lengths[position] = used, len(result)
-            used += len(result)
+            offsets[position] = used
+            lengths[position] = self._deliver(index, content, output, used)
+            used += int(lengths[position])
         return used
+
+    def _deliver(self, index: int, content: memoryview, output: memoryview | None, used: int) -> int:
+        """Decode and crop one sample, and put it into ``output`` at ``used``; how long it is then."""
+        crop = self.spec.crop
+        if not self.spec.decode:
+            result = content
+        elif self._content.in_place:
+            begin, end = self._guard(index, self._content.locate, content)
+            result = content[begin:end]
+        else:
+            room = self._guard(index, self._content.decoded_bytes, content)
+            whole = output is None or crop is not None
+            if not whole and output is not None and used + room > len(output):
+                raise too_small(used + room, len(output))
+            target = self._memory("decoded", room) if whole or output is None else output[used : used + room]
+            room = self._guard(index, self._content.decode, content, target)
+            if not whole:
+                return int(room)
+            result = target[:room]
+        if crop is not None:
+            result = result[:crop]
+        if output is not None:
+            if used + len(result) > len(output):
+                raise too_small(used + len(result), len(output))
+            np.copyto(np.frombuffer(output, np.uint8)[used : used + len(result)], np.frombuffer(result, np.uint8))
+        return len(result)
 
     # Checks
 
@@ -427,6 +430,7 @@ class NullReader:
     def __init__(self, manifest: Manifest, delivered: Indices) -> None:
         self.manifest = manifest
         self._delivered = delivered
+        self._stored = stored_bytes(manifest, delivered)
         self._cpu_before: int | None = None
         self.in_place = False
 
@@ -447,7 +451,7 @@ class NullReader:
         ends = np.cumsum(lengths)
         if output is not None and len(ends) and ends[-1] > len(output):
             raise too_small(int(ends[-1]), len(output))
-        stored = int(self.manifest.samples["stored"][indices].sum())
+        stored = int(self._stored[indices].sum())
         cpu = time.process_time_ns()
         if self._cpu_before is None:
             self._cpu_before = cpu
@@ -456,6 +460,16 @@ class NullReader:
 
 
 AnyReader = BatchReader | NullReader
+
+
+def stored_bytes(manifest: Manifest, delivered: Indices) -> Indices:
+    """How many stored bytes each sample has; of formats that are read by blocks, its share of the blocks (of the columns that are read)."""
+    if not getattr(FORMATS.load(manifest.spec.format), "blocks", False):
+        return np.asarray(manifest.samples["stored"])
+    ratio = manifest.header.stored_bytes / max(1, manifest.header.sample_bytes)
+    sizes = manifest.samples["size"]
+    raw = manifest.spec.content == "raw"  # what is decoded or cropped was read whole
+    return np.asarray((np.minimum(sizes, delivered) if raw else sizes) * ratio).astype(np.int64)
 
 
 def delivered_bytes(manifest: Manifest, storage: Storage, spec: ReaderSpec) -> Indices:

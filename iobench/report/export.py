@@ -28,6 +28,7 @@ SCALARS = (
     "accelerator_utilization_strict",
     "samples_per_s",
     "read_bytes_per_s",
+    "read_amplification",
     "wait_p50_s",
     "wait_p99_s",
     "late_p99_s",

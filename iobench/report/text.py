@@ -26,6 +26,7 @@ Format = Callable[[float], str]
 ROWS: tuple[tuple[str, str, Format], ...] = (
     ("samples_per_s", "sample throughput, samples/s", format_count),
     ("read_bytes_per_s", "read bandwidth", format_rate),
+    ("read_amplification", "read amplification", lambda ratio: f"{ratio:.2f} x"),
     ("accelerator_utilization_sustained", "accelerator utilization", format_percent),
     ("accelerator_utilization", "  as MLPerf counts it", format_percent),
     ("accelerator_utilization_strict", "  over the whole wall time", format_percent),

@@ -10,8 +10,9 @@ import numpy as np
 
 from ..analyse.rebuild import ceiling_from_events
 from ..errors import StorageError
+from ..load import make_reader
 from ..load.order import Indices
-from ..load.reader import BatchReader, NullReader, delivered_bytes
+from ..load.reader import NullReader, delivered_bytes
 from ..measure import fio
 from ..spec.result import Ceiling, Repetition
 from ..spec.workload import AcceleratorSpec, LoaderSpec
@@ -75,13 +76,23 @@ def measure_raw(plan: Plan, run_dir: Path, *, seconds: float) -> Ceiling:
 def measure_fetch(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:
     """The reader over cold storage: bytes only, nothing undone, no accelerator."""
     loading = plan.workload.loader.model_copy(update={"transport": "null"})
-    reader = BatchReader(plan.manifest, plan.storage, plan.workload.reader, bytes_only=True)
+    reader = make_reader(plan.manifest, plan.storage, plan.workload.reader, bytes_only=True)
     # Buffered reads may touch each byte once only: a second pass would measure the page cache.
     epochs = 0 if plan.uncached else 1
     phase = _phase(plan, "fetch", reader, loading, seconds=seconds, epochs=epochs)
     outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=tick)
     how = f"reader over {plan.workload.cache} storage, bytes only, {_workers(plan)}, {'O_DIRECT' if plan.direct else 'buffered'}"
     _keep(calibration, "fetch", outcome, how, workers=loading.workers)
+    _rate_raw(calibration, outcome)
+
+
+def _rate_raw(calibration: Calibration, outcome: Outcome) -> None:
+    """fio's bytes/s in samples/s: what counts is how much this reader fetches for a sample, be it whole row groups or a few columns."""
+    raw, events = calibration.ceilings.get("storage_raw"), joined(outcome)
+    read, samples = int(events["bytes_read"].sum()), int(events["samples"].sum())
+    if raw is not None and raw.bytes_per_s and read and samples:
+        raw.samples_per_s = raw.bytes_per_s * samples / read
+        raw.details["read_bytes_per_sample"] = read / samples
 
 
 def measure_parallel(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:
@@ -90,7 +101,7 @@ def measure_parallel(plan: Plan, calibration: Calibration, *, seconds: float, ti
     more = min(_MOST_IN_FLIGHT, reading.concurrency * _MORE_IN_FLIGHT)
     reading = reading.model_copy(update={"concurrency": more})
     loading = plan.workload.loader.model_copy(update={"transport": "null"})
-    reader = BatchReader(plan.manifest, plan.storage, reading, bytes_only=True)
+    reader = make_reader(plan.manifest, plan.storage, reading, bytes_only=True)
     phase = _phase(plan, "storage_raw", reader, loading, seconds=seconds, epochs=0 if plan.uncached else 1)
     outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=tick)
     _keep(calibration, "storage_raw", outcome, f"the reader with {more} reads in flight a worker", workers=loading.workers)
@@ -102,7 +113,7 @@ def measure_prep(plan: Plan, calibration: Calibration, *, seconds: float, tick: 
     objects = {}
     for shard in shards.tolist():
         objects[plan.manifest.key(shard)] = _copy(plan, shard)
-    reader = BatchReader(plan.manifest, MemoryStorage(objects=objects), plan.workload.reader)
+    reader = make_reader(plan.manifest, MemoryStorage(objects=objects), plan.workload.reader)
     loading = plan.workload.loader.model_copy(update={"transport": "null"})
     phase = _phase(plan, "prep", reader, loading, seconds=seconds, shards=shards)
     copied = sum(len(data) for data in objects.values())

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..analyse.rebuild import find_max_point
 from ..errors import IobenchError, UsageError
-from ..load.reader import BatchReader
+from ..load import make_reader
 from ..spec.result import FindMax, FindMaxPoint, RunDocument
 from .cache import prepare_cache
 from .calibrate import Calibration, joined
@@ -76,7 +76,7 @@ def _try(plan: Plan, number: int, required: float, calibration: Calibration, pro
     steps = max(_LEAST_STEPS, round(_POINT_S / step_time))
     phase = Phase(
         name=f"find-max.{number}",
-        reader=BatchReader(plan.manifest, plan.storage, workload.reader),
+        reader=make_reader(plan.manifest, plan.storage, workload.reader),
         reading=workload.reader,
         loading=workload.loader,
         accelerator=workload.accelerator,

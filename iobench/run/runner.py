@@ -21,8 +21,9 @@ from .. import __version__
 from ..analyse.metrics import repetition_metrics
 from ..analyse.rebuild import conclude
 from ..errors import InterruptedRun, IobenchError
-from ..load.reader import BatchReader
+from ..load import make_reader
 from ..measure import host, resources, timeline
+from ..registry import FORMATS
 from ..spec.result import Finding, Repetition, RunDocument
 from ..storage.base import Files, Versioned
 from ..storage.catalog import innermost
@@ -53,6 +54,7 @@ class Options:
 def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple[RunDocument, Path]:
     """Run the plan; the concluded document and the run directory. Raises InterruptedRun or the failure, after both were written."""
     progress = progress or Silent()
+    make_reader(plan.manifest, plan.storage, plan.workload.reader)  # refuses what the data can't give before anything is written
     directory = new_directory(options.results, plan.workload.name)
     doc = describe(plan, options, run_id=directory.name)
     calibration = Calibration()
@@ -111,7 +113,7 @@ def _repeat(plan: Plan, number: int, doc: RunDocument, calibration: Calibration,
     workload = plan.workload
     phase = Phase(
         name="measure",
-        reader=BatchReader(plan.manifest, plan.storage, workload.reader),
+        reader=make_reader(plan.manifest, plan.storage, workload.reader),
         reading=workload.reader,
         loading=workload.loader,
         accelerator=workload.accelerator,
@@ -202,7 +204,7 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
     """The document before anything was measured: complete specifications and fingerprints."""
     manifest, loading = plan.manifest, plan.workload.loader
     findings = []
-    if not plan.uncached and plan.workload.reader.direct == "auto" and plan.workload.cache == "cold":
+    if not plan.uncached and plan.workload.reader.direct == "auto" and not plan.workload.reader.mmap and plan.workload.cache == "cold":
         findings.append(
             Finding(rule="reader.buffered", level="info", evidence="the storage has no O_DIRECT, so reads go through the page cache")
         )
@@ -224,6 +226,7 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
             "shards": manifest.shard_count,
             "stored_bytes": manifest.header.stored_bytes,
             "sample_bytes_mean": manifest.mean_stored_bytes,
+            "blocks": bool(getattr(FORMATS.load(manifest.spec.format), "blocks", False)),
         },
         host=host.fingerprint(),
         storage=plan.storage.describe(),

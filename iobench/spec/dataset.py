@@ -71,7 +71,11 @@ class SampleSize(Strict):
 
 
 class DatasetSpec(Strict):
-    """A dataset to generate. Format (container), content (one sample's encoding) and codec are independent of one another."""
+    """A dataset to generate. Format (container), content (one sample's encoding) and codec are independent of one another.
+
+    For formats that store blocks of columns (Parquet): ``block_size`` is how many bytes of samples a block (row group) holds at most, if
+    not a single one is larger; ``columns`` is how many columns each sample's bytes are split over. Other formats have neither.
+    """
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     description: str = ""
@@ -83,6 +87,8 @@ class DatasetSpec(Strict):
     codec: str = "none"
     shard_size: Bytes | None = Field(default=None, ge=1)
     samples_per_shard: int | None = Field(default=None, ge=1)
+    block_size: Bytes | None = Field(default=None, ge=1, le=1 << 30)
+    columns: int | None = Field(default=None, ge=1, le=10_000)
     compress_ratio: float = Field(default=1.0, ge=1, le=1000)
     seed: int = Field(default=1, ge=0, lt=2**63)
 
@@ -107,7 +113,9 @@ class DatasetSpec(Strict):
 
     def identity(self) -> dict[str, Any]:
         """What decides the bytes: everything but the prose. Equal identities generate equal datasets."""
-        return self.model_dump(mode="json", exclude={"description", "source"})
+        everything = self.model_dump(mode="json", exclude={"description", "source"})
+        # A key that came later must not change what older datasets are.
+        return {key: value for key, value in everything.items() if value is not None or key not in ("block_size", "columns")}
 
 
 def load_dataset_spec(name: str, overrides: Sequence[str] = ()) -> DatasetSpec:
@@ -125,6 +133,10 @@ def load_dataset_spec(name: str, overrides: Sequence[str] = ()) -> DatasetSpec:
         for key in ("shard_size", "samples_per_shard"):
             if key not in keys:
                 changed.pop(key, None)
+    if "format" in keys and not _has_blocks(changed.get("format")):
+        for key in ("block_size", "columns"):
+            if key not in keys:
+                changed.pop(key, None)
     # So does choosing another distribution: parameters that it does not have go, unless they were given too.
     sizes = changed.get("sample_size")
     if "sample_size.distribution" in keys and isinstance(sizes, dict) and sizes.get("distribution") in _PARAMETERS:
@@ -138,6 +150,10 @@ def _one_sample_per_shard(form: Any) -> bool:
     if form in CONTENTS.entries():
         return True  # short for one file per sample
     return form in FORMATS.entries() and bool(FORMATS.load(form).one_sample_per_shard)
+
+
+def _has_blocks(form: Any) -> bool:
+    return form in FORMATS.entries() and bool(getattr(FORMATS.load(form), "blocks", False))
 
 
 def resized(spec: DatasetSpec, *, samples: int | None = None, size_bytes: int | None = None) -> DatasetSpec:

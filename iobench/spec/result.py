@@ -98,6 +98,7 @@ class Repetition(Record):
     accelerator_utilization_strict: float | None = None  # busy over the whole wall time
     samples_per_s: float | None = None
     read_bytes_per_s: float | None = None
+    read_amplification: float | None = None  # bytes_read / sample_bytes: whole row groups, footers, and direct IO's alignment count
     wait_p50_s: float | None = None
     wait_p99_s: float | None = None
     late_p99_s: float | None = None  # emulation error

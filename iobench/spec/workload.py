@@ -41,6 +41,8 @@ class ReaderSpec(Strict):
     ``decode``: undo the content's encoding (JPEG to pixels, npz to the array); decompression always happens.
     ``crop``: bytes of each sample that go on to the accelerator, after the whole sample was read and decoded (MLPerf's "resize").
     ``check``: ``none``, ``format`` (the format's own checksums), ``content`` (xxh3 of every sample against the manifest).
+    ``mmap``: read local files through a memory map, as trainings on token files do; the page cache is part of it, so not with ``direct``.
+    ``columns``: of formats that store columns (Parquet), read the first so many of each sample; None reads all.
     ``tail``: ``keep`` delivers every sample once in an epoch (ranks differ by at most one batch), ``drop`` leaves incomplete batches out.
     """
 
@@ -53,6 +55,14 @@ class ReaderSpec(Strict):
     crop: Bytes | None = Field(default=None, ge=1)
     check: Literal["none", "format", "content"] = "none"
     tail: Literal["keep", "drop"] = "keep"
+    mmap: bool = False
+    columns: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _a_map_is_not_direct(self) -> ReaderSpec:
+        if self.mmap and self.direct is True:
+            raise ValueError("reader.mmap reads through the page cache, reader.direct past it: set one of them to false")
+        return self
 
 
 class LoaderSpec(Strict):

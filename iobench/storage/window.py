@@ -44,3 +44,14 @@ class Window:
             if self._end < end:
                 raise StorageError(f"{self._key} became shorter while it was read")
         return self._buffer[start - self._start : end - self._start]
+
+    def apart(self, start: int, end: int) -> Buffer:
+        """The same in memory of its own, however long."""
+        begin = start - start % self.alignment
+        length = -(-(end - begin) // self.alignment) * self.alignment
+        memory = private(length, prefault=False).array.data[:length]
+        got = self.storage.read_into(self._key, begin, memory)
+        self.bytes_read += got
+        if begin + got < end:
+            raise StorageError(f"{self._key} became shorter while it was read")
+        return memory[start - begin : end - begin]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from iobench.formats.parquet import group_bounds
+from iobench.generate.plan import plan_shards
 from iobench.registry import CONTENTS, FORMATS
 from iobench.spec.base import known_specs
 from iobench.spec.dataset import DatasetSpec, load_dataset_spec
@@ -26,6 +29,11 @@ PUBLISHED = {
     "cosmoflow-h100": (808.1e6, 285.7, 0.70),
     "retinanet-b200": (163.0e6, 504.7, 0.85),
     "retinanet-mi355": (163.0e6, 504.7, 0.85),
+    # MLPerf Storage's what-if configurations; bytes are of whole rows
+    "dlrm-b200": (24.9e9, 32.77e6, 0.70),
+    "dlrm-mi355": (24.9e9, 32.77e6, 0.70),
+    "flux-b200": (77e6, 35.56, 0.90),
+    "flux-mi355": (77e6, 35.56, 0.90),
 }
 
 
@@ -38,7 +46,7 @@ def test_every_file_is_known_by_its_name() -> None:
     assert sorted(known_specs("workload")) == WORKLOADS
     assert sorted(known_specs("dataset")) == DATASETS
     assert {"unet3d", "resnet50", "cosmoflow", "demo"} <= set(DATASETS)
-    assert set(WORKLOADS) == {*PUBLISHED, "demo"}
+    assert set(WORKLOADS) == {*PUBLISHED, "demo", "deepcam", "llm-pretrain"}
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -77,7 +85,15 @@ def test_the_demand_is_the_published_one(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "total_bytes"),
-    [("resnet50", 146.9e9), ("unet3d", 24.6e9), ("cosmoflow", 1.483e12), ("retinanet", 378e9), ("imagenet-w21-tar", 645.65e9)],
+    [
+        ("resnet50", 146.9e9),
+        ("unet3d", 24.6e9),
+        ("cosmoflow", 1.483e12),
+        ("retinanet", 378e9),
+        ("imagenet-w21-tar", 645.65e9),
+        ("dlrm", 3.68e12),
+        ("flux", 2.68e12),
+    ],
 )
 def test_the_total_is_the_published_one(name: str, total_bytes: float) -> None:
     assert load_dataset_spec(name).nominal_bytes == pytest.approx(total_bytes, rel=0.01)
@@ -88,6 +104,36 @@ def test_resnet50_has_the_reference_shape() -> None:
     assert spec.samples == 1_281_024 == 1024 * 1251
     assert spec.samples_per_shard == 1251
     assert spec.nominal_bytes == 1_281_024 * 114_660
+
+
+def test_dlrm_reads_the_columns_of_the_reference() -> None:
+    """40 of 200 columns are 160 of 761 bytes, 5.24 GB/s for each accelerator; a row group is 6,144 rows."""
+    spec, workload = load_dataset_spec("dlrm"), load_workload("dlrm-b200")
+    assert spec.columns == 200
+    assert workload.reader.columns == 40
+    read = FORMATS.load("parquet").prefix(np.array([761]), columns=40, of=200)[0]
+    assert read == 160
+    assert read * (workload.samples_per_s_per_accelerator or 0) == pytest.approx(5.24e9, rel=0.01)
+    assert group_bounds(np.full(20_000, 761), spec.block_size or 0) == [0, 6144, 12288, 18432, 20_000]
+
+
+def test_the_sizes_of_the_others() -> None:
+    assert load_dataset_spec("flux").sample_size.mean == 4 * (524_328 + 409 + 8_232 + 8_232 + 7)
+    assert load_dataset_spec("deepcam").sample_size.mean == 768 * 1152 * 16 * 4
+    assert load_dataset_spec("llm-tokens").sample_size.mean == (4096 + 1) * 2
+    workload = load_workload("llm-pretrain")
+    assert workload.batch_size * 4096 / (workload.accelerator.step_time or 0) == pytest.approx(10_000)
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_dataset_can_be_planned_at_its_full_size(name: str) -> None:
+    """In little memory and time: that of constant size and shards is arithmetic, however many samples there are."""
+    spec = load_dataset_spec(name)
+    plan = plan_shards(spec)
+    assert plan.sample_count == spec.samples
+    assert plan.first[-1] == spec.samples
+    assert plan.units[-1] == plan.shard_count
+    assert plan.sample_bytes == plan.unit_bytes().sum() == pytest.approx(spec.nominal_bytes, rel=0.05)  # draws are clipped
 
 
 def test_clipping_keeps_the_mean_of_unet3d() -> None:

@@ -35,6 +35,7 @@ def test_one_rank_one_epoch(make_events: Build) -> None:
     assert found.wall_s == pytest.approx(5.5)
     assert found.samples_per_s == pytest.approx(6.0)  # 27 / (5.5 - 1)
     assert found.read_bytes_per_s == pytest.approx(3000 / 4.5)
+    assert found.read_amplification == pytest.approx(3000 / 2700)
     assert found.busy_s == pytest.approx(3.0)
     assert found.wait_s == pytest.approx(2.5)
     assert found.accelerator_utilization == pytest.approx(0.8)  # 2 s busy from 3.0 to 5.5

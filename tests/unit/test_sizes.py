@@ -132,3 +132,13 @@ def test_unknown_names() -> None:
         plan_shards(spec(format="tarr"))
     with pytest.raises(UnknownNameError, match="zstd"):
         plan_shards(spec(codec="zst:3"))
+
+
+@given(size=st.integers(1, 300), samples=st.integers(1, 200), window=st.integers(1, 3000))
+def test_samples_of_one_size_are_cut_like_any_others(size: int, samples: int, window: int) -> None:
+    """A shard takes every sample that starts within its window; where all are of one size that is worked out without looking at each."""
+    plan = plan_shards(spec(samples=samples, sample_size={"mean": size}, format="tar", shard_size=window))
+    group = np.arange(samples) * size // window
+    assert plan.first.tolist() == [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), samples]
+    assert plan.sample_bytes == samples * size
+    assert plan.unit_bytes().tolist() == [samples * size]

@@ -1,0 +1,134 @@
+"""HDF5 shards, written by h5py: one dataset of bytes (uint8) per sample, named by its place in the shard.
+
+``codec: none`` stores a sample contiguously, ``codec: gzip`` as one chunk behind the standard deflate filter. Either way its stored bytes
+lie in one piece, so that reading is one range read as in any other format, and needs no h5py. A shard is built in memory before it is
+written. No time stamps, and a fixed version of the file format: the same spec gives the same bytes, with one version of the library.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from .base import Buffer, split_codec
+
+Int64 = npt.NDArray[np.int64]
+
+MAX_SHARD = 2 << 30
+"""Bytes of samples in a shard, which is held in memory (twice) while it is written."""
+
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_LIBVER = ("v108", "v108")
+_GROW = 1 << 20
+
+_EXPANSION = 1100
+"""No deflate stream holds more than 1032 times its length; what claims more was never written, and would fill the memory."""
+
+
+class Hdf5:
+    """Datasets in the root group, ``000000000`` and so on."""
+
+    name: ClassVar[str] = "hdf5"
+    suffix: ClassVar[str] = ".h5"
+    one_sample_per_shard: ClassVar[bool] = False
+    has_checksums: ClassVar[bool] = False
+    writes_with: ClassVar[str] = "h5py"
+
+    @classmethod
+    def check_spec(cls, spec: Any) -> None:
+        codec, _ = split_codec(spec.codec)
+        if codec not in ("none", "gzip"):
+            raise ValueError(f"format 'hdf5' has the filters none and gzip (deflate), not '{codec}', which plain HDF5 can't read")
+        mean = spec.sample_size.mean_bytes
+        shard = spec.shard_size or (spec.samples_per_shard or 1) * mean
+        if shard > MAX_SHARD or mean > MAX_SHARD:
+            raise ValueError(
+                f"format 'hdf5' builds shards in memory, of {MAX_SHARD >> 30} GiB at most, not {shard / 2**30:.1f}; "
+                "lower samples_per_shard or shard_size"
+            )
+
+    @classmethod
+    def assemble(
+        cls, contents: Iterator[Buffer], sizes: Int64, write: Callable[[bytes | Buffer], None], *, spec: Any
+    ) -> tuple[Int64, Int64]:
+        """Build one shard and write it; where the bytes of each sample lie."""
+        import h5py
+
+        codec, level = split_codec(spec.codec)
+        offsets, stored = np.empty(len(sizes), np.int64), np.empty(len(sizes), np.int64)
+        with h5py.File("iobench", "w", driver="core", backing_store=False, block_size=_GROW, libver=_LIBVER) as file:
+            for place, content in enumerate(contents):
+                name, data = f"{place:09d}", np.frombuffer(content, np.uint8)
+                if codec == "none":
+                    dataset = file.create_dataset(name, data=data, track_times=False)
+                    offsets[place], stored[place] = dataset.id.get_offset(), len(data)
+                    continue
+                dataset = file.create_dataset(
+                    name, shape=data.shape, dtype=np.uint8, chunks=data.shape, compression=level or 6, track_times=False
+                )
+                dataset.id.write_direct_chunk((0,), zlib.compress(content, level or 6))
+                chunk = dataset.id.get_chunk_info(0)
+                offsets[place], stored[place] = chunk.byte_offset, chunk.size
+            file.flush()
+            write(file.id.get_file_image())
+        return offsets, stored
+
+    @classmethod
+    def unpack(cls, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
+        """The contents of the datasets, groups walked in the order of their names.
+
+        A dataset of one dimension (or none) is one sample; of more dimensions, each of its first one; of elements that vary in length,
+        each element. What lies in other files (links, external storage, virtual datasets) is never followed, references are left out.
+        """
+        import h5py
+
+        if bytes(shard[: len(_SIGNATURE)]) != _SIGNATURE:
+            raise ValueError("no HDF5 file: no signature at offset 0")
+        try:
+            with h5py.File(h5py.h5f.open_file_image(bytes(shard))) as file:
+                for dataset in _datasets(h5py, file["/"], set()):
+                    yield from _samples(dataset)
+        except (OSError, RuntimeError, KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:
+            raise ValueError(f"the HDF5 file that ends at byte {len(shard)} is damaged: {' '.join(str(error).split())[:160]}") from None
+
+
+def _datasets(h5py: Any, group: Any, seen: set[Any]) -> Iterator[Any]:
+    address = h5py.h5o.get_info(group.id).addr
+    if address in seen:
+        return  # a group may hold itself, or have many names
+    seen.add(address)
+    for name in group:
+        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+            continue  # other files are none of ours, and other names of this one's come anyway
+        item = group[name]
+        if isinstance(item, h5py.Dataset):
+            yield item
+        elif isinstance(item, h5py.Group):
+            yield from _datasets(h5py, item, seen)
+
+
+def _samples(dataset: Any) -> Iterator[Buffer]:
+    if dataset.external or dataset.is_virtual or dataset.shape is None:
+        return
+    if dataset.size and dataset.nbytes > _EXPANSION * max(1, dataset.id.get_storage_size()):
+        raise ValueError(f"{dataset.name} claims {dataset.nbytes} bytes, and stores {dataset.id.get_storage_size()}")
+    if dataset.dtype.hasobject:
+        for element in dataset[()].reshape(-1) if dataset.shape else [dataset[()]]:
+            if isinstance(element, bytes | str):
+                yield memoryview(element.encode() if isinstance(element, str) else element)
+            elif isinstance(element, np.ndarray) and not element.dtype.hasobject:
+                yield _view(element)
+        return
+    if len(dataset.shape) < 2:
+        yield _view(np.asarray(dataset[()]))
+        return
+    for place in range(dataset.shape[0]):
+        yield _view(dataset[place])
+
+
+def _view(array: Any) -> Buffer:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

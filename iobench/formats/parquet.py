@@ -1,0 +1,203 @@
+"""Parquet shards, written by pyarrow: row groups of ``block_size`` bytes of samples, each sample's bytes split over ``columns`` columns.
+
+A row is a sample; its bytes, cut into equal parts (the first ones a byte longer where they do not divide), are binary columns ``c000``,
+``c001`` ... Samples of one size become fixed-length columns, which store no lengths. The dataset's codec is the page compression.
+Dictionaries, statistics and time stamps are left out, so the same spec gives the same bytes, with one version of pyarrow.
+
+Nobody reads a row of Parquet by itself: reading is by row group (``Blocks`` in base.py, ``parquet_rows.py`` here), so for every sample of
+a row group the manifest gives the extent of the whole group.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from .base import Buffer, split_codec
+from .parquet_rows import ParquetShard
+
+Int64 = npt.NDArray[np.int64]
+
+DEFAULT_BLOCK = 4 << 20
+"""Bytes of samples in a row group: one request of the reader's default block size."""
+
+_LARGEST = 1 << 30
+"""Of one sample: pyarrow's binary arrays count their bytes in 31 bits."""
+
+_LEVELS = {"gzip": 6, "zstd": 1}
+"""Page compression levels where the codec gives none, as everywhere in iobench."""
+
+
+class Parquet:
+    """Rows of binary columns in row groups."""
+
+    name: ClassVar[str] = "parquet"
+    suffix: ClassVar[str] = ".parquet"
+    one_sample_per_shard: ClassVar[bool] = False
+    has_checksums: ClassVar[bool] = True
+    blocks: ClassVar[bool] = True
+    framing: ClassVar[int] = 64
+
+    @classmethod
+    def check_spec(cls, spec: Any) -> None:
+        codec, level = split_codec(spec.codec)
+        if codec not in ("none", "gzip", "zstd", "lz4"):
+            raise ValueError(f"format 'parquet' has page codecs none, gzip, zstd and lz4, not '{codec}'")
+        if codec == "lz4" and level is not None:
+            raise ValueError("format 'parquet' has no levels of lz4; write codec: lz4")
+        size = spec.sample_size
+        least = size.mean if size.distribution == "constant" else size.min or 1
+        if (spec.columns or 1) > least:
+            raise ValueError(f"{spec.columns} columns need samples of {spec.columns} bytes at least, not {least}; set sample_size.min")
+        if max(size.max or 0, round(size.mean_bytes)) > _LARGEST:
+            raise ValueError(f"format 'parquet' holds samples of up to {_LARGEST >> 30} GiB")
+
+    @classmethod
+    def prefix(cls, sizes: Int64, *, columns: int, of: int) -> Int64:
+        """Bytes of the first ``columns`` columns of samples of these sizes."""
+        return np.asarray(sizes // of * columns + np.minimum(sizes % of, columns))
+
+    @classmethod
+    def open(cls, tail: Buffer, size: int) -> ParquetShard:
+        """A shard of ``size`` bytes by its last bytes, which hold at least its footer. Raises ValueError."""
+        return ParquetShard(tail, size)
+
+    @classmethod
+    def assemble(
+        cls, contents: Iterator[Buffer], sizes: Int64, write: Callable[[bytes | Buffer], None], *, spec: Any
+    ) -> tuple[Int64, Int64]:
+        """Write one shard, a row group in memory at a time; (offset, stored) of each sample: the extent of its row group."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        columns, fixed = spec.columns or 1, spec.sample_size.distribution == "constant"
+        ends = _part_ends(int(sizes[0]), columns) if fixed else None
+        widths = np.diff(ends, prepend=0).tolist() if ends is not None else [-1] * columns
+        schema = pa.schema([pa.field(f"c{number:03d}", pa.binary(width), nullable=False) for number, width in enumerate(widths)])
+        codec, level = split_codec(spec.codec)
+        sink = _Sink(write)
+        written: list[Any] = []
+        writer = pq.ParquetWriter(
+            pa.PythonFile(sink, mode="w"),
+            schema,
+            compression=codec,
+            compression_level=_LEVELS.get(codec) if level is None else level,
+            use_dictionary=False,
+            write_statistics=False,
+            store_schema=False,
+            write_page_checksum=True,
+            metadata_collector=written,
+        )
+        bounds = group_bounds(sizes, spec.block_size or DEFAULT_BLOCK)
+        try:
+            for first, last in itertools.pairwise(bounds):
+                parts = _gather(contents, sizes[first:last], columns)
+                arrays = [_array(pa, width, *part) for width, part in zip(widths, parts, strict=True)]
+                writer.write_table(pa.Table.from_arrays(arrays, schema=schema), row_group_size=last - first)
+            writer.close()
+        except BaseException:
+            sink.deaf = True  # the writer ends its file whatever happens; nobody wants to hear it
+            with suppress(Exception):
+                writer.close()
+            raise
+        extents = np.array([_extent(written[0].row_group(group)) for group in range(len(bounds) - 1)])
+        group = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+        return extents[group, 0], extents[group, 1] - extents[group, 0]
+
+    @classmethod
+    def unpack(cls, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
+        """The contents of each row, decompressed.
+
+        Of other writers' files: each row of the first binary column (else the first of text), also within structs; where there is
+        none, each row group as it is stored.
+        """
+        opened = cls.open(shard, len(shard))
+        for group in range(opened.groups):
+            extent = opened.extent(group)
+            if extent is None:
+                continue  # an empty table has a group without rows
+            rows = opened.decode(group, None, [(extent[0], shard[extent[0] : extent[1]])], check=check)
+            for row in range(rows.count):
+                yield rows.content(row)
+
+
+def group_bounds(sizes: Int64, block: int) -> list[int]:
+    """First row of each row group, and the end: as many samples as fit into ``block`` bytes, one at least."""
+    ends = np.cumsum(sizes)
+    bounds = [0]
+    while bounds[-1] < len(sizes):
+        before = int(ends[bounds[-1] - 1]) if bounds[-1] else 0
+        bounds.append(max(bounds[-1] + 1, int(np.searchsorted(ends, before + block, side="right"))))
+    return bounds
+
+
+def _extent(group: Any) -> tuple[int, int]:
+    """From where to where the column chunks lie that were just written."""
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    return chunks[0].data_page_offset, chunks[-1].data_page_offset + chunks[-1].total_compressed_size
+
+
+def _part_ends(size: int, columns: int) -> Int64:
+    """Where each column's part of a sample of ``size`` bytes ends."""
+    return Parquet.prefix(np.int64(size), columns=np.arange(1, columns + 1), of=columns)  # type: ignore[arg-type]
+
+
+def _gather(contents: Iterator[Buffer], sizes: Int64, columns: int) -> list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]]:
+    """(bytes, offsets) of each column of one row group. The iterator's memory is reused, so everything is copied out of it."""
+    row_ends = np.cumsum(sizes)
+    data = np.empty(int(row_ends[-1]), np.uint8)
+    for end, size in zip(row_ends.tolist(), sizes.tolist(), strict=True):
+        data[end - size : end] = np.frombuffer(next(contents), np.uint8)
+    if columns == 1:
+        return [(data, np.concatenate(([0], row_ends)).astype(np.int32))]
+    if sizes.min() == sizes.max():
+        ends = _part_ends(int(sizes[0]), columns).tolist()
+        matrix = data.reshape(len(sizes), -1)
+        cuts = [np.ascontiguousarray(matrix[:, start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+        return [(cut.reshape(-1), np.arange(0, cut.size + 1, cut.shape[1], dtype=np.int32)) for cut in cuts]
+    found = []
+    starts = row_ends - sizes
+    for number in range(columns):
+        begins = starts + Parquet.prefix(sizes, columns=number, of=columns)
+        finishes = starts + Parquet.prefix(sizes, columns=number + 1, of=columns)
+        pieces = [data[begin:finish] for begin, finish in zip(begins.tolist(), finishes.tolist(), strict=True)]
+        found.append((np.concatenate(pieces), np.concatenate(([0], np.cumsum(finishes - begins))).astype(np.int32)))
+    return found
+
+
+def _array(pa: Any, width: int, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int32]) -> Any:
+    rows = len(offsets) - 1
+    if width >= 0:
+        return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), rows, [None, pa.py_buffer(data)])
+    return pa.BinaryArray.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+class _Sink:
+    """What pyarrow takes for a file to write to."""
+
+    closed = False
+
+    def __init__(self, write: Callable[[bytes | Buffer], None]) -> None:
+        self._write = write
+        self.position = 0
+        self.deaf = False
+
+    def write(self, data: bytes) -> int:
+        if not self.deaf:
+            self._write(data)
+        self.position += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.position
+
+    def flush(self) -> None:
+        return
+
+    def close(self) -> None:
+        return

@@ -1,0 +1,52 @@
+"""What the reader's settings mean for one dataset on one storage, and the reader that follows."""
+
+from __future__ import annotations
+
+from ..errors import UsageError
+from ..registry import FORMATS
+from ..spec.manifest import Manifest
+from ..spec.workload import ReaderSpec
+from ..storage.base import Storage
+from ..storage.local import LocalStorage
+from ..storage.mapped import MappedStorage
+from ..storage.simulated import MemoryStorage
+from .blocks import BlockReader
+from .reader import BatchReader
+
+
+def use_direct(spec: ReaderSpec, storage: Storage, manifest: Manifest) -> bool:
+    """What ``reader.direct: auto`` means here: O_DIRECT where the storage has it, and no map is asked for."""
+    if spec.direct != "auto" or spec.mmap:
+        return spec.direct is True
+    probe = getattr(storage, "supports_direct", None)
+    return bool(probe is not None and probe(manifest.key(0)))
+
+
+def is_sequential(spec: ReaderSpec, manifest: Manifest) -> bool:
+    """What ``reader.access: auto`` means for this dataset: sequential where shards hold many samples, but for token files."""
+    if spec.access != "auto":
+        return spec.access == "sequential"
+    if getattr(FORMATS.load(manifest.spec.format), "access", "auto") == "random":
+        return False
+    return manifest.sample_count > manifest.shard_count
+
+
+def make_reader(manifest: Manifest, storage: Storage, spec: ReaderSpec, *, bytes_only: bool = False) -> BatchReader:
+    """The reader for this dataset's format. Cheap. Raises UsageError for settings that the dataset or its storage can't have."""
+    if spec.mmap:
+        storage = _mapped(storage, random=not is_sequential(spec, manifest))
+    if getattr(FORMATS.load(manifest.spec.format), "blocks", False):
+        return BlockReader(manifest, storage, spec, bytes_only=bytes_only)
+    if spec.columns is not None:
+        raise UsageError(f"format '{manifest.spec.format}' has no columns to choose from", remedy="use --set reader.columns=null")
+    return BatchReader(manifest, storage, spec, bytes_only=bytes_only)
+
+
+def _mapped(storage: Storage, *, random: bool) -> Storage:
+    if isinstance(storage, MemoryStorage):
+        return storage  # memory needs no map
+    if not isinstance(storage, LocalStorage) or storage.direct:
+        raise UsageError(
+            f"reader.mmap maps local files, and {storage.url} can't be mapped", remedy="use --set reader.mmap=false, or a local directory"
+        )
+    return MappedStorage(storage.root, random=random)
