@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench clean fio
+.PHONY: help setup demo test check bench clean fio libnfs
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -15,7 +15,7 @@ ROOT_APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null
 help:  ## this list
 	awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) fio  ## make .venv with everything in it; fio from apt where possible
+setup: $(STAMP) fio libnfs  ## make .venv with everything in it; fio and libnfs from apt where possible
 
 demo: setup  ## generate a small dataset in demo-data, run, print the verdict
 	test -f demo-data/manifest.json || $(BIN)/iobench generate demo --to demo-data
@@ -60,3 +60,11 @@ fio:
 	  $(APT) update >/dev/null 2>&1 && $(APT) install -y fio >/dev/null 2>&1 && exit 0
 	fi
 	echo "fio is missing, so the storage's raw ceiling will not be measured. Install it: apt-get install fio" >&2
+
+libnfs:
+	$(PYTHON) -c 'import ctypes; ctypes.CDLL("libnfs.so.13")' 2>/dev/null && exit 0
+	if $(ROOT_APT); then
+	  echo "installing libnfs" >&2
+	  $(APT) update >/dev/null 2>&1 && $(APT) install -y libnfs13 >/dev/null 2>&1 && exit 0
+	fi
+	echo "libnfs is missing, so nfs:// will not work. Install it: apt-get install libnfs13" >&2

@@ -91,6 +91,9 @@ STORAGE = Registry(
     "iobench.storage",
     {
         "file": Entry(target="iobench.storage.local:LocalStorage", summary="a directory on a local disk or a mounted file system"),
+        "nfs": Entry(
+            target="iobench.storage.nfs:NfsStorage", summary="nfs://server/export/path: an NFS export without a mount (needs libnfs)"
+        ),
         "throttled": Entry(
             target="iobench.storage.simulated:ThrottledStorage", summary="throttled+URL?bandwidth=..&latency=..: storage of known speed"
         ),

@@ -44,10 +44,12 @@ def make_dataset(tmp_path_factory: pytest.TempPathFactory) -> MakeDataset:
 
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
-    """After the test: no child process of ours (Python's own tracker of spawned processes stays), no new file in /dev/shm."""
+    """After the test: no new child process of ours (Python's own tracker of spawned processes stays), no new file in /dev/shm."""
     before = set(os.listdir("/dev/shm"))
+    servers = set(psutil.Process().children(recursive=True))  # of the whole session
     yield
-    children = [child for child in psutil.Process().children(recursive=True) if "resource_tracker" not in " ".join(child.cmdline())]
+    new = set(psutil.Process().children(recursive=True)) - servers
+    children = [child for child in new if "resource_tracker" not in " ".join(child.cmdline())]
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
     deadline = time.monotonic() + 5  # another program may just be passing through

@@ -1,0 +1,234 @@
+"""One connection to an NFS server, for one thread at a time.
+
+What libnfs 4.0.0 can't do is kept out here: its version 4 can't write (writes above 2 KiB fail to encode), its automatic reconnection
+spins and loses the reason of an error, so a lost connection is reported as ``Lost`` and the caller makes a new context.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import errno
+import os
+import re
+import select
+import stat
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from .libnfs import Callback, Stat, library
+
+_OPEN_FILES = 64
+_MIB = 1 << 20
+_DIRECTORY = 2  # NF3DIR
+
+_ERRNO = {
+    "PERM": errno.EPERM,
+    "NOENT": errno.ENOENT,
+    "ACCES": errno.EACCES,
+    "ACCESS": errno.EACCES,
+    "EXIST": errno.EEXIST,
+    "NOTDIR": errno.ENOTDIR,
+    "ISDIR": errno.EISDIR,
+    "NOTEMPTY": errno.ENOTEMPTY,
+    "NAMETOOLONG": errno.ENAMETOOLONG,
+    "NOSPC": errno.ENOSPC,
+    "DQUOT": errno.EDQUOT,
+    "ROFS": errno.EROFS,
+    "FBIG": errno.EFBIG,
+    "IO": errno.EIO,
+    "NOTSUPP": errno.EOPNOTSUPP,
+    "WRONGSEC": errno.EACCES,
+}
+"""The server's own words; libnfs's codes for them differ (MNT3ERR_NOENT becomes EPERM)."""
+
+
+class Lost(Exception):
+    """No answer: the connection broke, timed out, or the server has forgotten our handles. The context is of no more use."""
+
+
+class Status(NamedTuple):
+    """What the server says about one object; times in nanoseconds since 1970, by the server's clock."""
+
+    mode: int
+    size: int  # bytes
+    mtime_ns: int
+    ctime_ns: int
+
+
+class Item(NamedTuple):
+    """One name in a directory."""
+
+    name: str
+    folder: bool
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+class Context:
+    """One mounted connection, with some open files. Not thread-safe. Raises Lost, and OSError for what the server refuses."""
+
+    def __init__(self, server: str, folder: str, settings: str, *, timeout_s: float) -> None:
+        """``settings``: libnfs's own URL arguments (``version=3&nfsport=...``). Mounts ``folder``, which must be there."""
+        self._lib = library()
+        self._nfs = self._lib.nfs_init_context()
+        # Directories are never cached, since each context would have a cache of its own; connections are made again by the caller.
+        url = f"nfs://{server}/?{settings}&dircache=0&autoreconnect=0"
+        parsed = self._lib.nfs_parse_url_incomplete(self._nfs, url.encode())
+        if parsed:
+            self._lib.nfs_destroy_url(parsed)  # the settings are in the context now
+        self._files: OrderedDict[str, c.c_void_p] = OrderedDict()
+        self.answered_s = time.monotonic()  # when the server last answered
+        self.set_timeout(timeout_s)
+        try:
+            self._mount(server, folder, timeout_s)
+        except BaseException:
+            self.abandon()
+            raise
+        self.readmax: int = self._lib.nfs_get_readmax(self._nfs) or _MIB  # 0 with version 4
+        self.writemax: int = self._lib.nfs_get_writemax(self._nfs) or _MIB
+
+    def _mount(self, server: str, folder: str, timeout_s: float) -> None:
+        """Waits by itself: libnfs's own wait has no end while a connection is being made."""
+        outcome: list[int] = []
+        done = Callback(lambda status, nfs, data, private: outcome.append(status))
+        self._check(self._lib.nfs_mount_async(self._nfs, server.encode(), os.fsencode(folder), done, None))
+        end = time.monotonic() + timeout_s
+        while not outcome:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise Lost("the connection was not made in time")
+            poll = select.poll()
+            poll.register(self._lib.nfs_get_fd(self._nfs), self._lib.nfs_which_events(self._nfs))
+            ready = poll.poll(min(left, 0.1) * 1000)
+            if self._lib.nfs_service(self._nfs, ready[0][1] if ready else 0) < 0 and not outcome:
+                outcome.append(-errno.EIO)
+        try:
+            self._check(outcome[0])
+        except OSError as error:
+            if error.errno == errno.EFAULT:  # no mount daemon, no port mapper, nobody at the port
+                raise Lost("the connection was refused") from error
+            raise
+
+    def set_timeout(self, seconds: float) -> None:
+        """How long to wait for one answer. libnfs counts in whole seconds."""
+        self._lib.nfs_set_timeout(self._nfs, 1000 * max(1, -int(-seconds // 1)))
+
+    def destroy(self) -> None:
+        """Close everything. Only for a context that is not lost."""
+        for handle in self._files.values():
+            self._lib.nfs_close(self._nfs, handle)
+        self._files.clear()
+        self._lib.nfs_destroy_context(self._nfs)
+
+    def abandon(self) -> None:
+        """Close the socket and leave the memory: libnfs would answer what is still in flight, into memory that has gone."""
+        fd = self._lib.nfs_get_fd(self._nfs)
+        if fd >= 0:
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+
+    def _check(self, code: int) -> int:
+        if code >= 0:
+            self.answered_s = time.monotonic()
+            return code
+        said = (self._lib.nfs_get_error(self._nfs) or b"").decode(errors="replace")
+        refused = re.search(r"(MNT3ERR|NFS3ERR|NFS4ERR)_(\w+)", said)
+        if refused and refused[2] not in ("STALE", "BADHANDLE"):
+            number = _ERRNO.get(refused[2], -code)
+            raise OSError(number, os.strerror(number))
+        if "rejected by server" in said:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        if not refused and -code == errno.EFAULT:
+            raise OSError(errno.EFAULT, "the server refused, and libnfs lost its reason")
+        raise Lost(" ".join(said.split()) or os.strerror(-code))
+
+    # Files
+
+    @contextmanager
+    def opened(self, path: str, *, keep: bool = True) -> Iterator[c.c_void_p]:
+        """A handle for reading, kept for the next time where all goes well."""
+        handle = self._files.pop(path, None)
+        if handle is None:
+            handle = c.c_void_p()
+            self._check(self._lib.nfs_open(self._nfs, os.fsencode(path), os.O_RDONLY, c.byref(handle)))
+        try:
+            yield handle
+        except Lost:
+            raise
+        except BaseException:
+            self.close(handle)
+            raise
+        if not keep:
+            self.close(handle)
+            return
+        self._files[path] = handle
+        if len(self._files) > _OPEN_FILES:
+            self.close(self._files.popitem(last=False)[1])
+
+    def create(self, path: str) -> c.c_void_p:
+        """A new file, open for writing. Raises FileExistsError."""
+        handle = c.c_void_p()
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        self._check(self._lib.nfs_open2(self._nfs, os.fsencode(path), flags, 0o644, c.byref(handle)))
+        return handle
+
+    def close(self, handle: c.c_void_p) -> None:
+        self._check(self._lib.nfs_close(self._nfs, handle))
+
+    def pread(self, handle: c.c_void_p, offset: int, address: int, count: int) -> int:
+        """At most ``readmax`` bytes into memory at ``address``; 0 at the end of the file."""
+        return self._check(self._lib.nfs_pread(self._nfs, handle, offset, count, address))
+
+    def pwrite(self, handle: c.c_void_p, offset: int, address: int, count: int) -> int:
+        return self._check(self._lib.nfs_pwrite(self._nfs, handle, offset, count, address))
+
+    def fsync(self, handle: c.c_void_p) -> None:
+        """COMMIT: what was written is on the server's stable storage."""
+        self._check(self._lib.nfs_fsync(self._nfs, handle))
+
+    # Names
+
+    def stat(self, path: str) -> Status:
+        found = Stat()
+        self._check(self._lib.nfs_stat64(self._nfs, os.fsencode(path), c.byref(found)))
+        mtime, ctime = found.mtime * 10**9 + found.mtime_ns, found.ctime * 10**9 + found.ctime_ns
+        return Status(mode=found.mode, size=found.size, mtime_ns=mtime, ctime_ns=ctime)
+
+    def is_folder(self, path: str) -> bool:
+        return stat.S_ISDIR(self.stat(path).mode)
+
+    def mkdir(self, path: str) -> None:
+        self._check(self._lib.nfs_mkdir(self._nfs, os.fsencode(path)))
+
+    def unlink(self, path: str) -> None:
+        self._check(self._lib.nfs_unlink(self._nfs, os.fsencode(path)))
+
+    def link(self, path: str, new: str) -> None:
+        self._check(self._lib.nfs_link(self._nfs, os.fsencode(path), os.fsencode(new)))
+
+    def rename(self, path: str, new: str) -> None:
+        """An existing ``new`` is replaced."""
+        self._check(self._lib.nfs_rename(self._nfs, os.fsencode(path), os.fsencode(new)))
+
+    def items(self, folder: str) -> list[Item]:
+        """What is in a directory, in the server's order, without ``.`` and ``..``."""
+        handle = c.c_void_p()
+        self._check(self._lib.nfs_opendir(self._nfs, os.fsencode(folder), c.byref(handle)))
+        try:
+            return [item for item in self._read_folder(handle) if item.name not in (".", "..")]
+        finally:
+            self._lib.nfs_closedir(self._nfs, handle)
+
+    def _read_folder(self, handle: c.c_void_p) -> Iterator[Item]:
+        while found := self._lib.nfs_readdir(self._nfs, handle):
+            entry = found.contents
+            mtime = entry.mtime.seconds * 10**9 + entry.mtime_ns
+            ctime = entry.ctime.seconds * 10**9 + entry.ctime_ns
+            folder = entry.type == _DIRECTORY or stat.S_ISDIR(entry.mode)
+            yield Item(os.fsdecode(entry.name), folder, entry.size, mtime, ctime)

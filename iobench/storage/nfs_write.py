@@ -1,0 +1,143 @@
+"""How an object comes to be on NFS: a ``.part`` file, COMMIT, then its name."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import posixpath
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from ..errors import StorageError
+from .base import Buffer, Sink
+from .nfs_connections import Connections
+from .nfs_context import Context, Lost
+
+
+@contextmanager
+def writing(connections: Connections, key: str) -> Iterator[Sink]:
+    """See NfsStorage.create, which says what is guaranteed."""
+    connections.ask(lambda nfs: _prepare(nfs, connections.path_of(key)), "create", key)
+    nfs = connections.take()
+    path = connections.path_of(key)
+    part = f"{path}.part"
+    try:
+        sink = NfsSink(nfs, part)
+        try:
+            yield sink
+            sink.commit()
+            _publish(nfs, part, path)
+        except Lost:
+            raise
+        except BaseException:
+            sink.abort()
+            raise
+    except Lost as lost:
+        nfs.abandon()
+        try:
+            connections.ask(lambda other: other.unlink(part), "delete", f"{key}.part", patient=False)
+        except StorageError:
+            pass  # the server is still away; the next writer begins the file again
+        raise connections.failed("write", key, lost) from lost
+    except OSError as error:
+        connections.give_back(nfs)
+        raise connections.failed("write", key, error) from error
+    except BaseException:
+        connections.give_back(nfs)
+        raise
+    connections.give_back(nfs)
+
+
+def _prepare(nfs: Context, path: str) -> None:
+    """The name is free, its folders are there, and nothing is left of a writer that was killed."""
+    if _exists(nfs, path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    if _exists(nfs, f"{path}.part"):
+        nfs.unlink(f"{path}.part")
+    _make_folders(nfs, posixpath.dirname(path))
+
+
+def _exists(nfs: Context, path: str) -> bool:
+    try:
+        nfs.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _make_folders(nfs: Context, folder: str) -> None:
+    if folder in ("", "/") or _exists(nfs, folder):
+        return
+    _make_folders(nfs, posixpath.dirname(folder))
+    try:
+        nfs.mkdir(folder)
+    except FileExistsError:
+        pass  # another writer was faster
+
+
+def _publish(nfs: Context, part: str, path: str) -> None:
+    try:
+        nfs.link(part, path)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EPERM):
+            raise
+        if _exists(nfs, path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+        nfs.rename(part, path)
+    else:
+        nfs.unlink(part)
+
+
+class NfsSink:
+    """Whole blocks of the server's ``wsize`` go out. Not retried: a server that starts again may have lost what it had not committed."""
+
+    def __init__(self, nfs: Context, path: str) -> None:
+        self._nfs = nfs
+        self._path = path
+        self._handle = nfs.create(path)
+        self._block = np.empty(nfs.writemax, np.uint8)
+        self._filled = 0
+        self._offset = 0
+
+    def write(self, data: bytes | Buffer) -> None:
+        source = np.frombuffer(data, dtype=np.uint8)
+        while len(source):
+            if not self._filled and len(source) >= len(self._block):
+                self._send(source[: len(self._block)])
+                source = source[len(self._block) :]
+                continue
+            count = min(len(self._block) - self._filled, len(source))
+            self._block[self._filled : self._filled + count] = source[:count]
+            self._filled += count
+            source = source[count:]
+            if self._filled == len(self._block):
+                self._drain()
+
+    def _drain(self) -> None:
+        filled, self._filled = self._filled, 0
+        self._send(self._block[:filled])
+
+    def _send(self, block: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> None:
+        address = int(block.__array_interface__["data"][0])
+        done = 0
+        while done < len(block):
+            done += self._nfs.pwrite(self._handle, self._offset + done, address + done, len(block) - done)
+        self._offset += len(block)
+
+    def commit(self) -> None:
+        """Everything is on the server's stable storage, under the ``.part`` name."""
+        self._drain()
+        self._nfs.fsync(self._handle)
+        handle, self._handle = self._handle, ctypes.c_void_p()
+        self._nfs.close(handle)
+        if self._nfs.stat(self._path).size != self._offset:
+            raise OSError(errno.EBUSY, "another process is writing it")
+
+    def abort(self) -> None:
+        """No trace is left. Raises Lost and OSError."""
+        if self._handle:
+            self._nfs.close(self._handle)
+        self._nfs.unlink(self._path)

