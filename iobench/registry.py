@@ -94,6 +94,10 @@ STORAGE = Registry(
         "nfs": Entry(
             target="iobench.storage.nfs:NfsStorage", summary="nfs://server/export/path: an NFS export without a mount (needs libnfs)"
         ),
+        "fsspec": Entry(
+            target="iobench.storage.fsspec_url:FsspecStorage",
+            summary="any other fsspec URL (gs://, az://, hf:// ...): works, is not fast",
+        ),
         "throttled": Entry(
             target="iobench.storage.simulated:ThrottledStorage", summary="throttled+URL?bandwidth=..&latency=..: storage of known speed"
         ),

