@@ -99,9 +99,9 @@ STORAGE = Registry(
             summary="any other fsspec URL (gs://, az://, hf:// ...): works, is not fast",
         ),
         "throttled": Entry(
-            target="iobench.storage.simulated:ThrottledStorage", summary="throttled+URL?bandwidth=..&latency=..: storage of known speed"
+            target="iobench.storage.throttled:ThrottledStorage", summary="throttled+URL?bandwidth=..&latency=..: storage of known speed"
         ),
-        "faulty": Entry(target="iobench.storage.simulated:FaultyStorage", summary="faulty+URL?fail_every=N: fails every Nth read"),
+        "faulty": Entry(target="iobench.storage.faulty:FaultyStorage", summary="faulty+URL?fail_every=N: errors, short reads, stalls"),
     },
 )
 
