@@ -117,7 +117,39 @@ def rclone_nfs(folder: Path) -> Iterator[NfsServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def nfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NfsServer]:
+    """For one module: tests elsewhere look at the children of this process, and end some."""
     with rclone_nfs(tmp_path_factory.mktemp("nfs") / "server") as server:
         yield server
+
+
+GANESHA = """
+NFS_CORE_PARAM {{ NFS_Port = {port}; Bind_addr = 127.0.0.1; Protocols = 4; Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; }}
+NFSv4 {{ Graceless = true; RecoveryBackend = fs; RecoveryRoot = "{folder}/recovery"; }}
+NFS_KRB5 {{ Active_krb5 = false; }}
+EXPORT {{
+    Export_Id = 1; Path = {folder}/data; Pseudo = /export; Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Protocols = 4;
+    Transports = TCP; FSAL {{ Name = VFS; }}
+}}
+"""
+
+
+@contextmanager
+def ganesha_v4(folder: Path) -> Iterator[NfsServer]:
+    """nfs-ganesha with version 4 alone, which needs no port mapper: an extra that no test set has to have. Exports ``/export``."""
+    program = shutil.which("ganesha.nfsd")
+    if program is None or os.geteuid() != 0:
+        pytest.skip("NOT TESTED: NFS version 4 needs root, and nfs-ganesha (apt-get install nfs-ganesha nfs-ganesha-vfs)")
+    data, port = folder / "data", free_port()
+    for made in (data, folder / "recovery"):
+        made.mkdir(parents=True)
+    settings = folder / "ganesha.conf"
+    settings.write_text(GANESHA.format(port=port, folder=folder))
+    command = [program, "-F", "-f", str(settings), "-L", str(folder / "log"), "-p", str(folder / "pid")]
+    server = NfsServer(data, port, start(command, port, folder / "log"), command, folder / "log")
+    try:
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
