@@ -108,10 +108,14 @@ STORAGE = Registry(
         "s3": Entry(
             target="iobench.storage.s3:S3Storage", summary="s3://bucket/prefix?endpoint=..&client=..: objects of an S3 server", extra="s3"
         ),
-        "throttled": Entry(
-            target="iobench.storage.simulated:ThrottledStorage", summary="throttled+URL?bandwidth=..&latency=..: storage of known speed"
+        "fsspec": Entry(
+            target="iobench.storage.fsspec_url:FsspecStorage",
+            summary="any other fsspec URL (gs://, az://, hf:// ...): works, is not fast",
         ),
-        "faulty": Entry(target="iobench.storage.simulated:FaultyStorage", summary="faulty+URL?fail_every=N: fails every Nth read"),
+        "throttled": Entry(
+            target="iobench.storage.throttled:ThrottledStorage", summary="throttled+URL?bandwidth=..&latency=..: storage of known speed"
+        ),
+        "faulty": Entry(target="iobench.storage.faulty:FaultyStorage", summary="faulty+URL?fail_every=N: errors, short reads, stalls"),
     },
 )
 

@@ -183,3 +183,21 @@ def dataset_size(doc: RunDocument) -> Outcome | None:
             f"the dataset is {stored / memory:.2f} x the host's memory ({format_bytes(memory)}) and reads are not proven cold", remedy
         )
     return None
+
+
+def nfs_retransmits(doc: RunDocument) -> Outcome | None:
+    """A request that is sent again has cost its time-out, which is a minute by default: the network or the server dropped it."""
+    if not str(doc.storage.get("fs_type", "")).startswith("nfs"):
+        return None
+    counted = [repetition.nfs for repetition in doc.repetitions if repetition.nfs is not None]
+    if not counted:
+        return unknown("the NFS client's counters (/proc/self/mountstats) were not recorded")
+    again = sum(int(nfs.get("retransmits", 0)) for nfs in counted)
+    if again:
+        ops = sum(int(nfs.get("read_ops", 0)) for nfs in counted)
+        what = "request was" if again == 1 else "requests were"
+        evidence = f"{format_count(again)} NFS {what} sent again (beside {format_count(ops)} reads), by the mount's counters"
+        return Outcome(
+            evidence, "look for lost packets and a server that is overloaded or was restarted; such a run shows a fault, not a speed"
+        )
+    return None

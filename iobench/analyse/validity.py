@@ -58,6 +58,7 @@ RULES: tuple[Rule, ...] = (
     Rule("run.repetitions", data.run_repetitions, Levels("info", "invalid")),
     Rule("seed.changes", data.seed_changes, REFUSED),
     Rule("dataset.size", data.dataset_size, REFUSED),
+    Rule("nfs.retransmits", data.nfs_retransmits, Levels("warning", "warning")),
     Rule("au.threshold", speed.au_threshold, REFUSED),
     Rule("cpu.throttled", speed.cpu_throttled, REFUSED),
     Rule("cpu.affinity", speed.cpu_affinity, REFUSED),

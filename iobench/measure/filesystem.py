@@ -6,19 +6,18 @@ Source: proc(5), ``/proc/self/mountinfo``.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import StorageError
+from . import nfs
 from .cgroup import read_text
 from .device import block_devices
 from .direct import probe
 
 _MEMORY = frozenset({"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"})
-_NFS = frozenset({"nfs", "nfs4"})
-_NETWORK = _NFS.union({"cifs", "smb3", "smbfs", "ceph", "9p", "virtiofs", "lustre", "gpfs", "beegfs", "glusterfs", "afs", "wekafs"})
+_NETWORK = nfs.TYPES.union({"cifs", "smb3", "smbfs", "ceph", "9p", "virtiofs", "lustre", "gpfs", "beegfs", "glusterfs", "afs", "wekafs"})
 _NETWORK_FUSE = ("sshfs", "s3fs", "rclone", "gcsfuse", "goofys", "mount-s3", "juicefs", "ceph", "glusterfs", "alluxio", "davfs")
 
 
@@ -40,8 +39,19 @@ def parse_mountinfo(text: str) -> list[Mount]:
         left, right = before.split(" "), after.split(" ")
         if dash and len(left) >= 6 and len(right) >= 2:
             super_options = right[2] if len(right) > 2 else ""
-            mounts.append(Mount(left[2], _unescape(left[3]), _unescape(left[4]), left[5], right[0], _unescape(right[1]), super_options))
+            mounts.append(
+                Mount(left[2], nfs.unescape(left[3]), nfs.unescape(left[4]), left[5], right[0], nfs.unescape(right[1]), super_options)
+            )
     return mounts
+
+
+def mount_of(path: Path | str) -> Mount | None:
+    """The mount that ``path`` (or its nearest existing parent) lies on; None where that can't be seen."""
+    try:
+        existing = nearest_existing(Path(path).resolve())
+    except (OSError, RuntimeError):
+        return None
+    return find_mount(str(existing), parse_mountinfo(read_text(Path("/proc/self/mountinfo")) or ""))
 
 
 def find_mount(path: str, mounts: Iterable[Mount]) -> Mount | None:
@@ -79,7 +89,8 @@ def describe_path(path: Path | str, *, write_probe: bool = True) -> dict[str, An
         "free_bytes": space.f_bavail * space.f_frsize,
         "free_inodes": space.f_favail if space.f_files else None,  # btrfs and some network file systems do not count them
         "read_only": bool(space.f_flag & os.ST_RDONLY),
-        "is_nfs": fs_type in _NFS,
+        "is_nfs": fs_type in nfs.TYPES,
+        "nfs": nfs.describe(mount.source, _merge(mount.options, mount.super_options)) if mount and fs_type in nfs.TYPES else None,
         "is_network": is_network(fs_type),
         "is_tmpfs": fs_type in _MEMORY,
         "devices": block_devices(status.st_dev, mount.source if mount else ""),
@@ -99,11 +110,6 @@ def is_network(fs_type: str | None) -> bool:
     if fs_type is None:
         return False
     return fs_type in _NETWORK or (fs_type.startswith("fuse.") and fs_type[5:].startswith(_NETWORK_FUSE))
-
-
-def _unescape(text: str) -> str:
-    """mountinfo writes space, tab, newline and backslash as three octal digits; the bytes may be UTF-8 beside them."""
-    return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match.group(1), 8)), text)
 
 
 def _merge(options: str, super_options: str) -> str:

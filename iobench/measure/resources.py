@@ -1,4 +1,4 @@
-"""What the host and the device did between two moments: CPU throttling, device traffic, IO pressure, busy cores.
+"""What the host and the device did between two moments: CPU throttling, device and NFS traffic, IO pressure, busy cores.
 
 Counters are of the whole machine or the whole cgroup, not of this process: they tell whether something else ran beside.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import cgroup
+from . import cgroup, nfs
 from .cgroup import read_text
 
 _SECTOR = 512  # /proc/diskstats counts in these, whatever the device's block size
@@ -33,6 +33,7 @@ class Snapshot:
     io_pressure_full_s: float | None  # all of them did
     cpu_busy_s: float | None  # over all cores
     cpu_total_s: float | None
+    nfs: nfs.MountStats | None  # of the mount, where it is NFS
 
     @classmethod
     def take(cls, path: Path | str | None = None) -> Snapshot:
@@ -53,6 +54,7 @@ class Snapshot:
             io_pressure_full_s=full,
             cpu_busy_s=busy,
             cpu_total_s=total,
+            nfs=_nfs(path) if path is not None else None,
         )
 
 
@@ -74,6 +76,7 @@ def diff(before: Snapshot, after: Snapshot) -> dict[str, Any]:
         "io_pressure_s": _minus(after.io_pressure_s, before.io_pressure_s),
         "io_pressure_full_s": _minus(after.io_pressure_full_s, before.io_pressure_full_s),
         "cpu_busy": min(1.0, busy / total) if busy is not None and total else None,
+        "nfs": nfs.diff(before.nfs, after.nfs),
     }
 
 
@@ -124,6 +127,13 @@ def _disk(path: Path | str) -> tuple[str, int, int, float] | None:
     chain = block_devices(number, mount.source if mount else "")  # anonymous device numbers: btrfs
     major, _, minor = (chain[0]["number"] or "").partition(":") if chain else ("", "", "")
     return parse_diskstats(text, int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
+
+
+def _nfs(path: Path | str) -> nfs.MountStats | None:
+    from .filesystem import mount_of
+
+    mount = mount_of(path)
+    return nfs.read(mount.point) if mount and mount.fs_type in nfs.TYPES else None
 
 
 def _minus(after: float | None, before: float | None) -> float | None:

@@ -124,15 +124,23 @@ def _repeat(plan: Plan, number: int, doc: RunDocument, calibration: Calibration,
         epochs=workload.epochs,
         max_steps=workload.max_steps,
     )
-    before = resources.Snapshot.take(plan.storage.url)
+    root = _local_root(plan.storage)
+    before = resources.Snapshot.take(root)
     try:
         outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=progress.steps)
     except KeyboardInterrupt as interrupt:
         interrupt.phase = phase  # type: ignore[attr-defined]
         raise
-    used = resources.diff(before, resources.Snapshot.take(plan.storage.url))
+    used = resources.diff(before, resources.Snapshot.take(root))
     doc.loader = {**doc.loader, **outcome.loader}
     _record(plan, phase, outcome, doc, calibration, used)
+
+
+def _local_root(storage: Any) -> Path | None:
+    """The directory behind a storage and whatever wraps it; None where it is no directory of this host."""
+    while hasattr(storage, "inner"):
+        storage = storage.inner
+    return getattr(storage, "root", None)
 
 
 def _record(plan: Plan, phase: Phase, outcome: Outcome, doc: RunDocument, calibration: Calibration, used: dict[str, Any]) -> None:
@@ -145,6 +153,7 @@ def _record(plan: Plan, phase: Phase, outcome: Outcome, doc: RunDocument, calibr
         complete=outcome.complete,
         cpu_s=outcome.cpu_s,
         throttled_s=used.get("throttled_s"),
+        nfs=used.get("nfs"),
         residency_before=max(known) if known and len(known) == len(residencies) else None,
     )
     calibration.parts += [("measure", phase.repetition, rank, columns) for rank, columns in sorted(outcome.columns.items())]

@@ -82,6 +82,7 @@ class Repetition(Record):
     complete: bool = True  # False: interrupted, or stopped before all steps
     cpu_s: float | None = None  # ranks and workers
     throttled_s: float | None = None  # time this cgroup was throttled by its CPU quota
+    nfs: dict[str, Any] | None = None  # what the NFS mount did (measure.nfs.diff): read_ops, read_bytes, read_rtt_ms, retransmits ...
     residency_before: float | None = None  # the largest of the epochs'
     samples: int = 0
     steps: int = 0  # of all ranks together

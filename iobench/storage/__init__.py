@@ -18,6 +18,7 @@ def open_storage(url: str, *, direct: bool = False, options: Mapping[str, str] |
     """The storage behind a path or a URL.
 
     A plain path or ``file://`` is a local directory; ``SCHEME://...?key=value`` a place of its own, with options;
+    one that only fsspec knows (``gs://``, ``hf://`` ...) goes through its adapter;
     ``WRAPPER+URL?key=value`` wraps another storage (``throttled+/data?latency=10ms``), and passes on the options that are not its own.
     ``options`` go to the innermost storage, and win over the URL's. ``direct`` asks for O_DIRECT. Nothing is contacted yet.
 
@@ -48,7 +49,7 @@ def open_storage(url: str, *, direct: bool = False, options: Mapping[str, str] |
         place, _, query = url.partition("?")
         given = _parse(query)
     given = {**given, **(options or {})}
-    kind = STORAGE.load(scheme)
+    kind = _kind(scheme)
     for key in sorted(given):
         if _SECRET.search(key):
             remedy = "S3 takes them from the environment, the shared credentials file or the instance's role"
@@ -56,6 +57,19 @@ def open_storage(url: str, *, direct: bool = False, options: Mapping[str, str] |
         if key not in kind.OPTIONS:
             _refuse(scheme, key, kind.OPTIONS)
     return kind.open(place, direct=direct, options=given)  # type: ignore[no-any-return]
+
+
+def _kind(scheme: str) -> Any:
+    """The plug-in for a scheme; fsspec's adapter where there is none of our own. Raises UnknownNameError with the nearest of both."""
+    ours = STORAGE.entries()
+    if scheme in ours and scheme != "fsspec":
+        return STORAGE.load(scheme)
+    from .fsspec_url import known, schemes
+
+    if known(scheme):
+        return STORAGE.load("fsspec")
+    theirs = schemes()
+    raise UnknownNameError("storage", scheme, {*ours, *theirs} if nearest(scheme, theirs) else ours)
 
 
 def wrapper_of(url: str) -> str:

@@ -55,6 +55,7 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "nfs_which_events": (_I, (_P,)),
     "nfs_service": (_I, (_P, _I)),
     "nfs_get_error": (_S, (_P,)),
+    "nfs_set_error": (None, (_P, _S)),
     "nfs_get_fd": (_I, (_P,)),
     "nfs_get_readmax": (_U64, (_P,)),
     "nfs_get_writemax": (_U64, (_P,)),

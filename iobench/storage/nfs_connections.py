@@ -96,25 +96,28 @@ class Connections:
         return taken
 
     def give_back(self, context: Context) -> None:
+        """A connection that is not lost, for the next one who needs it."""
         with self._lock:
-            if len(self._idle) < _MOST_IDLE:
+            if len(self._idle) < _MOST_IDLE and not context.spoiled:
                 self._idle.append(context)
                 return
         _end(context)
 
     def _connect(self, timeout_s: float) -> Context:
-        """Mounts the path, or where it is not there yet the nearest directory above it."""
+        """Mounts the path, or where it is not there or no export the nearest directory above it that can be."""
         try:
             socket.getaddrinfo(self.server, None)
         except OSError as error:
             raise OSError(errno.EHOSTUNREACH, f"the name of the server is unknown ({error.strerror})") from error
         folder = self.mounted or self.path
+        refusal: OSError | None = None
         while True:
             try:
                 context = Context(self.server, folder, self.settings, timeout_s=timeout_s)
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError, PermissionError) as error:  # some servers let only an export itself be mounted
+                refusal = refusal or error
                 if folder == "/" or self.mounted:
-                    raise
+                    raise refusal from None
                 folder = posixpath.dirname(folder)
                 continue
             below = posixpath.relpath(self.path, folder)

@@ -82,6 +82,9 @@ class Context:
             self._lib.nfs_destroy_url(parsed)  # the settings are in the context now
         self._files: OrderedDict[str, c.c_void_p] = OrderedDict()
         self.answered_s = time.monotonic()  # when the server last answered
+        # libnfs 4.0.0 does not count a failed OPEN of version 4, so the server takes the next one for its repetition and answers the same.
+        self.spoiled = False
+        self._version_4 = "version=4" in settings.split("&")
         self.set_timeout(timeout_s)
         try:
             self._mount(server, folder, timeout_s)
@@ -138,6 +141,7 @@ class Context:
             self.answered_s = time.monotonic()
             return code
         said = (self._lib.nfs_get_error(self._nfs) or b"").decode(errors="replace")
+        self._lib.nfs_set_error(self._nfs, b"")  # else the next failure may show this one's text
         refused = re.search(r"(MNT3ERR|NFS3ERR|NFS4ERR)_(\w+)", said)
         if refused and refused[2] not in ("STALE", "BADHANDLE"):
             number = _ERRNO.get(refused[2], -code)
@@ -156,7 +160,11 @@ class Context:
         handle = self._files.pop(path, None)
         if handle is None:
             handle = c.c_void_p()
-            self._check(self._lib.nfs_open(self._nfs, os.fsencode(path), os.O_RDONLY, c.byref(handle)))
+            try:
+                self._check(self._lib.nfs_open(self._nfs, os.fsencode(path), os.O_RDONLY, c.byref(handle)))
+            except OSError:
+                self.spoiled = self._version_4
+                raise
         try:
             yield handle
         except Lost:

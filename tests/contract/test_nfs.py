@@ -15,11 +15,11 @@ import pytest
 
 from iobench.errors import StorageError, TargetRefusedError, UsageError
 from iobench.safety import check_target
-from iobench.storage import open_storage
+from iobench.storage import libnfs, open_storage
 from iobench.storage.base import Cached, Files, Guarded, Retrying, Storage, Versioned
 from iobench.storage.nfs import NfsStorage
 from tests.contract.test_storage_suite import StorageContract, content, read
-from tests.servers.nfs import NfsServer, nfs_server, rclone_nfs
+from tests.servers.nfs import NfsServer, ganesha_v4, nfs_server, rclone_nfs
 
 __all__ = ["nfs_server"]
 
@@ -239,6 +239,17 @@ def test_urls_that_mean_nothing_are_usage_errors(url: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_missing_library_is_one_line_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    libnfs.library.cache_clear()
+    monkeypatch.setattr(libnfs, "SONAMES", ("libnfs-is-not-here.so.1",))
+    try:
+        with pytest.raises(UsageError, match="apt-get install libnfs13") as caught:
+            open_storage("nfs://filer/vol")
+    finally:
+        libnfs.library.cache_clear()
+    assert "\n" not in str(caught.value)
+
+
 def test_a_url_says_it_all() -> None:
     storage = NfsStorage("nfs://filer:2050/vol/set%201/", {"timeout": "3s", "uid": "12"})
     assert storage.url == "nfs://filer/vol/set 1?version=3&nfsport=2050&timeout=3s&uid=12"
@@ -341,3 +352,24 @@ def test_nobody_at_the_port_and_no_such_host_are_told_at_once(mortal: NfsServer)
     assert seconds < 10
     line, _ = failure(lambda: open_storage("nfs://no-such-host.invalid/x").size("y"))
     assert "name of the server is unknown" in line
+
+
+# Version 4, where a server for it is installed
+
+
+def test_version_4_reads(tmp_path: Path) -> None:
+    with ganesha_v4(tmp_path / "server") as server:
+        (server.root / "d").mkdir()
+        (server.root / "x").write_bytes(content(3_000_001))
+        (server.root / "d/y").write_bytes(b"data")
+        storage: Any = open_storage(server.url("export", version=4))
+        assert (storage.describe()["version"], storage.describe()["mounted"]) == (4, "/export")
+        assert [(entry.key, entry.size) for entry in storage.list()] == [("d/y", 4), ("x", 3_000_001)]
+        assert set(storage.versions()) == {"d/y", "x"}
+        assert read(storage, "x", 0, 4_000_000) == content(3_000_001)
+        # libnfs 4.0.0 makes a server repeat its answer after a failed OPEN: each failure must be the key's own.
+        for key, reason in (("no", "No such file"), ("d", "Is a directory"), ("no", "No such file"), ("d", "Is a directory")):
+            with pytest.raises(StorageError, match=reason):
+                read(storage, key, 0, 1)
+            assert read(storage, "d/y", 0, 9) == b"data"
+        storage.close()

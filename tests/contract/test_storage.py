@@ -22,8 +22,10 @@ from iobench.errors import StorageError, UsageError
 from iobench.registry import STORAGE
 from iobench.storage import open_storage
 from iobench.storage.base import Cached, Storage
+from iobench.storage.faulty import FaultyStorage
 from iobench.storage.local import LocalStorage
-from iobench.storage.simulated import FaultyStorage, MemoryStorage, ThrottledStorage
+from iobench.storage.simulated import MemoryStorage
+from iobench.storage.throttled import ThrottledStorage
 
 BLOCK = 8 << 20
 DATA = np.random.default_rng(3).bytes(2 * BLOCK + 4097)

@@ -15,8 +15,10 @@ from iobench import buffers
 from iobench.errors import StorageError
 from iobench.storage import open_storage
 from iobench.storage.base import Cached, Storage
+from iobench.storage.faulty import FaultyStorage
 from iobench.storage.local import LocalStorage
-from iobench.storage.simulated import FaultyStorage, MemoryStorage, ThrottledStorage
+from iobench.storage.simulated import MemoryStorage
+from iobench.storage.throttled import ThrottledStorage
 
 SIZES = [0, 1, 4095, 4096, 4097, 100_000, (8 << 20) - 1, 8 << 20, (16 << 20) + 5]
 

@@ -385,7 +385,15 @@ def test_more_samples_than_fit_anywhere_is_refused_before_they_are_counted(tmp_p
 
 @pytest.mark.parametrize(
     "url",
-    ["s3://bucket/data?color=red", "memory+{data}", "file+{data}", "throttled+{data}?bandwidth=-1", "throttled+{data}?speed=3"],
+    [
+        "xyzzy://bucket/data",
+        "nfs://",
+        "s3://bucket/data?color=red",
+        "memory+{data}",
+        "file+{data}",
+        "throttled+{data}?bandwidth=-1",
+        "throttled+{data}?speed=3",
+    ],
 )
 def test_storage_urls_that_are_none(data: Path, tmp_path: Path, url: str, refused_here: Refuse) -> None:
     line = refused_here(2, "run", "demo", "--data", url.format(data=data), *QUICK)

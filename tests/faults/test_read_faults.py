@@ -26,8 +26,9 @@ from iobench.spec.manifest import Manifest
 from iobench.spec.result import Epoch
 from iobench.spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.base import Storage
+from iobench.storage.faulty import FaultyStorage
 from iobench.storage.local import LocalStorage
-from iobench.storage.simulated import FaultyStorage, ThrottledStorage
+from iobench.storage.throttled import ThrottledStorage
 
 TRANSPORTS = [("ring", 0), ("ring", 2), ("tensor", 2), ("thread", 2), ("null", 2)]
 LIMIT_S = 60

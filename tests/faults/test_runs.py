@@ -20,8 +20,9 @@ from iobench.load.reader import BatchReader
 from iobench.run.ranks import Phase, run_phase
 from iobench.spec.result import Epoch
 from iobench.spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.storage.faulty import FaultyStorage
 from iobench.storage.local import LocalStorage
-from iobench.storage.simulated import FaultyStorage, ThrottledStorage
+from iobench.storage.throttled import ThrottledStorage
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

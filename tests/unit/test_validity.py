@@ -17,6 +17,7 @@ WARM = {"cache": "any"}
 UNMEASURED = [Epoch(epoch=0, residency_before=None, residency_how="no cachestat"), Epoch(epoch=1)]
 HALF_MEASURED = [Epoch(epoch=0, residency_before=0.4), Epoch(epoch=1)]
 ONE_HOT_EPOCH = [Epoch(epoch=0, residency_before=0.0), Epoch(epoch=1, residency_before=0.02)]
+NFS_MOUNT = {"scheme": "file", "url": "/mnt/nas/set", "fs_type": "nfs4"}
 
 # rule: (changes to a good run that break the rule, changes that take its evidence away)
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -36,6 +37,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "dataset.size": (
         {"workload": WARM, "residency": 0.5, "host": {"memory_bytes": 1_300_000_000}},
         {"workload": WARM, "residency": 0.5, "host": {"memory_bytes": None}},
+    ),
+    "nfs.retransmits": (
+        {"storage": NFS_MOUNT, "repetition": {"nfs": {"read_ops": 9000, "retransmits": 3}}},
+        {"storage": NFS_MOUNT, "repetition": {"nfs": None}},
     ),
     "au.threshold": ({"au": 0.89}, {"au": None}),
     "cpu.throttled": ({"repetition": {"throttled_s": 6.5}}, {"repetition": {"throttled_s": None}}),
@@ -167,3 +172,10 @@ def test_findings_of_the_runner_are_kept_and_the_gravest_comes_first(make_run: B
 def test_unknown_rule_set() -> None:
     with pytest.raises(UsageError, match="Known: quick, mlperf"):
         validity([], "strict")
+
+
+def test_an_nfs_mount_without_retransmissions_is_fine(make_run: Build) -> None:
+    doc = make_run(storage=NFS_MOUNT, repetition={"nfs": {"read_ops": 9000, "retransmits": 0}})
+    assert not any(finding.rule == "nfs.retransmits" for finding in doc.findings)
+    again = make_run(storage=NFS_MOUNT, repetition={"nfs": {"read_ops": 9000, "retransmits": 1}})
+    assert "5 NFS requests" in next(f for f in again.findings if f.rule == "nfs.retransmits").evidence  # one in each of 5 repetitions

@@ -1,0 +1,169 @@
+"""What this host's NFS client counts for a mount: ``/proc/self/mountstats``. Parsing is pure; ``read`` looks at this machine.
+
+Source: Linux ``fs/nfs/super.c`` (nfs_show_stats) and ``net/sunrpc/stats.c`` (rpc_clnt_show_stats), statvers 1.1; nfs-utils' mountstats.py.
+Times are the sums that the kernel keeps, in whole milliseconds; counters are of the mount, whoever uses it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .cgroup import read_text
+
+TYPES = frozenset({"nfs", "nfs4"})
+
+
+class Operation(NamedTuple):
+    """One kind of RPC (READ, GETATTR ...), summed since the mount."""
+
+    ops: int  # completed
+    transmissions: int  # more than ops: sent again
+    timeouts: int  # "major": after all retransmissions
+    bytes_sent: int  # RPC headers included
+    bytes_received: int
+    queue_ms: int  # waiting to be sent
+    rtt_ms: int  # from sent to answered
+    execute_ms: int  # from asked to done: queue, RTT and the client's own work
+    errors: int | None  # None before statvers 1.1
+
+
+class MountStats(NamedTuple):
+    """One NFS mount at one moment."""
+
+    source: str
+    point: str
+    fs_type: str
+    options: dict[str, str]  # vers, rsize, proto ... of the mount in force; a flag has the value ''
+    age_s: int
+    read_bytes: int  # by READ, without headers
+    written_bytes: int  # by WRITE
+    connections: int  # transports: nconnect, and trunking
+    operations: dict[str, Operation]
+
+
+def parse_mountstats(text: str) -> list[MountStats]:
+    """The NFS mounts in ``/proc/self/mountstats``, in their order; what does not have the format is left out."""
+    mounts = []
+    for section in re.split(r"^(?=device )", text, flags=re.MULTILINE):
+        head, _, body = section.partition("\n")
+        match = re.match(r"device (\S+) mounted on (\S+) with fstype (\S+)", head)
+        if match and match[3] in TYPES:
+            mounts.append(_mount(unescape(match[1]), unescape(match[2]), match[3], body))
+    return mounts
+
+
+def _mount(source: str, point: str, fs_type: str, body: str) -> MountStats:
+    options: dict[str, str] = {}
+    operations: dict[str, Operation] = {}
+    age = connections = 0
+    counted: list[int] = []
+    in_operations = False
+    for line in body.splitlines():
+        name, colon, rest = line.strip().partition(":")
+        numbers = [int(field) for field in rest.split()] if re.fullmatch(r"[\d\s]+", rest) else []
+        if name == "per-op statistics":
+            in_operations = True
+        elif in_operations and colon and len(numbers) >= 8:
+            operations[name] = Operation._make([*numbers[:8], numbers[8] if len(numbers) > 8 else None])
+        elif name == "opts":
+            options = parse_options(rest.strip())
+        elif name == "age" and numbers:
+            age = numbers[0]
+        elif name == "bytes":
+            counted = numbers
+        elif name == "xprt":
+            connections += 1
+    # bytes: read() and write() buffered, the same with O_DIRECT, then what READ and WRITE moved.
+    read, written = (counted[4], counted[5]) if len(counted) >= 6 else (0, 0)
+    return MountStats(source, point, fs_type, options, age, read, written, connections, operations)
+
+
+def parse_options(text: str) -> dict[str, str]:
+    return {name: value for name, _, value in (option.partition("=") for option in text.split(",") if option)}
+
+
+def find(point: str, mounts: Iterable[MountStats]) -> MountStats | None:
+    """The mount at a mount point; the last of several (it is on top)."""
+    return next((mount for mount in reversed(list(mounts)) if mount.point == point), None)
+
+
+def read(point: str) -> MountStats | None:
+    """The counters of the NFS mount at ``point`` on this machine; None where there is none."""
+    return find(point, parse_mountstats(read_text(Path("/proc/self/mountstats")) or ""))
+
+
+def diff(before: MountStats | None, after: MountStats | None) -> dict[str, Any] | None:
+    """What the mount did between two moments, ready for JSON; means over that time. None where either is missing, or it was remounted."""
+    if before is None or after is None or (before.source, before.point) != (after.source, after.point) or after.age_s < before.age_s:
+        return None
+    changed = {
+        name: used for name, now in after.operations.items() if (used := _minus(now, before.operations.get(name))).ops or used.transmissions
+    }
+    every = changed.values()
+    errors = [used.errors for used in every]
+    return {
+        "mount_point": after.point,
+        "read_ops": changed["READ"].ops if "READ" in changed else 0,
+        "read_bytes": after.read_bytes - before.read_bytes,
+        "read_rtt_ms": _mean("rtt_ms", changed.get("READ")),
+        "read_execute_ms": _mean("execute_ms", changed.get("READ")),
+        "written_bytes": after.written_bytes - before.written_bytes,
+        "retransmits": sum(max(0, used.transmissions - used.ops) for used in every),
+        "timeouts": sum(used.timeouts for used in every),
+        "errors": None if None in errors else sum(error for error in errors if error is not None),
+        "operations": {
+            name: {
+                "ops": used.ops,
+                "retransmits": max(0, used.transmissions - used.ops),
+                "rtt_ms": _mean("rtt_ms", used),
+                "execute_ms": _mean("execute_ms", used),
+            }
+            for name, used in sorted(changed.items(), key=lambda item: -item[1].ops)
+        },
+    }
+
+
+def describe(source: str, options: str) -> dict[str, Any]:
+    """The fingerprint of a mount from its source and its options, as ``/proc/self/mountinfo`` has them; None: the kernel does not say."""
+    given = parse_options(options)
+    server, path = _split_source(source)
+    return {
+        "server": server,
+        "export": path,
+        "address": given.get("addr"),
+        "version": given.get("vers"),
+        "proto": given.get("proto"),
+        "rsize": _number(given.get("rsize")),
+        "wsize": _number(given.get("wsize")),
+        "nconnect": _number(given.get("nconnect")) or 1,  # the kernel shows it where it is more
+        "options": options,
+    }
+
+
+def unescape(text: str) -> str:
+    """Names in /proc have space, tab, newline and backslash as three octal digits; the bytes may be UTF-8 beside them."""
+    return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match.group(1), 8)), text)
+
+
+def _minus(after: Operation, before: Operation | None) -> Operation:
+    if before is None:
+        return after
+    errors = None if after.errors is None or before.errors is None else after.errors - before.errors
+    return Operation._make([*(now - then for now, then in zip(after[:8], before[:8], strict=True)), errors])
+
+
+def _mean(name: str, used: Operation | None) -> float | None:
+    return getattr(used, name) / used.ops if used is not None and used.ops else None
+
+
+def _split_source(source: str) -> tuple[str, str]:
+    """``filer:/vol`` and ``[fe80::1]:/vol`` to server and path."""
+    server, _, path = source.partition(":/")
+    return server.strip("[]"), f"/{path}"
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None

@@ -1,0 +1,80 @@
+"""An NFS server that goes away under a loader with workers: a pause is waited for, an end is one line in time, and nothing is left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.errors import StorageError
+from iobench.generate import generate
+from iobench.load.reader import BatchReader
+from iobench.run.ranks import Phase, run_phase
+from iobench.spec.base import build
+from iobench.spec.dataset import DatasetSpec
+from iobench.spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.storage import open_storage
+from iobench.storage.local import LocalStorage
+from tests.servers.nfs import NfsServer, rclone_nfs
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NfsServer]:
+    with rclone_nfs(tmp_path / "server") as server:
+        yield server
+
+
+def phase(server: NfsServer, *, timeout: str, epochs: int) -> Phase:
+    """A loader of two workers over 60 samples that lie on the server."""
+    spec = {"name": "demo", "samples": 60, "sample_size": {"mean": 20_000}, "format": "tar", "samples_per_shard": 20}
+    manifest = generate(build(DatasetSpec, spec, where="test"), LocalStorage(server.root / "set"), workers=0).manifest
+    reading = ReaderSpec(direct=False, concurrency=2)
+    return Phase(
+        name="measure",
+        # The throttle makes an epoch long enough to be in the middle of.
+        reader=BatchReader(manifest, open_storage(f"throttled+{server.url('set', timeout=timeout)}&latency=20ms"), reading),
+        reading=reading,
+        loading=LoaderSpec(workers=2),
+        accelerator=AcceleratorSpec(kind="null"),
+        accelerators=1,
+        batch_size=4,
+        seed=1,
+        epochs=epochs,
+    )
+
+
+def test_a_server_that_ends_under_a_run_is_one_line_in_time(server: NfsServer) -> None:
+    ended: list[float] = []
+
+    def end(steps: int) -> None:
+        if steps >= 5 and not ended:
+            server.stop()
+            ended.append(time.monotonic())
+
+    with pytest.raises(StorageError, match="no answer from the NFS server") as caught:
+        run_phase(phase(server, timeout="2s", epochs=200), tick=end)
+    assert "\n" not in str(caught.value)
+    assert "/set/data/" in str(caught.value)
+    assert time.monotonic() - ended[0] < 20
+
+
+def test_a_server_that_pauses_under_a_run_is_waited_for(server: NfsServer) -> None:
+    timers: list[threading.Timer] = []
+
+    def pause(steps: int) -> None:
+        if steps >= 5 and not timers:
+            server.pause(True)
+            timers.append(threading.Timer(1.0, server.pause, [False]))
+            timers[0].start()
+
+    outcome = run_phase(phase(server, timeout="30s", epochs=3), tick=pause)
+    assert timers, "the pause came"
+    timers[0].join()
+    columns: Any = outcome.columns[0]
+    assert int(columns["samples"].sum()) == 180

@@ -1,0 +1,226 @@
+"""Storage of known speed keeps what it promises: the distribution of its latency, and caps that all processes share.
+
+A cap can be held from one side exactly (nothing is faster than it), and from the other as well as a loaded machine lets it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iobench.errors import StorageError, UsageError
+from iobench.run.plan import make_plan
+from iobench.run.runner import Options, run
+from iobench.spec.base import build
+from iobench.spec.result import RunDocument
+from iobench.spec.workload import Workload
+from iobench.storage import open_storage
+from iobench.storage.base import Storage
+
+MB = 1_000_000
+
+
+def in_processes(count: int, work: Callable[[int], None]) -> float:
+    """Seconds that ``count`` forked processes take together."""
+    started = time.monotonic()
+    children = []
+    for number in range(count):
+        child = os.fork()
+        if child == 0:
+            try:
+                work(number)
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * count
+    return time.monotonic() - started
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "x").write_bytes(bytes(MB))
+    return tmp_path
+
+
+def read(storage: Storage, length: int = MB) -> None:
+    assert storage.read_into("x", 0, memoryview(bytearray(length))) == length
+
+
+@pytest.mark.parametrize(("median", "p99"), [(0.010, 0.040), (0.001, 0.100), (0.005, 0.005)])
+def test_latency_has_the_median_and_the_tail_that_were_asked_for(folder: Path, median: float, p99: float) -> None:
+    storage: Any = open_storage(f"throttled+{folder}?latency={median}&latency_p99={p99}")
+    random.seed(11)
+    drawn = np.array([storage.latency() for _ in range(40_000)])
+    # 40,000 draws know the median to 1 % and the 99th percentile to 3 % (one standard error, of the wider distribution).
+    assert np.median(drawn) == pytest.approx(median, rel=0.05)
+    assert np.quantile(drawn, 0.99) == pytest.approx(p99, rel=0.15)
+    assert drawn.mean() == pytest.approx(storage.describe()["latency_mean_s"], rel=0.15)
+    assert storage.describe()["latency_mean_s"] >= median
+
+
+def test_each_process_draws_its_own_latencies(folder: Path) -> None:
+    storage: Any = open_storage(f"throttled+{folder}?latency=1ms&latency_p99=9ms")
+    ours, theirs = os.pipe()
+    for _ in range(3):
+        if os.fork() == 0:
+            os.write(theirs, f"{storage.latency()!r}\n".encode())
+            os._exit(0)
+        os.wait()
+    os.close(theirs)
+    with os.fdopen(ours) as lines:
+        assert len(set(lines.read().split())) == 3
+
+
+def test_reads_take_the_latency_that_was_drawn(folder: Path) -> None:
+    """The k fastest of many reads are never faster than the distribution's own fastest, in sum."""
+    storage: Any = open_storage(f"throttled+{folder}?latency=5ms&latency_p99=15ms")
+    random.seed(4)
+    expected = [storage.latency() for _ in range(60)]
+    random.seed(4)
+    taken = []
+    for _ in expected:
+        started = time.monotonic()
+        read(storage, 100)
+        taken.append(time.monotonic() - started)
+    assert all(real >= drawn for real, drawn in zip(taken, expected, strict=True))
+    assert np.median(np.array(taken) - np.array(expected)) < 0.005  # what the wait itself adds
+
+
+def test_the_bandwidth_is_shared_by_all_processes(folder: Path) -> None:
+    """Four processes read 80 MB at 80 MB/s: a second together, not a quarter."""
+    storage = open_storage(f"throttled+{folder}?bandwidth=80MB")
+    seconds = in_processes(4, lambda _: [read(storage) for _ in range(20)] and None)
+    assert seconds >= 1.0
+    assert seconds < 2.0
+
+
+def test_operations_are_counted_whatever_their_size(folder: Path) -> None:
+    storage = open_storage(f"throttled+{folder}?iops=2e2")
+    seconds = in_processes(2, lambda _: [read(storage, 10) for _ in range(50)] and None)
+    assert seconds >= 0.5
+    assert seconds < 1.5
+
+
+def test_writes_are_accepted_at_the_pace_that_all_processes_share(folder: Path) -> None:
+    """Two processes write 40 MB at 40 MB/s; what was not yet accepted is not there, what was is all of it; reads are not held up."""
+    storage = open_storage(f"throttled+{folder}?write_bandwidth=40MB/s")
+
+    def write(number: int) -> None:
+        with storage.create(f"k{number}", size_hint=20 * MB) as sink:
+            for _ in range(20):
+                sink.write(memoryview(bytes(MB)))
+
+    seconds = in_processes(2, write)
+    assert seconds >= 1.0
+    assert seconds < 3.0  # the disk's own time comes on top of the last write
+    assert [storage.size(f"k{number}") for number in range(2)] == [20 * MB] * 2
+    started = time.monotonic()
+    read(storage)
+    assert time.monotonic() - started < 0.5
+
+
+def test_the_fingerprint_has_every_figure(folder: Path) -> None:
+    facts = open_storage(f"throttled+{folder}?bandwidth=2GB&latency=5ms&latency_p99=20ms&iops=1e4&write_bandwidth=500MB").describe()
+    assert (facts["bandwidth_bytes_per_s"], facts["write_bandwidth_bytes_per_s"], facts["iops"]) == (2_000_000_000, 500_000_000, 10_000)
+    assert (facts["latency_s"], facts["latency_p99_s"]) == (0.005, 0.020)
+    assert facts["latency_mean_s"] == pytest.approx(0.005 * math.exp((math.log(4) / 2.3263) ** 2 / 2), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "iops=0",
+        "iops=-1",
+        "iops=nan",
+        "iops=inf",
+        "iops=",
+        "write_bandwidth=0",
+        "latency_p99=5ms",
+        "latency=9ms&latency_p99=5ms",
+        "latency=0&latency_p99=5ms",
+    ],
+)
+def test_a_throttle_that_means_nothing_is_a_usage_error(folder: Path, query: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_storage(f"throttled+{folder}?{query}")
+    assert "\n" not in str(caught.value)
+
+
+# Faults
+
+
+def test_every_nth_read_stalls(folder: Path) -> None:
+    storage = open_storage(f"faulty+{folder}?stall_every=3&stall=200ms")
+    taken = []
+    for _ in range(6):
+        started = time.monotonic()
+        read(storage, 10)
+        taken.append(time.monotonic() - started)
+    assert [seconds >= 0.2 for seconds in taken] == [False, False, True, False, False, True]
+
+
+def test_the_nth_write_fails_and_leaves_no_trace(folder: Path) -> None:
+    storage = open_storage(f"faulty+{folder}?fail_write_at=3")
+    with storage.create("a") as sink:
+        sink.write(b"one")
+        sink.write(b"two")
+    with pytest.raises(StorageError, match=r"cannot write b: simulated input/output error \(write 3\)"), storage.create("b") as sink:
+        sink.write(b"three")
+    with storage.create("c") as sink:
+        sink.write(b"four")
+    assert [entry.key for entry in storage.list()] == ["a", "c", "x"]
+
+
+@pytest.mark.parametrize("query", ["stall=5s", "stall_every=2&stall=long", "fail_write_at=x", "fail_every=1.5", f"fail_at={'9' * 30}"])
+def test_a_fault_that_means_nothing_is_a_usage_error(folder: Path, query: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_storage(f"faulty+{folder}?{query}")
+    assert "\n" not in str(caught.value)
+
+
+def test_faults_are_in_the_fingerprint(folder: Path) -> None:
+    assert open_storage(f"faulty+{folder}?fail_every=7&stall_every=9&stall=1s").describe()["faults"] == {
+        "fail_every": 7,
+        "stall_every": 9,
+        "stall_s": 1.0,
+    }
+
+
+# What a run makes of it
+
+
+@pytest.fixture(scope="module")
+def shards(make_dataset: Any) -> Path:
+    """120 MB in 600 samples."""
+    path: Path = make_dataset(samples=600, sample_size={"mean": 200_000}, format="tar", samples_per_shard=60)[1]
+    return path
+
+
+def measured(tmp_path: Path, url: str) -> RunDocument:
+    spec = {"name": "oracle", "dataset": "demo", "batch_size": 10, "epochs": 2, "accelerator": {"step_time": "16ms"}}
+    workload = build(Workload, {**spec, "loader": {"workers": 2}, "reader": {"concurrency": 8}}, where="oracle")
+    doc, _ = run(make_plan(workload, url, accelerators=1, repetitions=1, seed=1), Options(results=tmp_path, calibration_s=0.6))
+    assert doc.verdict is not None
+    return doc
+
+
+def test_what_if_my_storage_did_100_mb_per_s_with_10_ms(tmp_path: Path, shards: Path) -> None:
+    """An accelerator that asks for 125 MB/s (10 x 200 kB each 16 ms) gets 100: storage binds. Without the cap it is fed."""
+    doc = measured(tmp_path, f"throttled+{shards}?bandwidth=100MB&latency=10ms")
+    assert doc.metrics["read_bytes_per_s"].median == pytest.approx(100 * MB, rel=0.05)
+    assert doc.verdict is not None
+    assert doc.verdict.binds == "storage"
+    assert doc.verdict.starved
+    lifted = measured(tmp_path, f"throttled+{shards}?bandwidth=100GB")
+    assert lifted.verdict is not None
+    assert lifted.verdict.binds == "accelerator"
+    assert not lifted.verdict.starved
