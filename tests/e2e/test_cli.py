@@ -121,15 +121,15 @@ def _small(words: list[str], home: Path) -> list[str]:
                 "--set",
                 "reader.direct=false",
             ]  # not even one can be fed, so that the search is one point
-    if verb == "report":
-        words[1] = str(next((home / "results").iterdir()))
+    if "results/<run>" in words:
+        words[words.index("results/<run>")] = str(next((home / "results").iterdir()))
     return words
 
 
 def test_every_example_runs(tmp_path: Path) -> None:
     """All examples of all helps, from generating to cleaning, in a directory of their own."""
     (tmp_path / "mine.yaml").write_text("{name: mine, samples: 20, sample_size: {mean: 10kB}}\n")
-    order = ("list", "doctor", "generate", "plan", "run", "report", "verify", "clean")
+    order = ("list", "doctor", "generate", "plan", "run", "report", "size", "verify", "clean")
     assert set(order) == set(VERBS)
     commands = [words for verb in order for example in examples(help_of(verb)) for words in [shlex.split(example)[1:]]]
     commands = [words for words in commands if not any("s3://" in word for word in words)]  # they run in test_s3_run.py
@@ -162,6 +162,7 @@ def test_json_is_one_document_and_nothing_else(tmp_path: Path, data: Path, ran: 
         ("list",),
         ("list", "codecs"),
         ("plan", "demo"),
+        ("size", "demo", "--accelerators", "4", "--hosts", "2", "--cache", "1GiB", "--from", ran[1]),
         ("plan", "demo", "--data", data),
         ("generate", "demo", "--to", tmp_path / "d", "--samples", "2"),
         ("verify", tmp_path / "d"),

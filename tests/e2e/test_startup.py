@@ -57,6 +57,10 @@ def test_list_does_without_torch(tmp_path: Path) -> None:
     assert imported(tmp_path, "list") & {"torch", "pyarrow", "numpy"} == set()
 
 
+def test_sizing_does_without_torch(tmp_path: Path) -> None:
+    assert imported(tmp_path, "size", "resnet50-h100", "--accelerators", "8") & {"torch", "pyarrow"} == set()
+
+
 @pytest.mark.parametrize("arguments", [("--help",), ("list",)])
 def test_start_up_takes_under_a_third_of_a_second(arguments: tuple[str, ...]) -> None:
     """CPU time, the best of three, so that other work on this machine does not count. The bare interpreter is part of it."""
