@@ -129,7 +129,7 @@ def _small(words: list[str], home: Path) -> list[str]:
 def test_every_example_runs(tmp_path: Path) -> None:
     """All examples of all helps, from generating to cleaning, in a directory of their own."""
     (tmp_path / "mine.yaml").write_text("{name: mine, samples: 20, sample_size: {mean: 10kB}}\n")
-    order = ("list", "doctor", "generate", "plan", "run", "report", "size", "verify", "clean")
+    order = ("list", "doctor", "generate", "plan", "run", "report", "size", "whatif", "verify", "clean")
     assert set(order) == set(VERBS)
     commands = [words for verb in order for example in examples(help_of(verb)) for words in [shlex.split(example)[1:]]]
     commands = [words for words in commands if not any("s3://" in word for word in words)]  # they run in test_s3_run.py
@@ -168,6 +168,7 @@ def test_json_is_one_document_and_nothing_else(tmp_path: Path, data: Path, ran: 
         ("verify", tmp_path / "d"),
         ("clean", tmp_path / "d"),
         ("report", ran[1]),
+        ("whatif", ran[1], "--storage-bandwidth", "2x", "--workers", "4"),
         ("doctor", tmp_path),
     ):
         document = json.loads(ok(*arguments, "--json"), parse_constant=lambda text: pytest.fail(f"{text} is not JSON"))

@@ -93,6 +93,8 @@ def test_a_report_needs_neither_torch_nor_storage(tmp_path: Path, make_dataset: 
     (directory,) = (tmp_path / "results").iterdir()
     modules = imported(tmp_path, "report", directory)
     assert "torch" not in modules
+    assert "torch" not in imported(tmp_path, "whatif", directory, "--storage-bandwidth", "2x")
+    assert "torch" not in imported(tmp_path, "size", "demo", "--accelerators", "2", "--from", directory)
     # And a second witness: the interpreter's own log of imports.
     timed = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "iobench", "report", str(directory)],

@@ -88,3 +88,49 @@ def test_size_from_a_run(call: Call, tmp_path: Path, make_run: Callable[..., Any
     assert found["measured"]["accelerators_fed_local"] == 4
     assert found["write_bytes_per_s"] is None
     assert found["not_measured"]["write_bytes_per_s"]
+
+
+# whatif
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "nothing is to change"),
+        (("--storage-bandwidth", "fast"), "'fast' is not a size"),
+        (("--storage-bandwidth", "0x"), "--storage-bandwidth is '0x'"),
+        (("--storage-bandwidth=-2x",), "zero or more"),
+        (("--storage-bandwidth", "0"), "makes no sense"),
+        (("--storage-bandwidth", "nanx"), "'nan' is not a number"),
+        (("--latency", "5 apples"), "not a duration"),
+        (("--workers", "2.5"), "whole number"),
+        (("--workers", "many"), "'many' is not a number"),
+        (("--accelerators", "0"), "at least 1"),
+        (("--step-time", "0"), "makes no sense"),
+        (("--cache", "much"), "'much' is not a size"),
+        (("--cache-kind", "cold", "--workers", "2"), "cold"),
+    ],
+)
+def test_whatif_refuses(
+    refused: Callable[..., None], tmp_path: Path, make_run: Callable[..., Any], arguments: tuple[str, ...], says: str
+) -> None:
+    refused("whatif", save(tmp_path / "results" / "one", make_run()), *arguments, says=says)
+
+
+def test_whatif_of_nothing(refused: Callable[..., None]) -> None:
+    refused("whatif", "results/nowhere", "--workers", "2", says="results/nowhere")
+
+
+def test_whatif_prints_and_writes_nothing(call: Call, tmp_path: Path, make_run: Callable[..., Any]) -> None:
+    run = save(tmp_path / "results" / "one", make_run(rates={"storage_raw": 650, "fetch": 600}, measured=580, au=0.29))
+    before = (run / "run.json").read_bytes()
+    code, out, err = call("whatif", run / "run.json", "--storage-bandwidth", "2x")
+    assert (code, err) == (0, "")
+    assert "Predicted verdict: storage binds" in out
+    assert "600 predicted, 580 measured (+3.4 %)" in " ".join(out.split())
+    code, out, err = call("whatif", run, "--storage-bandwidth", "130MB/s", "--json")
+    found = json.loads(out)
+    assert found["what_if"]["verdict"]["predicted_samples_per_s"] == pytest.approx(1200)
+    assert found["model_error"] == pytest.approx(600 / 580 - 1)
+    assert [path.name for path in run.iterdir()] == ["run.json"]
+    assert (run / "run.json").read_bytes() == before
