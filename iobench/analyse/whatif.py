@@ -70,7 +70,7 @@ def what_if(doc: RunDocument, change: Change) -> Prediction:
         raise UsageError("nothing is to change", remedy="name a change, e.g. --storage-bandwidth 2x or --workers 16")
     doc = conclude(doc)
     before = gather(doc)
-    if before.predicted is None:
+    if before.storage is None and before.prep is None and before.harness is None:
         raise UsageError(f"run {doc.run_id} has no ceilings", remedy="name a run with calibration (not --calibration-s 0)")
     told: list[str] = []
     bases: list[str] = []

@@ -86,7 +86,7 @@ def test_what_reads_results_and_data_does_without_torch(tmp_path: Path, make_dat
 
 def test_a_report_needs_neither_torch_nor_storage(tmp_path: Path, make_dataset: Any) -> None:
     _, root = make_dataset()
-    quick = ["--repeat", "1", "--calibration-s", "0", "--set", "batch_size=5", "--set", "reader.crop=null", "--set", "epochs=1"]
+    quick = ["--repeat", "1", "--calibration-s", "0.2", "--set", "batch_size=5", "--set", "reader.crop=null", "--set", "epochs=1"]
     command = [sys.executable, "-m", "iobench", "run", "demo", "--data", root, "--results", tmp_path / "results", *quick]
     made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert made.returncode == 0, made.stderr

@@ -195,9 +195,7 @@ def test_what_makes_no_sense_is_refused(make_run: Build, change: Change, says: s
 
 
 def test_runs_that_do_not_know_enough(make_run: Build) -> None:
-    nothing = make_run(
-        rates=dict.fromkeys(("storage_raw", "fetch", "prep", "harness", "accelerator")), workload={"accelerator": {"kind": "null"}}
-    )
+    nothing = make_run(rates=dict.fromkeys(("storage_raw", "fetch", "prep", "harness")))
     with pytest.raises(UsageError, match="no ceilings"):
         what_if(nothing, Change(storage_bandwidth=TWICE))
     with pytest.raises(UsageError, match="no fetch ceiling"):
