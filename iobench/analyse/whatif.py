@@ -80,7 +80,7 @@ def what_if(doc: RunDocument, change: Change) -> Prediction:
         ceilings[name] = _moved(doc.ceilings.get(name, Ceiling()), rate, before)
     changed = doc.model_copy(update={**settings.document, "ceilings": ceilings, "repetitions": [], "findings": [], "find_max": None})
     changed = changed.model_copy(update={"metrics": _metrics(changed)})
-    error = before.predicted / before.measured - 1 if before.measured else None
+    error = before.predicted / before.measured - 1 if before.predicted and before.measured else None
     predicted = gather(changed).predicted
     return Prediction(
         recorded=doc,

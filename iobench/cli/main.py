@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-VERBS = ("list", "plan", "size", "generate", "scan", "run", "verify", "report", "whatif", "clean", "doctor")
+VERBS = ("list", "plan", "size", "generate", "scan", "run", "verify", "report", "whatif", "advise", "clean", "doctor")
 
 _EXIT_CODES = """exit codes:
   0    ok

@@ -123,13 +123,27 @@ def _small(words: list[str], home: Path) -> list[str]:
             ]  # not even one can be fed, so that the search is one point
     if "results/<run>" in words:
         words[words.index("results/<run>")] = str(next((home / "results").iterdir()))
+    if "results/<sweep>" in words:
+        words[words.index("results/<sweep>")] = str(_sweep(home))
     return words
+
+
+def _sweep(home: Path) -> Path:
+    """A run of resnet50-h100, and what it would have recorded with other workers."""
+    folder = home / "sweep"
+    recorded = (json.loads((directory / "run.json").read_text()) for directory in (home / "results").iterdir())
+    document = next(document for document in recorded if document["workload"]["name"] == "resnet50-h100")
+    for workers in (1, 2, 4):
+        document["workload"]["loader"]["workers"] = workers
+        (folder / f"w{workers}").mkdir(parents=True, exist_ok=True)
+        (folder / f"w{workers}" / "run.json").write_text(json.dumps(document | {"validity": "valid"}))
+    return folder
 
 
 def test_every_example_runs(tmp_path: Path) -> None:
     """All examples of all helps, from generating to cleaning, in a directory of their own."""
     (tmp_path / "mine.yaml").write_text("{name: mine, samples: 20, sample_size: {mean: 10kB}}\n")
-    order = ("list", "doctor", "generate", "plan", "run", "report", "size", "whatif", "verify", "clean")
+    order = ("list", "doctor", "generate", "plan", "run", "report", "size", "whatif", "advise", "verify", "clean")
     assert set(order) == set(VERBS)
     commands = [words for verb in order for example in examples(help_of(verb)) for words in [shlex.split(example)[1:]]]
     commands = [words for words in commands if not any("s3://" in word for word in words)]  # they run in test_s3_run.py

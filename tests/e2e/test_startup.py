@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,12 @@ def test_a_report_needs_neither_torch_nor_storage(tmp_path: Path, make_dataset: 
     assert "torch" not in modules
     assert "torch" not in imported(tmp_path, "whatif", directory, "--storage-bandwidth", "2x")
     assert "torch" not in imported(tmp_path, "size", "demo", "--accelerators", "2", "--from", directory)
+    again = tmp_path / "results" / "again"
+    shutil.copytree(directory, again)
+    document = json.loads((again / "run.json").read_text())
+    document["workload"]["loader"]["workers"] += 1
+    (again / "run.json").write_text(json.dumps(document))
+    assert "torch" not in imported(tmp_path, "advise", tmp_path / "results")
     # And a second witness: the interpreter's own log of imports.
     timed = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "iobench", "report", str(directory)],

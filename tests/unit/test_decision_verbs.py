@@ -134,3 +134,70 @@ def test_whatif_prints_and_writes_nothing(call: Call, tmp_path: Path, make_run: 
     assert found["model_error"] == pytest.approx(600 / 580 - 1)
     assert [path.name for path in run.iterdir()] == ["run.json"]
     assert (run / "run.json").read_bytes() == before
+
+
+# advise
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, make_run: Callable[..., Any]) -> Path:
+    """Workers 1, 2, 4, 8 prepare 500 samples/s each, storage gives 1,800."""
+    for workers in (1, 2, 4, 8):
+        rate = min(1800.0, 500.0 * workers)
+        doc = make_run(
+            rates={"prep": 500.0 * workers, "fetch": 1800},
+            measured=rate,
+            au=rate / 2000,
+            accelerators=1,
+            workload={
+                "loader": {"workers": workers, "prefetch_factor": 2},
+                "accelerator": {"kind": "emulated", "name": "a", "step_time": 0.05},
+            },
+        )
+        save(tmp_path / "sweep" / f"w{workers}", doc)
+    return tmp_path / "sweep"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("nowhere",), "nowhere is no folder of runs"),
+        (("sweep/w1",), "is one run"),
+        (("sweep", "--workload", "other"), "no run that advice could be based on"),
+        (("sweep", "--default", "loader.workers"), "KEY=VALUE"),
+        (("sweep", "--default", "loader.worker=2"), "Settings that do: loader.workers"),
+        (("sweep", "--dataset-size", "big"), "'big' is not a size"),
+        (("sweep", "--first-batch", "soon"), "'soon' is not a duration"),
+        (("sweep", "--shuffle-window", "-1"), "'-1' is not a size"),
+        (("sweep", "--shuffle-window", "0"), "--shuffle-window is 0"),
+        (("sweep", "--first-batch", "0s"), "--first-batch is 0"),
+        (("sweep", "--dataset-size", "0"), "--dataset-size is 0"),
+    ],
+)
+def test_advise_refuses(refused: Callable[..., None], sweep: Path, arguments: tuple[str, ...], says: str) -> None:
+    refused("advise", *arguments, says=says)
+    assert sweep.is_dir()
+
+
+def test_advise_finds_the_knee(call: Call, sweep: Path) -> None:
+    """4 workers are enough: today's 8 gain nothing, and today's 1 wait."""
+    code, out, err = call("advise", sweep, "--default", "loader.workers=1")
+    assert (code, err) == (0, "")
+    assert out.startswith("test: take loader.workers=4\n")
+    assert "gain: 3.60 x today's samples/s [3.60, 3.60" in out
+    assert "confidence: high" in out
+    assert max(map(len, out.splitlines())) <= 100
+    code, out, _ = call("advise", "sweep", "--json")
+    found = json.loads(out)
+    assert found["settings"] == {"loader.workers": "4"}
+    assert found["gain"] is None
+    assert {alternative["settings"]["loader.workers"] for alternative in found["alternatives"]} <= {"4", "8"}
+
+
+def test_advise_names_what_it_leaves_out(call: Call, sweep: Path) -> None:
+    (sweep / "half").mkdir()
+    (sweep / "half" / "run.json").write_text("{")
+    code, out, _ = call("advise", sweep)
+    assert code == 0
+    assert "Left out\n  - " in out
+    assert "half" in out
