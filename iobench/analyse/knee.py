@@ -15,6 +15,9 @@ from .points import Point, number, same
 NEAR = 0.95
 """A point that reaches this share of the best is as good, if their intervals overlap."""
 
+NO_HELP = 1.02
+"""Gains up to this factor are none, even where a few quiet repetitions, minutes apart from the other point's, do not overlap."""
+
 ALIKE = 0.10
 """CPU times closer than this are not told apart."""
 
@@ -27,7 +30,8 @@ FIRST = ("loader.workers", "reader.concurrency", "loader.prefetch_factor")
 def near_best(points: Sequence[Point]) -> list[Point]:
     """Points that are not told apart from the best one, which is among them."""
     best = max(points, key=lambda point: point.median)
-    return [point for point in points if point.median >= NEAR * best.median and (max(point.rates) >= min(best.rates) or point is best)]
+    alike = [point for point in points if max(point.rates) >= min(best.rates) or point.median * NO_HELP >= best.median]
+    return [point for point in alike if point.median >= NEAR * best.median]
 
 
 def smallest_near_best(points: Sequence[Point], *, default: Point | None = None, dataset_bytes: float | None = None) -> Point:

@@ -175,7 +175,7 @@ def _doubts(sweep: Sweep, chosen: Point, gain: float | None, low: float | None, 
     doubts = []
     fewest = min(len(chosen.rates), len(sweep.default.rates) if sweep.default else len(chosen.rates))
     if fewest < 4:
-        doubts.append(f"{fewest} repetition{'' if fewest == 1 else 's'} of a point are too few to tell points apart: 4 or more, better 6")
+        doubts.append(f"too few repetitions of a point to tell points apart: {fewest}; 4 are needed, 6 are better")
     if sweep.default is None:
         settings = ", ".join(f"{key}={value}" for key, value in sweep.default_settings.items())
         known = f" ({settings})" if settings else ""

@@ -318,6 +318,12 @@ def test_an_interval_that_does_not_overlap_is_another_point(planted: Build) -> N
     assert smallest_near_best([best, close]) is close
 
 
+def test_half_a_percent_is_no_reason_for_twice_the_workers(make_run: Build) -> None:
+    """Quiet repetitions that do not overlap: 194 against 195."""
+    few, many = Point({"n": "4"}, make_run(measured=194.0)), Point({"n": "8"}, make_run(measured=195.0))
+    assert smallest_near_best([few, many]) is few
+
+
 def test_the_ratio_and_its_interval() -> None:
     """Mann-Whitney's table: at 5 % two-sided, U must be at most 2 for 5 and 5 values, so the interval leaves 2 ratios out on each side...
 
