@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..analyse.knee import NO_HELP
 from ..analyse.recommend import Alternative, Recommendation
 from ..units import format_bytes, format_count
 from .text import wrapped
@@ -45,7 +46,8 @@ def _gain(found: Recommendation, *, keep: bool) -> str:
     if found.gain is None or found.gain_low is None or found.gain_high is None:
         return "not known, no point has today's settings"
     coverage = "" if found.gain_coverage is None else f", {found.gain_coverage:.0%} interval"
-    return f"{found.gain:.2f} x today's samples/s [{found.gain_low:.2f}, {found.gain_high:.2f}{coverage}]"
+    ratio = f"{found.gain:.2f} x today's samples/s [{found.gain_low:.2f}, {found.gain_high:.2f}{coverage}]"
+    return ratio if found.gain > NO_HELP else f"no faster, but smaller settings that are within 5 % of the best: {ratio}"
 
 
 def _list(title: str, lines: tuple[str, ...], width: int, *, more: int = 0) -> list[str]:

@@ -187,6 +187,8 @@ def test_advise_finds_the_knee(call: Call, sweep: Path) -> None:
     assert "gain: 3.60 x today's samples/s [3.60, 3.60" in out
     assert "confidence: high" in out
     assert max(map(len, out.splitlines())) <= 100
+    code, out, _ = call("advise", sweep, "--default", "loader.workers=8")
+    assert "gain: no faster, but smaller settings" in out
     code, out, _ = call("advise", "sweep", "--json")
     found = json.loads(out)
     assert found["settings"] == {"loader.workers": "4"}
