@@ -76,7 +76,9 @@ def run(args: argparse.Namespace) -> int:
         }
         print(json.dumps(document))
         return 0
-    what = f"{format_bytes(header.stored_bytes)} in {format_count(header.samples)} samples and {format_count(header.shards)} shards"
+    samples = f"{format_count(header.samples)} sample{'' if header.samples == 1 else 's'}"
+    shards = f"{format_count(header.shards)} shard{'' if header.shards == 1 else 's'}"
+    what = f"{format_bytes(header.stored_bytes)} in {samples} and {shards}"
     if not report.written_samples:
         print(f"nothing to do: {target} already holds this dataset, {what}")
         return 0

@@ -12,9 +12,8 @@ from ..errors import SpecError
 from ..formats.base import split_codec
 from ..formats.payload import mix64
 from ..registry import CODECS, CONTENTS, FORMATS
-from ..spec.dataset import DatasetSpec, SampleSize
+from ..spec.dataset import DEFAULT_SHARD_BYTES, DatasetSpec, SampleSize
 
-DEFAULT_SHARD_BYTES = 64 << 20
 _UNIT_BYTES = 64 << 20
 _UNIT_SHARDS = 1000
 _SIZES_SALT = 0x73697A6573  # so that sizes and payload keys are drawn from different streams

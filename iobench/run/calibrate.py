@@ -105,6 +105,7 @@ def measure_parallel(plan: Plan, calibration: Calibration, *, seconds: float, ti
     phase = _phase(plan, "storage_raw", reader, loading, seconds=seconds, epochs=0 if plan.uncached else 1)
     outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=tick)
     _keep(calibration, "storage_raw", outcome, f"the reader with {more} reads in flight a worker", workers=loading.workers)
+    calibration.ceilings["storage_raw"].details["concurrency"] = more
 
 
 def measure_prep(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:

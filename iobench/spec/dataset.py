@@ -14,6 +14,9 @@ from .base import Bytes, Strict, apply_overrides, build, find_spec, read_yaml
 
 MIN_SAMPLE_BYTES = 1
 
+DEFAULT_SHARD_BYTES = 64 << 20
+"""Of formats with many samples in a shard, where a spec does not say how to cut them."""
+
 _PARAMETERS = {"constant": ("mean",), "normal": ("mean", "stdev"), "lognormal": ("mean", "sigma"), "quantiles": ("quantiles",)}
 
 
@@ -154,6 +157,19 @@ def _one_sample_per_shard(form: Any) -> bool:
 
 def _has_blocks(form: Any) -> bool:
     return form in FORMATS.entries() and bool(getattr(FORMATS.load(form), "blocks", False))
+
+
+def expected_stored_bytes(spec: DatasetSpec) -> float:
+    """Bytes of one sample as stored, on average; framing left aside, and the codec assumed to reach the spec's ``compress_ratio``."""
+    return spec.sample_size.mean_bytes / (1.0 if spec.codec == "none" else spec.compress_ratio)
+
+
+def expected_samples_per_shard(spec: DatasetSpec) -> float:
+    """Samples in one shard, on average; 1 for formats of one file per sample."""
+    if _one_sample_per_shard(spec.format):
+        return 1.0
+    cut = spec.samples_per_shard or max(1.0, (spec.shard_size or DEFAULT_SHARD_BYTES) / spec.sample_size.mean_bytes)
+    return float(min(cut, spec.samples))
 
 
 def resized(spec: DatasetSpec, *, samples: int | None = None, size_bytes: int | None = None) -> DatasetSpec:

@@ -88,7 +88,7 @@ def library() -> Any:
             function = getattr(loaded, name)
             function.restype, function.argtypes = result, arguments
         return loaded
-    raise UsageError(f"nfs:// needs the library libnfs ({' or '.join(SONAMES)})", remedy="apt-get install libnfs13, or mount the export")
+    raise UsageError(f"nfs:// needs the library libnfs ({' or '.join(SONAMES)})", remedy="install it: apt-get install libnfs13")
 
 
 def library_version() -> str:

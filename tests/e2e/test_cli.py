@@ -128,9 +128,15 @@ def _small(words: list[str], home: Path) -> list[str]:
     if verb == "sweep":
         words = [{"2000": "20"}.get(word, word) for word in words]
         words += ["--repeat", "1", "--calibration-s", "0", "--set", "batch_size=5", "--set", "epochs=1"]
-    if verb == "report":
-        words[1] = str(next(path for path in (home / "results").iterdir() if not path.name.startswith("sweep-")))
+    if "results/<run>" in words:
+        words[words.index("results/<run>")] = str(_runs(home)[0])
+    if "results/<sweep>" in words:
+        words[words.index("results/<sweep>")] = str(_sweep(home))
     return words
+
+
+def _runs(home: Path) -> list[Path]:
+    return [path for path in sorted((home / "results").iterdir()) if (path / "run.json").exists()]
 
 
 def _photographs(folder: Path) -> None:
@@ -142,11 +148,23 @@ def _photographs(folder: Path) -> None:
         Image.fromarray(pixels).save(path, "JPEG")
 
 
+def _sweep(home: Path) -> Path:
+    """A run of resnet50-h100, and what it would have recorded with other workers."""
+    folder = home / "sweep"
+    recorded = (json.loads((directory / "run.json").read_text()) for directory in _runs(home))
+    document = next(document for document in recorded if document["workload"]["name"] == "resnet50-h100")
+    for workers in (1, 2, 4):
+        document["workload"]["loader"]["workers"] = workers
+        (folder / f"w{workers}").mkdir(parents=True, exist_ok=True)
+        (folder / f"w{workers}" / "run.json").write_text(json.dumps(document | {"validity": "valid"}))
+    return folder
+
+
 def test_every_example_runs(tmp_path: Path) -> None:
     """All examples of all helps, from generating to cleaning, in a directory of their own."""
     (tmp_path / "mine.yaml").write_text("{name: mine, samples: 20, sample_size: {mean: 10kB}}\n")
     _photographs(tmp_path / "mnt" / "imagenet" / "train")
-    order = ("demo", "list", "doctor", "generate", "scan", "plan", "run", "sweep", "report", "verify", "clean")
+    order = ("demo", "list", "doctor", "generate", "scan", "plan", "run", "sweep", "report", "size", "whatif", "advise", "verify", "clean")
     assert set(order) == set(VERBS)
     commands = [words for verb in order for example in examples(help_of(verb)) for words in [shlex.split(example)[1:]]]
     commands = [words for words in commands if not any("s3://" in word for word in words)]  # they run in test_s3_run.py
@@ -179,11 +197,13 @@ def test_json_is_one_document_and_nothing_else(tmp_path: Path, data: Path, ran: 
         ("list",),
         ("list", "codecs"),
         ("plan", "demo"),
+        ("size", "demo", "--accelerators", "4", "--hosts", "2", "--cache", "1GiB", "--from", ran[1]),
         ("plan", "demo", "--data", data),
         ("generate", "demo", "--to", tmp_path / "d", "--samples", "2"),
         ("verify", tmp_path / "d"),
         ("clean", tmp_path / "d"),
         ("report", ran[1]),
+        ("whatif", ran[1], "--storage-bandwidth", "2x", "--workers", "4"),
         ("doctor", tmp_path),
     ):
         document = json.loads(ok(*arguments, "--json"), parse_constant=lambda text: pytest.fail(f"{text} is not JSON"))

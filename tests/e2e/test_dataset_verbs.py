@@ -74,3 +74,10 @@ def test_sizes_and_refusals(tmp_path: Path) -> None:
         assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1), (arguments, refused)
         assert not (tmp_path / "e").exists()
     assert iobench("verify", tmp_path / "missing").returncode == 1
+
+
+def test_one_is_not_many(tmp_path: Path) -> None:
+    spec = tmp_path / "one.yaml"
+    spec.write_text("{name: one, samples: 1, sample_size: {mean: 2kB}}")
+    said = iobench("generate", spec, "--to", tmp_path / "d").stdout
+    assert "in 1 sample and 1 shard at" in said

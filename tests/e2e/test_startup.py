@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,10 @@ def test_list_does_without_torch(tmp_path: Path) -> None:
     assert imported(tmp_path, "list") & {"torch", "pyarrow", "numpy"} == set()
 
 
+def test_sizing_does_without_torch(tmp_path: Path) -> None:
+    assert imported(tmp_path, "size", "resnet50-h100", "--accelerators", "8") & {"torch", "pyarrow"} == set()
+
+
 @pytest.mark.parametrize("arguments", [("--help",), ("list",)])
 def test_start_up_takes_under_a_third_of_a_second(arguments: tuple[str, ...]) -> None:
     """CPU time, the best of three, so that other work on this machine does not count. The bare interpreter is part of it."""
@@ -82,13 +87,21 @@ def test_what_reads_results_and_data_does_without_torch(tmp_path: Path, make_dat
 
 def test_a_report_needs_neither_torch_nor_storage(tmp_path: Path, make_dataset: Any) -> None:
     _, root = make_dataset()
-    quick = ["--repeat", "1", "--calibration-s", "0", "--set", "batch_size=5", "--set", "reader.crop=null", "--set", "epochs=1"]
+    quick = ["--repeat", "1", "--calibration-s", "0.2", "--set", "batch_size=5", "--set", "reader.crop=null", "--set", "epochs=1"]
     command = [sys.executable, "-m", "iobench", "run", "demo", "--data", root, "--results", tmp_path / "results", *quick]
     made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert made.returncode == 0, made.stderr
     (directory,) = (tmp_path / "results").iterdir()
     modules = imported(tmp_path, "report", directory)
     assert "torch" not in modules
+    assert "torch" not in imported(tmp_path, "whatif", directory, "--storage-bandwidth", "2x")
+    assert "torch" not in imported(tmp_path, "size", "demo", "--accelerators", "2", "--from", directory)
+    again = tmp_path / "results" / "again"
+    shutil.copytree(directory, again)
+    document = json.loads((again / "run.json").read_text())
+    document["workload"]["loader"]["workers"] += 1
+    (again / "run.json").write_text(json.dumps(document))
+    assert "torch" not in imported(tmp_path, "advise", tmp_path / "results")
     # And a second witness: the interpreter's own log of imports.
     timed = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "iobench", "report", str(directory)],

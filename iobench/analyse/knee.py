@@ -1,0 +1,126 @@
+"""Which of the measured points to take: the smallest within 5 % of the best whose interval overlaps, and the Pareto front beside it.
+
+Source: ecosystem notes on worker knees; the 5 % are MLPerf Storage's bound of replicability. The interval of a point is the [min, max] of
+its repetitions, which covers the median with 96.9 % for 6 of them (93.8 % for 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from statistics import median
+
+from .points import Point, number, same
+
+NEAR = 0.95
+"""A point that reaches this share of the best is as good, if their intervals overlap."""
+
+NO_HELP = 1.02
+"""Gains up to this factor are none, even where a few quiet repetitions, minutes apart from the other point's, do not overlap."""
+
+ALIKE = 0.10
+"""CPU times closer than this are not told apart."""
+
+MOST_ALIKE_BYTES = 0.02
+
+FIRST = ("loader.workers", "reader.concurrency", "loader.prefetch_factor")
+"""Numeric settings whose small values are worth most, in this order: they take cores and memory from the training."""
+
+
+def near_best(points: Sequence[Point]) -> list[Point]:
+    """Points that are not told apart from the best one, which is among them."""
+    best = max(points, key=lambda point: point.median)
+    alike = [point for point in points if max(point.rates) >= min(best.rates) or point.median * NO_HELP >= best.median]
+    return [point for point in alike if point.median >= NEAR * best.median]
+
+
+def smallest_near_best(points: Sequence[Point], *, default: Point | None = None, dataset_bytes: float | None = None) -> Point:
+    """One of the points that are as good as the best.
+
+    First those with enough shards (of ``dataset_bytes``, where the data is to be larger than the sweep's), then the smallest settings,
+    the least CPU, the fewest bytes, the fewest changes from ``default``.
+    """
+    left = near_best(points)
+    left = _least(left, lambda point: float(not enough_shards(point, dataset_bytes)), 0)
+    for key in ordered_axes(points):
+        left = _least(left, lambda point, key=key: number(point.settings.get(key, "")), 0)  # type: ignore[misc]
+    left = _least(left, lambda point: point.cpu_s_per_gb, ALIKE)
+    left = _least(left, lambda point: point.stored_bytes, MOST_ALIKE_BYTES)
+    if default is not None:
+        left = _least(left, lambda point: float(len(changed(point, default))), 0)
+    return max(left, key=lambda point: point.median)
+
+
+def _least(points: list[Point], cost: Callable[[Point], float | None], tolerance: float) -> list[Point]:
+    """Points whose cost is within ``tolerance`` of the least; all of them where one's cost is not known."""
+    known = [value for point in points if (value := cost(point)) is not None]
+    if len(known) < len(points):
+        return points
+    return [point for point in points if (cost(point) or 0) <= min(known) * (1 + tolerance)]
+
+
+def enough_shards(point: Point, stored_bytes: float | None = None) -> bool:
+    """At least 4 shards for each worker of each rank, so that one of them idles for a quarter at most; unknown counts as enough."""
+    if point.shards is None or point.shard_bytes is None:
+        return True
+    shards = point.shards if stored_bytes is None else stored_bytes / point.shard_bytes
+    return shards >= 4 * point.processes
+
+
+def ordered_axes(points: Sequence[Point]) -> list[str]:
+    """Axes whose values are numbers: workers, reads in flight and prefetching first, shard size last."""
+    keys = [key for key in points[0].settings if all(number(point.settings.get(key, "")) is not None for point in points)]
+    rank = {key: position for position, key in enumerate(FIRST)}
+    return sorted(keys, key=lambda key: (key.startswith("dataset."), rank.get(key, len(FIRST)), key))
+
+
+def changed(point: Point, default: Point) -> list[str]:
+    return [key for key, value in point.settings.items() if not same(value, default.settings.get(key, "null"))]
+
+
+def along(points: Sequence[Point], chosen: Point, key: str) -> list[Point]:
+    """The points that differ from ``chosen`` in ``key`` alone, and itself; numbers in order."""
+    line = [point for point in points if all(k == key or same(v, chosen.settings.get(k, "null")) for k, v in point.settings.items())]
+    return sorted(line, key=lambda point: (number(point.settings[key]) or 0.0, point.settings[key]))
+
+
+def pareto(points: Sequence[Point]) -> list[Point]:
+    """Points that no other beats in samples/s, CPU seconds per GB and stored bytes at once; the fastest first. Unknown costs count as 0."""
+
+    def costs(point: Point) -> tuple[float, float, float]:
+        return (-point.median, point.cpu_s_per_gb or 0.0, point.stored_bytes or 0.0)
+
+    def beats(one: Point, other: Point) -> bool:
+        mine, theirs = costs(one), costs(other)
+        return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
+
+    front = [point for point in points if not any(beats(other, point) for other in points)]
+    return sorted(front, key=lambda point: -point.median)
+
+
+def ratio_interval(rates: Sequence[float], base: Sequence[float]) -> tuple[float, float, float, float]:
+    """(ratio, low, high, coverage) of two groups of repetitions.
+
+    The Hodges-Lehmann estimate, and the interval of the exact Mann-Whitney test at 5 %; fewer than 4 repetitions a side give less than
+    95 % coverage, which is why it is returned.
+    """
+    ratios = sorted(one / other for one, other in product(rates, base))
+    counts = _mann_whitney(len(rates), len(base))
+    total, tail, cut = sum(counts), 0, 0
+    while cut < len(ratios) // 2 and 2 * (tail + counts[cut]) <= 0.05 * total:
+        tail += counts[cut]
+        cut += 1
+    if cut == 0:
+        return median(ratios), ratios[0], ratios[-1], 1 - 2 * counts[0] / total
+    return median(ratios), ratios[cut - 1], ratios[-cut], 1 - 2 * tail / total
+
+
+def _mann_whitney(n: int, m: int) -> list[int]:
+    """How many of the orders of n and m values have U = 0, 1, ... n m (Mann and Whitney's recursion, as products of q-binomials)."""
+    counts = [1] + [0] * (n * m)
+    for factor in range(1, n + 1):
+        for position in range(n * m, m + factor - 1, -1):  # times (1 - q^(m + factor))
+            counts[position] -= counts[position - m - factor]
+        for position in range(factor, n * m + 1):  # over (1 - q^factor)
+            counts[position] += counts[position - factor]
+    return counts

@@ -1,0 +1,141 @@
+"""How large a shard should be: the latency-bandwidth model, fitted from two sizes and checked on the others.
+
+One stream fetches a shard of b bytes in ``t(b) = L + b / beta``; k streams give ``X(b) = min(BW, k b / (L + b / beta))`` (Little's law).
+A shard of ``beta L e / (1 - e)`` bytes reaches the share e of the largest rate. Validity: every shard is fetched by one stream that
+does nothing else meanwhile, and L does not grow with k; reading parts of shards, or several requests in each, shows as a smaller L.
+Derived in the project's ecosystem notes, 2.10; webdataset's maintainers say "download within a few seconds, several shards per worker".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+EFFICIENCY = 0.95
+TRUSTED = 0.15
+"""Largest error on a size that the fit did not see, for the model to be believed."""
+
+SHARDS_PER_STREAM = 4
+MEMORY_SHARE = 0.25
+FIRST_BATCH_S = 3.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fit:
+    """``streams`` fetch at once; bytes/s are of one stream, ``cap`` of all."""
+
+    latency_s: float
+    bytes_per_s: float
+    streams: int
+    cap: float | None
+    fitted: tuple[float, float]  # the two sizes
+    errors: Mapping[float, float] = field(default_factory=dict)  # of each other size: predicted / measured - 1
+
+    def rate(self, shard_bytes: float) -> float:
+        """Bytes/s of all streams with shards of this size."""
+        alone = self.streams * shard_bytes / (self.latency_s + shard_bytes / self.bytes_per_s)
+        return alone if self.cap is None else min(self.cap, alone)
+
+    @property
+    def worst(self) -> float | None:
+        """The largest error on a size that was not fitted; None where there is none."""
+        return max(self.errors.values(), key=abs, default=None)
+
+    @property
+    def trusted(self) -> bool:
+        return self.worst is not None and abs(self.worst) <= TRUSTED
+
+    def most(self, needed: float | None = None) -> float:
+        """The largest rate that is of use: of all streams, of the cap, and of what the job takes."""
+        known = [limit for limit in (self.cap, needed) if limit is not None]
+        return min([self.streams * self.bytes_per_s, *known])
+
+    def efficient_bytes(self, needed: float | None = None) -> float:
+        """The smallest shard that reaches 95 % of ``most``; streams that have more than that between them make do with smaller ones."""
+        wanted = EFFICIENCY * self.most(needed)
+        return wanted * self.latency_s / (self.streams - wanted / self.bytes_per_s)
+
+
+def fit(rates: Mapping[float, float], *, streams: int, cap: float | None = None) -> Fit | None:
+    """``rates``: shard bytes to bytes/s of all streams. Fitted from the smallest and the largest size below the cap, checked on all others.
+
+    None where fewer than two sizes tell anything, or the larger shard is so slow that no latency explains it.
+    """
+    below = sorted(size for size, rate in rates.items() if cap is None or rate < EFFICIENCY * cap)
+    if len(below) < 2:
+        return None
+    small, large = below[0], below[-1]
+    took = {size: streams * size / rates[size] for size in (small, large)}
+    slope = (took[large] - took[small]) / (large - small)
+    if slope <= 0:
+        return None
+    latency = max(0.0, took[small] - slope * small)
+    found = Fit(latency_s=latency, bytes_per_s=1 / slope, streams=streams, cap=cap, fitted=(small, large))
+    errors = {size: found.rate(size) / rate - 1 for size, rate in sorted(rates.items()) if size not in (small, large)}
+    return Fit(latency_s=latency, bytes_per_s=1 / slope, streams=streams, cap=cap, fitted=(small, large), errors=errors)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bounds:
+    """What a shard's size must respect beside efficiency; None leaves a bound out."""
+
+    dataset_bytes: float
+    streams: int  # workers of all ranks
+    prefetch: int = 2
+    memory_bytes: float | None = None  # of one host with all of the streams
+    first_batch_s: float | None = FIRST_BATCH_S
+    shuffle_window_bytes: float | None = None  # of each stream
+
+    def upper(self, found: Fit) -> dict[str, float]:
+        """Largest sizes, by what asks for them."""
+        limits = {f"{SHARDS_PER_STREAM} shards for each of {self.streams} streams": self.dataset_bytes / (SHARDS_PER_STREAM * self.streams)}
+        if self.memory_bytes:
+            held = self.streams * self.prefetch
+            limits[f"{held} shards in {MEMORY_SHARE:.0%} of the memory"] = MEMORY_SHARE * self.memory_bytes / held
+        if self.first_batch_s is not None:
+            # All streams share the cap while they fetch their first shard.
+            each = found.bytes_per_s if found.cap is None else min(found.bytes_per_s, found.cap / found.streams)
+            limits[f"a first shard within {self.first_batch_s:g} s"] = max(0.0, self.first_batch_s - found.latency_s) * each
+        if self.shuffle_window_bytes is not None:
+            limits["a shuffle window of a shard at least"] = self.shuffle_window_bytes
+        return limits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardSize:
+    """The recommended size, a power of two between the efficient size and the lowest upper bound."""
+
+    bytes: int
+    efficient_bytes: float
+    upper: Mapping[str, float]
+    efficiency: float  # at the recommended size, 0 to 1 of the largest rate that is of use
+    extrapolated: bool  # beyond the measured sizes by more than a factor of 4
+    fit: Fit
+
+    @property
+    def bound_by(self) -> str:
+        """The upper bound that forbids the efficient size; '' where none does."""
+        name = min(self.upper, key=lambda key: self.upper[key])
+        return name if self.upper[name] < self.efficient_bytes else ""
+
+
+def shard_size(found: Fit, bounds: Bounds, *, smallest: float, largest: float, needed: float | None = None) -> ShardSize:
+    """``smallest`` and ``largest``: the measured sizes; below the smallest nothing is recommended, for nothing is known there.
+
+    ``needed``: stored bytes/s beyond which another stage binds; None where none does.
+    """
+    efficient = found.efficient_bytes(needed)
+    limits = bounds.upper(found)
+    most = max(1.0, min(limits.values()))
+    size = 2 ** math.ceil(math.log2(max(efficient, smallest)) - 0.02)  # a shard is of its size within a sample
+    if size > most:
+        size = 2 ** math.floor(math.log2(most))
+    return ShardSize(
+        bytes=size,
+        efficient_bytes=efficient,
+        upper=limits,
+        efficiency=min(1.0, found.rate(size) / found.most(needed)),
+        extrapolated=size > 4 * largest or size < smallest / 4,
+        fit=found,
+    )

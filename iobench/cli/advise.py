@@ -1,0 +1,82 @@
+"""``iobench advise``: which settings to take, out of a folder of runs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+_EXAMPLES = """examples:
+  iobench advise results/<sweep>
+  iobench advise results/<sweep> --default loader.workers=2 --dataset-size 20TiB
+  iobench advise results/<sweep> --workload resnet50-h100 --first-batch 1s --shuffle-window 256MiB --json
+"""
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "advise",
+        help="the recommended layout and settings, why, what they gain",
+        description="Choose settings out of runs of one workload that differ in theirs: the smallest within 5 % of the best, whether a "
+        "codec is worth it, how large a shard should be, and the Pareto front of speed, CPU time and bytes, each with its basis.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", metavar="DIR", help="a folder that holds the runs of a sweep, each in its own directory")
+    parser.add_argument("--workload", metavar="NAME", help="choose the runs of this workload")
+    parser.add_argument(
+        "--default",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of today, which gains are over (default: the sweep's, else as the workload ships); may be repeated",
+    )
+    parser.add_argument("--dataset-size", metavar="SIZE", help="stored bytes of the real data, where the sweep ran on less, e.g. 20TiB")
+    parser.add_argument("--first-batch", metavar="TIME", default="3s", help="longest wait for a first shard (default: 3s)")
+    parser.add_argument("--shuffle-window", metavar="SIZE", help="bytes that each worker shuffles over, e.g. 256MiB")
+    from .common import add_common
+
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+    from pathlib import Path
+
+    from ..analyse.recommend import Target, recommend
+    from ..analyse.sweepfolder import read_sweep
+    from ..errors import UsageError
+    from ..units import parse_duration, parse_size
+    from .common import print_json
+
+    target = Target(
+        dataset_bytes=None if args.dataset_size is None else float(parse_size(args.dataset_size)),
+        first_batch_s=parse_duration(args.first_batch),
+        shuffle_window_bytes=None if args.shuffle_window is None else float(parse_size(args.shuffle_window)),
+    )
+    for flag, value in (
+        ("--dataset-size", target.dataset_bytes),
+        ("--first-batch", target.first_batch_s),
+        ("--shuffle-window", target.shuffle_window_bytes),
+    ):
+        if value is not None and value <= 0:
+            raise UsageError(f"{flag} is {value:g}", remedy="give more than 0")
+    sweep = read_sweep(Path(args.directory), workload=args.workload, default=_settings(args.default))
+    found = recommend(sweep, target)
+    if args.json:
+        print_json(asdict(found))
+        return 0
+    from ..report.advise import render_advise
+
+    print(render_advise(found))
+    return 0
+
+
+def _settings(texts: list[str]) -> dict[str, str]:
+    from ..errors import UsageError
+
+    pairs = [text.partition("=") for text in texts]
+    for text, (key, equals, value) in zip(texts, pairs, strict=True):
+        if not (key and equals and value):
+            raise UsageError(f"--default {text} is not of the form KEY=VALUE", remedy="write it like --default loader.workers=2")
+    return {key.strip(): value.strip() for key, _, value in pairs}

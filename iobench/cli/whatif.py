@@ -1,0 +1,111 @@
+"""``iobench whatif``: a recorded run under changes."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..analyse.whatif import Quantity
+
+_EXAMPLES = """examples:
+  iobench whatif results/<run> --storage-bandwidth 2x
+  iobench whatif results/<run> --storage-bandwidth 5GB/s --latency 2ms --workers 16
+  iobench whatif results/<run> --cache 512GiB --json
+  iobench whatif results/<run> --accelerators 8 --step-time 0.5x
+"""
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "whatif",
+        help="a recorded run's ceilings and verdict under changes",
+        description="Move a recorded run's ceilings by stated models, and give the verdict that would follow, with the model's error on "
+        "that run beside it. A factor such as 2x multiplies what was recorded. Nothing is read or measured.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", metavar="RUN_DIR", help="a run's directory, or its run.json")
+    parser.add_argument("--storage-bandwidth", metavar="RATE", help="of the storage, e.g. 2x or 5GB/s")
+    parser.add_argument("--latency", metavar="TIME", help="of one read, e.g. 5ms or 0.5x")
+    parser.add_argument("--concurrency", metavar="N", help="reads in flight in each worker, e.g. 16 or 2x")
+    parser.add_argument("--cache", metavar="SIZE", help="memory that caches data from the second epoch on, e.g. 512GiB")
+    parser.add_argument("--cache-kind", choices=("page", "pinned"), default="page", help="LRU pages, or a cache that evicts nothing")
+    parser.add_argument("--workers", metavar="N", help="of each accelerator, e.g. 16 or 2x")
+    parser.add_argument("--accelerators", metavar="N", help="on this host, e.g. 8 or 2x")
+    parser.add_argument("--step-time", metavar="TIME", help="busy time of one batch, e.g. 100ms or 0.5x")
+    from .common import add_common
+
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from ..analyse.whatif import Change, what_if
+    from ..errors import UsageError
+    from ..spec.result import load_run
+    from ..units import parse_duration, parse_size
+    from .common import print_json
+
+    change = Change(
+        storage_bandwidth=_quantity(args.storage_bandwidth, "--storage-bandwidth", lambda text: parse_size(text.removesuffix("/s"))),
+        latency=_quantity(args.latency, "--latency", parse_duration),
+        concurrency=_quantity(args.concurrency, "--concurrency", _number),
+        cache_bytes=None if args.cache is None else parse_size(args.cache),
+        pinned=args.cache_kind == "pinned",
+        workers=_quantity(args.workers, "--workers", _number),
+        accelerators=_quantity(args.accelerators, "--accelerators", _number),
+        step_time=_quantity(args.step_time, "--step-time", parse_duration),
+    )
+    if not Path(args.directory).exists():
+        raise UsageError(f"{args.directory}: there is no such run", remedy="name a run directory, e.g. results/<run>")
+    found = what_if(load_run(Path(args.directory)), change)
+    if args.json:
+        evidence = found.recorded.verdict
+        print_json(
+            {
+                "run_id": found.recorded.run_id,
+                "changes": found.changes,
+                "bases": found.bases,
+                "recorded": None if evidence is None else evidence.model_dump(mode="json"),
+                "model_error": found.error,
+                "corrected_samples_per_s": found.corrected_samples_per_s,
+                "what_if": found.document.model_dump(mode="json"),
+            }
+        )
+        return 0
+    from ..report.whatif import render_whatif
+
+    print(render_whatif(found))
+    return 0
+
+
+def _quantity(text: str | None, flag: str, parse: Callable[[str], float]) -> Quantity | None:
+    """``2x`` is a factor, anything else a value."""
+    from ..analyse.whatif import Quantity
+    from ..errors import UsageError
+
+    if text is None:
+        return None
+    if not text.strip().lower().endswith("x"):
+        return Quantity(float(parse(text)))
+    factor = _number(text.strip()[:-1])
+    if not 0 < factor <= 1e6:
+        raise UsageError(f"{flag} is '{text}'", remedy="a factor is more than 0, e.g. 2x")
+    return Quantity(factor, relative=True)
+
+
+def _number(text: str) -> float:
+    from ..errors import UsageError
+
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0 <= value < 1e9:
+        raise UsageError(f"'{text}' is not a number of zero or more", remedy="write it like 16, or as a factor like 2x")
+    return value

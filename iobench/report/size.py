@@ -1,0 +1,134 @@
+"""What ``iobench size`` prints: the one figure to buy, then where it comes from."""
+
+from __future__ import annotations
+
+from ..analyse.measured import Measured
+from ..analyse.requirement import Cache, Requirement
+from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
+from .text import wrapped
+
+LABEL = 14
+
+
+def render_size(need: Requirement, width: int = 100) -> str:
+    """Lines of at most ``width`` columns; what is not known says why."""
+    rows = [
+        ("buy", headline(need)),
+        ("job", _job(need)),
+        ("data", _data(need)),
+        ("demand", f"{_both(need.demanded_read_bytes_per_s)}, {format_count(need.demanded_samples_per_s)} samples/s, if nobody ever waits"),
+        ("reads", _reads(need)),
+        ("concurrency", _concurrency(need)),
+        ("each host", _host(need)),
+        ("cache", _cache(need, need.cache)),
+        ("checkpoints", _checkpoints(need)),
+        ("CPU", _cpu(need)),
+    ]
+    if need.measured is not None:
+        rows += [("measured", _measured(need.measured)), ("would feed", _would_feed(need, need.measured))]
+        rows += [("but", note) for note in need.measured.notes]
+    return "\n".join(line for name, text in rows for line in wrapped(text, width, f"{name:<{LABEL}}", " " * LABEL))
+
+
+def headline(need: Requirement) -> str:
+    """The one number to buy, as a sentence."""
+    writes = "" if need.write_bytes_per_s is None else f", and {_both(need.write_bytes_per_s)} of durable writes"
+    flight = "" if need.reads_in_flight is None else f" with {format_count(need.reads_in_flight)} in flight"
+    return f"{_both(need.read_bytes_per_s)} of sustained, uncached reads{flight}{writes}"
+
+
+def _both(bytes_per_s: float) -> str:
+    """Storage is sold in GB/s, iobench prints GiB/s."""
+    for power, unit in ((12, "TB/s"), (9, "GB/s"), (6, "MB/s"), (3, "kB/s")):
+        if bytes_per_s >= 10**power:
+            return f"{bytes_per_s / 10**power:.3g} {unit} ({format_rate(bytes_per_s)})"
+    return format_rate(bytes_per_s)
+
+
+def _many(count: float, noun: str) -> str:
+    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def _job(need: Requirement) -> str:
+    where = _many(need.hosts, "host")
+    at = f"{need.required_accelerator_utilization * 100:.4g} %"
+    return f"{need.workload}: {_many(need.accelerators, 'accelerator')} on {where}, each busy {at} of the time or more"
+
+
+def _data(need: Requirement) -> str:
+    cut = "one in each file" if need.samples_per_shard <= 1 else f"{format_count(need.samples_per_shard)} in each shard"
+    return (
+        f"{need.dataset}: {format_bytes(need.dataset_bytes)}, samples of {format_bytes(need.sample_bytes)} as stored, {cut}, "
+        f"{need.access} access"
+    )
+
+
+def _reads(need: Requirement) -> str:
+    each = f"{format_count(need.reads_per_s)} reads/s of {format_bytes(need.read_bytes)}"
+    return f"{_both(need.read_bytes_per_s)} at that utilization: {each}, {format_count(need.opens_per_s)} opens/s"
+
+
+def _concurrency(need: Requirement) -> str:
+    asked = f"the workload's readers keep up to {format_count(need.reads_in_flight_asked)}"
+    if need.latency_s is None or need.reads_in_flight is None:
+        return f"not known: {need.not_measured['reads_in_flight']}; {asked}"
+    enough = "" if need.reads_in_flight <= need.reads_in_flight_asked else ", which is too few: raise reader.concurrency or loader.workers"
+    return (
+        f"{format_count(need.reads_in_flight)} reads in flight at {format_duration(need.latency_s)} each ({need.latency_from}; "
+        f"Little's law); {asked}{enough}"
+    )
+
+
+def _host(need: Requirement) -> str:
+    network = f"{need.network_bits_per_s_per_host / 1e9:.3g} Gb/s"
+    return f"{_both(need.read_bytes_per_s_per_host)}: {network} of network in, payload alone, as a baseline that lasts and not as a burst"
+
+
+def _cache(need: Requirement, cache: Cache | None) -> str:
+    if cache is None:
+        return (
+            f"half of the reads from the second epoch on are saved by {format_bytes(need.cache_to_halve_bytes_per_host)} of page cache in "
+            f"each host, or by {format_bytes(need.pinned_to_halve_bytes_per_host)} pinned there; the first epoch needs the whole rate"
+        )
+    return (
+        f"{format_bytes(cache.bytes_per_host)} in each host hold {format_percent(cache.share)} of the data. From the second epoch on a "
+        f"reshuffled page cache serves {format_percent(cache.page_cache_hit_rate)} of the reads and leaves "
+        f"{_both(cache.page_cache_read_bytes_per_s)}; pinned, with each host reading its own part, {format_percent(cache.pinned_hit_rate)} "
+        f"and {_both(cache.pinned_read_bytes_per_s)}. The first epoch needs the whole rate"
+    )
+
+
+def _checkpoints(need: Requirement) -> str:
+    if need.write_bytes_per_s is None or need.checkpoint_bytes is None or need.checkpoint_budget_s is None:
+        return f"not sized: {need.not_measured['write_bytes_per_s']}"
+    each = f", {_both(need.write_bytes_per_s / need.hosts)} from each host" if need.hosts > 1 else ""
+    within = f"{format_bytes(need.checkpoint_bytes)} durable within {format_duration(need.checkpoint_budget_s)}"
+    return f"{within}: {_both(need.write_bytes_per_s)} of writes{each}"
+
+
+def _cpu(need: Requirement) -> str:
+    if need.cores is None or need.measured is None:
+        return f"not known: {need.not_measured['cores']}"
+    each = f", {format_count(need.cores / need.hosts)} in each host" if need.hosts > 1 else ""
+    return (
+        f"about {format_count(need.cores)} cores{each} for reading, preparing and handing over "
+        f"({need.measured.cpu_s_per_gb:.2f} CPU s/GB, with what the stages share counted twice)"
+    )
+
+
+def _measured(measured: Measured) -> str:
+    raw = "" if measured.raw_bytes_per_s is None else f"; raw {_both(measured.raw_bytes_per_s)}"
+    return f"{measured.url or 'the storage'} gave one host {_both(measured.read_bytes_per_s)} by {measured.by}{raw} (run {measured.run_id})"
+
+
+def _would_feed(need: Requirement, measured: Measured) -> str:
+    fed = f"{format_count(min(measured.accelerators_fed, need.accelerators))} of {_many(need.accelerators, 'accelerator')}"
+    if measured.missing_bytes_per_s == 0:
+        text = f"{fed}: {measured.read_bytes_per_s / need.read_bytes_per_s:.2f} x what is needed"
+    else:
+        factor = need.read_bytes_per_s / measured.read_bytes_per_s
+        text = f"{fed}: {_both(measured.missing_bytes_per_s)} are missing, {factor:.3g} x the measured rate is needed"
+    if need.hosts == 1:
+        return text
+    local = format_count(min(measured.accelerators_fed_local, need.accelerators))
+    return f"{text}, if all hosts together get what one got. If each host has such a storage of its own: {local}"

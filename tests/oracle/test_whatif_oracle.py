@@ -1,0 +1,68 @@
+"""What-if oracles: a run is recorded on storage of known speed, one thing is changed on paper, and then in truth.
+
+Windows are a second and more; what must not bind is faster by factors.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.analyse.whatif import Change, Quantity, what_if
+from iobench.run.plan import make_plan
+from iobench.run.runner import Options, run
+from iobench.spec.base import build
+from iobench.spec.result import RunDocument
+from iobench.spec.workload import Workload
+
+SAMPLE = 100_000
+
+
+def measure(results: Path, url: str, *, calibration_s: float = 0.6, **workload: Any) -> RunDocument:
+    spec = build(Workload, {"name": "oracle", "dataset": "demo", **workload}, where="oracle")
+    plan = make_plan(spec, url, accelerators=1, repetitions=1, seed=3)
+    doc, _ = run(plan, Options(results=results, calibration_s=calibration_s))
+    assert (doc.status, doc.error) == ("ok", "")
+    return doc
+
+
+def predicted(doc: RunDocument, change: Change) -> float:
+    verdict = what_if(doc, change).document.verdict
+    assert verdict is not None
+    assert verdict.predicted_samples_per_s is not None
+    return verdict.predicted_samples_per_s
+
+
+def test_twice_the_bandwidth_on_paper_and_in_truth(tmp_path: Path, make_dataset: Any) -> None:
+    """100 MB/s recorded, 200 MB/s predicted and measured; 10 samples of 100 kB in 2 ms are asked for, 500 MB/s."""
+    _, root = make_dataset(samples=1000, sample_size={"mean": SAMPLE})
+    job: dict[str, Any] = {"batch_size": 10, "accelerator": {"step_time": "2ms"}, "loader": {"workers": 2}, "epochs": 2}
+    slow = measure(tmp_path, f"throttled+{root}?bandwidth=100MB", **job)
+    fast = measure(tmp_path, f"throttled+{root}?bandwidth=200MB", calibration_s=0, **job)
+    found = what_if(slow, Change(storage_bandwidth=Quantity(2, relative=True)))
+    assert found.document.verdict is not None
+    assert found.document.verdict.binds == "storage"
+    assert found.error == pytest.approx(0, abs=0.1)
+    truth = fast.metrics["samples_per_s"].median
+    assert truth == pytest.approx(200e6 / SAMPLE, rel=0.1)
+    assert found.document.verdict.predicted_samples_per_s == pytest.approx(truth, rel=0.1)
+    assert found.corrected_samples_per_s == pytest.approx(truth, rel=0.1)
+
+
+def test_reads_in_flight_and_latency_on_paper_and_in_truth(tmp_path: Path, make_dataset: Any) -> None:
+    """2 workers with 1 read of 20 ms in flight get 100 samples/s: 4 in flight make it 400, half the latency 200."""
+    _, root = make_dataset(samples=240, sample_size={"mean": 10_000})
+    job: dict[str, Any] = {"batch_size": 12, "accelerator": {"step_time": "5ms"}, "loader": {"workers": 2}}
+    slow = measure(tmp_path, f"throttled+{root}?latency=20ms", reader={"concurrency": 1}, calibration_s=0.5, **job)
+    more = measure(tmp_path, f"throttled+{root}?latency=20ms", reader={"concurrency": 4}, calibration_s=0, epochs=3, **job)
+    near = measure(tmp_path, f"throttled+{root}?latency=10ms", reader={"concurrency": 1}, calibration_s=0, **job)
+    for change, doc, arithmetic in (
+        (Change(concurrency=Quantity(4)), more, 2 * 4 / 0.02),
+        (Change(latency=Quantity(0.5, relative=True)), near, 2 / 0.01),
+    ):
+        truth = doc.metrics["samples_per_s"].median
+        assert truth == pytest.approx(arithmetic, rel=0.15)  # the first batches of an epoch come together, and the last as well
+        assert predicted(slow, change) == pytest.approx(truth, rel=0.15)
+    assert predicted(slow, Change(storage_bandwidth=Quantity(2, relative=True))) == pytest.approx(100, rel=0.15)

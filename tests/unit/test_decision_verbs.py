@@ -1,0 +1,205 @@
+"""``iobench size``, ``whatif`` and ``advise`` as a user calls them: one clear line for bad input, pure JSON, nothing written."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.cli.main import main
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
+    """(exit code, stdout, stderr) of a command in this process, with ``tmp_path`` for its working directory."""
+
+    def go(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["iobench", *map(str, arguments)])
+        try:
+            code: Any = main()
+        except SystemExit as left:
+            code = left.code
+        out, err = capfd.readouterr()
+        return int(code), out, err
+
+    return go
+
+
+@pytest.fixture
+def refused(call: Call) -> Callable[..., None]:
+    def go(*arguments: str | Path, says: str) -> None:
+        code, out, err = call(*arguments)
+        assert (code, out) == (2, ""), (arguments, code, out, err)
+        assert err.startswith("iobench: "), err
+        assert err.count("\n") == 1, err
+        assert says in err, err
+
+    return go
+
+
+def save(directory: Path, doc: Any) -> Path:
+    directory.mkdir(parents=True)
+    (directory / "run.json").write_text(doc.model_dump_json())
+    return directory
+
+
+# size
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("demo",), "--accelerators"),
+        (("dem", "--accelerators", "2"), "demo"),
+        (("demo", "--accelerators", "0"), "at least 1"),
+        (("demo", "--accelerators", "many"), "many"),
+        (("demo", "--accelerators", "2", "--hosts", "4"), "hosts"),
+        (("demo", "--accelerators", "2", "--required-au", "90"), "0.9"),
+        (("demo", "--accelerators", "2", "--latency", "soon"), "'soon' is not a duration"),
+        (("demo", "--accelerators", "2", "--latency", "0"), "--latency"),
+        (("demo", "--accelerators", "2", "--cache", "much"), "'much' is not a size"),
+        (("demo", "--accelerators", "2", "--cache=-5GB"), "zero or more"),
+        (("demo", "--accelerators", "2", "--dataset-size", "3 B"), "hold no sample"),
+        (("demo", "--accelerators", "2", "--checkpoint-bytes", "1GB"), "--checkpoint-budget 1m"),
+        (("demo", "--accelerators", "2", "--from", "results/nowhere"), "results/nowhere"),
+        (("demo", "--accelerators", "2", "--set", "reader.blocksize=4"), "block_size"),
+    ],
+)
+def test_size_refuses(refused: Callable[..., None], arguments: tuple[str, ...], says: str) -> None:
+    refused("size", *arguments, says=says)
+
+
+def test_size_from_a_run(call: Call, tmp_path: Path, make_run: Callable[..., Any]) -> None:
+    run = save(tmp_path / "results" / "one", make_run())
+    code, out, err = call("size", "resnet50-h100", "--accelerators", "16", "--hosts", "2", "--from", run)
+    assert (code, err) == (0, "")
+    assert out.startswith("buy  ")
+    assert "would feed    2 of 16 accelerators" in out
+    assert max(map(len, out.splitlines())) <= 100
+    code, out, err = call("size", "resnet50-h100", "--accelerators", "16", "--hosts", "2", "--from", run, "--json")
+    found = json.loads(out)
+    assert found["measured"]["accelerators_fed_local"] == 4
+    assert found["write_bytes_per_s"] is None
+    assert found["not_measured"]["write_bytes_per_s"]
+
+
+# whatif
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "nothing is to change"),
+        (("--storage-bandwidth", "fast"), "'fast' is not a size"),
+        (("--storage-bandwidth", "0x"), "--storage-bandwidth is '0x'"),
+        (("--storage-bandwidth=-2x",), "zero or more"),
+        (("--storage-bandwidth", "0"), "makes no sense"),
+        (("--storage-bandwidth", "nanx"), "'nan' is not a number"),
+        (("--latency", "5 apples"), "not a duration"),
+        (("--workers", "2.5"), "whole number"),
+        (("--workers", "many"), "'many' is not a number"),
+        (("--accelerators", "0"), "at least 1"),
+        (("--step-time", "0"), "makes no sense"),
+        (("--cache", "much"), "'much' is not a size"),
+        (("--cache-kind", "cold", "--workers", "2"), "cold"),
+    ],
+)
+def test_whatif_refuses(
+    refused: Callable[..., None], tmp_path: Path, make_run: Callable[..., Any], arguments: tuple[str, ...], says: str
+) -> None:
+    refused("whatif", save(tmp_path / "results" / "one", make_run()), *arguments, says=says)
+
+
+def test_whatif_of_nothing(refused: Callable[..., None]) -> None:
+    refused("whatif", "results/nowhere", "--workers", "2", says="results/nowhere")
+
+
+def test_whatif_prints_and_writes_nothing(call: Call, tmp_path: Path, make_run: Callable[..., Any]) -> None:
+    run = save(tmp_path / "results" / "one", make_run(rates={"storage_raw": 650, "fetch": 600}, measured=580, au=0.29))
+    before = (run / "run.json").read_bytes()
+    code, out, err = call("whatif", run / "run.json", "--storage-bandwidth", "2x")
+    assert (code, err) == (0, "")
+    assert "Predicted verdict: storage binds" in out
+    assert "600 predicted, 580 measured (+3.4 %)" in " ".join(out.split())
+    code, out, err = call("whatif", run, "--storage-bandwidth", "130MB/s", "--json")
+    found = json.loads(out)
+    assert found["what_if"]["verdict"]["predicted_samples_per_s"] == pytest.approx(1200)
+    assert found["model_error"] == pytest.approx(600 / 580 - 1)
+    assert [path.name for path in run.iterdir()] == ["run.json"]
+    assert (run / "run.json").read_bytes() == before
+
+
+# advise
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, make_run: Callable[..., Any]) -> Path:
+    """Workers 1, 2, 4, 8 prepare 500 samples/s each, storage gives 1,800."""
+    for workers in (1, 2, 4, 8):
+        rate = min(1800.0, 500.0 * workers)
+        doc = make_run(
+            rates={"prep": 500.0 * workers, "fetch": 1800},
+            measured=rate,
+            au=rate / 2000,
+            accelerators=1,
+            workload={
+                "loader": {"workers": workers, "prefetch_factor": 2},
+                "accelerator": {"kind": "emulated", "name": "a", "step_time": 0.05},
+            },
+        )
+        save(tmp_path / "sweep" / f"w{workers}", doc)
+    return tmp_path / "sweep"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("nowhere",), "nowhere is no folder of runs"),
+        (("sweep/w1",), "is one run"),
+        (("sweep", "--workload", "other"), "no run that advice could be based on"),
+        (("sweep", "--default", "loader.workers"), "KEY=VALUE"),
+        (("sweep", "--default", "loader.worker=2"), "Settings that do: loader.workers"),
+        (("sweep", "--dataset-size", "big"), "'big' is not a size"),
+        (("sweep", "--first-batch", "soon"), "'soon' is not a duration"),
+        (("sweep", "--shuffle-window", "-1"), "'-1' is not a size"),
+        (("sweep", "--shuffle-window", "0"), "--shuffle-window is 0"),
+        (("sweep", "--first-batch", "0s"), "--first-batch is 0"),
+        (("sweep", "--dataset-size", "0"), "--dataset-size is 0"),
+    ],
+)
+def test_advise_refuses(refused: Callable[..., None], sweep: Path, arguments: tuple[str, ...], says: str) -> None:
+    refused("advise", *arguments, says=says)
+    assert sweep.is_dir()
+
+
+def test_advise_finds_the_knee(call: Call, sweep: Path) -> None:
+    """4 workers are enough: today's 8 gain nothing, and today's 1 wait."""
+    code, out, err = call("advise", sweep, "--default", "loader.workers=1")
+    assert (code, err) == (0, "")
+    assert out.startswith("test: take loader.workers=4\n")
+    assert "gain: 3.60 x today's samples/s [3.60, 3.60" in out
+    assert "confidence: high" in out
+    assert max(map(len, out.splitlines())) <= 100
+    code, out, _ = call("advise", sweep, "--default", "loader.workers=8")
+    assert "gain: no faster, but smaller settings" in out
+    code, out, _ = call("advise", "sweep", "--json")
+    found = json.loads(out)
+    assert found["settings"] == {"loader.workers": "4"}
+    assert found["gain"] is None
+    assert {alternative["settings"]["loader.workers"] for alternative in found["alternatives"]} <= {"4", "8"}
+
+
+def test_advise_names_what_it_leaves_out(call: Call, sweep: Path) -> None:
+    (sweep / "half").mkdir()
+    (sweep / "half" / "run.json").write_text("{")
+    code, out, _ = call("advise", sweep)
+    assert code == 0
+    assert "Left out\n  - " in out
+    assert "half" in out

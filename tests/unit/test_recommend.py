@@ -1,0 +1,491 @@
+"""Planted truths: sweeps over storage, cores and codecs of known speed yield the settings that the arithmetic predicts.
+
+The planted machine: one stream waits ``latency`` and then reads ``stream`` bytes/s, all of them share ``link``; a core undoes ``decode``
+bytes/s and collates 10 GB/s; samples have 100 kB before the codec. Repetitions differ by up to 1 %.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from iobench.analyse.compression import judge_codec
+from iobench.analyse.knee import _mann_whitney, near_best, pareto, ratio_interval, smallest_near_best
+from iobench.analyse.points import Point, derive, flatten, merge, number, same
+from iobench.analyse.recommend import Recommendation, Target, recommend
+from iobench.analyse.sweepfolder import read_sweep
+from iobench.errors import UsageError
+from iobench.report.advise import render_advise
+
+Build = Callable[..., Any]
+SAMPLE, SAMPLES = 100_000, 2_000_000
+MIB = 1 << 20
+NOISE = (1.0, 0.99, 1.01, 0.995, 1.005, 1.0)
+
+
+@pytest.fixture
+def planted(make_run: Build) -> Build:
+    """A run on the planted machine."""
+
+    def build(
+        *,
+        workers: int = 4,
+        shard: int = 64 * MIB,
+        codec: str = "none",
+        form: str = "tar",
+        ratio: float = 2.0,
+        latency: float = 0.03,
+        stream: float = 90e6,
+        link: float = 1e12,
+        decode: float = 1.3e9,
+        cores: int = 8,
+        demand: float = 1e9,
+        repetitions: int = 6,
+        cpu_s: float = 20.0,
+    ) -> Any:
+        packed = codec != "none"
+        stored = SAMPLE / ratio if packed else SAMPLE
+        fetch = min(link, workers * shard / (latency + shard / stream)) / stored
+        busy = min(workers, cores)
+        prep = busy / (SAMPLE / 10e9 + (SAMPLE / decode if packed else 0))
+        rate = min(fetch, prep, demand)
+        doc = make_run(
+            rates={"storage_raw": link / stored, "fetch": fetch, "prep": prep, "harness": 1e9, "accelerator": demand},
+            measured=rate,
+            accelerators=1,
+            repetitions=repetitions,
+            workload={
+                "accelerator": {"kind": "emulated", "name": "a", "step_time": 100 / demand},
+                "loader": {"workers": workers, "prefetch_factor": 2, "transport": "ring"},
+            },
+            dataset={
+                "spec": {
+                    "name": "test-data",
+                    "format": form,
+                    "codec": codec,
+                    "compress_ratio": ratio,
+                    "shard_size": shard,
+                    "content": "raw",
+                },
+                "samples": SAMPLES,
+                "stored_bytes": round(SAMPLES * stored),
+                "shards": max(1, round(SAMPLES * stored / shard)),
+            },
+            host={"cores": cores, "affinity_cores": cores, "effective_cores": float(cores), "memory_bytes": 64 << 30},
+            repetition={"cpu_s": cpu_s, "samples": SAMPLES, "sample_bytes": round(SAMPLES * stored), "bytes_read": round(SAMPLES * stored)},
+            concluded=False,
+        )
+        noisy = [r.model_copy(update={"samples_per_s": rate * NOISE[i % 6]}) for i, r in enumerate(doc.repetitions)]
+        return doc.model_copy(update={"repetitions": noisy, "validity": "valid"})
+
+    return build
+
+
+@pytest.fixture
+def swept(planted: Build, tmp_path: Path) -> Callable[..., Recommendation]:
+    """The recommendation out of the cartesian product of ``axes``, read from a folder; ``default`` names today's point."""
+
+    def go(
+        axes: Mapping[str, tuple[Any, ...]], default: Mapping[str, str] | None = None, target: Target | None = None, **machine: Any
+    ) -> Any:
+        folder = tmp_path / f"sweep-{len(list(tmp_path.iterdir()))}"
+        for index, values in enumerate(product(*axes.values())):
+            save(folder / f"run-{index:03d}", planted(**dict(zip(axes, values, strict=True)), **machine))
+        return recommend(read_sweep(folder, default=default), target)
+
+    return go
+
+
+def save(directory: Path, doc: Any) -> Path:
+    directory.mkdir(parents=True)
+    (directory / "run.json").write_text(doc.model_dump_json())
+    return directory
+
+
+# Workers
+
+
+def test_the_worker_knee_is_where_storage_is_reached(swept: Callable[..., Recommendation]) -> None:
+    """A stream of 64 MiB shards gets 86.5 MB/s; the link has 400, so 4 workers (346) are short, 5 and more are alike."""
+    found = swept({"workers": (1, 2, 4, 5, 6, 8, 16)}, {"loader.workers": "1"}, link=400e6)
+    assert found.settings == {"loader.workers": "5"}
+    assert found.gain == pytest.approx(400 / 86.5, rel=0.02)
+    assert found.gain_low is not None
+    assert found.gain_low > 4
+    assert found.confidence == "high"
+    assert any("loader.workers=5 reaches 100.0 %" in line for line in found.why)
+
+
+def test_the_worker_knee_is_the_cores_where_decoding_binds(swept: Callable[..., Recommendation]) -> None:
+    found = swept({"workers": (1, 2, 4, 8, 16, 32)}, codec="zstd:1", decode=0.2e9, stream=5e9, cores=8)
+    assert found.settings["loader.workers"] == "8"
+
+
+def test_the_worker_knee_is_the_demand(swept: Callable[..., Recommendation]) -> None:
+    """Two streams get 1,730 samples/s; 1,500 are asked for: more workers would only cost memory."""
+    found = swept({"workers": (1, 2, 4, 8)}, {"loader.workers": "8"}, demand=1500)
+    assert found.settings["loader.workers"] == "2"
+    assert found.gain == pytest.approx(1.0)
+    assert found.gain_low is not None
+    assert found.gain_high is not None
+    assert found.gain_low <= 1 <= found.gain_high
+
+
+# Shard size
+
+
+def test_the_shard_size_is_that_of_the_latency_bandwidth_model(swept: Callable[..., Recommendation]) -> None:
+    """90 MB/s and 30 ms: 95 % of a stream's rate need 51 MB; the power of two above is 64 MiB. Fitted from 4 and 256 MiB."""
+    found = swept({"shard": (4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)}, {"dataset.shard_size": "4MiB"})
+    assert found.shard is not None
+    assert found.shard.fit.latency_s == pytest.approx(0.03, rel=0.02)
+    assert found.shard.fit.bytes_per_s == pytest.approx(90e6, rel=0.02)
+    assert found.shard.fit.trusted
+    assert found.shard.efficient_bytes == pytest.approx(90e6 * 0.03 * 19, rel=0.02)
+    assert found.shard.bytes == 64 * MIB
+    assert found.settings["dataset.shard_size"] == "64MiB"
+    assert found.shard.bound_by == ""
+    assert found.confidence == "high"
+
+
+def test_a_link_that_many_streams_fill_needs_smaller_shards(swept: Callable[..., Recommendation]) -> None:
+    """8 streams have 720 MB/s between them, the link 300: shards of 1.8 MB do."""
+    found = swept({"shard": (MIB // 2, MIB, 2 * MIB, 16 * MIB, 64 * MIB)}, workers=8, link=300e6)
+    assert found.shard is not None
+    arithmetic = 0.95 * 300e6 * 0.03 / (8 - 0.95 * 300e6 / 90e6)
+    assert found.shard.efficient_bytes == pytest.approx(arithmetic, rel=0.02)
+    assert found.shard.bytes == 2 * MIB
+    assert found.settings["dataset.shard_size"] == "2MiB"
+
+
+def test_a_job_that_takes_little_needs_smaller_shards(swept: Callable[..., Recommendation]) -> None:
+    """4 streams have 360 MB/s between them, the accelerators take 150: 95 % of that come with shards of 1.8 MB."""
+    found = swept({"shard": (MIB, 4 * MIB, 16 * MIB, 64 * MIB)}, demand=1500)
+    assert found.shard is not None
+    assert found.shard.efficient_bytes == pytest.approx(0.95 * 150e6 * 0.03 / (4 - 0.95 * 150e6 / 90e6), rel=0.02)
+    assert found.shard.bytes == 2 * MIB
+    assert found.settings["dataset.shard_size"] == "4MiB"  # the smallest that was measured and reaches it
+
+
+def test_no_latency_asks_for_the_smallest_shards(swept: Callable[..., Recommendation]) -> None:
+    found = swept({"shard": (MIB, 8 * MIB, 64 * MIB)}, latency=0.0)
+    assert found.settings["dataset.shard_size"] == "1MiB"
+    assert found.shard is not None
+    assert found.shard.bytes == MIB
+
+
+@pytest.mark.parametrize(
+    ("target", "bytes_", "by"),
+    [
+        (Target(dataset_bytes=256 * MIB), 16 * MIB, "4 shards for each of 4 streams"),
+        (Target(first_batch_s=0.2), 8 * MIB, "a first shard within 0.2 s"),  # 0.17 s x 90 MB/s
+        (Target(shuffle_window_bytes=40 * MIB), 32 * MIB, "a shuffle window"),
+    ],
+)
+def test_what_bounds_a_shard_from_above(swept: Callable[..., Recommendation], target: Target, bytes_: int, by: str) -> None:
+    found = swept({"shard": (4 * MIB, 16 * MIB, 64 * MIB)}, target=target)
+    assert found.shard is not None
+    assert found.shard.bytes == bytes_
+    assert found.shard.bound_by.startswith(by)
+    assert found.shard.efficiency == pytest.approx(bytes_ / (0.03 + bytes_ / 90e6) / 90e6, rel=0.02)
+    assert any("allow only" in line for line in found.why)
+
+
+def test_too_few_shards_lose_against_enough_that_are_as_good(swept: Callable[..., Recommendation]) -> None:
+    """32 workers want 128 shards: of 10 GB in shards of 256 MiB there are 37, of 64 MiB 149."""
+    target = Target(dataset_bytes=10e9)
+    found = swept({"shard": (64 * MIB, 256 * MIB)}, {"dataset.shard_size": "256MiB"}, target, workers=32, demand=5000)
+    assert found.settings["dataset.shard_size"] == "64MiB"
+    only = swept({"shard": (257 * MIB, 512 * MIB)}, None, target, workers=32, demand=5001)
+    assert any("fewer than 4" in doubt for doubt in only.doubts)
+
+
+def test_a_model_that_fails_its_check_is_not_trusted(planted: Build, tmp_path: Path) -> None:
+    """The middle size is twice as fast as the model says."""
+    for shard in (4 * MIB, 32 * MIB, 256 * MIB):
+        doc = planted(shard=shard)
+        if shard == 32 * MIB:
+            fetch = doc.ceilings["fetch"].model_copy(update={"samples_per_s": 2 * doc.ceilings["fetch"].samples_per_s})
+            doc = doc.model_copy(update={"ceilings": doc.ceilings | {"fetch": fetch}})
+        save(tmp_path / f"run-{shard}", doc)
+    found = recommend(read_sweep(tmp_path))
+    assert found.shard is not None
+    assert found.shard.fit.worst == pytest.approx(-0.5, abs=0.01)
+    assert any("-50% off" in doubt for doubt in found.doubts)
+    assert found.confidence != "high"
+
+
+def test_two_sizes_leave_the_model_unchecked(swept: Callable[..., Recommendation]) -> None:
+    found = swept({"shard": (4 * MIB, 64 * MIB)})
+    assert any("third shard size" in doubt for doubt in found.doubts)
+
+
+# Compression
+
+
+@pytest.mark.parametrize(
+    ("link", "cores", "worth"),
+    [
+        (200e6, 8, True),  # 8 x 1.15 GB/s against 0.2
+        (400e6, 2, True),
+        (3e9, 2, False),  # 2 x 1.15 GB/s against 3
+        (20e9, 8, False),
+    ],
+)
+def test_compression_iff_the_cores_outrun_storage(swept: Callable[..., Recommendation], link: float, cores: int, worth: bool) -> None:
+    """A core undoes 1.3 GB/s and collates 10: 1.15 GB/s in all. The data shrinks by half."""
+    found = swept({"codec": ("none", "zstd:1")}, {"dataset.codec": "none"}, link=link, cores=cores, workers=cores, stream=1e11, latency=0.0)
+    (codec,) = found.codecs
+    assert codec.worth is worth
+    assert codec.agrees
+    assert found.settings["dataset.codec"] == ("zstd:1" if worth else "none")
+    each = 1 / (1 / 1.3e9 + 1 / 10e9)
+    assert codec.decode_bytes_per_s == pytest.approx(cores * each, rel=0.01)
+    assert codec.ratio == pytest.approx(2.0)
+    plain, packed = min(link, cores * 10e9), min(2 * link, cores * each)
+    assert codec.predicted == pytest.approx(packed / plain, rel=0.01)
+    assert codec.measured == pytest.approx(packed / plain, rel=0.02)
+
+
+def test_an_incompressible_dataset_is_left_alone(swept: Callable[..., Recommendation]) -> None:
+    found = swept({"codec": ("none", "zstd:1")}, ratio=1.0, link=200e6)
+    assert not found.codecs[0].worth
+    assert found.settings["dataset.codec"] == "none" or found.codecs[0].agrees
+
+
+def test_a_codec_without_ceilings_is_not_judged(planted: Build) -> None:
+    plain, packed = (
+        Point({"dataset.codec": codec}, planted(codec=codec).model_copy(update={"ceilings": {}})) for codec in ("none", "zstd:1")
+    )
+    assert judge_codec(packed, plain) is None
+
+
+# All at once, and what the front shows
+
+
+def test_a_whole_sweep(swept: Callable[..., Recommendation]) -> None:
+    """4 formats of settings at once: the link of 300 MB/s binds, zstd doubles it, 8 workers with shards of 64 MiB reach 600."""
+    axes = {"workers": (2, 4, 8), "shard": (4 * MIB, 16 * MIB, 64 * MIB), "codec": ("none", "zstd:1")}
+    default = {"loader.workers": "2", "dataset.shard_size": "4MiB", "dataset.codec": "none"}
+    found = swept(axes, default, link=300e6)
+    rates = {
+        (workers, shard, codec): min(300e6, workers * shard / (0.03 + shard / 90e6)) / (50_000 if codec else 100_000)
+        for workers, shard, codec in product(axes["workers"], axes["shard"], (0, 1))
+    }
+    best = max(rates.values())
+    near = [key for key, rate in rates.items() if rate >= 0.95 * best]
+    workers = min(key[0] for key in near)
+    shard = min(key[1] for key in near if key[0] == workers)
+    assert found.settings == {"loader.workers": str(workers), "dataset.shard_size": f"{shard // MIB}MiB", "dataset.codec": "zstd:1"}
+    assert found.gain == pytest.approx(rates[workers, shard, 1] / rates[2, 4 * MIB, 0], rel=0.02)
+    assert len(found.alternatives) >= 1
+    text = render_advise(found)
+    assert max(map(len, text.splitlines())) <= 100
+    assert text.startswith("test: take loader.workers=")
+    assert "<- recommended" in text
+
+
+def test_one_axis_at_a_time_names_the_combination_that_nobody_ran(planted: Build, tmp_path: Path) -> None:
+    for index, settings in enumerate(({}, {"workers": 8}, {"codec": "zstd:1"})):
+        save(tmp_path / f"run-{index}", planted(**{"workers": 2, "link": 300e6, **settings}))
+    found = recommend(read_sweep(tmp_path, default={"loader.workers": "2", "dataset.codec": "none"}))
+    assert found.untested == {"loader.workers": "8", "dataset.codec": "zstd:1"}
+    save(tmp_path / "run-3", planted(workers=8, codec="zstd:1", link=300e6))
+    assert recommend(read_sweep(tmp_path, default={"loader.workers": "2", "dataset.codec": "none"})).untested is None
+
+
+def test_the_pareto_front(planted: Build) -> None:
+    fast = Point({"a": "fast"}, planted(workers=8, cpu_s=40))
+    frugal = Point({"a": "frugal"}, planted(workers=4, cpu_s=10))
+    beaten = Point({"a": "beaten"}, planted(workers=2, cpu_s=20))
+    small = Point({"a": "small"}, planted(workers=1, cpu_s=90, codec="zstd:1"))
+    assert [point.settings["a"] for point in pareto([beaten, small, frugal, fast])] == ["fast", "frugal", "small"]
+    assert fast.cpu_s_per_gb == pytest.approx(40 / (SAMPLES * SAMPLE / 1e9))
+
+
+def test_an_interval_that_does_not_overlap_is_another_point(planted: Build) -> None:
+    """96 % of the best, and no repetition of the one reaches one of the other: within 5 %, but told apart."""
+    best, near = Point({"n": "2"}, planted(demand=1000)), Point({"n": "1"}, planted(demand=960))
+    assert near_best([near, best]) == [best]
+    close = Point({"n": "1"}, planted(demand=990))
+    assert near_best([close, best]) == [close, best]
+    assert smallest_near_best([best, close]) is close
+
+
+def test_half_a_percent_is_no_reason_for_twice_the_workers(make_run: Build) -> None:
+    """Quiet repetitions that do not overlap: 194 against 195."""
+    few, many = Point({"n": "4"}, make_run(measured=194.0)), Point({"n": "8"}, make_run(measured=195.0))
+    assert smallest_near_best([few, many]) is few
+
+
+def test_the_ratio_and_its_interval() -> None:
+    """Mann-Whitney's table: at 5 % two-sided, U must be at most 2 for 5 and 5 values, so the interval leaves 2 ratios out on each side...
+
+    that is: the third smallest and the third largest of the 25.
+    """
+    one, other = (1.0, 2.0, 3.0, 4.0, 5.0), (1.0, 1.1, 1.2, 1.3, 1.4)
+    ratios = sorted(a / b for a in one for b in other)
+    ratio, low, high, coverage = ratio_interval(one, other)
+    assert (ratio, low, high) == (median(ratios), ratios[2], ratios[-3])
+    assert coverage == pytest.approx(1 - 2 * 4 / 252)  # U = 0, 1, 2 in 1 + 1 + 2 of 252 orders
+    ratio, low, high, coverage = ratio_interval((2.0,), (1.0,))
+    assert (ratio, low, high, coverage) == (2.0, 2.0, 2.0, 0.0)
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (3, 4), (5, 5), (6, 2)])
+def test_the_orders_of_mann_whitney_are_counted(n: int, m: int) -> None:
+    counts = [0] * (n * m + 1)
+    for order in product((0, 1), repeat=n + m):
+        if sum(order) == n:
+            counts[sum(order[:i].count(0) for i, one in enumerate(order) if one)] += 1
+    assert _mann_whitney(n, m) == counts
+
+
+# Points
+
+
+def test_settings_are_what_differs(planted: Build) -> None:
+    points = derive([planted(workers=2), planted(workers=4), planted(workers=2), planted(workers=4, form="tfrecord")])
+    assert [dict(point.settings) for point in points] == [
+        {"loader.workers": "2", "dataset.format": "tar"},
+        {"loader.workers": "4", "dataset.format": "tar"},
+        {"loader.workers": "4", "dataset.format": "tfrecord"},
+    ]
+    assert [len(point.rates) for point in points] == [12, 6, 6]
+
+
+def test_prose_and_seeds_are_no_settings() -> None:
+    one = flatten({"name": "w", "description": "a"}, {"name": "d", "seed": 1, "shard_size": 64 * MIB})
+    assert one == {"dataset.shard_size": "64MiB"}
+
+
+def test_merged_runs_keep_the_first_measured_ceilings(planted: Build) -> None:
+    bare = planted().model_copy(update={"ceilings": {}})
+    merged = merge([bare, planted()])
+    assert merged.ceilings["fetch"].samples_per_s
+    assert len(merged.repetitions) == 12
+
+
+def test_values_with_units_are_numbers() -> None:
+    assert number("64MiB") == 64 * MIB
+    assert number("8") == 8
+    assert number("zstd:1") is None
+    assert same("64MiB", str(64 * MIB))
+    assert not same("none", "null")
+
+
+# A folder of runs
+
+
+def test_sweep_json_names_points_and_default(planted: Build, tmp_path: Path) -> None:
+    """Two runs of one repetition each are one point; the settings are as the sweep spelled them."""
+    for name, workers in (("a1", 2), ("b1", 4), ("a2", 2), ("b2", 4)):
+        save(tmp_path / name, planted(workers=workers, repetitions=1))
+    plan = {
+        "axes": {"loader.workers": [2, 4]},
+        "points": [
+            {"settings": {"loader.workers": 2}, "runs": ["a1", "a2"]},
+            {"settings": {"loader.workers": 4}, "runs": ["b1", "b2"]},
+            {"settings": {"loader.workers": 8}, "runs": ["c1"]},
+        ],
+        "default": {"loader.workers": 2},
+    }
+    (tmp_path / "sweep.json").write_text(json.dumps(plan))
+    sweep = read_sweep(tmp_path)
+    assert [len(point.rates) for point in sweep.points] == [2, 2]
+    assert sweep.default is sweep.points[0]
+    assert sweep.left_out == ("loader.workers=8: no usable run",)
+    found = recommend(sweep)
+    assert found.changes == {"loader.workers": "4"}
+    assert found.confidence == "low"
+    assert any("too few" in doubt for doubt in found.doubts)
+
+
+def test_what_cannot_be_used_is_left_out_by_name(planted: Build, tmp_path: Path) -> None:
+    save(tmp_path / "a", planted(workers=2))
+    save(tmp_path / "b", planted(workers=4))
+    save(tmp_path / "bad", planted(workers=8).model_copy(update={"validity": "invalid"}))
+    save(tmp_path / "failed", planted(workers=8).model_copy(update={"status": "failed"}))
+    save(tmp_path / "none", planted(workers=16, repetitions=0))
+    save(tmp_path / "newer", planted(workers=8).model_copy(update={"schema_version": "9.0"}))
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "run.json").write_text('{"schema_version": "1.0", "run_id"')
+    (tmp_path / "notes.txt").write_text("mine")
+    sweep = read_sweep(tmp_path)
+    assert [point.settings["loader.workers"] for point in sweep.points] == ["2", "4"]
+    told = "\n".join(sweep.left_out)
+    for word in ("bad: INVALID", "failed: failed", "loader.workers=16: no complete repetition", "9.0", "foreign", "half"):
+        assert word in told
+    assert len(sweep.left_out) == 6
+
+
+def test_a_default_that_nobody_ran_leaves_the_gain_open(planted: Build, tmp_path: Path) -> None:
+    save(tmp_path / "a", planted(workers=2))
+    save(tmp_path / "b", planted(workers=4))
+    found = recommend(read_sweep(tmp_path, default={"loader.workers": "3"}))
+    assert found.gain is None
+    assert any("loader.workers=3" in doubt for doubt in found.doubts)
+    assert "not known" in render_advise(found)
+
+
+def test_the_shipped_workload_is_the_default(planted: Build, tmp_path: Path) -> None:
+    """Workload demo ships with 2 workers."""
+    for workers in (2, 4):
+        doc = planted(workers=workers)
+        save(tmp_path / f"w{workers}", doc.model_copy(update={"workload": doc.workload | {"name": "demo"}}))
+    sweep = read_sweep(tmp_path)
+    assert sweep.default is not None
+    assert sweep.default.settings == {"loader.workers": "2"}
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda root, planted: None, "no run that advice could be based on"),
+        (lambda root, planted: save(root / "a", planted()), "1 point"),
+        (lambda root, planted: (root / "run.json").write_text("{}"), "is one run"),
+        (lambda root, planted: save(root / "a", planted().model_copy(update={"validity": "invalid"})), "INVALID"),
+        (lambda root, planted: [save(root / "a", planted(repetitions=0)), save(root / "b", planted(workers=1, repetitions=0))], "0 points"),
+        (lambda root, planted: [save(root / "a", planted()), (root / "sweep.json").write_text("[")], "sweep.json"),
+        (lambda root, planted: [save(root / "a", planted()), (root / "sweep.json").write_text('{"points": [4]}')], "'settings' and 'runs'"),
+    ],
+)
+def test_folders_that_hold_no_sweep(planted: Build, tmp_path: Path, make: Callable[..., Any], says: str) -> None:
+    make(tmp_path, planted)
+    with pytest.raises(UsageError, match=says):
+        read_sweep(tmp_path)
+
+
+def test_several_workloads(planted: Build, tmp_path: Path) -> None:
+    doc = planted()
+    save(tmp_path / "a", planted(workers=2))
+    save(tmp_path / "b", planted(workers=4))
+    save(tmp_path / "c", doc.model_copy(update={"workload": doc.workload | {"name": "other"}}))
+    with pytest.raises(UsageError, match="other, test"):
+        read_sweep(tmp_path)
+    assert len(read_sweep(tmp_path, workload="test").points) == 2
+    with pytest.raises(UsageError, match="does not vary"):
+        read_sweep(tmp_path, workload="test", default={"reader.block_size": "4MiB"})
+
+
+# Read amplification
+
+
+@pytest.mark.parametrize(
+    ("form", "direct", "says"),
+    [("parquet", False, "row groups"), ("tar", True, "O_DIRECT"), ("tar", False, "reader.access=sequential")],
+)
+def test_bytes_that_nobody_needs_are_told(planted: Build, tmp_path: Path, form: str, direct: bool, says: str) -> None:
+    for workers in (1, 4):
+        doc = planted(workers=workers, form=form)
+        wasteful = [r.model_copy(update={"bytes_read": r.sample_bytes * 3}) for r in doc.repetitions]
+        save(tmp_path / str(workers), doc.model_copy(update={"repetitions": wasteful, "loader": doc.loader | {"direct": direct}}))
+    (doubt,) = [doubt for doubt in recommend(read_sweep(tmp_path)).doubts if "3.00 bytes are read" in doubt]
+    assert says in doubt

@@ -1,0 +1,204 @@
+"""What-if: each model against hand arithmetic on the base run (2 accelerators of 1,000 samples/s of 100 kB; fetch 4,000, prep 6,000)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from iobench.analyse.evidence import gather
+from iobench.analyse.whatif import Change, Prediction, Quantity, what_if
+from iobench.errors import UsageError
+from iobench.report.whatif import render_whatif
+
+Build = Callable[..., Any]
+TWICE = Quantity(2, relative=True)
+
+
+@pytest.fixture
+def starved(make_run: Build) -> Any:
+    """Storage binds: 600 of 2,000 samples/s, the device is spent. Reading costs 0.05 CPU seconds per GB."""
+    return cheap(make_run(rates={"storage_raw": 650, "fetch": 600}, measured=580, au=0.29, dataset={"shards": 60_000}))
+
+
+def cheap(doc: Any, **details: Any) -> Any:
+    """Fetching at 0.05 CPU s/GB: 8 cores read 160 GB/s; details for the raw ceiling."""
+    fetch = doc.ceilings["fetch"].model_copy(update={"cpu_s_per_gb": 0.05})
+    raw = doc.ceilings["storage_raw"].model_copy(update={"details": details})
+    return doc.model_copy(update={"ceilings": doc.ceilings | {"fetch": fetch, "storage_raw": raw}})
+
+
+def rates(found: Prediction) -> dict[str, float | None]:
+    evidence = gather(found.document)
+    return {name: getattr(evidence, name) for name in ("raw", "fetch", "prep", "harness", "accelerator", "predicted")}
+
+
+def test_twice_the_bandwidth_of_a_spent_device(starved: Any) -> None:
+    found = what_if(starved, Change(storage_bandwidth=TWICE))
+    moved = rates(found)
+    assert moved["fetch"] == pytest.approx(1200)
+    assert moved["raw"] == pytest.approx(1300)
+    assert (moved["prep"], moved["harness"], moved["accelerator"]) == (6000, 8000, 2000)
+    verdict = found.document.verdict
+    assert verdict is not None
+    assert verdict.binds == "storage"
+    assert verdict.headroom == pytest.approx(0.6)
+    assert verdict.accelerators_fed == 1
+    assert verdict.sentence.startswith("Storage starves 2 accelerators (60.0 % busy, 90 % required)")
+    assert "fio" not in verdict.sentence  # it never saw the changed storage
+    assert found.error == pytest.approx(600 / 580 - 1)
+    assert found.corrected_samples_per_s == pytest.approx(1200 * 580 / 600)
+    text = render_whatif(found)
+    assert "600 predicted, 580 measured (+3.4 %)" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_stated_bandwidth(starved: Any) -> None:
+    """130 MB/s raw instead of 65: the reader keeps its share, 600 of 650."""
+    found = what_if(starved, Change(storage_bandwidth=Quantity(130e6)))
+    assert rates(found)["fetch"] == pytest.approx(1200)
+    assert "2 x" in found.changes[0]
+
+
+def test_enough_bandwidth_lets_the_accelerators_bind(starved: Any) -> None:
+    found = what_if(starved, Change(storage_bandwidth=Quantity(5, relative=True)))
+    assert found.document.verdict is not None
+    assert found.document.verdict.binds == "accelerator"
+    assert rates(found)["predicted"] == 2000
+
+
+def test_bandwidth_does_not_help_a_reader_that_waits_for_latency(make_run: Build) -> None:
+    """600 of 1,500: 4 workers with 4 in flight take 16 / 600 s a read. Twice the reads are twice the rate, up to the device."""
+    doc = cheap(make_run(rates={"storage_raw": 1500, "fetch": 600}, measured=590, au=0.3, dataset={"shards": 60_000}))
+    assert rates(what_if(doc, Change(storage_bandwidth=TWICE)))["fetch"] == pytest.approx(600)
+    assert rates(what_if(doc, Change(concurrency=TWICE)))["fetch"] == pytest.approx(1200)
+    assert rates(what_if(doc, Change(concurrency=Quantity(32))))["fetch"] == pytest.approx(1500)
+    assert rates(what_if(doc, Change(workers=TWICE)))["fetch"] == pytest.approx(1200)
+    assert rates(what_if(doc, Change(latency=Quantity(0.5, relative=True))))["fetch"] == pytest.approx(1200)
+    assert rates(what_if(doc, Change(latency=Quantity(0.016))))["fetch"] == pytest.approx(1000)
+    assert rates(what_if(doc, Change(storage_bandwidth=Quantity(40e6))))["fetch"] == pytest.approx(400)
+
+
+def test_of_a_reads_time_only_the_latency_changes(make_run: Build) -> None:
+    """A read takes 16 / 800 = 20 ms, of which the storage states 15: without them, 5 ms are left."""
+    doc = cheap(make_run(rates={"storage_raw": 9000, "fetch": 800}, dataset={"shards": 60_000}, storage={"latency_s": 0.015}))
+    assert rates(what_if(doc, Change(latency=Quantity(0.0))))["fetch"] == pytest.approx(16 / 0.005)
+
+
+def test_a_device_whose_end_was_not_seen_does_not_bound(make_run: Build) -> None:
+    """Four times the reads gave four times the rate: so would eight times."""
+    doc = cheap(make_run(rates={"storage_raw": 2400, "fetch": 600}, dataset={"shards": 60_000}), concurrency=16)
+    assert rates(what_if(doc, Change(concurrency=Quantity(32))))["fetch"] == pytest.approx(4800)
+    bound = cheap(make_run(rates={"storage_raw": 1500, "fetch": 600}, dataset={"shards": 60_000}), concurrency=16)
+    assert rates(what_if(bound, Change(concurrency=Quantity(32))))["fetch"] == pytest.approx(1500)
+
+
+def test_a_given_latency_bounds_a_spent_device_too(starved: Any) -> None:
+    """16 reads in flight of 20 ms are 800 samples/s, whatever the bandwidth."""
+    found = what_if(starved, Change(storage_bandwidth=Quantity(10, relative=True), latency=Quantity(0.02)))
+    assert rates(found)["fetch"] == pytest.approx(800)
+    assert any("bound by reads in flight" in basis for basis in found.bases)
+
+
+def test_the_clients_cpu_bounds_faster_storage(make_run: Build) -> None:
+    """0.5 CPU s/GB on 8 cores are 16 GB/s, or 160,000 samples/s."""
+    doc = make_run(rates={"storage_raw": 4100}, dataset={"shards": 60_000})
+    found = what_if(doc, Change(storage_bandwidth=Quantity(1000, relative=True)))
+    assert rates(found)["fetch"] == pytest.approx(160_000)
+
+
+def test_a_page_cache_is_worth_less_than_its_share(starved: Any) -> None:
+    """Half of 6 GB: 15.3 % of the reads when reshuffled, 50 % where pinned; memory is 1.6 million samples/s away."""
+    page = rates(what_if(starved, Change(cache_bytes=3_000_000_000)))["fetch"]
+    assert page == pytest.approx(600 / (1 - 0.1534), rel=1e-3)
+    pinned = rates(what_if(starved, Change(cache_bytes=3_000_000_000, pinned=True)))["fetch"]
+    assert pinned == pytest.approx(1200, rel=1e-3)
+    whole = rates(what_if(starved, Change(cache_bytes=10**12)))["fetch"]
+    assert whole == pytest.approx(8 / 0.05 * 1e9 / 1e5, rel=1e-6)
+
+
+def test_a_page_cache_and_direct_io_do_not_meet(make_run: Build) -> None:
+    doc = make_run(loader={"direct": True})
+    assert any("O_DIRECT" in basis for basis in what_if(doc, Change(cache_bytes=10**9)).bases)
+    assert not any("O_DIRECT" in basis for basis in what_if(doc, Change(cache_bytes=10**9, pinned=True)).bases)
+
+
+def test_workers_prepare_in_proportion_up_to_the_cores(make_run: Build) -> None:
+    """4 workers prepare 1,000 samples/s, 8 cores at most 2,000."""
+    doc = make_run(rates={"prep": 1000}, measured=980, au=0.49)
+    assert rates(what_if(doc, Change(workers=Quantity(3))))["prep"] == pytest.approx(1500)
+    assert rates(what_if(doc, Change(workers=Quantity(16))))["prep"] == pytest.approx(2000)
+    assert rates(what_if(doc, Change(workers=Quantity(1))))["prep"] == pytest.approx(500)
+    moved = rates(what_if(doc, Change(workers=Quantity(1))))
+    assert moved["harness"] == pytest.approx(4000)
+    assert rates(what_if(doc, Change(workers=Quantity(8))))["harness"] == pytest.approx(8000)
+    without = what_if(doc, Change(workers=Quantity(0)))
+    assert rates(without)["prep"] == pytest.approx(500)  # each of the two ranks prepares by itself
+
+
+def test_accelerators_bring_their_workers_and_their_appetite(make_run: Build) -> None:
+    found = what_if(make_run(), Change(accelerators=Quantity(4)))
+    moved = rates(found)
+    assert (moved["accelerator"], moved["prep"], moved["harness"]) == (4000, 12_000, 16_000)
+    assert found.document.accelerators == 4
+    assert found.document.verdict is not None
+    assert found.document.verdict.headroom == pytest.approx(1.0)
+
+
+def test_faster_accelerators(make_run: Build) -> None:
+    found = what_if(make_run(), Change(step_time=Quantity(0.25, relative=True)))
+    assert rates(found)["accelerator"] == pytest.approx(8000)
+    verdict = found.document.verdict
+    assert verdict is not None
+    assert verdict.binds == "storage"
+    assert verdict.starved
+    assert found.recorded.verdict is not None
+    assert found.recorded.verdict.binds == "accelerator"
+
+
+def test_the_recorded_run_is_left_alone(make_run: Build) -> None:
+    doc = make_run()
+    before = doc.model_dump_json()
+    what_if(doc, Change(workers=TWICE, cache_bytes=10**9, storage_bandwidth=TWICE))
+    assert doc.model_dump_json() == before
+
+
+def test_without_a_repetition_the_error_is_not_known(make_run: Build) -> None:
+    found = what_if(make_run(repetitions=0), Change(storage_bandwidth=TWICE))
+    assert found.error is None
+    assert found.corrected_samples_per_s is None
+    assert "not known" in render_whatif(found)
+
+
+def test_an_error_that_is_too_large_says_so(make_run: Build) -> None:
+    text = render_whatif(what_if(make_run(measured=1000, au=0.5), Change(storage_bandwidth=TWICE)))
+    assert "+100.0 %" in text
+    assert "too much to be trusted" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (Change(), "nothing is to change"),
+        (Change(pinned=True), "nothing is to change"),
+        (Change(workers=Quantity(2.5)), "whole number"),
+        (Change(accelerators=Quantity(0)), "at least 1"),
+        (Change(concurrency=Quantity(0)), "at least 1"),
+        (Change(storage_bandwidth=Quantity(0)), "makes no sense"),
+        (Change(step_time=Quantity(0)), "makes no sense"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make_run: Build, change: Change, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        what_if(make_run(), change)
+
+
+def test_runs_that_do_not_know_enough(make_run: Build) -> None:
+    nothing = make_run(rates=dict.fromkeys(("storage_raw", "fetch", "prep", "harness")))
+    with pytest.raises(UsageError, match="no ceilings"):
+        what_if(nothing, Change(storage_bandwidth=TWICE))
+    with pytest.raises(UsageError, match="no fetch ceiling"):
+        what_if(make_run(rates={"fetch": None}), Change(latency=TWICE))
+    with pytest.raises(UsageError, match="no step time"):
+        what_if(make_run(workload={"accelerator": {"kind": "null"}}), Change(step_time=TWICE))
