@@ -15,8 +15,8 @@ from ..storage.base import Storage
 from ..storage.catalog import find_dataset
 from .choose import is_sequential, make_reader, use_direct
 from .loader import Batch, BatchLoader
+from .null import AnyReader
 from .order import BatchPlan, Indices, epoch_order, rank_share
-from .reader import AnyReader
 
 __all__ = ["Batch", "BatchLoader", "build_loader", "is_sequential", "make_loader", "make_reader", "use_direct"]
 

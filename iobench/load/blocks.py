@@ -20,8 +20,10 @@ from ..errors import UsageError
 from ..spec.manifest import Manifest
 from ..spec.workload import ReaderSpec
 from ..storage.base import Storage
+from .delivered import Delivered, Stats, too_small
 from .engine import Extent
-from .reader import _GROUP, BatchReader, Delivered, Indices, Stats, too_small
+from .reader import _GROUP, BatchReader
+from .requests import Indices
 
 _FOOTERS = 256 << 20
 """Bytes of footers that are kept, as stored."""

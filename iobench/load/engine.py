@@ -24,13 +24,17 @@ Then = Callable[[int], None]
 
 
 class Extent(NamedTuple):
-    """``length`` bytes of object ``key`` from ``offset``, to land in memory at ``landing``; ``needed`` of them must exist."""
+    """``length`` bytes of object ``key`` from ``offset``, to land in memory at ``landing``; ``needed`` of them must exist.
+
+    ``whole`` is False for a block of a longer extent.
+    """
 
     key: str
     offset: int
     length: int
     landing: int
     needed: int
+    whole: bool = True
 
 
 class ReadEngine:
@@ -91,9 +95,8 @@ class ReadEngine:
                 continue
             for start in range(0, extent.length, size):
                 length = min(size, extent.length - start)
-                blocks.append(
-                    Extent(extent.key, extent.offset + start, length, extent.landing + start, min(length, max(0, extent.needed - start)))
-                )
+                needed = min(length, max(0, extent.needed - start))
+                blocks.append(Extent(extent.key, extent.offset + start, length, extent.landing + start, needed, whole=False))
         return blocks
 
     def _drain(self, tasks: deque[Extent], memory: Buffer | None, stop: threading.Event | None, then: Then | None) -> int:
@@ -114,7 +117,7 @@ class ReadEngine:
         try:
             while stop is None or not stop.is_set():
                 try:
-                    key, offset, length, landing, needed = tasks.popleft()
+                    key, offset, length, landing, needed, whole = tasks.popleft()
                 except IndexError:
                     break
                 if scratch:
@@ -125,7 +128,7 @@ class ReadEngine:
                         f"{key} ends at byte {offset + count}, {offset + needed} were expected", remedy="check it: iobench verify"
                     )
                 total += count
-                if then is not None:
+                if then is not None and whole:
                     then(landing)
         except BaseException:
             if stop is not None:

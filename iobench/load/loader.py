@@ -26,8 +26,9 @@ from .. import buffers
 from ..errors import IobenchError, UsageError, WorkerError
 from ..spec.workload import LoaderSpec
 from ..units import format_bytes
+from .delivered import Delivered, Stats
+from .null import AnyReader
 from .order import BatchPlan, Indices
-from .reader import AnyReader, Delivered, Stats
 from .slots import NO_SLOT, SlotRing
 
 _PR_SET_PDEATHSIG = 1

@@ -9,65 +9,27 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import buffers
-from ..errors import CorruptSampleError, UsageError
+from ..errors import CorruptSampleError
 from ..formats.base import split_codec
 from ..registry import CODECS, CONTENTS, FORMATS
 from ..spec.manifest import Manifest
 from ..spec.workload import ReaderSpec
 from ..storage.base import Retries, Retrying, Storage
+from .checks import Checks
+from .delivered import Delivered, Stats, too_small
 from .engine import Extent, ReadEngine
-
-Indices = npt.NDArray[np.int64]
+from .requests import Indices, Request, plan_requests, starts
 
 _NEVER = Retries(0, 0)
 
-_GAP = 8 << 10
-"""Two samples of a shard that lie closer than this are read in one request: framing costs less than another request. ``room`` counts on
-it: what lies between samples takes memory, too."""
-
 _GROUP = 32 << 20
 """With a codec, a decoder or a crop, a batch is read and prepared in groups of about this many bytes, to bound the scratch memory."""
-
-
-class Stats(NamedTuple):
-    """What one batch cost, counted by the worker that made it. Times are on the system-wide monotonic clock."""
-
-    samples: int
-    bytes_read: int
-    sample_bytes: int  # as stored
-    started_ns: int
-    read_ns: int
-    prep_ns: int
-    cpu_ns: int  # of this process since its first read, all threads
-    process: int
-    retries: int = 0  # requests that were sent again
-    throttled: int = 0  # of these: because the server asked to slow down
-
-
-@dataclass(slots=True)
-class Delivered:
-    """Where each sample of a batch lies in the output memory."""
-
-    offsets: Indices
-    lengths: Indices
-    stats: Stats
-
-
-class _Run(NamedTuple):
-    """Samples ``[start, stop)`` of a batch that come from one request."""
-
-    start: int
-    stop: int
-    shard: int
-    offset: int
-    end: int
 
 
 class BatchReader:
@@ -154,7 +116,7 @@ class BatchReader:
         for start, stop in self._groups(indices):
             part = indices[start:stop]
             clock = time.monotonic_ns()
-            runs, needed = self._plan(part)
+            requests, needed = self._plan(part)
             memory: memoryview | None
             if self.in_place and output is not None:
                 memory, base = output, used
@@ -168,10 +130,10 @@ class BatchReader:
             started = started or fetching  # fresh scratch memory is not storage
             if self._cpu_before is None:
                 self._cpu_before = time.process_time_ns()
-            checks = _Checks(self, part, runs, memory, base) if self._framed and self.in_place and memory is not None else None
-            read_bytes += self._fetch(runs, memory, base, checks)
+            checks = self._checks(part, requests, memory, base) if self._framed and self.in_place and memory is not None else None
+            read_bytes += self._fetch(requests, memory, base, checks)
             took = time.monotonic_ns() - fetching
-            checking = checks.share(took, min(self.spec.concurrency, len(runs))) if checks else 0
+            checking = checks.share(took, min(self.spec.concurrency, len(requests))) if checks else 0
             read_ns += took - checking
             prep_ns += fetching - clock + checking
             clock = time.monotonic_ns()
@@ -180,10 +142,10 @@ class BatchReader:
             elif self.in_place:
                 if checks:
                     checks.finish()
-                self._place(part, runs, memory, base, offsets[start:stop], lengths[start:stop])
+                self._place(part, requests, memory, base, offsets[start:stop], lengths[start:stop])
                 used = base + needed
             else:
-                used = self._prepare(part, runs, memory, output, used, offsets[start:stop], lengths[start:stop])
+                used = self._prepare(part, requests, memory, output, used, offsets[start:stop], lengths[start:stop])
             prep_ns += time.monotonic_ns() - clock
         after = self._retried()
         stats = Stats(
@@ -215,60 +177,34 @@ class BatchReader:
             yield start, stop
             start = stop
 
-    def _plan(self, indices: Indices) -> tuple[list[_Run], int]:
-        """Requests for these samples, neighbours in one shard merged, and the memory they take when laid out one after the other."""
-        shards = self._columns["shard"][indices].tolist()
-        offsets = self._columns["offset"][indices].tolist()
-        stored = self._columns["stored"][indices].tolist()
+    def _plan(self, indices: Indices) -> tuple[list[Request], int]:
+        """Requests for these samples, and the memory they take when laid out one after the other."""
+        shards, offsets, stored = (self._columns[name][indices].tolist() for name in ("shard", "offset", "stored"))
         margins = [self._margins(int(index), size) for index, size in zip(indices, stored, strict=True)] if self._framed else None
-        # Checksums are checked by the thread that read the bytes, so a request then holds whole samples.
-        most = self.spec.block_size if self._framed and self.in_place else 1 << 62
-        runs: list[_Run] = []
-        for position, (shard, offset, size) in enumerate(zip(shards, offsets, stored, strict=True)):
-            head, tail = margins[position] if margins else (0, 0)
-            begin, end = offset - head, offset + size + tail
-            last = runs[-1] if runs else None
-            if last is not None and last.shard == shard and 0 <= begin - last.end <= _GAP and end - last.offset <= most:
-                runs[-1] = _Run(last.start, position + 1, shard, last.offset, end)
-            else:
-                runs.append(_Run(position, position + 1, shard, begin, end))
-        step = max(self.storage.alignment, 1)
-        needed = sum(-(-run.end // step) * step - run.offset // step * step for run in runs)
-        return runs, needed
+        # Checksums are checked by the thread that read the bytes, so that a request must be read in one piece.
+        most = self._engine.block_size if self._framed and self.in_place else 1 << 62
+        return plan_requests(shards, offsets, stored, margins, step=max(self.storage.alignment, 1), most=most)
 
-    def _fetch(self, runs: list[_Run], memory: memoryview | None, base: int, then: Callable[[int], None] | None = None) -> int:
-        step = max(self.storage.alignment, 1)
-        extents = []
-        landing = base
-        for run in runs:
-            first = run.offset // step * step
-            length = -(-run.end // step) * step - first
-            extents.append(Extent(self._key(run.shard), first, length, landing, run.end - first))
-            landing += length
+    def _fetch(self, requests: list[Request], memory: memoryview | None, base: int, then: Callable[[int], None] | None) -> int:
+        key = self._key
+        extents = [Extent(key(shard), offset, length, landing + base, needed) for _, _, shard, offset, length, needed, landing in requests]
         return self._engine.read(extents, memory, then)
 
-    def _starts(self, indices: Indices, runs: list[_Run], base: int) -> Indices:
-        """Where each sample's stored bytes begin in the memory that ``_fetch`` filled."""
-        step = max(self.storage.alignment, 1)
-        starts = np.empty(len(indices), dtype=np.int64)
-        landing = base
-        offsets = self._columns["offset"][indices]
-        for run in runs:
-            first = run.offset // step * step
-            starts[run.start : run.stop] = offsets[run.start : run.stop] - first + landing
-            landing += -(-run.end // step) * step - first
-        return starts
+    def _checks(self, indices: Indices, requests: list[Request], memory: memoryview, base: int) -> Checks:
+        begin = starts(requests, self._columns["offset"][indices], base).tolist()
+        numbers = indices.tolist()
+        return Checks(requests, base, lambda position: self._check_format(numbers[position], memory, begin[position]))
 
-    def _place(self, indices: Indices, runs: list[_Run], memory: memoryview, base: int, offsets: Indices, lengths: Indices) -> None:
+    def _place(self, indices: Indices, requests: list[Request], memory: memoryview, base: int, offsets: Indices, lengths: Indices) -> None:
         """The samples stay where they landed."""
-        starts = self._starts(indices, runs, base)
+        begins = starts(requests, self._columns["offset"][indices], base)
         stored = self._columns["stored"][indices]
         decode = self.spec.decode and self._content.name != "raw"
         if not decode and self.spec.check != "content":
-            offsets[:], lengths[:] = starts, stored
+            offsets[:], lengths[:] = begins, stored
             return
         for position, index in enumerate(indices.tolist()):
-            start, size = int(starts[position]), int(stored[position])
+            start, size = int(begins[position]), int(stored[position])
             content = memory[start : start + size]
             self._check_content(index, content)
             begin, end = self._guard(index, self._content.locate, content) if decode else (0, size)
@@ -277,7 +213,7 @@ class BatchReader:
     def _prepare(
         self,
         indices: Indices,
-        runs: list[_Run],
+        requests: list[Request],
         memory: memoryview,
         output: memoryview | None,
         used: int,
@@ -285,11 +221,11 @@ class BatchReader:
         lengths: Indices,
     ) -> int:
         """Decompress, check, decode, crop, and pack the samples into ``output`` from ``used`` on; where it ends."""
-        starts = self._starts(indices, runs, 0)
+        begins = starts(requests, self._columns["offset"][indices], 0)
         stored = self._columns["stored"][indices]
         sizes = self._columns["size"][indices]
         for position, index in enumerate(indices.tolist()):
-            start = int(starts[position])
+            start = int(begins[position])
             content = memory[start : start + int(stored[position])]
             if self._codec is not None:
                 plain = self._memory("plain", int(sizes[position]))
@@ -374,114 +310,3 @@ class BatchReader:
             have = buffers.private(max(nbytes + nbytes // 4, 1 << 20)).array
             self._scratch[role] = have
         return have.data[:nbytes]
-
-
-class _Checks:
-    """The format's checksums of a batch, each request's checked by the thread that read it: the bytes are still in its cache."""
-
-    def __init__(self, reader: BatchReader, indices: Indices, runs: list[_Run], memory: memoryview, base: int) -> None:
-        self.reader = reader
-        self.memory = memory
-        self.indices = indices.tolist()
-        self.starts = reader._starts(indices, runs, base).tolist()
-        self._left: dict[int, _Run] = {}
-        step = reader.storage.alignment
-        for run in runs:
-            self._left[base] = run
-            base += -(-run.end // step) * step - run.offset // step * step
-        self._took: list[int] = []
-
-    def __call__(self, landing: int) -> None:
-        """Raises CorruptSampleError. Requests of which the engine made several reads are left to ``finish``."""
-        run = self._left.get(landing)
-        if run is None or run.end - run.offset > self.reader.spec.block_size:
-            return
-        started = time.monotonic_ns()
-        self._check(run)
-        del self._left[landing]
-        self._took.append(time.monotonic_ns() - started)
-
-    def finish(self) -> None:
-        for run in self._left.values():
-            self._check(run)
-
-    def share(self, wall_ns: int, threads: int) -> int:
-        """How much of the time that reading took went into checking, where ``threads`` took part."""
-        return min(wall_ns, sum(self._took) // max(1, threads))
-
-    def _check(self, run: _Run) -> None:
-        for position in range(run.start, run.stop):
-            self.reader._check_format(self.indices[position], self.memory, self.starts[position])
-
-
-def too_small(needed: int, room: int) -> UsageError:
-    return UsageError(
-        f"a batch of {needed} bytes does not fit a slot of {room} bytes",
-        remedy=f"raise it: --set loader.slot_size={-(-needed // (1 << 20))}MiB, or use a smaller batch_size",
-    )
-
-
-class NullReader:
-    """Delivers batches of the right size at once, reading and preparing nothing: what remains is the harness.
-
-    ``delivered`` holds the bytes that each sample has when it reaches the training process.
-    """
-
-    def __init__(self, manifest: Manifest, delivered: Indices) -> None:
-        self.manifest = manifest
-        self._delivered = delivered
-        self._stored = stored_bytes(manifest, delivered)
-        self._cpu_before: int | None = None
-        self.in_place = False
-
-    def clone(self) -> NullReader:
-        return self
-
-    def close(self) -> None:
-        return
-
-    def reserve(self, largest_batch: int, *, into_output: bool) -> None:
-        return
-
-    def room(self, indices: Indices | None = None) -> npt.NDArray[np.int64]:
-        return self._delivered if indices is None else self._delivered[indices]
-
-    def read(self, indices: Indices, output: memoryview | None) -> Delivered:
-        lengths = self._delivered[indices]
-        ends = np.cumsum(lengths)
-        if output is not None and len(ends) and ends[-1] > len(output):
-            raise too_small(int(ends[-1]), len(output))
-        stored = int(self._stored[indices].sum())
-        cpu = time.process_time_ns()
-        if self._cpu_before is None:
-            self._cpu_before = cpu
-        stats = Stats(len(indices), 0, stored, time.monotonic_ns(), 0, 0, cpu - self._cpu_before, os.getpid())
-        return Delivered(ends - lengths, lengths, stats)
-
-
-AnyReader = BatchReader | NullReader
-
-
-def stored_bytes(manifest: Manifest, delivered: Indices) -> Indices:
-    """How many stored bytes each sample has; of formats that are read by blocks, its share of the blocks (of the columns that are read)."""
-    if not getattr(FORMATS.load(manifest.spec.format), "blocks", False):
-        return np.asarray(manifest.samples["stored"])
-    ratio = manifest.header.stored_bytes / max(1, manifest.header.sample_bytes)
-    sizes = manifest.samples["size"]
-    raw = manifest.spec.content == "raw"  # what is decoded or cropped was read whole
-    return np.asarray((np.minimum(sizes, delivered) if raw else sizes) * ratio).astype(np.int64)
-
-
-def delivered_bytes(manifest: Manifest, storage: Storage, spec: ReaderSpec) -> Indices:
-    """How many bytes of each sample reach the training process; where decoding decides, by the ratio of the first few samples."""
-    sizes = manifest.samples["size"]
-    content = CONTENTS.load(manifest.spec.content)
-    if spec.decode and not content.in_place:
-        few = np.arange(min(4, manifest.sample_count))
-        reader = BatchReader(manifest, storage, spec.model_copy(update={"crop": None}))
-        try:
-            ratio = float(reader.read(few, None).lengths.sum() / sizes[few].sum())
-        finally:
-            reader.close()
-        sizes = np.ceil(sizes * ratio).astype(np.int64)
-    return np.asarray(sizes if spec.crop is None else np.minimum(sizes, spec.crop))

@@ -11,8 +11,8 @@ import numpy as np
 from ..analyse.rebuild import ceiling_from_events
 from ..errors import StorageError
 from ..load import make_reader
+from ..load.null import NullReader, delivered_bytes
 from ..load.order import Indices
-from ..load.reader import NullReader, delivered_bytes
 from ..measure import fio
 from ..spec.result import Ceiling, Repetition
 from ..spec.workload import AcceleratorSpec, LoaderSpec

@@ -22,8 +22,8 @@ from ..errors import IobenchError, WorkerError
 from ..load import build_loader
 from ..load.device import DeviceFeed, device_of_rank
 from ..load.loader import BatchLoader, die_with_parent, single_threaded, worker_death
+from ..load.null import AnyReader
 from ..load.order import Indices
-from ..load.reader import AnyReader
 from ..measure.timeline import Recorder
 from ..registry import ACCELERATORS
 from ..spec.result import Epoch

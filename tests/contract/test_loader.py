@@ -26,7 +26,7 @@ import zstandard
 from iobench.errors import CorruptSampleError, UsageError
 from iobench.load import Batch, BatchLoader, build_loader, make_loader
 from iobench.load.device import DeviceFeed
-from iobench.load.reader import NullReader
+from iobench.load.null import NullReader
 from iobench.spec.manifest import Manifest, load_manifest
 from iobench.spec.workload import LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
@@ -173,6 +173,27 @@ def test_damage_is_found_by_every_transport(make_dataset: Any, load: Any, tmp_pa
         taken_or_counted(load(copy, batch_size=7, loader=by(transport, 1)))  # nobody asked
     file.write_bytes(whole)
     taken_or_counted(load(copy, batch_size=7, reader={"check": "format"}, loader=by(transport, 1)))
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("block_size", [4096, 30_000, 65_536, 1 << 20])
+def test_checksums_are_checked_on_whole_samples(make_dataset: Any, load: Any, tmp_path: Path, direct: bool, block_size: int) -> None:
+    """Requests are aligned and split into blocks, and a sample may lie across two: only whole ones may be checked, and all must be."""
+    sizes = {"distribution": "normal", "mean": 30_000, "stdev": 9000}
+    manifest, path = make_dataset(format="tfrecord", samples_per_shard=20, sample_size=sizes)
+    settings = {"check": "format", "direct": direct, "block_size": block_size}
+    for workers in (0, 1):
+        taken_or_counted(load(path, batch_size=20, reader=settings, loader=by("ring", workers)))
+    copy = tmp_path / "copy"
+    shutil.copytree(path, copy)
+    file = copy / manifest.key(0)
+    whole = file.read_bytes()
+    for victim in (0, 7, 19):
+        damaged = bytearray(whole)
+        damaged[int(manifest.samples["offset"][victim]) + int(manifest.samples["stored"][victim]) - 1] ^= 1
+        file.write_bytes(damaged)
+        with pytest.raises(CorruptSampleError, match=f"^sample {victim} in shard"):
+            taken_or_counted(load(copy, batch_size=20, reader=settings, loader=by("ring", 0)))
 
 
 def taken_or_counted(loader: BatchLoader) -> None:

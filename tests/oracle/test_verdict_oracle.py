@@ -177,7 +177,7 @@ def test_a_fed_accelerator_is_as_busy_as_the_clock_says(measure: Measure, files:
     )
     assert doc.repetitions[0].steps == 25 * accelerators
     assert median(doc, "busy_s") == pytest.approx(25 * step_s, abs=1e-6)
-    assert median(doc, "accelerator_utilization") == pytest.approx(1.0, abs=0.02)
+    assert median(doc, "accelerator_utilization") == pytest.approx(1.0, abs=0.05)
     assert median(doc, "samples_per_s") == pytest.approx(20 / step_s, rel=0.05)
     assert 25 * step_s <= median(doc, "wall_s") <= 25 * step_s + 0.5
     assert doc.ceilings["accelerator"].samples_per_s == pytest.approx(20 / step_s, rel=0.02)

@@ -77,6 +77,24 @@ def test_every_byte_lands_once_in_blocks(ranges: list[tuple[int, int]], block: i
     assert sum(end - begin for begin, end in asked) == len(expected)
 
 
+@given(lengths=st.lists(st.integers(1, 20_000), min_size=1, max_size=6), block=st.integers(500, 9000), alignment=st.sampled_from([1, 512]))
+def test_only_what_was_read_in_one_piece_is_handed_on(lengths: list[int], block: int, alignment: int) -> None:
+    ends = np.cumsum(lengths).tolist()
+    extents = [Extent("x", 0, length, end - length, length) for length, end in zip(lengths, ends, strict=True)]
+    storage = Recording(alignment=alignment)
+    landed: list[int] = []
+    memory = memoryview(bytearray(ends[-1]))
+
+    def then(landing: int) -> None:
+        landed.append(landing)
+        length = next(extent.length for extent in extents if extent.landing == landing)
+        assert memory[landing : landing + length] == CONTENT[:length]  # all of it, and already there
+
+    reading = engine(storage, block_size=block)
+    reading.read(extents, memory, then)
+    assert sorted(landed) == [extent.landing for extent in extents if extent.length <= reading.block_size]
+
+
 def test_reading_nowhere_counts_the_same_bytes() -> None:
     reading = engine(Recording(), concurrency=3)
     reading.reserve()

@@ -1,0 +1,83 @@
+"""A reader that reads nothing, for the harness ceiling, and how many bytes samples have when they are delivered."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+from ..registry import CONTENTS, FORMATS
+from ..spec.manifest import Manifest
+from ..spec.workload import ReaderSpec
+from ..storage.base import Storage
+from .delivered import Delivered, Stats, too_small
+from .reader import BatchReader
+from .requests import Indices
+
+
+class NullReader:
+    """Delivers batches of the right size at once, reading and preparing nothing: what remains is the harness.
+
+    ``delivered`` holds the bytes that each sample has when it reaches the training process.
+    """
+
+    def __init__(self, manifest: Manifest, delivered: Indices) -> None:
+        self.manifest = manifest
+        self._delivered = delivered
+        self._stored = stored_bytes(manifest, delivered)
+        self._cpu_before: int | None = None
+        self.in_place = False
+
+    def clone(self) -> NullReader:
+        return self
+
+    def close(self) -> None:
+        return
+
+    def reserve(self, largest_batch: int, *, into_output: bool) -> None:
+        return
+
+    def room(self, indices: Indices | None = None) -> npt.NDArray[np.int64]:
+        return self._delivered if indices is None else self._delivered[indices]
+
+    def read(self, indices: Indices, output: memoryview | None) -> Delivered:
+        lengths = self._delivered[indices]
+        ends = np.cumsum(lengths)
+        if output is not None and len(ends) and ends[-1] > len(output):
+            raise too_small(int(ends[-1]), len(output))
+        stored = int(self._stored[indices].sum())
+        cpu = time.process_time_ns()
+        if self._cpu_before is None:
+            self._cpu_before = cpu
+        stats = Stats(len(indices), 0, stored, time.monotonic_ns(), 0, 0, cpu - self._cpu_before, os.getpid())
+        return Delivered(ends - lengths, lengths, stats)
+
+
+AnyReader = BatchReader | NullReader
+
+
+def stored_bytes(manifest: Manifest, delivered: Indices) -> Indices:
+    """How many stored bytes each sample has; of formats that are read by blocks, its share of the blocks (of the columns that are read)."""
+    if not getattr(FORMATS.load(manifest.spec.format), "blocks", False):
+        return np.asarray(manifest.samples["stored"])
+    ratio = manifest.header.stored_bytes / max(1, manifest.header.sample_bytes)
+    sizes = manifest.samples["size"]
+    raw = manifest.spec.content == "raw"  # what is decoded or cropped was read whole
+    return np.asarray((np.minimum(sizes, delivered) if raw else sizes) * ratio).astype(np.int64)
+
+
+def delivered_bytes(manifest: Manifest, storage: Storage, spec: ReaderSpec) -> Indices:
+    """How many bytes of each sample reach the training process; where decoding decides, by the ratio of the first few samples."""
+    sizes = manifest.samples["size"]
+    content = CONTENTS.load(manifest.spec.content)
+    if spec.decode and not content.in_place:
+        few = np.arange(min(4, manifest.sample_count))
+        reader = BatchReader(manifest, storage, spec.model_copy(update={"crop": None}))
+        try:
+            ratio = float(reader.read(few, None).lengths.sum() / sizes[few].sum())
+        finally:
+            reader.close()
+        sizes = np.ceil(sizes * ratio).astype(np.int64)
+    return np.asarray(sizes if spec.crop is None else np.minimum(sizes, spec.crop))
