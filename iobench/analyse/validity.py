@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from ..errors import UsageError
 from ..spec.result import Finding, RunDocument
+from . import rules_checkpoint as checkpoint
 from . import rules_data as data
 from . import rules_speed as speed
 
@@ -71,7 +72,16 @@ RULES: tuple[Rule, ...] = (
     Rule("read.amplification", speed.read_amplification, Levels("warning", "warning")),
     Rule("loader.tax", speed.loader_tax, NOTED),
 )
-RULE_IDS = frozenset(rule.id for rule in RULES)
+CHECKPOINT_RULES: tuple[Rule, ...] = (
+    Rule("checkpoint.verified", checkpoint.verified, ALWAYS),
+    Rule("checkpoint.cold-restore", checkpoint.cold_restore, ALWAYS),
+    Rule("checkpoint.durable", checkpoint.durable, REFUSED),
+    Rule("checkpoint.incomplete", checkpoint.stopped_early, REFUSED),
+    Rule("checkpoint.count", checkpoint.count, Levels("info", "invalid")),
+    Rule("checkpoint.scaled", checkpoint.scaled, Levels("info", "invalid")),
+    Rule("checkpoint.back-pressure", checkpoint.back_pressure, Levels("warning", "warning")),
+)
+RULE_IDS = frozenset(rule.id for rule in (*RULES, *CHECKPOINT_RULES))
 
 
 def level_of(rule: Rule, rule_set: str) -> Level:
@@ -81,10 +91,17 @@ def level_of(rule: Rule, rule_set: str) -> Level:
     return rule.levels.quick if rule_set == "quick" else rule.levels.mlperf
 
 
+def rules_of(doc: RunDocument) -> tuple[Rule, ...]:
+    """A run's rules, a checkpoint study's, or both where a run saved checkpoints while it loaded."""
+    if doc.checkpoint is None:
+        return RULES
+    return RULES + CHECKPOINT_RULES if doc.dataset else CHECKPOINT_RULES
+
+
 def evaluate(doc: RunDocument, rule_set: str = "quick") -> list[Finding]:
-    """Findings of all rules, the gravest first."""
+    """Findings of all rules that are about such a document, the gravest first."""
     order = ("invalid", "warning", "unknown", "info")
-    found = [finding for rule in RULES if (finding := rule(doc, rule_set)) is not None]
+    found = [finding for rule in rules_of(doc) if (finding := rule(doc, rule_set)) is not None]
     return sorted(found, key=lambda finding: order.index(finding.level))
 
 
@@ -92,5 +109,5 @@ def validity(findings: Sequence[Finding], rule_set: str = "quick") -> Literal["v
     """``unknown`` where the evidence is missing for a rule that could have refused the run under this rule set."""
     if any(finding.level == "invalid" for finding in findings):
         return "invalid"
-    refusing = {rule.id for rule in RULES if level_of(rule, rule_set) == "invalid"}
+    refusing = {rule.id for rule in (*RULES, *CHECKPOINT_RULES) if level_of(rule, rule_set) == "invalid"}
     return "unknown" if any(finding.level == "unknown" and finding.rule in refusing for finding in findings) else "valid"

@@ -44,6 +44,12 @@ class Strict(BaseModel):
         return value
 
 
+class Record(BaseModel):
+    """Base of what iobench writes down: keys of newer versions are passed over."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
 M = TypeVar("M", bound=BaseModel)
 
 

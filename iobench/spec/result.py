@@ -11,9 +11,11 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from ..errors import IobenchError
+from .base import Record
+from .checkpoint import Study
 
 SCHEMA_VERSION = "1.0"
 
@@ -37,10 +39,6 @@ EVENT_COLUMNS = {
     "retries": "uint32, requests that the worker sent again while it made this batch",
     "throttled": "uint32, of these: because the server asked to slow down",
 }
-
-
-class Record(BaseModel):
-    model_config = ConfigDict(extra="ignore")
 
 
 class Finding(Record):
@@ -176,6 +174,7 @@ class RunDocument(Record):
     metrics: dict[str, Summary] = {}
     verdict: Verdict | None = None
     find_max: FindMax | None = None
+    checkpoint: Study | None = None  # of a checkpoint study, or of a run that saves checkpoints while it loads
     timings: dict[str, float] = {}  # seconds spent in each phase of the run
     error: str = ""  # one line, where status is failed
 

@@ -11,8 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from ..errors import IobenchError, SpecError
-from .base import apply_overrides
-from .result import Record
+from .base import Record, apply_overrides
 
 SWEEP_FILE = "sweep.json"
 SCHEMA_VERSION = "1.0"
