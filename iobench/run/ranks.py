@@ -7,35 +7,28 @@ begins at an instant that the parent names, after it has put the page cache into
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import os
-import signal
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any
 
 from ..errors import IobenchError, WorkerError
 from ..load import build_loader
 from ..load.device import DeviceFeed, device_of_rank
-from ..load.loader import BatchLoader, die_with_parent, single_threaded, worker_death
+from ..load.loader import BatchLoader
 from ..load.null import AnyReader
 from ..load.order import Indices
 from ..measure.timeline import Recorder
 from ..registry import ACCELERATORS
 from ..spec.result import Epoch
 from ..spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
-
-_GRACE_S = 10.0
-"""How long ranks have to end after a stop, before they are killed."""
+from .processes import GRACE_S, Ranks, fork
 
 _ROUNDS_PATIENCE = 10
 """How many times its limit a phase may run over to finish a round of its workers."""
-
-_fork = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,79 +75,48 @@ def run_phase(phase: Phase, *, prepare: Prepare | None = None, tick: Tick | None
 
     Raises the rank's own IobenchError, WorkerError for a rank that dies; KeyboardInterrupt carries a partial Outcome as ``outcome``.
     """
-    steps = _fork.RawArray(ctypes.c_int64, phase.accelerators)
-    stop = _fork.RawValue(ctypes.c_bool, False)
-    pipes = [_fork.Pipe() for _ in range(phase.accelerators)]
-    # Forked processes must not write what the parent has buffered a second time.
-    ranks = [
-        _fork.Process(target=_rank, args=(phase, rank, pipes[rank][1], steps, stop), daemon=False) for rank in range(phase.accelerators)
-    ]
+    steps = fork.RawArray(ctypes.c_int64, phase.accelerators)
+    stop = fork.RawValue(ctypes.c_bool, False)
+    ranks = Ranks(phase.accelerators, lambda rank, pipe: pipe.send(("done", _Stepper(phase, rank, pipe, steps, stop).run())))
     outcome = Outcome()
     try:
-        for rank, process in enumerate(ranks):
-            process.start()
-            pipes[rank][1].close()
-        _conduct(phase, ranks, [pipe[0] for pipe in pipes], outcome, prepare, lambda: tick(sum(steps)) if tick else None)
+        ranks.start()
+        _conduct(ranks, outcome, prepare, lambda: tick(sum(steps)) if tick else None)
     except KeyboardInterrupt as interrupt:
         stop.value = True
         with suppress(IobenchError, KeyboardInterrupt):
-            _conduct(phase, ranks, [pipe[0] for pipe in pipes], outcome, None, None, deadline=time.monotonic() + _GRACE_S)
+            _conduct(ranks, outcome, None, None, deadline=time.monotonic() + GRACE_S)
         outcome.complete = False
         interrupt.outcome = outcome  # type: ignore[attr-defined]
         raise
     finally:
         stop.value = True
-        for mine, _ in pipes:
-            with suppress(OSError):
-                mine.send(0)  # a rank that waits for an epoch to begin looks at ``stop`` next
-        _reap(ranks)
-        for mine, _ in pipes:
-            mine.close()
+        ranks.end(0)  # a rank that waits for an epoch to begin looks at ``stop`` next
     outcome.epochs.sort(key=lambda epoch: epoch.epoch)
     return outcome
 
 
 def _conduct(
-    phase: Phase,
-    ranks: list[Any],
-    pipes: list[Connection],
-    outcome: Outcome,
-    prepare: Prepare | None,
-    tick: Callable[[], None] | None,
-    deadline: float | None = None,
+    ranks: Ranks, outcome: Outcome, prepare: Prepare | None, tick: Callable[[], None] | None, deadline: float | None = None
 ) -> None:
     """Answer the ranks until all are done: everyone ready -> prepare the cache -> go; done -> keep what it recorded."""
     waiting: dict[int, int] = {}
-    done: set[int] = set(outcome.columns)
-    while len(done) < len(ranks):
+    working = [rank for rank in range(len(ranks.processes)) if rank not in outcome.columns]
+    while working:
         if deadline is not None and time.monotonic() > deadline:
             raise WorkerError("the ranks did not stop in time")
-        open_pipes: list[Any] = [pipe for rank, pipe in enumerate(pipes) if rank not in done and not pipe.closed]
-        for pipe in wait(open_pipes, timeout=0.2):
-            rank = pipes.index(pipe)  # type: ignore[arg-type]
-            try:
-                message: Any = pipe.recv()  # type: ignore[union-attr, call-arg]
-            except (EOFError, ConnectionResetError):
-                ranks[rank].join(1)
-                raise _died(rank, ranks[rank]) from None
-            kind, value = message
+        for rank, (kind, value) in ranks.receive(working):
             if kind == "ready":
                 waiting[rank] = value
-            elif kind == "failed":
-                raise value
             else:
-                done.add(rank)
                 _keep(outcome, rank, value)
-        for rank, process in enumerate(ranks):
-            # Its end of the pipe may live on in a rank that was forked after it, so the end of the pipe alone is no proof of life.
-            if rank not in done and process.exitcode is not None and not pipes[rank].poll():
-                raise _died(rank, process)
-        if waiting and len(waiting) + len(done) == len(ranks):
+        working = [rank for rank in working if rank not in outcome.columns]
+        if waiting and len(waiting) == len(working):
             epoch = min(waiting.values())
             outcome.epochs.append(prepare(epoch) if prepare else Epoch(epoch=epoch))
             start = time.monotonic_ns() + 1_000_000
             for rank in waiting:
-                pipes[rank].send(start)
+                ranks.send(rank, start)
             waiting.clear()
         if tick:
             tick()
@@ -171,51 +133,7 @@ def _keep(outcome: Outcome, rank: int, value: dict[str, Any]) -> None:
                 context.startup_s = min(startup, context.startup_s if context.startup_s is not None else startup)
 
 
-def _reap(ranks: list[Any]) -> None:
-    deadline = time.monotonic() + _GRACE_S
-    for process in ranks:
-        if process.pid is None:
-            continue
-        process.join(max(0.0, deadline - time.monotonic()))
-        if process.is_alive():
-            process.kill()  # its workers die with it (PR_SET_PDEATHSIG)
-            process.join()
-
-
-def _died(rank: int, process: Any) -> WorkerError:
-    return WorkerError(f"rank {rank} died ({_reason(process.exitcode)})", remedy="see the kernel log for out-of-memory kills")
-
-
-def _reason(code: int | None) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-
-
 # In the rank's own process
-
-
-def _rank(phase: Phase, rank: int, pipe: Connection, steps: Any, stop: Any) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent tells when to stop
-    die_with_parent()
-    single_threaded()
-    try:
-        value = _Stepper(phase, rank, pipe, steps, stop).run()
-        pipe.send(("done", value))
-    except IobenchError as error:
-        _send_failure(pipe, error)
-    except (EOFError, BrokenPipeError):
-        pass  # the parent is gone
-    except BaseException as error:
-        failure = worker_death(error) or WorkerError(f"rank {rank} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
-        failure.add_note(traceback.format_exc())
-        _send_failure(pipe, failure)
-    finally:
-        pipe.close()
-
-
-def _send_failure(pipe: Connection, error: IobenchError) -> None:
-    with suppress(OSError):
-        pipe.send(("failed", error))
 
 
 class _Stepper:
