@@ -31,7 +31,10 @@ State = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One rank's place among the others. ``rendezvous`` is where they meet (``tcp://host:port`` or ``file:///path``), for writers that talk."""
+    """One rank's place among the others.
+
+    ``rendezvous``: where writers that talk to one another meet, ``tcp://host:port`` or ``file:///path`` of a file that is not there yet.
+    """
 
     rank: int = 0
     world: int = 1
