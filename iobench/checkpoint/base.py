@@ -3,13 +3,18 @@
 A state is a nested dict of ``str`` to torch.Tensor, int, float or str. Every rank has its own, and calls its own writer at the same time as
 the others. One save of a job goes like this (``iobench/checkpoint/catalog.py`` has the places)::
 
-    root = CheckpointRoot(url)                         # every rank
-    root.claim()                                       # rank 0, once: refuses places that hold anything else
+    root = CheckpointRoot.open(url)         # every rank
+    root.claim()                            # rank 0, once: refuses places that hold anything else
     target = root.step(100)
-    pending = writer.save(state, target)               # every rank; training goes on when this returns
-    saved = pending.wait()                             # every rank; durable as far as this rank goes
-    target.publish(saved, writer=.., rank=.., world=..)    # every rank, off the clock: this rank's part of the manifest
-    target.commit(writer=.., world=..)                 # rank 0, when all have published: from now on it is a checkpoint
+    pending = writer.save(state, target)    # every rank; training goes on when this returns
+    saved = pending.wait()                  # every rank; durable as far as this rank goes
+    target.publish(saved, rank=..)          # every rank, off the clock: this rank's part of the manifest
+    target.commit(writer=.., world=..)      # rank 0, when all have published: from now on it is a checkpoint
+
+and a restore like this::
+
+    target = root.latest()
+    restored = writer.restore(state, target)    # every rank, into tensors that are there
 
 All clocks are CLOCK_MONOTONIC, which the processes of one host share; durations are seconds since ``save`` was called.
 """
@@ -54,7 +59,8 @@ class Saved:
     bytes: int  # in this rank's files
     files: dict[str, int]  # name below the target -> bytes
     cpu_s: float | None  # processor time of this process from the call until durable; None where others share it (async writers)
-    checksums: dict[str, str]  # of each leaf of the state as it was at the call: see state_checksums
+    checksums: dict[str, str]  # of each leaf of the state as it was at the call: see leaves.state_checksums
+    shared: bool = False  # whether some of the files hold tensors that the ranks have together
 
 
 class Pending(Protocol):
