@@ -9,6 +9,8 @@
     │   └── TargetRefusedError    iobench does not write to, or delete from, this place
     ├── DatasetError              missing, foreign, half-generated, or not what the workload needs
     │   └── CorruptSampleError    bytes differ from what the manifest says (names shard and sample)
+    ├── CheckpointError           a checkpoint that is missing, partial, of another job, or not of this state
+    │   └── CorruptCheckpointError  a checkpoint's bytes are not what was saved (names the file)
     ├── StorageError              the storage refused or failed an operation
     │   └── MissingObjectError    there is no object of that name
     ├── WorkerError               a loader worker or a rank died
@@ -81,6 +83,14 @@ class DatasetError(IobenchError):
 
 
 class CorruptSampleError(DatasetError):
+    pass
+
+
+class CheckpointError(IobenchError):
+    pass
+
+
+class CorruptCheckpointError(CheckpointError):
     pass
 
 

@@ -1,7 +1,7 @@
 """Names to plug-ins, lazily: a built-in is a ``"module:attribute"`` string that is imported when asked for.
 
 Third parties register under the entry-point groups ``iobench.storage``, ``iobench.formats``, ``iobench.contents``,
-``iobench.codecs``, ``iobench.accelerators``; a built-in name cannot be taken over.
+``iobench.codecs``, ``iobench.accelerators``, ``iobench.writers``; a built-in name cannot be taken over.
 """
 
 from __future__ import annotations
@@ -128,4 +128,20 @@ ACCELERATORS = Registry(
     },
 )
 
-ALL = {r.kind: r for r in (FORMATS, CONTENTS, CODECS, STORAGE, ACCELERATORS)}
+WRITERS = Registry(
+    "writer",
+    "iobench.writers",
+    {
+        "torch": Entry(target="iobench.checkpoint.torch_save:TorchSave", summary="torch.save, one file per rank"),
+        "torch-nocrc": Entry(target="iobench.checkpoint.torch_save:TorchSaveNoCrc", summary="torch.save without its CRC32"),
+        "safetensors": Entry(
+            target="iobench.checkpoint.safetensors_file:Safetensors", summary="safetensors, one file per rank", extra="checkpoint"
+        ),
+        "dcp": Entry(target="iobench.checkpoint.dcp:Dcp", summary="torch.distributed.checkpoint: any world size can read it"),
+        "dcp-async": Entry(target="iobench.checkpoint.dcp_async:DcpThread", summary="the same: a copy, then written by a thread"),
+        "dcp-async-process": Entry(target="iobench.checkpoint.dcp_async:DcpProcess", summary="the same: a copy, then written by a process"),
+        "stream": Entry(target="iobench.checkpoint.stream:Stream", summary="parallel O_DIRECT, or S3 parts, straight from the tensors"),
+    },
+)
+
+ALL = {r.kind: r for r in (FORMATS, CONTENTS, CODECS, STORAGE, ACCELERATORS, WRITERS)}

@@ -19,6 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(BASE, BASE),
     "spec": BASE,
     **{unit: BASE | {"spec"} for unit in PLUG_INS},
+    "checkpoint": BASE | {"spec", "storage", "measure"},  # a writer puts its files on any storage
     **{unit: BASE | {"spec"} | PLUG_INS | ENGINES for unit in ENGINES},
     "analyse": {"errors", "units", "spec"},
     "report": {"errors", "units", "spec", "analyse"},

@@ -1,0 +1,109 @@
+"""A state's leaves, flat and by name, and the checksums that say what a state was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import xxhash
+
+from ..errors import CheckpointError, CorruptCheckpointError, UsageError
+
+SEPARATOR = "/"
+Leaves = dict[str, Any]
+Bytes = npt.NDArray[np.uint8]
+
+
+def leaves(state: Mapping[str, Any]) -> Leaves:
+    """Name -> tensor or value, in the state's own order; names of nested dicts are joined with '/'. Raises UsageError for anything else."""
+    found: Leaves = {}
+    for name, leaf in _walk(state, ""):
+        if name in found:
+            raise UsageError(f"two entries of the state are called '{name}'")
+        found[name] = leaf
+    return found
+
+
+def _walk(state: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in state.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _walk(value, name + SEPARATOR)
+        elif isinstance(value, torch.Tensor | int | float | str):
+            yield name, value
+        else:
+            raise UsageError(f"the state's '{name}' is a {type(value).__name__}", remedy="a state holds tensors, int, float, str and dicts")
+
+
+def set_values(state: dict[str, Any], values: Mapping[str, Any], prefix: str = "") -> None:
+    """Put each value (of a leaf that is no tensor) where its name says."""
+    for key, old in state.items():
+        name = f"{prefix}{key}"
+        if isinstance(old, dict):
+            set_values(old, values, name + SEPARATOR)
+        elif name in values:
+            state[key] = values[name]
+
+
+def is_shared(leaf: object) -> bool:
+    """Whether a leaf is one rank's share of a tensor that the ranks have together (a DTensor)."""
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(leaf, DTensor)
+
+
+def raw(tensor: torch.Tensor) -> Bytes:
+    """A host tensor's own memory as bytes (a copy's where it is not contiguous)."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+def kind(leaf: object) -> str:
+    """What a leaf has to be for the saved one to fit: type, and shape in brackets."""
+    if isinstance(leaf, torch.Tensor):
+        return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}".replace(" ", "")
+    return type(leaf).__name__
+
+
+def state_checksums(state: Mapping[str, Any]) -> dict[str, str]:
+    """Name -> kind and XXH3 of each leaf's bytes. Of a shared tensor the kind alone: which bytes are whose can change."""
+    found = leaves(state)
+    with ThreadPoolExecutor(4) as threads:
+        return dict(zip(found, threads.map(_checksum, found.values()), strict=True))
+
+
+def _checksum(leaf: object) -> str:
+    if is_shared(leaf):
+        return f"{kind(leaf)} shared"
+    data: Any = raw(leaf.cpu()) if isinstance(leaf, torch.Tensor) else repr(leaf).encode()
+    return f"{kind(leaf)} {xxhash.xxh3_64_hexdigest(data)}"
+
+
+def check_fits(state: Mapping[str, Any], checksums: Mapping[str, str], where: str) -> None:
+    """Before anything is read: the state has the saved leaves and no others. Raises CheckpointError."""
+    wanted = {name: kind(leaf) for name, leaf in leaves(state).items()}
+    saved = {name: checksum.rpartition(" ")[0] for name, checksum in checksums.items()}
+    if wanted == saved:
+        return
+    name = min(name for name in wanted.keys() | saved.keys() if wanted.get(name) != saved.get(name))
+    has, needs = saved.get(name, "nothing"), wanted.get(name, "nothing")
+    raise CheckpointError(
+        f"{where} is no checkpoint of this state: it has {has} for '{name}', the state {needs}",
+        remedy="restore it with the model, scale and ranks that it was saved with",
+    )
+
+
+def verify(state: Mapping[str, Any], checksums: Mapping[str, str], where: str) -> None:
+    """After reading: every leaf has the bytes that were saved. Raises CorruptCheckpointError that names the file and the leaf."""
+    found = state_checksums(state)
+    wrong = [name for name, checksum in checksums.items() if found.get(name) != checksum]
+    if wrong:
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise corrupt(where, f"'{wrong[0]}'{more} is not what was saved (XXH3 differs)")
+
+
+def corrupt(where: str, why: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(f"{where} is corrupt: {why}", remedy="restore an older checkpoint, or a copy of this file")

@@ -1,0 +1,207 @@
+"""The story of a checkpoint study: claim the target, build the states, save and save again, restore cold, conclude, write down.
+
+Whatever happens on the way (a full disk, a rank that dies, Ctrl-C), what was measured until then is written, and the checkpoints that are
+complete stay complete.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..analyse.rebuild import conclude
+from ..checkpoint.base import Job, State
+from ..checkpoint.catalog import CheckpointRoot
+from ..errors import InterruptedRun, IobenchError
+from ..measure import host
+from ..spec.checkpoint import CheckpointSpec, Restore, Study
+from ..spec.result import RunDocument
+from ..storage.base import Cached
+from .checkpoint_ranks import CheckpointRank
+from .processes import Ranks
+from .progress import Progress, Silent
+from .runner import new_directory, undisturbed, write_document
+from .savebook import HEAD_START_NS, SaveBook
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyPlan:
+    """A study, decided: what each rank holds, and how much that is."""
+
+    spec: CheckpointSpec
+    url: str
+    builders: Sequence[Callable[[], State]]  # one for each rank, called in its process
+    bytes_per_rank: Sequence[int]
+    tensors: int
+    full_bytes: int
+    scaling: dict[str, Any]
+    parallelism: dict[str, int]
+    meaning: dict[str, Any]  # what the analysis is told: mean time between interruptions, prices ...
+
+
+def run_study(
+    plan: StudyPlan, *, results: Path, rules: str, command: Sequence[str], progress: Progress | None = None
+) -> tuple[RunDocument, Path]:
+    """Run the plan; the concluded document and its directory. Raises InterruptedRun or the failure, after the document was written."""
+    progress = progress or Silent()
+    root = CheckpointRoot(plan.url)
+    root.claim()
+    directory = new_directory(results, f"checkpoint-{plan.spec.model}")
+    study = Study(
+        model=plan.spec.model,
+        writer=plan.spec.writer,
+        ranks=plan.spec.ranks,
+        bytes=sum(plan.bytes_per_rank),
+        full_bytes=plan.full_bytes,
+        files=0,
+        tensors=plan.tensors,
+        bytes_per_rank=list(plan.bytes_per_rank),
+        largest_rank_bytes=max(plan.bytes_per_rank),
+        scaling=plan.scaling,
+        parallelism=plan.parallelism,
+        spec=plan.spec.model_dump(mode="json"),
+        meaning=plan.meaning,
+    )
+    doc = RunDocument(
+        iobench_version=__version__,
+        run_id=directory.name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=list(command),
+        status="ok",
+        validity="unknown",
+        rules=rules,
+        accelerators=plan.spec.ranks,
+        workload={},
+        dataset={},
+        host=host.fingerprint(),
+        storage=root.storage.describe(),
+        checkpoint=study,
+    )
+    failure: IobenchError | None = None
+    started = time.monotonic()
+    conductor = Conductor(plan, root, study)
+    try:
+        conductor.start(progress)
+        for number in range(1, plan.spec.count + 1):
+            progress.phase(f"save {number} of {plan.spec.count}")
+            conductor.save(number)
+        conductor.drain()
+        doc.timings["save"] = time.monotonic() - started
+        started = time.monotonic()
+        for number in range(1, plan.spec.restore_count + 1):
+            progress.phase(f"restore {number} of {plan.spec.restore_count}")
+            conductor.restore()
+        doc.timings["restore"] = time.monotonic() - started
+    except KeyboardInterrupt:
+        doc.status = "interrupted"
+        failure = InterruptedRun(f"interrupted; what was measured until then is in {directory}")
+    except IobenchError as error:
+        doc.status, doc.error = "failed", str(error)
+        failure = error
+    finally:
+        conductor.end()
+    with undisturbed():
+        doc = conclude(doc)
+        write_document(directory, doc)
+    if failure is not None:
+        raise failure
+    return doc, directory
+
+
+class Conductor:
+    """Tells the ranks of a study what to do, and takes down what they report."""
+
+    def __init__(self, plan: StudyPlan, root: CheckpointRoot, study: Study) -> None:
+        self.plan, self.root, self.study = plan, root, study
+        self.world = plan.spec.ranks
+        self.book = SaveBook(root, plan.spec, study.saves)
+        self._meeting = Path(tempfile.mkdtemp(prefix="iobench-ranks-"))
+        self._ranks = Ranks(self.world, self._body)
+        self._overlaps: dict[int, list[dict[str, list[float]]]] = {}
+
+    def _body(self, rank: int, pipe: Any) -> None:
+        job = Job(rank=rank, world=self.world, rendezvous=f"file://{self._meeting}/meet")
+        CheckpointRank(job, self.plan.spec, self.plan.url, self.plan.builders[rank], pipe).run()
+
+    def start(self, progress: Progress) -> None:
+        progress.phase("building the state")
+        self._ranks.start()
+        self._until_ready()
+
+    def save(self, step: int) -> None:
+        """One save of all ranks, and the steps after it."""
+        self._command("save", step, self.book.begin(step))
+        self._overlaps[step] = self._until_ready()
+
+    def drain(self) -> None:
+        """Wait for what an asynchronous writer is still doing, and say what its saves did to the steps beside them."""
+        self._command("drain")
+        self._until_ready()
+        for save in self.study.saves:
+            steps = self._overlaps.get(save.step, [])
+            save.step_overlapped_s = _mean(second for rank in steps for second in rank["overlapped"])
+            save.step_alone_s = _mean(second for rank in steps for second in rank["alone"])
+
+    def restore(self) -> None:
+        """The latest checkpoint, cold, into wiped tensors."""
+        step = self.book.committed[-1]
+        residency, how = self._evict(step)
+        self._command("restore", step, time.monotonic_ns() + HEAD_START_NS)
+        parts = self._gather("restored")
+        times = [part["wall_s"] for part in parts]
+        cpu = [part["cpu_s"] for part in parts]
+        self.study.restores.append(
+            Restore(
+                step=step,
+                wall_s=max(times),
+                first_done_s=min(times),
+                bytes=sum(part["bytes"] for part in parts),
+                cpu_s=None if None in cpu else sum(cpu),
+                residency_before=residency,
+                residency_how=how,
+                verified=all(part["verified"] for part in parts),
+                rank_s=times,
+            )
+        )
+
+    def end(self) -> None:
+        self._ranks.end(("stop",))
+        shutil.rmtree(self._meeting, ignore_errors=True)
+
+    def _command(self, *message: Any) -> None:
+        for rank in range(self.world):
+            self._ranks.send(rank, message)
+
+    def _until_ready(self) -> list[dict[str, list[float]]]:
+        return [value for value in self._gather("ready") if value]
+
+    def _gather(self, awaited: str) -> list[Any]:
+        """One message of this kind from each rank; saves that become durable meanwhile are taken down."""
+        answers: dict[int, Any] = {}
+        while len(answers) < self.world:
+            for rank, (kind, value) in self._ranks.receive([rank for rank in range(self.world) if rank not in answers]):
+                if kind == awaited:
+                    answers[rank] = value
+                else:
+                    self.book.take_down(rank, *value)
+        return [answers[rank] for rank in sorted(answers)]
+
+    def _evict(self, step: int) -> tuple[float | None, str]:
+        storage, keys = self.root.storage, self.root.step(step).keys()
+        if not isinstance(storage, Cached):
+            return None, "not measured: this storage has no page cache on this host"
+        storage.evict(keys)
+        residency = storage.residency(keys)
+        return residency.ratio, residency.how
+
+
+def _mean(seconds: Iterable[float]) -> float | None:
+    values = list(seconds)
+    return sum(values) / len(values) if values else None
