@@ -11,6 +11,7 @@ from typing import Any
 from .leaves import corrupt
 
 MANIFEST = "checkpoint.json"
+Text = bytes
 VERSION = 1
 
 NAME = re.compile(r"rank-\d{4,}\.(?:pt|safetensors|tensors|json)|checkpoint\.json|__\d+_\d+\.distcp|\.metadata(?:\.tmp)?")
@@ -26,7 +27,7 @@ class Part:
     checksums: dict[str, str]  # leaf of the state -> kind and XXH3
     file_checksums: dict[str, str] = field(default_factory=dict)  # name -> XXH3, of files that hold tensors shared among ranks
 
-    def dump(self) -> bytes:
+    def dump(self) -> Text:
         return json.dumps({"version": VERSION, **asdict(self)}).encode()
 
 
@@ -52,7 +53,7 @@ class Manifest:
     parts: tuple[Listed, ...]  # by rank
     facts: dict[str, Any] = field(default_factory=dict)  # what the one who saved wants to know again: model, scale, ...
 
-    def dump(self) -> bytes:
+    def dump(self) -> Text:
         return json.dumps({"version": VERSION, **asdict(self)}, indent=1).encode() + b"\n"
 
     def files(self) -> dict[str, int]:

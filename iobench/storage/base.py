@@ -15,6 +15,8 @@ __all__ = [
     "Entry",
     "Files",
     "Guarded",
+    "Parallel",
+    "ParallelSink",
     "Residency",
     "Retries",
     "Retrying",
@@ -77,6 +79,26 @@ class Storage(Protocol):
 
     def close(self) -> None:
         """Drop handles; the instance can be used again."""
+
+
+class ParallelSink(Protocol):
+    """An object of known size being written in blocks, from many threads at once, in any order.
+
+    Leaving the ``with`` block is as with a Sink; all writes have returned by then.
+    """
+
+    block_size: int  # every write begins at a multiple of it, and is that long, but for the last one
+    alignment: int  # of the memory that is written, address and length (the end's padding is cut off again)
+
+    def write_at(self, offset: int, data: Buffer) -> None: ...
+
+
+@runtime_checkable
+class Parallel(Protocol):
+    """A storage that takes the blocks of one object in parallel."""
+
+    def create_parallel(self, key: str, *, size: int, block_size: int, durable: bool = True) -> AbstractContextManager[ParallelSink]:
+        """As ``create``; the sink's blocks are ``block_size`` bytes, or larger where the storage needs that."""
 
 
 @runtime_checkable

@@ -18,7 +18,8 @@ from urllib.parse import unquote, urlsplit
 from ..errors import MissingObjectError, StorageError, UsageError
 from ..measure import filesystem, pagecache
 from ..safety import check_target
-from .base import Buffer, Entry, Residency, Sink
+from .base import Buffer, Entry, ParallelSink, Residency, Sink
+from .parallel import ParallelFile
 from .sinks import open_sink
 
 ALIGNMENT = 4096
@@ -193,6 +194,24 @@ class LocalStorage:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             sink = open_sink(path, size_hint=size_hint, durable=durable)
+        except OSError as error:
+            raise self._failed("create", key, error) from error
+        try:
+            yield sink
+            sink.commit()
+        except OSError as error:
+            sink.abort()
+            raise self._failed("write", key, error) from error
+        except BaseException:
+            sink.abort()
+            raise
+
+    @contextmanager
+    def create_parallel(self, key: str, *, size: int, block_size: int, durable: bool = True) -> Iterator[ParallelSink]:
+        path = self.root / key
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            sink = ParallelFile(path, size=size, block_size=block_size, durable=durable)
         except OSError as error:
             raise self._failed("create", key, error) from error
         try:

@@ -10,13 +10,13 @@ from threading import Lock
 from typing import Any, ClassVar, TypeVar
 
 from ..errors import MissingObjectError, StorageError, TargetRefusedError, UsageError
-from .base import Buffer, Entry, Retries, Sink
+from .base import Buffer, Entry, ParallelSink, Retries, Sink
 from .s3_clients import check_installed, versions
 from .s3_clients.base import Client, Found, Upload
 from .s3_errors import Failure, Kind, words
 from .s3_options import NAMES, S3Options, parse_options
 from .s3_session import UNKNOWN, Session, Target
-from .s3_sink import UploadSink
+from .s3_sink import ParallelUpload, UploadSink
 
 T = TypeVar("T")
 
@@ -189,6 +189,28 @@ class S3Storage:
             if size_hint > self.options.part_size:
                 target.refuse_existing()  # before gigabytes are sent
             sink = UploadSink(target, session.uploads, part_size=self.options.part_size, size_hint=size_hint)
+            yield sink
+            sink.commit()
+            return
+        except Failure as failure:
+            problem = self._failed("create", key, failure)
+            if sink:
+                sink.abort()
+        except BaseException:
+            if sink:
+                sink.abort()
+            raise
+        raise problem
+
+    @contextmanager
+    def create_parallel(self, key: str, *, size: int, block_size: int, durable: bool = True) -> Iterator[ParallelSink]:
+        """Each block is one part of a multipart upload, sent by the thread that writes it."""
+        full = self._key("create", key)
+        sink: ParallelUpload | None = None
+        try:
+            target = Target(self._session(), full)
+            target.refuse_existing()
+            sink = ParallelUpload(target, size=size, block_size=block_size)
             yield sink
             sink.commit()
             return

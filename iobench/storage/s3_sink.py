@@ -16,6 +16,9 @@ PARTS = 4
 _MOST_PARTS = 10_000
 """S3's limit for one object."""
 
+_LEAST_PART = 5 << 20
+"""S3 refuses smaller ones, but for the last."""
+
 _FIRST_BUFFER = 64 << 10
 
 _GRACE_S = 2.0
@@ -108,6 +111,46 @@ class UploadSink:
 
     def _abort(self) -> None:
         wait([part for part in self._parts if not part.cancel()])  # else they would come after the abort, and stay
+        try:
+            self._target.abort(self._upload)
+        except Failure:
+            pass  # the first failure is already on its way to the user
+
+
+class ParallelUpload:
+    """An object of known size: each block is a part (the only one is a PUT), sent by the thread that brings it, which holds one copy."""
+
+    alignment = 1
+
+    def __init__(self, target: Target, *, size: int, block_size: int) -> None:
+        self.block_size = max(block_size, _LEAST_PART, -(-size // _MOST_PARTS))
+        self._target = target
+        self._size = size
+        self._etags = [""] * -(-size // self.block_size)
+        self._whole = bytearray()
+        self._stop = Event()
+        self._upload = target.start() if size > self.block_size else ""
+
+    def write_at(self, offset: int, data: Buffer) -> None:
+        copy = bytearray(data)  # a request may be sent again, and its library may look at the bytes again
+        if not self._upload:
+            self._whole = copy
+            return
+        number = offset // self.block_size
+        self._etags[number] = self._target.part(self._upload, number + 1, copy, self._stop)
+
+    def commit(self) -> None:
+        if not self._upload:
+            self._target.put(self._whole)
+            return
+        self._target.finish(self._upload, self._etags, self._size)
+
+    def abort(self) -> None:
+        self._stop.set()
+        if self._upload:
+            wait([Threads(1, "iobench-abort").submit(self._abort)], timeout=_GRACE_S)
+
+    def _abort(self) -> None:
         try:
             self._target.abort(self._upload)
         except Failure:

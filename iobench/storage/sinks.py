@@ -54,7 +54,7 @@ class SmallSink:
         if durable and path.exists():
             raise FileExistsError(17, os.strerror(17))
         if durable:
-            self._fd = _claim(self._name, os.O_WRONLY)
+            self._fd = claim(self._name, os.O_WRONLY)
         else:
             self._fd = os.open(self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
@@ -90,12 +90,12 @@ class LargeSink:
         self._offset = 0
         self._pending: Future[npt.NDArray[np.uint8]] | None = None
         try:
-            self._fd = _claim(self._name, os.O_WRONLY | os.O_DIRECT)
+            self._fd = claim(self._name, os.O_WRONLY | os.O_DIRECT)
             self.direct = True
         except OSError as error:
             if error.errno != 22:
                 raise
-            self._fd = _claim(self._name, os.O_WRONLY)
+            self._fd = claim(self._name, os.O_WRONLY)
             self.direct = False
         try:
             os.posix_fallocate(self._fd, 0, size_hint)  # one extent, and no surprise at the end
@@ -159,7 +159,7 @@ class LargeSink:
             os.close(self._fd)
 
 
-def _claim(part: Path, flags: int) -> int:
+def claim(part: Path, flags: int) -> int:
     """Open an unfinished file for one writer alone, who holds it until it has its name; what a killed writer left is begun again."""
     fd = os.open(part, flags | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

@@ -1,0 +1,117 @@
+"""The file format of the ``stream`` writer: a header, then the tensors' bytes as they lie in memory.
+
+::
+
+    "IOBCKPT1" | length of the JSON, 8 bytes little-endian | XXH3 of the JSON, 8 bytes big-endian | JSON | 0.. to a multiple of 4096 | data
+
+The JSON has ``size`` (of the file), ``tensors`` (name -> dtype, shape, offset, bytes) and ``values`` (name -> int, float or str). A large
+tensor begins at an offset that equals its address modulo 4096, so that whole pages of the file are whole pages of memory and O_DIRECT needs
+no copy; small ones are packed at 64 bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, NamedTuple
+
+import torch
+import xxhash
+
+from ..storage.base import Storage
+from ..storage.window import Window
+from .leaves import Bytes, Leaves, leaves, raw
+
+MAGIC = b"IOBCKPT1"
+PAGE = 4096
+_PREFIX = struct.Struct(">8s8s8s")
+_LARGE = 1 << 20
+_LARGEST_HEADER = 1 << 30
+
+
+class Segment(NamedTuple):
+    """``memory`` is, or is to be, what the file holds from ``offset``."""
+
+    offset: int
+    memory: Bytes
+
+
+class Layout(NamedTuple):
+    size: int  # of the file, bytes
+    segments: list[Segment]  # by offset; gaps are zeros
+
+
+def lay_out(state: dict[str, Any]) -> Layout:
+    """Where each byte of a state's file comes from; nothing is copied, but for tensors that are not contiguous."""
+    found = leaves(state)
+    memory = {name: raw(leaf) for name, leaf in found.items() if isinstance(leaf, torch.Tensor)}
+    place, relative = 0, {}
+    # The small ones first: together they make up the blocks that have to be copied.
+    for name in sorted(memory, key=lambda name: memory[name].nbytes >= _LARGE):
+        data = memory[name]
+        place += (data.ctypes.data - place) % PAGE if data.nbytes >= _LARGE else -place % 64
+        relative[name] = place
+        place += data.nbytes
+    header = _header(found, relative, place)
+    segments = [Segment(0, header)]
+    segments += sorted(
+        (Segment(len(header) + relative[name], data) for name, data in memory.items() if data.nbytes), key=lambda s: s.offset
+    )
+    return Layout(len(header) + place, segments)
+
+
+def _header(found: Leaves, relative: dict[str, int], data_size: int) -> Bytes:
+    """Offsets are written into the header, and its own length moves them: one page more until it fits."""
+    start = PAGE
+    while True:
+        tensors = {
+            name: {"dtype": str(leaf.dtype), "shape": list(leaf.shape), "offset": start + relative[name], "bytes": leaf.nbytes}
+            for name, leaf in found.items()
+            if isinstance(leaf, torch.Tensor)
+        }
+        values = {name: leaf for name, leaf in found.items() if not isinstance(leaf, torch.Tensor)}
+        text = json.dumps({"size": start + data_size, "tensors": tensors, "values": values}).encode()
+        needed = _PREFIX.size + len(text)
+        if needed <= start:
+            break
+        start = needed + -needed % PAGE
+    prefix = _PREFIX.pack(MAGIC, len(text).to_bytes(8, "little"), xxhash.xxh3_64_digest(text))
+    return raw(torch.frombuffer(bytearray(prefix + text + bytes(start - needed)), dtype=torch.uint8))
+
+
+def read_header(storage: Storage, key: str) -> dict[str, Any]:
+    """Raises ValueError for what is none, StorageError."""
+    window = Window(storage, PAGE, nbytes=1 << 18)
+    size = window.open(key)
+    if size < _PREFIX.size:
+        raise ValueError("it ends within its header")
+    magic, length, digest = _PREFIX.unpack(window.read(0, _PREFIX.size))
+    count = int.from_bytes(length, "little")
+    if magic != MAGIC or count > min(size - _PREFIX.size, _LARGEST_HEADER):
+        raise ValueError("it does not begin with a header")
+    text = bytes(window.apart(_PREFIX.size, _PREFIX.size + count))
+    if xxhash.xxh3_64_digest(text) != digest:
+        raise ValueError("its header is damaged (XXH3 differs)")
+    header = json.loads(text)
+    if header["size"] != size:
+        raise ValueError(f"it has {size} bytes, and its header says {header['size']}")
+    return dict(header)
+
+
+def landing(state: dict[str, Any], header: dict[str, Any]) -> tuple[Layout, list[tuple[torch.Tensor, Bytes]]]:
+    """Where each byte of the file goes; and the tensors that are not contiguous, which have to be filled from memory beside them."""
+    segments, aside = [], []
+    size = int(header["size"])
+    for name, leaf in leaves(state).items():
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        entry = header["tensors"][name]
+        memory = raw(leaf)
+        offset = int(entry["offset"])
+        if entry["dtype"] != str(leaf.dtype) or entry["shape"] != list(leaf.shape) or not 0 <= offset <= size - memory.nbytes:
+            raise ValueError(f"its header contradicts the manifest about '{name}'")
+        if not leaf.is_contiguous():
+            aside.append((leaf, memory))
+        if memory.nbytes:
+            segments.append(Segment(offset, memory))
+    return Layout(size, sorted(segments, key=lambda s: s.offset)), aside

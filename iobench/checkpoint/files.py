@@ -1,0 +1,69 @@
+"""Objects of a storage as the Python files that libraries write to and read from."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from ..storage.base import Buffer, Sink, Storage
+
+_SMALL = 1 << 20
+"""Bytes: what a library asks for byte by byte (headers, directories) comes in pieces of this size."""
+
+
+class SinkFile(io.RawIOBase):
+    """A file that is written front to back, straight into a sink. Data is not kept after ``write``."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._position = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if len(view):
+            self._sink.write(view)
+        self._position += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self._position
+
+
+class StorageFile(io.RawIOBase):
+    """An object that can be read from any place."""
+
+    def __init__(self, storage: Storage, key: str) -> None:
+        self._storage = storage
+        self._key = key
+        self._size = storage.size(key)
+        self._position = 0
+
+    @classmethod
+    def buffered(cls, storage: Storage, key: str) -> io.BufferedReader:
+        """Small reads are served from memory; large ones go straight into the reader's own."""
+        return io.BufferedReader(cls(storage, key), buffer_size=_SMALL)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view: Buffer = memoryview(buffer).cast("B")
+        count = min(len(view), max(0, self._size - self._position))
+        if count:
+            count = self._storage.read_into(self._key, self._position, view[:count])
+        self._position += count
+        return count
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position

@@ -1,0 +1,122 @@
+"""safetensors: a JSON header and raw tensors; no pickle anywhere.
+
+Local files are written and read by the library. It can't write to a stream without a whole copy of the state in memory, so elsewhere its
+format (https://huggingface.co/docs/safetensors: 8 bytes of header length, JSON header, data) is written from here, tensor by tensor.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from .base import State
+from .catalog import CheckpointTarget
+from .files import StorageFile
+from .leaves import leaves, raw, set_values
+from .saving import Clock, FileWriter, write_file
+
+_VALUES = "iobench"
+"""The metadata's entry that holds the state's int, float and str, as JSON: the format itself has tensors only."""
+
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+_LARGEST_HEADER = 100_000_000
+"""The library's own limit, bytes."""
+
+
+class Safetensors(FileWriter):
+    """One file for each rank."""
+
+    name = "safetensors"
+    suffix = ".safetensors"
+
+    def write(self, state: State, target: CheckpointTarget, *, fsync: bool, clock: Clock) -> float:
+        tensors, values = _split(state)
+        metadata = {_VALUES: json.dumps(values)}
+        if target.path() is not None:
+
+            def save(path: Path) -> None:
+                save_file(tensors, path, metadata=metadata)
+
+            return write_file(target, self.file(), save, fsync=fsync, clock=clock)
+        header = _header(tensors, metadata)
+        size = len(header) + sum(tensor.nbytes for tensor in tensors.values())
+        with target.storage.create(target.key(self.file()), size_hint=size, durable=fsync) as sink:
+            sink.write(header)
+            for tensor in tensors.values():
+                if tensor.nbytes:
+                    sink.write(raw(tensor.cpu()).data)
+            return clock.wall()
+
+    def read(self, state: State, target: CheckpointTarget) -> None:
+        tensors, _ = _split(state)
+        path = target.path(self.file())
+        if path is not None:
+            with safe_open(path, framework="pt", device="cpu") as file:
+                if set(file.keys()) != set(tensors):
+                    raise ValueError("it holds other tensors than the manifest says")
+                for name, tensor in tensors.items():
+                    tensor.copy_(file.get_tensor(name))
+                metadata = file.metadata()
+        else:
+            metadata = _read(StorageFile(target.storage, target.key(self.file())), tensors)
+        set_values(state, json.loads(metadata[_VALUES]))
+
+
+def _split(state: State) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    found = leaves(state)
+    tensors = {name: leaf.detach().contiguous() for name, leaf in found.items() if isinstance(leaf, torch.Tensor)}
+    return tensors, {name: leaf for name, leaf in found.items() if not isinstance(leaf, torch.Tensor)}
+
+
+def _header(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> bytes:
+    entries: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.nbytes
+        entries[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _read(file: StorageFile, tensors: dict[str, torch.Tensor]) -> dict[str, str]:
+    """Straight into the tensors' memory; the metadata. Raises ValueError, KeyError, TypeError for what is no such file."""
+    length = int.from_bytes(_exactly(file, bytearray(8)), "little")
+    if length > _LARGEST_HEADER:
+        raise ValueError("it does not begin with a header")
+    entries = json.loads(_exactly(file, bytearray(length)))
+    metadata: dict[str, str] = entries.pop("__metadata__")
+    if set(entries) != set(tensors):
+        raise ValueError("it holds other tensors than the manifest says")
+    for name, tensor in tensors.items():
+        entry = entries[name]
+        begin, end = entry["data_offsets"]
+        if entry["dtype"] != _DTYPES[tensor.dtype] or entry["shape"] != list(tensor.shape) or end - begin != tensor.nbytes:
+            raise ValueError(f"its header contradicts the manifest about '{name}'")
+        if tensor.nbytes:
+            file.seek(8 + length + begin)
+            _exactly(file, raw(tensor).data)
+    return metadata
+
+
+def _exactly(file: StorageFile, buffer: Any) -> Any:
+    if file.readinto(buffer) < len(buffer):
+        raise ValueError("it ends too early")
+    return buffer

@@ -1,0 +1,198 @@
+"""``stream``: the speed of light. Parallel large blocks between the tensors' own memory and the storage, and nothing else.
+
+Local files are written and read with O_DIRECT, S3 objects as parts of a multipart upload and ranges; other storages take a sequence of
+blocks, and ranges in parallel. Memory beyond the state is one block for each thread, whatever the state's size.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..buffers import private
+from ..errors import CheckpointError, UsageError
+from ..storage.base import Buffer, Parallel, Storage
+from ..units import parse_size
+from .base import Job, State
+from .catalog import CheckpointTarget
+from .container import PAGE, Layout, Segment, landing, lay_out, read_header
+from .leaves import Bytes, leaves, set_values
+from .saving import Clock, FileWriter
+
+BLOCK = 8 << 20
+CONCURRENCY = 4
+_MOST_MEMORY = 256 << 20
+
+
+class Stream(FileWriter):
+    """``block_size`` bytes in each request, ``concurrency`` requests at a time."""
+
+    name = "stream"
+    suffix = ".tensors"
+
+    def __init__(self, job: Job, *, block_size: int | str = BLOCK, concurrency: int | str = CONCURRENCY) -> None:
+        super().__init__(job)
+        self.block_size = parse_size(block_size)
+        self.concurrency = int(concurrency)
+        if self.block_size < PAGE or self.block_size % PAGE or self.concurrency < 1 or self.block_size * self.concurrency > _MOST_MEMORY:
+            raise UsageError(
+                f"stream: block_size {self.block_size}, concurrency {self.concurrency}",
+                remedy="a block is a multiple of 4096 bytes, and all in flight are no more than 256 MiB",
+            )
+        self._free: deque[Bytes] = deque()
+
+    def check(self, state: State) -> None:
+        super().check(state)
+        away = next((n for n, leaf in leaves(state).items() if isinstance(leaf, torch.Tensor) and leaf.device.type != "cpu"), None)
+        if away is not None:
+            raise CheckpointError(f"'{away}' is not in this host's memory, and stream copies nothing from a device", remedy="use dcp")
+        while len(self._free) < self.concurrency:
+            self._free.append(private(self.block_size).array)  # touched before the clock starts
+
+    def write(self, state: State, target: CheckpointTarget, *, fsync: bool, clock: Clock) -> float:
+        layout = lay_out(state)
+        storage, key = target.storage, target.key(self.file())
+        if isinstance(storage, Parallel):
+            with storage.create_parallel(key, size=layout.size, block_size=self.block_size, durable=fsync) as sink:
+                size, alignment = sink.block_size, sink.alignment
+
+                def put(offset: int) -> None:
+                    with self._bounce(size) as bounce:
+                        sink.write_at(offset, gather(layout, offset, size, alignment, bounce))
+
+                self._each(range(0, layout.size, size), put)
+                return clock.wall()
+        with storage.create(key, size_hint=layout.size, durable=fsync) as plain, self._bounce(self.block_size) as bounce:
+            for offset in range(0, layout.size, self.block_size):
+                plain.write(gather(layout, offset, self.block_size, 1, bounce))
+            return clock.wall()
+
+    def read(self, state: State, target: CheckpointTarget) -> None:
+        self.check(state)
+        storage, key = target.direct(self.file()), target.key(self.file())
+        try:
+            header = read_header(storage, key)
+            layout, aside = landing(state, header)
+
+            def get(offset: int) -> None:
+                with self._bounce(self.block_size) as bounce:
+                    scatter(storage, key, layout, offset, self.block_size, bounce)
+
+            self._each(needed(layout, self.block_size), get)
+        finally:
+            if storage is not target.storage:
+                storage.close()
+        for tensor, memory in aside:
+            tensor.copy_(torch.from_numpy(memory).view(tensor.dtype).reshape(tensor.shape))
+        set_values(state, header["values"])
+
+    def _each(self, offsets: Any, work: Callable[[int], None]) -> None:
+        """``work`` on each offset in about this order, by ``concurrency`` threads; all of them have ended when this returns or raises."""
+        waiting = deque(offsets)
+        stop = threading.Event()
+
+        def drain() -> None:
+            try:
+                while not stop.is_set():
+                    try:
+                        offset = waiting.popleft()
+                    except IndexError:
+                        return
+                    work(offset)
+            except BaseException:
+                stop.set()
+                raise
+
+        with ThreadPoolExecutor(self.concurrency, thread_name_prefix="iobench-stream") as threads:
+            futures = [threads.submit(drain) for _ in range(min(self.concurrency, len(waiting)))]
+        for future in futures:
+            future.result()
+
+    def _bounce(self, size: int) -> _Lent:
+        return _Lent(self._free, size)
+
+    def close(self) -> None:
+        self._free.clear()
+
+
+class _Lent:
+    """A buffer from the pool while it is needed."""
+
+    def __init__(self, pool: deque[Bytes], size: int) -> None:
+        self._pool = pool
+        self._size = size
+
+    def __enter__(self) -> Bytes:
+        try:
+            self._buffer = self._pool.popleft()
+        except IndexError:
+            self._buffer = private(self._size).array
+        if len(self._buffer) < self._size:
+            self._buffer = private(self._size).array
+        return self._buffer
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.append(self._buffer)
+
+
+def _pieces(layout: Layout, start: int, end: int) -> Iterator[tuple[int, Bytes]]:
+    """What of the segments lies within start .. end of the file: (distance from start, memory)."""
+    first = max(0, bisect_right(layout.segments, start, key=lambda s: s.offset) - 1)
+    for segment in layout.segments[first:]:
+        if segment.offset >= end:
+            return
+        low, high = max(start, segment.offset), min(end, segment.offset + len(segment.memory))
+        if low < high:
+            yield low - start, segment.memory[low - segment.offset : high - segment.offset]
+
+
+def gather(layout: Layout, offset: int, size: int, alignment: int, bounce: Bytes) -> Buffer:
+    """One block of the file: the tensor's own memory where that can be, else a copy in ``bounce``; the last is padded to ``alignment``."""
+    end = min(offset + size, layout.size)
+    length = end - offset
+    padded = length + -length % alignment
+    filled = 0
+    for distance, memory in _pieces(layout, offset, end):
+        if len(memory) == padded and memory.ctypes.data % alignment == 0:
+            return memory.data
+        bounce[filled:distance] = 0
+        np.copyto(bounce[distance : distance + len(memory)], memory)
+        filled = distance + len(memory)
+    bounce[filled:padded] = 0
+    return bounce[:padded].data
+
+
+def scatter(storage: Storage, key: str, layout: Layout, offset: int, size: int, bounce: Bytes) -> None:
+    """Read one block of the file, into the tensor's own memory where that can be, else by way of ``bounce``.
+
+    Raises ValueError where the file is too short, StorageError.
+    """
+    end = min(offset + size, layout.size)
+    pieces = list(_pieces(layout, offset, end))
+    if len(pieces) == 1 and len(pieces[0][1]) == size and pieces[0][1].ctypes.data % storage.alignment == 0:
+        if storage.read_into(key, offset, pieces[0][1].data) < size:
+            raise ValueError(f"it ends before byte {end}")
+        return
+    length = end - offset
+    if storage.read_into(key, offset, bounce[: length + -length % storage.alignment].data) < length:
+        raise ValueError(f"it ends before byte {end}")
+    for distance, memory in pieces:
+        np.copyto(memory, bounce[distance : distance + len(memory)])
+
+
+def needed(layout: Layout, size: int) -> list[int]:
+    """Offsets of the blocks that hold any tensor's bytes."""
+    blocks: set[int] = set()
+    for segment in layout.segments:
+        blocks.update(range(segment.offset // size, (segment.offset + len(segment.memory) - 1) // size + 1))
+    return [block * size for block in sorted(blocks)]
+
+
+__all__ = ["Layout", "Segment", "Stream"]

@@ -1,0 +1,67 @@
+"""``torch.save`` as trainings call it, and ``torch.load`` that runs no code (``weights_only``), memory-mapped where the file is local."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import IO, Any, ClassVar, cast
+
+import torch
+
+from .base import State
+from .catalog import CheckpointTarget
+from .files import SinkFile, StorageFile
+from .leaves import leaves, set_values
+from .saving import Clock, FileWriter, write_file
+
+
+class TorchSave(FileWriter):
+    """One zip file of raw tensors and a pickle for each rank, with a CRC32 of every tensor."""
+
+    name = "torch"
+    suffix = ".pt"
+    crc32: ClassVar[bool] = True
+
+    def write(self, state: State, target: CheckpointTarget, *, fsync: bool, clock: Clock) -> float:
+        before = torch.serialization.get_crc32_options()
+        torch.serialization.set_crc32_options(self.crc32)
+        try:
+            if target.path() is not None:
+
+                def save(path: Path) -> None:
+                    torch.save(state, path)
+
+                return write_file(target, self.file(), save, fsync=fsync, clock=clock)
+            with target.storage.create(target.key(self.file()), size_hint=_size(state), durable=fsync) as sink:
+                torch.save(state, cast(IO[bytes], SinkFile(sink)))
+                return clock.wall()
+        finally:
+            torch.serialization.set_crc32_options(before)
+
+    def read(self, state: State, target: CheckpointTarget) -> None:
+        path = target.path(self.file())
+        loaded: Any
+        if path is not None:
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        else:
+            loaded = torch.load(StorageFile.buffered(target.storage, target.key(self.file())), map_location="cpu", weights_only=True)
+        found = leaves(loaded)
+        values = {}
+        for name, leaf in leaves(state).items():
+            if isinstance(leaf, torch.Tensor):
+                leaf.copy_(found.pop(name))
+            else:
+                values[name] = found.pop(name)
+        if found:
+            raise ValueError(f"it holds '{min(found)}', which the manifest does not")
+        set_values(state, values)
+
+
+class TorchSaveNoCrc(TorchSave):
+    """The same without the CRC32, which costs processor time."""
+
+    name = "torch-nocrc"
+    crc32 = False
+
+
+def _size(state: State) -> int:
+    return sum(leaf.nbytes for leaf in leaves(state).values() if isinstance(leaf, torch.Tensor))
