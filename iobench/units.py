@@ -88,7 +88,7 @@ def format_rate(bytes_per_s: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """``3.5 ms``, ``12.0 s``, ``2 min 5 s``, ``3 h 20 min``."""
+    """``3.5 ms``, ``12.0 s``, ``2 min 5 s``, ``3 h 20 min``, ``12.5 d``."""
     magnitude = abs(seconds)
     if magnitude == 0:
         return "0 s"
@@ -101,6 +101,8 @@ def format_duration(seconds: float) -> str:
     whole = round(seconds)
     if magnitude < 3600:
         return f"{whole // 60} min {whole % 60} s"
+    if magnitude >= 4 * 86_400:
+        return f"{_three(seconds / 86_400)} d"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
@@ -111,6 +113,11 @@ def format_count(value: float) -> str:
 
 def format_percent(ratio: float) -> str:
     return f"{ratio * 100:.1f} %"
+
+
+def format_share(ratio: float) -> str:
+    """A percentage with two digits however small it is: ``0.013 %``, ``4.2 %``, ``37 %``."""
+    return f"{ratio * 100:.2g} %" if ratio < 0.995 else f"{ratio * 100:.0f} %"
 
 
 def _three(value: float) -> str:

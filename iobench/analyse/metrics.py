@@ -30,6 +30,7 @@ METRICS = (
     "accelerator_utilization_sustained",
     "accelerator_utilization_strict",
     "wall_s",
+    "checkpoint_s",
     "busy_s",
     "wait_s",
     "time_to_first_batch_s",
@@ -60,7 +61,8 @@ class Strand(NamedTuple):
 
         A merged row carries the mean lateness of its steps as that of the last one.
         """
-        last = {name: float(self.rows[name][-1]) for name in ("start_ns", "wait_ns", "copy_ns", "busy_ns")}
+        parts = ("start_ns", "wait_ns", "copy_ns", "busy_ns", "checkpoint_ns")
+        last = {name: float(self.rows[name][-1]) for name in parts if name in self.rows}
         late = self.rows["late_ns"][-2:] / np.maximum(self.rows["steps"][-2:], 1)
         return sum(last.values()) + float(late[-1]) - (float(late[0]) if len(late) > 1 else 0.0)
 
@@ -84,16 +86,23 @@ def strands(events: Events) -> Iterator[Strand]:
 
 
 def spans(parts: Sequence[Strand], startup_s: Mapping[int, float | None]) -> tuple[float, float]:
-    """(wall, wall without start-up) in seconds, summed over epochs: an epoch lasts until its slowest rank's end.
+    """(wall, wall without start-up and checkpoints) in seconds, summed over epochs: an epoch lasts until its slowest rank's end.
 
     Start-up is the creation of processes before the first read, which no storage can speed up. Where it is unknown nothing is deducted.
+    While a checkpoint is saved nothing is loaded, by any rank: that time has figures of its own.
     """
     ends: dict[int, float] = {}
     for part in parts:
         ends[part.epoch] = max(ends.get(part.epoch, 0.0), part.end_ns / 1e9)
     deducted = sum(startup for epoch, end in ends.items() if (startup := startup_s.get(epoch)) is not None and 0 <= startup < end)
     wall = sum(ends.values())
-    return wall, wall - deducted
+    return wall, wall - deducted - saving(parts)
+
+
+def saving(parts: Sequence[Strand]) -> float:
+    """Seconds that training stood still for checkpoints, mean over ranks; runs of older versions saved none."""
+    ranks = {part.rank for part in parts}
+    return sum(float(part.rows["checkpoint_ns"].sum()) for part in parts if "checkpoint_ns" in part.rows) / 1e9 / len(ranks)
 
 
 def repetition_metrics(events: Events, context: Repetition) -> Repetition:
@@ -113,6 +122,7 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
     totals = {name: int(np.asarray(events[name], dtype=np.int64).sum()) for name in SUMS if name in events}
     ranks = len({part.rank for part in parts})
     wall, span = spans(parts, {epoch.epoch: epoch.startup_s for epoch in context.epochs})
+    known["checkpoint_s"] = saving(parts) or None
     known.update(totals, wall_s=wall, samples_per_s=totals["samples"] / span if span > 0 else None)
     known["read_bytes_per_s"] = totals["bytes_read"] / span if span > 0 else None
     known["read_amplification"] = totals["bytes_read"] / totals["sample_bytes"] if totals["sample_bytes"] else None
@@ -142,6 +152,7 @@ def _utilization(parts: Sequence[Strand], wall: float, span: float, missing: dic
         counted[part.rank] = counted.get(part.rank, 0.0) + float(nominal[1:].sum())
         # The first step ends where the rank asks for its second batch.
         after_first = (part.end_ns - float(part.rows["start_ns"][1])) / 1e9 if len(nominal) > 1 else 0.0
+        after_first -= float(part.rows["checkpoint_ns"][1:].sum()) / 1e9 if "checkpoint_ns" in part.rows else 0.0
         window[part.rank] = window.get(part.rank, 0.0) + after_first
     names = ("accelerator_utilization", "accelerator_utilization_sustained", "accelerator_utilization_strict")
     if not any(busy.values()):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..spec.result import Ceiling, Epoch, FindMax, FindMaxPoint, Repetition, RunDocument
+from .meaning import with_meaning
 from .metrics import Events, repetition_metrics, select, strands, summarise
+from .study import metrics_of, with_figures
 from .validity import RULE_IDS, evaluate, validity
 from .verdict import verdict
 
@@ -60,7 +62,11 @@ def conclude(doc: RunDocument) -> RunDocument:
     Findings of rules that this module does not know (the runner's own) are kept.
     """
     doc = doc.model_copy(update={"metrics": summarise(doc.repetitions)})
-    doc = doc.model_copy(update={"verdict": verdict(doc)})
+    if doc.checkpoint is not None:
+        study = with_meaning(with_figures(doc.checkpoint))
+        doc = doc.model_copy(update={"checkpoint": study, "metrics": {**doc.metrics, **metrics_of(study)}})
+    if doc.dataset:  # a study alone has nothing to starve
+        doc = doc.model_copy(update={"verdict": verdict(doc)})
     findings = [finding for finding in doc.findings if finding.rule not in RULE_IDS] + evaluate(doc, doc.rules)
     return doc.model_copy(update={"findings": findings, "validity": validity(findings, doc.rules)})
 

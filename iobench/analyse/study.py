@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from ..spec.checkpoint import Restore, Save, Spread, Study
+from ..spec.result import Summary
 
 TIMES = ("blocked_s", "accepted_s", "durable_s", "committed_s", "staged_s", "persist_s", "waited_s", "first_done_s", "cpu_s")
 
@@ -23,8 +24,12 @@ def end_s(save: Save) -> float | None:
 
 def bandwidth(sizes: Sequence[int], seconds: Sequence[float]) -> float | None:
     """Bytes per second of a job by MLPerf's rule: a job is as fast as its slowest process; the mean over the operations."""
-    rates = [size / took for size, took in zip(sizes, seconds, strict=True) if took > 0]
+    rates = _rates(sizes, seconds)
     return fmean(rates) if rates else None
+
+
+def _rates(sizes: Sequence[int], seconds: Sequence[float]) -> list[float]:
+    return [size / took for size, took in zip(sizes, seconds, strict=True) if took > 0]
 
 
 def _durations(saves: Sequence[Save]) -> list[float]:
@@ -51,12 +56,28 @@ def with_figures(study: Study) -> Study:
         missing["restore_bytes_per_s"] = "no restore was asked for" if study.spec.get("restores") == 0 else "no restore was finished"
     return study.model_copy(
         update={
+            "files": study.saves[-1].files if study.saves else 0,
             "figures": figures,
             "not_measured": missing,
             "write_bytes_per_s": bandwidth([save.bytes for save in study.saves], _durations(study.saves)),
             "restore_bytes_per_s": bandwidth([one.bytes for one in study.restores], [one.wall_s for one in study.restores]),
         }
     )
+
+
+METRICS = (*TIMES, "restore_s", "extra_memory_bytes", "write_bytes_per_s", "restore_bytes_per_s")
+
+
+def metrics_of(study: Study) -> dict[str, Summary]:
+    """The study's figures in the form of a run's metrics, which conditions and comparisons go by; ``cpu_s`` is the run's own name."""
+    found = {name: Summary(median=one.median, min=one.min, max=one.max, n=one.n) for name, one in study.figures.items() if name != "cpu_s"}
+    for name, rates in (
+        ("write_bytes_per_s", _rates([save.bytes for save in study.saves], _durations(study.saves))),
+        ("restore_bytes_per_s", _rates([one.bytes for one in study.restores], [one.wall_s for one in study.restores])),
+    ):
+        if rates:
+            found[name] = Summary(median=median(rates), min=min(rates), max=max(rates), n=len(rates))
+    return found
 
 
 def cpu_s_per_gb(done: Sequence[Save] | Sequence[Restore]) -> float | None:

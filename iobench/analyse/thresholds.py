@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from ..errors import SpecError, nearest
 from ..spec.result import RunDocument
+from . import study
 from .metrics import METRICS
 
 VERDICT_METRICS = ("headroom", "accelerators_fed", "predicted_samples_per_s", "fetch_stall", "prep_stall")
-KNOWN = (*METRICS, *VERDICT_METRICS)
+KNOWN = tuple(dict.fromkeys((*METRICS, *VERDICT_METRICS, *study.METRICS)))
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -74,5 +75,6 @@ def violations(doc: RunDocument, expressions: Sequence[str]) -> list[str]:
 def _reason(doc: RunDocument, metric: str) -> str:
     sources = [doc.verdict.not_measured] if doc.verdict else []
     sources += [repetition.not_measured for repetition in doc.repetitions]
+    sources += [doc.checkpoint.not_measured] if doc.checkpoint else []
     reason = next((source[metric] for source in sources if metric in source), "")
     return f" ({reason})" if reason else ""

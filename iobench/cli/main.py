@@ -10,7 +10,23 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-VERBS = ("demo", "list", "plan", "size", "generate", "scan", "run", "sweep", "verify", "report", "whatif", "advise", "clean", "doctor")
+VERBS = (
+    "demo",
+    "list",
+    "plan",
+    "size",
+    "generate",
+    "scan",
+    "run",
+    "sweep",
+    "checkpoint",
+    "verify",
+    "report",
+    "whatif",
+    "advise",
+    "clean",
+    "doctor",
+)
 
 _EXIT_CODES = """exit codes:
   0    ok

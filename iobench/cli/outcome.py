@@ -1,4 +1,4 @@
-"""How ``run`` and ``report`` end: the document on stdout, broken conditions on stderr, the exit code."""
+"""How ``run``, ``checkpoint`` and ``report`` end: the document on stdout, broken conditions on stderr, the exit code."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..analyse.thresholds import violations
+from ..report.checkpoint import render_study
 from ..report.export import to_csv, to_json, to_markdown
 from ..report.text import render_run
 from ..spec.result import RunDocument
@@ -18,7 +19,8 @@ def finish(doc: RunDocument, directory: Path, *, kind: str, fail_on: Sequence[st
     if kind == "text":
         terminal = sys.stdout.isatty()
         width = min(100, shutil.get_terminal_size((100, 24)).columns) if terminal else 100
-        sys.stdout.write(render_run(doc, width=max(60, width), color=terminal))
+        render = render_run if doc.checkpoint is None or doc.dataset else render_study
+        sys.stdout.write(render(doc, width=max(60, width), color=terminal))
         print(f"\nresults: {directory}\nagain:   iobench report {directory}")
     else:
         sys.stdout.write({"json": to_json, "csv": to_csv, "markdown": to_markdown}[kind](doc))

@@ -57,6 +57,12 @@ def effective_memory_bytes() -> int | None:
     return min((limit for limit in (_meminfo("MemTotal"), cgroup.memory_limit_bytes()) if limit), default=None)
 
 
+def available_memory_bytes() -> int | None:
+    """Memory that a process could take now without swapping, within the cgroup's limit; None where the kernel does not tell."""
+    free, limit = _meminfo("MemAvailable"), cgroup.memory_limit_bytes()
+    return min((value for value in (free, limit) if value is not None), default=None)
+
+
 def package_version(name: str) -> str | None:
     """Of an installed distribution, without importing it."""
     try:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import IobenchError
-from ..spec.result import EVENT_COLUMNS
+from ..spec.result import EVENT_COLUMNS, LATER_COLUMNS
 
 Array = npt.NDArray[Any]
 Columns = dict[str, Array]
@@ -61,9 +61,10 @@ class Recorder:
         prep_ns: int,
         retries: int = 0,
         throttled: int = 0,
+        checkpoint_ns: int = 0,
     ) -> None:
         """One step; the columns are described in ``spec.result.EVENT_COLUMNS``."""
-        took = (samples, bytes_read, sample_bytes, read_ns, prep_ns, retries, throttled)
+        took = (samples, bytes_read, sample_bytes, read_ns, prep_ns, retries, throttled, checkpoint_ns)
         row = (epoch, step, 1, start_ns, wait_ns, copy_ns, busy_ns, late_ns, *took)
         if self._stride > 1 and self._joined(row):
             return
@@ -139,24 +140,29 @@ def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> 
 
 
 def read_events(path: Path) -> Columns:
-    """All columns of ``EVENT_COLUMNS`` as arrays of equal length (``phase`` of objects). Raises IobenchError for a damaged file."""
+    """The columns of ``EVENT_COLUMNS`` as arrays of equal length (``phase`` of objects), less the later ones that an older run lacks.
+
+    Raises IobenchError for a damaged file.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with open(path, "rb") as file:
             table = pq.read_table(file)
-        missing = [name for name in EVENT_COLUMNS if name not in table.column_names]
+        missing = [name for name in EVENT_COLUMNS if name not in table.column_names and name not in LATER_COLUMNS]
         if missing:
             raise IobenchError(f"{path} lacks the columns {', '.join(missing)}", remedy="it was not written by this iobench")
-        found: Columns = {name: table[name].to_numpy().astype(kind, casting="safe") for name, kind in _TYPES.items()}
+        found: Columns = {
+            name: table[name].to_numpy().astype(kind, casting="safe") for name, kind in _TYPES.items() if name in table.column_names
+        }
         found["phase"] = np.array(table["phase"].to_pylist(), dtype=object)
     except FileNotFoundError:
         raise IobenchError(f"no step events at {path}") from None
     except (OSError, pa.ArrowException, TypeError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise IobenchError(f"cannot read the step events {path}: {reason}", remedy="the file is damaged; run again") from error
-    return {name: found[name] for name in EVENT_COLUMNS}
+    return {name: found[name] for name in EVENT_COLUMNS if name in found}
 
 
 def _publish(temporary: str, path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
+from ..spec.checkpoint import Study
 from ..spec.result import RunDocument
 from .text import ROWS
 
@@ -34,6 +35,24 @@ SCALARS = (
     "late_p99_s",
 )
 
+OPERATION = (
+    "step",
+    "bytes",
+    "files",
+    "blocked_s",
+    "staged_s",
+    "accepted_s",
+    "durable_s",
+    "committed_s",
+    "waited_s",
+    "wall_s",
+    "cpu_s",
+    "extra_memory_bytes",
+    "residency_before",
+    "verified",
+)
+"""Of one save or restore in a checkpoint study."""
+
 
 def to_json(doc: RunDocument) -> str:
     """The document as it stands in ``run.json``."""
@@ -41,9 +60,16 @@ def to_json(doc: RunDocument) -> str:
 
 
 def to_csv(doc: RunDocument) -> str:
-    """One line for each repetition, base units; an empty field was not measured."""
+    """One line for each repetition (of a checkpoint study: each save and restore), base units; an empty field was not measured."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
+    if doc.checkpoint is not None and not doc.dataset:
+        writer.writerow(("run_id", "operation", *OPERATION))
+        for operation, done in (("save", doc.checkpoint.saves), ("restore", doc.checkpoint.restores)):
+            for one in done:
+                values = [getattr(one, name, None) for name in OPERATION]
+                writer.writerow((doc.run_id, operation, *("" if value is None else value for value in values)))
+        return out.getvalue()
     writer.writerow(("run_id", "repetition", *SCALARS))
     for index, repetition in enumerate(doc.repetitions):
         values = [getattr(repetition, name) for name in SCALARS]
@@ -53,6 +79,8 @@ def to_csv(doc: RunDocument) -> str:
 
 def to_markdown(doc: RunDocument) -> str:
     """Verdict, ceilings and medians, ready to be pasted into an issue or a page."""
+    if doc.checkpoint is not None and not doc.dataset:
+        return _study_markdown(doc, doc.checkpoint)
     lines = [f"**{doc.verdict.sentence}**" if doc.verdict else f"No verdict: {_cell(doc.error or doc.status)}", ""]
     lines += ["| ceiling | samples/s | bytes/s | CPU s/GB | how |", "|---|---:|---:|---:|---|"]
     for name, ceiling in doc.ceilings.items():
@@ -64,6 +92,18 @@ def to_markdown(doc: RunDocument) -> str:
         summary = doc.metrics.get(name)
         cells = [show(summary.median), show(summary.min), show(summary.max), str(summary.n)] if summary else ["not measured", "", "", "0"]
         lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", *(f"- {finding.level} `{finding.rule}`: {finding.evidence}" for finding in doc.findings)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _study_markdown(doc: RunDocument, study: Study) -> str:
+    sentence = study.meaning.get("sentence") or f"{study.model} by {study.writer}: {_cell(doc.error or doc.status)}"
+    lines = [f"**{sentence}**", "", "| figure | median | p95 | min | max | n |", "|---|---:|---:|---:|---:|---:|"]
+    for name, one in study.figures.items():
+        lines.append(f"| {name} | {one.median:.4g} | {one.p95:.4g} | {one.min:.4g} | {one.max:.4g} | {one.n} |")
+    for name in ("write_bytes_per_s", "restore_bytes_per_s"):
+        value = getattr(study, name)
+        lines.append(f"| {name} | {'not measured' if value is None else f'{value:.4g}'} | | | | |")
     lines += ["", *(f"- {finding.level} `{finding.rule}`: {finding.evidence}" for finding in doc.findings)]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -23,6 +23,7 @@ LONGEST = 8
 """A bar is cut at this multiple of the lowest rate, so that a harness of 11 GiB/s does not hide the difference that matters."""
 
 Format = Callable[[float], str]
+Paint = Callable[[str, str], str]
 ROWS: tuple[tuple[str, str, Format], ...] = (
     ("samples_per_s", "sample throughput, samples/s", format_count),
     ("read_bytes_per_s", "read bandwidth", format_rate),
@@ -31,6 +32,7 @@ ROWS: tuple[tuple[str, str, Format], ...] = (
     ("accelerator_utilization", "  as MLPerf counts it", format_percent),
     ("accelerator_utilization_strict", "  over the whole wall time", format_percent),
     ("wall_s", "wall time", format_duration),
+    ("checkpoint_s", "  of it, saving checkpoints", format_duration),
     ("busy_s", "busy time, mean of ranks", format_duration),
     ("wait_s", "wait time, mean of ranks", format_duration),
     ("time_to_first_batch_s", "time to first batch", format_duration),
@@ -42,13 +44,13 @@ ROWS: tuple[tuple[str, str, Format], ...] = (
 
 def render_run(doc: RunDocument, width: int = 100, color: bool = False) -> str:
     """All sections that ``doc`` has something for, separated by blank lines."""
-    paint = _painter(color)
+    paint = painter(color)
     sections = [_verdict(doc, width, paint), _ceilings(doc, width, paint), _metrics(doc, width, paint), _find_max(doc, width, paint)]
-    sections += [_findings(doc.findings, width, paint), _advice(doc, width, paint), _about(doc, width)]
+    sections += [findings_lines(doc.findings, width, paint), _advice(doc, width, paint), _about(doc, width)]
     return "\n\n".join("\n".join(line.rstrip() for line in lines) for lines in sections if lines) + "\n"
 
 
-def _painter(color: bool) -> Callable[[str, str], str]:
+def painter(color: bool) -> Paint:
     return (lambda text, name: f"\x1b[{COLORS[name]}m{text}\x1b[0m") if color else (lambda text, name: text)
 
 
@@ -58,7 +60,7 @@ def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]
     ]
 
 
-def _verdict(doc: RunDocument, width: int, paint: Callable[[str, str], str]) -> list[str]:
+def _verdict(doc: RunDocument, width: int, paint: Paint) -> list[str]:
     if doc.verdict is None:
         return [paint("No verdict", "title"), *wrapped(doc.error or f"the run's status is {doc.status}", width)]
     binds = "what binds is undecided" if doc.verdict.binds == "undecided" else f"{doc.verdict.binds} binds"
@@ -70,7 +72,7 @@ def _verdict(doc: RunDocument, width: int, paint: Callable[[str, str], str]) -> 
     return lines + (wrapped(f"error: {doc.error}", width) if doc.error else [])
 
 
-def _ceilings(doc: RunDocument, width: int, paint: Callable[[str, str], str]) -> list[str]:
+def _ceilings(doc: RunDocument, width: int, paint: Paint) -> list[str]:
     """Bars for the ceilings, the prediction and the measured rate: stored bytes/s in one unit (samples/s where bytes are unknown)."""
     size, evidence = bytes_per_sample(doc), gather(doc)
     bound = BOUND_BY[doc.verdict.binds] if doc.verdict else ()
@@ -123,7 +125,7 @@ def _bar(rate: float, scale: float, room: int) -> str:
     return "█" * (cells - 1) + "▶" if rate > scale * 1.001 else "█" * cells
 
 
-def _metrics(doc: RunDocument, width: int, paint: Callable[[str, str], str]) -> list[str]:
+def _metrics(doc: RunDocument, width: int, paint: Paint) -> list[str]:
     if not doc.repetitions:
         return []
     reasons = {key: reason for repetition in doc.repetitions for key, reason in repetition.not_measured.items()}
@@ -132,6 +134,8 @@ def _metrics(doc: RunDocument, width: int, paint: Callable[[str, str], str]) -> 
     lines = [paint(f"Measured: median [min, max] of {n} repetition{'' if n == 1 else 's'}", "title")]
     for name, label, show in ROWS:
         summary = doc.metrics.get(name)
+        if summary is None and name == "checkpoint_s" and doc.checkpoint is None:
+            continue  # nobody asked for checkpoints
         if summary is None:
             lines += wrapped(f"not measured: {reasons.get(name, 'no complete repetition')}", width, f"  {label:<30}", " " * 32)
         else:
@@ -148,7 +152,7 @@ def _spread(summary: Summary, show: Format) -> str:
     return f"{show(summary.median)} [{show(summary.min)}, {show(summary.max)}]"
 
 
-def _find_max(doc: RunDocument, width: int, paint: Callable[[str, str], str]) -> list[str]:
+def _find_max(doc: RunDocument, width: int, paint: Paint) -> list[str]:
     if doc.find_max is None:
         return []
     found, required = doc.find_max, format_percent(doc.find_max.required_accelerator_utilization)
@@ -167,7 +171,7 @@ def _find_max(doc: RunDocument, width: int, paint: Callable[[str, str], str]) ->
     return lines + (wrapped(f"the search stopped: {found.bound}", width, "  ", "  ") if found.bound else [])
 
 
-def _findings(findings: Iterable[Finding], width: int, paint: Callable[[str, str], str]) -> list[str]:
+def findings_lines(findings: Iterable[Finding], width: int, paint: Paint) -> list[str]:
     lines: list[str] = []
     for finding in findings:
         first, *more = wrapped(f"{finding.rule}: {finding.evidence}", width - 10, "", "")
@@ -178,7 +182,7 @@ def _findings(findings: Iterable[Finding], width: int, paint: Callable[[str, str
     return [paint("Findings", "title"), *lines] if lines else [paint("Findings: none", "title")]
 
 
-def _advice(doc: RunDocument, width: int, paint: Callable[[str, str], str]) -> list[str]:
+def _advice(doc: RunDocument, width: int, paint: Paint) -> list[str]:
     if doc.verdict is None or not doc.verdict.advice:
         return []
     lines = [paint("What would help, with the predicted samples/s", "title")]

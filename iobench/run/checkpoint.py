@@ -9,21 +9,22 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
 from ..analyse.rebuild import conclude
-from ..checkpoint.base import Job, State
+from ..checkpoint.base import Job
 from ..checkpoint.catalog import CheckpointRoot
 from ..errors import InterruptedRun, IobenchError
 from ..measure import host
-from ..spec.checkpoint import CheckpointSpec, Restore, Study
+from ..spec.checkpoint import Restore, Study
 from ..spec.result import RunDocument
 from ..storage.base import Cached
+from .checkpoint_plan import StudyPlan
 from .checkpoint_ranks import CheckpointRank
 from .processes import Ranks
 from .progress import Progress, Silent
@@ -31,43 +32,37 @@ from .runner import new_directory, undisturbed, write_document
 from .savebook import HEAD_START_NS, SaveBook
 
 
-@dataclass(frozen=True, kw_only=True)
-class StudyPlan:
-    """A study, decided: what each rank holds, and how much that is."""
-
-    spec: CheckpointSpec
-    url: str
-    builders: Sequence[Callable[[], State]]  # one for each rank, called in its process
-    bytes_per_rank: Sequence[int]
-    tensors: int
-    full_bytes: int
-    scaling: dict[str, Any]
-    parallelism: dict[str, int]
-    meaning: dict[str, Any]  # what the analysis is told: mean time between interruptions, prices ...
-
-
 def run_study(
-    plan: StudyPlan, *, results: Path, rules: str, command: Sequence[str], progress: Progress | None = None
+    plan: StudyPlan,
+    *,
+    results: Path,
+    rules: str = "quick",
+    command: Sequence[str] = (),
+    keep_data: bool = False,
+    progress: Progress | None = None,
 ) -> tuple[RunDocument, Path]:
-    """Run the plan; the concluded document and its directory. Raises InterruptedRun or the failure, after the document was written."""
+    """Run the plan; the concluded document and its directory. The checkpoints are removed at the end, but for the last with ``keep_data``.
+
+    Raises InterruptedRun or the failure, after the document was written; complete checkpoints are then left, as a training's would be.
+    """
     progress = progress or Silent()
-    root = CheckpointRoot(plan.url)
+    root = CheckpointRoot.open(plan.url)
     root.claim()
     directory = new_directory(results, f"checkpoint-{plan.spec.model}")
     study = Study(
         model=plan.spec.model,
         writer=plan.spec.writer,
         ranks=plan.spec.ranks,
-        bytes=sum(plan.bytes_per_rank),
-        full_bytes=plan.full_bytes,
+        bytes=plan.bytes,
+        full_bytes=plan.full.state_bytes,
         files=0,
-        tensors=plan.tensors,
-        bytes_per_rank=list(plan.bytes_per_rank),
-        largest_rank_bytes=max(plan.bytes_per_rank),
+        tensors=sum(share.tensors for share in plan.shares),
+        bytes_per_rank=[share.nbytes for share in plan.shares],
+        largest_rank_bytes=max(share.nbytes for share in plan.shares),
         scaling=plan.scaling,
-        parallelism=plan.parallelism,
+        parallelism=asdict(plan.parallelism),
         spec=plan.spec.model_dump(mode="json"),
-        meaning=plan.meaning,
+        meaning={"asked": plan.meaning},
     )
     doc = RunDocument(
         iobench_version=__version__,
@@ -111,8 +106,26 @@ def run_study(
         doc = conclude(doc)
         write_document(directory, doc)
     if failure is not None:
-        raise failure
+        raise with_leftovers(failure, root)
+    if keep_data:
+        root.keep(1)
+    else:
+        root.clean()
     return doc, directory
+
+
+def with_leftovers(failure: IobenchError, root: CheckpointRoot) -> IobenchError:
+    """``failure``, with what lies in the target now: the latest complete checkpoint, the partial ones, and how to remove them."""
+    try:
+        latest, partial = root.latest(), root.partial()
+    except IobenchError:
+        return failure  # the storage can't even tell: its own failure says more
+    if latest is None and not partial:
+        return failure
+    left = [f"the latest complete checkpoint is {latest.folder}" if latest else "no checkpoint is complete"]
+    left += [f"partial: {', '.join(target.folder for target in partial)}"] if partial else []
+    failure.remedy = "; ".join(filter(None, [failure.remedy, *left, f"remove them: iobench clean {root.url}"]))
+    return failure
 
 
 class Conductor:
@@ -128,7 +141,7 @@ class Conductor:
 
     def _body(self, rank: int, pipe: Any) -> None:
         job = Job(rank=rank, world=self.world, rendezvous=f"file://{self._meeting}/meet")
-        CheckpointRank(job, self.plan.spec, self.plan.url, self.plan.builders[rank], pipe).run()
+        CheckpointRank(job, self.plan.spec, self.plan.url, self.plan.builder(rank), pipe).run()
 
     def start(self, progress: Progress) -> None:
         progress.phase("building the state")
@@ -194,7 +207,7 @@ class Conductor:
         return [answers[rank] for rank in sorted(answers)]
 
     def _evict(self, step: int) -> tuple[float | None, str]:
-        storage, keys = self.root.storage, self.root.step(step).keys()
+        storage, keys = self.root.storage, self.root.step(step).data_keys()
         if not isinstance(storage, Cached):
             return None, "not measured: this storage has no page cache on this host"
         storage.evict(keys)

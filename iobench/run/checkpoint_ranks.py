@@ -36,7 +36,7 @@ class CheckpointRank:
 
     def __init__(self, job: Job, spec: CheckpointSpec, url: str, build: Callable[[], State], pipe: Connection) -> None:
         self.job, self.spec, self.pipe = job, spec, pipe
-        self.root = CheckpointRoot(url)
+        self.root = CheckpointRoot.open(url)
         self.state = build()
         self.writer: CheckpointWriter = make_writer(spec.writer, job, writer_options(spec))
         self.training = TrainingSteps(spec.step_time, spec.host_share) if spec.steps else None
@@ -84,7 +84,7 @@ class CheckpointRank:
         saved = pending.wait()
         self.going = None
         late = saved.started_s - start_ns / 1e9
-        self.root.step(step).publish(saved, writer=self.spec.writer, rank=self.job.rank, world=self.job.world)
+        self.root.step(step).publish(saved, rank=self.job.rank)
         record = RankSave(
             blocked_s=saved.blocked_s + late,
             accepted_s=saved.accepted_s + late,

@@ -25,7 +25,9 @@ from ..measure.timeline import Recorder
 from ..registry import ACCELERATORS
 from ..spec.result import Epoch
 from ..spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from .checkpoint_ranks import CheckpointRank
 from .processes import GRACE_S, Ranks, fork
+from .savebook import NO_SAVE, SaveBook
 
 _ROUNDS_PATIENCE = 10
 """How many times its limit a phase may run over to finish a round of its workers."""
@@ -50,6 +52,16 @@ class Phase:
     whole_rounds: bool = False  # let each worker finish its turn before ``limit_s`` ends the phase (see _Stepper._may_stop)
     shards: Indices | None = None
     share: bool = True  # ranks split the epoch; otherwise each reads all of it, in an order of its own
+    saving: Saving | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saving:
+    """Checkpoints while loading: after every so many steps all ranks stand still, and save together."""
+
+    every: int
+    book: SaveBook
+    saver: Callable[[int, Connection], CheckpointRank]  # made in the rank's process
 
 
 @dataclass
@@ -79,13 +91,14 @@ def run_phase(phase: Phase, *, prepare: Prepare | None = None, tick: Tick | None
     stop = fork.RawValue(ctypes.c_bool, False)
     ranks = Ranks(phase.accelerators, lambda rank, pipe: pipe.send(("done", _Stepper(phase, rank, pipe, steps, stop).run())))
     outcome = Outcome()
+    book = phase.saving.book if phase.saving else None
     try:
         ranks.start()
-        _conduct(ranks, outcome, prepare, lambda: tick(sum(steps)) if tick else None)
+        _conduct(ranks, outcome, prepare, lambda: tick(sum(steps)) if tick else None, book)
     except KeyboardInterrupt as interrupt:
         stop.value = True
         with suppress(IobenchError, KeyboardInterrupt):
-            _conduct(ranks, outcome, None, None, deadline=time.monotonic() + GRACE_S)
+            _conduct(ranks, outcome, None, None, None, deadline=time.monotonic() + GRACE_S)
         outcome.complete = False
         interrupt.outcome = outcome  # type: ignore[attr-defined]
         raise
@@ -97,10 +110,16 @@ def run_phase(phase: Phase, *, prepare: Prepare | None = None, tick: Tick | None
 
 
 def _conduct(
-    ranks: Ranks, outcome: Outcome, prepare: Prepare | None, tick: Callable[[], None] | None, deadline: float | None = None
+    ranks: Ranks,
+    outcome: Outcome,
+    prepare: Prepare | None,
+    tick: Callable[[], None] | None,
+    book: SaveBook | None,
+    deadline: float | None = None,
 ) -> None:
     """Answer the ranks until all are done: everyone ready -> prepare the cache -> go; done -> keep what it recorded."""
     waiting: dict[int, int] = {}
+    saving: dict[int, int] = {}
     working = [rank for rank in range(len(ranks.processes)) if rank not in outcome.columns]
     while working:
         if deadline is not None and time.monotonic() > deadline:
@@ -108,18 +127,30 @@ def _conduct(
         for rank, (kind, value) in ranks.receive(working):
             if kind == "ready":
                 waiting[rank] = value
+            elif kind == "checkpoint":
+                saving[rank] = value
+            elif kind == "saved":
+                if book is not None:
+                    book.take_down(rank, *value)
             else:
                 _keep(outcome, rank, value)
         working = [rank for rank in working if rank not in outcome.columns]
         if waiting and len(waiting) == len(working):
             epoch = min(waiting.values())
             outcome.epochs.append(prepare(epoch) if prepare else Epoch(epoch=epoch))
-            start = time.monotonic_ns() + 1_000_000
-            for rank in waiting:
-                ranks.send(rank, start)
-            waiting.clear()
+            _go(ranks, waiting, time.monotonic_ns() + 1_000_000)
+        if saving and len(saving) + len(waiting) == len(working):
+            # Shares differ by a batch at most: a checkpoint for which a rank has no step left is not taken.
+            everyone = len(saving) == len(ranks.processes) and len(set(saving.values())) == 1
+            _go(ranks, saving, book.begin(max(saving.values())) if book is not None and everyone else NO_SAVE)
         if tick:
             tick()
+
+
+def _go(ranks: Ranks, waiting: dict[int, int], start: int) -> None:
+    for rank in waiting:
+        ranks.send(rank, start)
+    waiting.clear()
 
 
 def _keep(outcome: Outcome, rank: int, value: dict[str, Any]) -> None:
@@ -145,6 +176,7 @@ class _Stepper:
         self.accelerator = ACCELERATORS.load(phase.accelerator.kind)(phase.accelerator)
         self.loader = self._build() if phase.reader is not None else None
         self.feed = self._device() if self.loader is not None and phase.accelerator.device else None
+        self.saver = phase.saving.saver(rank, pipe) if phase.saving else None
         self.done = 0
         self.spent_ns = 0
         self.complete = True
@@ -198,6 +230,8 @@ class _Stepper:
             "startups": self.startups,
             "loader": self._describe(loader) if loader is not None else {},
         }
+        if self.saver is not None:
+            self.saver.close()
         if self.feed is not None:
             value["loader"]["pinned"] = self.feed.pinned
             self.feed.close()
@@ -215,6 +249,20 @@ class _Stepper:
             "slot_pages": ring.pages if ring else None,
             "slot_misses": ring.misses if ring else None,
         }
+
+    def _checkpoint(self) -> int:
+        """After every so many steps, save together with all ranks; the nanoseconds for which this one stood still."""
+        assert self.saver is not None
+        assert self.phase.saving is not None
+        number, rest = divmod(self.done + 1, self.phase.saving.every)
+        if rest:
+            return 0
+        began = time.monotonic_ns()
+        self.pipe.send(("checkpoint", number))
+        start = self.pipe.recv()
+        if start > NO_SAVE:
+            self.saver.save(number, start)
+        return time.monotonic_ns() - began
 
     def _limit(self) -> bool:
         phase = self.phase
@@ -273,10 +321,11 @@ class _Stepper:
                 copied = self.feed.copy(batch)[1] if self.feed is not None else 0
                 stats = batch.stats
                 busy, late = accelerator.step(batch, ready + copied, stats.samples / phase.batch_size)
+                saved = self._checkpoint() if self.saver is not None else 0
                 record(
                     epoch, step, asked - start, ready - asked, copied, busy, late,
                     stats.samples, stats.bytes_read, stats.sample_bytes, stats.read_ns, stats.prep_ns,
-                    stats.retries, stats.throttled,
+                    stats.retries, stats.throttled, saved,
                 )  # fmt: skip
                 if first_read is None or stats.started_ns < first_read:
                     first_read = stats.started_ns

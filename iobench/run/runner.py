@@ -71,7 +71,7 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
                 doc.find_max = find_max(plan, doc, calibration, progress)
         _compare_versions(plan, before, doc)
     except KeyboardInterrupt as interrupt:
-        with _undisturbed():
+        with undisturbed():
             _keep_partial(interrupt, plan, doc, calibration)
         doc.status = "interrupted"
         failure = InterruptedRun(f"interrupted; what was measured until then is in {directory}")
@@ -81,7 +81,7 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
         failure = error
     doc.ceilings = calibration.ceilings
     doc.loader = {**doc.loader, **calibration.loader}
-    with _undisturbed():
+    with undisturbed():
         doc = conclude(doc)
         timeline.write_events(directory / EVENTS_FILE, calibration.parts)
         write_document(directory, doc)
@@ -187,7 +187,7 @@ def _compare_versions(plan: Plan, before: dict[str, str] | str, doc: RunDocument
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Without Ctrl-C: pressed once more, it must not cost what was measured."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread gets Ctrl-C, or may say what it does
         yield

@@ -27,7 +27,7 @@ class SaveBook:
     def begin(self, step: int) -> int:
         """Make room: ``keep`` complete checkpoints stay beside the one to come. The common start on the monotonic clock, ns."""
         while len(self.committed) > self.spec.keep:
-            self.root.remove(self.committed.pop(0))
+            self.root.remove(self.root.step(self.committed.pop(0)))
         self._starts[step] = time.monotonic_ns() + HEAD_START_NS
         return self._starts[step]
 

@@ -1,8 +1,8 @@
 """A checkpoint study: what is asked for (``CheckpointSpec``), and what each save and restore took (``Study``, part of ``run.json``).
 
 Words: a rank is *blocked* from the common start until its training could go on. A save is *accepted* when every byte was handed to the
-storage, and *durable* when it survives a power cut and is found by a restore: files and directories synced, or uploads completed, and the
-job's manifest in place. Times are seconds from the common start of all ranks; a job's time is its slowest rank's.
+storage, *durable* when it survives a power cut (files and directories synced, or uploads completed), and *committed* when the job's
+manifest is in place, so that a restore finds it. Times are seconds from the common start of all ranks; a job's time is its slowest rank's.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Save(Record):
     step: int
     blocked_s: float
     accepted_s: float | None = None
-    durable_s: float | None = None  # with the job's manifest
+    durable_s: float | None = None
+    committed_s: float | None = None  # the job's manifest is in place: from now on a restore finds this checkpoint
     first_done_s: float | None = None  # the fastest rank's; last: the slowest's
     last_done_s: float | None = None
     staged_s: float | None = None

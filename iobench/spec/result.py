@@ -38,7 +38,10 @@ EVENT_COLUMNS = {
     "prep_ns": "int64, the worker's time in decompress, decode, check and collate for this batch",
     "retries": "uint32, requests that the worker sent again while it made this batch",
     "throttled": "uint32, of these: because the server asked to slow down",
+    "checkpoint_ns": "int64, after this step: how long the rank stood still for a checkpoint, waiting for the other ranks included",
 }
+LATER_COLUMNS = ("retries", "throttled", "checkpoint_ns")
+"""Columns of EVENT_COLUMNS that runs of older versions do not have."""
 
 
 class Finding(Record):
@@ -89,6 +92,7 @@ class Repetition(Record):
     throttled: int | None = None  # of these: because the server asked to slow down
     sample_bytes: int = 0  # stored bytes of the samples delivered; bytes_read is at least this much, or the data came from elsewhere
     wall_s: float | None = None
+    checkpoint_s: float | None = None  # of this, standing still for checkpoints, mean over ranks; None where none was asked for
     busy_s: float | None = None  # mean over ranks
     wait_s: float | None = None  # mean over ranks
     time_to_first_batch_s: float | None = None
@@ -174,6 +178,7 @@ class RunDocument(Record):
     metrics: dict[str, Summary] = {}
     verdict: Verdict | None = None
     find_max: FindMax | None = None
+    quiet: Repetition | None = None  # where checkpoints were saved while loading: a repetition without them
     checkpoint: Study | None = None  # of a checkpoint study, or of a run that saves checkpoints while it loads
     timings: dict[str, float] = {}  # seconds spent in each phase of the run
     error: str = ""  # one line, where status is failed

@@ -55,12 +55,12 @@ def test_below_the_bound_each_step_keeps_its_row() -> None:
 
 def test_columns_have_the_types_of_the_schema() -> None:
     recorder = Recorder(4)
-    recorder.record(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)
+    recorder.record(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
     columns = recorder.columns()
     assert {name: str(array.dtype) for name, array in columns.items()} == {
         name: text.split(",")[0] for name, text in EVENT_COLUMNS.items() if name not in ("phase", "repetition", "rank")
     }
-    assert [int(array[0]) for array in columns.values()] == [1, 2, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
+    assert [int(array[0]) for array in columns.values()] == [1, 2, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
 
 
 def realistic(steps: int, seed: int) -> Columns:

@@ -140,7 +140,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_a_unit_is_always_written(value: float) -> None:
     assert format_bytes(value).split()[-1] in {"B", "KiB", "MiB", "GiB", "TiB"}
     assert format_rate(value).endswith("B/s")
-    assert format_duration(value).split()[-1] in {"s", "ms", "µs", "min"}
+    assert format_duration(value).split()[-1] in {"s", "ms", "µs", "min", "d"}
 
 
 @pytest.mark.parametrize(
@@ -152,6 +152,7 @@ def test_a_unit_is_always_written(value: float) -> None:
         (format_duration(0.0035), "3.50 ms"),
         (format_duration(125), "2 min 5 s"),
         (format_duration(12000), "3 h 20 min"),
+        (format_duration(12.5 * 86_400), "12.5 d"),
         (format_count(1_281_167), "1,281,167"),
         (format_count(3.14159), "3.14"),
         (format_percent(0.905), "90.5 %"),

@@ -1,0 +1,111 @@
+"""``iobench checkpoint``: what saving and restoring a model's state costs a training."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from pathlib import Path
+from typing import Any
+
+_EXAMPLES = """examples:
+  iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64
+  iobench checkpoint llama3-8b --to /mnt/ckpt --ranks 8 --writer dcp
+  iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64 --writer dcp --async --set steps=50 --set step_time=200ms
+  iobench checkpoint llama3-70b --to s3://bucket/ckpt --writer stream --count 10
+  iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64 --accelerators 1024 --price 2.5
+
+The target must be new, empty, or hold checkpoints of iobench. They are removed at the end; --keep-data leaves the last one.
+
+exit status: 0 ok, 1 failed, 2 usage, 3 the study is invalid, 4 a --fail-on condition holds
+"""
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "checkpoint",
+        help="what a checkpoint costs: time blocked, durable, restore, and how often to take one",
+        description="Save a model's state again and again, restore it cold and verified, and work out what that costs a training.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", help="whose state (iobench list models)")
+    parser.add_argument("--to", required=True, metavar="DIR", help="a directory or URL for the checkpoints")
+    parser.add_argument("--writer", default="stream", metavar="NAME", help="how to save (iobench list writers; default: stream)")
+    parser.add_argument("--async", dest="asynchronous", action="store_true", help="the writer's asynchronous version")
+    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="processes that share the state (default: 1)")
+    parser.add_argument("--scale", default="1", metavar="SHARE", help="of the model's bytes, e.g. 1/64 (default: 1)")
+    parser.add_argument("--count", type=int, default=10, metavar="N", help="saves, and as many restores (default: 10)")
+    parser.add_argument("--keep-data", action="store_true", help="leave the last checkpoint in the target")
+    meaning = parser.add_argument_group("what it means for a training")
+    meaning.add_argument(
+        "--accelerators", type=int, metavar="N", help="of the training: their failures, their price (default: as published)"
+    )
+    meaning.add_argument("--mtbf", metavar="TIME", help="mean time between interruptions of the whole job, e.g. 3h (default: published)")
+    meaning.add_argument(
+        "--restart", default="0s", metavar="TIME", help="to get going after an interruption, beside the restore (default: 0s)"
+    )
+    meaning.add_argument("--interval", metavar="TIME", help="at which the training saves today")
+    meaning.add_argument("--price", type=float, metavar="USD", help="of one accelerator for one hour")
+    meaning.add_argument("--samples-per-s", type=float, metavar="RATE", help="of the whole training, to count lost samples")
+    meaning.add_argument("--stall-budget", default="1%", metavar="SHARE", help="of the time that saving may take (default: 1%%)")
+    meaning.add_argument("--notice", default="2m", metavar="TIME", help="warning before a spot instance ends (default: 2m)")
+    parser.add_argument("--rules", choices=("quick", "mlperf"), default="quick", help="mlperf makes findings refuse (default: quick)")
+    parser.add_argument("--fail-on", action="append", default=[], metavar="EXPR", help="exit 4 if it holds, e.g. 'blocked_s>5'; repeatable")
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where run directories go (default: results)")
+    from .common import add_common, add_overrides
+
+    add_overrides(parser, "fsync=false")
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..analyse.thresholds import parse
+    from ..run.checkpoint import run_study
+    from ..run.checkpoint_plan import make_study_plan
+    from ..spec.base import apply_overrides, build
+    from ..spec.checkpoint import CheckpointSpec
+    from .common import Live
+    from .outcome import finish
+
+    for expression in args.fail_on:
+        parse(expression)  # a typing error is told before anything runs
+    asked = {"model": args.model, "writer": args.writer, "ranks": args.ranks, "scale": args.scale, "count": args.count}
+    if args.asynchronous and not args.writer.startswith("dcp-async"):
+        asked["writer"] = f"{args.writer}-async"
+    spec = build(CheckpointSpec, apply_overrides(asked, args.overrides), where="checkpoint")
+    plan = make_study_plan(spec, args.to, asked_meaning(args))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # batch schedulers stop jobs so: save what was measured, as for Ctrl-C
+    live = Live(quiet=args.quiet or args.json)
+    try:
+        doc, directory = run_study(
+            plan, results=args.results, rules=args.rules, command=tuple(args.command_line), keep_data=args.keep_data, progress=live
+        )
+    finally:
+        live.close()
+    return finish(doc, directory, kind="json" if args.json else "text", fail_on=args.fail_on)
+
+
+def asked_meaning(args: argparse.Namespace) -> dict[str, Any]:
+    """What the analysis is told, as plain numbers in base units."""
+    from ..errors import UsageError
+    from ..units import parse_duration
+
+    budget = args.stall_budget
+    share = float(budget[:-1]) / 100 if budget.endswith("%") else float(budget)
+    if not 0 < share < 1:
+        raise UsageError(f"--stall-budget {budget} is no share of the time", remedy="write it like 1% or 0.01")
+    for name in ("price", "samples_per_s", "accelerators"):
+        value = getattr(args, name)
+        if value is not None and not 0 < value < 1e15:
+            raise UsageError(f"--{name.replace('_', '-')} must be above 0, not {value}")
+    return {
+        "accelerators": args.accelerators,
+        "mtbf_s": None if args.mtbf is None else parse_duration(args.mtbf),
+        "restart_s": parse_duration(args.restart),
+        "interval_s": None if args.interval is None else parse_duration(args.interval),
+        "usd_per_accelerator_hour": args.price,
+        "samples_per_s": args.samples_per_s,
+        "stall_budget": share,
+        "notice_s": parse_duration(args.notice),
+    }

@@ -1,0 +1,111 @@
+"""What a checkpoint study will do, worked out before anything is written: shares, bytes, memory, space."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+from ..checkpoint.base import State
+from ..checkpoint.models import Model, Parallelism, find_model, scale
+from ..checkpoint.sharding import Share, layout, shares
+from ..errors import UsageError
+from ..measure.host import available_memory_bytes
+from ..registry import WRITERS
+from ..spec.checkpoint import CheckpointSpec
+from ..storage import open_storage
+from ..storage.catalog import local_root
+from ..units import format_bytes
+
+_BESIDE = 512 << 20
+"""Memory that stays free beside the states: the processes themselves, and what writers need."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyPlan:
+    """A study, decided: what each rank holds, and how much that is."""
+
+    spec: CheckpointSpec
+    url: str
+    model: Model  # scaled
+    full: Model
+    scaling: dict[str, Any]
+    parallelism: Parallelism
+    shares: list[Share]
+    meaning: dict[str, Any]  # what the analysis is told: mean time between interruptions, prices ...
+
+    @property
+    def bytes(self) -> int:
+        return sum(share.nbytes for share in self.shares)
+
+    def builder(self, rank: int) -> Callable[[], State]:
+        """Makes the rank's state; called in its process."""
+        return partial(_build, self.shares[rank], self.spec.seed, rank)
+
+
+def _build(share: Share, seed: int, rank: int) -> State:
+    from ..checkpoint.state import build_state
+
+    return build_state(share, seed=seed, rank=rank)
+
+
+def make_study_plan(spec: CheckpointSpec, url: str, meaning: Mapping[str, Any]) -> StudyPlan:
+    """Settle the shares, and refuse what can't work. Raises UsageError for too little memory or space, UnknownNameError."""
+    full = find_model(spec.model)
+    WRITERS.load(spec.writer)
+    model, scaling = scale(full, float(spec.share))
+    parallelism = layout(full, spec.ranks, spec.parallelism)
+    plan = StudyPlan(
+        spec=spec,
+        url=url,
+        model=model,
+        full=full,
+        scaling=scaling,
+        parallelism=parallelism,
+        shares=shares(model, parallelism),
+        meaning={**meaning, "accelerators": meaning.get("accelerators") or max(full.layout.ranks, spec.ranks)},
+    )
+    check_memory(plan)
+    check_space(plan)
+    return plan
+
+
+def check_memory(plan: StudyPlan) -> None:
+    """The states of all ranks must fit into memory, once more for writers that copy them aside."""
+    free = available_memory_bytes()
+    if free is None:
+        return
+    copies = 2 if "async" in plan.spec.writer else 1
+    needed = copies * plan.bytes + _BESIDE
+    if needed > free:
+        fitting = Fraction(max(free - _BESIDE, 0), copies * max(plan.full.state_bytes, 1))
+        remedy = f"use --scale {_share_below(fitting)}" if fitting else "free some memory"
+        where = f"{plan.spec.model}'s state {'and its copy ' if copies > 1 else ''}takes {format_bytes(copies * plan.bytes)} of memory"
+        raise UsageError(f"{where}, {format_bytes(free)} are available", remedy=remedy)
+
+
+def check_space(plan: StudyPlan) -> None:
+    """``keep`` checkpoints and the one being written must fit on a local target."""
+    root = local_root(open_storage(plan.url))
+    if root is None:
+        return
+    there = next(path for path in (root.absolute(), *root.absolute().parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    needed = (plan.spec.keep + 1) * plan.bytes
+    if needed > free:
+        fitting = Fraction(free, (plan.spec.keep + 1) * max(plan.full.state_bytes, 1))
+        what = f"{plan.spec.keep + 1} checkpoints of {format_bytes(plan.bytes)}"
+        raise UsageError(
+            f"{what} don't fit into the {format_bytes(free)} that are free at {there}", remedy=f"use --scale {_share_below(fitting)}"
+        )
+
+
+def _share_below(share: Fraction) -> str:
+    """1/2, 1/4 ... the largest that is below ``share`` with a tenth to spare."""
+    half = 2
+    while Fraction(1, half) > share * Fraction(9, 10) and half < 1 << 30:
+        half *= 2
+    return f"1/{half}"
