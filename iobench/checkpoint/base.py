@@ -21,10 +21,12 @@ All clocks are CLOCK_MONOTONIC, which the processes of one host share; durations
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..errors import UsageError
 from ..registry import WRITERS
 
 if TYPE_CHECKING:
@@ -110,4 +112,9 @@ class CheckpointWriter(Protocol):
 
 def make_writer(name: str, job: Job | None = None, options: Mapping[str, Any] | None = None) -> CheckpointWriter:
     """The writer of that name. Raises UnknownNameError; UsageError for an option that it does not have, or a missing package."""
-    return WRITERS.load(name)(job or Job(), **(options or {}))  # type: ignore[no-any-return]
+    kind, given = WRITERS.load(name), dict(options or {})
+    known = [option for option in inspect.signature(kind).parameters if option != "job"]
+    for option in given:
+        if option not in known:
+            raise UsageError(f"the writer '{name}' has no option '{option}'", remedy=f"known: {', '.join(known) or 'none'}")
+    return kind(job or Job(), **given)  # type: ignore[no-any-return]

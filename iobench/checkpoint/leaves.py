@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -57,8 +57,8 @@ def is_shared(leaf: object) -> bool:
 
 
 def raw(tensor: torch.Tensor) -> Bytes:
-    """A host tensor's own memory as bytes (a copy's where it is not contiguous)."""
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    """A host tensor's own memory as bytes (a copy's where it is not contiguous, or is elsewhere)."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def kind(leaf: object) -> str:
@@ -78,7 +78,7 @@ def state_checksums(state: Mapping[str, Any]) -> dict[str, str]:
 def _checksum(leaf: object) -> str:
     if is_shared(leaf):
         return f"{kind(leaf)} shared"
-    data: Any = raw(leaf.cpu()) if isinstance(leaf, torch.Tensor) else repr(leaf).encode()
+    data: Any = raw(leaf) if isinstance(leaf, torch.Tensor) else repr(leaf).encode()
     return f"{kind(leaf)} {xxhash.xxh3_64_hexdigest(data)}"
 
 
@@ -96,13 +96,16 @@ def check_fits(state: Mapping[str, Any], checksums: Mapping[str, str], where: st
     )
 
 
-def verify(state: Mapping[str, Any], checksums: Mapping[str, str], where: str) -> None:
-    """After reading: every leaf has the bytes that were saved. Raises CorruptCheckpointError that names the file and the leaf."""
+def verify(state: Mapping[str, Any], checksums: Mapping[str, str], where: str | Callable[[str], str]) -> None:
+    """After reading: every leaf has the bytes that were saved. Raises CorruptCheckpointError that names the file and the leaf.
+
+    ``where`` is the file, or tells it of a leaf's name.
+    """
     found = state_checksums(state)
     wrong = [name for name, checksum in checksums.items() if found.get(name) != checksum]
     if wrong:
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise corrupt(where, f"'{wrong[0]}'{more} is not what was saved (XXH3 differs)")
+        raise corrupt(where if isinstance(where, str) else where(wrong[0]), f"'{wrong[0]}'{more} is not what was saved (XXH3 differs)")
 
 
 def corrupt(where: str, why: str) -> CorruptCheckpointError:

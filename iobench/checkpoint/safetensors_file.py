@@ -14,6 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from ..errors import CheckpointError
 from .base import State
 from .catalog import CheckpointTarget
 from .files import StorageFile
@@ -34,6 +35,8 @@ _DTYPES = {
     torch.int8: "I8",
     torch.uint8: "U8",
     torch.bool: "BOOL",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
 }
 
 _LARGEST_HEADER = 100_000_000
@@ -45,6 +48,12 @@ class Safetensors(FileWriter):
 
     name = "safetensors"
     suffix = ".safetensors"
+
+    def check(self, state: State) -> None:
+        super().check(state)
+        for name, leaf in leaves(state).items():
+            if isinstance(leaf, torch.Tensor) and leaf.dtype not in _DTYPES:
+                raise CheckpointError(f"'{name}' is {leaf.dtype}, which the safetensors format does not have", remedy="use another writer")
 
     def write(self, state: State, target: CheckpointTarget, *, fsync: bool, clock: Clock) -> float:
         tensors, values = _split(state)
@@ -61,11 +70,11 @@ class Safetensors(FileWriter):
             sink.write(header)
             for tensor in tensors.values():
                 if tensor.nbytes:
-                    sink.write(raw(tensor.cpu()).data)
+                    sink.write(raw(tensor).data)
             return clock.wall()
 
     def read(self, state: State, target: CheckpointTarget) -> None:
-        tensors, _ = _split(state)
+        tensors = {name: leaf for name, leaf in leaves(state).items() if isinstance(leaf, torch.Tensor)}
         path = target.path(self.file())
         if path is not None:
             with safe_open(path, framework="pt", device="cpu") as file:
@@ -112,7 +121,10 @@ def _read(file: StorageFile, tensors: dict[str, torch.Tensor]) -> dict[str, str]
             raise ValueError(f"its header contradicts the manifest about '{name}'")
         if tensor.nbytes:
             file.seek(8 + length + begin)
-            _exactly(file, raw(tensor).data)
+            memory = raw(tensor)
+            _exactly(file, memory.data)
+            if memory.ctypes.data != tensor.data_ptr():
+                tensor.copy_(torch.from_numpy(memory).view(tensor.dtype).reshape(tensor.shape))
     return metadata
 
 

@@ -1,0 +1,146 @@
+"""``dcp.async_save``: the state is copied while training stands still, and written while it goes on, by a thread or by a process."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from torch.distributed.checkpoint import _async_process_executor as executor
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse, async_save
+
+from ..errors import CheckpointError, IobenchError, UsageError
+from .base import Job, Pending, Saved, State
+from .catalog import CheckpointTarget
+from .dcp import Dcp, _tensor, raise_in_one_line
+from .dcp_files import writer_for
+from .leaves import leaves
+from .saving import Clock
+
+
+class DcpThread(Dcp):
+    """Written by a thread, which competes with training for the interpreter. The memory of the copy is kept for the next save."""
+
+    name = "dcp-async"
+    asynchronous = True
+    _kind = AsyncCheckpointerType.THREAD
+    _shared_memory = False
+
+    def __init__(self, job: Job, *, threads: int | str = 1) -> None:
+        super().__init__(job, threads=threads)
+        self._stager: DefaultStager | None = None
+        self._before: _Background | None = None
+
+    def save(self, state: State, target: CheckpointTarget, *, fsync: bool = True, checksums: Mapping[str, str] | None = None) -> Pending:
+        known, shared = self.prepare(state, target, checksums)
+        self.check(state, target)
+        group = self.group.open()
+        if self._stager is None:
+            self._stager = DefaultStager(StagingOptions(False, self._shared_memory, False, False))
+        clock = Clock()
+        if self._before is not None:
+            self._before.settle()
+        backpressure = clock.wall()
+        response = async_save(
+            self.named(state),
+            storage_writer=writer_for(target, fsync=fsync, threads=self.threads),
+            process_group=group,
+            async_checkpointer_type=self._kind,
+            async_stager=self._stager,
+        )
+        upload: Future[Any] = response.upload_completion if isinstance(response, AsyncSaveResponse) else response
+        blocked = clock.wall()
+
+        def finish() -> Saved:
+            accepted = clock.wall()
+            if fsync:
+                self.sync(target)
+            durable = clock.wall() if fsync else None
+            staged = blocked - backpressure
+            return self.saved(
+                target,
+                clock.started_s,
+                blocked,
+                accepted,
+                durable,
+                known,
+                shared=shared,
+                staged_s=staged,
+                backpressure_s=backpressure,
+            )
+
+        self._before = _Background(upload, finish, target)
+        return self._before
+
+    def check(self, state: State, target: CheckpointTarget) -> None:
+        """Before the clock starts: can this be saved so? Raises CheckpointError, UsageError."""
+
+    def close(self) -> None:
+        if self._before is not None:
+            self._before.settle()
+            self._before = None
+        if self._stager is not None:
+            self._stager.close()
+            self._stager = None
+        super().close()
+
+
+class DcpProcess(DcpThread):
+    """Written by a process of its own, which gets the copy in shared memory. The first save starts that process, which takes seconds."""
+
+    name = "dcp-async-process"
+    _kind = AsyncCheckpointerType.PROCESS
+    _shared_memory = True
+
+    def check(self, state: State, target: CheckpointTarget) -> None:
+        if target.path() is None:
+            try:
+                pickle.dumps(target.storage)
+            except (IobenchError, TypeError, pickle.PicklingError) as error:
+                raise UsageError(f"{self.name} can't write to {target.storage.url} from another process: {error}") from error
+        if self._before is None:
+            room = os.statvfs("/dev/shm")
+            need = sum(leaf.nbytes for leaf in leaves(state).values() if _tensor(leaf))
+            if room.f_bavail * room.f_frsize < need:
+                raise CheckpointError(
+                    f"{self.name} copies {need >> 20} MiB into /dev/shm, which has {room.f_bavail * room.f_frsize >> 20} MiB free",
+                    remedy="make it larger, or use dcp-async",
+                )
+
+    def close(self) -> None:
+        super().close()
+        executor._CHECKPOINT_PROCESS = None  # its end is that of the process
+
+
+class _Background:
+    """A save that is being written; ``finish`` runs in the thread that learns that it was."""
+
+    def __init__(self, upload: Future[Any], finish: Any, target: CheckpointTarget) -> None:
+        self._done: Future[Saved] = Future()
+        self._target = target
+
+        def ended(future: Future[Any]) -> None:
+            try:
+                future.result()
+                self._done.set_result(finish())
+            except BaseException as error:
+                self._done.set_exception(error)
+
+        upload.add_done_callback(ended)
+
+    def done(self) -> bool:
+        return self._done.done()
+
+    def wait(self) -> Saved:
+        try:
+            return self._done.result()
+        except BaseException as error:
+            raise_in_one_line(error, self._target)
+            raise
+
+    def settle(self) -> None:
+        """Until it has ended, however it did; ``wait`` tells."""
+        self._done.exception()

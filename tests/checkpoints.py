@@ -1,0 +1,216 @@
+"""States to save, jobs of one rank and of several, for the tests of checkpoints."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from iobench.checkpoint.base import Job, Restored, make_writer
+from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
+from iobench.checkpoint.leaves import leaves
+
+WRITERS = ("torch", "torch-nocrc", "safetensors", "dcp", "dcp-async", "dcp-async-process", "stream")
+
+
+def make_state(seed: int = 0, *, large: int = 700_001) -> dict[str, Any]:
+    """Every kind of leaf, and sizes that end nowhere even; about ``large`` x 5 bytes."""
+    torch.manual_seed(seed)
+    return {
+        "model": {
+            "embedding": torch.randn(large).to(torch.bfloat16),
+            "layers.0": {"weight": torch.randn(257, 511), "bias": torch.randn(511), "half": torch.randn(33).half()},
+            "scale": torch.tensor(3.5 + seed),
+            "mask": torch.rand(1001) > 0.5,
+            "nothing": torch.empty(0, 4),
+            "turned": torch.randn(64, 48).t(),
+        },
+        "optimizer": {"step": torch.arange(5) + seed, "exp_avg": torch.randn(large // 2), "tiny": torch.zeros(1, dtype=torch.uint8)},
+        "step": 7 + seed,
+        "rate": 1e-3 / (seed + 3),
+        "worst": math.inf,
+        "name": f"résumé {seed}",
+        "done": False,
+    }
+
+
+def blank(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The same shapes and types with other contents, to restore into."""
+    empty: dict[str, Any] = {}
+    for name, leaf in state.items():
+        if isinstance(leaf, dict):
+            empty[name] = blank(leaf)
+        elif isinstance(leaf, torch.Tensor):
+            # Of the same strides: what was not contiguous is not, here either.
+            empty[name] = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype).fill_(1)
+        else:
+            empty[name] = type(leaf)()
+    return empty
+
+
+def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Bit for bit."""
+    left, right = leaves(one), leaves(other)
+    if list(left) != list(right):
+        return False
+    for name, leaf in left.items():
+        found = right[name]
+        if not isinstance(leaf, torch.Tensor):
+            if type(leaf) is not type(found) or leaf != found:
+                return False
+        elif leaf.dtype != found.dtype or leaf.shape != found.shape or _bytes(leaf) != _bytes(found):
+            return False
+    return True
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def save(writer: str, root: CheckpointRoot, step: int, state: dict[str, Any], *, fsync: bool = True, **options: Any) -> CheckpointTarget:
+    """A whole save of a job of one rank."""
+    made, target = make_writer(writer, options=options), root.step(step)
+    try:
+        target.publish(made.save(state, target, fsync=fsync).wait(), rank=0)
+    finally:
+        made.close()
+    target.commit(writer=writer, world=1)
+    return target
+
+
+def restore(writer: str, target: CheckpointTarget, state: dict[str, Any], job: Job | None = None, **options: Any) -> Restored:
+    made = make_writer(writer, job, options)
+    try:
+        return made.restore(state, target)
+    finally:
+        made.close()
+
+
+class Ranks:
+    """Two processes, which run functions of this module as ranks of one job."""
+
+    def __init__(self, folder: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._folder = folder
+        self._jobs = 0
+        self._pipes, self._processes = [], []
+        for rank in range(2):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, theirs))
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def run(self, name: str, *arguments: Any) -> list[Any]:
+        """What ``name(job, *arguments)`` returned on each rank; fails with the first rank's traceback."""
+        self._jobs += 1
+        for pipe in self._pipes:
+            pipe.send((name, f"file://{self._folder}/meet-{self._jobs}", arguments))
+        answers = [pipe.recv() if pipe.poll(60) else (False, "no answer within 60 s") for pipe in self._pipes]
+        for good, answer in answers:
+            assert good, answer
+        return [answer for _, answer in answers]
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+
+
+@contextmanager
+def two_ranks(folder: Path) -> Iterator[Ranks]:
+    ranks = Ranks(folder)
+    try:
+        yield ranks
+    finally:
+        ranks.close()
+
+
+def _serve(rank: int, pipe: Any) -> None:
+    torch.set_num_threads(1)
+    while True:
+        try:
+            name, rendezvous, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send((True, globals()[name](Job(rank=rank, world=2, rendezvous=rendezvous), *arguments)))
+        except BaseException:
+            pipe.send((False, traceback.format_exc()))
+
+
+# What ranks run
+
+
+def rank_saves(job: Job, writer: str, url: str, step: int) -> dict[str, int]:
+    """The rank's files. Its part is published; the test commits."""
+    made, target = make_writer(writer, job), CheckpointRoot.open(url).step(step)
+    try:
+        saved = made.save(make_state(job.rank), target).wait()
+    finally:
+        made.close()
+    target.publish(saved, rank=job.rank)
+    return saved.files
+
+
+def rank_restores(job: Job, writer: str, url: str, step: int) -> bool:
+    state = blank(make_state(job.rank))
+    restore(writer, CheckpointRoot.open(url).step(step), state, job)
+    return same(state, make_state(job.rank))
+
+
+def whole() -> dict[str, torch.Tensor]:
+    """What the ranks have together."""
+    torch.manual_seed(5)
+    return {"rows": torch.randn(1001, 64), "columns": torch.randn(96, 130).to(torch.bfloat16), "copies": torch.randn(77)}
+
+
+def shares(tensors: Mapping[str, torch.Tensor], world: int) -> dict[str, Any]:
+    """Each rank's shares: of rows, of columns, and a copy."""
+    from torch.distributed.tensor import DeviceMesh, Replicate, Shard, distribute_tensor
+
+    mesh = DeviceMesh("cpu", list(range(world)))
+    placements = {"rows": Shard(0), "columns": Shard(1), "copies": Replicate()}
+    return {"model": {name: distribute_tensor(tensor, mesh, [placements[name]]) for name, tensor in tensors.items()}, "step": 9}
+
+
+def rank_saves_shares(job: Job, writer: str, url: str, step: int) -> bool:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=job.rendezvous, rank=job.rank, world_size=job.world)
+    try:
+        made, target = make_writer(writer, job), CheckpointRoot.open(url).step(step)
+        try:
+            saved = made.save(shares(whole(), job.world), target).wait()
+        finally:
+            made.close()
+        target.publish(saved, rank=job.rank)
+        return saved.shared
+    finally:
+        dist.destroy_process_group()
+
+
+def rank_restores_shares(job: Job, writer: str, url: str, step: int) -> str:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=job.rendezvous, rank=job.rank, world_size=job.world)
+    try:
+        state = shares({name: torch.zeros_like(tensor) for name, tensor in whole().items()}, job.world)
+        state["step"] = 0
+        restored = restore(writer, CheckpointRoot.open(url).step(step), state, job)
+        assert state["step"] == 9
+        for name, tensor in whole().items():
+            assert torch.equal(state["model"][name].full_tensor(), tensor), name
+        return restored.verified
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,234 @@
+"""Every checkpoint writer on every kind of storage: what is restored is what was saved, bit for bit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from iobench.checkpoint.base import make_writer
+from iobench.checkpoint.catalog import CheckpointRoot
+from iobench.errors import UnknownNameError, UsageError
+from iobench.registry import WRITERS as REGISTRY
+from tests.checkpoints import WRITERS, Ranks, blank, make_state, restore, same, save, two_ranks
+from tests.servers.nfs import NfsServer, nfs_server
+from tests.servers.s3 import S3Server, rclone_s3, s3_environment, swift_s3
+
+__all__ = ["nfs_server", "rclone_s3", "s3_environment", "swift_s3"]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    from tests.servers.s3 import ENVIRONMENT
+
+    before = {name: os.environ.get(name) for name in ENVIRONMENT}
+    os.environ.update(ENVIRONMENT)  # the processes inherit it
+    try:
+        with two_ranks(tmp_path_factory.mktemp("ranks")) as pair:
+            yield pair
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@pytest.fixture(params=["local", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, s3_environment: Mapping[str, str]) -> str:
+    if request.param == "local":
+        return str(tmp_path / "checkpoints")
+    server: S3Server = request.getfixturevalue("rclone_s3")
+    return server.url()
+
+
+def test_the_tests_know_every_writer() -> None:
+    assert set(WRITERS) == set(REGISTRY.entries())
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_what_is_restored_is_what_was_saved(place: str, writer: str) -> None:
+    root, state = CheckpointRoot.open(place), make_state()
+    root.claim()
+    made = make_writer(writer)
+    try:
+        for step in (1, 2):  # an asynchronous writer keeps its memory and its process for the second
+            target = root.step(step)
+            pending = made.save(state, target)
+            saved = pending.wait()
+            assert pending.done()
+            assert saved.durable_s is not None
+            assert 0 <= saved.backpressure_s <= saved.blocked_s <= saved.durable_s
+            assert 0 < saved.accepted_s <= saved.durable_s
+            assert made.asynchronous == (saved.staged_s is not None)
+            target.publish(saved, rank=0)
+            assert root.latest() == (root.step(1) if step == 2 else None)
+            manifest = target.commit(writer=writer, world=1, facts={"model": "test"})
+            assert root.latest() == target
+            assert manifest.bytes == saved.bytes == sum(root.storage.size(target.key(name)) for name in saved.files)
+            tensor_bytes = sum(leaf.nbytes for leaf in (*state["model"].values(), *state["optimizer"].values()) if hasattr(leaf, "nbytes"))
+            assert saved.bytes > tensor_bytes
+    finally:
+        made.close()
+    again = blank(state)
+    assert not same(again, state)
+    restored = restore(writer, root.step(2), again)
+    assert same(again, state)
+    assert restored.verified == "tensors"
+    assert restored.bytes > tensor_bytes
+    assert sorted(target.data_keys()) == sorted(target.key(name) for name in saved.files)
+    assert target.manifest() == manifest
+    assert manifest.facts == {"model": "test"}
+    root.clean()
+    assert list(root.storage.list()) == []
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_two_ranks(place: str, writer: str, ranks: Ranks) -> None:
+    root = CheckpointRoot.open(place)
+    root.claim()
+    files = ranks.run("rank_saves", writer, place, 3)
+    assert files[0].keys().isdisjoint(files[1])
+    assert root.latest() is None
+    assert root.partial() == [root.step(3)]
+    root.step(3).commit(writer=writer, world=2)
+    assert root.latest() == root.step(3)
+    assert root.partial() == []
+    assert set(root.step(3).data_keys(1)) == {root.step(3).key(name) for name in files[1]}
+    assert ranks.run("rank_restores", writer, place, 3) == [True, True]
+
+
+@pytest.mark.parametrize("writer", ["dcp", "dcp-async"])
+def test_shares_go_to_another_number_of_ranks(place: str, writer: str, ranks: Ranks) -> None:
+    from tests.checkpoints import whole
+
+    root = CheckpointRoot.open(place)
+    root.claim()
+    assert ranks.run("rank_saves_shares", writer, place, 4) == [True, True]
+    root.step(4).commit(writer=writer, world=2)
+    assert ranks.run("rank_restores_shares", writer, place, 4) == ["files", "files"]
+    # One rank, into plain whole tensors.
+    state = {"model": {name: torch.zeros_like(tensor) for name, tensor in whole().items()}, "step": 0}
+    assert restore("dcp", root.step(4), state).verified == "files"
+    assert same(state, {"model": whole(), "step": 9})
+
+
+@pytest.mark.parametrize("writer", ["torch", "safetensors", "dcp", "stream"])
+def test_nfs(nfs_server: NfsServer, writer: str) -> None:
+    root, state = CheckpointRoot.open(nfs_server.url(f"ckpt-{writer}")), make_state(large=300_001)
+    root.claim()
+    again = blank(state)
+    restore(writer, save(writer, root, 1, state), again)
+    assert same(again, state)
+    root.clean()
+
+
+def test_stream_sends_parts_that_a_strict_server_takes(swift_s3: S3Server, s3_environment: Mapping[str, str]) -> None:
+    root, state = CheckpointRoot.open(swift_s3.url()), make_state(large=4_000_001)
+    root.claim()
+    target = save("stream", root, 1, state, block_size="5MiB", concurrency=3)
+    assert root.storage.size(target.key("rank-0000.tensors")) > 3 * (5 << 20)
+    again = blank(state)
+    restore("stream", target, again, block_size="1MiB")
+    assert same(again, state)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_without_fsync_nothing_is_called_durable(tmp_path: Path, writer: str) -> None:
+    root, state = CheckpointRoot.open(str(tmp_path / "c")), make_state(large=1000)
+    root.claim()
+    made = make_writer(writer)
+    try:
+        saved = made.save(state, root.step(1), fsync=False).wait()
+    finally:
+        made.close()
+    assert saved.durable_s is None
+    assert saved.accepted_s > 0
+
+
+def test_block_and_concurrency_do_not_change_the_file(tmp_path: Path) -> None:
+    root, state = CheckpointRoot.open(str(tmp_path / "c")), make_state()
+    root.claim()
+    files = []
+    for step, (block, threads) in enumerate(((4096, 1), (1 << 16, 3), ("8MiB", 4))):
+        path = save("stream", root, step, state, block_size=block, concurrency=threads).path("rank-0000.tensors")
+        assert path is not None
+        files.append(path.read_bytes())
+        again = blank(state)
+        restore("stream", root.step(step), again, block_size=block, concurrency=threads)
+        assert same(again, state)
+    assert files[0] == files[1] == files[2]
+
+
+def test_tensors_that_are_whole_pages_are_written_from_their_own_memory(tmp_path: Path) -> None:
+    from iobench.checkpoint.container import lay_out
+    from iobench.checkpoint.stream import gather
+
+    state = make_state(large=4_000_001)
+    layout, bounce = lay_out(state), torch.zeros(1 << 20, dtype=torch.uint8).numpy()
+    blocks = [gather(layout, offset, 1 << 20, 4096, bounce) for offset in range(0, layout.size, 1 << 20)]
+    import numpy as np
+
+    own = [np.frombuffer(block, np.uint8).ctypes.data != bounce.ctypes.data for block in blocks]
+    assert sum(own) >= len(own) - 5  # header and small tensors, and where one large one ends and the next begins
+
+
+def test_other_libraries_read_the_files(place: str, tmp_path: Path) -> None:
+    root, state = CheckpointRoot.open(place), make_state(large=5000)
+    root.claim()
+    for step, writer in enumerate(("torch", "safetensors")):
+        target = save(writer, root, step, state)
+        name = next(iter(target.manifest().files()))
+        copy = tmp_path / name
+        size = root.storage.size(target.key(name))
+        content = bytearray(size)
+        assert root.storage.read_into(target.key(name), 0, memoryview(content)) == size
+        copy.write_bytes(content)
+        if writer == "torch":
+            assert same(torch.load(copy, weights_only=True), state)
+        else:
+            found = load_file(copy)
+            assert torch.equal(found["model/turned"], state["model"]["turned"])
+            assert torch.equal(found["model/embedding"], state["model"]["embedding"])
+
+
+@pytest.mark.parametrize("url", ["throttled+{}?write_bandwidth=200MB", "faulty+{}?fail_every=0"])
+@pytest.mark.parametrize("writer", ["torch", "safetensors", "dcp", "dcp-async", "stream"])
+def test_through_wrappers(tmp_path: Path, url: str, writer: str) -> None:
+    root, state = CheckpointRoot.open(url.format(tmp_path / "c")), make_state(large=100_001)
+    root.claim()
+    again = blank(state)
+    restore(writer, save(writer, root, 1, state), again)
+    assert same(again, state)
+
+
+def test_a_process_can_not_share_a_wrapper(tmp_path: Path) -> None:
+    root = CheckpointRoot.open(f"throttled+{tmp_path}/c?write_bandwidth=1GB")
+    root.claim()
+    with pytest.raises(UsageError, match="dcp-async-process can't write to throttled"):
+        save("dcp-async-process", root, 1, make_state(large=10))
+
+
+def test_keep_and_remove(place: str) -> None:
+    root, state = CheckpointRoot.open(place), {"x": torch.ones(100)}
+    root.claim()
+    for step in (10, 200, 30):
+        save("stream", root, step, state)
+    assert [target.number for target in root.complete()] == [10, 30, 200]
+    assert root.keep(2) == [10]
+    assert root.latest() == root.step(200)
+    root.remove(root.step(200))
+    assert root.latest() == root.step(30)
+    assert {entry.key.split("/")[0] for entry in root.storage.list()} == {".iobench-checkpoints", "step-00000030"}
+
+
+def test_options_and_names() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean stream"):
+        make_writer("steam")
+    with pytest.raises(UsageError, match="multiple of 4096"):
+        make_writer("stream", options={"block_size": 1000})
+    with pytest.raises(UsageError, match="256 MiB"):
+        make_writer("stream", options={"block_size": "64MiB", "concurrency": 8})
+    with pytest.raises(UsageError, match="no option 'blocksize'"):
+        make_writer("stream", options={"blocksize": 4096})
