@@ -86,17 +86,16 @@ def strands(events: Events) -> Iterator[Strand]:
 
 
 def spans(parts: Sequence[Strand], startup_s: Mapping[int, float | None]) -> tuple[float, float]:
-    """(wall, wall without start-up and checkpoints) in seconds, summed over epochs: an epoch lasts until its slowest rank's end.
+    """(wall, wall without start-up) in seconds, summed over epochs: an epoch lasts until its slowest rank's end.
 
     Start-up is the creation of processes before the first read, which no storage can speed up. Where it is unknown nothing is deducted.
-    While a checkpoint is saved nothing is loaded, by any rank: that time has figures of its own.
     """
     ends: dict[int, float] = {}
     for part in parts:
         ends[part.epoch] = max(ends.get(part.epoch, 0.0), part.end_ns / 1e9)
     deducted = sum(startup for epoch, end in ends.items() if (startup := startup_s.get(epoch)) is not None and 0 <= startup < end)
     wall = sum(ends.values())
-    return wall, wall - deducted - saving(parts)
+    return wall, wall - deducted
 
 
 def saving(parts: Sequence[Strand]) -> float:
@@ -122,7 +121,9 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
     totals = {name: int(np.asarray(events[name], dtype=np.int64).sum()) for name in SUMS if name in events}
     ranks = len({part.rank for part in parts})
     wall, span = spans(parts, {epoch.epoch: epoch.startup_s for epoch in context.epochs})
-    known["checkpoint_s"] = saving(parts) or None
+    saved = saving(parts)
+    known["checkpoint_s"] = saved or None
+    known["read_s"] = float(np.asarray(events["read_ns"], dtype=np.int64).sum()) / 1e9
     known.update(totals, wall_s=wall, samples_per_s=totals["samples"] / span if span > 0 else None)
     known["read_bytes_per_s"] = totals["bytes_read"] / span if span > 0 else None
     known["read_amplification"] = totals["bytes_read"] / totals["sample_bytes"] if totals["sample_bytes"] else None
@@ -130,7 +131,7 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
         missing["read_amplification"] = NO_SAMPLE_BYTES
     known["busy_s"] = float(np.asarray(events["busy_ns"], dtype=np.int64).sum()) / 1e9 / ranks
     known["wait_s"] = float(np.asarray(events["wait_ns"], dtype=np.int64).sum()) / 1e9 / ranks
-    known.update(_utilization(parts, wall, span, missing), **_waits(parts, missing))
+    known.update(_utilization(parts, wall, span - saved, missing), **_waits(parts, missing))
     known["late_p99_s"] = _quantile(
         [part.rows["late_ns"] / part.rows["steps"] for part in parts], [part.rows["steps"] for part in parts], 0.99
     )
@@ -140,8 +141,8 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
 def _utilization(parts: Sequence[Strand], wall: float, span: float, missing: dict[str, str]) -> dict[str, float | None]:
     """Accelerator utilization three ways, each a mean over ranks.
 
-    As MLPerf Storage defines it; sustained: all busy time over ``span`` (process creation left out, the first step's wait for data
-    counted, so that prefetching during it flatters nothing); and strict: all busy time over all wall time.
+    As MLPerf Storage defines it; sustained: all busy time over ``span`` (process creation and checkpoints left out, the first step's wait
+    for data counted, so that prefetching during it flatters nothing); and strict: all busy time over all wall time.
     """
     busy: dict[int, float] = {}
     counted: dict[int, float] = {}

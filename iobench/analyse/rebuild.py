@@ -76,7 +76,8 @@ def rebuild(doc: RunDocument, events: Events) -> RunDocument:
     repetitions = [_again(repetition, select(events, "measure", index)) for index, repetition in enumerate(doc.repetitions)]
     ceilings = {name: _ceiling(ceiling, select(events, f"calibrate.{name}")) for name, ceiling in doc.ceilings.items()}
     find_max = _find_max(doc.find_max, events) if doc.find_max else None
-    return conclude(doc.model_copy(update={"repetitions": repetitions, "ceilings": ceilings, "find_max": find_max}))
+    quiet = _again(doc.quiet, select(events, "quiet", 0)) if doc.quiet else None
+    return conclude(doc.model_copy(update={"repetitions": repetitions, "ceilings": ceilings, "find_max": find_max, "quiet": quiet}))
 
 
 def _again(repetition: Repetition, events: Events) -> Repetition:

@@ -6,13 +6,18 @@ memory, 10 saves and 10 restores.
 
 from __future__ import annotations
 
+from statistics import median
+
 from ..spec.checkpoint import Study
-from ..spec.result import RunDocument
+from ..spec.result import Repetition, RunDocument
 from ..units import format_bytes, format_percent
 from .rules_data import MOST_RESIDENT, Outcome, unknown
+from .study import end_s
 
 LEAST_SAVES = 10
 MEMORY_MULTIPLE = 3
+CONTENTION = 0.1
+"""An effect of loads and saves on one another below this is not worth a line."""
 
 
 def _study(doc: RunDocument) -> Study:
@@ -76,6 +81,30 @@ def stopped_early(doc: RunDocument) -> Outcome | None:
         what = f"the study's status is {doc.status}" + (f" ({doc.error})" if doc.error else "")
         return Outcome(f"{what}; {len(study.saves)} of {asked} saves were finished", "run it again to its end; partial figures are kept")
     return None
+
+
+def contention(doc: RunDocument) -> Outcome | None:
+    """Loading and saving share the storage: how much slower each is beside the other."""
+    study = _study(doc)
+    if doc.quiet is None or not study.alone or not study.saves:
+        return unknown("saves and loads were not measured alone, so what they do to one another is not known")
+    reading = [cost for repetition in doc.repetitions if repetition.complete and (cost := _read_cost(repetition))]
+    quiet = _read_cost(doc.quiet)
+    if not reading or not quiet:
+        return unknown("the time that reads took was not recorded")
+    slower = median(reading) / quiet
+    saving = median(end_s(save) or 0.0 for save in study.saves) / median(end_s(save) or 0.0 for save in study.alone)
+    if max(slower, saving) < 1 + CONTENTION:
+        return None
+    evidence = (
+        f"beside one another a save takes {saving:.2f} x as long as alone, and reading a byte {slower:.2f} x as long as without saves"
+    )
+    return Outcome(evidence, "saves meet the reads that workers do ahead: separate the file systems, or buy for the sum of both")
+
+
+def _read_cost(repetition: Repetition) -> float | None:
+    """Seconds of a worker for each byte."""
+    return repetition.read_s / repetition.bytes_read if repetition.read_s and repetition.bytes_read else None
 
 
 def back_pressure(doc: RunDocument) -> Outcome | None:

@@ -131,7 +131,7 @@ def verdict_gap(doc: RunDocument) -> Outcome | None:
     )
     if ratio > 1 + GAP:
         return Outcome(found, "a ceiling was measured under worse conditions than the run, or the run read from a cache: repeat both")
-    if ratio >= 1 - GAP:
+    if ratio >= (1 - GAP) * (1 - _saving_share(doc)):
         return None
     if evidence.serial is not None and measured >= 0.9 * evidence.serial:
         serial = f"fetch and prep of a worker taking turns predict {format_count(evidence.serial)}"
@@ -139,6 +139,12 @@ def verdict_gap(doc: RunDocument) -> Outcome | None:
     return Outcome(
         found, "stages compete (for CPU, memory or the device), or start-up dominates a short run: compare CPU time, lengthen the run"
     )
+
+
+def _saving_share(doc: RunDocument) -> float:
+    """The share of the run in which training stood still for checkpoints: no ceiling knows of them."""
+    saving, wall = doc.metrics.get("checkpoint_s"), doc.metrics.get("wall_s")
+    return saving.median / wall.median if saving and wall and wall.median else 0.0
 
 
 def raw_not_measured(doc: RunDocument) -> Outcome | None:

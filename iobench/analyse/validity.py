@@ -81,7 +81,12 @@ CHECKPOINT_RULES: tuple[Rule, ...] = (
     Rule("checkpoint.scaled", checkpoint.scaled, Levels("info", "invalid")),
     Rule("checkpoint.back-pressure", checkpoint.back_pressure, Levels("warning", "warning")),
 )
-RULE_IDS = frozenset(rule.id for rule in (*RULES, *CHECKPOINT_RULES))
+MIXED_RULES: tuple[Rule, ...] = (
+    *RULES,
+    *(rule for rule in CHECKPOINT_RULES if rule.id in ("checkpoint.durable", "checkpoint.scaled", "checkpoint.back-pressure")),
+    Rule("checkpoint.contention", checkpoint.contention, Levels("warning", "warning")),
+)
+RULE_IDS = frozenset(rule.id for rule in (*MIXED_RULES, *CHECKPOINT_RULES))
 
 
 def level_of(rule: Rule, rule_set: str) -> Level:
@@ -95,7 +100,7 @@ def rules_of(doc: RunDocument) -> tuple[Rule, ...]:
     """A run's rules, a checkpoint study's, or both where a run saved checkpoints while it loaded."""
     if doc.checkpoint is None:
         return RULES
-    return RULES + CHECKPOINT_RULES if doc.dataset else CHECKPOINT_RULES
+    return MIXED_RULES if doc.dataset else CHECKPOINT_RULES
 
 
 def evaluate(doc: RunDocument, rule_set: str = "quick") -> list[Finding]:
@@ -109,5 +114,5 @@ def validity(findings: Sequence[Finding], rule_set: str = "quick") -> Literal["v
     """``unknown`` where the evidence is missing for a rule that could have refused the run under this rule set."""
     if any(finding.level == "invalid" for finding in findings):
         return "invalid"
-    refusing = {rule.id for rule in (*RULES, *CHECKPOINT_RULES) if level_of(rule, rule_set) == "invalid"}
+    refusing = {rule.id for rule in (*MIXED_RULES, *CHECKPOINT_RULES) if level_of(rule, rule_set) == "invalid"}
     return "unknown" if any(finding.level == "unknown" and finding.rule in refusing for finding in findings) else "valid"

@@ -12,6 +12,7 @@ _EXAMPLES = """examples:
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --accelerators 2 --repeat 5
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --find-max
   iobench run unet3d-h100 --data /mnt/fast/unet3d --set reader.concurrency=16 --fail-on 'accelerator_utilization<0.9'
+  iobench run resnet50-h100 --data /mnt/fast/resnet50 --checkpoint llama3-8b --checkpoint-scale 1/64 --checkpoint-to /mnt/ckpt
   iobench run resnet50-h100 --data 'throttled+/mnt/fast/resnet50?bandwidth=2GB&latency=5ms'
 """
 _LONGEST_S = 3600
@@ -43,6 +44,12 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--calibration-s", type=float, default=3.0, metavar="S", help="seconds for each ceiling; 0 leaves them out (default: 3)"
     )
+    beside = parser.add_argument_group("checkpoints beside the loading")
+    beside.add_argument("--checkpoint", metavar="MODEL", help="save this model's state while loading (iobench list models)")
+    beside.add_argument("--checkpoint-every", type=int, default=100, metavar="STEPS", help="steps between two saves (default: 100)")
+    beside.add_argument("--checkpoint-to", metavar="DIR", help="a directory or URL for the checkpoints")
+    beside.add_argument("--checkpoint-writer", default="stream", metavar="NAME", help="how to save (iobench list writers; default: stream)")
+    beside.add_argument("--checkpoint-scale", default="1", metavar="SHARE", help="of the model's bytes, e.g. 1/64 (default: 1)")
     from .common import add_common, add_overrides
 
     add_overrides(parser, "loader.workers=8")
@@ -66,10 +73,16 @@ def run(args: argparse.Namespace) -> int:
     for expression in args.fail_on:
         parse(expression)  # a typing error is told before anything runs
     plan = make_plan(workload, args.data, accelerators=args.accelerators, repetitions=args.repeat, seed=args.seed)
+    mixed = _mixed(args)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # batch schedulers stop jobs so: save what was measured, as for Ctrl-C
     live = Live(quiet=args.quiet or args.json)
     options = Options(
-        results=args.results, rules=args.rules, command=tuple(args.command_line), calibration_s=args.calibration_s, find_max=args.find_max
+        results=args.results,
+        rules=args.rules,
+        command=tuple(args.command_line),
+        calibration_s=args.calibration_s,
+        find_max=args.find_max,
+        mixed=mixed,
     )
     try:
         doc, directory = run_plan(plan, options, live)
@@ -78,3 +91,31 @@ def run(args: argparse.Namespace) -> int:
     from .outcome import finish
 
     return finish(doc, directory, kind="json" if args.json else "text", fail_on=args.fail_on)
+
+
+def _mixed(args: argparse.Namespace) -> Any:
+    """Which checkpoints to save while loading; None where nobody asked for any."""
+    from ..errors import UsageError
+
+    if args.checkpoint is None:
+        if args.checkpoint_to is not None:
+            raise UsageError("--checkpoint-to needs a model to save", remedy="name one with --checkpoint, see: iobench list models")
+        return None
+    if args.checkpoint_to is None or args.checkpoint_every < 1:
+        raise UsageError(
+            "--checkpoint needs a target, and 1 or more steps between saves", remedy="use --checkpoint-to DIR --checkpoint-every 100"
+        )
+    from ..run.checkpoint_plan import make_study_plan
+    from ..run.mixed import Mixed
+    from ..spec.base import build
+    from ..spec.checkpoint import CheckpointSpec
+
+    asked = {
+        "model": args.checkpoint,
+        "writer": args.checkpoint_writer,
+        "scale": args.checkpoint_scale,
+        "ranks": args.accelerators,
+        "restores": 0,
+    }
+    spec = build(CheckpointSpec, asked, where="--checkpoint")
+    return Mixed(plan=make_study_plan(spec, args.checkpoint_to, {}), every=args.checkpoint_every)

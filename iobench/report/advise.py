@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ..analyse.knee import NO_HELP
 from ..analyse.recommend import Alternative, Recommendation
 from ..units import format_bytes, format_count
-from .text import wrapped
+from .lines import wrapped
 
 SHOWN = 12
 """Lines of the Pareto front, and of what was left out, at most."""

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..analyse.study import cpu_s_per_gb, slowdown
+from ..analyse.study import cpu_s_per_gb, slowdown, with_figures
 from ..spec.checkpoint import Spread, Study
 from ..spec.result import RunDocument
 from ..units import format_bytes, format_count, format_duration, format_rate, format_share
-from .text import Paint, findings_lines, painter, wrapped
+from .lines import Paint, findings_lines, painter, wrapped
 
 _LABEL = 30
 _ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -25,6 +25,9 @@ _ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("extra_memory_bytes", "extra memory, worst rank", format_bytes),
 )
 
+_NO_WAIT_S = 1e-3
+"""A wait for the save before that is shorter was none."""
+
 
 def render_study(doc: RunDocument, width: int = 100, color: bool = False) -> str:
     """All sections that the study has something for, separated by blank lines."""
@@ -34,6 +37,22 @@ def render_study(doc: RunDocument, width: int = 100, color: bool = False) -> str
     sections = [_headline(doc, study, width, paint), _figures(study, width, paint), meaning_lines(study, width, paint)]
     sections += [findings_lines(doc.findings, width, paint), _about(doc, study, width)]
     return "\n\n".join("\n".join(line.rstrip() for line in lines) for lines in sections if lines) + "\n"
+
+
+def beside_lines(doc: RunDocument, width: int, paint: Paint) -> list[str]:
+    """Of a run that saved checkpoints while it loaded: what a save took then, and what it takes alone."""
+    study = doc.checkpoint
+    if study is None:
+        return []
+    lines = [paint(f"Checkpoints of {study.model} by {study.writer} while loading: {_many(len(study.saves), 'save')}", "title")]
+    alone = with_figures(study.model_copy(update={"saves": study.alone})).figures
+    for name, label, show in _ROWS:
+        if name in study.figures and name not in ("restore_s", "waited_s", "first_done_s", "committed_s"):
+            beside = f"; alone {show(alone[name].median)}" if name in alone else ""
+            lines.append(f"  {label:<{_LABEL}}{_spread(study.figures[name], show)}{beside}")
+    if doc.quiet is not None and doc.quiet.samples_per_s:
+        lines.append(f"  {'samples/s without saves':<{_LABEL}}{format_count(doc.quiet.samples_per_s)}")
+    return lines
 
 
 def _headline(doc: RunDocument, study: Study, width: int, paint: Paint) -> list[str]:
@@ -49,7 +68,7 @@ def _figures(study: Study, width: int, paint: Paint) -> list[str]:
         return []
     lines = [paint(f"Measured: median [min, max], p95, of {_many(len(study.saves), 'save')}", "title")]
     for name, label, show in _ROWS:
-        if name in study.figures and not (name == "waited_s" and study.figures[name].max == 0):
+        if name in study.figures and not (name == "waited_s" and study.figures[name].max < _NO_WAIT_S):
             lines.append(f"  {label:<{_LABEL}}{_spread(study.figures[name], show)}")
     lines.append(f"  {'write bandwidth':<{_LABEL}}{_rate(study, 'write_bytes_per_s', study.saves)}")
     lines.append(f"  {'restore bandwidth':<{_LABEL}}{_rate(study, 'restore_bytes_per_s', study.restores)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..analyse.measured import Measured
 from ..analyse.requirement import Cache, Requirement
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
-from .text import wrapped
+from .lines import wrapped
 
 LABEL = 14
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from ..analyse.evidence import bytes_per_sample, gather
-from ..spec.result import Ceiling, Finding, RunDocument, Summary
+from ..spec.result import Ceiling, RunDocument, Summary
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
+from .checkpoint import beside_lines
+from .lines import Paint, findings_lines, painter, wrapped
 
 LABELS = {"storage_raw": "storage, raw", "fetch": "fetch", "prep": "prep", "harness": "harness", "accelerator": "accelerators"}
 BOUND_BY = {
@@ -17,13 +18,10 @@ BOUND_BY = {
     "accelerator": ("accelerator",),
     "undecided": (),
 }
-MARKS = {"invalid": "INVALID", "warning": "warning", "unknown": "unknown", "info": "info"}
-COLORS = {"title": "1", "invalid": "31", "warning": "33", "unknown": "35", "info": "36", "bound": "1", "good": "32"}
 LONGEST = 8
 """A bar is cut at this multiple of the lowest rate, so that a harness of 11 GiB/s does not hide the difference that matters."""
 
 Format = Callable[[float], str]
-Paint = Callable[[str, str], str]
 ROWS: tuple[tuple[str, str, Format], ...] = (
     ("samples_per_s", "sample throughput, samples/s", format_count),
     ("read_bytes_per_s", "read bandwidth", format_rate),
@@ -46,18 +44,13 @@ def render_run(doc: RunDocument, width: int = 100, color: bool = False) -> str:
     """All sections that ``doc`` has something for, separated by blank lines."""
     paint = painter(color)
     sections = [_verdict(doc, width, paint), _ceilings(doc, width, paint), _metrics(doc, width, paint), _find_max(doc, width, paint)]
-    sections += [findings_lines(doc.findings, width, paint), _advice(doc, width, paint), _about(doc, width)]
-    return "\n\n".join("\n".join(line.rstrip() for line in lines) for lines in sections if lines) + "\n"
-
-
-def painter(color: bool) -> Paint:
-    return (lambda text, name: f"\x1b[{COLORS[name]}m{text}\x1b[0m") if color else (lambda text, name: text)
-
-
-def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
-    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False) or [
-        first
+    sections += [
+        beside_lines(doc, width, paint),
+        findings_lines(doc.findings, width, paint),
+        _advice(doc, width, paint),
+        _about(doc, width),
     ]
+    return "\n\n".join("\n".join(line.rstrip() for line in lines) for lines in sections if lines) + "\n"
 
 
 def _verdict(doc: RunDocument, width: int, paint: Paint) -> list[str]:
@@ -169,17 +162,6 @@ def _find_max(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         verdict = "fed" if point.passed else "starved"
         lines.append(f"  {point.accelerators:>6}  {format_percent(au):>8}  {rate:>12}  {verdict:<8} {_bar(au, 1.0, room)}")
     return lines + (wrapped(f"the search stopped: {found.bound}", width, "  ", "  ") if found.bound else [])
-
-
-def findings_lines(findings: Iterable[Finding], width: int, paint: Paint) -> list[str]:
-    lines: list[str] = []
-    for finding in findings:
-        first, *more = wrapped(f"{finding.rule}: {finding.evidence}", width - 10, "", "")
-        lines.append("  " + paint(f"{MARKS[finding.level]:<8}", finding.level) + first)
-        lines += [" " * 10 + line for line in more]
-        if finding.remedy:
-            lines += wrapped(finding.remedy, width, " " * 10 + "-> ", " " * 13)
-    return [paint("Findings", "title"), *lines] if lines else [paint("Findings: none", "title")]
 
 
 def _advice(doc: RunDocument, width: int, paint: Paint) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..analyse.evidence import gather
 from ..analyse.whatif import Prediction
 from ..units import format_count, format_percent
-from .text import LABELS, wrapped
+from .lines import wrapped
+from .text import LABELS
 
 TRUSTED = 0.2
 """An error on the recorded run beyond this is the rule ``verdict.gap``: stages compete, or a ceiling was not what the run met."""

@@ -26,9 +26,9 @@ from ..spec.result import RunDocument
 from ..storage.base import Cached
 from .checkpoint_plan import StudyPlan
 from .checkpoint_ranks import CheckpointRank
+from .directory import new_directory, undisturbed, write_document
 from .processes import Ranks
 from .progress import Progress, Silent
-from .runner import new_directory, undisturbed, write_document
 from .savebook import HEAD_START_NS, SaveBook
 
 
@@ -49,21 +49,7 @@ def run_study(
     root = CheckpointRoot.open(plan.url)
     root.claim()
     directory = new_directory(results, f"checkpoint-{plan.spec.model}")
-    study = Study(
-        model=plan.spec.model,
-        writer=plan.spec.writer,
-        ranks=plan.spec.ranks,
-        bytes=plan.bytes,
-        full_bytes=plan.full.state_bytes,
-        files=0,
-        tensors=sum(share.tensors for share in plan.shares),
-        bytes_per_rank=[share.nbytes for share in plan.shares],
-        largest_rank_bytes=max(share.nbytes for share in plan.shares),
-        scaling=plan.scaling,
-        parallelism=asdict(plan.parallelism),
-        spec=plan.spec.model_dump(mode="json"),
-        meaning={"asked": plan.meaning},
-    )
+    study = begin_study(plan)
     doc = RunDocument(
         iobench_version=__version__,
         run_id=directory.name,
@@ -112,6 +98,25 @@ def run_study(
     else:
         root.clean()
     return doc, directory
+
+
+def begin_study(plan: StudyPlan) -> Study:
+    """The record before anything was measured."""
+    return Study(
+        model=plan.spec.model,
+        writer=plan.spec.writer,
+        ranks=plan.spec.ranks,
+        bytes=plan.bytes,
+        full_bytes=plan.full.state_bytes,
+        files=0,
+        tensors=sum(share.tensors for share in plan.shares),
+        bytes_per_rank=[share.nbytes for share in plan.shares],
+        largest_rank_bytes=max(share.nbytes for share in plan.shares),
+        scaling=plan.scaling,
+        parallelism=asdict(plan.parallelism),
+        spec=plan.spec.model_dump(mode="json"),
+        meaning={"asked": plan.meaning},
+    )
 
 
 def with_leftovers(failure: IobenchError, root: CheckpointRoot) -> IobenchError:

@@ -76,6 +76,11 @@ class CheckpointRank:
         if not self.writer.asynchronous:
             self._finish()
 
+    def poll(self) -> None:
+        """Report a save that went on behind, if it has ended."""
+        if self.going is not None and self.going.pending.done():
+            self._finish()
+
     def _finish(self) -> None:
         """Report the save that was going on; waits for its end."""
         if self.going is None:
@@ -105,8 +110,7 @@ class CheckpointRank:
             assert self.training is not None
             overlapped = self.going is not None and not self.going.pending.done()
             took["overlapped" if overlapped else "alone"].append(self.training.step())
-            if self.going is not None and self.going.pending.done():
-                self._finish()
+            self.poll()
         return took
 
     def _restore(self, step: int, start_ns: int) -> None:

@@ -60,6 +60,7 @@ class Saving:
     """Checkpoints while loading: after every so many steps all ranks stand still, and save together."""
 
     every: int
+    first: int  # number of the save before the first: each repetition's saves have numbers of their own
     book: SaveBook
     saver: Callable[[int, Connection], CheckpointRank]  # made in the rank's process
 
@@ -254,10 +255,12 @@ class _Stepper:
         """After every so many steps, save together with all ranks; the nanoseconds for which this one stood still."""
         assert self.saver is not None
         assert self.phase.saving is not None
+        self.saver.poll()
         number, rest = divmod(self.done + 1, self.phase.saving.every)
         if rest:
             return 0
         began = time.monotonic_ns()
+        number += self.phase.saving.first
         self.pipe.send(("checkpoint", number))
         start = self.pipe.recv()
         if start > NO_SAVE:

@@ -5,13 +5,9 @@ Whatever happens on the way (a failing disk, a dead worker, Ctrl-C), what was re
 
 from __future__ import annotations
 
-import os
-import secrets
-import signal
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,12 +26,13 @@ from ..storage.catalog import innermost
 from . import calibrate
 from .cache import prepare_cache
 from .calibrate import Calibration, joined
+from .directory import new_directory, undisturbed, write_document
 from .findmax import find_max
+from .mixed import Mixed, Saver
 from .plan import Plan
 from .progress import Progress, Silent
-from .ranks import Outcome, Phase, run_phase
+from .ranks import Outcome, Phase, Saving, run_phase
 
-RUN_FILE = "run.json"
 EVENTS_FILE = "events.parquet"
 MOST_VERSIONS = 20_000  # objects whose versions are compared: more take longer to list than that is worth
 
@@ -49,6 +46,7 @@ class Options:
     command: tuple[str, ...] = ()
     calibration_s: float = 3.0  # for each ceiling; 0 leaves calibration out
     find_max: bool = False
+    mixed: Mixed | None = None  # save checkpoints while loading
 
 
 def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple[RunDocument, Path]:
@@ -57,22 +55,30 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
     make_reader(plan.manifest, plan.storage, plan.workload.reader)  # refuses what the data can't give before anything is written
     directory = new_directory(options.results, plan.workload.name)
     doc = describe(plan, options, run_id=directory.name)
+    saver = Saver(options.mixed) if options.mixed else None
+    doc.checkpoint = saver.study if saver else None
     calibration = Calibration()
     failure: IobenchError | None = None
     try:
         before = _versions(plan)
         if options.calibration_s > 0:
             _calibrate(plan, options, directory, calibration, doc, progress)
+        if saver:
+            with _timed(doc, "checkpoint", progress, "checkpoints alone"):
+                saver.alone(progress)
+            with _timed(doc, "measure", progress, "a repetition without checkpoints"):
+                doc.quiet = _repeat(plan, 0, doc, calibration, progress, name="quiet")
         for number in range(plan.repetitions):
-            with _timed(doc, "measure", progress, f"repetition {number + 1} of {plan.repetitions}"):
-                _repeat(plan, number, doc, calibration, progress)
+            title = f"repetition {number + 1} of {plan.repetitions}"
+            with _timed(doc, "measure", progress, title), saver.beside(number) if saver else nullcontext() as saving:
+                doc.repetitions.append(_repeat(plan, number, doc, calibration, progress, saving=saving))
         if options.find_max:
             with _timed(doc, "find_max", progress, "finding the largest number of accelerators"):
                 doc.find_max = find_max(plan, doc, calibration, progress)
         _compare_versions(plan, before, doc)
     except KeyboardInterrupt as interrupt:
         with undisturbed():
-            _keep_partial(interrupt, plan, doc, calibration)
+            _keep_partial(interrupt, doc, calibration)
         doc.status = "interrupted"
         failure = InterruptedRun(f"interrupted; what was measured until then is in {directory}")
     except IobenchError as error:
@@ -85,6 +91,8 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
         doc = conclude(doc)
         timeline.write_events(directory / EVENTS_FILE, calibration.parts)
         write_document(directory, doc)
+    if saver:
+        failure = saver.end(failure)
     if failure is not None:
         raise failure
     return doc, directory
@@ -108,11 +116,20 @@ def _calibrate(plan: Plan, options: Options, directory: Path, calibration: Calib
         calibrate.measure_accelerator(plan, calibration, seconds=min(seconds, 2.0))
 
 
-def _repeat(plan: Plan, number: int, doc: RunDocument, calibration: Calibration, progress: Progress) -> None:
+def _repeat(
+    plan: Plan,
+    number: int,
+    doc: RunDocument,
+    calibration: Calibration,
+    progress: Progress,
+    *,
+    name: str = "measure",
+    saving: Saving | None = None,
+) -> Repetition:
     """One repetition: all stages together, with a seed of its own."""
     workload = plan.workload
     phase = Phase(
-        name="measure",
+        name=name,
         reader=make_reader(plan.manifest, plan.storage, workload.reader),
         reading=workload.reader,
         loading=workload.loader,
@@ -123,6 +140,7 @@ def _repeat(plan: Plan, number: int, doc: RunDocument, calibration: Calibration,
         repetition=number,
         epochs=workload.epochs,
         max_steps=workload.max_steps,
+        saving=saving,
     )
     root = _local_root(plan.storage)
     before = resources.Snapshot.take(root)
@@ -133,7 +151,7 @@ def _repeat(plan: Plan, number: int, doc: RunDocument, calibration: Calibration,
         raise
     used = resources.diff(before, resources.Snapshot.take(root))
     doc.loader = {**doc.loader, **outcome.loader}
-    _record(plan, phase, outcome, doc, calibration, used)
+    return _record(phase, outcome, calibration, used)
 
 
 def _local_root(storage: Any) -> Path | None:
@@ -143,7 +161,7 @@ def _local_root(storage: Any) -> Path | None:
     return getattr(storage, "root", None)
 
 
-def _record(plan: Plan, phase: Phase, outcome: Outcome, doc: RunDocument, calibration: Calibration, used: dict[str, Any]) -> None:
+def _record(phase: Phase, outcome: Outcome, calibration: Calibration, used: dict[str, Any]) -> Repetition:
     residencies = [epoch.residency_before for epoch in outcome.epochs]
     known = [value for value in residencies if value is not None]
     context = Repetition(
@@ -156,15 +174,15 @@ def _record(plan: Plan, phase: Phase, outcome: Outcome, doc: RunDocument, calibr
         nfs=used.get("nfs"),
         residency_before=max(known) if known and len(known) == len(residencies) else None,
     )
-    calibration.parts += [("measure", phase.repetition, rank, columns) for rank, columns in sorted(outcome.columns.items())]
-    doc.repetitions.append(repetition_metrics(joined(outcome), context))
+    calibration.parts += [(phase.name, phase.repetition, rank, columns) for rank, columns in sorted(outcome.columns.items())]
+    return repetition_metrics(joined(outcome), context)
 
 
-def _keep_partial(interrupt: KeyboardInterrupt, plan: Plan, doc: RunDocument, calibration: Calibration) -> None:
+def _keep_partial(interrupt: KeyboardInterrupt, doc: RunDocument, calibration: Calibration) -> None:
     """Ranks that were interrupted in the middle of a repetition have sent what they recorded."""
     outcome, phase = getattr(interrupt, "outcome", None), getattr(interrupt, "phase", None)
-    if phase is not None and outcome is not None and outcome.columns:
-        _record(plan, phase, outcome, doc, calibration, {})
+    if phase is not None and phase.name == "measure" and outcome is not None and outcome.columns:
+        doc.repetitions.append(_record(phase, outcome, calibration, {}))
 
 
 def _versions(plan: Plan) -> dict[str, str] | str:
@@ -184,19 +202,6 @@ def _compare_versions(plan: Plan, before: dict[str, str] | str, doc: RunDocument
         return
     after = _versions(plan)
     doc.dataset["changed"] = [key for key in before if before[key] != after[key]] if isinstance(after, dict) else None
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Without Ctrl-C: pressed once more, it must not cost what was measured."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread gets Ctrl-C, or may say what it does
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before or signal.default_int_handler)
 
 
 @contextmanager
@@ -247,30 +252,3 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
             "prefetched_samples": loading.workers * loading.prefetch_factor * plan.workload.batch_size,  # of one rank
         },
     )
-
-
-def new_directory(results: Path, name: str) -> Path:
-    """A fresh run directory; an existing one is never reused."""
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    directory = results / f"{name}-{stamp}-{secrets.token_hex(2)}"
-    try:
-        directory.mkdir(parents=True)
-    except OSError as error:
-        raise IobenchError(
-            f"cannot make the run directory {directory}: {error.strerror}", remedy="choose another with --results"
-        ) from error
-    return directory
-
-
-def write_document(directory: Path, doc: RunDocument) -> None:
-    """``run.json``, atomically."""
-    path = directory / RUN_FILE
-    part = directory / f".{RUN_FILE}.part"
-    try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(doc.model_dump_json(indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        raise IobenchError(f"cannot write {path}: {error.strerror}") from error

@@ -24,9 +24,10 @@ from ..spec.sweep import Sweep, SweepPoint, combinations, describe, save_sweep
 from ..spec.workload import Workload, load_workload
 from ..storage import open_storage
 from ..units import format_bytes, format_duration, format_rate
+from .directory import new_directory
 from .plan import make_plan
 from .progress import Progress, Silent
-from .runner import Options, new_directory
+from .runner import Options
 from .runner import run as run_plan
 
 DATASET = "dataset."

@@ -20,7 +20,7 @@ from .checkpoint import Study
 SCHEMA_VERSION = "1.0"
 
 EVENT_COLUMNS = {
-    "phase": "str: calibrate.fetch, calibrate.prep, calibrate.harness, calibrate.accelerator, measure, find-max.<N>",
+    "phase": "str: calibrate.fetch, calibrate.prep, calibrate.harness, calibrate.accelerator, measure, quiet, find-max.<N>",
     "repetition": "uint16, from 0",
     "rank": "uint16, the accelerator's number, from 0",
     "epoch": "uint16, from 0 within the repetition",
@@ -93,6 +93,7 @@ class Repetition(Record):
     sample_bytes: int = 0  # stored bytes of the samples delivered; bytes_read is at least this much, or the data came from elsewhere
     wall_s: float | None = None
     checkpoint_s: float | None = None  # of this, standing still for checkpoints, mean over ranks; None where none was asked for
+    read_s: float | None = None  # in storage reads, sum over the workers of all ranks
     busy_s: float | None = None  # mean over ranks
     wait_s: float | None = None  # mean over ranks
     time_to_first_batch_s: float | None = None

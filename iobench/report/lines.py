@@ -1,0 +1,35 @@
+"""Lines of text that every report is made of: wrapped, painted where a terminal asks for it, and findings."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable
+
+from ..spec.result import Finding
+
+Paint = Callable[[str, str], str]
+"""(text, name of a colour) -> the text, painted or as it is."""
+
+MARKS = {"invalid": "INVALID", "warning": "warning", "unknown": "unknown", "info": "info"}
+COLORS = {"title": "1", "invalid": "31", "warning": "33", "unknown": "35", "info": "36", "bound": "1", "good": "32"}
+
+
+def painter(color: bool) -> Paint:
+    return (lambda text, name: f"\x1b[{COLORS[name]}m{text}\x1b[0m") if color else (lambda text, name: text)
+
+
+def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False) or [
+        first
+    ]
+
+
+def findings_lines(findings: Iterable[Finding], width: int, paint: Paint) -> list[str]:
+    lines: list[str] = []
+    for finding in findings:
+        first, *more = wrapped(f"{finding.rule}: {finding.evidence}", width - 10, "", "")
+        lines.append("  " + paint(f"{MARKS[finding.level]:<8}", finding.level) + first)
+        lines += [" " * 10 + line for line in more]
+        if finding.remedy:
+            lines += wrapped(finding.remedy, width, " " * 10 + "-> ", " " * 13)
+    return [paint("Findings", "title"), *lines] if lines else [paint("Findings: none", "title")]
