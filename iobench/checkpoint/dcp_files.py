@@ -20,7 +20,7 @@ from torch.serialization import _get_layout
 
 from ..storage.base import Storage
 from .catalog import CheckpointTarget
-from .files import SinkFile, StorageFile
+from .files import StorageFile, file_over
 from .leaves import corrupt
 
 METADATA = ".metadata"
@@ -40,8 +40,8 @@ class StorageFiles(library.FileSystemBase):
         if mode == "rb":
             yield StorageFile.buffered(self._storage, key)
             return
-        with self._storage.create(key, size_hint=1 << 30, durable=self._fsync) as sink:
-            yield SinkFile(sink)
+        with self._storage.create(key, size_hint=1 << 30, durable=self._fsync) as sink, file_over(sink) as file:
+            yield file
 
     def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str:
         return f"{path}/{suffix}"

@@ -144,12 +144,13 @@ def write_file(target: CheckpointTarget, name: str, write: Callable[[Path], None
         accepted = clock.wall()
         if fsync:
             make_durable([path])
-    except (OSError, RuntimeError) as error:
-        path.unlink(missing_ok=True)
+    except BaseException as error:
+        if path.exists():
+            os.truncate(path, 0)  # the error itself may hold the library's open file, and with it the space
+            path.unlink()
+        if not isinstance(error, Exception):
+            raise
         raise cannot_write(path, error) from error
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
     return accepted
 
 

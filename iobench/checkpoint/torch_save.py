@@ -9,7 +9,7 @@ import torch
 
 from .base import State
 from .catalog import CheckpointTarget
-from .files import SinkFile, StorageFile
+from .files import StorageFile, file_over
 from .leaves import leaves, set_values
 from .saving import Clock, FileWriter, write_file
 
@@ -31,8 +31,8 @@ class TorchSave(FileWriter):
                     torch.save(state, path)
 
                 return write_file(target, self.file(), save, fsync=fsync, clock=clock)
-            with target.storage.create(target.key(self.file()), size_hint=_size(state), durable=fsync) as sink:
-                torch.save(state, cast(IO[bytes], SinkFile(sink)))
+            with target.storage.create(target.key(self.file()), size_hint=_size(state), durable=fsync) as sink, file_over(sink) as file:
+                torch.save(state, cast(IO[bytes], file))
                 return clock.wall()
         finally:
             torch.serialization.set_crc32_options(before)

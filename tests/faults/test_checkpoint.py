@@ -1,0 +1,422 @@
+"""Checkpoints that fail: a full disk, kill -9, damage, bombs, strangers. The one before stays, and nothing wrong is ever restored."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import xxhash
+
+from iobench.checkpoint.base import Job, make_writer
+from iobench.checkpoint.catalog import MARKER, CheckpointRoot, CheckpointTarget
+from iobench.checkpoint.manifest import MANIFEST
+from iobench.errors import CheckpointError, CorruptCheckpointError, IobenchError, StorageError, TargetRefusedError
+from tests.checkpoints import WRITERS, blank, make_state, restore, same, save
+
+FILE_WRITERS = ("torch", "safetensors", "stream")
+ALONE = ("torch", "safetensors", "dcp", "stream")
+"""One of each kind of file."""
+
+
+def claimed(path: Path) -> CheckpointRoot:
+    root = CheckpointRoot.open(str(path))
+    root.claim()
+    return root
+
+
+def attempt(work: Callable[..., Any], *arguments: Any) -> IobenchError | None:
+    """How it failed, in words for the user; None where it did not."""
+    try:
+        work(*arguments)
+    except IobenchError as error:
+        return error
+    return None
+
+
+def data_files(target: CheckpointTarget) -> list[Path]:
+    return [path for name in target.manifest().files() if (path := target.path(name)) is not None]
+
+
+@pytest.mark.parametrize("writer", [*ALONE, "dcp-async"])
+def test_each_write_can_fail(tmp_path: Path, writer: str) -> None:
+    """The N-th write into the storage fails: the first ones, some in the middle, and the last, which are the part and the manifest."""
+    state, newer = make_state(1, large=3000), make_state(2, large=3000)
+    counted = CheckpointRoot.open(f"faulty+{tmp_path}/counted?fail_write_at=1000000")
+    counted.claim()
+    save(writer, counted, 2, newer)
+    writes = counted.storage._writes.next() - 2  # without the claim's own, and this one  # type: ignore[attr-defined]
+    plain = claimed(tmp_path / "c")
+    save(writer, plain, 1, state)
+    for number in sorted(
+        {*range(1, 8), *range(8, writes, max(1, writes // 12)), writes - 2, writes - 1, writes} & set(range(1, writes + 1))
+    ):
+        failure = attempt(save, writer, CheckpointRoot.open(f"faulty+{tmp_path}/c?fail_write_at={number}"), 2, newer)
+        assert isinstance(failure, StorageError)
+        assert "simulated" in str(failure)
+        assert "\n" not in str(failure)
+        assert plain.latest() == plain.step(1)
+        assert not list((tmp_path / "c").rglob("*.part"))
+        if plain.partial():  # the first write may leave nothing at all
+            assert plain.partial() == [plain.step(2)]
+            plain.remove(plain.step(2))
+        assert plain.partial() == []
+    again = blank(state)
+    restore(writer, plain.step(1), again)
+    assert same(again, state)
+    assert attempt(save, writer, CheckpointRoot.open(f"faulty+{tmp_path}/c?fail_write_at={writes + 1}"), 2, newer) is None
+    assert plain.latest() == plain.step(2)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """16 MiB. Needs the right to mount."""
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(mount)], capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.skip("mounting a small tmpfs needs root: the full-disk tests did NOT run")
+    yield mount
+    subprocess.run(["umount", "-l", str(mount)], check=True)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_the_disk_is_full_in_the_middle(small_disk: Path, writer: str) -> None:
+    small, large = make_state(large=100_001), make_state(large=7_000_001)
+    root = claimed(small_disk / "c")
+    save(writer, root, 1, small)
+    with pytest.raises(StorageError, match=r"No space left|MiB are free") as caught:
+        save(writer, root, 2, large)
+    assert "\n" not in str(caught.value)
+    assert root.latest() == root.step(1)
+    for target in root.partial():
+        root.remove(target)
+    assert not (small_disk / "c" / "step-00000002").exists() or not list((small_disk / "c" / "step-00000002").iterdir())
+    again = blank(small)
+    restore(writer, root.step(1), again)
+    assert same(again, small)
+    save(writer, root, 2, small)
+    assert root.latest() == root.step(2)
+
+
+_VICTIM = """
+import sys
+from iobench.checkpoint.catalog import CheckpointRoot
+from tests.checkpoints import make_state, save
+root = CheckpointRoot.open(f"throttled+{sys.argv[1]}?write_bandwidth=2MB")
+save(sys.argv[2], root, 2, make_state(2, large=4_000_001))
+print("too late")
+"""
+
+
+@pytest.mark.parametrize("writer", ["stream", "dcp"])
+def test_kill_9_in_the_middle(tmp_path: Path, writer: str) -> None:
+    root, state = claimed(tmp_path / "c"), make_state(1, large=1000)
+    save(writer, root, 1, state)
+    victim = subprocess.Popen([sys.executable, "-c", _VICTIM, str(tmp_path / "c"), writer], stdout=subprocess.PIPE, cwd=os.getcwd())
+    part = tmp_path / "c" / "step-00000002"
+    deadline = time.monotonic() + 60
+    while not list(part.glob("*.part")):
+        assert victim.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    victim.kill()
+    output, _ = victim.communicate()
+    assert output == b""
+    assert root.latest() == root.step(1)
+    assert root.partial() == [root.step(2)]
+    again = blank(state)
+    latest = root.latest()
+    assert latest is not None
+    restore(writer, latest, again)
+    assert same(again, state)
+    removal = root.remove(root.step(2))
+    assert removal.foreign == []
+    assert not part.exists()
+    save(writer, root, 2, state)
+    assert root.latest() == root.step(2)
+
+
+@pytest.mark.parametrize("writer", ALONE)
+def test_a_changed_byte_is_found_or_changes_nothing(tmp_path: Path, writer: str) -> None:
+    root, state = claimed(tmp_path / "c"), make_state(large=3000)
+    target = save(writer, root, 1, state)
+    generator = random.Random(3)
+    found = 0
+    for path in data_files(target):
+        whole = path.read_bytes()
+        places = {*range(0, 60, 7), *range(len(whole) - 300, len(whole), 13), *(generator.randrange(len(whole)) for _ in range(60))}
+        for place in sorted(places):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << generator.randrange(8)
+            path.write_bytes(damaged)
+            again = blank(state)
+            failure = attempt(restore, writer, target, again)
+            if failure is None:
+                assert same(again, state), f"byte {place} of {path.name}"
+                continue
+            found += 1
+            assert isinstance(failure, CorruptCheckpointError)
+            assert str(target.path()) in str(failure)
+            assert "\n" not in str(failure)
+        path.write_bytes(whole)
+    assert found > 30
+    again = blank(state)
+    restore(writer, target, again)
+    assert same(again, state)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_damaged_tensor_is_named_with_its_file(tmp_path: Path, writer: str) -> None:
+    root, state = claimed(tmp_path / "c"), make_state()
+    target = save(writer, root, 1, state)
+    path = max(data_files(target), key=lambda path: path.stat().st_size)
+    whole = bytearray(path.read_bytes())
+    place = bytes(whole).index(state["model"]["embedding"].view(torch.uint8).numpy().tobytes()[5000:5100])
+    whole[place] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(CorruptCheckpointError, match=f"{path.name} is corrupt: 'model/embedding' is not what was saved"):
+        restore(writer, target, blank(state))
+
+
+@pytest.mark.parametrize("writer", ALONE)
+def test_truncated_and_missing_files_are_named(tmp_path: Path, writer: str) -> None:
+    root, state = claimed(tmp_path / "c"), make_state(large=3000)
+    target = save(writer, root, 1, state)
+    for path in data_files(target):
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1])
+        with pytest.raises(CorruptCheckpointError, match=f"{path.name} is corrupt: it has {len(whole) - 1} bytes, {len(whole)} were saved"):
+            restore(writer, target, blank(state))
+        path.unlink()
+        with pytest.raises(CorruptCheckpointError, match=f"{path.name} is corrupt: it is missing"):
+            restore(writer, target, blank(state))
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("writer", ALONE)
+def test_garbage_of_the_right_size(tmp_path: Path, writer: str) -> None:
+    root, state = claimed(tmp_path / "c"), make_state(large=3000)
+    target = save(writer, root, 1, state)
+    for path in data_files(target):
+        whole = path.read_bytes()
+        for garbage in (bytes(len(whole)), random.Random(1).randbytes(len(whole)), whole[: len(whole) // 2].ljust(len(whole), b"\0")):
+            path.write_bytes(garbage)
+            with pytest.raises(CorruptCheckpointError, match=path.name):
+                restore(writer, target, blank(state))
+        path.write_bytes(whole)
+
+
+class Bomb:
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.canary),)
+
+
+def plant(target: CheckpointTarget, name: str, content: bytes) -> None:
+    """Another file in the place of one of the checkpoint's, with a manifest that agrees."""
+    path, part_path, manifest_path = target.path(name), target.path("rank-0000.json"), target.path(MANIFEST)
+    assert path is not None
+    assert part_path is not None
+    assert manifest_path is not None
+    path.write_bytes(content)
+    part = json.loads(part_path.read_text())
+    part["files"][name] = len(content)
+    part_path.write_text(json.dumps(part))
+    manifest = json.loads(manifest_path.read_text())
+    manifest["parts"][0] |= {"files": part["files"], "xxh3": xxhash.xxh3_64_hexdigest(part_path.read_bytes())}
+    manifest_path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("kind", ["zip", "old", "plain"])
+def test_a_pickle_bomb_is_never_executed(tmp_path: Path, kind: str) -> None:
+    root, state, canary = claimed(tmp_path / "c"), make_state(large=100), tmp_path / "canary"
+    target = save("torch", root, 1, state)
+    bomb = tmp_path / "bomb"
+    if kind == "plain":
+        bomb.write_bytes(pickle.dumps({**state, "step": Bomb(canary)}))
+    else:
+        torch.save({**state, "step": Bomb(canary)}, bomb, _use_new_zipfile_serialization=kind == "zip")
+    plant(target, "rank-0000.pt", bomb.read_bytes())
+    with pytest.raises(CorruptCheckpointError, match=r"rank-0000\.pt is corrupt"):
+        restore("torch", target, blank(state))
+    assert not canary.exists()
+
+
+def test_a_bomb_in_the_metadata_of_dcp_is_never_executed(tmp_path: Path) -> None:
+    root, state, canary = claimed(tmp_path / "c"), make_state(large=100), tmp_path / "canary"
+    target = save("dcp", root, 1, state)
+    plant(target, ".metadata", pickle.dumps(Bomb(canary)))
+    with pytest.raises(CorruptCheckpointError, match=r"\.metadata is corrupt: it asks for code to be run.*nothing was executed"):
+        restore("dcp", target, blank(state))
+    assert not canary.exists()
+
+
+def test_a_bomb_among_the_values_of_dcp_is_never_executed(tmp_path: Path) -> None:
+    import io
+
+    root, state, canary = claimed(tmp_path / "c"), make_state(large=100), tmp_path / "canary"
+    target = save("dcp", root, 1, state)
+    metadata_path, data_path = target.path(".metadata"), target.path("__0_0.distcp")
+    assert metadata_path is not None
+    assert data_path is not None
+    metadata = pickle.loads(metadata_path.read_bytes())
+    buffer = io.BytesIO()
+    torch.save(Bomb(canary), buffer)
+    for index, place in metadata.storage_data.items():
+        if index.fqn == "rank-0000/step":
+            place.offset, place.length = data_path.stat().st_size, len(buffer.getvalue())
+    plant(target, "__0_0.distcp", data_path.read_bytes() + buffer.getvalue())
+    plant(target, ".metadata", pickle.dumps(metadata))
+    with pytest.raises(CorruptCheckpointError, match=r"__0_0\.distcp is corrupt.*nothing was executed"):
+        restore("dcp", target, blank(state))
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda m: m["parts"][0]["files"].update({"../../secret": 1}), "a file that no writer makes"),
+        (lambda m: m["parts"][0]["files"].update({"rank-0000.pt": -1}), "no whole number"),
+        (lambda m: m["parts"].clear(), "its ranks are not complete"),
+        (lambda m: m.update(version=99), "version 99"),
+        (lambda m: m.pop("writer"), "no 'writer'"),
+        (lambda m: m["parts"][0].update(xxh3="0" * 16), "not what was committed"),
+    ],
+)
+def test_a_manifest_that_was_tampered_with(tmp_path: Path, change: Any, why: str) -> None:
+    target = save("torch", claimed(tmp_path / "c"), 1, {"x": torch.ones(3)})
+    path = target.path(MANIFEST)
+    assert path is not None
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(CorruptCheckpointError, match=why):
+        restore("torch", target, {"x": torch.zeros(3)})
+    path.write_text("{")
+    with pytest.raises(CorruptCheckpointError, match="can't be read"):
+        restore("torch", target, {"x": torch.zeros(3)})
+
+
+def test_foreign_files_are_refused_and_never_removed(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "thesis.txt").write_text("the only copy")
+    with pytest.raises(TargetRefusedError, match=r"is not empty \(it holds 'thesis.txt'\)"):
+        claimed(tmp_path / "c")
+    with pytest.raises(TargetRefusedError, match=f"no {MARKER}"):
+        CheckpointRoot.open(str(tmp_path / "c")).clean()
+    root = claimed(tmp_path / "d")
+    target = save("torch", root, 1, {"x": torch.ones(3)})
+    (tmp_path / "d" / "step-00000001" / "thesis.txt").write_text("the only copy")
+    assert root.remove(target).foreign == ["thesis.txt"]
+    root.clean()
+    assert [path.name for path in (tmp_path / "d").rglob("*") if path.is_file()] == ["thesis.txt"]
+    for place in ("/", "/etc", str(Path.home())):
+        with pytest.raises(TargetRefusedError):
+            CheckpointRoot.open(place).claim()
+
+
+@pytest.mark.parametrize("writer", ALONE)
+def test_another_number_of_ranks(tmp_path: Path, writer: str) -> None:
+    root, state = claimed(tmp_path / "c"), make_state(large=100)
+    target = save(writer, root, 1, state)
+    with pytest.raises(CheckpointError, match=r"was saved by 1 ranks.*[Uu]se --ranks 1") as caught:
+        restore(writer, target, blank(state), Job(rank=0, world=2, rendezvous=f"file://{tmp_path}/meet"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_rank_that_died_is_named(tmp_path: Path) -> None:
+    root, state = claimed(tmp_path / "c"), make_state(large=100)
+    writer, target = make_writer("stream", Job(rank=0, world=2)), root.step(1)
+    target.publish(writer.save(state, target).wait(), rank=0)
+    with pytest.raises(CheckpointError, match="rank 1 of 2 did not finish"):
+        target.commit(writer="stream", world=2)
+    assert root.latest() is None
+    assert root.partial() == [target]
+    with pytest.raises(CheckpointError, match="no complete checkpoint"):
+        restore("stream", target, blank(state))
+
+
+@pytest.mark.parametrize("writer", ALONE)
+def test_a_state_of_another_shape_is_refused_before_anything_is_read(tmp_path: Path, writer: str) -> None:
+    root = claimed(tmp_path / "c")
+    target = save(writer, root, 1, {"x": torch.ones(3), "step": 1})
+    for other, why in (
+        ({"x": torch.ones(4), "step": 1}, r"has float32\[3\] for 'x', the state float32\[4\]"),
+        ({"x": torch.ones(3).half(), "step": 1}, r"has float32\[3\] for 'x', the state float16\[3\]"),
+        ({"x": torch.ones(3), "step": 1, "y": 2}, "has nothing for 'y', the state int"),
+        ({"step": 1}, r"has float32\[3\] for 'x', the state nothing"),
+    ):
+        with pytest.raises(CheckpointError, match=why):
+            restore(writer, target, other)
+
+
+@pytest.mark.parametrize("writer", ALONE)
+def test_a_step_is_never_written_over(tmp_path: Path, writer: str) -> None:
+    root, state = claimed(tmp_path / "c"), {"x": torch.ones(3)}
+    target = save(writer, root, 1, state)
+    with pytest.raises(CheckpointError, match="holds a checkpoint already"):
+        save(writer, root, 1, state)
+    root.storage.delete(target.key(MANIFEST))
+    with pytest.raises(IobenchError, match=r"exists|is there already|partial"):
+        save(writer, root, 1, state)
+    root.remove(target)
+    save(writer, root, 1, state)
+
+
+def test_another_writers_checkpoint(tmp_path: Path) -> None:
+    target = save("torch-nocrc", claimed(tmp_path / "c"), 1, {"x": torch.ones(3)})
+    with pytest.raises(CheckpointError, match=r"saved by the writer 'torch-nocrc', and 'stream' can't read it"):
+        restore("stream", target, {"x": torch.zeros(3)})
+    restore("torch", target, {"x": torch.zeros(3)})
+
+
+def test_shares_are_for_dcp_alone(tmp_path: Path) -> None:
+    import torch.distributed as dist
+
+    from tests.checkpoints import shares, whole
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        state = shares(whole(), 1)
+    finally:
+        dist.destroy_process_group()
+    for writer in FILE_WRITERS:
+        with pytest.raises(CheckpointError, match="is a share of a tensor"):
+            save(writer, claimed(tmp_path / writer), 1, state)
+
+
+def test_memory_of_stream_does_not_grow_with_the_state(tmp_path: Path) -> None:
+    """Resident memory above the state's, at its highest, in a process of its own."""
+    script = """
+import sys, torch
+from pathlib import Path
+from iobench.checkpoint.catalog import CheckpointRoot
+from tests.checkpoints import blank, restore, save
+def status(key):
+    return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key)) << 10
+state = {str(n): torch.ones(20 << 20, dtype=torch.uint8) for n in range(8)}
+into = blank(state)
+root = CheckpointRoot.open(sys.argv[1])
+root.claim()
+save("stream", root, 0, {"x": torch.ones(1000)})
+Path("/proc/self/clear_refs").write_text("5")
+before = status("VmRSS")
+target = save("stream", root, 1, state)
+restore("stream", target, into)
+print(status("VmHWM") - before)
+root.clean()
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "c")], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 100 << 20
