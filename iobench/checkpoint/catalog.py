@@ -25,8 +25,7 @@ from ..storage.base import Guarded, Storage, Unfinished
 from ..storage.catalog import exists, local_root, read_object
 from ..storage.local import LocalStorage
 from .base import Saved
-from .leaves import corrupt
-from .manifest import MANIFEST, NAME, Listed, Manifest, Part, parse_manifest, parse_part, part_name
+from .manifest import MANIFEST, NAME, Listed, Manifest, Part, corrupt, parse_manifest, parse_part, part_name
 
 MARKER = ".iobench-checkpoints"
 """Says that a root is iobench's: claimed before anything is written, required before anything is removed."""
@@ -121,14 +120,22 @@ class CheckpointRoot:
             self.remove(target)
         return [target.number for target in going]
 
-    def clean(self) -> None:
+    def clean(self, *, dry_run: bool = False) -> Removal:
         """Remove every checkpoint, the marker, and the root itself where ``claim`` made it and nothing else is in it."""
         marker = self._require_marker()
-        for number in self._steps():
-            self.remove(self.step(number))
-        self.storage.delete(MARKER)
-        if self.path is not None and marker.get("made_root") and not os.listdir(self.path):
+        steps = self._steps()
+        mine = {f"{self.step(number).folder}/{name}" for number, names in steps.items() for name in names} | {MARKER}
+        entries = list(self.storage.list())
+        sizes = [entry.size for entry in entries if entry.key in mine]
+        foreign = sorted(entry.key for entry in entries if entry.key not in mine)
+        if not dry_run:
+            for number in steps:
+                self.remove(self.step(number))
+            self.storage.delete(MARKER)
+        gone = not foreign and bool(marker.get("made_root"))
+        if not dry_run and self.path is not None and gone and not os.listdir(self.path):
             self.path.rmdir()
+        return Removal(len(sizes), sum(sizes), foreign, gone)
 
     def _require_marker(self) -> dict[str, Any]:
         if isinstance(self.storage, Guarded):

@@ -22,8 +22,8 @@ from .base import Job, Pending, Restored, Saved, State
 from .catalog import CheckpointTarget
 from .dcp_files import METADATA, SafePlanner, SafeReader, writer_for
 from .group import Group
-from .leaves import Leaves, check_fits, corrupt, is_shared, leaves, set_values, state_checksums, verify
-from .manifest import Manifest, Part
+from .leaves import Leaves, check_fits, is_shared, leaves, set_values, state_checksums, verify
+from .manifest import Manifest, Part, corrupt
 from .saving import Clock, Finished, cannot_write, make_durable, own_part, reading
 
 _SHARED = " shared"

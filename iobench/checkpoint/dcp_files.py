@@ -21,7 +21,7 @@ from torch.serialization import _get_layout
 from ..storage.base import Storage
 from .catalog import CheckpointTarget
 from .files import StorageFile, file_over
-from .leaves import corrupt
+from .manifest import corrupt
 
 METADATA = ".metadata"
 _TEMPORARY = ".tmp"

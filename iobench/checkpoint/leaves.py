@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 import xxhash
 
-from ..errors import CheckpointError, CorruptCheckpointError, UsageError
+from ..errors import CheckpointError, UsageError
+from .manifest import corrupt
 
 SEPARATOR = "/"
 Leaves = dict[str, Any]
@@ -106,7 +107,3 @@ def verify(state: Mapping[str, Any], checksums: Mapping[str, str], where: str | 
     if wrong:
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise corrupt(where if isinstance(where, str) else where(wrong[0]), f"'{wrong[0]}'{more} is not what was saved (XXH3 differs)")
-
-
-def corrupt(where: str, why: str) -> CorruptCheckpointError:
-    return CorruptCheckpointError(f"{where} is corrupt: {why}", remedy="restore an older checkpoint, or a copy of this file")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .leaves import corrupt
+from ..errors import CorruptCheckpointError
 
 MANIFEST = "checkpoint.json"
 Text = bytes
@@ -139,3 +139,7 @@ def _texts(value: Mapping[str, Any]) -> dict[str, str]:
 
 def _reason(error: Exception) -> str:
     return f"no {error}" if isinstance(error, KeyError) else (str(error).splitlines() or ["not what it should be"])[0]
+
+
+def corrupt(where: str, why: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(f"{where} is corrupt: {why}", remedy="restore an older checkpoint, or a copy of this file")

@@ -12,8 +12,8 @@ from pathlib import Path
 from ..errors import CheckpointError, IobenchError, StorageError
 from .base import Job, Pending, Restored, Saved, State
 from .catalog import CheckpointTarget
-from .leaves import check_fits, corrupt, is_shared, leaves, state_checksums, verify
-from .manifest import Part
+from .leaves import check_fits, is_shared, leaves, state_checksums, verify
+from .manifest import Part, corrupt
 
 
 class Clock:

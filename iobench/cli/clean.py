@@ -1,17 +1,21 @@
-"""``iobench clean``: remove exactly what ``iobench generate`` made."""
+"""``iobench clean``: remove exactly what iobench made."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .common import add_common
+
+if TYPE_CHECKING:
+    from ..generate.cleaner import CleanReport
 
 _EXAMPLES = """examples:
   iobench clean /mnt/fast/resnet50 --dry-run
   iobench clean /mnt/fast/resnet50
   iobench clean s3://bucket/resnet50
+  iobench clean /mnt/ckpt
 """
 _SHOWN = 10
 
@@ -19,13 +23,13 @@ _SHOWN = 10
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "clean",
-        help="remove a generated dataset",
-        description="Remove a dataset, complete or half generated: exactly the files that iobench made. Files of others stay, and "
+        help="remove a generated dataset, or checkpoints",
+        description="Remove a dataset or checkpoints, complete or partial: exactly the files that iobench made. Files of others stay, and "
         "are named. A directory that iobench did not make is refused.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("dir", metavar="DIR", help="the dataset's directory or URL")
+    parser.add_argument("dir", metavar="DIR", help="the directory or URL of a dataset or of checkpoints")
     parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
     parser.add_argument("--yes", action="store_true", help="accepted for scripts; nothing is ever asked")
     add_common(parser)
@@ -36,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from ..generate import clean
     from ..units import format_bytes, format_count
 
-    report = clean(args.dir, dry_run=args.dry_run)
+    report = _checkpoints(args.dir, args.dry_run) or clean(args.dir, dry_run=args.dry_run)
     if args.json:
         print(json.dumps(report._asdict()))
         return 0
@@ -47,3 +51,20 @@ def run(args: argparse.Namespace) -> int:
         shown = ", ".join(report.foreign[:_SHOWN]) + (f" and {len(report.foreign) - _SHOWN} more" if len(report.foreign) > _SHOWN else "")
         print(f"left in place, not made by iobench: {shown}")
     return 0
+
+
+def _checkpoints(url: str, dry_run: bool) -> CleanReport | None:
+    """The same for a place that was claimed for checkpoints; None for any other."""
+    from ..checkpoint.catalog import MARKER, CheckpointRoot
+    from ..errors import StorageError
+    from ..generate.cleaner import CleanReport
+    from ..storage.catalog import exists
+
+    root = CheckpointRoot.open(url)
+    try:
+        if not exists(root.storage, MARKER):
+            return None
+    except StorageError:
+        return None  # what is wrong with this place is told by whoever looks for a dataset there
+    removal = root.clean(dry_run=dry_run)
+    return CleanReport(url, removal.files, removal.bytes, removal.foreign, removal.root_removed, dry_run)

@@ -7,13 +7,13 @@ import shutil
 import textwrap
 from typing import Any
 
-KINDS = ("workloads", "datasets", "formats", "contents", "codecs", "storage", "accelerators", "writers")
+KINDS = ("workloads", "datasets", "formats", "contents", "codecs", "storage", "accelerators", "writers", "models")
 
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "list",
-        help="workloads, datasets, formats, codecs, storage, accelerators, writers",
+        help="workloads, datasets, formats, codecs, storage, accelerators, writers, models",
         description="List what iobench knows by name.",
         epilog="examples:\n  iobench list\n  iobench list workloads\n  iobench list codecs --json\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -47,6 +47,10 @@ def _entries(kind: str) -> dict[str, str]:
         from ..spec.base import known_specs, read_yaml
 
         return {name: str(read_yaml(path).get("description", "")).strip() for name, path in sorted(known_specs(kind[:-1]).items())}
+    if kind == "models":
+        from ..checkpoint.models import MODELS
+
+        return {name: model.summary for name, model in MODELS.items()}
     from .. import registry
 
     return {name: entry.summary for name, entry in registry.ALL[kind.rstrip("s") if kind != "storage" else kind].entries().items()}

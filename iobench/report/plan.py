@@ -76,3 +76,40 @@ def _minimum(plan: Mapping[str, Any]) -> str:
     enough = plan["samples"] >= plan["mlperf_minimum_samples"]
     text = f"{format_count(plan['mlperf_minimum_samples'])} samples ({format_bytes(plan['mlperf_minimum_bytes'])})"
     return f"at least {text}: {'reached' if enough else 'not reached'}"
+
+
+def render_checkpoint_plan(plan: Mapping[str, Any]) -> str:
+    """The plan of a model's checkpoint as aligned lines."""
+    ranks, layout = plan["ranks"], plan["parallelism"]
+    each = format_bytes(plan["rank_bytes_max"])
+    if plan["rank_bytes_min"] != plan["rank_bytes_max"]:
+        each = f"{format_bytes(plan['rank_bytes_min'])} to {each}"
+    cut = f"tensor {layout['tensor']} x pipeline {layout['pipeline']} x data {layout['data']}, ZeRO {layout['zero']}"
+    scaled = "".join(f"; {key} {old} -> {new}" for key, (old, new) in plan["scaling"].get("changed", {}).items())
+    how = "at the published rate of failures" if plan["mtbf_published"] else "as stated"
+    rows = [
+        ("model", f"{plan['model']} ({plan['summary']}): {format_count(plan['parameters'])} parameters{scaled}"),
+        (
+            "checkpoint",
+            f"{format_bytes(plan['bytes'])}: parameters {format_bytes(plan['model_bytes'])}, "
+            f"optimizer {format_bytes(plan['optimizer_bytes'])}",
+        ),
+        ("ranks", f"{format_count(ranks)} ({cut}): {each} each, in {format_count(plan['files'])} files"),
+        ("tensors", format_count(plan["tensors"])),
+        ("memory", f"all ranks on this host: {format_bytes(plan['bytes'])} of {_known(plan['memory_available_bytes'])} available"),
+        ("free space", _known(plan["free_bytes"]) + (f" at {plan['target']}" if plan["target"] else ": name a target with --to")),
+        ("failures", f"every {format_duration(plan['mtbf_s'])} on {format_count(plan['accelerators'])} accelerators, {how}"),
+    ]
+    for budget in plan["budgets"]:
+        rows.append(
+            (
+                f"{budget['stall_budget'] * 100:g} % stalled",
+                f"{format_rate(budget['write_bytes_per_s'])} of durable writes: a save of {format_duration(budget['longest_save_s'])} "
+                f"every {format_duration(budget['interval_s'])}",
+            )
+        )
+    return "\n".join(f"{name:<12} {text}" for name, text in rows)
+
+
+def _known(size: int | None) -> str:
+    return "unknown" if size is None else format_bytes(size)

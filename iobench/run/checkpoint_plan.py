@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from ..analyse.interval import longest_save_at_best_s, published_mtbf_s, young_s
 from ..checkpoint.base import State
 from ..checkpoint.models import Model, Parallelism, find_model, scale
 from ..checkpoint.sharding import Share, layout, shares
@@ -73,6 +75,61 @@ def make_study_plan(spec: CheckpointSpec, url: str, meaning: Mapping[str, Any]) 
     return plan
 
 
+STALL_BUDGETS = (0.01, 0.05)
+
+
+def describe_checkpoint(
+    spec: CheckpointSpec, url: str | None, *, ranks: int | None, accelerators: int | None, mtbf_s: float | None
+) -> dict[str, Any]:
+    """What one checkpoint of a model is, and what its storage must write; nothing is built, written or contacted but for free space."""
+    full = find_model(spec.model)
+    model, scaling = scale(full, float(spec.share))
+    parallelism = layout(full, ranks)
+    parts = shares(model, parallelism)
+    sizes = [share.nbytes for share in parts]
+    count = accelerators or max(full.layout.ranks, parallelism.ranks)
+    mtbf = mtbf_s or published_mtbf_s(count)
+    budgets = []
+    for budget in STALL_BUDGETS:
+        longest = longest_save_at_best_s(budget, mtbf)
+        budgets.append(
+            {
+                "stall_budget": budget,
+                "longest_save_s": longest,
+                "interval_s": young_s(longest, mtbf),
+                "write_bytes_per_s": full.state_bytes / longest,
+            }
+        )
+    root = local_root(open_storage(url)) if url else None
+    return {
+        "model": spec.model,
+        "summary": full.summary,
+        "parameters": model.parameter_count,
+        "bytes": sum(sizes),
+        "full_bytes": full.state_bytes,
+        "model_bytes": model.parameter_bytes,
+        "optimizer_bytes": sum(sizes) - model.parameter_bytes,
+        "scaling": scaling,
+        "ranks": parallelism.ranks,
+        "parallelism": asdict(parallelism),
+        "rank_bytes_min": min(sizes),
+        "rank_bytes_max": max(sizes),
+        "tensors": sum(share.tensors for share in parts),
+        "files": sum(1 for size in sizes if size),
+        "memory_available_bytes": available_memory_bytes(),
+        "target": url,
+        "free_bytes": None if root is None else shutil.disk_usage(_existing(root)).free,
+        "accelerators": count,
+        "mtbf_s": mtbf,
+        "mtbf_published": mtbf_s is None,
+        "budgets": budgets,
+    }
+
+
+def _existing(path: Path) -> Path:
+    return next(there for there in (path.absolute(), *path.absolute().parents) if there.exists())
+
+
 def check_memory(plan: StudyPlan) -> None:
     """The states of all ranks must fit into memory, once more for writers that copy them aside."""
     free = available_memory_bytes()
@@ -92,7 +149,7 @@ def check_space(plan: StudyPlan) -> None:
     root = local_root(open_storage(plan.url))
     if root is None:
         return
-    there = next(path for path in (root.absolute(), *root.absolute().parents) if path.exists())
+    there = _existing(root)
     free = shutil.disk_usage(there).free
     needed = (plan.spec.keep + 1) * plan.bytes
     if needed > free:

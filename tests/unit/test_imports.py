@@ -29,8 +29,12 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """Part of the package -> the other parts that it may import. Every part may import itself and the version in ``iobench``."""
 
-EXCEPTIONS = {("storage", "iobench.measure.pagecache"), ("storage", "iobench.measure.filesystem")}
-"""What a storage knows about its own cache and file system is measured in one place."""
+EXCEPTIONS = {
+    ("storage", "iobench.measure.pagecache"),
+    ("storage", "iobench.measure.filesystem"),
+    ("checkpoint", "iobench.formats.payload"),
+}
+"""What a storage knows about its own cache and file system is measured in one place; a state is filled with the bytes that samples have."""
 
 FOREIGN = {"torch": {"load", "checkpoint", "accelerate"}, "pydantic": {"spec"}}
 """Third-party package -> the parts that may import it, at the top or lazily."""

@@ -1,0 +1,168 @@
+"""How often to save, and what that costs: closed forms against the exact waste, worked examples, and a study carried over."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench.analyse.interval import (
+    availability_s,
+    daly_s,
+    longest_save_at_best_s,
+    longest_save_s,
+    overhead,
+    published_mtbf_s,
+    waste,
+    young_s,
+)
+from iobench.analyse.meaning import Training, meaning
+from iobench.analyse.study import bandwidth, cpu_s_per_gb, slowdown, spread, with_figures
+from iobench.spec.checkpoint import Restore, Save, Study
+
+
+def lowest(blocked: float, mtbf: float, restart: float = 0.0) -> float:
+    """The interval of least waste, by golden section: the oracle of the closed forms."""
+    low, high = 1e-3 * math.sqrt(blocked * mtbf), 1e3 * math.sqrt(blocked * mtbf)
+    low, high = math.log(low), math.log(min(high, 300 * mtbf))
+    ratio = (math.sqrt(5) - 1) / 2
+    for _ in range(200):
+        a, b = high - ratio * (high - low), low + ratio * (high - low)
+        if waste(math.exp(a), blocked, mtbf, restart) < waste(math.exp(b), blocked, mtbf, restart):
+            high = b
+        else:
+            low = a
+    return math.exp((low + high) / 2)
+
+
+@given(mtbf=st.floats(60, 1e8), share=st.floats(1e-5, 0.3), restart=st.floats(0, 0.5))
+def test_dalys_interval_is_the_one_of_least_waste(mtbf: float, share: float, restart: float) -> None:
+    """Daly's estimate is within 2 % of the optimum up to a save of 0.3 mtbf; restarts do not move it."""
+    best = lowest(share * mtbf, mtbf, restart * mtbf)
+    assert daly_s(share * mtbf, mtbf) == pytest.approx(best, rel=0.02)
+    if share < 1e-3:
+        assert young_s(share * mtbf, mtbf) == pytest.approx(best, rel=0.03)
+
+
+@given(mtbf=st.floats(60, 1e8), share=st.floats(1e-6, 1e-3))
+def test_for_short_saves_all_three_agree(mtbf: float, share: float) -> None:
+    blocked = share * mtbf
+    assert daly_s(blocked, mtbf) == pytest.approx(young_s(blocked, mtbf), rel=0.04)
+    assert availability_s(blocked, mtbf, 0.0) - blocked == pytest.approx(young_s(blocked, mtbf), rel=0.04)
+
+
+def test_saves_longer_than_failures_are_apart() -> None:
+    assert daly_s(500, 100) == 100
+    assert waste(100, 500, 100) > 0.99
+    assert waste(1e9, 1, 1e-3) == 1.0  # no overflow
+
+
+@given(interval=st.floats(1, 1e6), blocked=st.floats(0.01, 1e4))
+def test_without_failures_waste_is_overhead(interval: float, blocked: float) -> None:
+    assert waste(interval, blocked, 1e15) == pytest.approx(overhead(interval, blocked), abs=1e-4)
+
+
+@given(budget=st.floats(0.001, 0.2), interval=st.floats(10, 1e6), mtbf=st.floats(100, 1e8))
+def test_the_longest_save_spends_the_budget(budget: float, interval: float, mtbf: float) -> None:
+    assert overhead(interval, longest_save_s(budget, interval)) == pytest.approx(budget, rel=1e-9)
+    save = longest_save_at_best_s(budget, mtbf)
+    assert save / young_s(save, mtbf) == pytest.approx(budget, rel=1e-9)
+
+
+def test_published_interruptions() -> None:
+    """Llama 3's pre-training: 419 unexpected interruptions in 54 days on 16,384 accelerators, one every 3.1 hours."""
+    assert published_mtbf_s(16_384) / 3600 == pytest.approx(54 * 24 / 419)
+    assert published_mtbf_s(1) / 3600 == pytest.approx(50_700, rel=0.001)
+
+
+def test_a_worked_example() -> None:
+    """405B (5.3 TiB) on 16 k accelerators at 100 GB/s: a save of 57 s, to be taken every 18.7 minutes, loses 10 % of the time."""
+    blocked, mtbf = 5.17 * 2**40 / 100e9, published_mtbf_s(16_384)
+    assert blocked == pytest.approx(57, rel=0.01)
+    assert young_s(blocked, mtbf) / 60 == pytest.approx(18.7, rel=0.02)
+    assert waste(young_s(blocked, mtbf), blocked, mtbf) == pytest.approx(0.10, abs=0.005)
+
+
+# A study's figures
+
+
+def save(step: int, blocked: float, **more: float) -> Save:
+    return Save(step=step, blocked_s=blocked, accepted_s=blocked, durable_s=more.pop("durable_s", blocked), bytes=10**9, files=1, **more)  # type: ignore[arg-type]
+
+
+def study(*saves: Save, **more: object) -> Study:
+    settings: dict[str, object] = {"model": "llama3-8b", "writer": "stream", "ranks": 1, "bytes": 10**9, "full_bytes": 10**11, "tensors": 5}
+    return with_figures(Study(**{**settings, "files": 1, "saves": list(saves), **more}))  # type: ignore[arg-type]
+
+
+def test_the_95th_percentile_of_few_is_the_largest() -> None:
+    assert spread([3.0, 1.0, 2.0]).p95 == 3.0
+    assert spread([float(n) for n in range(1, 101)]).p95 == 95.0
+    assert spread([float(n) for n in range(1, 21)]).p95 == 19.0
+
+
+def test_bandwidth_is_the_mean_of_the_saves() -> None:
+    assert bandwidth([100, 100], [1.0, 4.0]) == pytest.approx((100 + 25) / 2)
+    assert bandwidth([], []) is None
+    assert study(save(1, 1.0), save(2, 4.0)).write_bytes_per_s == pytest.approx((1e9 + 0.25e9) / 2)
+
+
+def test_an_asynchronous_save_writes_from_the_copy_on() -> None:
+    found = study(save(1, 0.1, staged_s=0.1, durable_s=2.1))
+    assert found.write_bytes_per_s == pytest.approx(0.5e9)
+
+
+def test_cpu_is_unknown_where_one_part_is() -> None:
+    assert cpu_s_per_gb([save(1, 1.0, cpu_s=0.2), save(2, 1.0, cpu_s=0.4)]) == pytest.approx(0.3)
+    assert cpu_s_per_gb([save(1, 1.0, cpu_s=0.2), save(2, 1.0)]) is None
+
+
+def test_steps_beside_a_save() -> None:
+    assert slowdown(study(save(1, 1.0, step_overlapped_s=0.12, step_alone_s=0.1))) == pytest.approx(1.2)
+    assert slowdown(study(save(1, 1.0))) is None
+
+
+def test_a_scaled_study_is_carried_over_by_its_bytes() -> None:
+    found = meaning(
+        study(save(1, 1.0), save(2, 1.0)), Training(mtbf_s=10**6, accelerators=8, usd_per_accelerator_hour=2.0, samples_per_s=10.0)
+    )
+    assert found is not None
+    assert found.blocked_s == pytest.approx(100.0)  # 1 s for a hundredth of the bytes
+    assert found.interval_s == pytest.approx(daly_s(100.0, 10**6))
+    assert found.lost_s_per_day == pytest.approx(found.waste * 86_400)
+    assert found.lost_usd_per_day == pytest.approx(found.waste * 24 * 8 * 2.0)
+    assert found.lost_samples_per_day == pytest.approx(found.waste * 86_400 * 10)
+    assert min(share for _, share in found.curve) == pytest.approx(found.waste, rel=1e-3)
+    assert found.fits_notice
+    assert "save every" in found.sentence
+
+
+def test_a_restore_is_part_of_a_restart() -> None:
+    restore = Restore(step=1, wall_s=3.0, bytes=10**9)
+    without, with_it = (
+        meaning(study(save(1, 1.0), restores=restores), Training(mtbf_s=10**4, restart_s=60.0)) for restores in ([], [restore])
+    )
+    assert without is not None
+    assert with_it is not None
+    assert (without.restart_s, with_it.restart_s) == (60.0, 360.0)
+    assert with_it.waste > without.waste
+
+
+def test_an_asynchronous_save_must_be_over_before_the_next() -> None:
+    """Blocked for a moment only, the best interval would be short, but a save needs its time behind the training."""
+    found = meaning(study(save(1, 0.001, staged_s=0.001, durable_s=50.0), full_bytes=10**9), Training(mtbf_s=1000.0))
+    assert found is not None
+    assert found.daly_s < 50 - 0.001 <= found.interval_s
+    assert found.waste > waste(found.interval_s, found.blocked_s, found.mtbf_s)
+
+
+def test_a_save_that_does_not_fit_the_notice_is_said() -> None:
+    found = meaning(study(save(1, 2.0)), Training(notice_s=120.0))
+    assert found is not None
+    assert not found.fits_notice  # 200 s for the whole model
+
+
+def test_no_save_no_meaning() -> None:
+    assert meaning(study(), Training()) is None
