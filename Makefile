@@ -32,6 +32,7 @@ check: $(STAMP)  ## lint, format, types
 bench: setup  ## hot paths, then storage against fio
 	$(BIN)/python -m pytest -q tests/bench --benchmark-enable --benchmark-only
 	$(BIN)/python tests/bench/storage.py
+	$(BIN)/python tests/bench/checkpoint_vs_fio.py
 
 clean:  ## remove demo-data, .venv and caches; results stay
 	if [ -e demo-data ] && [ -x $(BIN)/iobench ]; then $(BIN)/iobench clean demo-data; fi

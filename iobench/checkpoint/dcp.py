@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
@@ -45,7 +44,11 @@ class Dcp:
         group = self.group.open()
         clock = Clock()
         with writing(target):
-            save(self.named(state), storage_writer=writer_for(target, fsync=fsync, threads=self.threads), process_group=group)
+            save(
+                self.named(state),
+                storage_writer=writer_for(target, fsync=fsync, threads=self.threads, nbytes=tensor_bytes(state)),
+                process_group=group,
+            )
             accepted = clock.wall()
             if fsync:
                 self.sync(target)
@@ -132,7 +135,7 @@ class Dcp:
         return Restored(
             started_s=clock.started_s,
             wall_s=wall,
-            bytes=sum(leaf.nbytes for leaf in map(_local, wanted.values()) if _tensor(leaf)),
+            bytes=tensor_bytes(wanted),
             cpu_s=cpu,
             verify_s=clock.wall() - wall,
             verified="files" if together else "tensors",
@@ -176,8 +179,10 @@ def _tensor(leaf: object) -> bool:
     return isinstance(leaf, torch.Tensor)
 
 
-def _local(leaf: Any) -> Any:
-    return leaf.to_local() if is_shared(leaf) else leaf
+def tensor_bytes(state: State) -> int:
+    """Of this rank's tensors, and of its shares."""
+    local = (leaf.to_local() if is_shared(leaf) else leaf for leaf in leaves(state).values())
+    return sum(leaf.nbytes for leaf in local if _tensor(leaf))
 
 
 def _cause(error: BaseException) -> BaseException:

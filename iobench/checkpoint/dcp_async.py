@@ -15,9 +15,8 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType,
 from ..errors import CheckpointError, IobenchError, UsageError
 from .base import Job, Pending, Saved, State
 from .catalog import CheckpointTarget
-from .dcp import Dcp, _tensor, raise_in_one_line
+from .dcp import Dcp, raise_in_one_line, tensor_bytes
 from .dcp_files import writer_for
-from .leaves import leaves
 from .saving import Clock
 
 
@@ -46,7 +45,7 @@ class DcpThread(Dcp):
         backpressure = clock.wall()
         response = async_save(
             self.named(state),
-            storage_writer=writer_for(target, fsync=fsync, threads=self.threads),
+            storage_writer=writer_for(target, fsync=fsync, threads=self.threads, nbytes=tensor_bytes(state)),
             process_group=group,
             async_checkpointer_type=self._kind,
             async_stager=self._stager,
@@ -103,7 +102,7 @@ class DcpProcess(DcpThread):
                 raise UsageError(f"{self.name} can't write to {target.storage.url} from another process: {error}") from error
         if self._before is None:
             room = os.statvfs("/dev/shm")
-            need = sum(leaf.nbytes for leaf in leaves(state).values() if _tensor(leaf))
+            need = tensor_bytes(state)
             if room.f_bavail * room.f_frsize < need:
                 raise CheckpointError(
                     f"{self.name} copies {need >> 20} MiB into /dev/shm, which has {room.f_bavail * room.f_frsize >> 20} MiB free",

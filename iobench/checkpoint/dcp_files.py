@@ -30,9 +30,10 @@ _TEMPORARY = ".tmp"
 class StorageFiles(library.FileSystemBase):
     """What the library asks of a file system, of a storage; paths are keys. A sink is all or nothing, so nothing needs to be renamed."""
 
-    def __init__(self, storage: Storage, *, fsync: bool = True) -> None:
+    def __init__(self, storage: Storage, *, fsync: bool = True, size_hint: int = 0) -> None:
         self._storage = storage
         self._fsync = fsync
+        self._size_hint = size_hint  # bytes, about, of one file of tensors
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
@@ -40,7 +41,8 @@ class StorageFiles(library.FileSystemBase):
         if mode == "rb":
             yield StorageFile.buffered(self._storage, key)
             return
-        with self._storage.create(key, size_hint=1 << 30, durable=self._fsync) as sink, file_over(sink) as file:
+        size_hint = 0 if key.endswith(METADATA) else self._size_hint
+        with self._storage.create(key, size_hint=size_hint, durable=self._fsync) as sink, file_over(sink) as file:
             yield file
 
     def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str:
@@ -74,12 +76,12 @@ class Writer(library.FileSystemWriter):
         logging.getLogger().setLevel(logging.WARNING)  # we are in dcp-async-process's own process, which tells of every save
 
 
-def writer_for(target: CheckpointTarget, *, fsync: bool, threads: int) -> library.FileSystemWriter:
+def writer_for(target: CheckpointTarget, *, fsync: bool, threads: int, nbytes: int) -> library.FileSystemWriter:
     """The library's own writer: as it is for local files (made safe by fsync afterwards), else on top of the storage's sinks."""
     folder = target.path()
     writer = Writer(folder or target.folder, sync_files=False, thread_count=threads)
     if folder is None:
-        writer.fs = StorageFiles(target.storage, fsync=fsync)  # type: ignore[assignment]
+        writer.fs = StorageFiles(target.storage, fsync=fsync, size_hint=nbytes // threads)  # type: ignore[assignment]
         writer.path = target.folder
     return writer
 

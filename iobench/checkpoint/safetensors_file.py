@@ -49,8 +49,8 @@ class Safetensors(FileWriter):
     name = "safetensors"
     suffix = ".safetensors"
 
-    def check(self, state: State) -> None:
-        super().check(state)
+    def check(self, state: State, target: CheckpointTarget) -> None:
+        super().check(state, target)
         for name, leaf in leaves(state).items():
             if isinstance(leaf, torch.Tensor) and leaf.dtype not in _DTYPES:
                 raise CheckpointError(f"'{name}' is {leaf.dtype}, which the safetensors format does not have", remedy="use another writer")

@@ -59,7 +59,7 @@ class FileWriter:
 
     def save(self, state: State, target: CheckpointTarget, *, fsync: bool = True, checksums: Mapping[str, str] | None = None) -> Pending:
         known = dict(checksums) if checksums is not None else state_checksums(state)
-        self.check(state)
+        self.check(state, target)
         target.prepare()
         clock = Clock()
         accepted = self.write(state, target, fsync=fsync, clock=clock)
@@ -83,6 +83,7 @@ class FileWriter:
     def restore(self, state: State, target: CheckpointTarget) -> Restored:
         part = own_part(self.name, self.job, target)
         where = f"{target.url}/{self.file()}"
+        self.check(state, target)
         check_fits(state, part.checksums, where)
         target.check_sizes({self.file(): part.files[self.file()]} if self.file() in part.files else part.files)
         clock = Clock()
@@ -99,11 +100,11 @@ class FileWriter:
             verified="tensors",
         )
 
-    def check(self, state: State) -> None:
-        """Before the clock starts: can this state be written at all? Raises CheckpointError."""
+    def check(self, state: State, target: CheckpointTarget) -> None:
+        """Before the clock starts: can this state be saved, or restored into, at all? Raises CheckpointError."""
         shared = next((name for name, leaf in leaves(state).items() if is_shared(leaf)), None)
         if shared is not None:
-            raise CheckpointError(f"'{shared}' is a share of a tensor (DTensor), which {self.name} can't save", remedy="use dcp")
+            raise CheckpointError(f"'{shared}' is a share of a tensor (DTensor), which {self.name} can't handle", remedy="use dcp")
 
     def write(self, state: State, target: CheckpointTarget, *, fsync: bool, clock: Clock) -> float:
         """Until it is durable (accepted, without ``fsync``); the time when the storage had taken all bytes."""

@@ -26,41 +26,53 @@ from .container import PAGE, Layout, Segment, landing, lay_out, read_header
 from .leaves import Bytes, leaves, set_values
 from .saving import Clock, FileWriter
 
-BLOCK = 8 << 20
-CONCURRENCY = 4
+FILE_BLOCK = 1 << 20
+"""Bytes: of the blocks of a local file. Larger ones were no faster on any disk that was tried, with this many at a time."""
+
+OBJECT_BLOCK = 8 << 20
+"""Of any other storage, where each block is a request."""
+
+CONCURRENCY = 8
 _MOST_MEMORY = 256 << 20
 
 
 class Stream(FileWriter):
-    """``block_size`` bytes in each request, ``concurrency`` requests at a time."""
+    """``block_size`` bytes in each request (0: what suits the storage), ``concurrency`` requests at a time."""
 
     name = "stream"
     suffix = ".tensors"
 
-    def __init__(self, job: Job, *, block_size: int | str = BLOCK, concurrency: int | str = CONCURRENCY) -> None:
+    def __init__(self, job: Job, *, block_size: int | str = 0, concurrency: int | str = CONCURRENCY) -> None:
         super().__init__(job)
         self.block_size = parse_size(block_size)
         self.concurrency = int(concurrency)
-        if self.block_size < PAGE or self.block_size % PAGE or self.concurrency < 1 or self.block_size * self.concurrency > _MOST_MEMORY:
+        held = (self.block_size or OBJECT_BLOCK) * self.concurrency
+        if self.block_size % PAGE or self.block_size < 0 or self.concurrency < 1 or held > _MOST_MEMORY:
             raise UsageError(
                 f"stream: block_size {self.block_size}, concurrency {self.concurrency}",
                 remedy="a block is a multiple of 4096 bytes, and all in flight are no more than 256 MiB",
             )
         self._free: deque[Bytes] = deque()
 
-    def check(self, state: State) -> None:
-        super().check(state)
+    def check(self, state: State, target: CheckpointTarget) -> None:
+        super().check(state, target)
         away = next((n for n, leaf in leaves(state).items() if isinstance(leaf, torch.Tensor) and leaf.device.type != "cpu"), None)
         if away is not None:
             raise CheckpointError(f"'{away}' is not in this host's memory, and stream copies nothing from a device", remedy="use dcp")
+        size = self._block(target)
+        if self._free and len(self._free[0]) != size:
+            self._free.clear()
         while len(self._free) < self.concurrency:
-            self._free.append(private(self.block_size).array)  # touched before the clock starts
+            self._free.append(private(size).array)  # touched before the clock starts
+
+    def _block(self, target: CheckpointTarget) -> int:
+        return self.block_size or (FILE_BLOCK if target.path() is not None else OBJECT_BLOCK)
 
     def write(self, state: State, target: CheckpointTarget, *, fsync: bool, clock: Clock) -> float:
-        layout = lay_out(state)
+        layout, block = lay_out(state), self._block(target)
         storage, key = target.storage, target.key(self.file())
         if isinstance(storage, Parallel):
-            with storage.create_parallel(key, size=layout.size, block_size=self.block_size, durable=fsync) as sink:
+            with storage.create_parallel(key, size=layout.size, block_size=block, durable=fsync) as sink:
                 size, alignment = sink.block_size, sink.alignment
 
                 def put(offset: int) -> None:
@@ -69,23 +81,22 @@ class Stream(FileWriter):
 
                 self._each(range(0, layout.size, size), put)
                 return clock.wall()
-        with storage.create(key, size_hint=layout.size, durable=fsync) as plain, self._bounce(self.block_size) as bounce:
-            for offset in range(0, layout.size, self.block_size):
-                plain.write(gather(layout, offset, self.block_size, 1, bounce))
+        with storage.create(key, size_hint=layout.size, durable=fsync) as plain, self._bounce(block) as bounce:
+            for offset in range(0, layout.size, block):
+                plain.write(gather(layout, offset, block, 1, bounce))
             return clock.wall()
 
     def read(self, state: State, target: CheckpointTarget) -> None:
-        self.check(state)
-        storage, key = target.direct(self.file()), target.key(self.file())
+        storage, key, block = target.direct(self.file()), target.key(self.file()), self._block(target)
         try:
             header = read_header(storage, key)
             layout, aside = landing(state, header)
 
             def get(offset: int) -> None:
-                with self._bounce(self.block_size) as bounce:
-                    scatter(storage, key, layout, offset, self.block_size, bounce)
+                with self._bounce(block) as bounce:
+                    scatter(storage, key, layout, offset, block, bounce)
 
-            self._each(needed(layout, self.block_size), get)
+            self._each(needed(layout, block), get)
         finally:
             if storage is not target.storage:
                 storage.close()

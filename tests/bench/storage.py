@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -335,33 +335,42 @@ def main() -> int:
     if not fio.available():
         print(f"fio is not installed: {fio.install_hint()}", file=sys.stderr)
         return 1
-    rows = []
     with tempfile.TemporaryDirectory(prefix=".iobench-bench-", dir=args.dir) as root:
         data = Data(Path(root))
-        print(f"{'case':<58} {'ratio':<20} {'GB/s ours':<20} {'GB/s peer':<20} {'CPU s/GB ours, peer':<20} target")
-        for name in args.case or CASES:
-            case = CASES[name](data, args.seconds)
-            case.ours(), case.peer()  # page cache, memory, code: the first of each is not counted
-            pairs = [(case.ours(), case.peer()) for _ in range(args.repeat)]
-            row = {
-                "case": case.name,
-                "peer": case.peer_name,
-                "target": case.target,
-                "ours": [figure._asdict() for figure, _ in pairs],
-                "theirs": [figure._asdict() for _, figure in pairs],
-                "ratios": [a.bytes_per_s / b.bytes_per_s for a, b in pairs],
-            }
-            rows.append(row)
-            cpu = [statistics.median(f.cpu_s_per_gb or 0.0 for f in side) for side in zip(*pairs, strict=True)]
-            gb = [spread([f.bytes_per_s / 1e9 for f in side]) for side in zip(*pairs, strict=True)]
-            print(f"{case.name:<58} {spread(row['ratios']):<20} {gb[0]:<20} {gb[1]:<20} {cpu[0]:.3f}, {cpu[1]:.3f}{'':<8} {case.target}")
-            print(f"{'':<58} against {case.peer_name}", flush=True)
+        rows = compare((CASES[name](data, args.seconds) for name in args.case or CASES), args.repeat)
+    keep(rows)
+    return 0
+
+
+def compare(cases: Iterable[Case], repeat: int) -> list[dict[str, Any]]:
+    """Both sides of each case in turn; prints the ratios as they come."""
+    rows = []
+    print(f"{'case':<58} {'ratio':<20} {'GB/s ours':<20} {'GB/s peer':<20} {'CPU s/GB ours, peer':<20} target")
+    for case in cases:
+        case.ours(), case.peer()  # page cache, memory, code: the first of each is not counted
+        pairs = [(case.ours(), case.peer()) for _ in range(repeat)]
+        row = {
+            "case": case.name,
+            "peer": case.peer_name,
+            "target": case.target,
+            "ours": [figure._asdict() for figure, _ in pairs],
+            "theirs": [figure._asdict() for _, figure in pairs],
+            "ratios": [a.bytes_per_s / b.bytes_per_s for a, b in pairs],
+        }
+        rows.append(row)
+        cpu = [statistics.median(f.cpu_s_per_gb or 0.0 for f in side) for side in zip(*pairs, strict=True)]
+        gb = [spread([f.bytes_per_s / 1e9 for f in side]) for side in zip(*pairs, strict=True)]
+        print(f"{case.name:<58} {spread(row['ratios']):<20} {gb[0]:<20} {gb[1]:<20} {cpu[0]:.3f}, {cpu[1]:.3f}{'':<8} {case.target}")
+        print(f"{'':<58} against {case.peer_name}", flush=True)
+    return rows
+
+
+def keep(rows: list[dict[str, Any]]) -> None:
     folder = Path("results/bench")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"bench-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
     path.write_text(json.dumps({"host": host.fingerprint(), "load": os.getloadavg(), "rows": rows}, indent=1), encoding="utf-8")
     print(f"every repetition: {path}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import pickle
 import random
@@ -334,6 +335,31 @@ def test_another_number_of_ranks(tmp_path: Path, writer: str) -> None:
     with pytest.raises(CheckpointError, match=r"was saved by 1 ranks.*[Uu]se --ranks 1") as caught:
         restore(writer, target, blank(state), Job(rank=0, world=2, rendezvous=f"file://{tmp_path}/meet"))
     assert "\n" not in str(caught.value)
+
+
+def _rank_beside_a_dying_one(rank: int, folder: str, pipe: Any) -> None:
+    writer = make_writer("dcp", Job(rank=rank, world=2, rendezvous=f"file://{folder}/meet"))
+    writer.group.open()  # type: ignore[attr-defined]
+    if rank == 1:
+        os._exit(1)
+    failure = attempt(lambda: writer.save(make_state(), CheckpointRoot.open(f"{folder}/c").step(1)).wait())
+    pipe.send(f"{type(failure).__name__}: {failure}")
+
+
+def test_a_rank_that_dies_ends_the_others_save(tmp_path: Path) -> None:
+    root, context = claimed(tmp_path / "c"), multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    ranks = [context.Process(target=_rank_beside_a_dying_one, args=(rank, str(tmp_path), theirs)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    assert ours.poll(60)
+    answer = ours.recv()
+    for process in ranks:
+        process.join(10)
+        process.kill()
+    assert answer.startswith("StorageError: cannot write")
+    assert "\n" not in answer
+    assert root.latest() is None
 
 
 def test_a_rank_that_died_is_named(tmp_path: Path) -> None:
