@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,19 +19,27 @@ BANDWIDTH = 40e6
 MTBF_S = 36_000.0
 
 
-def study(tmp_path: Path, **settings: object) -> Study:
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A directory in memory: the disk below a throttled storage must not add times of its own."""
+    path = Path(tempfile.mkdtemp(prefix="iobench-test-", dir="/dev/shm"))
+    yield path
+    shutil.rmtree(path)
+
+
+def study(memory: Path, **settings: object) -> Study:
     spec = build(CheckpointSpec, {"model": "llama3-8b", "scale": "1/4096", "count": 3, "restores": 1, **settings}, where="test")
-    url = f"throttled+{tmp_path / 'ckpt'}?write_bandwidth={int(BANDWIDTH)}"
-    doc, _ = run_study(make_study_plan(spec, url, {"mtbf_s": MTBF_S}), results=tmp_path / "results")
+    url = f"throttled+{memory / 'ckpt'}?write_bandwidth={int(BANDWIDTH)}"
+    doc, _ = run_study(make_study_plan(spec, url, {"mtbf_s": MTBF_S}), results=memory / "results")
     assert doc.checkpoint is not None
     return doc.checkpoint
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("writer", ["stream", "torch"])
-def test_durable_time_and_interval_follow_from_the_bandwidth(tmp_path: Path, writer: str, ranks: int) -> None:
+def test_durable_time_and_interval_follow_from_the_bandwidth(memory: Path, writer: str, ranks: int) -> None:
     """Ranks share the link, so that the job takes the same time however many write."""
-    found = study(tmp_path, writer=writer, ranks=ranks)
+    found = study(memory, writer=writer, ranks=ranks)
     for save in found.saves:
         expected = save.bytes / BANDWIDTH
         assert save.durable_s == pytest.approx(expected, rel=0.05)
@@ -41,17 +52,17 @@ def test_durable_time_and_interval_follow_from_the_bandwidth(tmp_path: Path, wri
     assert not found.meaning["within_budget"]
 
 
-def test_an_asynchronous_writer_blocks_for_the_copy_and_writes_at_the_bandwidth(tmp_path: Path) -> None:
-    found = study(tmp_path, writer="dcp-async", count=2, steps=40, step_time=0.05)
+def test_an_asynchronous_writer_blocks_for_the_copy_and_writes_at_the_bandwidth(memory: Path) -> None:
+    found = study(memory, writer="dcp-async", count=2, steps=40, step_time=0.05)
     for save in found.saves:
         assert save.durable_s == pytest.approx(save.bytes / BANDWIDTH, rel=0.1)
         assert save.blocked_s < 0.5 * save.bytes / BANDWIDTH
     assert found.meaning["interval_s"] >= found.meaning["durable_s"] - found.meaning["blocked_s"]
 
 
-def test_a_save_that_is_not_over_when_the_next_is_due_blocks_it(tmp_path: Path) -> None:
+def test_a_save_that_is_not_over_when_the_next_is_due_blocks_it(memory: Path) -> None:
     """Steps for a tenth of a save's time: the second save waits for the rest of the first."""
-    found = study(tmp_path, writer="dcp-async", count=3, steps=1, step_time=0.06)
+    found = study(memory, writer="dcp-async", count=3, steps=1, step_time=0.06)
     first, *later = found.saves
     alone = first.bytes / BANDWIDTH
     assert first.waited_s == pytest.approx(0, abs=0.05)
