@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,10 @@ from iobench.checkpoint.catalog import MARKER, CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.manifest import MANIFEST
 from iobench.errors import CheckpointError, CorruptCheckpointError, IobenchError, StorageError, TargetRefusedError
 from tests.checkpoints import WRITERS, blank, make_state, restore, same, save
+from tests.servers.faultproxy import Fault, FaultProxy
+from tests.servers.s3 import S3Server, rclone_s3, s3_environment
+
+__all__ = ["rclone_s3", "s3_environment"]
 
 FILE_WRITERS = ("torch", "safetensors", "stream")
 ALONE = ("torch", "safetensors", "dcp", "stream")
@@ -335,6 +339,31 @@ def test_another_number_of_ranks(tmp_path: Path, writer: str) -> None:
     with pytest.raises(CheckpointError, match=r"was saved by 1 ranks.*[Uu]se --ranks 1") as caught:
         restore(writer, target, blank(state), Job(rank=0, world=2, rendezvous=f"file://{tmp_path}/meet"))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("writer", ["stream", "torch"])
+def test_an_upload_that_is_refused_in_the_middle_leaves_nothing(
+    rclone_s3: S3Server, s3_environment: Mapping[str, str], writer: str
+) -> None:
+    with FaultProxy(rclone_s3.port) as proxy:
+        url = rclone_s3.url(part_size="5MiB")
+        root = CheckpointRoot.open(url.replace(str(rclone_s3.port), str(proxy.port)))
+        root.claim()
+        small, large = make_state(large=1000), make_state(large=4_000_001)
+        save(writer, root, 1, small)
+        # Is there a manifest? Is there such a key? Begin the upload; a part; and the next one is refused.
+        proxy.plan.extend([*[Fault()] * 4, Fault(answer=(403, "AccessDenied"))])
+        failure = attempt(save, writer, root, 2, large)
+        assert not proxy.plan
+        assert isinstance(failure, StorageError)
+        assert "\n" not in str(failure)
+        assert root.latest() == root.step(1)
+        assert [entry.key for entry in root.storage.list("step-00000002")] == []
+        assert root.storage.discard_unfinished(lambda key: True) == ()  # type: ignore[attr-defined]
+        save(writer, root, 2, large)
+        again = blank(large)
+        restore(writer, root.step(2), again)
+        assert same(again, large)
 
 
 def _rank_beside_a_dying_one(rank: int, folder: str, pipe: Any) -> None:
