@@ -131,11 +131,18 @@ class CheckpointRoot:
         if not dry_run:
             for number in steps:
                 self.remove(self.step(number))
+            self._remove_empty()
             self.storage.delete(MARKER)
         gone = not foreign and bool(marker.get("made_root"))
         if not dry_run and self.path is not None and gone and not os.listdir(self.path):
             self.path.rmdir()
         return Removal(len(sizes), sum(sizes), foreign, gone)
+
+    def _remove_empty(self) -> None:
+        """Folders of saves that failed before their first file."""
+        for folder in self.path.iterdir() if self.path is not None else ():
+            if _STEP.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink() and not os.listdir(folder):
+                folder.rmdir()
 
     def _require_marker(self) -> dict[str, Any]:
         if isinstance(self.storage, Guarded):

@@ -92,7 +92,10 @@ def asked_meaning(args: argparse.Namespace) -> dict[str, Any]:
     from ..units import parse_duration
 
     budget = args.stall_budget
-    share = float(budget[:-1]) / 100 if budget.endswith("%") else float(budget)
+    try:
+        share = float(budget[:-1]) / 100 if budget.endswith("%") else float(budget)
+    except ValueError:
+        share = 0.0
     if not 0 < share < 1:
         raise UsageError(f"--stall-budget {budget} is no share of the time", remedy="write it like 1% or 0.01")
     for name in ("price", "samples_per_s", "accelerators"):

@@ -146,7 +146,7 @@ class Conductor:
 
     def _body(self, rank: int, pipe: Any) -> None:
         job = Job(rank=rank, world=self.world, rendezvous=f"file://{self._meeting}/meet")
-        CheckpointRank(job, self.plan.spec, self.plan.url, self.plan.builder(rank), pipe).run()
+        CheckpointRank(job, self.plan.spec, self.root, self.plan.builder(rank), pipe).run()
 
     def start(self, progress: Progress) -> None:
         progress.phase("building the state")
@@ -155,6 +155,8 @@ class Conductor:
 
     def save(self, step: int) -> None:
         """One save of all ranks, and the steps after it."""
+        self._command("prepare", step)
+        self._until_ready()
         self._command("save", step, self.book.begin(step))
         self._overlaps[step] = self._until_ready()
 

@@ -2,6 +2,7 @@
 
 What the parent sends, and what comes back::
 
+    ("prepare", step)             ("ready", None): the state has changed, and its checksums are known
     ("save", step, start_ns)      ("saved", step, RankSave, publish time) when it is durable, ("ready", overlap) after the steps
     ("drain",)                    ("saved", ...) for what was still going on, then ("ready", None)
     ("restore", step, start_ns)   ("restored", step, {...})
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 from ..checkpoint.base import CheckpointWriter, Job, Pending, State, make_writer
 from ..checkpoint.catalog import CheckpointRoot
+from ..checkpoint.leaves import state_checksums
 from ..measure.memory import PeakMemory
 from ..spec.checkpoint import CheckpointSpec, RankSave
 from .training import TrainingSteps
@@ -34,10 +36,11 @@ class _Going(NamedTuple):
 class CheckpointRank:
     """``build`` makes the rank's state; it is called in the rank's process."""
 
-    def __init__(self, job: Job, spec: CheckpointSpec, url: str, build: Callable[[], State], pipe: Connection) -> None:
+    def __init__(self, job: Job, spec: CheckpointSpec, root: CheckpointRoot, build: Callable[[], State], pipe: Connection) -> None:
         self.job, self.spec, self.pipe = job, spec, pipe
-        self.root = CheckpointRoot.open(url)
+        self.root = root  # the parent's: what wraps a storage, a shared speed limit for one, is common to all ranks
         self.state = build()
+        self.checksums = state_checksums(self.state)
         self.writer: CheckpointWriter = make_writer(spec.writer, job, writer_options(spec))
         self.training = TrainingSteps(spec.step_time, spec.host_share) if spec.steps else None
         self.going: _Going | None = None
@@ -47,6 +50,9 @@ class CheckpointRank:
         try:
             while True:
                 match self.pipe.recv():
+                    case ("prepare", step):
+                        self.prepare(step)
+                        self.pipe.send(("ready", None))
                     case ("save", step, start_ns):
                         self.save(step, start_ns)
                         self.pipe.send(("ready", self._train()))
@@ -65,12 +71,16 @@ class CheckpointRank:
         self._finish()
         self.writer.close()
 
+    def prepare(self, step: int) -> None:
+        """Off the clock: let the state change, and take its checksums, which a restore is compared with. No training does that."""
+        advance(self.state, step)
+        self.checksums = state_checksums(self.state)
+
     def save(self, step: int, start_ns: int) -> None:
         """Save the state as of ``step``, all ranks from ``start_ns`` on; an asynchronous writer goes on behind."""
-        advance(self.state, step)
         memory = PeakMemory()
         _wait_until(start_ns)
-        pending = self.writer.save(self.state, self.root.step(step), fsync=self.spec.fsync)
+        pending = self.writer.save(self.state, self.root.step(step), fsync=self.spec.fsync, checksums=self.checksums)
         self._finish()  # the one before: this save has waited for it
         self.going = _Going(step, start_ns, pending, memory)
         if not self.writer.asynchronous:

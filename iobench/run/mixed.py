@@ -1,4 +1,7 @@
-"""Checkpoints while loading: what a run needs beside its own story, so that saves and reads compete as they do in a training."""
+"""Checkpoints while loading: what a run needs beside its own story, so that saves and reads compete as they do in a training.
+
+The state stays the same from save to save, so that its checksums need not be taken again between two steps.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ class Saver:
 
         def saver(rank: int, pipe: Connection) -> CheckpointRank:
             job = Job(rank=rank, world=plan.spec.ranks, rendezvous=f"file://{meeting}/meet")
-            return CheckpointRank(job, plan.spec, plan.url, plan.builder(rank), pipe)
+            return CheckpointRank(job, plan.spec, self.root, plan.builder(rank), pipe)
 
         try:
             book = SaveBook(self.root, plan.spec, self.study.saves)

@@ -24,7 +24,8 @@ def iobench(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Compl
 
 def study(tmp_path: Path, *arguments: str | Path, to: str | Path | None = None, model: tuple[str, ...] = SMALL) -> dict[str, Any]:
     found = iobench("checkpoint", *model, "--to", to or tmp_path / "ckpt", "--results", tmp_path / "results", "--json", *arguments)
-    assert (found.returncode, found.stderr) == (0, ""), found
+    told = [line for line in found.stderr.splitlines() if " - root - INFO - " not in line]  # torch's own, of the process that it starts
+    assert (found.returncode, told) == (0, []), found
     return dict(json.loads(found.stdout))
 
 
@@ -141,10 +142,10 @@ def test_a_target_of_others_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_checkpoint_before_it(tmp_path: Path) -> None:
-    """The 6th write fails: in the middle of a later save than the first."""
+    """The Nth write fails, for growing N, until it is one of a later save than the first."""
     place = tmp_path / "ckpt"
     message = ""
-    for number in range(4, 60, 3):
+    for number in (10, 30, 40, 50, 60):
         url = f"faulty+{place}?fail_write_at={number}"
         found = iobench("checkpoint", *SMALL, "--to", url, "--count", "4", "--results", tmp_path / "r", "--set", "block_size=1MiB")
         assert found.returncode == 1, found
@@ -248,7 +249,8 @@ def test_saves_and_reads_beside_one_another(tmp_path: Path, make_dataset: Any) -
     found = iobench(
         "run", "demo", "--data", data, "--accelerators", "2", "--repeat", "2", "--calibration-s", "0.2", "--results", tmp_path / "r",
         "--set", "batch_size=10", "--set", "epochs=1", "--set", "loader.workers=1", "--set", "reader.decode=false",
-        "--checkpoint", "llama3-8b", "--checkpoint-scale", "1/4096", "--checkpoint-every", "8", "--checkpoint-to", tmp_path / "ckpt", "--json",
+        "--checkpoint", "llama3-8b", "--checkpoint-scale", "1/4096", "--checkpoint-every", "8",
+        "--checkpoint-to", tmp_path / "ckpt", "--json",
     )  # fmt: skip
     assert (found.returncode, found.stderr) == (0, ""), found
     doc = json.loads(found.stdout)
