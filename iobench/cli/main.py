@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import importlib
 import os
 import signal
@@ -57,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="iobench",
         description="Will this storage starve these accelerators, why, and what would fix it?",
         epilog=_EXIT_CODES,
-        formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=28),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"iobench {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
