@@ -93,14 +93,14 @@ def test_every_verb_ends_its_help_with_examples(verb: str) -> None:
 
 def test_the_help_of_the_whole_names_every_verb_and_exit_code() -> None:
     text = help_of()
-    assert re.findall(r"^    (\w+) ", text, flags=re.M) == list(VERBS)
+    assert re.findall(r"^    (\w+)(?: |$)", text, flags=re.M) == list(VERBS)
     assert re.findall(r"^  (\d+) ", text, flags=re.M) == ["0", "1", "2", "3", "4", "130"]
     assert len(examples(text)) >= 2
 
 
 def _small(words: list[str], home: Path) -> list[str]:
     """An example with its places below ``home`` and its sizes scaled down; its meaning stays."""
-    spots = {"/mnt/fast": home / "mnt", "/tmp/iobench-demo": home / "tmp-demo", "demo-data": home / "demo-data"}
+    spots = {"/mnt/ckpt": home / "ckpt", "/mnt/fast": home / "mnt", "/tmp/iobench-demo": home / "tmp-demo", "demo-data": home / "demo-data"}
     for spot, place in spots.items():
         words = [re.sub(rf"(?<![\w/]){re.escape(spot)}(?![\w-])", str(place), word) for word in words]
     verb = words[0]
@@ -128,6 +128,12 @@ def _small(words: list[str], home: Path) -> list[str]:
     if verb == "sweep":
         words = [{"2000": "20"}.get(word, word) for word in words]
         words += ["--repeat", "1", "--calibration-s", "0", "--set", "batch_size=5", "--set", "epochs=1"]
+    if verb == "checkpoint":
+        words += ["--scale", "1/8192", "--count", "1"]
+    if "--checkpoint-scale" in words:
+        words += ["--checkpoint-scale", "1/8192", "--checkpoint-every", "1"]
+    if words == ["clean", str(home / "ckpt")]:
+        ok("checkpoint", "resnet50", "--to", words[1], "--scale", "1/16", "--count", "1", "--keep-data", cwd=home)
     if "results/<run>" in words:
         words[words.index("results/<run>")] = str(_runs(home)[0])
     if "results/<sweep>" in words:
@@ -136,7 +142,8 @@ def _small(words: list[str], home: Path) -> list[str]:
 
 
 def _runs(home: Path) -> list[Path]:
-    return [path for path in sorted((home / "results").iterdir()) if (path / "run.json").exists()]
+    runs = (path for path in sorted((home / "results").iterdir()) if (path / "run.json").exists())
+    return [path for path in runs if not path.name.startswith("checkpoint-")]
 
 
 def _photographs(folder: Path) -> None:
@@ -164,7 +171,23 @@ def test_every_example_runs(tmp_path: Path) -> None:
     """All examples of all helps, from generating to cleaning, in a directory of their own."""
     (tmp_path / "mine.yaml").write_text("{name: mine, samples: 20, sample_size: {mean: 10kB}}\n")
     _photographs(tmp_path / "mnt" / "imagenet" / "train")
-    order = ("demo", "list", "doctor", "generate", "scan", "plan", "run", "sweep", "report", "size", "whatif", "advise", "verify", "clean")
+    order = (
+        "demo",
+        "list",
+        "doctor",
+        "generate",
+        "scan",
+        "plan",
+        "run",
+        "sweep",
+        "checkpoint",
+        "report",
+        "size",
+        "whatif",
+        "advise",
+        "verify",
+        "clean",
+    )
     assert set(order) == set(VERBS)
     commands = [words for verb in order for example in examples(help_of(verb)) for words in [shlex.split(example)[1:]]]
     commands = [words for words in commands if not any("s3://" in word for word in words)]  # they run in test_s3_run.py
