@@ -4,9 +4,9 @@ Times in seconds. ``blocked_s``: training stands still for one save. ``mtbf_s``:
 ``restart_s``: from an interruption to training again, the restore included. An interval is training time between two saves.
 
 Sources: J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974. J. T. Daly, "A higher order
-estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006 (equations 20 and 37). S. Saxena et al. (NVIDIA), arXiv
-2410.18124, 2024. Interruptions: Grattafiori et al., "The Llama 3 Herd of Models", 2024: 419 unexpected ones in 54 days on 16,384
-accelerators.
+estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006 (equations 20 and 37). N. R. Saxena et al. (NVIDIA),
+"Optimal checkpoint interval with availability as an objective function", arXiv 2410.18124, 2024. Interruptions: Grattafiori et al., "The
+Llama 3 Herd of Models", 2024: 419 unexpected ones in 54 days on 16,384 accelerators.
 """
 
 from __future__ import annotations
@@ -36,8 +36,12 @@ def daly_s(blocked_s: float, mtbf_s: float) -> float:
 
 
 def availability_s(blocked_s: float, mtbf_s: float, restart_s: float) -> float:
-    """The interval of largest availability, from save to save, as Saxena et al. have it: the restart counts, and so does the save."""
-    return blocked_s + math.sqrt(2 * (mtbf_s + restart_s) * blocked_s + blocked_s * blocked_s)
+    """The interval of largest availability (Saxena et al.), with the restart in it; theirs runs from save to save and is longer by a save.
+
+    It is the best one where failures are counted in time up, and lost work and restarts come on top of that: availability is then
+    interval / (interval + save) x mtbf / (mtbf + restart + (interval + save) / 2).
+    """
+    return math.sqrt(2 * (mtbf_s + restart_s) * blocked_s + blocked_s * blocked_s)
 
 
 def waste(interval_s: float, blocked_s: float, mtbf_s: float, restart_s: float = 0.0, exposed_s: float = 0.0) -> float:

@@ -3,6 +3,9 @@
 Sources: Llama 3 (Grattafiori et al., "The Llama 3 Herd of Models", 2024, table 3) with the head counts of MLPerf Storage's checkpoint
 workloads, whose 70B has 128 heads where the paper's has 64, and whose 1T is not a released model; ResNet-50 (He et al., 2015, as
 torchvision builds it); ViT-B/16 (Dosovitskiy et al., 2020); BERT-large (Devlin et al., 2018, with the heads of pre-training).
+
+MLPerf Storage's table of checkpoint sizes says 105, 912, 5,290 and 18,000 GB. The first three are what these dimensions make, in GiB. The
+last is not: the 1T's dimensions make 1,183 billion parameters, and at 14 bytes each 15,427 GiB (16.6 TB). The dimensions are taken.
 """
 
 from __future__ import annotations
@@ -10,12 +13,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..errors import UnknownNameError
 
 LEAST_LAYERS = 2
-"""Layers that a scaled model keeps: fewer would have no 'between'."""
+"""Layers that a scaled model keeps: fewer would have no 'between'. A pipeline keeps one for each of its stages."""
+
+_NEAR = 0.95
+"""Of the bytes asked for: where whole layers come as near as this from below, widths stay as they are."""
 
 
 class Parameter(NamedTuple):
@@ -64,7 +71,7 @@ class Model:
     dimensions: Dimensions
     build: Callable[..., Iterator[Parameter]]
     width: tuple[str, ...]
-    step: int = 64  # scaled widths are multiples of this, as tensor cores like them
+    step: int = 16  # scaled widths are multiples of this
     dtype: str = "bfloat16"  # of the parameters
     optimizer: tuple[str, ...] = ("master", "exp_avg", "exp_avg_sq")  # float32 tensors beside each parameter: Adam in mixed precision
     layout: Parallelism = Parallelism()  # as published
@@ -72,7 +79,7 @@ class Model:
     def parameters(self) -> list[Parameter]:
         return list(self.build(**self.dimensions))
 
-    @property
+    @cached_property
     def parameter_count(self) -> int:
         return sum(parameter.elements for parameter in self.parameters())
 
@@ -101,20 +108,26 @@ SIZES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
 def scale(model: Model, share: float) -> tuple[Model, dict[str, Any]]:
-    """The model with about ``share`` of the bytes, and what was done: fewer layers first, then smaller dimensions."""
+    """The model with about ``share`` of the bytes, and what was done: fewer layers first, then smaller dimensions.
+
+    As many layers go as leave the bytes within 5 % below what was asked for; where no number of them does, the next larger one stays, and
+    widths make up for it. More bytes than asked for are left only where every dimension is down at its step.
+    """
     if share >= 1:
         return model, {}
     target = model.state_bytes * share
     layers = model.dimensions.get("layers")
     small = model
     if layers is not None:
-        lowest = min(LEAST_LAYERS, layers)
-        one = model.resized(lowest + 1, 1.0).state_bytes - model.resized(lowest, 1.0).state_bytes
-        fitting = lowest + int((target - model.resized(lowest, 1.0).state_bytes) // one)
-        small = model.resized(max(lowest, min(layers, fitting)), 1.0)
-    low, high = 0.0, 1.0
+        lowest = min(max(LEAST_LAYERS, model.layout.pipeline), layers)
+        least = model.resized(lowest, 1.0).state_bytes
+        each = model.resized(lowest + 1, 1.0).state_bytes - least
+        fitting = min(layers, lowest + max(0, math.floor((target - least) / each)))
+        small = model.resized(fitting, 1.0)
+        if fitting < layers and small.state_bytes < _NEAR * target:
+            small = model.resized(fitting + 1, 1.0)
     if small.state_bytes > target:
-        kept = small.dimensions.get("layers")
+        low, high, kept = 0.0, 1.0, small.dimensions.get("layers")
         for _ in range(40):
             middle = (low + high) / 2
             low, high = (middle, high) if model.resized(kept, middle).state_bytes <= target else (low, middle)
@@ -124,7 +137,7 @@ def scale(model: Model, share: float) -> tuple[Model, dict[str, Any]]:
 
 
 def _llama(*, layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, vocabulary: int) -> Iterator[Parameter]:
-    kv = hidden * kv_heads // heads
+    kv = max(1, hidden // heads) * kv_heads  # a head's size is rounded down where it does not divide, as DLIO has it (the 1T, scaled ones)
     yield Parameter("embed_tokens.weight", (vocabulary, hidden), -1, 0)
     for layer in range(layers):
         at = f"layers.{layer}"
@@ -237,7 +250,7 @@ MODELS = {
         ),
         _llama_model(
             "llama3-1t",
-            "MLPerf Storage's 1T: 1024 ranks, ZeRO 1",
+            "MLPerf Storage's 1T: 1024 ranks, ZeRO 1; 16.6 TB by its dimensions, where the rules' table says 18",
             Parallelism(tensor=8, pipeline=64, data=2, zero=1),
             *(128, 25872, 98304, 192, 32),
         ),
@@ -265,7 +278,7 @@ MODELS = {
             dimensions={"width": 64, "classes": 1000},
             build=_resnet,
             width=("width",),
-            step=8,
+            step=2,
             dtype="float32",
             optimizer=("momentum",),
         ),

@@ -90,25 +90,19 @@ def asked_meaning(args: argparse.Namespace) -> dict[str, Any]:
     """What the analysis is told, as plain numbers in base units."""
     from ..errors import UsageError
     from ..units import parse_duration
+    from .common import parse_share, parse_time
 
-    budget = args.stall_budget
-    try:
-        share = float(budget[:-1]) / 100 if budget.endswith("%") else float(budget)
-    except ValueError:
-        share = 0.0
-    if not 0 < share < 1:
-        raise UsageError(f"--stall-budget {budget} is no share of the time", remedy="write it like 1% or 0.01")
     for name in ("price", "samples_per_s", "accelerators"):
         value = getattr(args, name)
         if value is not None and not 0 < value < 1e15:
             raise UsageError(f"--{name.replace('_', '-')} must be above 0, not {value}")
     return {
         "accelerators": args.accelerators,
-        "mtbf_s": None if args.mtbf is None else parse_duration(args.mtbf),
+        "mtbf_s": parse_time("--mtbf", args.mtbf),
         "restart_s": parse_duration(args.restart),
-        "interval_s": None if args.interval is None else parse_duration(args.interval),
+        "interval_s": parse_time("--interval", args.interval),
         "usd_per_accelerator_hour": args.price,
         "samples_per_s": args.samples_per_s,
-        "stall_budget": share,
+        "stall_budget": parse_share("--stall-budget", args.stall_budget),
         "notice_s": parse_duration(args.notice),
     }

@@ -22,6 +22,32 @@ def add_overrides(parser: argparse.ArgumentParser, example: str) -> None:
     )
 
 
+def parse_share(flag: str, text: str) -> float:
+    """``1%`` or ``0.01``: above 0 and below 1. Raises UsageError that names the flag."""
+    from ..errors import UsageError
+
+    try:
+        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise UsageError(f"{flag} {text} is no share of the time", remedy="write it like 1% or 0.01")
+    return share
+
+
+def parse_time(flag: str, text: str | None) -> float | None:
+    """A duration above 0 in seconds; None where the flag was not given. Raises UsageError that names the flag."""
+    from ..errors import UsageError
+    from ..units import parse_duration
+
+    if text is None:
+        return None
+    seconds = parse_duration(text)
+    if seconds <= 0:
+        raise UsageError(f"{flag} {text} is no time", remedy="give more than 0, e.g. 30min")
+    return seconds
+
+
 def print_json(document: Any) -> None:
     """One JSON document on stdout: a pydantic model, or plain data."""
     import json

@@ -10,6 +10,7 @@ _EXAMPLES = """examples:
   iobench plan resnet50-h100 --data /mnt/fast/resnet50 --accelerators 8 --json
   iobench plan resnet50-h100 --data /mnt/fast/resnet50 --probe
   iobench plan llama3-405b --to /mnt/ckpt
+  iobench plan llama3-405b --to /mnt/ckpt --interval 30min --stall-budget 1% --stall-budget 2%
   iobench plan llama3-8b --to /mnt/ckpt --ranks 2 --scale 1/64
 """
 
@@ -25,14 +26,18 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("workload", help="a workload's name or YAML file, or a model's name (iobench list workloads, iobench list models)")
     parser.add_argument("--data", help="where the dataset is, or would be")
-    parser.add_argument("--accelerators", type=int, default=1, metavar="N")
+    parser.add_argument("--accelerators", type=int, metavar="N", help="default: 1; of a model's checkpoint: its ranks")
     parser.add_argument("--probe", action="store_true", help="time a few reads of the data, and say how many must be in flight")
     parser.add_argument("--repeat", type=int, default=6, metavar="N", help="repetitions (default: 6)")
     model = parser.add_argument_group("of a model's checkpoint")
     model.add_argument("--to", metavar="DIR", help="where checkpoints would go")
     model.add_argument("--ranks", type=int, metavar="N", help="that share the state (default: as published)")
-    model.add_argument("--scale", default="1", metavar="SHARE", help="of the model's bytes, e.g. 1/64 (default: 1)")
+    model.add_argument("--scale", metavar="SHARE", help="of the model's bytes, e.g. 1/64 (default: 1)")
     model.add_argument("--mtbf", metavar="TIME", help="mean time between interruptions, e.g. 3h (default: published, by accelerators)")
+    model.add_argument("--interval", metavar="TIME", help="between saves (default: the one that suits each stall budget best)")
+    model.add_argument(
+        "--stall-budget", action="append", metavar="SHARE", help="of the time that saving may take; repeatable (default: 1%% and 5%%)"
+    )
     from .common import add_common, add_overrides
 
     add_overrides(parser, "loader.workers=8")
@@ -40,17 +45,31 @@ def register(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
+_OF_A_RUN = ("data", "probe", "overrides")
+_OF_A_CHECKPOINT = ("to", "ranks", "scale", "mtbf", "interval", "stall_budget")
+
+
 def run(args: argparse.Namespace) -> int:
     from ..checkpoint.models import MODELS
+    from ..errors import UnknownNameError, nearest
 
     if args.workload in MODELS:
+        _refuse(args, _OF_A_RUN, "a model's checkpoint")
         return _plan_model(args)
     from ..run.plan import describe_plan
+    from ..spec.base import known_specs
     from ..spec.workload import load_workload
     from .common import print_json
 
-    workload = load_workload(args.workload, args.overrides)
-    plan = describe_plan(workload, args.data, accelerators=args.accelerators, repetitions=args.repeat)
+    try:
+        workload = load_workload(args.workload, args.overrides)
+    except UnknownNameError:
+        if not nearest(args.workload, MODELS):
+            raise
+        raise UnknownNameError("workload or model", args.workload, {*known_specs("workload"), *MODELS}) from None
+    _refuse(args, _OF_A_CHECKPOINT, "a workload")
+    accelerators = 1 if args.accelerators is None else args.accelerators
+    plan = describe_plan(workload, args.data, accelerators=accelerators, repetitions=args.repeat)
     if args.probe:
         from ..errors import UsageError
         from ..run.plan import make_plan
@@ -58,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
         if not plan["generated"]:
             raise UsageError("--probe needs data that is there", remedy="name it with --data, or generate it first")
-        plan["probe"] = probe(make_plan(workload, args.data, accelerators=args.accelerators, repetitions=1, seed=0))
+        plan["probe"] = probe(make_plan(workload, args.data, accelerators=accelerators, repetitions=1, seed=0))
     if args.json:
         print_json(plan)
         return 0
@@ -68,18 +87,36 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _refuse(args: argparse.Namespace, names: tuple[str, ...], what: str) -> None:
+    """Flags that say nothing about ``what`` are no flags of its plan."""
+    from ..errors import UsageError
+
+    for name in names:
+        if getattr(args, name):
+            flag = "--set" if name == "overrides" else f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} says nothing about {what} such as {args.workload}", remedy="leave it out; see: iobench plan --help")
+
+
 def _plan_model(args: argparse.Namespace) -> int:
-    from ..run.checkpoint_plan import describe_checkpoint
+    from ..errors import UsageError
+    from ..run.checkpoint_plan import STALL_BUDGETS, describe_checkpoint
     from ..spec.base import build
     from ..spec.checkpoint import CheckpointSpec
-    from ..units import parse_duration
-    from .common import print_json
+    from .common import parse_share, parse_time, print_json
 
-    asked = {"model": args.workload, "scale": args.scale, **({"ranks": args.ranks} if args.ranks is not None else {})}
-    spec = build(CheckpointSpec, asked, where="plan")
-    mtbf = None if args.mtbf is None else parse_duration(args.mtbf)
-    accelerators = args.accelerators if args.accelerators > 1 else None
-    plan = describe_checkpoint(spec, args.to, ranks=args.ranks, accelerators=accelerators, mtbf_s=mtbf)
+    asked = {"model": args.workload, "scale": args.scale, "ranks": args.ranks}
+    spec = build(CheckpointSpec, {key: value for key, value in asked.items() if value is not None}, where="plan")
+    if args.accelerators is not None and args.accelerators < 1:
+        raise UsageError(f"{args.accelerators} accelerators train nothing", remedy="give at least 1")
+    plan = describe_checkpoint(
+        spec,
+        args.to,
+        ranks=args.ranks,
+        accelerators=args.accelerators,
+        mtbf_s=parse_time("--mtbf", args.mtbf),
+        interval_s=parse_time("--interval", args.interval),
+        budgets=[parse_share("--stall-budget", text) for text in args.stall_budget or ()] or STALL_BUDGETS,
+    )
     if args.json:
         print_json(plan)
         return 0

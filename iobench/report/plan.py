@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
+from ..units import format_bytes, format_count, format_duration, format_percent, format_rate, format_share
 
 
 def render_plan(plan: Mapping[str, Any]) -> str:
@@ -81,9 +81,7 @@ def _minimum(plan: Mapping[str, Any]) -> str:
 def render_checkpoint_plan(plan: Mapping[str, Any]) -> str:
     """The plan of a model's checkpoint as aligned lines."""
     ranks, layout = plan["ranks"], plan["parallelism"]
-    each = format_bytes(plan["rank_bytes_max"])
-    if plan["rank_bytes_min"] != plan["rank_bytes_max"]:
-        each = f"{format_bytes(plan['rank_bytes_min'])} to {each}"
+    each = " to ".join(dict.fromkeys(format_bytes(plan[key]) for key in ("rank_bytes_min", "rank_bytes_max")))
     cut = f"tensor {layout['tensor']} x pipeline {layout['pipeline']} x data {layout['data']}, ZeRO {layout['zero']}"
     scaled = "".join(f"; {key} {old} -> {new}" for key, (old, new) in plan["scaling"].get("changed", {}).items())
     how = "at the published rate of failures" if plan["mtbf_published"] else "as stated"
@@ -94,21 +92,34 @@ def render_checkpoint_plan(plan: Mapping[str, Any]) -> str:
             f"{format_bytes(plan['bytes'])}: parameters {format_bytes(plan['model_bytes'])}, "
             f"optimizer {format_bytes(plan['optimizer_bytes'])}",
         ),
-        ("ranks", f"{format_count(ranks)} ({cut}): {each} each, in {format_count(plan['files'])} files"),
+        ("ranks", f"{format_count(ranks)} ({cut}): {each} each, in {_many(plan['files'], 'file')}"),
         ("tensors", format_count(plan["tensors"])),
         ("memory", f"all ranks on this host: {format_bytes(plan['bytes'])} of {_known(plan['memory_available_bytes'])} available"),
-        ("free space", _known(plan["free_bytes"]) + (f" at {plan['target']}" if plan["target"] else ": name a target with --to")),
-        ("failures", f"every {format_duration(plan['mtbf_s'])} on {format_count(plan['accelerators'])} accelerators, {how}"),
+        ("free space", _room(plan)),
+        ("failures", f"every {format_duration(plan['mtbf_s'])} on {_many(plan['accelerators'], 'accelerator')}, {how}"),
     ]
     for budget in plan["budgets"]:
         rows.append(
             (
                 f"{budget['stall_budget'] * 100:g} % stalled",
                 f"{format_rate(budget['write_bytes_per_s'])} of durable writes: a save of {format_duration(budget['longest_save_s'])} "
-                f"every {format_duration(budget['interval_s'])}",
+                f"every {format_duration(budget['interval_s'])}; {format_share(budget['waste'])} lost with interruptions, restarts aside",
             )
         )
     return "\n".join(f"{name:<12} {text}" for name, text in rows)
+
+
+def _room(plan: Mapping[str, Any]) -> str:
+    need = f"{format_bytes(plan['needed_bytes'])}, for the one before stays until the next is complete"
+    if not plan["target"]:
+        return f"unknown: name a target with --to; needed are {need}"
+    if plan["fits"] is None:
+        return f"unknown (not a local file system); needed are {need}"
+    return f"{format_bytes(plan['free_bytes'])} at {plan['target']}: {'enough' if plan['fits'] else 'NOT ENOUGH'}, needed are {need}"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def _known(size: int | None) -> str:

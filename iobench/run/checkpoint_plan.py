@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..analyse.interval import longest_save_at_best_s, published_mtbf_s, young_s
+from ..analyse.interval import longest_save_at_best_s, longest_save_s, published_mtbf_s, waste, young_s
 from ..checkpoint.base import State
 from ..checkpoint.models import Model, Parallelism, find_model, scale
 from ..checkpoint.sharding import Share, layout, shares
@@ -79,9 +79,19 @@ STALL_BUDGETS = (0.01, 0.05)
 
 
 def describe_checkpoint(
-    spec: CheckpointSpec, url: str | None, *, ranks: int | None, accelerators: int | None, mtbf_s: float | None
+    spec: CheckpointSpec,
+    url: str | None,
+    *,
+    ranks: int | None,
+    accelerators: int | None,
+    mtbf_s: float | None,
+    interval_s: float | None = None,
+    budgets: Sequence[float] = STALL_BUDGETS,
 ) -> dict[str, Any]:
-    """What one checkpoint of a model is, and what its storage must write; nothing is built, written or contacted but for free space."""
+    """What one checkpoint of a model is, and what its storage must write; nothing is built, written or contacted but for free space.
+
+    ``interval_s``: between saves; None: for each of the stall budgets the interval that is then best.
+    """
     full = find_model(spec.model)
     model, scaling = scale(full, float(spec.share))
     parallelism = layout(full, ranks)
@@ -89,18 +99,22 @@ def describe_checkpoint(
     sizes = [share.nbytes for share in parts]
     count = accelerators or max(full.layout.ranks, parallelism.ranks)
     mtbf = mtbf_s or published_mtbf_s(count)
-    budgets = []
-    for budget in STALL_BUDGETS:
-        longest = longest_save_at_best_s(budget, mtbf)
-        budgets.append(
+    rows = []
+    for budget in budgets:
+        longest = longest_save_at_best_s(budget, mtbf) if interval_s is None else longest_save_s(budget, interval_s)
+        interval = interval_s or young_s(longest, mtbf)
+        rows.append(
             {
                 "stall_budget": budget,
                 "longest_save_s": longest,
-                "interval_s": young_s(longest, mtbf),
+                "interval_s": interval,
                 "write_bytes_per_s": full.state_bytes / longest,
+                "waste": waste(interval, longest, mtbf),
             }
         )
     root = local_root(open_storage(url)) if url else None
+    free = None if root is None else shutil.disk_usage(_existing(root)).free
+    needed = (spec.keep + 1) * sum(sizes)
     return {
         "model": spec.model,
         "summary": full.summary,
@@ -118,11 +132,13 @@ def describe_checkpoint(
         "files": sum(1 for size in sizes if size),
         "memory_available_bytes": available_memory_bytes(),
         "target": url,
-        "free_bytes": None if root is None else shutil.disk_usage(_existing(root)).free,
+        "free_bytes": free,
+        "needed_bytes": needed,  # the one before stays until the next is complete
+        "fits": None if free is None else needed <= free,
         "accelerators": count,
         "mtbf_s": mtbf,
         "mtbf_published": mtbf_s is None,
-        "budgets": budgets,
+        "budgets": rows,
     }
 
 

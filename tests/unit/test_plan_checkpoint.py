@@ -1,0 +1,92 @@
+"""``iobench plan MODEL``: bytes, ranks, room, and the write bandwidth that a stall budget asks for."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.cli.main import main
+
+
+def plan(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
+    assert main(["plan", *map(str, arguments), "--json"]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    assert main(["plan", *map(str, arguments)]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    return told.err
+
+
+@pytest.mark.parametrize("name", ["llama3-405b", "llama3-1t"])
+def test_a_pipelined_model_can_be_scaled(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    found = plan(capsys, name, "--scale", "1/64")
+    whole = plan(capsys, name)
+    assert found["ranks"] == whole["ranks"]
+    assert found["bytes"] == pytest.approx(whole["bytes"] / 64, rel=0.05)
+    assert found["scaling"]["changed"]["layers"][1] == found["parallelism"]["pipeline"]
+    assert found["budgets"] == whole["budgets"]  # the whole model's, whatever is tried out here
+
+
+def test_bandwidth_at_a_stated_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    """1 % of the time for saves every 30 minutes of training: 18.2 s each, for 14 bytes of each parameter."""
+    found = plan(capsys, "llama3-405b", "--interval", "30min", "--stall-budget", "1%")
+    (row,) = found["budgets"]
+    assert row["longest_save_s"] / (1800 + row["longest_save_s"]) == pytest.approx(0.01)
+    assert row["write_bytes_per_s"] == pytest.approx(14 * found["parameters"] / (1800 * 0.01 / 0.99))
+    assert 0.01 < row["waste"] < 0.02
+
+
+def test_budgets_are_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    found = plan(capsys, "llama3-8b", "--stall-budget", "2%", "--stall-budget", "0.1", "--accelerators", "16384")
+    assert [row["stall_budget"] for row in found["budgets"]] == [0.02, 0.1]
+    assert found["mtbf_s"] / 3600 == pytest.approx(54 * 24 / 419)
+
+
+def test_room_for_two(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The checkpoint before stays until the next one is complete."""
+    small = plan(capsys, "llama3-8b", "--to", tmp_path / "ckpt", "--scale", "1/4096")
+    assert small["needed_bytes"] == 2 * small["bytes"]
+    space = os.statvfs(tmp_path)
+    assert small["fits"] is (small["needed_bytes"] <= space.f_bavail * space.f_frsize)
+    assert not (tmp_path / "ckpt").exists()
+    assert plan(capsys, "llama3-1t")["fits"] is None
+    large = plan(capsys, "llama3-1t", "--to", tmp_path)
+    assert large["fits"] is (large["needed_bytes"] <= space.f_bavail * space.f_frsize)
+    assert main(["plan", "llama3-1t", "--to", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert ("NOT ENOUGH" in text) is not large["fits"]
+    assert "1,024" in text
+
+
+def test_a_model_of_one_rank_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "resnet50"]) == 0
+    text = capsys.readouterr().out
+    assert "in 1 file\n" in text
+    assert "on 1 accelerator," in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("llama3-45b",), "did you mean llama3-405b"),
+        (("resnet50-h10",), "did you mean resnet50-h100"),
+        (("llama3-8b", "--data", "somewhere"), "--data says nothing about a model's checkpoint"),
+        (("llama3-8b", "--set", "loader.workers=2"), "--set says nothing"),
+        (("resnet50-h100", "--to", "somewhere"), "--to says nothing about a workload"),
+        (("resnet50-h100", "--stall-budget", "1%"), "--stall-budget says nothing"),
+        (("llama3-8b", "--mtbf", "0"), "--mtbf 0 is no time"),
+        (("llama3-8b", "--interval", "0s"), "--interval 0s is no time"),
+        (("llama3-8b", "--stall-budget", "100%"), "--stall-budget 100% is no share"),
+        (("llama3-8b", "--accelerators", "0"), "0 accelerators"),
+        (("llama3-8b", "--ranks", "0"), "'ranks'"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str) -> None:
+    assert words in refused(capsys, *arguments)
