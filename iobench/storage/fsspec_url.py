@@ -8,7 +8,6 @@ credentials, endpoints and accounts come from the scheme's own chain (environmen
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -80,7 +79,12 @@ class FsspecStorage:
         self._lock = threading.Lock()
         self._shared: Any = None  # an asynchronous file system
         self._own = threading.local()
-        self._pid = os.getpid()
+
+    def after_fork(self) -> None:
+        # Connections and event loops do not survive a fork. The parent's is kept and never finalised: closing its sockets here would
+        # take them out of the parent's epoll set, which both share, and the parent would wait for ever.
+        _inherited.append((self._shared, self._own))
+        self._reset()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"url": self.url}
@@ -112,11 +116,6 @@ class FsspecStorage:
 
     def _fs(self) -> Any:
         """An instance of this process, and where it is not asynchronous of this thread."""
-        if self._pid != os.getpid():
-            # Connections and event loops do not survive a fork. The parent's is kept and never finalised: closing its sockets here would
-            # take them out of the parent's epoll set, which both share, and the parent would wait for ever.
-            _inherited.append(self._shared)
-            self._reset()
         found = self._shared or getattr(self._own, "fs", None)
         if found is not None:
             return found
@@ -229,8 +228,6 @@ class FsspecStorage:
         self._ask(remove, "delete", key)
 
     def close(self) -> None:
-        if self._pid != os.getpid():
-            _inherited.append(self._shared)
         self._reset()
 
     def _failed(self, verb: str, key: str, error: Exception) -> IobenchError:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from ..errors import MissingObjectError, StorageError, UsageError
+from ..forks import watch
 from ..measure import filesystem, pagecache
 from ..safety import check_target
 from .base import Buffer, Entry, ParallelSink, Residency, Sink
@@ -48,12 +49,15 @@ class LocalStorage:
         self.direct = direct
         self.alignment = ALIGNMENT if direct else 1
         self._reset()
+        watch(self)
 
     def _reset(self) -> None:
         self._root_fd = -1
         self._lock = Lock()
         self._files: OrderedDict[str, list[int]] = OrderedDict()  # key -> [fd, readers]
-        self._pid = os.getpid()  # last: in a forked process, another thread may be about to take the parent's lock
+
+    def after_fork(self) -> None:
+        self._reset()  # the parent's descriptors are shared with it; their positions and lifetimes are its own
 
     def __getstate__(self) -> dict[str, Any]:
         return {"root": self.root, "direct": self.direct}
@@ -97,8 +101,6 @@ class LocalStorage:
         return done
 
     def _acquire(self, key: str) -> list[int]:
-        if self._pid != os.getpid():
-            self._reset()  # the parent's descriptors are shared with it; their positions and lifetimes are its own
         with self._lock:
             handle = self._files.get(key)
             if handle is not None:
@@ -123,8 +125,6 @@ class LocalStorage:
             handle[1] -= 1
 
     def _open(self, key: str) -> int:
-        if self._pid != os.getpid():
-            self._reset()
         try:
             if self._root_fd < 0:
                 with self._lock:
@@ -251,11 +251,10 @@ class LocalStorage:
         return pagecache.residency(self.root / key for key in keys)
 
     def close(self) -> None:
-        if self._pid == os.getpid():
-            for fd, _ in self._files.values():
-                os.close(fd)
-            if self._root_fd >= 0:
-                os.close(self._root_fd)
+        for fd, _ in self._files.values():
+            os.close(fd)
+        if self._root_fd >= 0:
+            os.close(self._root_fd)
         self._reset()
 
     def _failed(self, verb: str, key: str, error: OSError) -> StorageError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import posixpath
 import socket
 import time
@@ -12,6 +11,7 @@ from threading import Lock
 from typing import TypeVar
 
 from ..errors import MissingObjectError, StorageError
+from ..forks import watch
 from ..units import format_duration
 from .nfs_context import Context, Lost
 
@@ -42,12 +42,17 @@ class Connections:
         self.mounted: str | None = None  # the directory that the server lets us mount, once it has
         self._below = ""  # the path of ours below it
         self._reset()
+        watch(self)
+
+    def after_fork(self) -> None:
+        for context in self._idle:
+            context.abandon()  # closes this process's copy of the parent's socket
+        self._reset()
 
     def _reset(self) -> None:
         self._lock = Lock()
         self._idle: list[Context] = []
         self.retries = 0  # in this process
-        self._pid = os.getpid()  # last: in a forked process, another thread may be about to take the parent's lock
 
     def ask(self, work: Callable[[Context], T], verb: str, key: str, *, patient: bool = True) -> T:
         """``work`` on a connection; where the server did not answer, again on a new one, until it has been silent for ``timeout_s``.
@@ -84,10 +89,6 @@ class Connections:
 
     def take(self, deadline: float | None = None) -> Context:
         """A connection for this thread alone. Raises Lost and OSError."""
-        if self._pid != os.getpid():
-            for context in self._idle:
-                context.abandon()  # closes this process's copy of the parent's socket
-            self._reset()
         with self._lock:
             idle = self._idle.pop() if self._idle else None
         left = self.timeout_s if deadline is None else max(1.0, deadline - time.monotonic())
@@ -133,10 +134,7 @@ class Connections:
     def close(self) -> None:
         idle, self._idle = self._idle, []
         for context in idle:
-            if self._pid == os.getpid():
-                _end(context)
-            else:
-                context.abandon()
+            _end(context)
         self._idle = []
 
     def failed(self, verb: str, key: str, error: Exception) -> StorageError:

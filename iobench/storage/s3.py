@@ -10,6 +10,7 @@ from threading import Lock
 from typing import Any, ClassVar, TypeVar
 
 from ..errors import MissingObjectError, StorageError, TargetRefusedError, UsageError
+from ..forks import watch
 from .base import Buffer, Entry, ParallelSink, Retries, Sink
 from .s3_clients import check_installed, versions
 from .s3_clients.base import Client, Found, Upload
@@ -54,11 +55,14 @@ class S3Storage:
         self._root = f"{prefix}/" if prefix else ""
         self._conditional = UNKNOWN
         self._reset()
+        watch(self)
 
     def _reset(self) -> None:
         self._lock = Lock()
         self._open: Session | None = None
-        self._pid = os.getpid()  # last: in a forked process, another thread may be about to take the parent's lock
+
+    def after_fork(self) -> None:
+        self._reset()  # the parent's connections are shared with it
 
     def __getstate__(self) -> dict[str, Any]:
         return {"bucket": self.bucket, "prefix": self.prefix, "options": self.options}
@@ -70,8 +74,6 @@ class S3Storage:
         return f"S3Storage({self.url!r}, client={self.options.client!r})"
 
     def _session(self) -> Session:
-        if self._pid != os.getpid():
-            self._reset()  # the parent's connections are shared with it
         if self._open is None:
             with self._lock:
                 if self._open is None:
@@ -132,7 +134,7 @@ class S3Storage:
             raise TargetRefusedError(f"{self.url} is a bucket's root, and needs a prefix", remedy=f"write it like {self.url}/iobench-data")
 
     def retried(self) -> Retries:
-        return self._open.retrier.counts if self._open is not None and self._pid == os.getpid() else Retries(0, 0)
+        return self._open.retrier.counts if self._open is not None else Retries(0, 0)
 
     # Reading
 
@@ -271,7 +273,7 @@ class S3Storage:
         self._run("delete", upload.key[len(self._root) :], abort)
 
     def close(self) -> None:
-        if self._open is not None and self._pid == os.getpid():
+        if self._open is not None:
             self._conditional = self._open.conditional
             self._open.close()
         self._reset()

@@ -37,6 +37,28 @@ def read(storage: Storage, key: str, offset: int, length: int, **hint: bool) -> 
     return bytes(memory[: min(count, offset + length - first)][offset - first :])
 
 
+def _read_at_once(storage: Storage, data: dict[str, bytes]) -> int:
+    """How many of 8 threads, which begin together, failed to read all of ``data`` three times."""
+    begin, failed = threading.Barrier(8), []
+
+    def go(shift: int) -> None:
+        keys = list(data)[shift:] + list(data)[:shift]
+        begin.wait()
+        try:
+            right = all(read(storage, key, 0, 30_000) == data[key] for _ in range(3) for key in keys)
+        except Exception:
+            right = False
+        if not right:
+            failed.append(shift)
+
+    threads = [threading.Thread(target=go, args=(shift,)) for shift in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(25)
+    return len(failed) + sum(thread.is_alive() for thread in threads)
+
+
 class StorageContract:
     """What holds for every storage that can be written."""
 
@@ -117,6 +139,24 @@ class StorageContract:
             os._exit(0 if read(storage, "x", 0, 50_000) == content(50_000) else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert read(storage, "x", 0, 50_000) == content(50_000)
+
+    def test_threads_of_a_forked_process_begin_at_once(self, storage: Storage) -> None:
+        """Their first reads are simultaneous: none may drop what another has just opened."""
+        data = {f"many/{number}": content(20_000 + number) for number in range(8)}
+        for key, value in data.items():
+            with storage.create(key) as sink:
+                sink.write(value)
+        readers = [threading.Thread(target=read, args=(storage, key, 0, 30_000)) for key in data]
+        for reader in readers:  # the parent has something open for each
+            reader.start()
+        for reader in readers:
+            reader.join()
+        for _ in range(6):
+            child = os.fork()
+            if not child:
+                os._exit(_read_at_once(storage, data))
+            assert os.waitpid(child, 0)[1] == 0
+        assert all(read(storage, key, 0, 30_000) == value for key, value in data.items())
 
     def test_close_is_not_the_end(self, storage: Storage) -> None:
         with storage.create("x") as sink:

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "iobench"
 
-BASE = {"errors", "units", "registry", "safety", "buffers"}
+BASE = {"errors", "units", "registry", "safety", "buffers", "forks"}
 PLUG_INS = {"storage", "formats", "accelerate", "checkpoint", "measure"}
 ENGINES = {"generate", "verify", "load", "scan"}
 

@@ -19,6 +19,16 @@ from typing import Any
 _EXTENSION = "obstore._obstore"
 
 _lock = Lock()
+
+
+def _new_lock() -> None:
+    """In a forked child: another thread of the parent may have held it."""
+    global _lock
+    _lock = Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
+
 _loaded: ModuleType | None = None
 _user = 0  # the process that uses the library as it is loaded
 _file = ""
