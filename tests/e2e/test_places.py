@@ -36,17 +36,17 @@ class Workload(NamedTuple):
 
 
 WORKLOADS = (
-    Workload("resnet50-h100", "resnet50", 40, ("sample_size.mean=20kB", "samples_per_shard=10"), ("batch_size=4",)),
+    Workload("resnet50-h100", "resnet50", 24, ("sample_size.mean=20kB", "samples_per_shard=10"), ("batch_size=4",)),
     Workload(
         "unet3d-h100",
         "unet3d",
-        12,
+        8,
         ("sample_size.mean=150kB", "sample_size.stdev=10kB", "sample_size.min=100kB", "sample_size.max=200kB"),
         ("batch_size=2", "reader.crop=64KiB"),
     ),
-    Workload("cosmoflow-h100", "cosmoflow", 40, ("sample_size.mean=50kB", "sample_size.stdev=1kB"), ("batch_size=4",)),
+    Workload("cosmoflow-h100", "cosmoflow", 20, ("sample_size.mean=50kB", "sample_size.stdev=1kB"), ("batch_size=4",)),
 )
-QUICK = ("--repeat", "2", "--calibration-s", "0.2", "--set", "epochs=1", "--set", "loader.workers=1", "--json")
+QUICK = ("--repeat", "1", "--calibration-s", "0.1", "--set", "epochs=1", "--set", "loader.workers=1", "--json")
 
 Place = Callable[[str], str]
 """A name -> the URL or path of an empty place of that name."""
@@ -99,7 +99,7 @@ def test_a_workload_runs_anywhere(place: Place, iobench: Callable[..., str], wor
     )
     assert (starved["verdict"]["binds"], starved["verdict"]["starved"]) == ("storage", True), starved["verdict"]["sentence"]
     assert starved["dataset"]["id"] == fed["dataset"]["id"]
-    assert starved["metrics"]["samples_per_s"]["median"] < fed["ceilings"]["fetch"]["samples_per_s"]
+    assert starved["metrics"]["read_bytes_per_s"]["median"] < 1.15e6
 
     for run in (tmp_path / "results").iterdir():
         assert json.loads(iobench("report", str(run), "--format", "json"))["verdict"] in (fed["verdict"], starved["verdict"])
@@ -135,7 +135,9 @@ def test_the_examples_on_s3(rclone_s3: S3Server, iobench: Callable[..., str], tm
             small += ["--samples", "20", "--quiet"]
         if words[0] == "checkpoint":
             small += ["--scale", "1/100000", "--count", "1", "--results", str(tmp_path / "results")]
-        if words[0] == "clean" and not _there(rclone_s3, words[1]):
+        if words[0] == "scan":
+            small += ["--quiet"]
+        if words[0] in ("clean", "scan") and not _there(rclone_s3, words[1]):
             main(["generate", "resnet50", "--to", words[1], "--samples", "10", "--quiet", "--set", "samples_per_shard=5"])
         assert main(small) == 0, small
 
@@ -162,12 +164,12 @@ def test_a_secret_is_found_nowhere(
     checkpoint = ("checkpoint", "resnet50", "--to", rclone_s3.url(f"{tmp_path.name}/ckpt"), "--scale", "1/16", "--count", "1", *results)
     assert main(list(run)) in (0, 3)
     assert main(list(checkpoint)) == 0
-    for secret, token in ((CANARY, ""), (SECRET, CANARY)):
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
-        monkeypatch.setenv("AWS_SESSION_TOKEN", token or CANARY)
-        for client in ("obstore", "s3fs", "boto3"):
-            for command in (run, checkpoint):
-                _tried([*command, *(settings(f"storage.client={client}") if command is run else ()), "--debug"])
+    monkeypatch.setenv("AWS_SESSION_TOKEN", CANARY)
+    _tried([*run, "--debug"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
+    for client in ("obstore", "s3fs", "boto3"):
+        _tried([*run, *settings(f"storage.client={client}"), "--debug"])
+    _tried([*checkpoint, "--debug"])
     (tmp_path / "results" / "reported").mkdir()
     for found in [path for path in (tmp_path / "results").iterdir() if (path / "run.json").exists()]:
         for form in ("text", "json", "csv", "markdown"):
