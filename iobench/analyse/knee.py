@@ -7,8 +7,6 @@ its repetitions, which covers the median with 96.9 % for 6 of them (93.8 % for 5
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import product
-from statistics import median
 
 from .points import Point, number, same
 
@@ -96,31 +94,3 @@ def pareto(points: Sequence[Point]) -> list[Point]:
 
     front = [point for point in points if not any(beats(other, point) for other in points)]
     return sorted(front, key=lambda point: -point.median)
-
-
-def ratio_interval(rates: Sequence[float], base: Sequence[float]) -> tuple[float, float, float, float]:
-    """(ratio, low, high, coverage) of two groups of repetitions.
-
-    The Hodges-Lehmann estimate, and the interval of the exact Mann-Whitney test at 5 %; fewer than 4 repetitions a side give less than
-    95 % coverage, which is why it is returned.
-    """
-    ratios = sorted(one / other for one, other in product(rates, base))
-    counts = _mann_whitney(len(rates), len(base))
-    total, tail, cut = sum(counts), 0, 0
-    while cut < len(ratios) // 2 and 2 * (tail + counts[cut]) <= 0.05 * total:
-        tail += counts[cut]
-        cut += 1
-    if cut == 0:
-        return median(ratios), ratios[0], ratios[-1], 1 - 2 * counts[0] / total
-    return median(ratios), ratios[cut - 1], ratios[-cut], 1 - 2 * tail / total
-
-
-def _mann_whitney(n: int, m: int) -> list[int]:
-    """How many of the orders of n and m values have U = 0, 1, ... n m (Mann and Whitney's recursion, as products of q-binomials)."""
-    counts = [1] + [0] * (n * m)
-    for factor in range(1, n + 1):
-        for position in range(n * m, m + factor - 1, -1):  # times (1 - q^(m + factor))
-            counts[position] -= counts[position - m - factor]
-        for position in range(factor, n * m + 1):  # over (1 - q^factor)
-            counts[position] += counts[position - factor]
-    return counts

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
 from .compression import Codec
-from .knee import NEAR, along, near_best, ratio_interval
+from .knee import NEAR, along, near_best
 from .points import Point
 from .shardsize import ShardSize
+from .statistics import ratio_interval
 
 AMPLIFIED = 1.25
 """Bytes read over bytes delivered beyond which reading is called wasteful."""

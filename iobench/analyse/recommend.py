@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from ..units import format_count
 from .compression import Codec, judge_codec
 from .evidence import gather
-from .knee import NEAR, along, changed, enough_shards, ordered_axes, pareto, ratio_interval, smallest_near_best
+from .knee import NEAR, along, changed, enough_shards, ordered_axes, pareto, smallest_near_best
 from .points import Point, number, same
 from .reasons import SHARD_KEYS, amplification, why_chosen, why_codec, why_name, why_number, why_shard
 from .shardsize import FIRST_BATCH_S, Bounds, ShardSize, fit, shard_size
+from .statistics import ratio_interval
 from .sweepfolder import Sweep
 
 CODEC = "dataset.codec"

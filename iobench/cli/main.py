@@ -22,6 +22,7 @@ VERBS = (
     "checkpoint",
     "verify",
     "report",
+    "compare",
     "whatif",
     "advise",
     "clean",

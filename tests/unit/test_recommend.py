@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from iobench.analyse.compression import judge_codec
-from iobench.analyse.knee import _mann_whitney, near_best, pareto, ratio_interval, smallest_near_best
+from iobench.analyse.knee import near_best, pareto, smallest_near_best
 from iobench.analyse.points import Point, derive, flatten, merge, number, same
 from iobench.analyse.recommend import Recommendation, Target, recommend
+from iobench.analyse.statistics import _orders, ratio_interval
 from iobench.analyse.sweepfolder import read_sweep
 from iobench.errors import UsageError
 from iobench.report.advise import render_advise
@@ -344,7 +345,7 @@ def test_the_orders_of_mann_whitney_are_counted(n: int, m: int) -> None:
     for order in product((0, 1), repeat=n + m):
         if sum(order) == n:
             counts[sum(order[:i].count(0) for i, one in enumerate(order) if one)] += 1
-    assert _mann_whitney(n, m) == counts
+    assert _orders(n, m) == counts
 
 
 # Points

@@ -1,0 +1,154 @@
+"""``iobench compare``: did it become better, by how much, and how sure is that?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..analyse.compare import Group
+    from ..spec.result import RunDocument
+
+_EXAMPLES = """examples:
+  iobench compare results/<run> results/<run>
+  iobench compare results/<run> results/<run> --fail-on 5%
+  iobench compare results/<run> results/<run> --across dataset.shard_size,dataset.codec --format markdown
+  iobench compare results --by loader.workers --metric samples_per_s
+
+A difference needs p < 0.05 (exact Mann-Whitney over repetitions) and a change above 5 %; '~' is none. With fewer than 4 repetitions
+on a side nothing can be told. Runs that ask something else of the storage, or are of other data, are not comparable: --across names
+keys that may differ.
+
+exit status: 0 ok, 1 failed, 2 nothing could be compared, 4 a regression beyond --fail-on
+"""
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "compare",
+        help="two runs, or folders of runs: what became better or worse, and how sure that is",
+        description="Compare recorded runs: the first is the baseline, each of the others a candidate. Folders are split by workload.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="run directories, or folders of runs, e.g. results/<run>")
+    parser.add_argument("--by", metavar="KEY", help="group all runs by a key of run.json or a setting; the first value is the baseline")
+    parser.add_argument("--across", default="", metavar="KEYS", help="keys that may differ, e.g. dataset.shard_size,dataset.format")
+    parser.add_argument("--metric", action="append", metavar="NAME", help="compare this one only; repeatable")
+    parser.add_argument("--fail-on", metavar="CHANGE", help="exit 4 on a regression beyond this, e.g. 5%%")
+    parser.add_argument("--include-invalid", action="store_true", help="count INVALID runs, too")
+    parser.add_argument("--format", choices=("text", "json", "csv", "markdown"), default="text", help="default: text")
+    from .common import add_common
+
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..analyse.compare import METRICS, compare
+    from ..errors import UnknownNameError, UsageError
+    from ..report.compare import render
+
+    metrics = tuple(args.metric or METRICS)
+    for name in metrics:
+        if name not in METRICS:
+            raise UnknownNameError("metric", name, METRICS)
+    beyond = _change(args.fail_on) if args.fail_on is not None else None
+    free = (*filter(None, (key.strip() for key in args.across.split(","))), *([args.by] if args.by else []))
+    left_out: list[str] = []
+    pairs = (_by_key if args.by else _by_place)(args, free, left_out)
+    compared = [compare(before, after, across=free, metrics=metrics) for before, after in pairs]
+    if not compared:
+        why = f": {left_out[0]}" if left_out else ""
+        raise UsageError(f"there is nothing to compare{why}", remedy="name two runs of one workload, or a folder and --by KEY")
+    sys.stdout.write(render(compared, left_out, kind="json" if args.json else args.format))
+    if all(each.obstacles for each in compared):
+        first = compared[0]
+        print(f"iobench: not comparable: {first.obstacles[0]}. --across names keys that may differ", file=sys.stderr)
+        return 2
+    failed = [(each, row) for each in compared for row in each.regressions(beyond)] if beyond is not None else []
+    for each, row in failed:
+        ratio = "" if row.judgement.ratio is None else f" ({row.judgement.ratio:.3g} x)"
+        print(
+            f"iobench: --fail-on {args.fail_on}: {row.metric} of {each.workload} is worse{ratio}: {each.candidate.label}", file=sys.stderr
+        )
+    return 4 if failed else 0
+
+
+def _change(text: str) -> float:
+    from ..errors import UsageError
+
+    try:
+        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 100:
+        raise UsageError(f"--fail-on {text} is no change", remedy="write it like 5% or 0.05")
+    return share
+
+
+def _by_place(args: argparse.Namespace, across: tuple[str, ...], left_out: list[str]) -> list[tuple[Group, Group]]:
+    """The first place against each other one, question by question; where no question is the same, the nearest pair that says why."""
+    from ..errors import UsageError
+
+    if len(args.results) < 2:
+        raise UsageError("one place is nothing to compare with", remedy="name a baseline and a candidate, or group a folder with --by KEY")
+    places = [_groups(place, args.include_invalid, across, left_out) for place in args.results]
+    pairs = []
+    for candidates in places[1:]:
+        matched = {asked[0] for asked in places[0] if asked in candidates}
+        pairs += [(before, candidates[asked]) for asked, before in places[0].items() if asked in candidates]
+        for workload in dict.fromkeys(asked[0] for asked in places[0] if asked[0] not in matched):
+            before = next(group for asked, group in places[0].items() if asked[0] == workload)
+            after = next((group for asked, group in candidates.items() if asked[0] == workload), None)
+            if after is None and len(places[0]) == len(candidates) == 1:
+                after = next(iter(candidates.values()))
+            if after is not None:
+                pairs.append((before, after))
+            else:
+                left_out.append(f"{workload} is in {before.label} only")
+    return pairs
+
+
+def _groups(place: Path, include_invalid: bool, across: tuple[str, ...], left_out: list[str]) -> dict[tuple[str, ...], Group]:
+    from ..analyse.compare import Group, question
+
+    groups: dict[tuple[str, ...], Group] = {}
+    for doc in _counted(place, include_invalid, left_out):
+        groups.setdefault(question(doc, across), Group(str(place))).runs.append(doc)
+    return groups
+
+
+def _counted(place: Path, include_invalid: bool, left_out: list[str]) -> Iterator[RunDocument]:
+    from ..analyse.collect import collect
+    from ..analyse.compare import usable
+
+    found = collect(place)
+    left_out += found.left_out
+    for directory, doc in found.runs.items():
+        why = usable(doc, str(directory), include_invalid=include_invalid)
+        if why:
+            left_out.append(why)
+        else:
+            yield doc
+
+
+def _by_key(args: argparse.Namespace, across: tuple[str, ...], left_out: list[str]) -> list[tuple[Group, Group]]:
+    """All runs of all places, grouped by a key's value within each question."""
+    from ..analyse.compare import Group, lookup, question
+    from ..analyse.points import number
+
+    groups: dict[tuple[str, ...], dict[str, Group]] = {}
+    for place in args.results:
+        for doc in _counted(place, args.include_invalid, left_out):
+            value = lookup(doc, args.by)
+            groups.setdefault(question(doc, across), {}).setdefault(value, Group(f"{args.by}={value}")).runs.append(doc)
+    pairs: list[tuple[Group, Group]] = []
+    for values in groups.values():
+        ordered = [values[value] for value in sorted(values, key=lambda text: (number(text) is None, number(text) or 0.0, text))]
+        pairs += [(ordered[0], other) for other in ordered[1:]]
+    return pairs

@@ -1,0 +1,154 @@
+"""What ``iobench compare`` prints: each metric of both sides, the ratio with its interval, and whether that is a difference."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from ..analyse.compare import Comparison, Group, Row
+from ..units import format_count, format_duration, format_percent, format_rate
+from .lines import wrapped
+
+WORDS = {"better": "better", "worse": "WORSE", "same": "~", "too few": "too few runs"}
+LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "samples_per_s": ("samples/s", format_count),
+    "read_bytes_per_s": ("read bandwidth", format_rate),
+    "accelerator_utilization_sustained": ("utilization", format_percent),
+    "write_bytes_per_s": ("write bandwidth", format_rate),
+    "restore_bytes_per_s": ("restore bandwidth", format_rate),
+    "time_to_first_batch_s": ("first batch", format_duration),
+    "wait_p99_s": ("wait, p99", format_duration),
+    "cpu_s": ("CPU time", format_duration),
+    "blocked_s": ("save blocks", format_duration),
+    "durable_s": ("save durable", format_duration),
+    "restore_s": ("restore", format_duration),
+}
+
+
+def render(compared: Sequence[Comparison], left_out: Sequence[str], *, kind: str) -> str:
+    """As text, json, csv or markdown."""
+    return {"text": _text, "json": _json, "csv": _csv, "markdown": _markdown}[kind](compared, left_out)
+
+
+def _text(compared: Sequence[Comparison], left_out: Sequence[str], width: int = 120) -> str:
+    lines: list[str] = []
+    for each in compared:
+        lines.append(f"{each.workload}: {_verdict(each)}")
+        lines += wrapped(f"baseline   {_group(each.baseline)}", width, "  ", " " * 13)
+        lines += wrapped(f"candidate  {_group(each.candidate)}", width, "  ", " " * 13)
+        for line in each.obstacles:
+            lines += wrapped(f"not comparable: {line}", width, "  ", " " * 4)
+        if each.changes:
+            lines += wrapped(f"differs    {'; '.join(each.changes)}", width, "  ", " " * 13)
+        if each.rows:
+            lines.append(f"  {'':<18}{'baseline':<36}{'candidate':<36}{'ratio':<25}{'p':<8}")
+        for row in each.rows:
+            name, show = LABELS[row.metric]
+            line = f"  {name:<18}{_spread(row.baseline, show):<36}{_spread(row.candidate, show):<36}{_ratio(row):<25}{_p(row):<8}"
+            lines.append(line + WORDS[row.judgement.difference])
+        lines.append("")
+    lines += [line for why in left_out for line in wrapped(f"left out: {why}", width, "", "  ")]
+    return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
+
+
+def _verdict(each: Comparison) -> str:
+    if each.obstacles:
+        return "not comparable"
+    return {"better": "the candidate is better", "worse": "the candidate is WORSE", "same": "no difference (~)"}.get(
+        each.difference, "too few runs to tell"
+    )
+
+
+def _group(group: Group) -> str:
+    repetitions = max((len(group.values(metric)) for metric in LABELS), default=0)
+    return f"{group.label} ({_many(len(group.runs), 'run')}, {_many(repetitions, 'value')})"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def _spread(values: Sequence[float], show: Callable[[float], str]) -> str:
+    return f"{show(median(values))} [{show(min(values))}, {show(max(values))}]"
+
+
+def _ratio(row: Row) -> str:
+    judgement = row.judgement
+    if judgement.ratio is None:
+        return "-"
+    return f"{judgement.ratio:.3g} x [{judgement.low:.3g}, {judgement.high:.3g}]"
+
+
+def _p(row: Row) -> str:
+    return "-" if row.judgement.p is None else f"{row.judgement.p:.2g}"
+
+
+def _records(compared: Sequence[Comparison]) -> list[dict[str, Any]]:
+    return [
+        {
+            "workload": each.workload,
+            "baseline": each.baseline.label,
+            "candidate": each.candidate.label,
+            "baseline_runs": [doc.run_id for doc in each.baseline.runs],
+            "candidate_runs": [doc.run_id for doc in each.candidate.runs],
+            "comparable": not each.obstacles,
+            "obstacles": list(each.obstacles),
+            "changes": list(each.changes),
+            "difference": each.difference or None,
+            "rows": [asdict(row) for row in each.rows],
+        }
+        for each in compared
+    ]
+
+
+def _json(compared: Sequence[Comparison], left_out: Sequence[str]) -> str:
+    return json.dumps({"comparisons": _records(compared), "left_out": list(left_out)}, indent=2) + "\n"
+
+
+def _csv(compared: Sequence[Comparison], left_out: Sequence[str]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        (
+            "workload",
+            "baseline",
+            "candidate",
+            "metric",
+            "baseline_median",
+            "candidate_median",
+            "ratio",
+            "low",
+            "high",
+            "p",
+            "effect",
+            "difference",
+        )
+    )
+    for each in compared:
+        for row in each.rows:
+            judged = row.judgement
+            figures = (judged.ratio, judged.low, judged.high, judged.p, judged.effect)
+            values = (median(row.baseline), median(row.candidate), *("" if figure is None else figure for figure in figures))
+            writer.writerow((each.workload, each.baseline.label, each.candidate.label, row.metric, *values, judged.difference))
+    return out.getvalue()
+
+
+def _markdown(compared: Sequence[Comparison], left_out: Sequence[str]) -> str:
+    lines: list[str] = []
+    for each in compared:
+        lines += [f"**{each.workload}: {_verdict(each)}** ({each.baseline.label} -> {each.candidate.label})", ""]
+        lines += [f"- not comparable: {line}" for line in each.obstacles]
+        if each.rows:
+            lines += ["| metric | baseline | candidate | ratio | p | |", "|---|---|---|---|---:|---|"]
+        for row in each.rows:
+            name, show = LABELS[row.metric]
+            cells = (name, _spread(row.baseline, show), _spread(row.candidate, show), _ratio(row), _p(row), WORDS[row.judgement.difference])
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    lines += [f"- left out: {why}" for why in left_out]
+    return "\n".join(lines).rstrip() + "\n"
