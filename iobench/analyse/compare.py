@@ -128,7 +128,8 @@ def settings_of(doc: RunDocument) -> dict[str, str]:
     """Everything that was asked, flat: workload, dataset, number of accelerators, or a study's specification."""
     if doc.checkpoint is not None and not doc.dataset:
         return {key: str(value) for key, value in doc.checkpoint.spec.items()}
-    return flatten(doc.workload, doc.dataset.get("spec") or {}) | {"accelerators": str(doc.accelerators)}
+    spec = doc.dataset.get("spec") or {}
+    return flatten(doc.workload, spec) | {"accelerators": str(doc.accelerators), "dataset.seed": str(spec.get("seed"))}
 
 
 def lookup(doc: RunDocument, path: str) -> str:

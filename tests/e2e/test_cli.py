@@ -134,8 +134,9 @@ def _small(words: list[str], home: Path) -> list[str]:
         words += ["--checkpoint-scale", "1/8192", "--checkpoint-every", "1"]
     if words == ["clean", str(home / "ckpt")]:
         ok("checkpoint", "resnet50", "--to", words[1], "--scale", "1/16", "--count", "1", "--keep-data", cwd=home)
-    if "results/<run>" in words:
-        words[words.index("results/<run>")] = str(_runs(home)[0])
+    if verb == "compare":  # a run with itself, and all runs by their workers
+        words = [str(_sweep(home)) if word == "results" else word for word in words]
+    words = [str(_runs(home)[0]) if word == "results/<run>" else word for word in words]
     if "results/<sweep>" in words:
         words[words.index("results/<sweep>")] = str(_sweep(home))
     return words
@@ -182,6 +183,7 @@ def test_every_example_runs(tmp_path: Path) -> None:
         "sweep",
         "checkpoint",
         "report",
+        "compare",
         "size",
         "whatif",
         "advise",

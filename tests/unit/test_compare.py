@@ -1,0 +1,217 @@
+"""What may be compared with what, what is told of it, and recorded runs that can't be read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iobench.cli.main import main
+from iobench.spec.result import RunDocument
+
+
+def document(rates: list[float], **changes: Any) -> dict[str, Any]:
+    """A recorded run of these samples/s; ``changes`` by dotted path, written with two underscores."""
+    doc: dict[str, Any] = {
+        "schema_version": "1.0",
+        "iobench_version": "0",
+        "run_id": "r",
+        "created": "2026-01-01T00:00:00+00:00",
+        "command": [],
+        "status": "ok",
+        "validity": "valid",
+        "workload": {"name": "w", "dataset": "d", "batch_size": 8, "loader": {"workers": 2}, "reader": {"concurrency": 4, "crop": None}},
+        "dataset": {"id": "x", "spec": {"name": "d", "format": "tar", "shard_size": 1 << 26, "seed": 1}},
+        "host": {"cores": 2, "kernel": "6.1"},
+        "storage": {"url": "/data"},
+        "repetitions": [{"seed": i, "accelerators": 1, "samples_per_s": rate, "wall_s": 1.0} for i, rate in enumerate(rates)],
+    }
+    for path, value in changes.items():
+        node = doc
+        *parents, last = path.split("__")
+        for key in parents:
+            node = node[key]
+        node[last] = value
+    return doc
+
+
+BASE = [100.0, 101.0, 99.0, 100.5, 99.5, 100.2]
+FAST = [120.0, 121.0, 119.0, 120.5, 119.5, 120.2]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(name: str, rates: list[float], **changes: Any) -> str:
+    folder = Path(name)
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(document(rates, **changes)))
+    return name
+
+
+def compared(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
+    assert main(["compare", *words, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 2) -> str:
+    assert main(["compare", *words]) == code
+    shown = capsys.readouterr()
+    assert "Traceback" not in shown.err
+    assert shown.err.count("\n") == 1, shown.err
+    return shown.err
+
+
+def test_faster_slower_and_the_same(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = write("a", BASE), write("b", FAST)
+    (found,) = compared(capsys, one, other)["comparisons"]
+    assert found["difference"] == "better"
+    (row,) = found["rows"]
+    assert row["judgement"]["ratio"] == pytest.approx(1.2, rel=0.01)
+    assert row["judgement"]["p"] == pytest.approx(2 / 924)
+    assert compared(capsys, other, one)["comparisons"][0]["difference"] == "worse"
+    assert compared(capsys, one, write("c", BASE[::-1]))["comparisons"][0]["difference"] == "same"
+    assert compared(capsys, one, write("few", FAST[:3]))["comparisons"][0]["difference"] == "too few"
+    assert compared(capsys, one, write("single", FAST[:1]))["comparisons"][0]["difference"] == "too few"
+
+
+def test_a_regression_decides_the_exit_code(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow, fast = write("a", BASE), write("b", FAST)
+    assert "samples_per_s of w is worse (0.833 x): a" in told(capsys, fast, slow, "--fail-on", "5%", code=4)
+    assert main(["compare", fast, slow, "--fail-on", "20%"]) == 0
+    assert main(["compare", slow, fast, "--fail-on", "5%"]) == 0
+    capsys.readouterr()
+    assert "--fail-on" in told_error(capsys, slow, fast, "--fail-on", "much")
+
+
+def told_error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    return told(capsys, *words, code=2)
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "key"),
+    [
+        ("workload__batch_size", 16, "batch_size"),
+        ("workload__name", "other", "workload"),
+        ("dataset__spec__seed", 2, "dataset.seed"),
+        ("dataset__spec__shard_size", 1 << 20, "dataset.shard_size"),
+        ("accelerators", 4, "accelerators"),
+    ],
+)
+def test_what_asks_something_else_is_not_comparable(
+    home: Path, capsys: pytest.CaptureFixture[str], change: str, value: Any, key: str
+) -> None:
+    one, other = write("a", BASE), write("b", FAST, **{change: value})
+    assert f"not comparable: {key}" in told(capsys, one, other)
+    if key != "workload":
+        (found,) = compared(capsys, one, other, "--across", key)["comparisons"]
+        assert found["difference"] == "better"
+
+
+@pytest.mark.parametrize("change", ["workload__loader__workers", "workload__reader__concurrency", "host__cores"])
+def test_how_it_is_read_may_differ_and_is_shown(home: Path, capsys: pytest.CaptureFixture[str], change: str) -> None:
+    (found,) = compared(capsys, write("a", BASE), write("b", FAST, **{change: 16}))["comparisons"]
+    assert found["comparable"]
+    assert any("-> 16" in line for line in found["changes"])
+
+
+def test_folders_are_taken_apart_by_what_they_ask(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Repetitions of runs that ask the same are taken together; two results folders copied together are one."""
+    for machine, rates in (("one", BASE), ("two", FAST)):
+        write(f"{machine}/r1", rates[:3])
+        write(f"{machine}/deeper/r2", rates[3:])
+        write(f"{machine}/r3", rates, workload__batch_size=32)
+        write(f"{machine}/r4", rates, workload__name=f"only-{machine}")
+    found = compared(capsys, "one", "two")
+    assert [(len(each["baseline_runs"]), each["difference"]) for each in found["comparisons"]] == [(2, "better"), (1, "better")]
+    assert any("only-one" in line for line in found["left_out"])
+
+
+def test_runs_by_a_key(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for workers, factor in ((1, 1.0), (2, 1.2), (16, 1.21)):
+        write(f"r/w{workers}", [rate * factor for rate in BASE], workload__loader__workers=workers)
+        write(f"r/i{workers}", [rate * factor for rate in BASE], host__instance_type=f"m{workers}", workload__batch_size=4)
+    by = compared(capsys, "r", "--by", "loader.workers")["comparisons"]
+    assert [(each["baseline"], each["candidate"], each["difference"]) for each in by if each["baseline"] != "?"][:2] == [
+        ("loader.workers=1", "loader.workers=2", "better"),
+        ("loader.workers=1", "loader.workers=16", "better"),
+    ]
+    by = compared(capsys, "r", "--by", "host.instance_type")["comparisons"]
+    assert {(each["baseline"], each["candidate"]) for each in by} == {
+        ("host.instance_type=m1", "host.instance_type=m16"),
+        ("host.instance_type=m1", "host.instance_type=m2"),
+    }
+
+
+def test_what_does_not_count_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, other = write("r/good", BASE), write("s/good", FAST)
+    broken = [{"rule": "cache.cold-residency", "level": "invalid", "evidence": "warm"}]
+    write("r/invalid", FAST, validity="invalid", findings=broken)
+    write("r/empty", [])
+    write("r/newer", FAST, schema_version="2.0")
+    Path("r/half").mkdir()
+    Path("r/half/run.json").write_text('{"schema_version": "1.0", "run')
+    Path("r/foreign").mkdir()
+    Path("r/foreign/run.json").write_text('["not ours"]')
+    Path("r/notes.txt").write_text("mine")
+    found = compared(capsys, "r", "s")
+    (each,) = found["comparisons"]
+    assert (len(each["baseline_runs"]), each["difference"]) == (1, "better")
+    for words in (
+        "invalid is INVALID (cache.cold-residency)",
+        "empty has no complete repetition",
+        "schema version '2.0'",
+        "half",
+        "foreign",
+    ):
+        assert any(words in line for line in found["left_out"]), words
+    (each,) = compared(capsys, "r", "s", "--include-invalid")["comparisons"]
+    assert len(each["baseline_runs"]) == 2
+    assert "INVALID" in told(capsys, "r/invalid", other)
+    assert "no complete repetition" in told(capsys, good, "r/empty")
+    assert "schema version" in told(capsys, "r/newer", other)
+    assert "there is no nowhere" in told(capsys, "nowhere", other)
+    assert "one place" in told(capsys, good)
+    assert "samples_per_s" in told(capsys, good, other, "--metric", "samples_per_sec")
+
+
+def test_every_form_says_the_same(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = write("a", BASE), write("b", FAST)
+    shown = {}
+    for form in ("text", "csv", "markdown"):
+        assert main(["compare", one, other, "--format", form]) == 0
+        shown[form] = capsys.readouterr().out
+        assert "better" in shown[form]
+        assert "1.2" in shown[form]
+    assert all(len(line) <= 140 for line in shown["text"].splitlines())
+    assert shown["csv"].count("\n") == 2
+
+
+def test_a_thousand_runs_are_compared_in_seconds_and_little_memory(home: Path) -> None:
+    """No clock is asserted: the bound is on memory, and torch is not imported."""
+    chance = np.random.default_rng(0)
+    for number in range(1000):
+        write(f"r/{number:04d}", (100 * chance.lognormal(0, 0.02, 6)).tolist(), workload__loader__workers=number % 10 + 1)
+    code = (
+        "import resource, sys; from iobench.cli.main import main; main(['compare', 'r', '--by', 'loader.workers', '--json'])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 'torch' in sys.modules, file=sys.stderr)"
+    )
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    print(f"1000 runs: {time.monotonic() - began:.1f} s")
+    peak_kb, torch = done.stderr.split()
+    assert (int(peak_kb) < 500_000, torch) == (True, "False")
+    assert len(json.loads(done.stdout)["comparisons"]) == 9
+
+
+def test_a_document_is_what_the_schema_says() -> None:
+    RunDocument.model_validate(document(BASE))

@@ -1,0 +1,107 @@
+"""The statistics of comparisons, against brute force and published tables."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench.analyse import statistics
+from iobench.analyse.statistics import a12, judge, mann_whitney_p, ratio_interval
+
+values = st.lists(st.integers(1, 8).map(float), min_size=1, max_size=6)
+
+
+def by_force(one: list[float], other: list[float]) -> float:
+    """All ways to choose so many of the pooled values, each as likely as the others."""
+    pooled = [*one, *other]
+
+    def wins(chosen: tuple[int, ...]) -> float:
+        rest = [pooled[i] for i in range(len(pooled)) if i not in chosen]
+        return sum((pooled[i] > b) + 0.5 * (pooled[i] == b) for i in chosen for b in rest)
+
+    mean = len(one) * len(other) / 2
+    observed = abs(wins(tuple(range(len(one)))) - mean)
+    found = [abs(wins(chosen) - mean) >= observed - 1e-9 for chosen in combinations(range(len(pooled)), len(one))]
+    return sum(found) / len(found)
+
+
+@given(one=values, other=values)
+def test_p_is_the_share_of_choices_that_are_as_extreme(one: list[float], other: list[float]) -> None:
+    assert mann_whitney_p(one, other) == pytest.approx(by_force(one, other))
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "u", "p"),
+    # Two-sided probabilities of U without ties: Mann and Whitney 1947, table I (one-sided, doubled)
+    [(3, 3, 0, 0.1), (4, 4, 0, 2 * 0.0143), (4, 4, 1, 2 * 0.0286), (5, 5, 2, 2 * 0.0159), (6, 6, 5, 2 * 0.0206), (8, 8, 13, 2 * 0.0249)],
+)
+def test_published_probabilities(n: int, m: int, u: int, p: float) -> None:
+    """Values in an order of which the U of the first group is ``u``: one value of it moved up by ``u`` places, as far as needed."""
+    order = ["a"] * n + ["b"] * m
+    for _ in range(u):  # swap the last 'a' that has a 'b' right of it
+        position = max(i for i in range(len(order) - 1) if order[i] == "a" and order[i + 1] == "b")
+        order[position], order[position + 1] = "b", "a"
+    one = [float(i) for i, group in enumerate(order) if group == "a"]
+    other = [float(i) for i, group in enumerate(order) if group == "b"]
+    assert mann_whitney_p(one, other) == pytest.approx(p, abs=1.1e-4)
+
+
+def test_the_approximation_for_large_groups_is_near_the_exact_p(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = np.random.default_rng(3)
+    for shift in (0.0, 1.0, 2.0, 4.0):
+        one, other = chance.normal(100, 5, 30).round(1).tolist(), chance.normal(100 + shift, 5, 30).round(1).tolist()
+        exact = mann_whitney_p(one, other)
+        with monkeypatch.context() as patch:
+            patch.setattr(statistics, "MOST_EXACT", 10)
+            assert mann_whitney_p(one, other) == pytest.approx(exact, abs=0.005)
+
+
+@given(one=values, other=values)
+def test_sides_can_be_changed(one: list[float], other: list[float]) -> None:
+    assert mann_whitney_p(one, other) == pytest.approx(mann_whitney_p(other, one))
+    assert a12(one, other) == pytest.approx(1 - a12(other, one))
+    ratio, low, high, _ = ratio_interval(one, other)
+    back, back_low, back_high, _ = ratio_interval(other, one)
+    assert (low, high) == (pytest.approx(1 / back_high), pytest.approx(1 / back_low))
+    assert low <= ratio <= high
+    assert back_low <= back <= back_high
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+    """Candidates that are 1.2 x the baseline, 400 times: 95 % of the intervals hold 1.2 (and never much fewer)."""
+    chance = np.random.default_rng(11)
+    inside = 0
+    for _ in range(400):
+        base, rates = chance.lognormal(0, 0.05, 6), 1.2 * chance.lognormal(0, 0.05, 6)
+        _, low, high, _ = ratio_interval(rates.tolist(), base.tolist())
+        inside += low <= 1.2 <= high
+    assert inside >= 0.92 * 400
+
+
+def test_a_judgement_needs_numbers_certainty_and_size() -> None:
+    base = [100.0, 101.0, 99.0, 100.5, 99.5, 100.2]
+    faster, slightly = [value * 1.2 for value in base], [value * 1.03 for value in base]
+    assert judge(faster, base, higher_is_better=True).difference == "better"
+    assert judge(faster, base, higher_is_better=False).difference == "worse"
+    assert judge(slightly, base, higher_is_better=True).difference == "same"  # sure, but below the noise threshold
+    assert judge(slightly, base, higher_is_better=True).p == pytest.approx(0.0022, abs=1e-4)
+    assert judge(faster[:3], base, higher_is_better=True).difference == "too few"
+    assert judge(faster[:3], base, higher_is_better=True).ratio == pytest.approx(1.2, rel=0.02)
+    assert judge([], base, higher_is_better=True).ratio is None
+    assert judge([0.0] * 6, base, higher_is_better=False).difference == "better"  # no ratio of nothing
+    assert judge(base, base, higher_is_better=True).difference == "same"
+
+
+def test_equal_machines_seldom_differ() -> None:
+    """Two equal storages, 300 times: a difference is reported in fewer than 5 %."""
+    chance = np.random.default_rng(5)
+
+    def repetitions() -> list[float]:
+        return list(chance.lognormal(0, 0.04, 6))
+
+    found = [judge(repetitions(), repetitions(), higher_is_better=True).difference for _ in range(300)]
+    assert 300 - found.count("same") < 15
