@@ -7,13 +7,13 @@ import shutil
 import textwrap
 from typing import Any
 
-KINDS = ("workloads", "datasets", "formats", "contents", "codecs", "storage", "accelerators", "writers", "models")
+KINDS = ("workloads", "datasets", "formats", "contents", "codecs", "storage", "accelerators", "writers", "models", "instances")
 
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "list",
-        help="workloads, datasets, formats, codecs, storage, accelerators, writers, models",
+        help="workloads, datasets, formats, codecs, storage, accelerators, writers, models, instances",
         description="List what iobench knows by name.",
         epilog="examples:\n  iobench list\n  iobench list workloads\n  iobench list codecs --json\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -28,7 +28,7 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from .common import print_json
 
-    kinds = [args.kind] if args.kind else list(KINDS)
+    kinds = [args.kind] if args.kind else [kind for kind in KINDS if kind != "instances"]  # too many to be read beside the others
     found = {kind: _entries(kind) for kind in kinds}
     if args.json:
         print_json(found)
@@ -47,6 +47,10 @@ def _entries(kind: str) -> dict[str, str]:
         from ..spec.base import known_specs, read_yaml
 
         return {name: str(read_yaml(path).get("description", "")).strip() for name, path in sorted(known_specs(kind[:-1]).items())}
+    if kind == "instances":
+        from ..spec.instances import builtin
+
+        return {name: _instance(found) for name, found in builtin().items()}
     if kind == "models":
         from ..checkpoint.models import MODELS
 
@@ -54,3 +58,11 @@ def _entries(kind: str) -> dict[str, str]:
     from .. import registry
 
     return {name: entry.summary for name, entry in registry.ALL[kind.rstrip("s") if kind != "storage" else kind].entries().items()}
+
+
+def _instance(found: Any) -> str:
+    holds = f"{found.accelerators} x {found.accelerator}, " if found.accelerator else ""
+    network = f", network {found.network_baseline_gbps:g} Gbit/s" if found.network_baseline_gbps else ""
+    local = f", {found.nvme_gb:g} GB local" if found.nvme_gb else ""
+    price = f"{found.usd_per_hour:g} USD/h ({found.priced})" if found.usd_per_hour else "price not known"
+    return f"{holds}{found.cores} cores, {found.memory_gib:g} GiB{network}{local}: {price}"

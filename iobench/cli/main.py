@@ -23,6 +23,7 @@ VERBS = (
     "verify",
     "report",
     "compare",
+    "cost",
     "whatif",
     "advise",
     "clean",

@@ -13,6 +13,7 @@ from typing import Any
 from .. import __version__
 from . import cgroup
 from .cgroup import read_text
+from .instance import this_instance
 
 _PACKAGES = ("torch", "numpy", "pyarrow", "zstandard", "lz4", "simplejpeg", "xxhash", "crc32c", "fsspec", "s3fs", "pydantic")
 
@@ -20,6 +21,7 @@ _PACKAGES = ("torch", "numpy", "pyarrow", "zstandard", "lz4", "simplejpeg", "xxh
 def fingerprint() -> dict[str, Any]:
     """All facts, ready for JSON. Holds the node's name and no other identity, and no environment variables. Never raises."""
     affinity = _affinity()
+    cloud = this_instance()
     return {
         "node": platform.node() or None,
         "cpu_model": _cpu_model(),
@@ -36,6 +38,9 @@ def fingerprint() -> dict[str, Any]:
         "transparent_hugepage": _transparent_hugepage(),
         "hugetlb": {"total": _meminfo("HugePages_Total"), "free": _meminfo("HugePages_Free"), "page_bytes": _meminfo("Hugepagesize")},
         "virtualisation": _virtualisation(),
+        "instance_provider": cloud.provider if cloud else None,
+        "instance_type": cloud.type if cloud else None,
+        "instance_how": cloud.how if cloud else None,
         "kernel": platform.release() or None,
         "python": platform.python_version(),
         "gpus": gpus(),

@@ -184,6 +184,7 @@ def test_every_example_runs(tmp_path: Path) -> None:
         "checkpoint",
         "report",
         "compare",
+        "cost",
         "size",
         "whatif",
         "advise",

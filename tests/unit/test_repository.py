@@ -121,7 +121,11 @@ def test_constraints_pin_every_dependency_exactly() -> None:
 
 def test_the_specs_travel_in_the_wheel() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
-    assert build["wheel"]["force-include"] == {"workloads": "iobench/workloads", "datasets": "iobench/datasets"}
+    assert build["wheel"]["force-include"] == {
+        "workloads": "iobench/workloads",
+        "datasets": "iobench/datasets",
+        "results/instances.yaml": "iobench/instances.yaml",
+    }
     assert {"workloads", "datasets", "tests", "constraints.txt", "Makefile"} <= set(build["sdist"]["include"])
 
 

@@ -1,0 +1,117 @@
+"""``iobench cost``: samples per dollar."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+_EXAMPLES = """examples:
+  iobench cost results/<run> --instance g5.2xlarge
+  iobench cost results/<run> --instance g5.2xlarge --spot 0.45 --interruptions 0.05 --checkpoint-every 10m
+  iobench cost results/<run> --instance p5.48xlarge --hosts 4 --efficiency 0.9 --epochs 90 --samples 1281167 --deadline 24h --budget 5000
+  iobench cost results/<run> results/<run> --price 1.20
+
+Prices are rows of results/instances.yaml (iobench list instances), a CSV of yours (--prices), or stated (--price, --spot). Without
+--instance, the machine that the run recognised when it was recorded.
+"""
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "cost",
+        help="samples per dollar, dollars for a job, dollars burnt while waiting",
+        description="Put a price on recorded runs. Nothing is measured, and no price is looked up over a network.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="run directories, or folders of runs, e.g. results/<run>")
+    parser.add_argument("--instance", metavar="TYPE", help="what the run's machine costs as (default: as recorded)")
+    parser.add_argument("--price", type=float, metavar="USD", help="of one host for one hour, on demand")
+    parser.add_argument("--spot", type=float, metavar="USD", help="of one host for one hour, as a spot instance")
+    parser.add_argument("--prices", type=Path, metavar="CSV", help="a list with the columns type and usd_per_hour")
+    parser.add_argument("--hosts", type=int, default=1, metavar="N", help="machines that train together (default: 1)")
+    parser.add_argument(
+        "--efficiency", type=float, default=1.0, metavar="E", help="scaling efficiency of several hosts, 0 to 1 (default: 1)"
+    )
+    parser.add_argument("--epochs", type=int, metavar="N", help="of the job")
+    parser.add_argument("--samples", type=int, metavar="N", help="of one epoch (default: the run's dataset)")
+    parser.add_argument("--deadline", metavar="TIME", help="for the job, e.g. 24h")
+    parser.add_argument("--budget", type=float, metavar="USD", help="for the job")
+    parser.add_argument("--interruptions", type=float, default=0.0, metavar="RATE", help="of a spot instance, for each hour (default: 0)")
+    parser.add_argument("--checkpoint-every", default="1h", metavar="TIME", help="half of it is lost with an interruption (default: 1h)")
+    parser.add_argument("--restart", default="5m", metavar="TIME", help="after an interruption (default: 5m)")
+    parser.add_argument("--format", choices=("text", "json", "csv", "markdown"), default="text", help="default: text")
+    from .common import add_common
+
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..analyse.collect import collect
+    from ..analyse.compare import usable
+    from ..analyse.cost import Terms, cost
+    from ..errors import UsageError
+    from ..report.cost import render
+    from ..spec.instances import Instance, find_instance, priced_at, read_prices
+    from ..units import parse_duration
+
+    _check(args)
+    prices = read_prices(args.prices) if args.prices else None
+    terms = Terms(
+        hosts=args.hosts,
+        efficiency=args.efficiency,
+        epochs=args.epochs,
+        samples=args.samples,
+        deadline_s=None if args.deadline is None else parse_duration(args.deadline),
+        budget_usd=args.budget,
+        interruptions_per_hour=args.interruptions,
+        checkpoint_every_s=parse_duration(args.checkpoint_every),
+        restart_s=parse_duration(args.restart),
+    )
+
+    def instance_of(recorded: object) -> Instance:
+        name = args.instance or recorded
+        if not name and args.price is None and args.spot is None:
+            raise UsageError("these runs do not say on which instance they ran", remedy="name one with --instance, or state a --price")
+        named = str(name) if name else "this machine"
+        stated = args.price is not None or args.spot is not None
+        known = find_instance(named, prices) if name and not (stated and not args.instance) else None
+        return priced_at(named, args.price, args.spot, known)
+
+    costs, left_out = [], []
+    for place in args.results:
+        found = collect(place)
+        left_out += found.left_out
+        for directory, doc in found.runs.items():
+            why = usable(doc, str(directory))
+            one = None if why else cost(doc, instance_of(doc.host.get("instance_type")), terms)
+            if one is None:
+                left_out.append(why or f"{directory} has no samples/s")
+            else:
+                costs.append(one)
+    if not costs:
+        raise UsageError(f"there is nothing to put a price on: {left_out[0] if left_out else 'no run'}")
+    if not any(one.prices for one in costs):
+        raise UsageError(
+            f"no price of {costs[0].instance.type} is known", remedy="state it with --price or --spot, or give a list with --prices"
+        )
+    sys.stdout.write(render(costs, left_out, kind="json" if args.json else args.format))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    from ..errors import UsageError
+
+    for name, least in (("hosts", 1), ("epochs", 1), ("samples", 1)):
+        value = getattr(args, name)
+        if value is not None and value < least:
+            raise UsageError(f"--{name} must be {least} or more, not {value}")
+    if not 0 < args.efficiency <= 1:
+        raise UsageError(f"--efficiency {args.efficiency:g} is no share", remedy="above 0, at most 1")
+    if args.budget is not None and not args.budget > 0:
+        raise UsageError(f"--budget {args.budget:g} buys nothing", remedy="more than 0 USD")
+    if not 0 <= args.interruptions <= 60:
+        raise UsageError(f"--interruptions {args.interruptions:g} is no rate for an hour", remedy="0 to 60")

@@ -1,0 +1,81 @@
+"""Which cloud instance this is: by what its firmware says, then by the metadata service of the cloud that the firmware names.
+
+No account, project or instance id is read or recorded: the type alone. ``IOBENCH_NO_METADATA=1`` leaves the network alone.
+Sources: AWS, "Detect whether a host is an EC2 instance" and IMDSv2; GCP, "About VM metadata"; Azure, "Azure Instance Metadata Service".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from .cgroup import read_text
+
+DMI = Path("/sys/class/dmi/id")
+AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"  # the same on every virtual machine of Azure
+TIMEOUT_S = 0.3  # in all
+SERVICE = "http://169.254.169.254"  # of all three
+OPT_OUT = "IOBENCH_NO_METADATA"
+
+_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,60}")
+_EC2 = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
+
+
+class Found(NamedTuple):
+    provider: str  # aws, gcp, azure
+    type: str | None
+    how: str  # dmi, metadata service, or why the type is not known
+
+
+@lru_cache(maxsize=1)
+def this_instance() -> Found | None:
+    """None on a machine whose firmware names none of the clouds. Asked once in a process."""
+    return recognise(DMI, os.environ)
+
+
+def recognise(dmi: Path, environment: Mapping[str, str], *, aws: str = SERVICE, gcp: str = SERVICE, azure: str = SERVICE) -> Found | None:
+    """``dmi``: the folder with the firmware's strings; the others: where the metadata services answer."""
+    said = {name: (read_text(dmi / name) or "").strip() for name in ("sys_vendor", "product_name", "chassis_asset_tag", "bios_vendor")}
+    asking = environment.get(OPT_OUT, "") in ("", "0")
+    if "amazon" in f"{said['sys_vendor']} {said['bios_vendor']}".lower():
+        if _EC2.fullmatch(said["product_name"]):
+            return Found("aws", said["product_name"], "dmi")
+        return _asked("aws", asking, lambda: _aws(aws))
+    if said["product_name"] == "Google Compute Engine" or said["sys_vendor"] == "Google":
+        return _asked("gcp", asking, lambda: _ask(f"{gcp}/computeMetadata/v1/instance/machine-type", {"Metadata-Flavor": "Google"}))
+    if said["chassis_asset_tag"] == AZURE_TAG:
+        path = "/metadata/instance/compute/vmSize?api-version=2021-02-01&format=text"
+        return _asked("azure", asking, lambda: _ask(azure + path, {"Metadata": "true"}))
+    return None
+
+
+def _asked(provider: str, asking: bool, ask: Callable[[], str]) -> Found:
+    if not asking:
+        return Found(provider, None, f"{OPT_OUT} is set")
+    try:
+        answer = ask()
+    except (OSError, ValueError, urllib.error.URLError):
+        return Found(provider, None, "the metadata service did not answer")
+    name = answer.rpartition("/")[2]  # of projects/<number>/machineTypes/<type> the last part: the number is an account's
+    if not _TYPE.fullmatch(name):
+        return Found(provider, None, "the metadata service said something else")
+    return Found(provider, name, "metadata service")
+
+
+def _aws(base: str) -> str:
+    half = TIMEOUT_S / 2
+    token = _ask(f"{base}/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, method="PUT", timeout_s=half)
+    return _ask(f"{base}/latest/meta-data/instance-type", {"X-aws-ec2-metadata-token": token}, timeout_s=half)
+
+
+def _ask(url: str, headers: Mapping[str, str], *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> str:
+    request = urllib.request.Request(url, headers=dict(headers), method=method)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a link-local address is never behind a proxy
+    with opener.open(request, timeout=timeout_s) as answer:
+        return str(answer.read(1000).decode("ascii").strip())

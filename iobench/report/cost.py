@@ -1,0 +1,113 @@
+"""What ``iobench cost`` prints: samples per dollar first, then where the money goes; each price with its date."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+
+from ..analyse.cost import Cost, Price
+from ..units import format_count, format_duration, format_percent
+from .lines import wrapped
+
+
+def render(costs: Sequence[Cost], left_out: Sequence[str], *, kind: str) -> str:
+    """As text, json, csv or markdown."""
+    return {"text": _text, "json": _json, "csv": _csv, "markdown": _markdown}[kind](costs, left_out)
+
+
+def _usd(value: float) -> str:
+    return f"{value:,.2f} USD" if value >= 1 else f"{value:.4g} USD"
+
+
+def _text(costs: Sequence[Cost], left_out: Sequence[str], width: int = 110) -> str:
+    lines: list[str] = []
+    best = max((price.samples_per_usd for one in costs for price in one.prices), default=0.0)
+    for one in costs:
+        kind = one.instance
+        holds = f"{kind.accelerators} {kind.accelerator}" if kind.accelerator else "no accelerator"
+        many = f"{one.hosts} x " if one.hosts > 1 else ""
+        middle, low, high = one.samples_per_s
+        lines.append(f"{one.workload} on {many}{kind.type} ({holds}): {_rate(middle)} [{_rate(low)}, {_rate(high)}] samples/s each")
+        for price in one.prices:
+            share = "" if price.samples_per_usd >= best else f", {best / price.samples_per_usd:.3g} x fewer than the best"
+            head = f"{format_count(price.samples_per_usd)} samples per dollar {_range(price)}{share}"
+            lines += wrapped(head, width, f"  {price.kind:<10}", " " * 12)
+            for text in _details(price):
+                lines += wrapped(text, width, " " * 12, " " * 14)
+        if not one.prices:
+            lines.append("  no price is known: give one with --price or --spot")
+        lines.append(f"  run {one.run_id}")
+        lines.append("")
+    lines += [line for why in left_out for line in wrapped(f"left out: {why}", width, "", "  ")]
+    return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
+
+
+def _rate(value: float) -> str:
+    return format_count(value)
+
+
+def _range(price: Price) -> str:
+    return f"[{format_count(price.samples_per_usd_low)}, {format_count(price.samples_per_usd_high)}]"
+
+
+def _details(price: Price) -> list[str]:
+    dated = f"price of {price.priced or 'unknown date'}"
+    found = [f"{_usd(price.usd_per_million_samples)} for a million samples, at {price.usd_per_hour:g} USD an hour ({dated})"]
+    if price.waiting_usd_per_hour is not None:
+        found.append(f"{_usd(price.waiting_usd_per_hour)} an hour are paid while accelerators wait")
+    if price.lost_share:
+        found.append(f"{format_percent(price.lost_share)} of the time is lost to interruptions")
+    if price.job_s is not None and price.job_usd is not None:
+        late = "" if price.within_deadline is None else ", in time" if price.within_deadline else ", TOO LATE"
+        dear = "" if price.within_budget is None else ", within the budget" if price.within_budget else ", OVER the budget"
+        found.append(f"the job takes {format_duration(price.job_s)} and {_usd(price.job_usd)}{late}{dear}")
+    if price.samples_in_budget is not None:
+        found.append(f"the budget buys {format_count(price.samples_in_budget)} samples")
+    return found
+
+
+def _records(costs: Sequence[Cost]) -> list[dict[str, object]]:
+    return [
+        {
+            "run_id": one.run_id,
+            "workload": one.workload,
+            "instance": one.instance.model_dump(mode="json"),
+            "hosts": one.hosts,
+            "samples_per_s": dict(zip(("median", "min", "max"), one.samples_per_s, strict=True)),
+            "accelerator_utilization_strict": one.utilization,
+            "prices": [{field.name: getattr(price, field.name) for field in fields(price)} for price in one.prices],
+        }
+        for one in costs
+    ]
+
+
+def _json(costs: Sequence[Cost], left_out: Sequence[str]) -> str:
+    return json.dumps({"costs": _records(costs), "left_out": list(left_out)}, indent=2) + "\n"
+
+
+def _csv(costs: Sequence[Cost], left_out: Sequence[str]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    names = [field.name for field in fields(Price)]
+    writer.writerow(("run_id", "workload", "instance", "hosts", *names))
+    for one in costs:
+        for price in one.prices:
+            values = (getattr(price, name) for name in names)
+            row = ("" if value is None else value for value in values)
+            writer.writerow((one.run_id, one.workload, one.instance.type, one.hosts, *row))
+    return out.getvalue()
+
+
+def _markdown(costs: Sequence[Cost], left_out: Sequence[str]) -> str:
+    names = ("workload", "instance", "hosts", "pay", "USD/h", "samples/s", "samples per USD", "USD per million", "price of")
+    lines = [f"| {' | '.join(names)} |", "|---|---|---:|---|---:|---:|---:|---:|---|"]
+    for one in costs:
+        for price in one.prices:
+            cells = [one.workload, one.instance.type, str(one.hosts), price.kind, f"{price.usd_per_hour:g}"]
+            cells += [format_count(price.samples_per_s), f"{format_count(price.samples_per_usd)} {_range(price)}"]
+            cells += [f"{price.usd_per_million_samples:.4g}", price.priced]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *(f"- left out: {why}" for why in left_out)]).rstrip() + "\n"

@@ -1,0 +1,123 @@
+"""Instances and their prices: ``results/instances.yaml``, or a user's CSV. Every figure is dated; what is not known is None."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field
+
+from ..errors import SpecError, UnknownNameError, UsageError
+from .base import Strict, build
+
+FILE = "instances.yaml"
+MOST_USD_PER_HOUR = 10_000
+"""A price above this is a typing error: the largest instance known costs about a hundredth."""
+
+
+class Instance(Strict):
+    """One type of machine. Bandwidths in base units of their names: Gbit/s for networks, MB/s for block storage, GB for local drives."""
+
+    type: str = Field(min_length=1)
+    provider: str = ""
+    cores: int | None = Field(default=None, ge=1)
+    memory_gib: float | None = Field(default=None, gt=0)
+    accelerator: str | None = None
+    accelerators: int = Field(default=0, ge=0)
+    network_baseline_gbps: float | None = Field(default=None, gt=0)
+    network_peak_gbps: float | None = Field(default=None, gt=0)
+    ebs_baseline_mbps: float | None = Field(default=None, gt=0)
+    ebs_peak_mbps: float | None = Field(default=None, gt=0)
+    nvme_gb: float | None = Field(default=None, gt=0)
+    usd_per_hour: float | None = Field(default=None, gt=0, le=MOST_USD_PER_HOUR)
+    spot_usd_per_hour: float | None = Field(default=None, gt=0, le=MOST_USD_PER_HOUR)
+    region: str | None = None
+    sources: int | None = None
+    priced: str = ""  # date of the price, ISO 8601, or whose it is
+    spot_priced: str = ""
+
+    @property
+    def network_bytes_per_s(self) -> float | None:
+        """What the network keeps up, not its burst."""
+        return self.network_baseline_gbps * 1e9 / 8 if self.network_baseline_gbps else None
+
+
+@lru_cache(maxsize=1)
+def builtin() -> dict[str, Instance]:
+    """The instances that come with iobench, by type."""
+    package = Path(__file__).resolve().parent.parent
+    path = next((path for path in (package / FILE, package.parent / "results" / FILE) if path.is_file()), package / FILE)
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise SpecError(f"cannot read the instances in {path}: {error}") from None
+    date = str(data["collected"])
+    rows = [build(Instance, {**row, "priced": date}, where=f"{path}: {row.get('type', '?')}") for row in data["instances"]]
+    return {row.type: row for row in rows}
+
+
+def read_prices(path: Path) -> dict[str, Instance]:
+    """A CSV with the columns ``type`` and ``usd_per_hour``, others of Instance as wanted (SkyPilot's InstanceType, Price, SpotPrice, too).
+
+    Raises SpecError that names the line.
+    """
+    names = {"instancetype": "type", "price": "usd_per_hour", "spotprice": "spot_usd_per_hour", "vcpus": "cores", "memorygib": "memory_gib"}
+    known = set(Instance.model_fields)
+    found: dict[str, Instance] = {}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            for number, row in enumerate(csv.DictReader(file), start=2):
+                cells = {names.get(str(key).strip().lower(), str(key).strip().lower()): (value or "").strip() for key, value in row.items()}
+                if "type" not in cells or not {"usd_per_hour", "spot_usd_per_hour"} & set(cells):
+                    raise SpecError(f"{path}: the columns 'type' and 'usd_per_hour' are missing")
+                data: dict[str, Any] = {key: value for key, value in cells.items() if key in known and value}
+                for key in ("cores", "accelerators", "sources"):
+                    if key in data:
+                        data[key] = int(float(data[key])) if _is_number(data[key]) else data[key]
+                made = build(Instance, {"priced": f"of {path.name}", **data}, where=f"{path}: line {number}")
+                found.setdefault(made.type, made)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SpecError(f"cannot read the prices in {path}: {error}") from None
+    if not found:
+        raise SpecError(f"{path} holds no prices")
+    return found
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def find_instance(name: str, prices: Mapping[str, Instance] | None = None) -> Instance:
+    """By its type; a user's own prices win over the built-in row of the same type. Raises UnknownNameError with the nearest types."""
+    known = builtin()
+    own = prices.get(name) if prices else None
+    if own is None:
+        if name not in known:
+            raise UnknownNameError("instance", name, [*known, *(prices or {})], remedy="give a price with --price, or a list with --prices")
+        return known[name]
+    stated = own.model_dump(exclude_none=True, exclude_defaults=True)
+    return known[name].model_copy(update=stated) if name in known else own
+
+
+def priced_at(name: str, usd_per_hour: float | None, spot: float | None, instance: Instance | None) -> Instance:
+    """``instance`` at prices that the user states. Raises UsageError for prices that make no sense."""
+    for flag, value in (("--price", usd_per_hour), ("--spot", spot)):
+        if value is not None and not 0 < value <= MOST_USD_PER_HOUR:
+            raise UsageError(f"{flag} {value:g} is no price", remedy=f"above 0 and at most {MOST_USD_PER_HOUR} USD for one hour")
+    base = instance or Instance(type=name)
+    update: dict[str, Any] = {}
+    stated = f"stated on {datetime.date.today().isoformat()}"
+    if usd_per_hour is not None:
+        update |= {"usd_per_hour": usd_per_hour, "priced": stated}
+    if spot is not None:
+        update |= {"spot_usd_per_hour": spot, "spot_priced": stated}
+    return base.model_copy(update=update)

@@ -1,0 +1,233 @@
+"""Which instance this is, prices, and what a sample costs."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench.analyse.cost import Terms, cost, hosts_for, samples_per_usd
+from iobench.cli.main import main
+from iobench.errors import SpecError, UnknownNameError, UsageError
+from iobench.measure.instance import AZURE_TAG, Found, recognise
+from iobench.spec.instances import Instance, builtin, find_instance, priced_at, read_prices
+from iobench.spec.result import RunDocument
+from tests.unit.test_compare import BASE, FAST, document
+
+# Recognition
+
+
+class Service(BaseHTTPRequestHandler):
+    """A metadata service as strict as the real ones: without its header it refuses."""
+
+    asked: list[str] = []  # noqa: RUF012
+
+    def _answer(self, text: str | None) -> None:
+        self.asked.append(self.path)
+        self.send_response(200 if text else 403)
+        self.end_headers()
+        self.wfile.write((text or "").encode())
+
+    def do_PUT(self) -> None:
+        self._answer("a-token" if self.headers.get("X-aws-ec2-metadata-token-ttl-seconds") else None)
+
+    def do_GET(self) -> None:
+        if self.path == "/latest/meta-data/instance-type":
+            self._answer("p3.2xlarge" if self.headers.get("X-aws-ec2-metadata-token") == "a-token" else None)
+        elif self.path.startswith("/computeMetadata"):
+            self._answer("projects/123456789/machineTypes/a2-highgpu-1g" if self.headers.get("Metadata-Flavor") == "Google" else None)
+        else:
+            self._answer("Standard_NC4as_T4_v3" if self.headers.get("Metadata") == "true" else None)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Service)
+    Service.asked = []
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def firmware(tmp_path: Path, **strings: str) -> Path:
+    for name, text in strings.items():
+        (tmp_path / name).write_text(text + "\n")
+    return tmp_path
+
+
+def seen(dmi: Path, url: str, **environment: str) -> Found | None:
+    return recognise(dmi, environment, aws=url, gcp=url, azure=url)
+
+
+def test_nitro_says_its_type_itself(tmp_path: Path, service: str) -> None:
+    dmi = firmware(tmp_path, sys_vendor="Amazon EC2", product_name="g5.2xlarge")
+    assert seen(dmi, service) == Found("aws", "g5.2xlarge", "dmi")
+    assert Service.asked == []
+
+
+@pytest.mark.parametrize(
+    ("strings", "found"),
+    [
+        ({"bios_vendor": "Amazon EC2", "product_name": "HVM domU"}, Found("aws", "p3.2xlarge", "metadata service")),
+        ({"product_name": "Google Compute Engine"}, Found("gcp", "a2-highgpu-1g", "metadata service")),
+        ({"chassis_asset_tag": AZURE_TAG}, Found("azure", "Standard_NC4as_T4_v3", "metadata service")),
+    ],
+)
+def test_the_metadata_service_is_asked_where_the_firmware_names_the_cloud(
+    tmp_path: Path, service: str, strings: dict[str, str], found: Found
+) -> None:
+    dmi = firmware(tmp_path, **strings)
+    assert seen(dmi, service) == found
+    assert "123456789" not in repr(found)
+    opted_out = seen(dmi, service, IOBENCH_NO_METADATA="1")
+    assert opted_out is not None
+    assert (opted_out.type, opted_out.how) == (None, "IOBENCH_NO_METADATA is set")
+    gone = seen(dmi, "http://127.0.0.1:9")
+    assert gone is not None
+    assert (gone.type, gone.how) == (None, "the metadata service did not answer")
+
+
+def test_another_machine_asks_nobody(tmp_path: Path, service: str) -> None:
+    assert seen(firmware(tmp_path, sys_vendor="QEMU", product_name="Standard PC"), service) is None
+    assert seen(tmp_path / "nothing", service) is None
+    assert Service.asked == []
+
+
+# The table
+
+
+def test_the_table_is_dated_sourced_and_sound() -> None:
+    rows = builtin()
+    assert len(rows) >= 55
+    assert {row.provider for row in rows.values()} == {"aws", "gcp", "azure"}
+    for row in rows.values():
+        assert row.priced
+        assert (row.usd_per_hour is None) == (not row.sources), row.type
+        assert row.accelerators == 0 or row.accelerator
+        if row.network_baseline_gbps and row.network_peak_gbps:
+            assert row.network_baseline_gbps <= row.network_peak_gbps
+    assert rows["g5.xlarge"].network_bytes_per_s == pytest.approx(312.5e6)  # the baseline, not "up to 10 Gigabit"
+
+
+def test_unknown_instances_and_absurd_prices() -> None:
+    with pytest.raises(UnknownNameError, match=r"did you mean .*g5\.2xlarge"):
+        find_instance("g5.2xlage")
+    for price in (0.0, -1.0, 1e6, float("nan")):
+        with pytest.raises(UsageError, match="is no price"):
+            priced_at("x", price, None, None)
+
+
+def test_prices_of_ones_own(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.csv"
+    mine.write_text("type,usd_per_hour\ng5.2xlarge,0.99\nmy-box,0.10\n")
+    prices = read_prices(mine)
+    assert find_instance("my-box", prices).usd_per_hour == 0.10
+    own = find_instance("g5.2xlarge", prices)
+    assert (own.usd_per_hour, own.accelerator, own.priced) == (0.99, "A10G", "of mine.csv")
+    sky = tmp_path / "sky.csv"
+    sky.write_text("InstanceType,AcceleratorName,vCPUs,Price,SpotPrice,Region\nbig,H100,8.0,9.5,3.1,r\nnone,,4,,1.0,r\n")
+    assert read_prices(sky)["big"] == Instance(
+        type="big", cores=8, usd_per_hour=9.5, spot_usd_per_hour=3.1, region="r", priced="of sky.csv"
+    )
+    wrong = {"a,b\n1,2\n": "columns", "type,usd_per_hour\nx,-3\n": "line 2", "type,usd_per_hour\nx,lots\n": "line 2", "": "no prices"}
+    for text, words in wrong.items():
+        mine.write_text(text)
+        with pytest.raises(SpecError, match=words):
+            read_prices(mine)
+
+
+# Cost
+
+
+def test_published_examples() -> None:
+    """ResNet-50 on a CPU instance and on a GPU instance, and a rate at a spot price (printed there as 1135.76, in thousands)."""
+    cpu, gpu = samples_per_usd(9.12, 0.357), samples_per_usd(340, 1.212)
+    assert gpu / cpu == pytest.approx(11, rel=0.01)
+    assert samples_per_usd(40.73, 0.1291) == pytest.approx(1_135_755, abs=50)
+
+
+def run_of(rates: list[float], **changes: Any) -> RunDocument:
+    return RunDocument.model_validate(document(rates, dataset__samples=1000, **changes))
+
+
+MACHINE = Instance(type="m", usd_per_hour=2.0, spot_usd_per_hour=0.5, priced="2026-01-01")
+
+
+@given(rate=st.floats(0.1, 1e6), price=st.floats(0.01, 100), hosts=st.integers(1, 64), epochs=st.integers(1, 100))
+def test_money_is_time(rate: float, price: float, hosts: int, epochs: int) -> None:
+    """A job's dollars are its samples over samples per dollar, however many hosts do it at full efficiency."""
+    found = cost(run_of([rate] * 6), Instance(type="m", usd_per_hour=price), Terms(hosts=hosts, epochs=epochs))
+    assert found is not None
+    (paid,) = found.prices
+    assert paid.job_usd == pytest.approx(epochs * 1000 / paid.samples_per_usd)
+    assert paid.job_s == pytest.approx(epochs * 1000 / (rate * hosts))
+    assert paid.usd_per_million_samples * paid.samples_per_usd == pytest.approx(1e6)
+
+
+def test_what_is_lost_and_what_is_paid_for_waiting() -> None:
+    doc = run_of(BASE)
+    for repetition in doc.repetitions:
+        repetition.accelerator_utilization_strict = 0.75
+    found = cost(doc, MACHINE, Terms(hosts=2, efficiency=0.9, interruptions_per_hour=0.1, checkpoint_every_s=1200, restart_s=600))
+    assert found is not None
+    demand, spot = found.prices
+    assert demand.waiting_usd_per_hour == pytest.approx(2 * 2.0 * 0.25)
+    assert demand.lost_share == 0
+    assert spot.lost_share == pytest.approx(0.1 * (600 + 600) / 3600)
+    assert spot.samples_per_s == pytest.approx(2 * 0.9 * 100.1 * (1 - spot.lost_share), rel=0.01)
+    assert spot.samples_per_usd_low < spot.samples_per_usd < spot.samples_per_usd_high
+
+
+def test_how_many_hosts_for_a_deadline() -> None:
+    assert hosts_for(3600, 3000, 0.5) == 1
+    assert hosts_for(3600, 3700, 1.0) == 2
+    assert hosts_for(3600, 36_000, 0.8) == 13
+
+
+def test_cost_as_a_user_calls_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, rates in (("a", BASE), ("b", FAST)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(json.dumps(document(rates, dataset__samples=1000, host__instance_type="g5.2xlarge")))
+    both = ["cost", str(tmp_path / "a"), str(tmp_path / "b")]
+    assert main([*both, "--json"]) == 0
+    slow, fast = json.loads(capsys.readouterr().out)["costs"]
+    assert slow["instance"]["type"] == "g5.2xlarge"  # as recorded
+    assert fast["prices"][0]["samples_per_usd"] / slow["prices"][0]["samples_per_usd"] == pytest.approx(1.2, rel=0.01)
+    for form in ("text", "csv", "markdown"):
+        assert main([*both, "--format", form, "--epochs", "2", "--deadline", "1s", "--budget", "100"]) == 0
+        shown = capsys.readouterr().out
+        assert "g5.2xlarge" in shown
+        assert "2026-11-20" in shown  # every price has its date
+    assert "TOO LATE" in _text(capsys, [*both, "--epochs", "2", "--deadline", "1s"])
+    for words, told in (
+        (["--instance", "g5.2xlage"], "g5.2xlarge"),
+        (["--price", "-1"], "--price"),
+        (["--price", "1e9"], "--price"),
+        (["--instance", "g5.4xlarge"], "no price of g5.4xlarge"),
+        (["--budget", "0"], "--budget"),
+        (["--hosts", "0"], "--hosts"),
+        (["--efficiency", "2"], "--efficiency"),
+        (["--prices", str(tmp_path / "none.csv")], "none.csv"),
+    ):
+        assert main([*both, *words]) == 2, words
+        shown = capsys.readouterr()
+        assert (shown.out, shown.err.count("\n")) == ("", 1)
+        assert told in shown.err
+
+
+def _text(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
+    assert main(words) == 0
+    return capsys.readouterr().out
