@@ -46,6 +46,8 @@ class Change:
     workers: Quantity | None = None  # of each accelerator
     accelerators: Quantity | None = None
     step_time: Quantity | None = None  # seconds
+    network_bytes_per_s: float | None = None  # that the host's network keeps up, where the storage is behind it
+    network_of: str = ""  # the instance whose network that is
 
     @property
     def empty(self) -> bool:
@@ -76,7 +78,7 @@ def what_if(doc: RunDocument, change: Change) -> Prediction:
     bases: list[str] = []
     settings = _settings(doc, change, told)
     ceilings = dict(doc.ceilings)
-    for name, rate in _rates(doc, before, change, settings, told, bases).items():
+    for name, rate in _capped(_rates(doc, before, change, settings, told, bases), before, change, told, bases).items():
         ceilings[name] = _moved(doc.ceilings.get(name, Ceiling()), rate, before)
     changed = doc.model_copy(update={**settings.document, "ceilings": ceilings, "repetitions": [], "findings": [], "find_max": None})
     changed = changed.model_copy(update={"metrics": _metrics(changed)})
@@ -176,6 +178,23 @@ def _rates(doc: RunDocument, before: Evidence, change: Change, after: _Settings,
         step, recorded = after.document["workload"].get("accelerator", {}).get("step_time"), step_time_s(doc)
         rates["accelerator"] = before.per_accelerator * after.ranks * (recorded / step if step and recorded else 1.0)
     return rates
+
+
+def _capped(rates: dict[str, float], before: Evidence, change: Change, told: list[str], bases: list[str]) -> dict[str, float]:
+    """``rates`` where the storage is behind a network: no more than that keeps up, burst aside."""
+    if change.network_bytes_per_s is None:
+        return rates
+    size = before.bytes_per_sample
+    if not size:
+        raise UsageError("the run does not say how large its samples are, so no network can be judged")
+    most = change.network_bytes_per_s / size
+    told.append(
+        f"storage behind a network of {format_rate(change.network_bytes_per_s)}{f' ({change.network_of})' if change.network_of else ''}"
+    )
+    bound = [name for name in ("storage_raw", "fetch") if name in rates and rates[name] > most]
+    if bound:
+        bases.append(f"network: its baseline allows {_samples(most)}; a burst above it does not last")
+    return {name: min(rate, most) if name in ("storage_raw", "fetch") else rate for name, rate in rates.items()}
 
 
 def _bandwidth(before: Evidence, change: Change, told: list[str]) -> float:

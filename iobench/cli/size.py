@@ -8,6 +8,7 @@ from typing import Any
 _EXAMPLES = """examples:
   iobench size unet3d-b200 --accelerators 64 --hosts 8
   iobench size unet3d-b200 --accelerators 64 --hosts 8 --latency 5ms --dataset-size 20TiB --cache 512GiB
+  iobench size unet3d-h100 --accelerators 8 --instance p4d.24xlarge
   iobench size resnet50-h100 --accelerators 8 --from results/<run>
   iobench size resnet50-h100 --accelerators 64 --hosts 8 --checkpoint-bytes 105GB --checkpoint-budget 1m --json
 """
@@ -34,6 +35,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--cache", metavar="SIZE", help="memory of each host that can cache data, e.g. 512GiB")
     parser.add_argument("--checkpoint-bytes", metavar="SIZE", help="of one checkpoint of the whole job, e.g. 105GB")
     parser.add_argument("--checkpoint-budget", metavar="TIME", help="how long one may stall the training, e.g. 1m")
+    parser.add_argument("--instance", metavar="TYPE", help="of the hosts: is its network enough? (iobench list instances)")
     from .common import add_common, add_overrides
 
     add_overrides(parser, "reader.access=random")
@@ -70,10 +72,15 @@ def run(args: argparse.Namespace) -> int:
         doc = load_run(Path(args.run_directory))
     size = None if args.dataset_size is None else parse_size(args.dataset_size)
     found = requirement(workload, resized(load_dataset_spec(workload.dataset), size_bytes=size), demand, doc)
+    instance = None
+    if args.instance is not None:
+        from ..spec.instances import find_instance
+
+        instance = find_instance(args.instance)
     if args.json:
-        print_json(asdict(found))
+        print_json({**asdict(found), "instance": instance.model_dump(mode="json") if instance else None})
         return 0
     from ..report.size import render_size
 
-    print(render_size(found))
+    print(render_size(found, instance))
     return 0

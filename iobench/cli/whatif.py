@@ -36,6 +36,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--workers", metavar="N", help="of each accelerator, e.g. 16 or 2x")
     parser.add_argument("--accelerators", metavar="N", help="on this host, e.g. 8 or 2x")
     parser.add_argument("--step-time", metavar="TIME", help="busy time of one batch, e.g. 100ms or 0.5x")
+    parser.add_argument("--instance", metavar="TYPE", help="the storage is behind this instance's network (iobench list instances)")
     from .common import add_common
 
     add_common(parser)
@@ -51,7 +52,16 @@ def run(args: argparse.Namespace) -> int:
     from ..units import parse_duration, parse_size
     from .common import print_json
 
+    network = None
+    if args.instance is not None:
+        from ..spec.instances import find_instance
+
+        network = find_instance(args.instance).network_bytes_per_s
+        if network is None:
+            raise UsageError(f"the network of {args.instance} is not known", remedy="state a --storage-bandwidth instead")
     change = Change(
+        network_bytes_per_s=network,
+        network_of=args.instance or "",
         storage_bandwidth=_quantity(args.storage_bandwidth, "--storage-bandwidth", lambda text: parse_size(text.removesuffix("/s"))),
         latency=_quantity(args.latency, "--latency", parse_duration),
         concurrency=_quantity(args.concurrency, "--concurrency", _number),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from ..analyse.measured import Measured
 from ..analyse.requirement import Cache, Requirement
+from ..spec.instances import Instance
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
 from .lines import wrapped
 
 LABEL = 14
 
 
-def render_size(need: Requirement, width: int = 100) -> str:
-    """Lines of at most ``width`` columns; what is not known says why."""
+def render_size(need: Requirement, instance: Instance | None = None, width: int = 100) -> str:
+    """Lines of at most ``width`` columns; what is not known says why. ``instance``: what each host is."""
     rows = [
         ("buy", headline(need)),
         ("job", _job(need)),
@@ -20,6 +21,7 @@ def render_size(need: Requirement, width: int = 100) -> str:
         ("reads", _reads(need)),
         ("concurrency", _concurrency(need)),
         ("each host", _host(need)),
+        *([("instance", _instance(need, instance))] if instance else []),
         ("cache", _cache(need, need.cache)),
         ("checkpoints", _checkpoints(need)),
         ("CPU", _cpu(need)),
@@ -82,6 +84,26 @@ def _concurrency(need: Requirement) -> str:
 def _host(need: Requirement) -> str:
     network = f"{need.network_bits_per_s_per_host / 1e9:.3g} Gb/s"
     return f"{_both(need.read_bytes_per_s_per_host)}: {network} of network in, payload alone, as a baseline that lasts and not as a burst"
+
+
+def _instance(need: Requirement, instance: Instance) -> str:
+    """Whether the hosts' network keeps up, as a baseline."""
+    if instance.network_baseline_gbps is None:
+        return f"{instance.type}: its network is not known"
+    needed, kept = need.network_bits_per_s_per_host / 1e9, instance.network_baseline_gbps
+    peak = instance.network_peak_gbps
+    burst = f" (bursts to {peak:g} Gb/s do not last)" if peak and peak > kept else ""
+    if needed <= kept:
+        word = f"enough: {needed:.3g} Gb/s are {format_percent(needed / kept)} of the {kept:g} Gb/s that it keeps up{burst}"
+    else:
+        more = f"{-(-needed // kept):g} x as many hosts, or data on local drives"
+        word = f"NOT enough: {needed:.3g} Gb/s are needed and it keeps up {kept:g} Gb/s{burst}: {more}"
+    local = f"; {instance.nvme_gb:g} GB of local drives" if instance.nvme_gb else "; no local drives"
+    few = ""
+    if instance.accelerators and need.accelerators > instance.accelerators * need.hosts:
+        hosts = -(-need.accelerators // instance.accelerators)
+        few = f"; it holds {_many(instance.accelerators, 'accelerator')}, so {_many(hosts, 'host')} are needed"
+    return f"{instance.type}: network {word}{local}{few}"
 
 
 def _cache(need: Requirement, cache: Cache | None) -> str:

@@ -231,3 +231,35 @@ def test_cost_as_a_user_calls_it(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def _text(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
     assert main(words) == 0
     return capsys.readouterr().out
+
+
+# Ceilings of an instance
+
+
+def test_size_says_whether_the_network_keeps_up(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["size", "unet3d-h100", "--accelerators", "8"]
+    small = " ".join(_text(capsys, [*words, "--instance", "g5.xlarge"]).split())
+    assert "network NOT enough" in small
+    assert "keeps up 2.5 Gb/s" in small  # the baseline, not the burst of 10
+    assert "so 8 hosts are needed" in small
+    assert "network enough" in _text(capsys, [*words, "--instance", "p5.48xlarge"])
+    assert main([*words, "--instance", "g5.xlarg"]) == 2
+    assert main([*words, "--instance", "g5.xlarge", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["instance"]["network_baseline_gbps"] == 2.5
+
+
+def test_whatif_caps_storage_at_the_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """200 samples/s of 10 MB are 2 GB/s; a baseline of 5 Gbit/s carries 62.5 of them in a second."""
+    doc = document(BASE, dataset__samples=1000, dataset__stored_bytes=10**10, dataset__sample_bytes_mean=1e7)
+    doc["workload"]["accelerator"] = {"kind": "emulated", "step_time": 0.01}
+    doc["ceilings"] = {name: {"samples_per_s": rate, "bytes_per_s": rate * 1e7} for name, rate in (("fetch", 200.0), ("prep", 500.0))}
+    (tmp_path / "run.json").write_text(json.dumps(doc))
+    assert main(["whatif", str(tmp_path), "--instance", "g4dn.xlarge", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["what_if"]["ceilings"]["fetch"]["samples_per_s"] == pytest.approx(62.5)
+    assert found["what_if"]["ceilings"]["prep"]["samples_per_s"] == 500
+    assert main(["whatif", str(tmp_path), "--instance", "p5.48xlarge", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["what_if"]["ceilings"]["fetch"]["samples_per_s"] == 200
+    assert main(["whatif", str(tmp_path), "--instance", "a2-highgpu-1g"]) == 2
+    assert "network of a2-highgpu-1g is not known" in capsys.readouterr().err
