@@ -24,6 +24,7 @@ VERBS = (
     "report",
     "compare",
     "cost",
+    "history",
     "whatif",
     "advise",
     "clean",

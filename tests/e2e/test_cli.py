@@ -185,6 +185,7 @@ def test_every_example_runs(tmp_path: Path) -> None:
         "report",
         "compare",
         "cost",
+        "history",
         "size",
         "whatif",
         "advise",

@@ -1,0 +1,67 @@
+"""``iobench history``: one workload over time."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..spec.result import RunDocument
+
+_EXAMPLES = """examples:
+  iobench history resnet50-h100
+  iobench history resnet50-h100 --results results --metric read_bytes_per_s --json
+"""
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "history",
+        help="one workload over time: trend, when it changed, and what else changed then",
+        description="All runs of a workload on one machine, oldest first; runs that ask something else are shown apart.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("workload", help="a workload's name, as recorded (of checkpoint studies: the model's)")
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where the runs are (default: results)")
+    parser.add_argument("--metric", metavar="NAME", help="what to look at (default: samples_per_s, of checkpoint studies blocked_s)")
+    from .common import add_common
+
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..analyse.collect import collect
+    from ..analyse.compare import METRICS, question, usable, workload_of
+    from ..analyse.history import history
+    from ..errors import UnknownNameError, UsageError
+    from ..report.history import render
+
+    if args.metric is not None and args.metric not in METRICS:
+        raise UnknownNameError("metric", args.metric, METRICS)
+    found = collect(args.results)
+    left_out = list(found.left_out)
+    names = {args.workload, f"checkpoint {args.workload}"}
+    groups: dict[tuple[str, ...], list[RunDocument]] = {}
+    for directory, doc in found.runs.items():
+        if workload_of(doc) not in names:
+            continue
+        why = usable(doc, str(directory), include_invalid=True)
+        if why:
+            left_out.append(why)
+        else:
+            groups.setdefault((str(doc.host.get("node", "?")), *question(doc)), []).append(doc)
+    shown = []
+    for asked, runs in groups.items():
+        metric = args.metric or ("blocked_s" if asked[1].startswith("checkpoint ") else "samples_per_s")
+        one = history(f"{asked[1]} on {asked[0]}", runs, metric)
+        if one.entries:
+            shown.append(one)
+    if not shown:
+        known = sorted({workload_of(doc) for doc in found.runs.values()})
+        raise UsageError(f"{args.results} holds no run of {args.workload}", remedy=f"there are runs of: {', '.join(known)}")
+    sys.stdout.write(render(shown, left_out, kind="json" if args.json else "text"))
+    return 0

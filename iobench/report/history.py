@@ -1,0 +1,48 @@
+"""What ``iobench history`` prints: a line for each run with a bar, and what changed where the figures did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from ..analyse.history import History
+from .compare import LABELS
+from .lines import wrapped
+
+BAR = 30
+
+
+def render(found: Sequence[History], left_out: Sequence[str], *, kind: str) -> str:
+    """As text or json."""
+    if kind == "json":
+        records = [{**asdict(one), "medians": [entry.median for entry in one.entries]} for one in found]
+        return json.dumps({"histories": records, "left_out": list(left_out)}, indent=2) + "\n"
+    lines: list[str] = []
+    for one in found:
+        lines += _history(one, 110)
+        lines.append("")
+    lines += [line for why in left_out for line in wrapped(f"left out: {why}", 110, "", "  ")]
+    return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
+
+
+def _history(one: History, width: int) -> list[str]:
+    name, show = LABELS[one.metric]
+    trend = "" if one.trend is None else f", newest third {one.trend:.3g} x the oldest"
+    lines = [f"{one.workload}: {name} of {len(one.entries)} runs{trend}"]
+    most = max(entry.median for entry in one.entries)
+    points = {point.at: point for point in one.points}
+    for number, entry in enumerate(one.entries):
+        if number in points:
+            judged = points[number].judgement
+            ratio = "" if judged.ratio is None else f" {judged.ratio:.3g} x"
+            lines.append(f"  -- {'WORSE' if judged.difference == 'worse' else 'better'}:{ratio}, p {judged.p:.2g}")
+            why = "; ".join(points[number].changed) or "nothing in the fingerprint or the settings changed"
+            lines += wrapped(f"changed: {why}", width, "     ", "       ")
+        spread = f"{show(entry.median)} [{show(min(entry.values))}, {show(max(entry.values))}]"
+        bar = "█" * max(1, round(BAR * entry.median / most)) if most > 0 else ""
+        mark = "" if entry.valid else "  INVALID"
+        lines.append(f"  {entry.created[:16]}  {spread:<38}{bar}{mark}")
+    if not one.points:
+        lines.append("  no change that counts")
+    return lines
