@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import UsageError
-from ..spec.dataset import DatasetSpec, expected_samples_per_shard, expected_stored_bytes
+from ..spec.dataset import DatasetSpec, expected_samples_per_shard, expected_stored_bytes, share_of_columns
 from ..spec.result import RunDocument
 from ..spec.workload import Workload
 from . import sizing
@@ -89,6 +89,7 @@ def requirement(workload: Workload, spec: DatasetSpec, demand: Demand, run: RunD
         )
     size, per_shard = expected_stored_bytes(spec), expected_samples_per_shard(spec)
     whole = size * spec.samples
+    size *= share_of_columns(spec, workload.reader.columns)
     appetite = sizing.demanded_samples_per_s(batch_size=workload.batch_size, step_time_s=step_time, accelerators=demand.accelerators)
     samples_per_s = required * appetite
     read = samples_per_s * size

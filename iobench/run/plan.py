@@ -13,7 +13,7 @@ from ..errors import DatasetError, UsageError
 from ..load import is_sequential, use_direct
 from ..measure.host import effective_memory_bytes
 from ..registry import ACCELERATORS
-from ..spec.dataset import DatasetSpec, load_dataset_spec
+from ..spec.dataset import DatasetSpec, load_dataset_spec, share_of_columns
 from ..spec.manifest import MANIFEST, Manifest
 from ..spec.workload import Workload
 from ..storage import open_storage
@@ -165,6 +165,7 @@ def describe_plan(workload: Workload, data: str | None, *, accelerators: int, re
     samples = manifest.sample_count if manifest else spec.samples
     stored = manifest.header.stored_bytes if manifest else spec.nominal_bytes
     per_sample = stored / samples
+    read = per_sample * share_of_columns(spec, workload.reader.columns)
     memory = effective_memory_bytes()
     batches = -(-samples // accelerators // workload.batch_size) if samples >= accelerators else 1
     steps = max(1, batches) * workload.epochs
@@ -180,7 +181,7 @@ def describe_plan(workload: Workload, data: str | None, *, accelerators: int, re
     demand = None
     if step_time:
         demand = sizing.demanded_bytes_per_s(
-            batch_size=workload.batch_size, step_time_s=step_time, accelerators=accelerators, bytes_per_sample=per_sample
+            batch_size=workload.batch_size, step_time_s=step_time, accelerators=accelerators, bytes_per_sample=read
         )
     return {
         "workload": workload.name,
@@ -204,9 +205,9 @@ def describe_plan(workload: Workload, data: str | None, *, accelerators: int, re
         "steps_per_repetition": steps,
         "repetitions": repetitions,
         "demanded_bytes_per_s": demand,
-        "demanded_samples_per_s": demand / per_sample if demand else None,
+        "demanded_samples_per_s": demand / read if demand else None,
         "busy_s": steps * step_time * repetitions if step_time else None,
-        "read_bytes_total": round(min(steps * workload.batch_size * accelerators, samples * workload.epochs) * per_sample) * repetitions,
+        "read_bytes_total": round(min(steps * workload.batch_size * accelerators, samples * workload.epochs) * read) * repetitions,
         "mlperf_minimum_samples": minimum,
         "mlperf_minimum_bytes": round(minimum * per_sample) if minimum else None,
         "workers": workload.loader.workers * accelerators,

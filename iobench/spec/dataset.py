@@ -159,6 +159,18 @@ def _has_blocks(form: Any) -> bool:
     return form in FORMATS.entries() and bool(getattr(FORMATS.load(form), "blocks", False))
 
 
+def share_of_columns(spec: DatasetSpec, columns: int | None) -> float:
+    """The share of a sample's bytes that lies in its first ``columns`` columns; 1 where all are read, or the format has none.
+
+    A sample's bytes are split as evenly as can be, and the first columns get one more where they do not divide.
+    """
+    if columns is None or spec.columns is None or columns >= spec.columns:
+        return 1.0
+    size = round(spec.sample_size.mean_bytes)
+    each, more = divmod(size, spec.columns)
+    return (columns * each + min(columns, more)) / size
+
+
 def expected_stored_bytes(spec: DatasetSpec) -> float:
     """Bytes of one sample as stored, on average; framing left aside, and the codec assumed to reach the spec's ``compress_ratio``."""
     return spec.sample_size.mean_bytes / (1.0 if spec.codec == "none" else spec.compress_ratio)

@@ -34,6 +34,10 @@ class MappedStorage(LocalStorage):
         self._maps: OrderedDict[str, npt.NDArray[np.uint8]] = OrderedDict()
         self._maps_lock = Lock()
 
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._maps_lock = Lock()  # the maps themselves survive a fork
+
     def __getstate__(self) -> dict[str, Any]:
         return {"root": self.root, "random": self.random}
 

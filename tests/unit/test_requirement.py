@@ -139,3 +139,17 @@ def test_a_run_without_ceilings_is_refused(make_run: Build) -> None:
     nothing = dict.fromkeys(("storage_raw", "fetch", "prep", "harness"))
     with pytest.raises(UsageError, match="measured neither fetch nor raw storage"):
         size("demo", Demand(accelerators=1), make_run(rates=nothing))
+
+
+def test_only_the_columns_that_are_read_are_demanded() -> None:
+    """MLPerf Storage's DLRM on a B200 reads 40 of 200 columns, 160 of 761 bytes: 5.24 GB/s, not the 24.9 GB/s of whole rows."""
+    from iobench.run.plan import describe_plan
+
+    workload = load_workload("dlrm-b200")
+    found = requirement(workload, load_dataset_spec("dlrm"), Demand(accelerators=1))
+    assert found.demanded_read_bytes_per_s == pytest.approx(5.24e9, rel=0.001)
+    plan = describe_plan(workload, None, accelerators=1, repetitions=1)
+    assert plan["demanded_bytes_per_s"] == pytest.approx(5.24e9, rel=0.001)
+    assert plan["demanded_samples_per_s"] == pytest.approx(found.demanded_samples_per_s)
+    whole = load_workload("dlrm-b200", ["reader.columns=null"])
+    assert describe_plan(whole, None, accelerators=1, repetitions=1)["demanded_bytes_per_s"] == pytest.approx(24.9e9, rel=0.002)
