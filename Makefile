@@ -29,10 +29,11 @@ check: $(STAMP)  ## lint, format, types
 	$(BIN)/ruff format -q --check .
 	$(BIN)/mypy --strict
 
-bench: setup  ## hot paths, then storage against fio
+bench: setup  ## hot paths, then storage, checkpoints and S3 against fio and plain peers
 	$(BIN)/python -m pytest -q tests/bench --benchmark-enable --benchmark-only
 	$(BIN)/python tests/bench/storage.py
 	$(BIN)/python tests/bench/checkpoint_vs_fio.py
+	$(BIN)/python tests/bench/s3_vs_client.py
 
 clean:  ## remove demo-data, .venv and caches; results stay
 	if [ -e demo-data ] && [ -x $(BIN)/iobench ]; then $(BIN)/iobench clean demo-data; fi

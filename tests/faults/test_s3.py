@@ -126,7 +126,7 @@ def test_a_server_that_stops_for_a_while_is_survived(opened: Callable[..., Any],
     storage = opened(client=client)
     assert read(storage, "x", 0, 300_000) == DATA
     proxy.stop()
-    back = threading.Timer(1, proxy.again)
+    back = threading.Timer(5 if client == "obstore" else 1, proxy.again)
     back.start()
     assert read(storage, "x", 0, 300_000) == DATA
     back.join()
