@@ -133,13 +133,14 @@ def settings_of(doc: RunDocument) -> dict[str, str]:
 
 
 def lookup(doc: RunDocument, path: str) -> str:
-    """What a dotted path leads to in ``run.json`` (``host.instance_type``), or a setting (``loader.workers``); ``?`` for nothing."""
+    """A setting (``loader.workers``), or what a dotted path leads to in ``run.json`` (``host.instance_type``); ``?`` for nothing."""
+    settings = settings_of(doc)
+    if path in settings:
+        return settings[path]
     node: Any = doc.model_dump(mode="json", include={path.partition(".")[0]})
     for part in path.split("."):
         node = node.get(part) if isinstance(node, Mapping) else None
-    if node is None:
-        return settings_of(doc).get(path, "?")
-    return str(node)
+    return "?" if node is None else str(node)
 
 
 def question(doc: RunDocument, across: Sequence[str] = ()) -> tuple[str, ...]:
