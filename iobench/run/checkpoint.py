@@ -88,7 +88,7 @@ def run_study(
         failure = error
     finally:
         conductor.end()
-    with undisturbed():
+    with undisturbed(swallow=failure is not None):
         doc = conclude(doc)
         write_document(directory, doc)
     if failure is not None:

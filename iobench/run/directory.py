@@ -45,13 +45,16 @@ def write_document(directory: Path, doc: RunDocument) -> None:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Without Ctrl-C: pressed once more, it must not cost what was measured."""
+def undisturbed(*, swallow: bool = False) -> Iterator[None]:
+    """Ctrl-C must not cost what was measured: pressed meanwhile, it takes effect at the end (``swallow``: it has had its effect before)."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread gets Ctrl-C, or may say what it does
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before or signal.default_int_handler)
+    if pressed and not swallow:
+        raise KeyboardInterrupt

@@ -77,7 +77,7 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
                 doc.find_max = find_max(plan, doc, calibration, progress)
         _compare_versions(plan, before, doc)
     except KeyboardInterrupt as interrupt:
-        with undisturbed():
+        with undisturbed(swallow=True):
             _keep_partial(interrupt, doc, calibration)
         doc.status = "interrupted"
         failure = InterruptedRun(f"interrupted; what was measured until then is in {directory}")
@@ -87,7 +87,7 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
         failure = error
     doc.ceilings = calibration.ceilings
     doc.loader = {**doc.loader, **calibration.loader}
-    with undisturbed():
+    with undisturbed(swallow=failure is not None):
         doc = conclude(doc)
         timeline.write_events(directory / EVENTS_FILE, calibration.parts)
         write_document(directory, doc)

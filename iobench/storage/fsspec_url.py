@@ -19,6 +19,7 @@ import numpy as np
 
 from .. import safety
 from ..errors import IobenchError, MissingObjectError, StorageError, TargetRefusedError, UsageError
+from ..forks import watch
 from .base import Buffer, Entry, Sink
 from .fsspec_objects import FileSink, begin, discard, publish, size, version_of, without_secrets
 
@@ -74,6 +75,7 @@ class FsspecStorage:
         self.url = url if url.endswith("://") else url.rstrip("/")
         self.scheme = urlsplit(url).scheme
         self._reset()
+        watch(self)
 
     def _reset(self) -> None:
         self._lock = threading.Lock()

@@ -229,7 +229,7 @@ def test_a_killed_rank_takes_its_workers_along(make_dataset: Any, when: str) -> 
     def kill_rank() -> None:
         if family:
             return
-        rank = psutil.Process().children()[-1]
+        rank = max(psutil.Process().children(), key=psutil.Process.create_time)  # numbers of processes start again at 1
         family.extend([rank, *rank.children()])
         if when.startswith("stopped"):
             rank.suspend()

@@ -86,7 +86,7 @@ def test_workers_of_a_dead_rank_die_too(make_dataset: Any) -> None:
         nonlocal killed
         if steps and not killed:
             killed = True
-            psutil.Process().children()[-1].kill()
+            max(psutil.Process().children(), key=psutil.Process.create_time).kill()
 
     storage = ThrottledStorage(LocalStorage(path), latency_s=0.2)
     with pytest.raises(WorkerError):
