@@ -151,7 +151,7 @@ class StorageContract:
             reader.start()
         for reader in readers:
             reader.join()
-        for _ in range(6):
+        for _ in range(3):
             child = os.fork()
             if not child:
                 os._exit(_read_at_once(storage, data))
