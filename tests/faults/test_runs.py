@@ -17,6 +17,7 @@ import pytest
 
 from iobench.errors import StorageError, WorkerError
 from iobench.load.reader import BatchReader
+from iobench.run.directory import undisturbed
 from iobench.run.ranks import Phase, run_phase
 from iobench.spec.result import Epoch
 from iobench.spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
@@ -163,3 +164,19 @@ def test_kill_9_leaves_no_process(running: tuple[subprocess.Popen[str], Path]) -
     process.kill()
     process.wait()
     assert not psutil.wait_procs(family, timeout=15)[1]
+
+
+def _interrupted_while_writing(written: list[str], *, swallow: bool = False) -> None:
+    with undisturbed(swallow=swallow):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        written.append("written")
+
+
+def test_ctrl_c_while_a_run_is_written_down_takes_effect_afterwards() -> None:
+    written: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        _interrupted_while_writing(written)
+    _interrupted_while_writing(written, swallow=True)  # the one that ended the run has had its effect
+    assert written == ["written", "written"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
