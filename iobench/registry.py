@@ -1,7 +1,7 @@
 """Names to plug-ins, lazily: a built-in is a ``"module:attribute"`` string that is imported when asked for.
 
 Third parties register under the entry-point groups ``iobench.storage``, ``iobench.formats``, ``iobench.contents``,
-``iobench.codecs``, ``iobench.accelerators``, ``iobench.writers``; a built-in name cannot be taken over.
+``iobench.codecs``, ``iobench.accelerators``, ``iobench.loaders``, ``iobench.writers``; a built-in name cannot be taken over.
 """
 
 from __future__ import annotations
@@ -144,4 +144,26 @@ WRITERS = Registry(
     },
 )
 
-ALL = {r.kind: r for r in (FORMATS, CONTENTS, CODECS, STORAGE, ACCELERATORS, WRITERS)}
+_LIBRARIES = "iobench.load.libraries"
+
+LOADERS = Registry(
+    "loader",
+    "iobench.loaders",
+    {
+        "torch": Entry(target="iobench.load.loader:BatchLoader", summary="iobench's own readers in torch's DataLoader"),
+        "torch-map": Entry(target=f"{_LIBRARIES}.torch_map:TorchMap", summary="a map-style torch Dataset: a file read for each sample"),
+        "torch-iterable": Entry(
+            target=f"{_LIBRARIES}.torch_iterable:TorchIterable", summary="an iterable torch Dataset: shards streamed front to back"
+        ),
+        "webdataset": Entry(target=f"{_LIBRARIES}.wds:WebDataset", summary="webdataset over tar shards", extra="webdataset"),
+        "hf-datasets": Entry(
+            target=f"{_LIBRARIES}.hf_datasets:HFDatasets", summary="Hugging Face datasets, streaming Parquet", extra="hf-datasets"
+        ),
+        "litdata": Entry(target=f"{_LIBRARIES}.lit:LitData", summary="litdata over chunks of its own layout", extra="litdata"),
+        "torchdata": Entry(target=f"{_LIBRARIES}.nodes:TorchDataNodes", summary="torchdata.nodes: threads read samples", extra="torchdata"),
+        "spdl": Entry(target=f"{_LIBRARIES}.spdl_pipeline:Spdl", summary="SPDL: a pipeline of threads reads batches", extra="spdl"),
+        "grain": Entry(target=f"{_LIBRARIES}.grain_dataset:Grain", summary="grain: threads read a shuffled map", extra="grain"),
+    },
+)
+
+ALL = {r.kind: r for r in (FORMATS, CONTENTS, CODECS, STORAGE, ACCELERATORS, LOADERS, WRITERS)}

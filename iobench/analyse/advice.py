@@ -6,7 +6,7 @@ import math
 
 from ..spec.result import Advice
 from ..units import format_count, format_rate
-from .evidence import Evidence
+from .evidence import OWN_LOADER, Evidence
 
 WORTH = 1.05
 """Gains below the noise threshold are not advice; what would slow the run down never is."""
@@ -26,7 +26,7 @@ def advise(evidence: Evidence, binds: str) -> list[Advice]:
     if binds == "accelerator":
         return [_nothing(evidence)]
     found = [_client(evidence)] if evidence.client_bound else [_reader(evidence), _faster_storage(evidence), _compress(evidence)]
-    found += [_more_workers(evidence), _cheaper_samples(evidence), _ring(evidence)]
+    found += [_more_workers(evidence), _another_loader(evidence), _cheaper_samples(evidence), _ring(evidence)]
     worth = [advice for advice in found if advice is not None and (advice.predicted_gain or 0) >= WORTH]
     worth.sort(key=lambda advice: -(advice.predicted_gain or 0))
     return worth
@@ -145,6 +145,17 @@ def _more_workers(evidence: Evidence) -> Advice | None:
         change=f"more cores for data preparation: {math.ceil(evidence.cores * gain)} instead of {evidence.cores:g}",
         predicted_gain=gain,
         basis=f"each core prepares {_rate(evidence, evidence.prep / evidence.cores)}; the gain ends at the next ceiling",
+    )
+
+
+def _another_loader(evidence: Evidence) -> Advice | None:
+    if evidence.kind == OWN_LOADER or evidence.own_prep is None or evidence.prep is None or evidence.prep != evidence.predicted:
+        return None
+    return Advice(
+        change=f"a loader that costs less than {evidence.kind}: iobench's own (loader.kind={OWN_LOADER}) shows what could be had",
+        predicted_gain=_gain(evidence, prep=evidence.own_prep),
+        basis=f"over the same files in memory {evidence.kind} does {_rate(evidence, evidence.prep)}, "
+        f"iobench's own loader {_rate(evidence, evidence.own_prep)}",
     )
 
 

@@ -20,6 +20,10 @@ NOISE = 0.05
 """Two rates closer than this are not told apart (MLPerf Storage: runs are replicable within 5 %)."""
 
 
+OWN_LOADER = "torch"
+"""The kind of loader that is iobench's own; any other is a library that is measured."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
     """Rates in samples/s over all accelerators; None where not measured."""
@@ -28,6 +32,7 @@ class Evidence:
     raw_by: str  # who measured it: fio, or the reader with more reads in flight
     fetch: float | None
     prep: float | None
+    own_prep: float | None  # of a library: what iobench's own loader does where the library's was measured
     harness: float | None
     accelerator: float | None  # what the accelerators demand
     measured: float | None
@@ -40,6 +45,7 @@ class Evidence:
     cold: bool
     workers: int  # of all ranks together; 0 = the ranks load by themselves
     concurrency: int
+    kind: str  # of loader
     transport: str
     direct: bool | None
     codec: str
@@ -97,6 +103,7 @@ def gather(doc: RunDocument) -> Evidence:
         raw_by="the reader with more in flight" if doc.ceilings.get("storage_raw", Ceiling()).how.startswith("the reader") else "fio",
         fetch=_rate(doc, "fetch", size),
         prep=_rate(doc, "prep", size),
+        own_prep=doc.ceilings.get("prep", Ceiling()).details.get("own_samples_per_s"),
         harness=_rate(doc, "harness", size),
         accelerator=demand,
         measured=measured.median if measured else None,
@@ -109,6 +116,7 @@ def gather(doc: RunDocument) -> Evidence:
         cold=workload.get("cache", "cold") == "cold",
         workers=int(loader.get("workers", settings.get("workers", 0))) * doc.accelerators,
         concurrency=int(reader.get("concurrency", 1)),
+        kind=str(loader.get("kind") or settings.get("kind") or OWN_LOADER),
         transport=str(loader.get("transport", settings.get("transport", ""))),
         direct=loader.get("direct"),
         codec=str(spec.get("codec", "none")),

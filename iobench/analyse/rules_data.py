@@ -201,3 +201,21 @@ def nfs_retransmits(doc: RunDocument) -> Outcome | None:
             evidence, "look for lost packets and a server that is overloaded or was restarted; such a run shows a fault, not a speed"
         )
     return None
+
+
+def delivered_samples(doc: RunDocument) -> Outcome | None:
+    """A loader library must deliver the dataset's samples, each once in an epoch, or its speed is that of another job."""
+    proof = doc.loader.get("delivery")
+    if proof is None:
+        return None
+    if "not_measured" in proof:
+        return unknown(f"what loader '{doc.loader.get('kind')}' delivers was not proven: {proof['not_measured']}")
+    dropped = (doc.workload.get("reader") or {}).get("tail") == "drop"
+    wrong = {key: proof[key] for key in ("missing", "repeated", "unknown") if proof[key] and not (dropped and key == "missing")}
+    if not wrong:
+        return None
+    counts = ", ".join(f"{format_count(count)} {key}" for key, count in wrong.items())
+    return Outcome(
+        f"an epoch of loader '{doc.loader.get('kind')}' ({doc.loader.get('library')}) is not the dataset's {proof['of']} samples: {counts}",
+        "the rate is that of another job: use another loader.kind, or report this as a defect",
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..spec.result import Ceiling, RunDocument
 from ..units import format_count, format_duration, format_percent
-from .evidence import NOISE, effective_cores, gather, is_null_accelerator, step_time_s
+from .evidence import NOISE, OWN_LOADER, effective_cores, gather, is_null_accelerator, step_time_s
 from .rules_data import Outcome, complete, unknown
 
 MOST_THROTTLED = 0.01
@@ -57,6 +57,8 @@ def cpu_affinity(doc: RunDocument) -> Outcome | None:
 
 def harness_bound(doc: RunDocument) -> Outcome | None:
     evidence = gather(doc)
+    if evidence.kind != OWN_LOADER:
+        return None  # a library is what is measured, not the tool that measures
     if evidence.harness is None or evidence.measured is None:
         return unknown("the harness ceiling or the measured rate is missing, so the tool itself may be the bottleneck")
     others = [rate for rate in (evidence.storage, evidence.prep, evidence.accelerator) if rate is not None]
@@ -176,6 +178,8 @@ def read_amplification(doc: RunDocument) -> Outcome | None:
 def loader_tax(doc: RunDocument) -> Outcome | None:
     """CPU time that the loader takes for ready bytes at the rate the accelerators demand."""
     evidence, harness = gather(doc), doc.ceilings.get("harness", Ceiling())
+    if evidence.kind != OWN_LOADER:
+        return None  # the report shows what a library costs beside what a plain read does
     demand = evidence.bytes_per_s(evidence.accelerator if evidence.accelerator is not None else evidence.measured)
     if harness.cpu_s_per_gb is None or demand is None or not evidence.cores:
         return unknown("the loader's CPU time, the demand or the usable cores are not recorded")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..units import format_count, format_percent, format_rate
-from .evidence import Evidence
+from .evidence import OWN_LOADER, Evidence
 
 SUBJECTS = {
     "storage": "Storage",
@@ -45,7 +45,7 @@ def sentence(evidence: Evidence, binds: str, reason: str, headroom: float | None
         return f"{opening}, but {reason}, which yields {_rate(evidence, evidence.fetch)}."
     rate = evidence.prep if binds == "prep" else evidence.harness
     although = f", although {storage}" if (headroom or 0) >= 1 else f", and {storage}"
-    return f"{opening}, but {'preparation' if binds == 'prep' else 'the loader'} yields at most {_rate(evidence, rate)}{although}."
+    return f"{opening}, but {_what(evidence, binds)} yields at most {_rate(evidence, rate)}{although}."
 
 
 def _without_accelerator(evidence: Evidence, binds: str, reason: str) -> str:
@@ -67,7 +67,13 @@ def _keeps_busy(evidence: Evidence, who: str) -> str:
 
 
 def _subject(evidence: Evidence, binds: str, reason: str) -> str:
+    if binds == "prep" and evidence.kind != OWN_LOADER:
+        return f"The loader '{evidence.kind}' (decoding, collating and handing over)"
     return "This host's CPU" if binds == "harness" and reason else SUBJECTS[binds]
+
+
+def _what(evidence: Evidence, binds: str) -> str:
+    return "preparation" if binds == "prep" and evidence.kind == OWN_LOADER else "the loader"
 
 
 def _starves(evidence: Evidence) -> str:

@@ -49,6 +49,7 @@ NOTED = Levels("info", "warning")
 
 RULES: tuple[Rule, ...] = (
     Rule("data.mismatch", data.data_mismatch, ALWAYS),
+    Rule("loader.delivery", data.delivered_samples, ALWAYS),
     Rule("data.changed", data.data_changed, ALWAYS),
     Rule("storage.throttled", data.storage_throttled, REFUSED),
     Rule("storage.retries", data.storage_retries, NOTED),

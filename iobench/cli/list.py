@@ -7,13 +7,13 @@ import shutil
 import textwrap
 from typing import Any
 
-KINDS = ("workloads", "datasets", "formats", "contents", "codecs", "storage", "accelerators", "writers", "models", "instances")
+KINDS = ("workloads", "datasets", "formats", "contents", "codecs", "storage", "accelerators", "loaders", "writers", "models", "instances")
 
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "list",
-        help="workloads, datasets, formats, codecs, storage, accelerators, writers, models, instances",
+        help="workloads, datasets, formats, codecs, storage, accelerators, loaders, writers, models, instances",
         description="List what iobench knows by name.",
         epilog="examples:\n  iobench list\n  iobench list workloads\n  iobench list codecs --json\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import DatasetError, TargetRefusedError
+from ..registry import LOADERS
 from ..safety import Removal, check_target, remove_exactly
 from ..spec.base import build
 from ..spec.dataset import DatasetSpec
-from ..spec.manifest import DATA, MANIFEST, MARKER, SAMPLES, SHARDS, Keys
+from ..spec.manifest import DATA, LAYOUTS, MANIFEST, MARKER, SAMPLES, SHARDS, Keys
 from ..storage import open_storage
 from ..storage.base import Guarded, Storage, Unfinished
 from ..storage.catalog import exists, local_root, read_object
@@ -59,18 +60,23 @@ def clean(root: str | Path, *, dry_run: bool = False) -> CleanReport:
         raise TargetRefusedError(f"{root} was not made by iobench (no {MARKER}), so nothing in it is removed")
     spec = build(DatasetSpec, marker["spec"], where=f"{storage.url}/{MARKER}")
     keys = Keys(spec)
+    layouts = re.compile(rf"{LAYOUTS}(?:/(?:{'|'.join(LOADERS.entries())})(?:\.part)?(?:/.*)?)?")
     owned = {keys(shard) for shard in range(plan_shards(spec).shard_count)} | {MANIFEST, SAMPLES, SHARDS, MARKER}
 
     def is_owned(name: str) -> bool:
         name = name.removesuffix(_PART)
-        return name in owned or _JOURNAL_ENTRY.fullmatch(name) is not None
+        return name in owned or _JOURNAL_ENTRY.fullmatch(name) is not None or layouts.fullmatch(name) is not None
 
     if path is None:
         return _clean_objects(storage, is_owned, dry_run=dry_run)
     folders = {key.rpartition("/")[0] for key in owned} | {DATA, JOURNAL}
     if not marker.get("made_root"):
         folders.discard("")
-    removal = remove_exactly(path, is_owned, last=MARKER, folders=folders.__contains__, dry_run=dry_run)
+
+    def is_ours(folder: str) -> bool:
+        return folder in folders or layouts.fullmatch(folder) is not None
+
+    removal = remove_exactly(path, is_owned, last=MARKER, folders=is_ours, dry_run=dry_run)
     return CleanReport(str(path), *removal, dry_run)
 
 

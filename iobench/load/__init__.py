@@ -14,11 +14,26 @@ from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.catalog import find_dataset
 from .choose import is_sequential, make_reader, use_direct
+from .library import OWN, LibraryLoader, check_library, library_version, open_library
 from .loader import Batch, BatchLoader
 from .null import AnyReader
 from .order import BatchPlan, Indices, epoch_order, rank_share
+from .reader import BatchReader
 
-__all__ = ["Batch", "BatchLoader", "build_loader", "is_sequential", "make_loader", "make_reader", "use_direct"]
+__all__ = [
+    "OWN",
+    "Batch",
+    "BatchLoader",
+    "LibraryLoader",
+    "build_loader",
+    "check_library",
+    "is_sequential",
+    "library_version",
+    "make_loader",
+    "make_reader",
+    "open_library",
+    "use_direct",
+]
 
 
 _PLENTY = 64
@@ -37,7 +52,7 @@ def make_loader(
     seed: int = 0,
     reader: ReaderSpec | dict[str, Any] | None = None,
     loader: LoaderSpec | dict[str, Any] | None = None,
-) -> BatchLoader:
+) -> BatchLoader | LibraryLoader:
     """A torch DataLoader over an iobench dataset, as ``iobench run`` uses it, for any training.
 
     ``data``: a dataset's directory or URL, or its manifest (then ``storage`` says where the shards are). ``reader`` and ``loader`` take
@@ -52,7 +67,8 @@ def make_loader(
     if storage is None:
         if not place:
             raise UsageError("this manifest does not know where its shards lie", remedy="give make_loader a storage")
-        storage = open_storage(place, direct=use_direct(reading, open_storage(place), manifest))
+        direct = use_direct(reading, open_storage(place), manifest) if loading.kind == OWN else False
+        storage = open_storage(place, direct=direct)
     return build_loader(make_reader(manifest, storage, reading), loading, reading, batch_size=batch_size, rank=rank, world=world, seed=seed)
 
 
@@ -68,12 +84,15 @@ def build_loader(
     epochs: int = 1,
     shards: Indices | None = None,
     chain: bool = False,
-) -> BatchLoader:
+) -> BatchLoader | LibraryLoader:
     """A loader around a reader; ``shards`` restricts it to some shards. ``epochs`` is how many orders the slots are sized for.
 
     ``chain`` strings epochs together until a rank has plenty of batches, so that a rate is not measured over pipelines that run dry.
+    Of a reader around which a library is to be measured only the dataset and the storage are used.
     """
     manifest = reader.manifest
+    if loading.kind != OWN and isinstance(reader, BatchReader):
+        return open_library(manifest, reader.storage, reading, loading, batch_size=batch_size, rank=rank, world=world, seed=seed)
     firsts, counts = manifest.shards["first"], manifest.shards["samples"]
     if shards is not None:
         firsts, counts = firsts[shards], counts[shards]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +24,11 @@ class Stats(NamedTuple):
     process: int
     retries: int = 0  # requests that were sent again
     throttled: int = 0  # of these: because the server asked to slow down
+
+
+def own_stats(*, samples: int, stored: int, started_ns: int, read_ns: int, prep_ns: int) -> Stats:
+    """What a batch cost this process, where nobody counts its reads: all stored bytes of its samples were read, and no others."""
+    return Stats(samples, stored, stored, started_ns, read_ns, prep_ns, time.process_time_ns(), os.getpid())
 
 
 @dataclass(slots=True)

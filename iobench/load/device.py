@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import UsageError
+from .library import LibraryLoader
 from .loader import Batch, BatchLoader
 
 
@@ -45,7 +46,7 @@ class DeviceFeed:
         self._registered: tuple[int, int] | None = None
         self.pinned = False
 
-    def attach(self, loader: BatchLoader) -> None:
+    def attach(self, loader: BatchLoader | LibraryLoader) -> None:
         """Pin the loader's ring (cudaHostRegister). Where the driver refuses, copies go through the driver's own staging memory."""
         if self._stream is None or loader.ring is None:
             return

@@ -202,8 +202,14 @@ def _start_worker_of_thread(number: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     single_threaded()
     info = get_worker_info()
-    if info is not None:
-        info.dataset.reserve()  # type: ignore[attr-defined]
+    if info is not None and isinstance(info.dataset, _Worker):
+        info.dataset.reserve()
+
+
+def worker_start(start_method: str) -> Callable[[int], None]:
+    """What a worker process of this thread's loader does first."""
+    bound = threading.current_thread() is threading.main_thread() and start_method != "forkserver"
+    return _start_worker if bound else _start_worker_of_thread
 
 
 def die_with_parent() -> None:
@@ -286,8 +292,7 @@ class BatchLoader(DataLoader[Any]):
             self.requests.outstanding = set()
         outstanding = self.requests.outstanding
         if self.num_workers:
-            bound = threading.current_thread() is threading.main_thread() and self.loader_spec.start_method != "forkserver"
-            self.worker_init_fn = _start_worker if bound else _start_worker_of_thread
+            self.worker_init_fn = worker_start(self.loader_spec.start_method)
         replies = self._threaded() if self.thread_workers else super().__iter__()
         try:
             while True:

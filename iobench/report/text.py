@@ -9,6 +9,7 @@ from ..spec.result import Ceiling, RunDocument, Summary
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
 from .checkpoint import beside_lines
 from .lines import Paint, findings_lines, painter, wrapped
+from .loader import library_lines
 
 LABELS = {"storage_raw": "storage, raw", "fetch": "fetch", "prep": "prep", "harness": "harness", "accelerator": "accelerators"}
 BOUND_BY = {
@@ -45,6 +46,7 @@ def render_run(doc: RunDocument, width: int = 100, color: bool = False) -> str:
     paint = painter(color)
     sections = [_verdict(doc, width, paint), _ceilings(doc, width, paint), _metrics(doc, width, paint), _find_max(doc, width, paint)]
     sections += [
+        library_lines(doc, width, paint),
         beside_lines(doc, width, paint),
         findings_lines(doc.findings, width, paint),
         _advice(doc, width, paint),

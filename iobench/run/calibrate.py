@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..analyse.rebuild import ceiling_from_events
-from ..errors import StorageError
-from ..load import make_reader
+from ..errors import StorageError, UsageError
+from ..load import OWN, make_reader
 from ..load.null import NullReader, delivered_bytes
 from ..load.order import Indices
 from ..measure import fio
@@ -19,6 +19,7 @@ from ..spec.workload import AcceleratorSpec, LoaderSpec
 from ..storage.base import Files
 from ..storage.simulated import MemoryStorage
 from .cache import prepare_cache
+from .library import enough_shards, in_memory
 from .plan import Plan
 from .ranks import Outcome, Phase, Tick, run_phase
 
@@ -75,7 +76,7 @@ def measure_raw(plan: Plan, run_dir: Path, *, seconds: float) -> Ceiling:
 
 def measure_fetch(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:
     """The reader over cold storage: bytes only, nothing undone, no accelerator."""
-    loading = plan.workload.loader.model_copy(update={"transport": "null"})
+    loading = plan.workload.loader.model_copy(update={"kind": OWN, "transport": "null"})
     reader = make_reader(plan.manifest, plan.storage, plan.workload.reader, bytes_only=True)
     # Buffered reads may touch each byte once only: a second pass would measure the page cache.
     epochs = 0 if plan.uncached else 1
@@ -100,7 +101,7 @@ def measure_parallel(plan: Plan, calibration: Calibration, *, seconds: float, ti
     reading = plan.workload.reader
     more = min(_MOST_IN_FLIGHT, reading.concurrency * _MORE_IN_FLIGHT)
     reading = reading.model_copy(update={"concurrency": more})
-    loading = plan.workload.loader.model_copy(update={"transport": "null"})
+    loading = plan.workload.loader.model_copy(update={"kind": OWN, "transport": "null"})
     reader = make_reader(plan.manifest, plan.storage, reading, bytes_only=True)
     phase = _phase(plan, "storage_raw", reader, loading, seconds=seconds, epochs=0 if plan.uncached else 1)
     outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=tick)
@@ -115,11 +116,32 @@ def measure_prep(plan: Plan, calibration: Calibration, *, seconds: float, tick: 
     for shard in shards.tolist():
         objects[plan.manifest.key(shard)] = _copy(plan, shard)
     reader = make_reader(plan.manifest, MemoryStorage(objects=objects), plan.workload.reader)
-    loading = plan.workload.loader.model_copy(update={"transport": "null"})
+    loading = plan.workload.loader.model_copy(update={"kind": OWN, "transport": "null"})
     phase = _phase(plan, "prep", reader, loading, seconds=seconds, shards=shards)
     copied = sum(len(data) for data in objects.values())
     how = f"reader over a copy of {copied >> 20} MiB in memory, {_workers(plan)}"
     _keep(calibration, "prep", run_phase(phase, tick=tick), how, workers=loading.workers)
+
+
+def measure_library(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:
+    """A library's loader over files in memory: decoding, collating and handing over, which can't be told apart from outside.
+
+    It takes the place of prep; iobench's own loader over the same files says what could be had.
+    """
+    kind, loading = plan.workload.loader.kind, plan.workload.loader
+    why = f"the loader '{kind}' can't run without its reading; what it costs is part of prep"
+    calibration.ceilings["harness"] = Ceiling(not_measured=why)
+    try:
+        with in_memory(plan, enough_shards(plan, _subset(plan))) as (manifest, storage):
+            for name, each in (("prep", loading), ("prep-own", loading.model_copy(update={"kind": OWN}))):
+                reader = make_reader(manifest, storage, plan.workload.reader.model_copy(update={"direct": False}))
+                phase = replace(_phase(plan, name, reader, each, seconds=seconds), share=False)
+                how = f"loader '{each.kind}' over {manifest.header.stored_bytes >> 20} MiB of files in memory, {_workers(plan)}"
+                _keep(calibration, name, run_phase(phase, tick=tick), how, workers=loading.workers)
+        own = calibration.ceilings.pop("prep-own")
+        calibration.ceilings["prep"].details |= {"own_samples_per_s": own.samples_per_s, "own_cpu_s_per_gb": own.cpu_s_per_gb}
+    except UsageError as error:
+        calibration.ceilings["prep"] = Ceiling(not_measured=str(error))
 
 
 def measure_harness(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:

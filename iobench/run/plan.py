@@ -10,9 +10,9 @@ import numpy as np
 
 from ..analyse import sizing
 from ..errors import DatasetError, UsageError
-from ..load import is_sequential, use_direct
+from ..load import OWN, check_library, is_sequential, use_direct
 from ..measure.host import effective_memory_bytes
-from ..registry import ACCELERATORS
+from ..registry import ACCELERATORS, LOADERS
 from ..spec.dataset import DatasetSpec, load_dataset_spec, share_of_columns
 from ..spec.manifest import MANIFEST, Manifest
 from ..spec.workload import Workload
@@ -69,6 +69,9 @@ def make_plan(workload: Workload, data: str, *, accelerators: int, repetitions: 
             "a warm run can't use direct IO, which bypasses the cache", remedy="use --set reader.direct=false, or --set cache=cold"
         )
     direct = use_direct(reading, probe, manifest) if workload.cache == "cold" or reading.direct is True else False
+    if workload.loader.kind != OWN:
+        check_library(manifest, probe, reading, workload.loader, world=accelerators)
+        direct = False  # libraries read through the page cache
     if manifest.sample_count < accelerators:
         raise UsageError(
             f"{manifest.sample_count} samples can't be shared by {accelerators} accelerators",
@@ -96,6 +99,7 @@ def check_asked(workload: Workload, *, accelerators: int, repetitions: int) -> N
     if accelerators < 1 or repetitions < 1:
         raise UsageError(f"{accelerators} accelerators and {repetitions} repetitions make no run", remedy="both must be at least 1")
     ACCELERATORS.load(workload.accelerator.kind)
+    LOADERS.load(workload.loader.kind)
 
 
 def check_match(workload: Workload, manifest: Manifest, data: str) -> None:

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ..errors import IobenchError, WorkerError
-from ..load import build_loader
+from ..load import LibraryLoader, build_loader
 from ..load.device import DeviceFeed, device_of_rank
 from ..load.loader import BatchLoader
 from ..load.null import AnyReader
@@ -183,7 +183,7 @@ class _Stepper:
         self.complete = True
         self.startups: dict[int, float | None] = {}
 
-    def _build(self) -> BatchLoader:
+    def _build(self) -> BatchLoader | LibraryLoader:
         phase = self.phase
         assert phase.reader is not None
         seed = phase.seed if phase.share else phase.seed + 7919 * (self.rank + 1)
@@ -241,7 +241,7 @@ class _Stepper:
         return value
 
     @staticmethod
-    def _describe(loader: BatchLoader) -> dict[str, Any]:
+    def _describe(loader: BatchLoader | LibraryLoader) -> dict[str, Any]:
         ring = loader.ring
         return {
             "in_flight_batches": loader.in_flight,

@@ -28,6 +28,7 @@ from .cache import prepare_cache
 from .calibrate import Calibration, joined
 from .directory import new_directory, undisturbed, write_document
 from .findmax import find_max
+from .library import is_library, prepare_library
 from .mixed import Mixed, Saver
 from .plan import Plan
 from .progress import Progress, Silent
@@ -61,6 +62,9 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
     failure: IobenchError | None = None
     try:
         before = _versions(plan)
+        if is_library(plan):
+            with _timed(doc, "prepare", progress, f"the samples that loader '{plan.workload.loader.kind}' delivers"):
+                doc.loader |= prepare_library(plan)
         if options.calibration_s > 0:
             _calibrate(plan, options, directory, calibration, doc, progress)
         if saver:
@@ -108,10 +112,14 @@ def _calibrate(plan: Plan, options: Options, directory: Path, calibration: Calib
     if not isinstance(plan.storage, Files):
         with _timed(doc, "calibrate", progress, "ceiling: raw storage (more reads in flight)"):
             calibrate.measure_parallel(plan, calibration, seconds=seconds, tick=progress.steps)
-    with _timed(doc, "calibrate", progress, "ceiling: prep"):
-        calibrate.measure_prep(plan, calibration, seconds=seconds, tick=progress.steps)
-    with _timed(doc, "calibrate", progress, "ceiling: harness"):
-        calibrate.measure_harness(plan, calibration, seconds=seconds, tick=progress.steps)
+    if is_library(plan):
+        with _timed(doc, "calibrate", progress, "ceiling: the loader over files in memory"):
+            calibrate.measure_library(plan, calibration, seconds=seconds, tick=progress.steps)
+    else:
+        with _timed(doc, "calibrate", progress, "ceiling: prep"):
+            calibrate.measure_prep(plan, calibration, seconds=seconds, tick=progress.steps)
+        with _timed(doc, "calibrate", progress, "ceiling: harness"):
+            calibrate.measure_harness(plan, calibration, seconds=seconds, tick=progress.steps)
     with _timed(doc, "calibrate", progress, "ceiling: accelerator"):
         calibrate.measure_accelerator(plan, calibration, seconds=min(seconds, 2.0))
 
@@ -247,6 +255,7 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
         loader={
             "direct": plan.direct,
             "access": "sequential" if plan.sequential else "random",
+            "kind": loading.kind,
             "workers": loading.workers,
             "transport": loading.transport,
             "prefetched_samples": loading.workers * loading.prefetch_factor * plan.workload.batch_size,  # of one rank

@@ -7,6 +7,7 @@ Layout below the dataset's root (a directory or a prefix)::
     samples.arrow        SAMPLE_COLUMNS, in sample order   (Arrow IPC file, uncompressed: it is mapped, not parsed)
     shards.arrow         SHARD_COLUMNS, in shard order
     data/...             the shards
+    layouts/KIND/...     the same samples as a loader library wants them, where one was asked for
 
 A million samples are five mapped arrays (36 bytes a sample), not a million objects; forked workers share the mapping.
 """
@@ -32,6 +33,7 @@ MARKER = ".iobench-dataset"
 SAMPLES = "samples.arrow"
 SHARDS = "shards.arrow"
 DATA = "data"
+LAYOUTS = "layouts"
 FORMAT_VERSION = 1
 
 SAMPLE_COLUMNS = {
@@ -72,19 +74,27 @@ class Header(Strict):
 class Manifest:
     """A dataset's header and tables. Arrays are read-only; ``key(shard)`` names a shard below the root."""
 
-    def __init__(self, header: Header, samples: dict[str, Array], shards: dict[str, Array], names: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        header: Header,
+        samples: dict[str, Array],
+        shards: dict[str, Array],
+        names: list[str] | None = None,
+        numbers: Array | None = None,
+    ) -> None:
         self.header = header
         self.spec = header.spec
         self.samples = samples
         self.shards = shards
         self.names = names  # of shards that others named
+        self.numbers = numbers  # of a part: the samples' numbers in the whole, ascending within a shard
         self.key: Callable[[int], str] = names.__getitem__ if names is not None else Keys(header.spec)
         self.root: Path | None = None  # where it was loaded from, so that a process that did not fork opens it again
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.root is not None:
             return load_manifest, (self.root,)
-        return Manifest, (self.header, self.samples, self.shards, self.names)
+        return Manifest, (self.header, self.samples, self.shards, self.names, self.numbers)
 
     @property
     def sample_count(self) -> int:
@@ -98,6 +108,23 @@ class Manifest:
     def mean_stored_bytes(self) -> float:
         """Bytes of storage behind one sample, framing included."""
         return self.header.stored_bytes / self.header.samples
+
+    def part(self, shards: Array) -> Manifest:
+        """The dataset as if it had these shards alone, in this order; samples are numbered anew."""
+        firsts, counts = self.shards["first"][shards], self.shards["samples"][shards]
+        ends = np.cumsum(counts)
+        chosen = np.repeat(firsts - (ends - counts), counts) + np.arange(int(counts.sum()))
+        samples = {name: column[chosen] for name, column in self.samples.items()}
+        samples["shard"] = np.repeat(np.arange(len(shards), dtype=np.uint32), counts)
+        rows = {**{name: column[shards] for name, column in self.shards.items()}, "first": ends - counts}
+        totals = {
+            "samples": len(chosen),
+            "shards": len(shards),
+            "stored_bytes": int(rows["size"].sum()),
+            "sample_bytes": int(samples["size"].sum()),
+        }
+        names = [self.key(shard) for shard in shards.tolist()]
+        return Manifest(self.header.model_copy(update=totals), samples, rows, names, chosen)
 
     def keys(self) -> list[str]:
         return [self.key(shard) for shard in range(self.shard_count)]

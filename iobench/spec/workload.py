@@ -66,13 +66,15 @@ class ReaderSpec(Strict):
 
 
 class LoaderSpec(Strict):
-    """The torch DataLoader of each rank, and how batches travel from workers to the training process.
+    """The loader of each rank, and how batches travel from workers to the training process.
 
+    ``kind``: ``torch`` is iobench's own reader in torch's DataLoader; others are the libraries that ``iobench list loaders`` names, for
+    which ``workers`` and ``prefetch_factor`` mean what they mean there, and ``transport``, ``pin_memory`` and ``slot_size`` nothing.
     ``transport``: ``ring`` (slots in shared memory, only a slot number crosses the pipe), ``tensor`` (torch's default collate),
     ``thread`` (no worker processes), ``null`` (byte counts only).
     """
 
-    kind: Literal["torch"] = "torch"
+    kind: str = "torch"
     workers: int = Field(default=2, ge=0, le=1024)
     prefetch_factor: int = Field(default=2, ge=1, le=1024)
     transport: Annotated[Literal["ring", "tensor", "thread", "null"], BeforeValidator(_null_is_a_name)] = "ring"

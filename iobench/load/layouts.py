@@ -1,0 +1,98 @@
+"""Layouts that loader libraries read: written once from a dataset, into ``layouts/<kind>`` below its root, and timed as preparation."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import StorageError, UsageError
+from ..registry import LOADERS
+from ..safety import remove_exactly
+from ..spec.manifest import LAYOUTS
+from ..storage.base import Storage
+from ..storage.catalog import local_root
+
+if TYPE_CHECKING:
+    from .libraries.base import Source
+
+RECORD = "layout.json"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What was written, of which dataset, by what, and how long that took (reading the dataset included)."""
+
+    kind: str
+    library: str
+    dataset: str
+    seconds: float
+    bytes: int
+    files: tuple[str, ...]  # below the layout's folder
+
+
+def layout_folder(storage: Storage, kind: str) -> Path:
+    """Where a kind's layout of this dataset lies. Raises UsageError where the dataset is in no directory."""
+    root = local_root(storage)
+    if root is None:
+        raise UsageError(f"loader '{kind}' keeps a layout in a directory, and {storage.url} is none", remedy="use --set loader.kind=torch")
+    return root / LAYOUTS / kind
+
+
+def read_layout(storage: Storage, kind: str) -> Layout | None:
+    """The layout that is there, complete; else None."""
+    if not LOADERS.load(kind).layout:
+        return None
+    try:
+        data = json.loads((layout_folder(storage, kind) / RECORD).read_text(encoding="utf-8"))
+        return Layout(**{**data, "files": tuple(data["files"])})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def layout_keys(storage: Storage, kind: str) -> list[str]:
+    """The layout's files as keys of the dataset's storage."""
+    found = read_layout(storage, kind) if kind != "torch" else None
+    return [f"{LAYOUTS}/{kind}/{name}" for name in found.files] if found is not None else []
+
+
+def make_layout(source: Source, library: str) -> tuple[Layout, bool]:
+    """Convert the dataset for its loader's kind, durably; (layout, whether an earlier one of the same dataset and library was kept).
+
+    It is written beside its place and renamed, so that a half-made one is never read. Raises StorageError.
+    """
+    kind = source.loading.kind
+    folder = layout_folder(source.storage, kind)
+    have = read_layout(source.storage, kind)
+    if have is not None and (have.dataset, have.library) == (source.manifest.header.id, library):
+        return have, True
+    part = folder.with_name(folder.name + ".part")
+    started = time.monotonic()
+    try:
+        for old in (folder, part):
+            if old.is_dir():
+                # Below a dataset's layouts/KIND everything is iobench's own.
+                remove_exactly(old, lambda _: True, last=RECORD, folders=lambda _: True)
+        part.mkdir(parents=True)
+        LOADERS.load(kind).convert(source, part)
+        files = sorted(str(path.relative_to(part)) for path in part.rglob("*") if path.is_file())
+        for name in files:
+            _flush(part / name)
+        size = sum((part / name).stat().st_size for name in files)
+        made = Layout(kind, library, source.manifest.header.id, time.monotonic() - started, size, tuple(files))
+        (part / RECORD).write_text(json.dumps(asdict(made), indent=2) + "\n", encoding="utf-8")
+        part.rename(folder)
+    except OSError as error:
+        raise StorageError(f"cannot write the layout of loader '{kind}' to {folder}: {error.strerror or error}") from error
+    return made, False
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,39 @@
+"""grain: a shuffled map of random reads, batched, and prefetched by a pool of threads."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import ClassVar
+
+logging.getLogger("absl").setLevel(logging.ERROR)  # grain warns that it found no JAX, which it does not need
+import grain  # noqa: E402
+
+from .base import ByIndex, Packed, Source, collate  # noqa: E402
+
+
+class Grain:
+    """``MapDataset.source(...).shuffle(...).batch(...).to_iter_dataset(ReadOptions(...))``; ``loader.workers`` are threads."""
+
+    package: ClassVar[str] = "grain"
+    formats: ClassVar[tuple[str, ...]] = ()
+    shards_each: ClassVar[bool] = False
+    layout: ClassVar[bool] = False
+    local: ClassVar[bool] = False
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._samples = ByIndex(source)
+
+    def epoch(self, epoch: int) -> Iterator[Packed]:
+        source, loading = self._source, self._source.loading
+        samples = grain.MapDataset.source(self._samples)
+        if source.reading.shuffle:
+            samples = samples.shuffle(seed=source.seed + epoch)
+        samples = samples[source.rank :: source.world]
+        batches = samples.batch(source.batch_size, drop_remainder=source.drop_last, batch_fn=collate)
+        options = grain.ReadOptions(num_threads=loading.workers, prefetch_buffer_size=max(1, loading.workers * loading.prefetch_factor))
+        return iter(batches.to_iter_dataset(options))
+
+    def close(self) -> None:
+        """grain's threads end with its iterator."""

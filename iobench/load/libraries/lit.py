@@ -1,0 +1,72 @@
+"""litdata: samples in chunks of its own layout, read in an order that it shuffles within and across chunks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import litdata
+from litdata.streaming.writer import BinaryWriter
+from litdata.utilities.env import _DistributedEnv
+
+from .base import Packed, Sample, Source, Undo, collate, end_workers, worker_arguments
+
+CHUNK_BYTES = "64MB"
+"""Of a chunk: what litdata's own documentation and benchmarks use."""
+
+
+class LitData:
+    """``StreamingDataset`` and ``StreamingDataLoader`` over chunks that were written once.
+
+    Workers map chunks for as long as they live, and mapped pages can't be evicted; so each epoch has workers of its own, whatever
+    ``loader.persistent_workers`` says, or no epoch after the first one would be cold.
+    """
+
+    package: ClassVar[str] = "litdata"
+    formats: ClassVar[tuple[str, ...]] = ()
+    shards_each: ClassVar[bool] = False
+    layout: ClassVar[bool] = True
+    local: ClassVar[bool] = True
+
+    @classmethod
+    def convert(cls, source: Source, folder: Path) -> None:
+        """Chunks of the samples' contents, without their codec: litdata has its own."""
+        undo = Undo(source)
+        writer = BinaryWriter(str(folder), chunk_bytes=CHUNK_BYTES)
+        for index in range(source.manifest.sample_count):
+            writer[index] = undo(source.stored(index), index, 0, 0).data.tobytes()
+        writer.done()
+        writer.merge(1)
+
+    def __init__(self, source: Source) -> None:
+        assert source.layout is not None
+        dataset = litdata.StreamingDataset(
+            str(source.layout),
+            shuffle=source.reading.shuffle,
+            drop_last=source.drop_last,
+            seed=source.seed,
+            transform=_Samples(source),
+        )
+        dataset.distributed_env = _DistributedEnv(world_size=source.world, global_rank=source.rank, num_nodes=1)
+        arguments = worker_arguments(source.loading.model_copy(update={"persistent_workers": False}))
+        self._dataset = dataset
+        self._loader = litdata.StreamingDataLoader(dataset, batch_size=source.batch_size, collate_fn=collate, **arguments)
+
+    def epoch(self, epoch: int) -> Iterator[Packed]:
+        self._dataset.current_epoch = self._loader.current_epoch = epoch  # the loader counts on from here
+        return iter(self._loader)
+
+    def close(self) -> None:
+        end_workers(self._loader)
+
+
+class _Samples:
+    """What litdata calls with each item that it has read; how long it took to read, it does not say."""
+
+    def __init__(self, source: Source) -> None:
+        self.undo = Undo(source)
+
+    def __call__(self, item: Any) -> Sample:
+        return self.undo(item, None, time.monotonic_ns(), 0)

@@ -1,0 +1,38 @@
+"""torchdata.nodes: samples read by a pool of threads, batched, and prefetched, without worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torchdata.nodes as tn
+
+from .base import ByIndex, Packed, Source, collate
+
+
+class TorchDataNodes:
+    """``ParallelMapper(method="thread")`` -> ``Batcher`` -> ``Mapper`` -> ``Prefetcher``; ``loader.workers`` are threads."""
+
+    package: ClassVar[str] = "torchdata"
+    formats: ClassVar[tuple[str, ...]] = ()
+    shards_each: ClassVar[bool] = False
+    layout: ClassVar[bool] = False
+    local: ClassVar[bool] = False
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._samples = ByIndex(source)
+        self._loader: Any = None
+
+    def epoch(self, epoch: int) -> Iterator[Packed]:
+        source = self._source
+        node = tn.IterableWrapper(source.order(epoch))
+        node = tn.ParallelMapper(node, self._samples.__getitem__, num_workers=source.loading.workers, method="thread")
+        node = tn.Mapper(tn.Batcher(node, source.batch_size, drop_last=source.drop_last), collate)
+        self.close()
+        self._loader = tn.Loader(tn.Prefetcher(node, prefetch_factor=source.loading.prefetch_factor))
+        return iter(self._loader)
+
+    def close(self) -> None:
+        """Nodes end their threads when they are collected."""
+        self._loader = None

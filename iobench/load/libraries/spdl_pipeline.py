@@ -1,0 +1,42 @@
+"""SPDL: an asyncio pipeline with a pool of threads; a stage takes a whole batch of samples, as its documentation advises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from spdl.pipeline import PipelineBuilder
+
+from .base import ByIndex, Packed, Source, collate
+
+
+class Spdl:
+    """``PipelineBuilder().add_source(batches).pipe(read, concurrency=workers).add_sink(...)``; ``loader.workers`` are threads."""
+
+    package: ClassVar[str] = "spdl"
+    formats: ClassVar[tuple[str, ...]] = ()
+    shards_each: ClassVar[bool] = False
+    layout: ClassVar[bool] = False
+    local: ClassVar[bool] = False
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._samples = ByIndex(source)
+
+    def epoch(self, epoch: int) -> Iterator[Packed]:
+        threads, ahead = max(1, self._source.loading.workers), self._source.loading.prefetch_factor
+        builder: Any = PipelineBuilder()  # its types are of each stage's own
+        pipeline = (
+            builder.add_source(self._source.batches(epoch))
+            .pipe(self._read, concurrency=threads, output_order="input")
+            .add_sink(threads * ahead)
+            .build(num_threads=threads)
+        )
+        with pipeline.auto_stop():
+            yield from pipeline
+
+    def _read(self, batch: list[int]) -> Packed:
+        return collate([self._samples[index] for index in batch])
+
+    def close(self) -> None:
+        """Each epoch ends its own pipeline."""

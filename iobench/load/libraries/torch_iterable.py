@@ -1,0 +1,79 @@
+"""An iterable torch Dataset: each worker streams whole shards front to back, through a shuffle buffer."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+from torch.utils.data import IterableDataset, get_worker_info
+
+from .base import SHUFFLE_BUFFER, Packed, Sample, Source, Timed, Undo, Workers, collate, shared_number
+
+
+class TorchIterable:
+    """``DataLoader(iterable_dataset)``; ranks and workers take every so many-th shard of an order that is new in each epoch."""
+
+    package: ClassVar[str] = "torch"
+    formats: ClassVar[tuple[str, ...]] = ()
+    shards_each: ClassVar[bool] = True
+    layout: ClassVar[bool] = False
+    local: ClassVar[bool] = False
+
+    def __init__(self, source: Source) -> None:
+        self._dataset = _Shards(source)
+        self._loader = Workers(
+            self._dataset, source.loading, batch_size=source.batch_size, collate_fn=collate, drop_last=source.drop_last
+        )  # fmt: skip
+
+    def epoch(self, epoch: int) -> Iterator[Packed]:
+        self._dataset.epoch.fill_(epoch)
+        return iter(self._loader)
+
+    def close(self) -> None:
+        self._loader.stop()
+
+
+class _Shards(IterableDataset[Sample]):
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.undo = Undo(source)
+        self.epoch = shared_number()  # workers outlive an epoch, and look here for the next one's number
+
+    def __iter__(self) -> Iterator[Sample]:
+        source, epoch = self.source, int(self.epoch)
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info is not None else (0, 1)
+        shards = np.arange(source.manifest.shard_count)
+        if source.reading.shuffle:
+            np.random.default_rng([source.seed, epoch]).shuffle(shards)
+        mine = shards[source.rank :: source.world][worker::workers].tolist()
+        items: Iterable[Any] = Timed(itertools.chain.from_iterable(map(self._stream, mine)))
+        if source.reading.shuffle:
+            items = shuffled(items, random.Random(f"{source.seed} {epoch} {source.rank} {worker}"))
+        for (index, stored), started, took in items:
+            yield self.undo(stored, index, started, took)
+
+    def _stream(self, shard: int) -> Iterator[tuple[int, bytes]]:
+        manifest = self.source.manifest
+        first, count = int(manifest.shards["first"][shard]), int(manifest.shards["samples"][shard])
+        with self.source.open(shard) as file:
+            for index in range(first, first + count):
+                file.seek(int(manifest.samples["offset"][index]))
+                yield index, file.read(int(manifest.samples["stored"][index]))
+
+
+def shuffled(items: Iterable[Any], random_: random.Random, size: int = SHUFFLE_BUFFER) -> Iterator[Any]:
+    """A buffer of ``size`` items from which each next one is drawn."""
+    held: list[Any] = []
+    for item in items:
+        if len(held) < size:
+            held.append(item)
+            continue
+        place = random_.randrange(size)
+        held[place], item = item, held[place]
+        yield item
+    random_.shuffle(held)
+    yield from held

@@ -1,0 +1,36 @@
+"""A map-style torch Dataset: each worker opens, reads and decodes one sample at a time, as most trainings on files do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from .base import ByIndex, Order, Packed, Source, Workers, collate
+
+
+class TorchMap:
+    """``DataLoader(dataset, sampler=shuffled_order)``."""
+
+    package: ClassVar[str] = "torch"
+    formats: ClassVar[tuple[str, ...]] = ()
+    shards_each: ClassVar[bool] = False
+    layout: ClassVar[bool] = False
+    local: ClassVar[bool] = False
+
+    def __init__(self, source: Source) -> None:
+        self._order = Order(source)
+        self._loader = Workers(
+            ByIndex(source),
+            source.loading,
+            batch_size=source.batch_size,
+            sampler=self._order,
+            collate_fn=collate,
+            drop_last=source.drop_last,
+        )
+
+    def epoch(self, epoch: int) -> Iterator[Packed]:
+        self._order.epoch = epoch
+        return iter(self._loader)
+
+    def close(self) -> None:
+        self._loader.stop()

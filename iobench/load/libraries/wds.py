@@ -1,0 +1,101 @@
+"""webdataset: tar shards streamed front to back, the shards of an epoch in shuffled order, samples through a shuffle buffer."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO, ClassVar
+
+import webdataset
+
+from .base import SHUFFLE_BUFFER, Packed, Sample, Source, Timed, Undo, Workers, collate
+
+
+class WebDataset:
+    """``webdataset.WebDataset(urls, ...)`` with detshuffle, in torch's DataLoader. Local shards are opened by webdataset itself."""
+
+    package: ClassVar[str] = "webdataset"
+    formats: ClassVar[tuple[str, ...]] = ("tar",)
+    shards_each: ClassVar[bool] = True
+    layout: ClassVar[bool] = False
+    local: ClassVar[bool] = False
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._loader: Workers | None = None
+
+    def epoch(self, epoch: int) -> Iterator[Packed]:
+        if self._loader is None or not self._source.loading.persistent_workers or not self._source.loading.workers:
+            self.close()
+            self._loader = self._build(epoch)
+        return iter(self._loader)
+
+    def _build(self, epoch: int) -> Workers:
+        """Each iteration of a pipeline is the next epoch of its detshuffle stages, also within a worker that lasts."""
+        source = self._source
+        shards = source.manifest.shard_count
+        pipeline = webdataset.WebDataset(
+            [source.path(shard) or f"iobench:{shard}" for shard in range(shards)],
+            shardshuffle=shards if source.reading.shuffle else False,
+            detshuffle=True,
+            seed=source.seed,
+            nodesplitter=_Share(source.rank, source.world),
+            empty_check=False,
+        )
+        webdataset.gopen_schemes["iobench"] = _Opener(source)
+        if source.reading.shuffle:
+            pipeline = pipeline.compose(webdataset.detshuffle(SHUFFLE_BUFFER, SHUFFLE_BUFFER, seed=source.seed))
+        for stage in pipeline.pipeline:
+            if isinstance(stage, webdataset.detshuffle):
+                stage.epoch = epoch - 1
+        return Workers(
+            pipeline.compose(_Samples(source)),
+            source.loading,
+            batch_size=source.batch_size,
+            collate_fn=collate,
+            drop_last=source.drop_last,
+        )
+
+    def close(self) -> None:
+        if self._loader is not None:
+            self._loader.stop()
+
+
+class _Share:
+    """Every world-th shard, beginning with the rank's."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+
+    def __call__(self, urls: Iterable[Any]) -> Iterator[Any]:
+        return itertools.islice(urls, self.rank, None, self.world)
+
+
+class _Opener:
+    """'iobench:7': a shard of a storage whose objects are no local files."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def __call__(self, url: str, *_: Any, **__: Any) -> BinaryIO:
+        return self.source.open(int(url.partition(":")[2]))
+
+
+class _Samples:
+    """webdataset's dictionaries to samples: of a sample of several members, the largest one."""
+
+    def __init__(self, source: Source) -> None:
+        self.undo = Undo(source)
+        self.numbered = not source.manifest.header.origin  # our own shards name each member by the sample's number
+        numbers = source.manifest.numbers
+        self.places = None if numbers is None else {number: place for place, number in enumerate(numbers.tolist())}
+
+    def __call__(self, stream: Iterable[dict[str, Any]]) -> Iterator[Sample]:
+        for found, started, took in Timed(stream):
+            members = [value for name, value in found.items() if not name.startswith("__")]
+            yield self.undo(max(members, key=len), self._index(found["__key__"]), started, took)
+
+    def _index(self, key: str) -> int | None:
+        if not self.numbered:
+            return None
+        return int(key) if self.places is None else self.places[int(key)]

@@ -1,0 +1,62 @@
+"""What a loader library delivered, how well it shuffled, and what it costs above a plain read of the same bytes."""
+
+from __future__ import annotations
+
+from ..spec.result import Ceiling, RunDocument
+from ..units import format_bytes, format_count, format_duration
+from .lines import Paint, wrapped
+
+
+def library_lines(doc: RunDocument, width: int, paint: Paint) -> list[str]:
+    """Nothing where the loader is iobench's own."""
+    loader = doc.loader
+    if "delivery" not in loader:
+        return []
+    lines = [paint(f"Loader {loader['kind']} ({loader['library']})", "title")]
+    for label, text in (
+        ("delivered", _delivered(loader["delivery"])),
+        ("shuffle (1 is uniform)", _shuffle(loader["shuffle"])),
+        ("CPU s/GB", _cost(doc)),
+        ("layout", _layout(loader.get("layout"))),
+    ):
+        if text:
+            lines += wrapped(text, width, f"  {label:<30}", " " * 32)
+    return lines
+
+
+def _delivered(proof: dict[str, object]) -> str:
+    if "not_measured" in proof:
+        return f"not measured: {proof['not_measured']}"
+    wrong = [f"{format_count(int(str(proof[key])))} {key}" for key in ("missing", "repeated", "unknown") if proof[key]]
+    part = "" if proof["whole_epoch"] else f" (a part: there are {format_count(int(str(proof['of'])))})"
+    return f"{format_count(int(str(proof['delivered'])))} samples of an epoch{part}, " + (
+        ", ".join(wrong) if wrong else "each once, with the contents that the manifest says"
+    )
+
+
+def _shuffle(quality: dict[str, float | str | None]) -> str:
+    if "not_measured" in quality:
+        return f"not measured: {quality['not_measured']}"
+    named = (("distance from storage order", "distance"), ("shards in a batch", "shards_per_batch"), ("between epochs", "epoch_distance"))
+    return ", ".join(f"{label} {value:.2f}" for label, key in named if isinstance(value := quality.get(key), float))
+
+
+def _cost(doc: RunDocument) -> str:
+    """Of the repetitions, where the loader did all of its work, against the fetch ceiling, where nothing but the read was done."""
+    done = [each for each in doc.repetitions if each.complete and each.cpu_s is not None and each.sample_bytes]
+    plain = doc.ceilings.get("fetch", Ceiling()).cpu_s_per_gb
+    if not done:
+        return ""
+    taken = sorted(each.cpu_s / each.sample_bytes * 1e9 for each in done if each.cpu_s is not None)[len(done) // 2]
+    own = doc.ceilings.get("prep", Ceiling()).details.get("own_cpu_s_per_gb")
+    text = f"{taken:.2f}"
+    if plain is not None:
+        text += f", a plain read of the same bytes {plain:.2f}: {taken - plain:.2f} above it"
+    return text + (f" (iobench's own loader over files in memory: {own:.2f})" if own is not None else "")
+
+
+def _layout(layout: dict[str, float] | None) -> str:
+    if layout is None:
+        return ""
+    kept = ", made by an earlier run" if layout.get("made_earlier") else ""
+    return f"{format_bytes(layout['bytes'])} of its own files, written in {format_duration(layout['seconds'])} before the run{kept}"

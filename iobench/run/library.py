@@ -1,0 +1,156 @@
+"""What a run does more where the loader is a library: make its layout, prove what it delivers, and measure it without storage.
+
+The proof comes first and off the clock: an epoch (or as much of it as is worth the time) of undecoded samples, each hashed and looked up in
+the manifest; the order in which they came tells how well they were shuffled.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from ..analyse.shuffle import delivery, shuffle_quality
+from ..errors import UsageError
+from ..load import OWN, library_version, make_reader, open_library
+from ..load.layouts import make_layout
+from ..load.libraries.base import Source
+from ..load.order import Indices
+from ..registry import LOADERS
+from ..spec.manifest import Manifest
+from ..storage.base import Storage
+from ..storage.local import LocalStorage
+from ..units import format_bytes
+from .plan import Plan
+from .processes import Ranks
+
+MOST_BYTES = 1 << 30
+"""Of samples that the proof looks at; of larger datasets a part is proven."""
+
+_MEMORY = Path("/dev/shm")
+
+
+def prepare_library(plan: Plan) -> dict[str, Any]:
+    """The library's own layout, timed, and the proof of what it delivers: entries of the document's ``loader``."""
+    kind = plan.workload.loader.kind
+    found: dict[str, Any] = {"kind": kind, "library": library_version(kind), "transport": None}
+    if LOADERS.load(kind).layout:
+        layout, kept = make_layout(_source(plan, plan.manifest, plan.storage), found["library"])
+        found["layout"] = {key: value for key, value in asdict(layout).items() if key in ("seconds", "bytes")} | {
+            "files": len(layout.files),
+            "made_earlier": kept,
+        }
+    return found | prove(plan)
+
+
+def prove(plan: Plan) -> dict[str, Any]:
+    """``delivery`` and ``shuffle`` of the plan's loader; each has ``not_measured`` where it could not be told."""
+    manifest = plan.manifest
+    if not manifest.header.checksums:
+        why = "the dataset has no checksums of its samples; scan it with --checksums"
+        return {"delivery": {"not_measured": why}, "shuffle": {"not_measured": why}}
+    epochs = _delivered(plan)
+    hashes = np.asarray(manifest.samples["xxh3"])
+    by_hash = np.argsort(hashes, kind="stable")
+    orders, unknown = [], []
+    for seen in epochs:
+        place = np.minimum(np.searchsorted(hashes, seen, sorter=by_hash), len(hashes) - 1)
+        known = hashes[by_hash[place]] == seen
+        orders.append(by_hash[place[known]].astype(np.int64))
+        unknown.append(int((~known).sum()))
+    whole = len(epochs) > 1
+    expected = manifest.sample_count if whole else len(epochs[0])
+    proof = delivery(orders[0], expected, unknown=unknown[0]) | {"of": manifest.sample_count, "whole_epoch": whole}
+    later = orders[1] if whole else None
+    return {"delivery": proof, "shuffle": shuffle_quality(orders[0], manifest.samples["shard"], plan.workload.batch_size, later)}
+
+
+def _delivered(plan: Plan) -> list[Any]:
+    """xxh3 of the samples as they came in two epochs; of the part of one epoch that MOST_BYTES allow, where that is not all of it."""
+
+    def body(_rank: int, pipe: Connection) -> None:
+        workload = plan.workload
+        reading = workload.reader.model_copy(update={"decode": False, "crop": None})
+        loader = open_library(plan.manifest, plan.storage, reading, workload.loader, batch_size=workload.batch_size, seed=plan.seed)
+        epochs, size = [], 0
+        for epoch in range(2):
+            seen: list[int] = []
+            loader.set_epoch(epoch)
+            for batch in loader:
+                for sample in batch:
+                    seen.append(xxhash.xxh3_64_intdigest(sample.numpy().data))
+                    size += len(sample)
+                if epoch == 0 and size > MOST_BYTES:
+                    break
+            epochs.append(np.array(seen, np.uint64))
+            if size > MOST_BYTES:
+                break
+        loader.shutdown()
+        pipe.send(("proof", epochs))
+
+    ranks = Ranks(1, body)
+    try:
+        ranks.start()
+        while True:
+            for _, (_, epochs) in ranks.receive([0]):
+                return list(epochs)
+    finally:
+        ranks.end(None)
+
+
+@contextmanager
+def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]:
+    """Some shards of the dataset as files in memory, and a manifest of these; with the library's layout of them, where it has one."""
+    manifest = plan.manifest.part(shards)
+    kind = plan.workload.loader.kind
+    need = int(manifest.shards["size"].sum()) * (2 if LOADERS.load(kind).layout else 1)
+    if not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < need:
+        raise UsageError(f"{_MEMORY} has no {format_bytes(need)} free for a copy of some shards", remedy="mount it larger")
+    folder = Path(tempfile.mkdtemp(prefix="iobench-", dir=_MEMORY))
+    try:
+        for shard in range(manifest.shard_count):
+            path = folder / manifest.key(shard)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                _copy(plan.storage, manifest.key(shard), file)
+        storage = LocalStorage(folder)
+        if LOADERS.load(kind).layout:
+            make_layout(_source(plan, manifest, storage), library_version(kind))
+        make_reader(manifest, storage, plan.workload.reader)
+        yield manifest, storage
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def enough_shards(plan: Plan, shards: Indices) -> Indices:
+    """``shards``, or as many as the workers of one rank need, each having some of its own."""
+    workers = max(1, plan.workload.loader.workers) if LOADERS.load(plan.workload.loader.kind).shards_each else 1
+    if len(shards) >= workers:
+        return shards
+    rest = np.setdiff1d(np.arange(plan.manifest.shard_count), shards)
+    return np.sort(np.concatenate([shards, rest[: workers - len(shards)]]))
+
+
+def is_library(plan: Plan) -> bool:
+    return plan.workload.loader.kind != OWN
+
+
+def _source(plan: Plan, manifest: Manifest, storage: Storage) -> Source:
+    workload = plan.workload
+    reading = workload.reader.model_copy(update={"decode": False, "crop": None})
+    return Source(manifest=manifest, storage=storage, reading=reading, loading=workload.loader, batch_size=workload.batch_size)
+
+
+def _copy(storage: Storage, key: str, file: Any) -> None:
+    buffer, offset = memoryview(bytearray(8 << 20)), 0
+    while count := storage.read_into(key, offset, buffer):
+        file.write(buffer[:count])
+        offset += count
