@@ -1,0 +1,204 @@
+"""Every loader library must deliver the dataset's samples, each once in an epoch, whatever the workers, ranks, codec and content."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xxhash
+
+from iobench.errors import IobenchError, UsageError
+from iobench.load import LibraryLoader, library_version, make_loader, open_library
+from iobench.load.layouts import layout_keys, make_layout
+from iobench.load.libraries.base import Source
+from iobench.registry import LOADERS
+from iobench.spec.manifest import Manifest
+from iobench.spec.workload import LoaderSpec, ReaderSpec
+from iobench.storage import open_storage
+from iobench.storage.base import Storage
+from iobench.storage.local import LocalStorage
+from iobench.storage.simulated import MemoryStorage
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # libraries warn of what is theirs to mend
+
+KINDS = sorted(set(LOADERS.entries()) - {"torch"})
+FORMAT = {"webdataset": "tar", "hf-datasets": "parquet", "torch-iterable": "tar"}
+SIZES = {"distribution": "normal", "mean": 20_000, "stdev": 3_000}
+STREAMS = ("webdataset", "torch-iterable", "hf-datasets")
+THREADS = ("torchdata", "spdl", "grain")
+
+
+@pytest.fixture(autouse=True)
+def _no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """datasets sleeps for 5 s at the end of each shuffled epoch; workers are forked, so they inherit this."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
+
+
+def _spec(kind: str, **more: Any) -> dict[str, Any]:
+    shards = {} if (form := FORMAT.get(kind, "files")) == "files" else {"samples_per_shard": 10}
+    return {"format": form, "samples": 120, "sample_size": SIZES, **shards, **more}
+
+
+@contextlib.contextmanager
+def _open(manifest: Manifest, storage: Storage, kind: str, workers: int = 2, **more: Any) -> Iterator[LibraryLoader]:
+    """The loader, its layout made where it needs one, and ended."""
+    reading = ReaderSpec.model_validate(more.pop("reader", {"decode": False}))
+    loading = LoaderSpec(kind=kind, workers=workers)
+    more.setdefault("batch_size", 16)
+    if LOADERS.load(kind).layout:
+        bare = reading.model_copy(update={"decode": False, "crop": None})
+        make_layout(Source(manifest, storage, bare, loading, 16), library_version(kind))
+    loader = open_library(manifest, storage, reading, loading, seed=5, **more)
+    try:
+        yield loader
+    finally:
+        loader.shutdown()
+
+
+def _epoch(loader: LibraryLoader, epoch: int) -> list[int]:
+    loader.set_epoch(epoch)
+    return [xxhash.xxh3_64_intdigest(sample.numpy().data) for batch in loader for sample in batch]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_sample_once_in_every_epoch_and_in_another_order(kind: str, workers: int, make_dataset: Any, nothing_left: None) -> None:
+    manifest, root = make_dataset(**_spec(kind))
+    truth = sorted(manifest.samples["xxh3"].tolist())
+    with _open(manifest, LocalStorage(root), kind, workers) as loader:
+        orders = [_epoch(loader, epoch) for epoch in range(3)]
+        again = _epoch(loader, 1) if kind in ("torch-map", "torchdata", "spdl", "grain") else None
+    assert [sorted(order) for order in orders] == [truth] * 3
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+    assert orders[0] != manifest.samples["xxh3"].tolist()
+    if again is not None:
+        assert again == orders[1]  # an epoch's number decides its order
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unshuffled_samples_come_in_their_order(kind: str, make_dataset: Any) -> None:
+    manifest, root = make_dataset(**_spec(kind))
+    with _open(manifest, LocalStorage(root), kind, 0, reader={"decode": False, "shuffle": False}) as loader:
+        assert _epoch(loader, 0) == manifest.samples["xxh3"].tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_share_an_epoch(kind: str, make_dataset: Any) -> None:
+    manifest, root = make_dataset(**_spec(kind))
+    seen: list[int] = []
+    for rank in range(2):
+        with _open(manifest, LocalStorage(root), kind, 1, rank=rank, world=2) as loader:
+            mine = _epoch(loader, 0)
+        assert 40 <= len(mine) <= 80
+        seen += mine
+    assert sorted(seen) == sorted(manifest.samples["xxh3"].tolist())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_decoding_and_cropping_are_those_of_iobenchs_own_loader(kind: str, make_dataset: Any) -> None:
+    manifest, root = make_dataset(**_spec(kind, content="npz"))
+    reader = {"decode": True, "crop": 9_000}
+    own = make_loader(manifest, batch_size=16, storage=LocalStorage(root), reader=reader, loader={"workers": 0})
+    truth = sorted(bytes(sample.numpy()) for batch in own for sample in batch)
+    own.shutdown()
+    with _open(manifest, LocalStorage(root), kind, 1, reader=reader) as loader:
+        assert sorted(bytes(sample.numpy()) for batch in loader for sample in batch) == truth
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_batch_cost_is_told(kind: str, make_dataset: Any) -> None:
+    manifest, root = make_dataset(**_spec(kind))
+    with _open(manifest, LocalStorage(root), kind) as loader:
+        stats = [batch.stats for batch in loader]
+        assert bool(set(loader.cpu_ns) - {stats[0].process}) is (kind not in THREADS)
+    assert sum(each.samples for each in stats) == 120
+    # Where a sample's own stored bytes can't be told, those of the dataset are shared out by its length.
+    shared = kind in ("hf-datasets", "litdata")
+    stored = manifest.header.stored_bytes if shared else int(manifest.samples["stored"].sum())
+    assert sum(each.bytes_read for each in stats) == pytest.approx(stored, rel=1e-3 if shared else 0)
+    assert all(each.started_ns > 0 and each.cpu_ns > 0 and each.prep_ns >= 0 for each in stats)
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"hf-datasets"}))
+def test_compressed_samples(kind: str, make_dataset: Any) -> None:
+    manifest, root = make_dataset(**_spec(kind, codec="zstd:1", compress_ratio=2.0))
+    with _open(manifest, LocalStorage(root), kind) as loader:
+        assert sorted(_epoch(loader, 0)) == sorted(manifest.samples["xxh3"].tolist())
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not LOADERS.load(kind).local])
+def test_a_storage_that_is_no_directory(kind: str, make_dataset: Any) -> None:
+    manifest, root = make_dataset(**_spec(kind))
+    storage = MemoryStorage(objects={key: memoryview((root / key).read_bytes()) for key in manifest.keys()})
+    with _open(manifest, storage, kind) as loader:
+        assert sorted(_epoch(loader, 0)) == sorted(manifest.samples["xxh3"].tolist())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_giving_up_half_way_leaves_nothing_behind(kind: str, make_dataset: Any, nothing_left: None) -> None:
+    manifest, root = make_dataset(**_spec(kind))
+    with _open(manifest, LocalStorage(root), kind) as loader:
+        batches = iter(loader)
+        assert len(next(batches)) == 16
+        batches.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"litdata"}))
+def test_a_shard_that_is_gone_is_one_line(kind: str, make_dataset: Any, tmp_path: Path, nothing_left: None) -> None:
+    manifest, root = make_dataset(**_spec(kind))
+    for key in manifest.keys():
+        (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / key).hardlink_to(root / key)
+    (tmp_path / manifest.key(3)).unlink()
+
+    def read() -> None:
+        with _open(manifest, LocalStorage(tmp_path), kind) as loader:
+            _epoch(loader, 0)
+
+    with pytest.raises(IobenchError) as caught:
+        read()
+    assert "\n" not in str(caught.value)
+    assert kind in str(caught.value)
+
+
+def test_a_layout_is_made_once_and_belongs_to_its_dataset(make_dataset: Any) -> None:
+    manifest, root = make_dataset(samples=61, name="demo")
+    storage = LocalStorage(root)
+    source = Source(manifest, storage, ReaderSpec(decode=False), LoaderSpec(kind="litdata"), 16)
+    made, kept = make_layout(source, "litdata 1")
+    assert (kept, made.bytes > manifest.header.sample_bytes) == (False, True)
+    assert make_layout(source, "litdata 1") == (made, True)
+    assert make_layout(source, "litdata 2")[1] is False  # another version of the library
+    assert sorted(layout_keys(storage, "litdata")) == [f"layouts/litdata/{name}" for name in made.files]
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "reader", "workers", "words"),
+    [
+        ("webdataset", {}, {}, 2, "reads format tar"),
+        ("hf-datasets", {}, {}, 2, "reads format parquet"),
+        ("torch-map", {"format": "parquet", "samples_per_shard": 10}, {}, 2, "read by blocks"),
+        ("webdataset", {"format": "tar", "samples_per_shard": 30}, {}, 4, "too few"),
+        ("spdl", {}, {"direct": True}, 2, "reader.direct"),
+        ("grain", {}, {"mmap": True}, 2, "reader.mmap"),
+        ("torch-map", {}, {"check": "content"}, 2, "reader.check"),
+    ],
+)
+def test_what_a_library_cannot_have_is_said(
+    kind: str, spec: dict[str, Any], reader: dict[str, Any], workers: int, words: str, make_dataset: Any
+) -> None:
+    manifest, root = make_dataset(**{"format": "files", **spec})
+    with pytest.raises(UsageError, match=words):
+        open_library(manifest, open_storage(str(root)), ReaderSpec(**reader), LoaderSpec(kind=kind, workers=workers), batch_size=16)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if LOADERS.load(kind).local])
+def test_a_library_that_opens_paths_needs_a_directory(kind: str, make_dataset: Any) -> None:
+    manifest, _ = make_dataset(**_spec(kind))
+    with pytest.raises(UsageError, match="by their path"):
+        open_library(manifest, MemoryStorage(objects={}), ReaderSpec(), LoaderSpec(kind=kind), batch_size=16)
