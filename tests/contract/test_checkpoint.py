@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from iobench.checkpoint.base import make_writer
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.errors import UnknownNameError, UsageError
+from iobench.errors import StorageError, UnknownNameError, UsageError
 from iobench.registry import WRITERS as REGISTRY
 from tests.checkpoints import WRITERS, Ranks, blank, make_state, restore, same, save, two_ranks
 from tests.servers.nfs import NfsServer, nfs_server
@@ -208,6 +208,26 @@ def test_a_process_can_not_share_a_wrapper(tmp_path: Path) -> None:
     root.claim()
     with pytest.raises(UsageError, match="dcp-async-process can't write to throttled"):
         save("dcp-async-process", root, 1, make_state(large=10))
+
+
+def test_the_process_tells_of_failures_and_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    root, state = CheckpointRoot.open(str(tmp_path / "c")), make_state(large=10)
+    root.claim()
+    made = make_writer("dcp-async-process")
+    try:
+        made.save(state, root.step(1)).wait()
+        assert capfd.readouterr().err == ""
+        folder = root.step(2).path()
+        assert folder is not None
+        folder.mkdir()
+        (folder / "__0_0.distcp").symlink_to("nowhere/at/all")
+        with pytest.raises(StorageError, match="cannot write"):
+            made.save(state, root.step(2)).wait()
+    finally:
+        made.close()
+    told = capfd.readouterr().err
+    assert "ERROR - Checkpoint save failed" in told
+    assert "INFO" not in told
 
 
 def test_keep_and_remove(place: str) -> None:
