@@ -14,6 +14,7 @@ __all__ = [
     "Cached",
     "Entry",
     "Files",
+    "Folders",
     "Guarded",
     "Parallel",
     "ParallelSink",
@@ -147,6 +148,17 @@ class Versioned(Protocol):
 
     def versions(self, prefix: str = "") -> dict[str, str]:
         """Key -> a token that changes when the object does (ETag, or time and size), of everything below ``prefix``."""
+
+
+@runtime_checkable
+class Folders(Protocol):
+    """A storage whose folders stay when they have become empty, and whose keys are no local files."""
+
+    def remove_empty(self, ours: Callable[[str], bool], folder: str = "") -> None:
+        """Remove the empty folders in ``folder`` that are ``ours`` by their keys, from the innermost out, and ``folder`` if it is.
+
+        The root itself stays.
+        """
 
 
 @runtime_checkable
