@@ -16,6 +16,7 @@ __all__ = [
     "Files",
     "Folders",
     "Guarded",
+    "Mapped",
     "Parallel",
     "ParallelSink",
     "Residency",
@@ -110,6 +111,14 @@ class Cached(Protocol):
         """Flush and drop the keys' pages."""
 
     def residency(self, keys: Iterable[str]) -> Residency: ...
+
+
+@runtime_checkable
+class Mapped(Protocol):
+    """A storage that reads through memory maps. What a living process has mapped can't be evicted from the page cache."""
+
+    def let_go(self) -> None:
+        """Drop the pages that this process has mapped, and keep the maps: the next read faults them in again."""
 
 
 @runtime_checkable
