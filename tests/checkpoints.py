@@ -15,6 +15,7 @@ import torch
 from iobench.checkpoint.base import Job, Restored, make_writer
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.leaves import leaves
+from iobench.errors import CheckpointError
 
 WRITERS = ("torch", "torch-nocrc", "safetensors", "dcp", "dcp-async", "dcp-async-process", "stream")
 
@@ -167,6 +168,17 @@ def rank_restores(job: Job, writer: str, url: str, step: int) -> bool:
     state = blank(make_state(job.rank))
     restore(writer, CheckpointRoot.open(url).step(step), state, job)
     return same(state, make_state(job.rank))
+
+
+def rank_is_refused(job: Job, writer: str, url: str, step: int) -> str:
+    """Why the rank may not restore this; nothing was read into its state."""
+    state = blank(make_state(job.rank))
+    try:
+        restore(writer, CheckpointRoot.open(url).step(step), state, job)
+    except CheckpointError as error:
+        assert same(state, blank(state))
+        return str(error)
+    raise AssertionError("it was restored")
 
 
 def whole() -> dict[str, torch.Tensor]:

@@ -99,7 +99,11 @@ def storage_retries(doc: RunDocument) -> Outcome | None:
 def cold_residency(doc: RunDocument) -> Outcome | None:
     if doc.workload.get("cache", "cold") != "cold":
         return None
-    remedy = "evict the dataset before each epoch (other readers must not hold it), or read with reader.direct=true, or say cache: any"
+    mapped = (doc.workload.get("reader") or {}).get("mmap")
+    direct = "reader.mmap=false and reader.direct=true" if mapped else "reader.direct=true"  # a map is never direct
+    remedy = (
+        f"evict the dataset before each epoch (no other process may read it or have it mapped), or read with {direct}, or say cache: any"
+    )
     cached = [(where, epoch.residency_before) for where, epoch in _epochs(doc) if (epoch.residency_before or 0) > MOST_RESIDENT]
     if cached:
         where, share = max(cached, key=lambda item: item[1] or 0)

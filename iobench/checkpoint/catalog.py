@@ -21,8 +21,8 @@ from ..buffers import private
 from ..errors import CheckpointError, MissingObjectError, TargetRefusedError
 from ..safety import Removal, remove_exactly
 from ..storage import open_storage
-from ..storage.base import Guarded, Storage, Unfinished
-from ..storage.catalog import exists, local_root, read_object
+from ..storage.base import Folders, Guarded, Storage, Unfinished
+from ..storage.catalog import exists, innermost, local_root, read_object
 from ..storage.local import LocalStorage
 from .base import Saved
 from .manifest import MANIFEST, NAME, Listed, Manifest, Part, corrupt, parse_manifest, parse_part, part_name
@@ -109,6 +109,8 @@ class CheckpointRoot:
             self.storage.delete(entry.key)
         if isinstance(self.storage, Unfinished):
             self.storage.discard_unfinished(lambda key: key.startswith(f"{target.folder}/"))
+        if isinstance(inner := innermost(self.storage), Folders):
+            inner.remove_empty(lambda name: name == target.folder, target.folder)
         foreign = sorted({entry.key for entry in entries} - {entry.key for entry in mine})
         return Removal(len(mine), sum(entry.size for entry in mine), foreign, not foreign)
 
@@ -140,6 +142,8 @@ class CheckpointRoot:
 
     def _remove_empty(self) -> None:
         """Folders of saves that failed before their first file."""
+        if isinstance(inner := innermost(self.storage), Folders):
+            inner.remove_empty(lambda name: _STEP.fullmatch(name) is not None)
         for folder in self.path.iterdir() if self.path is not None else ():
             if _STEP.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink() and not os.listdir(folder):
                 folder.rmdir()

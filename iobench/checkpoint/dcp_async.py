@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from torch.distributed.checkpoint import _async_process_executor as executor
+from torch.distributed.checkpoint._async_process_executor import _AsyncCheckpointProcess
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse, async_save
 
@@ -87,12 +89,32 @@ class DcpThread(Dcp):
         super().close()
 
 
+class _QuietProcess(_AsyncCheckpointProcess):
+    """The library's process without its talk: it sets up the root logger to tell each of its steps at INFO.
+
+    Warnings and errors are shown, and so is what other loggers say.
+    """
+
+    @staticmethod
+    def _checkpointing_subprocess(pg_init_info: Any, parent_conn: Any) -> None:
+        logging.getLogger().addFilter(_matters)  # before the library's own set-up, which leaves filters alone
+        _AsyncCheckpointProcess._checkpointing_subprocess(pg_init_info, parent_conn)
+
+
+def _matters(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING
+
+
 class DcpProcess(DcpThread):
     """Written by a process of its own, which gets the copy in shared memory. The first save starts that process, which takes seconds."""
 
     name = "dcp-async-process"
     _kind = AsyncCheckpointerType.PROCESS
     _shared_memory = True
+
+    def __init__(self, job: Job, *, threads: int | str = 1) -> None:
+        super().__init__(job, threads=threads)
+        executor._AsyncCheckpointProcess = _QuietProcess  # type: ignore[misc]  # which the first save starts
 
     def check(self, state: State, target: CheckpointTarget) -> None:
         if target.path() is None:
@@ -112,6 +134,7 @@ class DcpProcess(DcpThread):
     def close(self) -> None:
         super().close()
         executor._CHECKPOINT_PROCESS = None  # its end is that of the process
+        executor._AsyncCheckpointProcess = _AsyncCheckpointProcess  # type: ignore[misc]
 
 
 class _Background:

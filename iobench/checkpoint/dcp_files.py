@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
 import pathlib
 import pickle
@@ -68,18 +67,10 @@ class StorageFiles(library.FileSystemBase):
         return True
 
 
-class Writer(library.FileSystemWriter):
-    """The library's own writer as it is, but for its talk."""
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        logging.getLogger().setLevel(logging.WARNING)  # we are in dcp-async-process's own process, which tells of every save
-
-
 def writer_for(target: CheckpointTarget, *, fsync: bool, threads: int, nbytes: int) -> library.FileSystemWriter:
     """The library's own writer: as it is for local files (made safe by fsync afterwards), else on top of the storage's sinks."""
     folder = target.path()
-    writer = Writer(folder or target.folder, sync_files=False, thread_count=threads)
+    writer = library.FileSystemWriter(folder or target.folder, sync_files=False, thread_count=threads)
     if folder is None:
         writer.fs = StorageFiles(target.storage, fsync=fsync, size_hint=nbytes // threads)  # type: ignore[assignment]
         writer.path = target.folder

@@ -17,8 +17,8 @@ from ..spec.base import build
 from ..spec.dataset import DatasetSpec
 from ..spec.manifest import DATA, LAYOUTS, MANIFEST, MARKER, SAMPLES, SHARDS, Keys
 from ..storage import open_storage
-from ..storage.base import Guarded, Storage, Unfinished
-from ..storage.catalog import exists, local_root, read_object
+from ..storage.base import Folders, Guarded, Storage, Unfinished
+from ..storage.catalog import exists, innermost, local_root, read_object
 from .journal import JOURNAL
 from .plan import plan_shards
 
@@ -67,9 +67,9 @@ def clean(root: str | Path, *, dry_run: bool = False) -> CleanReport:
         name = name.removesuffix(_PART)
         return name in owned or _JOURNAL_ENTRY.fullmatch(name) is not None or layouts.fullmatch(name) is not None
 
-    if path is None:
-        return _clean_objects(storage, is_owned, dry_run=dry_run)
     folders = {key.rpartition("/")[0] for key in owned} | {DATA, JOURNAL}
+    if path is None:
+        return _clean_objects(storage, is_owned, folders.__contains__, dry_run=dry_run)
     if not marker.get("made_root"):
         folders.discard("")
 
@@ -80,8 +80,9 @@ def clean(root: str | Path, *, dry_run: bool = False) -> CleanReport:
     return CleanReport(str(path), *removal, dry_run)
 
 
-def _clean_objects(storage: Storage, owned: Callable[[str], bool], *, dry_run: bool) -> CleanReport:
-    """Delete by key, the marker last, so that an interrupted removal can be repeated."""
+def _clean_objects(storage: Storage, owned: Callable[[str], bool], folders: Callable[[str], bool], *, dry_run: bool) -> CleanReport:
+    """Delete by key, then the emptied ``folders`` where there are such, the marker last: an interrupted removal can be repeated."""
+    inner = innermost(storage)
     entries = list(storage.list())
     mine = [entry for entry in entries if owned(entry.key)]
     foreign = sorted(entry.key for entry in entries if not owned(entry.key))
@@ -89,8 +90,11 @@ def _clean_objects(storage: Storage, owned: Callable[[str], bool], *, dry_run: b
     if not dry_run:
         with ThreadPoolExecutor(_DELETES) as threads:
             deque(threads.map(storage.delete, (entry.key for entry in mine if entry.key != MARKER)), maxlen=0)
+        if isinstance(inner, Folders):
+            inner.remove_empty(folders)
         storage.delete(MARKER)
-    removal = Removal(len(mine), sum(entry.size for entry in mine), foreign, not dry_run and not foreign)
+    gone = not dry_run and not foreign and not isinstance(inner, Folders)  # a folder that is the root stays
+    removal = Removal(len(mine), sum(entry.size for entry in mine), foreign, gone)
     return CleanReport(storage.url, *removal, dry_run, len(unfinished))
 
 

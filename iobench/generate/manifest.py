@@ -20,7 +20,8 @@ from ..spec.manifest import (
     hash_bytes,
     write_table,
 )
-from ..storage.catalog import local_root
+from ..storage.base import Folders
+from ..storage.catalog import innermost, local_root
 from . import journal
 from .plan import ShardPlan
 from .target import Claim
@@ -83,8 +84,11 @@ def drop_journal(storage: Any) -> None:
         for entry in list(storage.list(journal.JOURNAL)):
             storage.delete(entry.key)
         folder = local_root(storage)
+        inner = innermost(storage)
         if folder is not None:
             (folder / journal.JOURNAL).rmdir()
+        elif isinstance(inner, Folders):
+            inner.remove_empty(lambda name: name == journal.JOURNAL, journal.JOURNAL)
     except (StorageError, OSError):
         pass
 

@@ -32,6 +32,8 @@ from .order import BatchPlan, Indices
 from .slots import NO_SLOT, SlotRing
 
 _PR_SET_PDEATHSIG = 1
+_LET_GO = -2
+"""In the place of a slot: nothing is to be read, what is mapped is to be dropped."""
 
 
 class Batch:
@@ -76,6 +78,9 @@ class Batch:
         return torch.stack(list(self))
 
 
+_NOTHING: Indices = np.empty(0, np.int64)
+
+
 class Request(NamedTuple):
     """What the training process asks a worker for."""
 
@@ -102,17 +107,20 @@ class _Requests(Sampler[Request]):
     def __init__(self, ring: SlotRing | None, room: Callable[[Indices], Indices] | None = None) -> None:
         self.ring = ring
         self.room = room
-        self.plan = BatchPlan(np.empty(0, np.int64), batch_size=1)
+        self.plan = BatchPlan(_NOTHING, batch_size=1)
+        self.let_go = 0  # while positive, this is asked of so many workers, one after the other, and no batch
         self.outstanding: set[int] = set()  # slots on their way; each iteration that has workers of its own gets a set of its own
 
     def __len__(self) -> int:
         return len(self.plan)
 
     def __iter__(self) -> Iterator[Request]:
-        plan, outstanding = self.plan, self.outstanding
+        plan, outstanding, let_go = self.plan, self.outstanding, self.let_go
         # Only here is it certain that no lasting worker still fills a slot of an epoch that was given up half way.
         self.release(outstanding)
-        for number in range(len(plan)):
+        for _ in range(let_go):
+            yield Request(_LET_GO, _NOTHING)
+        for number in range(0 if let_go else len(plan)):
             indices = plan.batch(number)
             slot = self._slot(indices)
             if slot != NO_SLOT:
@@ -158,8 +166,12 @@ class _Worker(Dataset[Any]):
         except IobenchError as error:
             return error  # as a value: torch would wrap it into a traceback of several pages
 
-    def _answer(self, request: Request) -> _Reply:
+    def _answer(self, request: Request) -> _Reply | None:
         slot, indices = request
+        if slot == _LET_GO:
+            if self.reader.mapped is not None:
+                self.reader.mapped.let_go()
+            return None
         if self.transport == "null":
             return _reply(NO_SLOT, indices, self.reader.read(indices, None), None)
         if slot != NO_SLOT and self.ring is not None:
@@ -352,6 +364,21 @@ class BatchLoader(DataLoader[Any]):
             pool.shutdown(wait=True, cancel_futures=True)
             for reader in readers:
                 reader.close()
+
+    def let_go(self) -> None:
+        """Between epochs: nothing of the data stays mapped, here or in a lasting worker, so that the page cache can be emptied."""
+        if self.reader.mapped is None:
+            return
+        self.reader.mapped.let_go()  # threads share its storage
+        if not self._lasting or getattr(self, "_iterator", None) is None:
+            return  # workers that have ended took their maps along
+        self.requests.let_go = self.num_workers  # an iteration hands its requests to the workers in turn, so each gets one
+        try:
+            for reply in super().__iter__():
+                if isinstance(reply, IobenchError):
+                    raise reply
+        finally:
+            self.requests.let_go = 0
 
     def shutdown(self) -> None:
         """End the workers now rather than when the loader is collected."""

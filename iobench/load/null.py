@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ..registry import CONTENTS, FORMATS
 from ..spec.manifest import Manifest
 from ..spec.workload import ReaderSpec
-from ..storage.base import Storage
+from ..storage.base import Mapped, Storage
 from .delivered import Delivered, Stats, too_small
 from .reader import BatchReader
 from .requests import Indices
@@ -29,6 +29,7 @@ class NullReader:
         self._stored = stored_bytes(manifest, delivered)
         self._cpu_before: int | None = None
         self.in_place = False
+        self.mapped: Mapped | None = None
 
     def clone(self) -> NullReader:
         return self

@@ -20,7 +20,7 @@ from ..formats.base import split_codec
 from ..registry import CODECS, CONTENTS, FORMATS
 from ..spec.manifest import Manifest
 from ..spec.workload import ReaderSpec
-from ..storage.base import Retries, Retrying, Storage
+from ..storage.base import Mapped, Retries, Retrying, Storage
 from .checks import Checks
 from .delivered import Delivered, Stats, too_small
 from .engine import Extent, ReadEngine
@@ -43,6 +43,7 @@ class BatchReader:
             spec = spec.model_copy(update={"decode": False, "crop": None, "check": "none"})
         self._bytes_only = bytes_only
         self._retrying = storage if isinstance(storage, Retrying) else None  # asked once: checking a protocol takes microseconds
+        self.mapped = storage if isinstance(storage, Mapped) else None
         self._owns_storage = True
         self.manifest = manifest
         self.storage = storage

@@ -99,7 +99,8 @@ class Recorder:
         merged = np.add.reduceat(rows, heads, axis=0)
         merged[:, _FIRST] = rows[heads][:, _FIRST]
         if len(merged) > 0.75 * len(self._rows):  # nearly each row is an epoch of its own: merging again and again would free little
-            self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
+            # Merging leaves half of the rows and one for each epoch at most, so there were fewer than four rows for each epoch: this grows.
+            self._rows = np.concatenate((self._rows, np.zeros((4 * len(starts) - len(self._rows), len(_RECORDED)), dtype=np.int64)))
         self._rows[: len(merged)] = merged
         self._used = len(merged)
         self._stride *= 2

@@ -52,6 +52,7 @@ class Phase:
     whole_rounds: bool = False  # let each worker finish its turn before ``limit_s`` ends the phase (see _Stepper._may_stop)
     shards: Indices | None = None
     share: bool = True  # ranks split the epoch; otherwise each reads all of it, in an order of its own
+    evicts: bool = False  # the page cache is emptied before each epoch, so ranks must hold no page of the data then
     saving: Saving | None = None
 
 
@@ -210,6 +211,8 @@ class _Stepper:
         epoch = 0
         cpu = time.process_time_ns()
         while (epoch < self.phase.epochs or self.phase.epochs == 0) and not self._limit():
+            if epoch and self.loader is not None and self.phase.evicts:
+                self.loader.let_go()
             self.pipe.send(("ready", epoch))
             start = self.pipe.recv()
             while (left := start - time.monotonic_ns()) > 0:

@@ -148,6 +148,7 @@ def _repeat(
         repetition=number,
         epochs=workload.epochs,
         max_steps=workload.max_steps,
+        evicts=workload.cache == "cold",
         saving=saving,
     )
     root = _local_root(plan.storage)

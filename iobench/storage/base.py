@@ -14,7 +14,9 @@ __all__ = [
     "Cached",
     "Entry",
     "Files",
+    "Folders",
     "Guarded",
+    "Mapped",
     "Parallel",
     "ParallelSink",
     "Residency",
@@ -112,6 +114,14 @@ class Cached(Protocol):
 
 
 @runtime_checkable
+class Mapped(Protocol):
+    """A storage that reads through memory maps. What a living process has mapped can't be evicted from the page cache."""
+
+    def let_go(self) -> None:
+        """Drop the pages that this process has mapped, and keep the maps: the next read faults them in again."""
+
+
+@runtime_checkable
 class Files(Protocol):
     """A storage whose keys are files that other tools (fio) can read at the same speed."""
 
@@ -147,6 +157,17 @@ class Versioned(Protocol):
 
     def versions(self, prefix: str = "") -> dict[str, str]:
         """Key -> a token that changes when the object does (ETag, or time and size), of everything below ``prefix``."""
+
+
+@runtime_checkable
+class Folders(Protocol):
+    """A storage whose folders stay when they have become empty, and whose keys are no local files."""
+
+    def remove_empty(self, ours: Callable[[str], bool], folder: str = "") -> None:
+        """Remove the empty folders in ``folder`` that are ``ours`` by their keys, from the innermost out, and ``folder`` if it is.
+
+        The root itself stays.
+        """
 
 
 @runtime_checkable

@@ -67,6 +67,7 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "nfs_fsync": (_I, (_P, _P)),
     "nfs_stat64": (_I, (_P, _S, c.POINTER(Stat))),
     "nfs_mkdir": (_I, (_P, _S)),
+    "nfs_rmdir": (_I, (_P, _S)),
     "nfs_unlink": (_I, (_P, _S)),
     "nfs_link": (_I, (_P, _S, _S)),
     "nfs_rename": (_I, (_P, _S, _S)),

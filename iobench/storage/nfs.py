@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlencode, urlsplit
@@ -170,6 +170,24 @@ class NfsStorage:
                     raise
 
         self.connections.ask(unlink, "delete", key)
+
+    def remove_empty(self, ours: Callable[[str], bool], folder: str = "") -> None:
+        """Links are not followed. A folder that the server won't remove stays."""
+        for item in self.connections.ask(lambda nfs: _items(nfs, self.connections.path_of(folder)), "list", folder):
+            if item.folder:
+                self.remove_empty(ours, f"{folder}/{item.name}" if folder else item.name)
+
+        def remove(nfs: Context) -> None:
+            path = self.connections.path_of(folder)
+            if _items(nfs, path):
+                return
+            try:
+                nfs.rmdir(path)
+            except OSError:
+                pass  # someone has just put something into it, it is a link, or it is gone
+
+        if folder and ours(folder):
+            self.connections.ask(remove, "delete", folder)
 
     def retried(self) -> Retries:
         return Retries(self.connections.retries, 0)

@@ -214,6 +214,10 @@ class Context:
     def mkdir(self, path: str) -> None:
         self._check(self._lib.nfs_mkdir(self._nfs, os.fsencode(path)))
 
+    def rmdir(self, path: str) -> None:
+        """Raises OSError for what is no directory, or not empty."""
+        self._check(self._lib.nfs_rmdir(self._nfs, os.fsencode(path)))
+
     def unlink(self, path: str) -> None:
         self._check(self._lib.nfs_unlink(self._nfs, os.fsencode(path)))
 

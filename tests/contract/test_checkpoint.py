@@ -10,11 +10,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from iobench.checkpoint.base import make_writer
+from iobench.checkpoint.base import Job, make_writer
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.errors import UnknownNameError, UsageError
+from iobench.errors import CheckpointError, StorageError, UnknownNameError, UsageError
 from iobench.registry import WRITERS as REGISTRY
-from tests.checkpoints import WRITERS, Ranks, blank, make_state, restore, same, save, two_ranks
+from tests.checkpoints import (
+    WRITERS,
+    Ranks,
+    blank,
+    make_state,
+    rank_restores_shares,
+    rank_saves_shares,
+    restore,
+    same,
+    save,
+    two_ranks,
+)
 from tests.servers.nfs import NfsServer, nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment, swift_s3
 
@@ -114,6 +125,34 @@ def test_shares_go_to_another_number_of_ranks(place: str, writer: str, ranks: Ra
     assert same(state, {"model": whole(), "step": 9})
 
 
+def test_shares_of_one_rank_go_to_two_and_back(tmp_path: Path, ranks: Ranks) -> None:
+    """Resharded in both directions, into shares; each rank has checked its part of the files."""
+    alone = Job(rendezvous=f"file://{tmp_path}/meet")
+    root = CheckpointRoot.open(str(tmp_path / "c"))
+    root.claim()
+    assert rank_saves_shares(alone, "dcp", root.url, 1) is True
+    root.step(1).commit(writer="dcp", world=1)
+    assert ranks.run("rank_restores_shares", "dcp", root.url, 1) == ["files", "files"]
+    assert ranks.run("rank_saves_shares", "dcp", root.url, 2) == [True, True]
+    root.step(2).commit(writer="dcp", world=2)
+    assert rank_restores_shares(alone, "dcp", root.url, 2) == "files"
+
+
+def test_what_one_rank_has_to_itself_goes_to_no_other_number_of_ranks(tmp_path: Path, ranks: Ranks) -> None:
+    root, state = CheckpointRoot.open(str(tmp_path / "c")), make_state(large=100)
+    root.claim()
+    save("dcp", root, 1, state)
+    refusals = ranks.run("rank_is_refused", "dcp", root.url, 1)
+    ranks.run("rank_saves", "dcp", root.url, 2)
+    root.step(2).commit(writer="dcp", world=2)
+    with pytest.raises(CheckpointError) as caught:
+        restore("dcp", root.step(2), blank(state))
+    for refusal, saved, wanted in ((refusals[0], 1, 2), (refusals[1], 1, 2), (str(caught.value), 2, 1)):
+        assert f"was saved by {saved} rank" in refusal
+        assert f"not {wanted}, and 'model/embedding' is rank 0's own tensor" in refusal
+        assert f"--ranks {saved}" in refusal
+
+
 @pytest.mark.parametrize("writer", ["torch", "safetensors", "dcp", "stream"])
 def test_nfs(nfs_server: NfsServer, writer: str) -> None:
     root, state = CheckpointRoot.open(nfs_server.url(f"ckpt-{writer}")), make_state(large=300_001)
@@ -208,6 +247,26 @@ def test_a_process_can_not_share_a_wrapper(tmp_path: Path) -> None:
     root.claim()
     with pytest.raises(UsageError, match="dcp-async-process can't write to throttled"):
         save("dcp-async-process", root, 1, make_state(large=10))
+
+
+def test_the_process_tells_of_failures_and_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    root, state = CheckpointRoot.open(str(tmp_path / "c")), make_state(large=10)
+    root.claim()
+    made = make_writer("dcp-async-process")
+    try:
+        made.save(state, root.step(1)).wait()
+        assert capfd.readouterr().err == ""
+        folder = root.step(2).path()
+        assert folder is not None
+        folder.mkdir()
+        (folder / "__0_0.distcp").symlink_to("nowhere/at/all")
+        with pytest.raises(StorageError, match="cannot write"):
+            made.save(state, root.step(2)).wait()
+    finally:
+        made.close()
+    told = capfd.readouterr().err
+    assert "ERROR - Checkpoint save failed" in told
+    assert "INFO" not in told
 
 
 def test_keep_and_remove(place: str) -> None:

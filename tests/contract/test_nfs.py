@@ -12,12 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.errors import StorageError, TargetRefusedError, UsageError
+from iobench.generate import clean, generate
 from iobench.safety import check_target
+from iobench.spec.base import build
+from iobench.spec.dataset import DatasetSpec
 from iobench.storage import libnfs, open_storage
-from iobench.storage.base import Cached, Files, Guarded, Retrying, Storage, Versioned
+from iobench.storage.base import Cached, Files, Folders, Guarded, Retrying, Storage, Versioned
 from iobench.storage.nfs import NfsStorage
+from tests.checkpoints import save
 from tests.contract.test_storage_suite import StorageContract, content, read
 from tests.servers.nfs import NfsServer, ganesha_v4, nfs_server, rclone_nfs
 
@@ -58,7 +64,7 @@ def put(storage: Storage, key: str, data: bytes = b"data") -> None:
 
 def test_it_is_what_the_protocols_say(nfs: Any) -> None:
     assert isinstance(nfs, Storage)
-    for protocol in (Guarded, Retrying, Versioned):
+    for protocol in (Folders, Guarded, Retrying, Versioned):
         assert isinstance(nfs, protocol)
     for protocol in (Cached, Files):
         assert not isinstance(nfs, protocol)
@@ -255,6 +261,79 @@ def test_a_url_says_it_all() -> None:
     assert storage.url == "nfs://filer/vol/set 1?version=3&nfsport=2050&timeout=3s&uid=12"
     assert storage.connections.timeout_s == 3
     assert open_storage(storage.url).url == storage.url
+
+
+# Folders that became empty
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def make_folder(storage: Any, key: str) -> None:
+    """By the protocol: the server takes no notice of what is changed behind it."""
+    storage.connections.ask(lambda connection: connection.mkdir(storage.connections.path_of(key)), "make", key)
+
+
+@pytest.mark.parametrize("wrapper", ["", "throttled+"])
+def test_a_dataset_goes_with_its_folders(nfs: Any, nfs_server: NfsServer, root: Path, wrapper: str) -> None:
+    form = {"name": "t", "format": "npz", "content": "npz", "samples": 5, "sample_size": {"mean": 600}}
+    url = nfs_server.url(root.name)
+    for foreign, left in (
+        ([], []),
+        (["data/notes", "mine", "mine/000000"], ["data", "data/notes", "mine", "mine/000000"]),
+        (["data/000000/mine"], ["data", "data/000000", "data/000000/mine"]),
+    ):
+        generate(build(DatasetSpec, form, where="test"), nfs, workers=0)
+        assert {"data", "data/000000", "manifest.json"} < set(names(root))
+        assert not (root / ".iobench-journal").exists()
+        for folder in foreign:
+            make_folder(nfs, folder)
+        before = names(root)
+        assert clean(wrapper + url, dry_run=True).files == 5 + 4
+        assert names(root) == before
+        report = clean(wrapper + url)
+        assert (report.files, report.foreign, report.root_removed) == (5 + 4, [], False)
+        assert names(root) == left
+        nfs.remove_empty(lambda name: True)
+
+
+def test_a_clean_that_was_interrupted_can_be_repeated(nfs: Any, nfs_server: NfsServer, root: Path) -> None:
+    form = {"name": "t", "samples": 4, "sample_size": {"mean": 600}}
+    generate(build(DatasetSpec, form, where="test"), nfs, workers=0)
+    for entry in list(nfs.list("data")):
+        nfs.delete(entry.key)
+    assert (root / "data").is_dir()
+    clean(nfs_server.url(root.name))
+    assert names(root) == []
+
+
+def test_checkpoints_go_with_their_folders(nfs: Any, root: Path) -> None:
+    checkpoints = CheckpointRoot(nfs)
+    checkpoints.claim()
+    save("torch", checkpoints, 1, {"x": torch.ones(3)})
+    save("torch", checkpoints, 2, {"x": torch.ones(3)})
+    checkpoints.remove(checkpoints.step(1))
+    assert [path.name for path in root.glob("step-*")] == ["step-00000002"]
+    make_folder(nfs, "step-00000003")  # of a save that failed before its first file
+    make_folder(nfs, "mine")
+    checkpoints.clean()
+    assert names(root) == ["mine"]
+
+
+def test_only_empty_folders_go(nfs: Any, root: Path) -> None:
+    put(nfs, "a/b/c/file")
+    make_folder(nfs, "a/b/empty")
+    make_folder(nfs, "a/b/empty/deep")
+    nfs.remove_empty(lambda name: True, "a/b")
+    assert names(root) == ["a", "a/b", "a/b/c", "a/b/c/file"]
+    nfs.delete("a/b/c/file")
+    nfs.remove_empty(lambda name: name != "a/b", "")
+    assert names(root) == ["a", "a/b"]
+    nfs.remove_empty(lambda name: True, "absent")
+    nfs.remove_empty(lambda name: True)
+    assert names(root) == []
+    assert root.is_dir()
 
 
 # A server that goes away

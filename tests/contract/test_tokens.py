@@ -127,6 +127,57 @@ class TestMap:
             assert storage.read_into("a", 3, buffer) == 1000
             assert storage.describe()["mmap"] is True
 
+    @pytest.mark.parametrize(
+        "loading",
+        [
+            {"workers": 0},
+            {"workers": 3},
+            {"workers": 2, "transport": "null"},
+            {"workers": 2, "transport": "tensor", "start_method": "spawn"},
+            {"workers": 2, "transport": "thread"},
+            {"workers": 2, "persistent_workers": False},
+        ],
+        ids=str,
+    )
+    def test_between_epochs_the_pages_can_be_evicted(self, make_dataset: Any, loading: dict[str, Any]) -> None:
+        manifest, path = make_dataset(**TOKENS)
+        storage, keys = LocalStorage(path), list(manifest.keys())
+        storage.evict(keys)
+        assert storage.residency(keys).ratio == 0
+        loader = make_loader(path, batch_size=16, seed=3, reader={"mmap": True}, loader=loading)
+        try:
+            loader.let_go()  # before there is anything to let go of
+            for epoch in range(3):
+                assert storage.residency(keys).ratio == 0
+                loader.set_epoch(epoch)
+                seen = [index for batch in loader for index in batch.indices.tolist()]
+                assert sorted(seen) == list(range(200))
+                assert storage.residency(keys).ratio == 1
+                if loading == {"workers": 3}:
+                    storage.evict(keys)
+                    assert storage.residency(keys).ratio == 1  # the workers live, and so do their maps
+                loader.let_go()
+                storage.evict(keys)
+        finally:
+            loader.shutdown()
+
+    def test_what_was_let_go_is_read_again(self, tmp_path: Path) -> None:
+        data = os.urandom(100_000)
+        (tmp_path / "a").write_bytes(data)
+        (tmp_path / "empty").touch()
+        storage, buffer = MappedStorage(tmp_path), memoryview(bytearray(100_000))
+        storage.let_go()
+        for _ in range(2):
+            assert storage.read_into("empty", 0, buffer) == 0
+            assert storage.read_into("a", 0, buffer) == 100_000
+            assert buffer == data
+            storage.evict(["a"])
+            assert storage.residency(["a"]).ratio == 1
+            storage.let_go()
+            storage.evict(["a"])
+            assert storage.residency(["a"]).ratio == 0
+        storage.close()
+
     def test_a_file_that_was_replaced_by_a_shorter_one_is_a_clear_error(self, make_dataset: Any, tmp_path: Path) -> None:
         manifest, path = make_dataset(**TOKENS)
         (tmp_path / "data").mkdir()

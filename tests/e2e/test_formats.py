@@ -70,6 +70,19 @@ def test_a_workload_runs(name: str, tmp_path: Path) -> None:
     assert not root.exists()
 
 
+@pytest.mark.parametrize("change", ["loader.workers=2", "loader.workers=0"])
+def test_each_epoch_through_a_map_begins_cold(tmp_path: Path, change: str) -> None:
+    root = tmp_path / "data"
+    ok("generate", "llm-tokens", "--samples", "800", "--to", root)
+    short = sets("epochs=2", "max_steps=null", "accelerator.step_time=1ms", "required_accelerator_utilization=0.01", change)
+    where = ("--results", tmp_path / "results", "--json", "--accelerators", "2")
+    document = json.loads(ok("run", "llm-pretrain", "--data", root, "--repeat", "1", "--calibration-s", "0", *short, *where))
+    (repetition,) = document["repetitions"]
+    assert document["validity"] == "valid"
+    assert [epoch["residency_before"] for epoch in repetition["epochs"]] == [0, 0]
+    assert repetition["samples"] == 2 * 800
+
+
 def test_row_groups_at_random_are_a_finding(tmp_path: Path) -> None:
     root = tmp_path / "data"
     change = sets("format=parquet", "content=raw", "sample_size.mean=20000", "block_size=400000", "samples_per_shard=400")

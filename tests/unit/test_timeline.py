@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from iobench.errors import IobenchError
@@ -22,6 +22,9 @@ SUMMED = ("wait_ns", "copy_ns", "busy_ns", "late_ns", "samples", "bytes_read", "
     capacity=st.integers(2, 40),
     seed=st.integers(0, 2**32 - 1),
 )
+@example(epochs=[1, 2, 18], capacity=7, seed=0)  # filled by short epochs, then a long one: 13 rows where the room was doubled
+@example(epochs=[120], capacity=3, seed=0)
+@example(epochs=[1] * 12 + [120], capacity=2, seed=0)
 def test_sums_are_exact_and_rows_bounded(epochs: list[int], capacity: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     recorder = Recorder(capacity)
