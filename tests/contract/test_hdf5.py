@@ -270,5 +270,5 @@ def test_the_registry_knows_the_extra() -> None:
     entry = FORMATS.entries()["hdf5"]
     assert entry.extra == "hdf5"
     broken = Registry("format", "none", {"hdf5": Entry(target="no_such_module:X", summary="", extra="hdf5")})
-    with pytest.raises(UsageError, match=r"Pip install 'iobench\[hdf5\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'iobench\[hdf5\]'"):
         broken.load("hdf5")

@@ -33,10 +33,17 @@ class Spdl:
             .build(num_threads=threads)
         )
         with pipeline.auto_stop():
-            yield from pipeline
+            for batch in pipeline:
+                if isinstance(batch, Exception):
+                    raise batch
+                yield batch
 
-    def _read(self, batch: list[int]) -> Packed:
-        return collate([self._samples[index] for index in batch])
+    def _read(self, batch: list[int]) -> Packed | Exception:
+        """A stage that raises has its batch left out in silence, so what goes wrong is handed on."""
+        try:
+            return collate([self._samples[index] for index in batch])
+        except Exception as error:
+            return error
 
     def close(self) -> None:
         """Each epoch ends its own pipeline."""

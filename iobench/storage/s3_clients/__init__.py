@@ -22,7 +22,9 @@ def check_installed(name: str) -> None:
     _, extra, packages = _CLIENTS[name]
     for package in packages:
         if util.find_spec(package) is None:
-            raise UsageError(f"s3 client '{name}' needs the Python package '{package}'", remedy=f"pip install 'iobench[{extra}]'")
+            raise UsageError(
+                f"s3 client '{name}' needs the Python package '{package}'", remedy=f"install it: pip install 'iobench[{extra}]'"
+            )
 
 
 def make_client(options: S3Options, bucket: str) -> Client:

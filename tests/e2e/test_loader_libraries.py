@@ -1,0 +1,146 @@
+"""``loader.kind`` as a user meets it: runs, verdicts, proofs, layouts that come and go, and refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.cli.main import main
+from iobench.load.libraries.torch_map import TorchMap
+from iobench.registry import LOADERS, Entry
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+MB = 1_000_000
+QUICK = ("--repeat", "1", "--calibration-s", "0.5")
+
+
+@pytest.fixture
+def iobench(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
+    """``iobench("run", ...)``: (exit code, stdout, stderr), results below tmp_path."""
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        where = ("--results", tmp_path / "results") if arguments[0] == "run" else ()
+        code = main([str(argument) for argument in (*arguments, *where)])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.mark.parametrize(("kind", "form"), [("torch-map", "files"), ("webdataset", "tar")])
+def test_storage_of_known_speed_binds_through_a_library(kind: str, form: str, iobench: Any, make_dataset: Any, tmp_path: Path) -> None:
+    """50 MB at 50 MB/s; the accelerator asks for 100 MB/s."""
+    shards = {} if form == "files" else {"samples_per_shard": 10}
+    _, root = make_dataset(samples=100, sample_size={"mean": MB // 2}, format=form, **shards)
+    workload = tmp_path / "w.yaml"
+    workload.write_text(
+        "{name: w, dataset: demo, batch_size: 10, cache: any, accelerator: {step_time: 50ms}, reader: {shuffle: false},"
+        f" loader: {{kind: {kind}}}}}\n"
+    )
+    code, out, err = iobench("run", workload, "--data", f"throttled+{root}?bandwidth=50MB/s", *QUICK, "--json")
+    assert (code, err) == (0, "")
+    doc = json.loads(out)
+    assert doc["verdict"]["binds"] == "storage"
+    # The throttle's burst and two workers' first reads are free; noise only slows.
+    assert doc["repetitions"][0]["read_bytes_per_s"] == pytest.approx(50 * MB, rel=0.1)
+    assert doc["ceilings"]["prep"]["samples_per_s"] > 200
+    assert doc["ceilings"]["harness"]["not_measured"]
+    assert doc["loader"]["delivery"] == {
+        "delivered": 100, "missing": 0, "repeated": 0, "unknown": 0, "of": 100, "whole_epoch": True
+    }  # fmt: skip
+    assert doc["loader"]["shuffle"]["distance"] is not None
+
+
+def test_a_layout_is_made_read_cold_reported_and_cleaned(iobench: Any, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert iobench("generate", "demo", "--to", data, "--set", "samples=80", "--set", "sample_size.mean=50kB")[0] == 0
+    foreign = data / "layouts" / "mine.txt"
+    run = ("run", "demo", "--data", data, "--set", "loader.kind=litdata", "--set", "epochs=2", "--set", "batch_size=16", *QUICK)
+    code, out, err = iobench(*run, "--json")
+    assert (code, err) == (0, "")
+    doc = json.loads(out)
+    assert [epoch["residency_before"] for epoch in doc["repetitions"][0]["epochs"]] == [0, 0]
+    assert doc["loader"]["layout"]["made_earlier"] is False
+    assert doc["loader"]["layout"]["bytes"] > 80 * 50_000 * 0.9
+    code, out, _ = iobench(*run)
+    assert code == 0
+    assert re.search(r"^Loader litdata \(litdata [\d.]+\)$", out, re.M)
+    shown = " ".join(out.split())
+    assert "made by an earlier run" in shown
+    assert "each once" in shown
+    foreign.write_text("not iobench's")
+    code, out, _ = iobench("clean", data)
+    assert [str(path.relative_to(data)) for path in data.rglob("*")] == ["layouts", "layouts/mine.txt"]
+    assert foreign.read_text() == "not iobench's"
+
+
+class Forgetful(TorchMap):
+    """Delivers the first sample twice, the second never, and the third with a changed byte."""
+
+    def epoch(self, epoch: int) -> Any:
+        for packed in super().epoch(epoch):
+            self._spoil(packed)
+            yield packed
+
+    def _spoil(self, packed: Any) -> None:
+        size = int(packed.lengths[0])
+        packed.data[size : 2 * size] = packed.data[:size]
+        packed.data[2 * size] ^= 1
+
+
+def test_a_library_that_delivers_something_else_is_invalid(iobench: Any, make_dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is timed wrong here; the figures are of another job."""
+    monkeypatch.setitem(LOADERS._entries, "forgetful", Entry(target=f"{__name__}:Forgetful", summary="a planted fault"))
+    monkeypatch.setattr(LOADERS, "load", lambda name, load=LOADERS.load: Forgetful if name == "forgetful" else load(name))
+    _, root = make_dataset(samples=64, sample_size={"mean": 10_000})
+    code, out, _ = iobench("run", "demo", "--data", root, "--set", "loader.kind=forgetful", "--set", "batch_size=64", *QUICK, "--json")
+    doc = json.loads(out)
+    assert doc["validity"] == "invalid"
+    [finding] = [finding for finding in doc["findings"] if finding["rule"] == "loader.delivery"]
+    assert finding["level"] == "invalid"
+    assert "2 missing, 1 repeated, 1 unknown" in finding["evidence"]
+    assert code != 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("loader.kind=webdatset",), "did you mean"),
+        (("loader.kind=webdataset",), "reads format tar"),
+        (("loader.kind=torch-map", "reader.direct=true"), "reader.direct"),
+    ],
+)
+def test_refusals_are_one_line(settings: tuple[str, ...], words: str, iobench: Any, make_dataset: Any) -> None:
+    _, root = make_dataset()
+    code, out, err = iobench("run", "demo", "--data", root, *(part for each in settings for part in ("--set", each)))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert words in err
+
+
+def test_a_library_that_is_not_installed_names_its_extra(iobench: Any, make_dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "spdl.pipeline", None)
+    monkeypatch.delitem(sys.modules, "iobench.load.libraries.spdl_pipeline", raising=False)
+    _, root = make_dataset()
+    code, _, err = iobench("run", "demo", "--data", root, "--set", "loader.kind=spdl")
+    assert code == 2
+    assert "pip install 'iobench[spdl]'" in err
+
+
+def test_no_library_is_imported_unless_it_is_asked_for() -> None:
+    import subprocess
+    import sys
+
+    look = "import sys, iobench.load, iobench.run.runner; print([n for n in sys.modules if n.split('.')[0] in {names!r}])"
+    names = {"webdataset", "datasets", "litdata", "torchdata", "spdl", "grain"}
+    found = subprocess.run(
+        [sys.executable, "-c", look.format(names=names)], capture_output=True, text=True, check=True, env={**os.environ}, cwd="/"
+    )
+    assert found.stdout.strip() == "[]"
