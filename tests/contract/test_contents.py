@@ -68,7 +68,7 @@ def test_others_are_not_identified(content: Any) -> None:
         assert content.identify(memoryview(data)) is None
 
 
-@pytest.mark.parametrize("name", ["npz", "jpeg"])
+@pytest.mark.parametrize("name", ["npz", "arrays", "jpeg"])
 def test_malformed_is_a_value_error(name: str) -> None:
     content = CONTENTS.load(name)
     good = built(content, 30_000)
