@@ -2,7 +2,8 @@
 
 A dataset of one dimension (or none) is one sample; of more, each of its first one. That is a range of the file where a dataset is stored
 contiguously, or in chunks of whole samples without a filter; and a zlib stream where a chunk behind the deflate filter is just one sample.
-Of any other chunked dataset each chunk is a sample as it is stored. Other files are never looked into, whatever a link says.
+Of any other chunked dataset each chunk is a sample as it is stored. Elements that vary in length are a sample each (heap.py).
+Other files are never looked into, whatever a link says.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ..errors import StorageError
 from ..formats.hdf5 import EXPANSION, datasets
 from ..registry import FORMATS
 from ..storage.window import Window
+from . import heap
 from .found import Found, Int64, damaged, suffix_of
 
 _PAGE = 16 << 10
@@ -38,7 +40,8 @@ _FILTERS = {
 }
 
 ELSEWHERE = "datasets are left out: they lie in other files"
-VARIABLE = "datasets are left out: their elements vary in length (or refer to others), and lie scattered over the file's heap"
+VARIABLE = "datasets are left out: their elements vary in length or refer to others, in a way that iobench does not follow"
+EMPTY = "samples are left out: they are empty"
 COMPACT = "datasets are left out: they lie within their headers"
 UNWRITTEN = "samples are left out: they were never written, so that nothing of them is stored"
 AS_STORED = "chunks are samples as they are stored, because {why}"
@@ -65,7 +68,7 @@ def hdf5(window: Window, key: str, size: int) -> Found:
     try:
         with h5py.File(source, "r") as file:
             for dataset in datasets(h5py, file["/"], set()):
-                part = _samples(h5py, dataset, notes)
+                part = _samples(h5py, dataset, notes, source)
                 if part is not None:
                     _check(part, dataset.name, size)
                     parts.append(part)
@@ -87,7 +90,7 @@ def hdf5(window: Window, key: str, size: int) -> Found:
     )
 
 
-def _samples(h5py: Any, dataset: Any, notes: Counter[str]) -> _Part | None:
+def _samples(h5py: Any, dataset: Any, notes: Counter[str], source: _Pages) -> _Part | None:
     """The samples of a dataset; None where it has none, of which ``notes`` tells."""
     if dataset.shape is None or 0 in dataset.shape:
         return None
@@ -95,8 +98,7 @@ def _samples(h5py: Any, dataset: Any, notes: Counter[str]) -> _Part | None:
         notes[ELSEWHERE] += 1
         return None
     if _varies(dataset):
-        notes[VARIABLE] += 1
-        return None
+        return _variable(h5py, dataset, notes, source)
     layout = dataset.id.get_create_plist().get_layout()
     if layout == h5py.h5d.COMPACT:
         notes[COMPACT] += 1
@@ -113,12 +115,30 @@ def _samples(h5py: Any, dataset: Any, notes: Counter[str]) -> _Part | None:
     return _plain(begin + np.arange(count, dtype=np.int64) * each, each, dataset)
 
 
-def _chunked(dataset: Any, notes: Counter[str]) -> _Part | None:
-    creation = dataset.id.get_create_plist()
-    filters = [creation.get_filter(number)[0] for number in range(creation.get_nfilters())]
+def _variable(h5py: Any, dataset: Any, notes: Counter[str], source: _Pages) -> _Part | None:
+    each = heap.element_bytes(h5py, dataset)
+    compact = dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
+    found = None if each is None or compact else heap.references(dataset, *_chunks(dataset), source.between)
+    if each is None or found is None:
+        notes[VARIABLE] += 1
+        return None
+    offset, size = heap.locate(found, each, dataset.file.userblock_size, source.between)
+    notes.update({EMPTY: dataset.size - len(offset)} if len(offset) < dataset.size else {})
+    return _Part(offset, size, size, np.zeros(len(offset), np.bool_), "")
+
+
+def _chunks(dataset: Any) -> tuple[list[Any], list[int]]:
+    """A dataset's chunks in the order of its elements, and the numbers of its filters."""
     chunks: list[Any] = []
-    dataset.id.chunk_iter(chunks.append)
+    creation = dataset.id.get_create_plist()
+    if dataset.chunks is not None:
+        dataset.id.chunk_iter(chunks.append)
     chunks.sort(key=lambda chunk: chunk.chunk_offset)
+    return chunks, [creation.get_filter(number)[0] for number in range(creation.get_nfilters())]
+
+
+def _chunked(dataset: Any, notes: Counter[str]) -> _Part | None:
+    chunks, filters = _chunks(dataset)
     if not chunks:
         notes[UNWRITTEN] += _count(dataset)
         return None
@@ -208,6 +228,13 @@ class _Pages(io.RawIOBase):
 
     def tell(self) -> int:
         return self._position
+
+    def between(self, begin: int, end: int) -> bytes:
+        """Raises ValueError for what would not lie in the file."""
+        if not 0 <= begin <= end <= self._size:
+            raise ValueError(f"something would lie at bytes {begin} to {end} of {self._size}")
+        self.seek(begin)
+        return self.read(end - begin) or b""
 
     def readinto(self, buffer: Any) -> int:
         target = memoryview(buffer).cast("B")

@@ -26,8 +26,6 @@ from iobench.verify import verify
 
 from .test_scan import QUICK, iobench, ok, photo, state
 
-pytestmark = pytest.mark.usefixtures("nothing_left")
-
 RANDOM = np.random.default_rng(5)
 
 
@@ -60,6 +58,7 @@ def write_parquet(path: Path, table: pa.Table, **more: Any) -> None:
     pq.write_table(table, path, **more)
 
 
+@pytest.mark.usefixtures("nothing_left")
 class TestParquet:
     PHOTOS = tuple(photo(number, 20 + number) for number in range(30))
 
@@ -86,7 +85,7 @@ class TestParquet:
         assert any(note.startswith("8 row groups were read") for note in report.notes)
         assert report.manifest.samples["size"].tolist() == [len(image) for image in self.PHOTOS]
         column = int(report.manifest.samples["stored"][[0, 4, 8, 12, 15, 19, 23, 27]].sum())
-        assert column < report.manifest.header.stored_bytes < column + 20_000 < sum(file.stat().st_size for file in root.iterdir()) // 2
+        assert column < report.manifest.header.stored_bytes < sum(file.stat().st_size for file in root.iterdir()) // 2
         assert delivered(root, report, tmp_path, decode=False) == list(self.PHOTOS)
 
     def test_pixels(self, tmp_path: Path) -> None:
@@ -189,6 +188,7 @@ def write_hdf5(path: Path, fill: Any) -> None:
         fill(file)
 
 
+@pytest.mark.usefixtures("nothing_left")
 class TestHdf5:
     CUBES = RANDOM.integers(0, 99, (12, 30, 40), dtype=np.int16)
 
@@ -273,6 +273,35 @@ class TestHdf5:
             stored = [file["x"].id.read_direct_chunk((number, 0, 0))[1] for number in range(12)]
         assert delivered(tmp_path / "d", report, tmp_path) == [*stored, *(cube.tobytes() for cube in self.CUBES)]
 
+    @pytest.mark.parametrize("options", [{}, {"chunks": (7,)}, {"chunks": (7,), "compression": "gzip"}])
+    @pytest.mark.parametrize("userblock", [0, 512])
+    def test_elements_of_their_own_length(self, tmp_path: Path, options: dict[str, Any], userblock: int) -> None:
+        photos = [photo(number, 20 + 9 * number) for number in range(20)]
+        texts = ["grün " * number for number in range(30)]
+        (tmp_path / "d").mkdir()
+        with h5py.File(tmp_path / "d/a.h5", "w", userblock_size=userblock) as file:
+            images = file.create_dataset("images", (20,), h5py.vlen_dtype(np.uint8), **options)
+            numbers = file.create_dataset("numbers", (9,), h5py.vlen_dtype(np.int16), **options)
+            for number in range(20):
+                images[number] = np.frombuffer(photos[number], np.uint8)
+            for number in range(0, 9, 2):
+                numbers[number] = np.arange(number + 5)
+            file.create_dataset("text", data=texts, **options)
+        report = scanned(tmp_path / "d", checksums=True)
+        assert report.notes == ["5 samples are left out: they are empty"]
+        expected = [np.arange(number + 5, dtype=np.int16).tobytes() for number in range(0, 9, 2)]
+        assert delivered(tmp_path / "d", report, tmp_path) == [*photos, *expected, *(text.encode() for text in texts[1:])]
+
+    def test_elements_in_a_way_that_is_not_followed(self, tmp_path: Path) -> None:
+        def fill(file: Any) -> None:
+            file.create_dataset("a", data=["text"] * 8, chunks=(4,), shuffle=True)
+            file.create_dataset("b", data=np.array([["x"] * 4] * 4, object), dtype=h5py.string_dtype(), chunks=(2, 2))
+            file.create_dataset("c", (3,), np.dtype([("n", "i4"), ("s", h5py.string_dtype())]))
+
+        write_hdf5(tmp_path / "d/a.h5", fill)
+        with pytest.raises(DatasetError, match="holds no sample in its 1 shards; 3 datasets are left out: their elements vary"):
+            scanned(tmp_path / "d")
+
     def test_a_user_block_before_it(self, tmp_path: Path) -> None:
         (tmp_path / "d").mkdir()
         with h5py.File(tmp_path / "d/a.h5", "w", userblock_size=1024) as file:
@@ -306,7 +335,7 @@ class TestHdf5:
             layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "x", (600,))
             file.create_virtual_dataset("virtual", layout)
             file["plain"] = np.frombuffer(b"mine", np.uint8)
-            file["text"] = ["one", "zwei"]
+            file.create_dataset("references", (3,), h5py.ref_dtype)
             file["loop"] = file["/"]
             file["null"] = h5py.Empty("f4")
             file.create_dataset("no rows", (0, 5), np.uint8)
@@ -330,9 +359,13 @@ class TestHdf5:
             assert "\n" not in str(caught.value)
 
     def test_flipped_bits_of_its_metadata(self, tmp_path: Path) -> None:
-        write_hdf5(path := tmp_path / "d/a.h5", lambda file: file.create_dataset("x", data=np.zeros((3, 8)), chunks=(1, 8)))
+        def fill(file: Any) -> None:
+            file.create_dataset("x", data=np.zeros((3, 8)), chunks=(1, 8))
+            file["text"] = ["one", "two"]
+
+        write_hdf5(path := tmp_path / "d/a.h5", fill)
         good = path.read_bytes()
-        for position in range(0, len(good), 13):
+        for position in range(0, len(good), 17):
             bad = bytearray(good)
             bad[position] ^= 0x41
             path.write_bytes(bad)
@@ -350,6 +383,7 @@ class TestHdf5:
             scanned(tmp_path / "d")
 
 
+@pytest.mark.usefixtures("nothing_left")
 class TestNpz:
     ARRAYS = tuple({"x": RANDOM.random((20, 30 + n)), "mask": np.zeros((40, 50), np.uint8), "label": np.array(n)} for n in range(20))
 
@@ -399,14 +433,9 @@ class TestNpz:
 
 
 def build(kind: str, root: Path) -> None:
-    """100 to 200 samples of each kind."""
+    """20 to 100 samples of each kind."""
     if kind == "parquet":
         TestParquet().images(root)
-    elif kind == "parquet-text":
-        table = pa.table({"n": range(200), "text": [None if n == 17 else "word " * (n + 1) for n in range(200)]})
-        write_parquet(root / "a.parquet", table, row_group_size=30)
-    elif kind == "hdf5":
-        write_hdf5(root / "a.h5", lambda file: file.create_dataset("x", data=RANDOM.random((100, 2000)), chunks=(7, 2000)))
     elif kind == "hdf5-gzip":
         data = RANDOM.integers(0, 9, (100, 2000))
         write_hdf5(root / "a.h5", lambda file: file.create_dataset("x", data=data, chunks=(1, 2000), compression=1))
@@ -416,7 +445,7 @@ def build(kind: str, root: Path) -> None:
             np.savez_compressed(root / f"{number:03d}.npz", **arrays)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "parquet-text", "hdf5", "hdf5-gzip", "npz"])
+@pytest.mark.parametrize("kind", ["parquet", "hdf5-gzip", "npz"])
 def test_scanned_run_and_cloned_and_left_as_it_was(kind: str, tmp_path: Path) -> None:
     build(kind, root := tmp_path / "data")
     before = state(root)
@@ -426,14 +455,15 @@ def test_scanned_run_and_cloned_and_left_as_it_was(kind: str, tmp_path: Path) ->
     assert doc["verdict"]
     assert doc["repetitions"][0]["samples"] == found["samples"]
     assert doc["dataset"]["changed"] == []
-    assert "ok" in ok("verify", "mine.manifest", cwd=tmp_path)
+    mine = load_manifest(tmp_path / "mine.manifest")
+    assert verify(LocalStorage(root), mine, workers=0).ok
     ok("generate", "mine.yaml", "--to", "clone", cwd=tmp_path)
-    assert "ok" in ok("verify", "clone", cwd=tmp_path)
     clone = load_manifest(tmp_path / "clone")
     assert clone.sample_count == found["samples"]
-    assert clone.header.stored_bytes == pytest.approx(found["stored_bytes"], rel=0.35)
-    if kind.startswith("parquet"):
-        mine = load_manifest(tmp_path / "mine.manifest")
+    assert clone.header.sample_bytes == pytest.approx(mine.header.sample_bytes, rel=0.1)
+    if kind == "hdf5-gzip":
+        assert clone.samples["stored"].sum() == pytest.approx(mine.samples["stored"].sum(), rel=0.2)
+    if kind == "parquet":
         groups = [len(np.unique(m.samples["shard"].astype(np.int64) << 40 | m.samples["offset"])) for m in (mine, clone)]
         assert abs(groups[0] - groups[1]) <= max(2, groups[0] // 3)
     assert state(root) == before
