@@ -67,6 +67,8 @@ def parquet(window: Window, key: str, size: int) -> Found:
                     rows = shard.decode(group, None, [(begin, window.apart(begin, end))], check=False)
                     found, suffix = rows.sizes, _suffix(rows, suffix)
                 notes[READ] += 1
+                if rows.count != shard.rows(group):
+                    raise ValueError(f"row group {group} has {rows.count} rows, its footer tells of {shard.rows(group)}")
             if shard.columns:
                 codecs[shard.codec(group)] += end - begin
             sizes.append(found)
@@ -81,7 +83,7 @@ def parquet(window: Window, key: str, size: int) -> Found:
         offset=_joined(offsets),
         stored=_joined(stored),
         size=size_of,
-        suffixes=frozenset({suffix or ""}),
+        suffixes=frozenset({suffix or ""} if sizes else ()),
         nbytes=sum(int(part[0]) for part in stored) + footer,
         blocks=tuple(int(part.sum()) for part in sizes) if shard.columns else (1,) * len(sizes),  # where row groups are samples: one each
         codecs=codecs,

@@ -24,7 +24,7 @@ from ..storage.window import Window
 from .classify import classify
 from .contents import Contents, content_of
 from .contents import checksums as checksums_of
-from .found import Found, Sample, listed, suffix_of
+from .found import Found, Int64, Sample, listed, suffix_of
 from .index import INDEXERS
 from .shape import shape
 
@@ -52,28 +52,27 @@ def scan(
     if not kind.data:
         raise DatasetError(f"{storage.url} holds no data", remedy="name a folder with files in it")
     notes: list[str] = []
-    shards, bytes_read = _walk(storage, kind.format, kind.data, progress)
+    shards, counts, bytes_read = _walk(storage, kind.format, kind.data, progress)
     notes += [f"{count} {text}" for text, count in sorted(sum((found.notes for found in shards), Counter()).items())]
-    kept = [(entry, found) for entry, found in zip(kind.data, shards, strict=True) if len(found)]
     if not any(found.size.any() for found in shards):
-        raise DatasetError(f"{storage.url} holds no sample in its {len(shards)} shards" + "".join(f"; {note}" for note in notes))
-    if empty := [entry.key for entry, found in zip(kind.data, shards, strict=True) if not len(found)]:
+        raise DatasetError(f"{storage.url} holds no sample in its {len(counts)} shards" + "".join(f"; {note}" for note in notes))
+    if empty := [entry.key for entry, count in zip(kind.data, counts.tolist(), strict=True) if not count]:
         notes.append(f"{len(empty)} shards hold no sample, e.g. {empty[0]}")
-    data, shards = [entry for entry, _ in kept], [found for _, found in kept]
+    data = [entry for entry, count in zip(kind.data, counts.tolist(), strict=True) if count]
+    shards, counts = [found for found in shards if len(found)], counts[counts > 0]
     keys = [entry.key for entry in data]
-    table, codec = _table(shards, notes)
+    table, codec = _table(shards, counts, notes)
 
     def contents() -> Contents:
         return Contents(storage, kind.format, codec, keys, table)
 
     content, expansion = content_of(looked := contents(), shards, notes)
     bytes_read += looked.bytes_read
-    spec = shape(name or _name(storage.url), kind.format, content, codec, table, shards, storage.url, notes)
+    spec = shape(name or _name(storage.url), kind.format, content, codec, table, shards, len(data), storage.url, notes)
     if checksums:
         table["xxh3"], more = checksums_of(contents, table, workers=_WORKERS)
         bytes_read += more
     sizes = np.array([entry.size for entry in data], np.int64)
-    counts = np.array([len(found) for found in shards], np.int64)
     rows = {"size": sizes, "first": np.cumsum(counts) - counts, "samples": counts, "xxh3": np.zeros(len(data), np.uint64)}
     digest = xxhash.xxh3_128(f"{storage.url}\n".encode())
     for entry in data:
@@ -125,10 +124,13 @@ def save(report: ScanReport, path: Path) -> Path:
     return folder
 
 
-def _walk(storage: Storage, form: str, data: Sequence[Entry], progress: Callable[[int, int], None] | None) -> tuple[list[Found], int]:
-    """The samples of each shard, and the bytes that it took to find them."""
-    if form == "files":
-        return [listed([Sample(0, entry.size, suffix_of(entry.key))], entry.size) for entry in data], 0
+def _walk(
+    storage: Storage, form: str, data: Sequence[Entry], progress: Callable[[int, int], None] | None
+) -> tuple[list[Found], Int64, int]:
+    """The samples of all shards, how many each shard has, and the bytes that it took to find them."""
+    if form == "files":  # a million of them are one piece
+        samples = [Sample(0, entry.size, suffix_of(entry.key)) for entry in data]
+        return [listed(samples, sum(entry.size for entry in data))], np.ones(len(data), np.int64), 0
     mine = local()
     windows: list[Window] = []
 
@@ -144,13 +146,13 @@ def _walk(storage: Storage, form: str, data: Sequence[Entry], progress: Callable
             shards.append(found)
             if progress is not None:
                 progress(len(shards), len(data))
-    return shards, sum(window.bytes_read for window in windows)
+    return shards, np.array([len(found) for found in shards], np.int64), sum(window.bytes_read for window in windows)
 
 
-def _table(shards: Sequence[Found], notes: list[str]) -> tuple[dict[str, Any], str]:
+def _table(shards: Sequence[Found], counts: Int64, notes: list[str]) -> tuple[dict[str, Any], str]:
     """The table of samples, and the one codec that all of them are behind."""
     table = {name: np.concatenate([getattr(found, name) for found in shards]) for name in ("offset", "stored", "size")}
-    table["shard"] = np.repeat(np.arange(len(shards), dtype=np.uint32), [len(found) for found in shards])
+    table["shard"] = np.repeat(np.arange(len(counts), dtype=np.uint32), counts)
     table["xxh3"] = np.zeros(len(table["size"]), np.uint64)
     none = [np.zeros(len(found), np.bool_) if found.deflated is None else found.deflated for found in shards]
     deflated = np.concatenate(none)

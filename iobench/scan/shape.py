@@ -23,9 +23,9 @@ _LARGEST_BLOCK = 1 << 30  # of a DatasetSpec
 
 
 def shape(
-    name: str, form: str, content: str, codec: str, table: dict[str, Any], shards: Sequence[Found], url: str, notes: list[str]
+    name: str, form: str, content: str, codec: str, table: dict[str, Any], shards: Sequence[Found], count: int, url: str, notes: list[str]
 ) -> DatasetSpec:
-    """Counts, the distribution of sizes, format, content and codec. ``notes`` takes what a clone can't have."""
+    """Counts, the distribution of sizes, format, content and codec, of ``count`` shards. ``notes`` takes what a clone can't have."""
     sizes = table["size"]
     least = int(CONTENTS.load(content).min_bytes)
     if sizes.min() == sizes.max():
@@ -37,7 +37,7 @@ def shape(
         distribution |= {"min": int(values[0]), "max": int(values[-1])}
     data: dict[str, Any] = {
         "name": name,
-        "description": f"the shape of {len(sizes)} samples in {len(shards)} shards",
+        "description": f"the shape of {len(sizes)} samples in {count} shards",
         "source": f"scanned at {url.partition('?')[0]}",
         "samples": len(sizes),
         "sample_size": distribution,
@@ -46,7 +46,7 @@ def shape(
         "codec": codec,
     }
     if form != "files":
-        data["samples_per_shard"] = max(1, round(len(sizes) / len(shards)))
+        data["samples_per_shard"] = max(1, round(len(sizes) / count))
     if form == "parquet":
         data |= {"codec": _page_codec(shards, notes), "block_size": _block_size(shards)}
     if form == "hdf5" and (fit := int(MAX_SHARD // max(1, sizes.mean()))) < data["samples_per_shard"]:
@@ -55,6 +55,8 @@ def shape(
     if data["codec"] != "none" and content != "jpeg":
         stored = sum(found.nbytes for found in shards)
         data["compress_ratio"] = round(min(1000.0, max(1.0, float(sizes.sum()) / stored)), 3)
+    if content == "arrays":
+        notes.append("a clone's files hold one stored array each, so that decoding them costs less")
     return build(DatasetSpec, data, where="the scan")
 
 
