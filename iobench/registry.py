@@ -82,6 +82,7 @@ CONTENTS = Registry(
     {
         "raw": Entry(target="iobench.formats.contents:Raw", summary="opaque bytes, unique and incompressible"),
         "npz": Entry(target="iobench.formats.contents:Npz", summary="NumPy .npz (stored) holding one uint8 array 'x'"),
+        "arrays": Entry(target="iobench.formats.contents:Arrays", summary="any .npz: its arrays, inflated, one after another"),
         "jpeg": Entry(target="iobench.formats.contents:Jpeg", summary="a JPEG that decodes, padded to the exact size"),
     },
 )

@@ -204,7 +204,11 @@ class _Checker:
             return 0, damages or [Damage(key, None, f"its blocks would end at byte {data_end}, the shard at {end}")]
         whole = xxhash.xxh3_64()
         try:
-            tail = self._window.apart(data_end, end)
+            start = data_end
+            if self.foreign:  # other columns may lie between
+                last = self._window.apart(max(0, end - 8), end)
+                start = max(start, end - self.format.footer_bytes(last, end))
+            tail = self._window.apart(start, end)
             opened = self.format.open(tail, end)
             bounds = [0, *(np.flatnonzero(np.diff(table["offset"])) + 1).tolist(), samples]
             if opened.groups != len(bounds) - 1:

@@ -21,9 +21,10 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "scan",
         help="take up data that is there already",
-        description="Read the headers of a directory or prefix of files, WebDataset tars or TFRecords, write nothing to it, and save two "
-        "things elsewhere: NAME.yaml, a dataset spec with the sizes found, from which generate clones the shape; and NAME.manifest, which "
-        "run reads that very data by. Symbolic links are not followed.",
+        description="Read the headers of a directory or prefix of files, WebDataset tars, TFRecords, Parquet or HDF5 (of Parquet, which "
+        "tells no sizes of samples, the column that holds them), write nothing to it, and save two things elsewhere: NAME.yaml, a dataset "
+        "spec with the sizes found, from which generate clones the shape; and NAME.manifest, which run reads that very data by. Symbolic "
+        "links are not followed.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     with progress_bar("scanning", enabled=sys.stderr.isatty() and not args.quiet) as tell:
         report = scan(open_storage(args.url), name=args.name, checksums=args.checksums, progress=tell)
     folder = save(report, args.save)
-    header, sizes = report.manifest.header, report.manifest.samples["stored"]
+    header, sizes = report.manifest.header, report.manifest.samples["size"]
     p50, p95 = (int(value) for value in _quantiles(sizes, (0.5, 0.95)))
     if args.json:
         document = {

@@ -114,6 +114,10 @@ class Blocks(Assembled, Protocol):
         """Bytes of the first ``columns`` columns of samples of these sizes that are split over ``of`` columns."""
 
     @classmethod
+    def footer_bytes(cls, tail: Buffer, size: int) -> int:
+        """How many of a shard's last bytes ``open`` needs, by at least its last eight. Raises ValueError."""
+
+    @classmethod
     def open(cls, tail: Buffer, size: int) -> Any:
         """A shard of ``size`` bytes by what lies behind its last block. Raises ValueError. See formats/parquet_rows.py for what it does."""
 

@@ -110,6 +110,17 @@ class Npz:
         return done
 
 
+class Arrays(Npz):
+    """Any .npz: the bytes of its arrays as they are stored in it, inflated, one after another. What is built is an ``npz``."""
+
+    name: ClassVar[str] = "arrays"
+    in_place: ClassVar[bool] = False
+
+    @classmethod
+    def locate(cls, content: Buffer) -> tuple[int, int]:
+        raise ValueError("the arrays of an npz have to be joined")
+
+
 class Jpeg:
     """A JPEG of its own for each sample, that decodes to RGB pixels (height x width x 3)."""
 

@@ -25,7 +25,7 @@ _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _LIBVER = ("v108", "v108")
 _GROW = 1 << 20
 
-_EXPANSION = 1100
+EXPANSION = 1100
 """No deflate stream holds more than 1032 times its length; what claims more was never written, and would fill the memory."""
 
 
@@ -90,13 +90,13 @@ class Hdf5:
             raise ValueError("no HDF5 file: no signature at offset 0")
         try:
             with h5py.File(h5py.h5f.open_file_image(bytes(shard))) as file:
-                for dataset in _datasets(h5py, file["/"], set()):
+                for dataset in datasets(h5py, file["/"], set()):
                     yield from _samples(dataset)
         except (OSError, RuntimeError, KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:
             raise ValueError(f"the HDF5 file that ends at byte {len(shard)} is damaged: {' '.join(str(error).split())[:160]}") from None
 
 
-def _datasets(h5py: Any, group: Any, seen: set[Any]) -> Iterator[Any]:
+def datasets(h5py: Any, group: Any, seen: set[Any]) -> Iterator[Any]:
     address = h5py.h5o.get_info(group.id).addr
     if address in seen:
         return  # a group may hold itself, or have many names
@@ -108,13 +108,13 @@ def _datasets(h5py: Any, group: Any, seen: set[Any]) -> Iterator[Any]:
         if isinstance(item, h5py.Dataset):
             yield item
         elif isinstance(item, h5py.Group):
-            yield from _datasets(h5py, item, seen)
+            yield from datasets(h5py, item, seen)
 
 
 def _samples(dataset: Any) -> Iterator[Buffer]:
     if dataset.external or dataset.is_virtual or dataset.shape is None:
         return
-    if dataset.size and dataset.nbytes > _EXPANSION * max(1, dataset.id.get_storage_size()):
+    if dataset.size and dataset.nbytes > EXPANSION * max(1, dataset.id.get_storage_size()):
         raise ValueError(f"{dataset.name} claims {dataset.nbytes} bytes, and stores {dataset.id.get_storage_size()}")
     if dataset.dtype.hasobject:
         for element in dataset[()].reshape(-1) if dataset.shape else [dataset[()]]:

@@ -36,6 +36,9 @@ _TRAILER = _CENTRAL.size + len(_NAME) + _END.size
 _TRAILER64 = _TRAILER + _ZIP64_EXTRA.size + _END64.size + _LOCATOR.size
 OVERHEAD = DATA_OFFSET + _TRAILER
 
+_EXPANSION = 1100
+"""No deflate stream holds more than 1032 times its length."""
+
 _SHAPE = re.compile(rb"\{'descr': '([<>|=][biufcSUmMV]\d+)', 'fortran_order': (?:False|True), 'shape': \(([\d, ]*)\), \}\s*")
 
 
@@ -124,9 +127,16 @@ def open_arrays(content: Buffer) -> Iterator[tuple[int, zipfile.ZipExtFile]]:
     """(bytes, reader placed at the data) of each array of any npz, through zipfile. Raises ValueError for what is no npz."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            left = len(content)
             for info in archive.infolist():
                 if not info.filename.endswith(".npy"):
                     continue
+                left -= info.compress_size  # members that lie upon one another would make much of little
+                most = info.compress_size * (_EXPANSION if info.compress_type == zipfile.ZIP_DEFLATED else 1)
+                if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or left < 0 or info.file_size > most:
+                    raise ValueError(
+                        f"npz member claims a size of {info.file_size} bytes, which it can't hold ({info.compress_size} stored)"
+                    )
                 with archive.open(info) as member:
                     yield _array_size(member, info.file_size), member  # type: ignore[misc]
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, struct.error) as error:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import Buffer, split_codec
-from .parquet_rows import ParquetShard
+from .parquet_rows import ParquetShard, footer_bytes
 
 Int64 = npt.NDArray[np.int64]
 
@@ -61,6 +61,11 @@ class Parquet:
     def prefix(cls, sizes: Int64, *, columns: int, of: int) -> Int64:
         """Bytes of the first ``columns`` columns of samples of these sizes."""
         return np.asarray(sizes // of * columns + np.minimum(sizes % of, columns))
+
+    @classmethod
+    def footer_bytes(cls, tail: Buffer, size: int) -> int:
+        """How many of a shard's last bytes ``open`` needs, by at least its last eight. Raises ValueError."""
+        return footer_bytes(tail, size)
 
     @classmethod
     def open(cls, tail: Buffer, size: int) -> ParquetShard:

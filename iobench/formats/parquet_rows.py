@@ -75,6 +75,19 @@ def _slice(numbers: Int64) -> Int64 | slice:
     return slice(first, last + 1) if last - first == len(numbers) - 1 and bool((np.diff(numbers) == 1).all()) else numbers
 
 
+def footer_bytes(tail: Buffer, size: int) -> int:
+    """Length of the footer of a file of ``size`` bytes, by its last eight, which are part of it. Raises ValueError for no Parquet file."""
+    magic = bytes(tail[-4:])
+    if magic == b"PARE":
+        raise ValueError("no Parquet file that can be read without a key: its footer is encrypted")
+    if len(tail) < _END or size <= _END or magic != b"PAR1":
+        raise ValueError(f"no Parquet file: no PAR1 at its end (byte {size})")
+    length = int.from_bytes(tail[-_END:-4], "little") + _END
+    if length > size:
+        raise ValueError(f"the Parquet footer is damaged: it claims {length - _END} bytes, of {size - _END} in the file")
+    return length
+
+
 class ParquetShard:
     """One Parquet file by its footer. Not thread-safe.
 
@@ -86,9 +99,7 @@ class ParquetShard:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        if len(tail) <= _END or bytes(tail[-4:]) != b"PAR1":
-            raise ValueError(f"no Parquet file: no PAR1 at its end (byte {size})")
-        length = int.from_bytes(tail[-_END:-4], "little")
+        length = footer_bytes(tail, size) - _END
         if length + _END > len(tail):
             raise ValueError(f"the Parquet footer is damaged: it claims {length} bytes, of {len(tail) - _END} behind the row groups")
         self._source = _Source(size)
@@ -100,8 +111,30 @@ class ParquetShard:
         self._files: dict[bool, Any] = {}
         self._paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
         self._leaves = _sample_columns(metadata)
-        self.groups = int(metadata.num_row_groups)
+        # Writers that are flushed without a row leave a group of none, which holds no sample and no bytes.
+        self._numbers = [number for number in range(metadata.num_row_groups) if metadata.row_group(number).num_rows]
+        self.groups = len(self._numbers)
         self.nbytes = int(metadata.serialized_size)
+
+    @property
+    def columns(self) -> int:
+        """How many columns a sample is made of; 0 where it is a row group as it is stored."""
+        return len(self._leaves)
+
+    @property
+    def width(self) -> int | None:
+        """Bytes of every sample, where the schema tells: columns of a fixed length that hold no null."""
+        leaves = [self._metadata.schema.column(leaf) for leaf in self._leaves]
+        fixed = leaves and all(leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" and leaf.max_definition_level == 0 for leaf in leaves)
+        return sum(int(leaf.length) for leaf in leaves) if fixed else None
+
+    def rows(self, group: int) -> int:
+        """Rows that a group claims to have."""
+        return int(self._metadata.row_group(self._numbers[group]).num_rows)
+
+    def codec(self, group: int) -> str:
+        """Parquet's name for what compresses the pages of the samples' first column. Only of a group whose ``extent`` was found."""
+        return str(self._metadata.row_group(self._numbers[group]).column(self._leaves[0]).compression).lower()
 
     def decode(self, group: int, columns: int | None, parts: Sequence[tuple[int, Buffer]], *, check: bool) -> Rows:
         """Rows of a group, or their first ``columns`` columns, out of ``parts`` of the file in memory: (offset, bytes). Raises ValueError.
@@ -151,7 +184,7 @@ class ParquetShard:
             if check not in self._files:
                 file = pa.PythonFile(self._source, mode="r")
                 self._files[check] = pq.ParquetFile(file, metadata=self._metadata, pre_buffer=False, page_checksum_verification=check)
-            return self._files[check].read_row_group(group, columns=paths, use_threads=False)
+            return self._files[check].read_row_group(self._numbers[group], columns=paths, use_threads=False)
         finally:
             self._source.parts = None
 

@@ -28,6 +28,9 @@ from .requests import Indices
 _FOOTERS = 256 << 20
 """Bytes of footers that are kept, as stored."""
 
+_TAIL = 64 << 10
+"""Bytes that are read first of a foreign file's end: most footers are shorter, and any other column may lie before them."""
+
 _ROW_BY_ROW = 16 << 10
 """Rows at least this long are copied one by one: gathering many in one call would copy them twice."""
 
@@ -144,24 +147,28 @@ class BlockReader(BatchReader):
     def _open(self, indices: Indices) -> tuple[dict[int, _Opened], int, int]:
         """The opened shards of these samples, bytes read for it, and nanoseconds. All footers that are missing are read at once."""
         numbers, firsts = np.unique(self._columns["shard"][indices], return_index=True)
-        missing = [shard for shard in numbers.tolist() if shard not in self._shards]
+        samples_of = dict(zip(numbers.tolist(), indices[firsts].tolist(), strict=True))
+        tails = {shard: self._tail(shard) for shard in samples_of if shard not in self._shards}
         count = spent = 0
-        if missing:
-            extents, places, landing = [], [], 0
-            for shard in missing:
-                first, samples, size = (int(self.manifest.shards[name][shard]) for name in ("first", "samples", "size"))
-                mine = slice(first, first + samples)
-                begin = int((self._columns["offset"][mine] + self._columns["stored"][mine]).max())
-                extents.append(self._extent(shard, begin, size, landing))
-                places.append((landing + begin - extents[-1].offset, size - begin, size))
+        while tails:
+            extents, landing = [], 0
+            for shard, (length, _, size) in tails.items():
+                extents.append(self._extent(shard, size - length, size, landing))
                 landing += extents[-1].length
             memory = self._memory("footers", landing)
             clock = time.monotonic_ns()
-            count = self._engine.read(extents, memory)
-            spent = time.monotonic_ns() - clock
-            samples_of = dict(zip(numbers.tolist(), indices[firsts].tolist(), strict=True))
-            for shard, (at, length, size) in zip(missing, places, strict=True):
-                self._shards[shard] = self._opened(shard, bytes(memory[at : at + length]), size, samples_of[shard])
+            count += self._engine.read(extents, memory)
+            spent += time.monotonic_ns() - clock
+            longer = {}
+            for extent, (shard, (length, most, size)) in zip(extents, tails.items(), strict=True):
+                at = extent.landing + size - length - extent.offset
+                tail = memory[at : at + length]
+                need = self._guard(samples_of[shard], self._format.footer_bytes, tail, size)
+                if length < need <= most:
+                    longer[shard] = (need, most, size)
+                else:
+                    self._shards[shard] = self._opened(shard, bytes(tail), size, samples_of[shard])
+            tails = longer
         found: dict[int, _Opened] = {}
         for shard in numbers.tolist():
             self._shards.move_to_end(shard)
@@ -169,6 +176,13 @@ class BlockReader(BatchReader):
         while len(self._shards) > len(found) and sum(opened.footer.nbytes for opened in self._shards.values()) > _FOOTERS:
             self._shards.popitem(last=False)
         return found, count, spent
+
+    def _tail(self, shard: int) -> tuple[int, int, int]:
+        """Bytes of a shard's end to read for its footer, how many may be read for it at most, and the shard's size."""
+        first, samples, size = (int(self.manifest.shards[name][shard]) for name in ("first", "samples", "size"))
+        mine = slice(first, first + samples)
+        most = size - int((self._columns["offset"][mine] + self._columns["stored"][mine]).max())
+        return (min(_TAIL, most) if self.manifest.header.origin else most), most, size
 
     def _opened(self, shard: int, tail: bytes, size: int, index: int) -> _Opened:
         opened = self._guard(index, self._format.open, memoryview(tail), size)

@@ -12,6 +12,7 @@ from ..registry import CONTENTS, FORMATS
 from ..spec.manifest import Manifest
 from ..spec.workload import ReaderSpec
 from ..storage.base import Mapped, Storage
+from .choose import make_reader
 from .delivered import Delivered, Stats, too_small
 from .reader import BatchReader
 from .requests import Indices
@@ -75,7 +76,7 @@ def delivered_bytes(manifest: Manifest, storage: Storage, spec: ReaderSpec) -> I
     content = CONTENTS.load(manifest.spec.content)
     if spec.decode and not content.in_place:
         few = np.arange(min(4, manifest.sample_count))
-        reader = BatchReader(manifest, storage, spec.model_copy(update={"crop": None}))
+        reader = make_reader(manifest, storage, spec.model_copy(update={"crop": None}))
         try:
             ratio = float(reader.read(few, None).lengths.sum() / sizes[few].sum())
         finally:

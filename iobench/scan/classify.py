@@ -7,13 +7,21 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..storage.base import Entry
-from .index import suffix_of
+from .found import suffix_of
 
-FORMATS = {".tar": "tar", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord"}
+FORMATS = {
+    ".tar": "tar",
+    ".tfrecord": "tfrecord",
+    ".tfrecords": "tfrecord",
+    ".parquet": "parquet",
+    ".parq": "parquet",
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+}
 """Shards by suffix; everything else is one sample per file."""
 
-CONTENTS = {".jpg": "jpeg", ".jpeg": "jpeg", ".npz": "npz"}
-"""Encodings that are decoded; everything else is delivered as it is."""
+CONTENTS = {".jpg": ("jpeg",), ".jpeg": ("jpeg",), ".npz": ("npz", "arrays")}
+"""Encodings that are decoded, what costs least first; everything else is delivered as it is."""
 
 _PART_OF_MANY = re.compile(r"(.*)[-_.]\d+-of-\d+$")  # 'train.tfrecord-00000-of-01024'
 
@@ -32,6 +40,11 @@ def shard_suffix(key: str) -> str:
     return suffix_of(part[1] if part else key)
 
 
+def _kind(entry: Entry) -> str:
+    suffix = shard_suffix(entry.key)
+    return FORMATS.get(suffix) or CONTENTS.get(suffix, ("raw",))[0]
+
+
 def classify(entries: Sequence[Entry]) -> Kind:
     """By bytes: the kind of file that most of the bytes are in. Empty and hidden files are left out.
 
@@ -40,19 +53,12 @@ def classify(entries: Sequence[Entry]) -> Kind:
     visible = [entry for entry in entries if entry.size and not any(part.startswith(".") for part in entry.key.split("/"))]
     weight: dict[str, int] = {}
     for entry in visible:
-        suffix = shard_suffix(entry.key)
-        name = FORMATS.get(suffix) or CONTENTS.get(suffix, "raw")
+        name = _kind(entry)
         weight[name] = weight.get(name, 0) + entry.size
     if not weight:
         return Kind("files", "", [], list(entries))
     chosen = max(weight, key=lambda name: weight[name])
-
-    def belongs(entry: Entry) -> bool:
-        suffix = shard_suffix(entry.key)
-        name = FORMATS.get(suffix) or CONTENTS.get(suffix, "raw")
-        return name == chosen
-
-    data = [entry for entry in visible if belongs(entry)]
+    data = [entry for entry in visible if _kind(entry) == chosen]
     taken = {entry.key for entry in data}
     suffixes = [shard_suffix(entry.key) for entry in data]
     suffix = max(set(suffixes), key=suffixes.count)

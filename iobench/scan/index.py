@@ -9,21 +9,13 @@ import io
 import struct
 import tarfile
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
-from ..errors import DatasetError, StorageError
+from ..errors import StorageError
 from ..formats.tfrecord import masked_crc
 from ..storage.window import Window
-
-Buffer = memoryview
-
-
-class Sample(NamedTuple):
-    """One sample's bytes within its shard, and the suffix of the name of its largest part ('.jpg')."""
-
-    offset: int
-    size: int
-    suffix: str = ""
+from .found import Found, Sample, damaged, listed, suffix_of
+from .hdf5 import hdf5
+from .parquet import parquet
 
 
 def whole(window: Window, key: str, size: int) -> Iterator[Sample]:
@@ -68,17 +60,18 @@ def tfrecord(window: Window, key: str, size: int) -> Iterator[Sample]:
         position += 16 + length
 
 
-INDEXERS: dict[str, Callable[[Window, str, int], Iterator[Sample]]] = {"files": whole, "tar": tar, "tfrecord": tfrecord}
+def _walked(walk: Callable[[Window, str, int], Iterator[Sample]]) -> Callable[[Window, str, int], Found]:
+    return lambda window, key, size: listed(list(walk(window, key, size)), size)
 
 
-def suffix_of(name: str) -> str:
-    """'.jpeg' of 'a/b.c/d.JPEG'."""
-    base = name.rpartition("/")[2]
-    return "." + base.rpartition(".")[2].lower() if "." in base else ""
-
-
-def damaged(key: str, why: str) -> DatasetError:
-    return DatasetError(f"{key} cannot be read: {why}", remedy="leave it out, or scan the folder that holds the good files")
+INDEXERS: dict[str, Callable[[Window, str, int], Found]] = {
+    "files": _walked(whole),
+    "tar": _walked(tar),
+    "tfrecord": _walked(tfrecord),
+    "parquet": parquet,
+    "hdf5": hdf5,
+}
+"""By format: the samples of one shard, given a window on it, its key and its size."""
 
 
 def _stem(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,25 +18,17 @@ import yaml
 
 from .. import __version__
 from ..errors import DatasetError, TargetRefusedError, UsageError
-from ..registry import CONTENTS
-from ..spec.base import build
-from ..spec.dataset import DatasetSpec
 from ..spec.manifest import MANIFEST, SAMPLE_COLUMNS, SAMPLES, SHARD_COLUMNS, SHARDS, Header, Manifest, hash_bytes, write_table
 from ..storage.base import Entry, Storage
 from ..storage.window import Window
-from .classify import CONTENTS as KNOWN_CONTENTS
 from .classify import classify
-from .index import INDEXERS, Sample, damaged
+from .contents import Contents, content_of
+from .contents import checksums as checksums_of
+from .found import Found, Int64, Sample, listed, suffix_of
+from .index import INDEXERS
+from .shape import shape
 
-_PROBES = 64
-"""Samples that are looked into, to find what they are and by how much decoding expands them."""
-
-_MARGIN = 2.0
-"""Decoded samples may be this many times larger than the probes', at most."""
-
-_QUANTILES = 33
 _WORKERS = 8  # shards that are walked at once: over a network each step is a request
-_LARGEST = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,26 +52,28 @@ def scan(
     if not kind.data:
         raise DatasetError(f"{storage.url} holds no data", remedy="name a folder with files in it")
     notes: list[str] = []
-    shards, bytes_read = _walk(storage, kind.format, kind.data, progress)
-    empty = [entry.key for entry, found in zip(kind.data, shards, strict=True) if not found]
-    if empty:
+    shards, counts, bytes_read = _walk(storage, kind.format, kind.data, progress)
+    notes += [f"{count} {text}" for text, count in sorted(sum((found.notes for found in shards), Counter()).items())]
+    if not any(found.size.any() for found in shards):
+        raise DatasetError(f"{storage.url} holds no sample in its {len(counts)} shards" + "".join(f"; {note}" for note in notes))
+    if empty := [entry.key for entry, count in zip(kind.data, counts.tolist(), strict=True) if not count]:
         notes.append(f"{len(empty)} shards hold no sample, e.g. {empty[0]}")
-        kept = [(entry, found) for entry, found in zip(kind.data, shards, strict=True) if found]
-        if not kept:
-            raise DatasetError(f"{storage.url} holds no sample: its {len(empty)} shards are empty")
-        data, shards = [entry for entry, _ in kept], [found for _, found in kept]
-    else:
-        data = kind.data
-    table = _table(shards)
-    content, expansion = _content(storage, data, table, shards, notes)
-    spec = _spec(name or _name(storage.url), kind.format, content, table["stored"], shards, storage.url)
-    if checksums:
-        table["xxh3"] = _checksums(storage, data, table)
-        bytes_read += int(table["stored"].sum())
-    sizes = np.array([entry.size for entry in data], np.int64)
-    counts = np.array([len(found) for found in shards], np.int64)
-    rows = {"size": sizes, "first": np.cumsum(counts) - counts, "samples": counts, "xxh3": np.zeros(len(data), np.uint64)}
+    data = [entry for entry, count in zip(kind.data, counts.tolist(), strict=True) if count]
+    shards, counts = [found for found in shards if len(found)], counts[counts > 0]
     keys = [entry.key for entry in data]
+    table, codec = _table(shards, counts, notes)
+
+    def contents() -> Contents:
+        return Contents(storage, kind.format, codec, keys, table)
+
+    content, expansion = content_of(looked := contents(), shards, notes)
+    bytes_read += looked.bytes_read
+    spec = shape(name or _name(storage.url), kind.format, content, codec, table, shards, len(data), storage.url, notes)
+    if checksums:
+        table["xxh3"], more = checksums_of(contents, table, workers=_WORKERS)
+        bytes_read += more
+    sizes = np.array([entry.size for entry in data], np.int64)
+    rows = {"size": sizes, "first": np.cumsum(counts) - counts, "samples": counts, "xxh3": np.zeros(len(data), np.uint64)}
     digest = xxhash.xxh3_128(f"{storage.url}\n".encode())
     for entry in data:
         digest.update(f"{entry.key}\0{entry.size}\n".encode())
@@ -89,7 +84,7 @@ def scan(
         spec=spec,
         samples=len(table["stored"]),
         shards=len(data),
-        stored_bytes=int(sizes.sum()),
+        stored_bytes=sum(found.nbytes for found in shards),
         sample_bytes=int(table["size"].sum()),
         origin=storage.url,
         checksums=checksums,
@@ -131,104 +126,42 @@ def save(report: ScanReport, path: Path) -> Path:
 
 def _walk(
     storage: Storage, form: str, data: Sequence[Entry], progress: Callable[[int, int], None] | None
-) -> tuple[list[list[Sample]], int]:
-    """The samples of each shard, and the bytes that it took to find them."""
-    if form == "files":
-        from .index import suffix_of
-
-        return [[Sample(0, entry.size, suffix_of(entry.key))] for entry in data], 0
+) -> tuple[list[Found], Int64, int]:
+    """The samples of all shards, how many each shard has, and the bytes that it took to find them."""
+    if form == "files":  # a million of them are one piece
+        samples = [Sample(0, entry.size, suffix_of(entry.key)) for entry in data]
+        return [listed(samples, sum(entry.size for entry in data))], np.ones(len(data), np.int64), 0
     mine = local()
     windows: list[Window] = []
 
-    def walk(entry: Entry) -> list[Sample]:
+    def walk(entry: Entry) -> Found:
         if not hasattr(mine, "window"):
             mine.window = Window(storage, 1 << 20, nbytes=1 << 20)
             windows.append(mine.window)
-        return list(INDEXERS[form](mine.window, entry.key, mine.window.open(entry.key)))
+        return INDEXERS[form](mine.window, entry.key, mine.window.open(entry.key))
 
-    shards: list[list[Sample]] = []
+    shards: list[Found] = []
     with ThreadPoolExecutor(_WORKERS) as threads:
         for found in threads.map(walk, data):
             shards.append(found)
             if progress is not None:
                 progress(len(shards), len(data))
-    return shards, sum(window.bytes_read for window in windows)
+    return shards, np.array([len(found) for found in shards], np.int64), sum(window.bytes_read for window in windows)
 
 
-def _table(shards: Sequence[Sequence[Sample]]) -> dict[str, Any]:
-    stored = np.array([sample.size for found in shards for sample in found], np.int64)
-    return {
-        "shard": np.repeat(np.arange(len(shards), dtype=np.uint32), [len(found) for found in shards]),
-        "offset": np.array([sample.offset for found in shards for sample in found], np.int64),
-        "stored": stored,
-        "size": stored.copy(),
-        "xxh3": np.zeros(len(stored), np.uint64),
-    }
-
-
-def _content(
-    storage: Storage, data: Sequence[Entry], table: dict[str, Any], shards: Sequence[Sequence[Sample]], notes: list[str]
-) -> tuple[str, float | None]:
-    """What the samples are, by their names and by a look into some of them; and by how much decoding expands them at most."""
-    suffixes = {sample.suffix for found in shards for sample in found}
-    kinds = {KNOWN_CONTENTS.get(suffix, "raw") for suffix in suffixes}
-    if len(kinds) != 1 or kinds == {"raw"}:
-        return "raw", None
-    content = CONTENTS.load(name := kinds.pop())
-    probes = np.random.default_rng(0).choice(len(table["stored"]), min(_PROBES, len(table["stored"])), replace=False)
-    most = 1.0
-    for index in probes.tolist():
-        sample = _bytes(storage, data[int(table["shard"][index])].key, int(table["offset"][index]), int(table["stored"][index]))
-        try:
-            if content.in_place:
-                content.locate(sample)
-            else:
-                most = max(most, content.decoded_bytes(sample) / len(sample))
-        except ValueError as error:
-            key = data[int(table["shard"][index])].key
-            notes.append(f"samples are delivered as raw bytes: {key} is no {name} that can be decoded ({error})")
-            return "raw", None
-    return name, None if content.in_place else most * _MARGIN
-
-
-def _checksums(storage: Storage, data: Sequence[Entry], table: dict[str, Any]) -> Any:
-    def one(index: int) -> int:
-        sample = _bytes(storage, data[int(table["shard"][index])].key, int(table["offset"][index]), int(table["stored"][index]))
-        return xxhash.xxh3_64_intdigest(sample)
-
-    with ThreadPoolExecutor(_WORKERS) as threads:
-        return np.fromiter(threads.map(one, range(len(table["stored"]))), np.uint64, len(table["stored"]))
-
-
-def _bytes(storage: Storage, key: str, offset: int, size: int) -> memoryview:
-    buffer = memoryview(bytearray(size))
-    if storage.read_into(key, offset, buffer) < size:
-        raise damaged(key, f"it ends before byte {offset + size}")
-    return buffer
-
-
-def _spec(name: str, form: str, content: str, sizes: Any, shards: Sequence[Sequence[Sample]], url: str) -> DatasetSpec:
-    """The shape of the data: counts, the distribution of sizes, format and content; what ``generate`` needs to make another like it."""
-    least = int(CONTENTS.load(content).min_bytes)
-    if sizes.min() == sizes.max():
-        distribution: dict[str, Any] = {"distribution": "constant", "mean": max(least, int(sizes[0]))}
-    else:
-        points = np.linspace(0, 1, _QUANTILES)
-        values = np.maximum(least, np.quantile(sizes, points, method="inverted_cdf")).astype(np.int64)
-        distribution = {"distribution": "quantiles", "quantiles": [[float(p), int(v)] for p, v in zip(points, values, strict=True)]}
-        distribution |= {"min": int(values[0]), "max": int(values[-1])}
-    data: dict[str, Any] = {
-        "name": name,
-        "description": f"the shape of {len(sizes)} samples in {len(shards)} shards",
-        "source": f"scanned at {url.partition('?')[0]}",
-        "samples": len(sizes),
-        "sample_size": distribution,
-        "format": form,
-        "content": content,
-    }
-    if form != "files":
-        data["samples_per_shard"] = max(1, round(len(sizes) / len(shards)))
-    return build(DatasetSpec, data, where="the scan")
+def _table(shards: Sequence[Found], counts: Int64, notes: list[str]) -> tuple[dict[str, Any], str]:
+    """The table of samples, and the one codec that all of them are behind."""
+    table = {name: np.concatenate([getattr(found, name) for found in shards]) for name in ("offset", "stored", "size")}
+    table["shard"] = np.repeat(np.arange(len(counts), dtype=np.uint32), counts)
+    table["xxh3"] = np.zeros(len(table["size"]), np.uint64)
+    none = [np.zeros(len(found), np.bool_) if found.deflated is None else found.deflated for found in shards]
+    deflated = np.concatenate(none)
+    if deflated.all():
+        return table, "gzip"
+    if deflated.any():
+        notes.append(f"{deflated.sum()} samples are delivered as they are stored, deflated, because others are not compressed")
+        table["size"][deflated] = table["stored"][deflated]
+    return table, "none"
 
 
 def _name(url: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import zipfile
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_others_are_not_identified(content: Any) -> None:
         assert content.identify(memoryview(data)) is None
 
 
-@pytest.mark.parametrize("name", ["npz", "jpeg"])
+@pytest.mark.parametrize("name", ["npz", "arrays", "jpeg"])
 def test_malformed_is_a_value_error(name: str) -> None:
     content = CONTENTS.load(name)
     good = built(content, 30_000)
@@ -124,6 +125,19 @@ class TestNpz:
             archive.writestr("a.npy", member.replace(b"(1000,), }        ", b"(900000000000,), }"))
         with pytest.raises(ValueError, match="size"):
             decoded(self.content, forged.getvalue())
+
+    def test_members_that_lie_upon_one_another_are_refused(self) -> None:
+        """A directory of many names for one member: little that would become much."""
+        file = io.BytesIO()
+        np.savez_compressed(file, a=np.zeros(1_000_000, np.uint8))
+        data = file.getvalue()
+        start, end = data.rindex(b"PK\x01\x02"), data.rindex(b"PK\x05\x06")
+        entries = data[start:end] * 50
+        count = struct.pack("<HH", 50, 50)
+        forged = data[:start] + entries + data[end : end + 8] + count + struct.pack("<I", len(entries)) + data[end + 16 :]
+        assert len(zipfile.ZipFile(io.BytesIO(forged)).infolist()) == 50
+        with pytest.raises(ValueError, match=r"claims a size|verlapped"):
+            decoded(CONTENTS.load("arrays"), forged)
 
 
 class TestJpeg:

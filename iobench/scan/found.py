@@ -1,0 +1,58 @@
+"""What an indexer finds in one shard, as columns: a million samples are a few arrays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DatasetError
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Sample(NamedTuple):
+    """One sample's bytes within its shard, and the suffix of the name of its largest part ('.jpg')."""
+
+    offset: int
+    size: int
+    suffix: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The samples of one shard. ``offset`` and ``stored`` as in a manifest: the sample's stored bytes, or those of its block."""
+
+    offset: Int64
+    stored: Int64
+    size: Int64  # bytes of the content, where what compresses it is undone
+    suffixes: frozenset[str] = frozenset({""})
+    deflated: npt.NDArray[np.bool_] | None = None  # samples that are a zlib stream; None: none of them
+    nbytes: int = 0  # that are read to have all samples
+    blocks: tuple[int, ...] = ()  # content bytes of each block, for formats that are read by blocks
+    codecs: Counter[str] = field(default_factory=Counter)  # of their pages: stored bytes of each codec
+    notes: Counter[str] = field(default_factory=Counter)  # what the reader of a report should know, and how many things it is about
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+def listed(samples: Sequence[Sample], nbytes: int) -> Found:
+    """Samples that are stored as they are, in a shard of ``nbytes``."""
+    offset = np.array([sample.offset for sample in samples], np.int64)
+    size = np.array([sample.size for sample in samples], np.int64)
+    return Found(offset=offset, stored=size, size=size, suffixes=frozenset(sample.suffix for sample in samples), nbytes=nbytes)
+
+
+def suffix_of(name: str) -> str:
+    """'.jpeg' of 'a/b.c/d.JPEG'."""
+    base = name.rpartition("/")[2]
+    return "." + base.rpartition(".")[2].lower() if "." in base else ""
+
+
+def damaged(key: str, why: str) -> DatasetError:
+    return DatasetError(f"{key} cannot be read: {why}", remedy="leave it out, or scan the folder that holds the good files")

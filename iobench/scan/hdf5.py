@@ -1,0 +1,269 @@
+"""Where the samples of a foreign HDF5 file lie, from its metadata alone: what h5py asks for while it walks over the datasets.
+
+A dataset of one dimension (or none) is one sample; of more, each of its first one. That is a range of the file where a dataset is stored
+contiguously, or in chunks of whole samples without a filter; and a zlib stream where a chunk behind the deflate filter is just one sample.
+Of any other chunked dataset each chunk is a sample as it is stored. Elements that vary in length are a sample each (heap.py).
+Other files are never looked into, whatever a link says.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections import Counter, OrderedDict
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import StorageError
+from ..formats.hdf5 import EXPANSION, datasets
+from ..registry import FORMATS
+from ..storage.window import Window
+from . import heap
+from .found import Found, Int64, damaged, suffix_of
+
+_PAGE = 16 << 10
+_PAGES = 1024
+
+_DEFLATE = 1
+_FILTERS = {
+    1: "deflate",
+    2: "shuffle",
+    3: "fletcher32",
+    4: "szip",
+    5: "nbit",
+    6: "scaleoffset",
+    32000: "lzf",
+    32001: "blosc",
+    32015: "zstd",
+}
+
+ELSEWHERE = "datasets are left out: they lie in other files"
+VARIABLE = "datasets are left out: their elements vary in length or refer to others, in a way that iobench does not follow"
+EMPTY = "samples are left out: they are empty"
+COMPACT = "datasets are left out: they lie within their headers"
+UNWRITTEN = "samples are left out: they were never written, so that nothing of them is stored"
+AS_STORED = "chunks are samples as they are stored, because {why}"
+
+
+class _Part(NamedTuple):
+    """The samples of one dataset."""
+
+    offset: Int64
+    stored: Int64
+    size: Int64
+    deflated: npt.NDArray[np.bool_]
+    suffix: str
+
+
+def hdf5(window: Window, key: str, size: int) -> Found:
+    """Raises DatasetError naming a file that is no HDF5 or damaged, UsageError where h5py is missing, StorageError."""
+    FORMATS.require("hdf5", "h5py")
+    import h5py
+
+    notes: Counter[str] = Counter()
+    parts: list[_Part] = []
+    source = _Pages(window, size)
+    try:
+        with h5py.File(source, "r") as file:
+            for dataset in datasets(h5py, file["/"], set()):
+                part = _samples(h5py, dataset, notes, source)
+                if part is not None:
+                    _check(part, dataset.name, size)
+                    parts.append(part)
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:
+        if source.failure is not None:
+            raise source.failure from None
+        raise damaged(key, " ".join(str(error).split())[:160]) from None
+    if not parts:
+        parts.append(_as_stored(np.empty(0, np.int64), np.empty(0, np.int64), Counter(), ""))
+    offset, stored, content = (np.concatenate([part[number] for part in parts]) for number in range(3))
+    return Found(
+        offset=offset,
+        stored=stored,
+        size=content,
+        suffixes=frozenset(part.suffix for part in parts),
+        deflated=np.concatenate([part.deflated for part in parts]),
+        nbytes=int(stored.sum()),
+        notes=notes,
+    )
+
+
+def _samples(h5py: Any, dataset: Any, notes: Counter[str], source: _Pages) -> _Part | None:
+    """The samples of a dataset; None where it has none, of which ``notes`` tells."""
+    if dataset.shape is None or 0 in dataset.shape:
+        return None
+    if dataset.external or dataset.is_virtual:
+        notes[ELSEWHERE] += 1
+        return None
+    if _varies(dataset):
+        return _variable(h5py, dataset, notes, source)
+    layout = dataset.id.get_create_plist().get_layout()
+    if layout == h5py.h5d.COMPACT:
+        notes[COMPACT] += 1
+        return None
+    if layout == h5py.h5d.CHUNKED:
+        return _chunked(dataset, notes)
+    count, each = _count(dataset), _element(dataset) * math.prod(_one(dataset))
+    begin = dataset.id.get_offset()
+    if begin is None:
+        notes[UNWRITTEN] += count
+        return None
+    if dataset.id.get_storage_size() < count * each:
+        raise ValueError(f"{dataset.name} claims {count * each} bytes, and stores {dataset.id.get_storage_size()}")
+    return _plain(begin + np.arange(count, dtype=np.int64) * each, each, dataset)
+
+
+def _variable(h5py: Any, dataset: Any, notes: Counter[str], source: _Pages) -> _Part | None:
+    each = heap.element_bytes(h5py, dataset)
+    compact = dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
+    found = None if each is None or compact else heap.references(dataset, *_chunks(dataset), source.between)
+    if each is None or found is None:
+        notes[VARIABLE] += 1
+        return None
+    offset, size = heap.locate(found, each, dataset.file.userblock_size, source.between)
+    notes.update({EMPTY: dataset.size - len(offset)} if len(offset) < dataset.size else {})
+    return _Part(offset, size, size, np.zeros(len(offset), np.bool_), "")
+
+
+def _chunks(dataset: Any) -> tuple[list[Any], list[int]]:
+    """A dataset's chunks in the order of its elements, and the numbers of its filters."""
+    chunks: list[Any] = []
+    creation = dataset.id.get_create_plist()
+    if dataset.chunks is not None:
+        dataset.id.chunk_iter(chunks.append)
+    chunks.sort(key=lambda chunk: chunk.chunk_offset)
+    return chunks, [creation.get_filter(number)[0] for number in range(creation.get_nfilters())]
+
+
+def _chunked(dataset: Any, notes: Counter[str]) -> _Part | None:
+    chunks, filters = _chunks(dataset)
+    if not chunks:
+        notes[UNWRITTEN] += _count(dataset)
+        return None
+    begin, length = (np.array([getattr(chunk, name) for chunk in chunks], np.int64) for name in ("byte_offset", "size"))
+    skipped = np.array([chunk.filter_mask for chunk in chunks], np.int64) != 0  # filters that were of no use are left out, chunk by chunk
+    element, one = _element(dataset), _one(dataset)
+    each, full = element * math.prod(one), element * math.prod(dataset.chunks)
+    single = len(dataset.shape) < 2
+    per = 1 if single else dataset.chunks[0]
+    whole = dataset.chunks[0] >= one[0] if single else dataset.chunks[1:] == one
+    if not whole:
+        return _as_stored(begin, length, notes, "a sample is cut into several")
+    if not filters and (length == full).all():
+        first = np.array([chunk.chunk_offset[0] for chunk in chunks], np.int64)
+        within = np.arange(min(per, _count(dataset)), dtype=np.int64)
+        there = first[:, None] + within < _count(dataset)
+        offsets = (begin[:, None] + within * each)[there]
+        notes.update({UNWRITTEN: _count(dataset) - len(offsets)} if len(offsets) < _count(dataset) else {})
+        return _plain(offsets, each, dataset)
+    if filters == [_DEFLATE] and full == each:
+        if not (length[skipped] == each).all() or (EXPANSION * length < each).any():
+            raise ValueError(f"{dataset.name} claims {each} bytes of chunks that store {int(length.min())}")
+        if len(chunks) < _count(dataset):
+            notes[UNWRITTEN] += _count(dataset) - len(chunks)
+        return _Part(begin, length, np.full(len(chunks), each), ~skipped, suffix_of(dataset.name) if single else "")
+    if filters == [_DEFLATE]:
+        return _as_stored(begin, length, notes, "several samples are compressed together, or one with what fills up its chunk")
+    names = ", ".join(_FILTERS.get(number, f"number {number}") for number in filters) or "none"
+    return _as_stored(begin, length, notes, f"iobench does not undo their filters ({names})")
+
+
+def _count(dataset: Any) -> int:
+    return int(dataset.shape[0]) if len(dataset.shape) > 1 else 1
+
+
+def _one(dataset: Any) -> tuple[int, ...]:
+    """The shape of one sample."""
+    shape: tuple[int, ...] = dataset.shape[1:] if len(dataset.shape) > 1 else dataset.shape
+    return shape
+
+
+def _element(dataset: Any) -> int:
+    return int(dataset.id.get_type().get_size())
+
+
+def _varies(dataset: Any) -> bool:
+    try:
+        return bool(dataset.dtype.hasobject)
+    except TypeError:
+        return False  # a type that numpy has not: its bytes are all that is asked for
+
+
+def _plain(offset: Int64, each: int, dataset: Any) -> _Part:
+    size = np.full(len(offset), each, np.int64)
+    return _Part(offset, size, size, np.zeros(len(offset), np.bool_), suffix_of(dataset.name) if len(dataset.shape) < 2 else "")
+
+
+def _as_stored(begin: Int64, length: Int64, notes: Counter[str], why: str) -> _Part:
+    notes[AS_STORED.format(why=why)] += len(begin)
+    return _Part(begin, length, length, np.zeros(len(begin), np.bool_), "")
+
+
+def _check(part: _Part, name: str, size: int) -> None:
+    if (part.offset < 0).any() or (part.stored <= 0).any() or (part.offset + part.stored > size).any():
+        raise ValueError(f"{name} would end at byte {int((part.offset + part.stored).max())} of {size}")
+
+
+class _Pages(io.RawIOBase):
+    """What h5py takes for a file to read: pages of it that are kept, because metadata lies here and there."""
+
+    def __init__(self, window: Window, size: int) -> None:
+        self.failure: StorageError | None = None  # h5py would tell of it in words of its own
+        self._window = window
+        self._size = size
+        self._position = 0
+        self._pages: OrderedDict[int, bytes] = OrderedDict()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def between(self, begin: int, end: int) -> bytes:
+        """Raises ValueError for what would not lie in the file."""
+        if not 0 <= begin <= end <= self._size:
+            raise ValueError(f"something would lie at bytes {begin} to {end} of {self._size}")
+        self.seek(begin)
+        return self.read(end - begin) or b""
+
+    def readinto(self, buffer: Any) -> int:
+        target = memoryview(buffer).cast("B")
+        begin = self._position
+        end = min(begin + len(target), self._size)
+        done = 0
+        while begin + done < end:
+            page, skip = divmod(begin + done, _PAGE)
+            data = self._page(page, -(-end // _PAGE))[skip : end - page * _PAGE]
+            target[done : done + len(data)] = data
+            done += len(data)
+        self._position = begin + done
+        return done
+
+    def _page(self, number: int, before: int) -> bytes:
+        """One page; with it, in one read, those that follow up to ``before``, as far as they are not there."""
+        if number not in self._pages:
+            last = number + 1
+            while last < min(before, number + _PAGES // 2) and last not in self._pages:
+                last += 1
+            begin, end = number * _PAGE, min(last * _PAGE, self._size)
+            try:
+                data = bytes(self._window.apart(begin, end))
+            except StorageError as error:
+                self.failure = error
+                raise OSError(str(error)) from None
+            for place in range(number, last):
+                self._pages[place] = data[(place - number) * _PAGE : (place - number + 1) * _PAGE]
+            while len(self._pages) > _PAGES:
+                self._pages.popitem(last=False)
+        self._pages.move_to_end(number)
+        return self._pages[number]

@@ -1,0 +1,113 @@
+"""Where the samples of a foreign Parquet file lie: row groups, and how many bytes each row's sample has.
+
+A row's sample is the first column of bytes (else of text), also within structs, as formats/parquet_rows.py decides. Parquet tells the
+lengths of rows nowhere but in its pages, so that column is read and decoded, once, for exact sizes. The footer alone is enough where the
+column has a fixed length, and where there is no such column, so that each row group as it is stored is a sample.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import nullcontext
+from threading import Lock
+
+import numpy as np
+
+from ..formats.parquet import Parquet
+from ..formats.parquet_rows import ParquetShard, Rows
+from ..storage.window import Window
+from .found import Found, damaged
+
+_TAIL = 64 << 10
+"""Bytes that are read first, from the end: most footers are shorter."""
+
+_CLAIM = 4 << 30
+"""Bytes of content that a row group may claim without being read: more would fit no worker's memory."""
+
+_LARGE = 64 << 20
+_one_at_a_time = Lock()  # of row groups larger than that, or as many would be in memory as shards are walked
+
+_MAGIC = {b"\xff\xd8\xff": ".jpg", b"PK\x03\x04": ".npz"}
+"""How samples without names begin."""
+
+READ = "row groups were read and decoded, because Parquet tells no sizes of rows outside of its pages"
+AS_STORED = "row groups are samples as they are stored, because no column holds bytes or text"
+EMPTY = "samples are null or empty"
+
+
+def opened(window: Window, size: int) -> tuple[ParquetShard, int]:
+    """A file of ``size`` bytes by its footer; and how long that is. Raises ValueError."""
+    have = min(size, _TAIL)
+    tail = window.apart(size - have, size)
+    need = Parquet.footer_bytes(tail, size)
+    if need > have:
+        tail = window.apart(size - need, size)
+    return Parquet.open(tail[len(tail) - need :], size), need
+
+
+def parquet(window: Window, key: str, size: int) -> Found:
+    """Raises DatasetError naming a file that is damaged, truncated or encrypted."""
+    offsets, stored, sizes = [], [], []
+    codecs: Counter[str] = Counter()
+    notes: Counter[str] = Counter()
+    suffix: str | None = None
+    try:
+        shard, footer = opened(window, size)
+        for group in range(shard.groups):
+            begin, end = shard.extent(group) or (0, 0)
+            if not 0 < begin < end <= size - footer:
+                raise ValueError(f"row group {group} would lie at bytes {begin} to {end} of {size - footer}")
+            if not shard.columns:
+                found, suffix = np.array([end - begin]), ""
+                notes[AS_STORED] += 1
+            elif shard.width is not None:
+                found, suffix = _claimed(shard, group), ""
+            else:
+                with _one_at_a_time if end - begin > _LARGE else nullcontext():
+                    rows = shard.decode(group, None, [(begin, window.apart(begin, end))], check=False)
+                    found, suffix = rows.sizes, _suffix(rows, suffix)
+                notes[READ] += 1
+                if rows.count != shard.rows(group):
+                    raise ValueError(f"row group {group} has {rows.count} rows, its footer tells of {shard.rows(group)}")
+            if shard.columns:
+                codecs[shard.codec(group)] += end - begin
+            sizes.append(found)
+            offsets.append(np.full(len(found), begin))
+            stored.append(np.full(len(found), end - begin))
+    except ValueError as error:
+        raise damaged(key, str(error)) from None
+    size_of = _joined(sizes)
+    if empty := int((size_of == 0).sum()):
+        notes[EMPTY] = empty
+    return Found(
+        offset=_joined(offsets),
+        stored=_joined(stored),
+        size=size_of,
+        suffixes=frozenset({suffix or ""} if sizes else ()),
+        nbytes=sum(int(part[0]) for part in stored) + footer,
+        blocks=tuple(int(part.sum()) for part in sizes) if shard.columns else (1,) * len(sizes),  # where row groups are samples: one each
+        codecs=codecs,
+        notes=notes,
+    )
+
+
+def _claimed(shard: ParquetShard, group: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    rows, width = shard.rows(group), shard.width or 0
+    if rows * max(width, 8) > _CLAIM:
+        raise ValueError(f"row group {group} claims {rows} rows of {width} bytes")
+    return np.full(rows, width, np.int64)
+
+
+def _suffix(rows: Rows, before: str | None) -> str:
+    """What all samples so far begin as; '' for nothing known. Most columns are known not to by their first row."""
+    for row in range(rows.count):
+        if before == "":
+            break
+        begin = bytes(rows.content(row)[:4])
+        suffix = next((suffix for magic, suffix in _MAGIC.items() if begin.startswith(magic)), "")
+        before = suffix if before in (None, suffix) else ""
+    return before or ""
+
+
+def _joined(parts: list[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, np.int64)

@@ -1,0 +1,77 @@
+"""The shape of scanned data: a spec from which ``generate`` makes another like it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..formats.hdf5 import MAX_SHARD
+from ..registry import CONTENTS
+from ..spec.base import build
+from ..spec.dataset import DatasetSpec
+from .found import Found
+
+_QUANTILES = 33
+
+_PAGE_CODECS = {"uncompressed": "none", "gzip": "gzip", "zstd": "zstd", "lz4": "lz4", "lz4_raw": "lz4"}
+"""Parquet's names for what format 'parquet' writes."""
+
+_LARGEST_BLOCK = 1 << 30  # of a DatasetSpec
+
+
+def shape(
+    name: str, form: str, content: str, codec: str, table: dict[str, Any], shards: Sequence[Found], count: int, url: str, notes: list[str]
+) -> DatasetSpec:
+    """Counts, the distribution of sizes, format, content and codec, of ``count`` shards. ``notes`` takes what a clone can't have."""
+    sizes = table["size"]
+    least = int(CONTENTS.load(content).min_bytes)
+    if sizes.min() == sizes.max():
+        distribution: dict[str, Any] = {"distribution": "constant", "mean": max(least, int(sizes[0]))}
+    else:
+        points = np.linspace(0, 1, _QUANTILES)
+        values = np.maximum(least, np.quantile(sizes, points, method="inverted_cdf")).astype(np.int64)
+        distribution = {"distribution": "quantiles", "quantiles": [[float(p), int(v)] for p, v in zip(points, values, strict=True)]}
+        distribution |= {"min": int(values[0]), "max": int(values[-1])}
+    data: dict[str, Any] = {
+        "name": name,
+        "description": f"the shape of {len(sizes)} samples in {count} shards",
+        "source": f"scanned at {url.partition('?')[0]}",
+        "samples": len(sizes),
+        "sample_size": distribution,
+        "format": form,
+        "content": content,
+        "codec": codec,
+    }
+    if form != "files":
+        data["samples_per_shard"] = max(1, round(len(sizes) / count))
+    if form == "parquet":
+        data |= {"codec": _page_codec(shards, notes), "block_size": _block_size(shards)}
+    if form == "hdf5" and (fit := int(MAX_SHARD // max(1, sizes.mean()))) < data["samples_per_shard"]:
+        notes.append(f"a clone has smaller shards: format 'hdf5' builds them in memory, of {MAX_SHARD >> 30} GiB at most")
+        data["samples_per_shard"] = max(1, fit)
+    if data["codec"] != "none" and content != "jpeg":
+        stored = sum(found.nbytes for found in shards)
+        data["compress_ratio"] = round(min(1000.0, max(1.0, float(sizes.sum()) / stored)), 3)
+    if content == "arrays":
+        notes.append("a clone's files hold one stored array each, so that decoding them costs less")
+    return build(DatasetSpec, data, where="the scan")
+
+
+def _page_codec(shards: Sequence[Found], notes: list[str]) -> str:
+    """The codec that most bytes are behind, or what comes nearest to it."""
+    codecs: Counter[str] = sum((found.codecs for found in shards), Counter())
+    if not codecs:
+        return "none"
+    ((codec, _),) = codecs.most_common(1)
+    if codec not in _PAGE_CODECS:
+        notes.append(f"a clone has pages behind lz4: format 'parquet' can't write {codec}")
+    return _PAGE_CODECS.get(codec, "lz4")
+
+
+def _block_size(shards: Sequence[Found]) -> int:
+    """Bytes of samples in a full block: the last one of each shard holds what is left."""
+    full = [size for found in shards for size in (found.blocks[:-1] or found.blocks)]
+    return min(_LARGEST_BLOCK, max(1, int(np.median(full))))
