@@ -177,19 +177,25 @@ def read_table(columns: dict[str, Any], source: str | bytes) -> tuple[dict[str, 
     """Columns of an Arrow IPC file as arrays, mapped where ``source`` is a path; and its column ``key``, if it has one."""
     import pyarrow as pa
 
+    where = source if isinstance(source, str) else "table"
     try:
         table = pa.ipc.open_file(pa.memory_map(source, "r") if isinstance(source, str) else pa.BufferReader(source)).read_all()
-        arrays = {name: table.column(name).combine_chunks().to_numpy(zero_copy_only=table.num_rows > 0) for name in columns}
+        parts = {name: table.column(name).combine_chunks() for name in columns}
         names = table.column("key").to_pylist() if "key" in table.column_names else None
     except (pa.ArrowException, KeyError, OSError) as error:
-        where = source if isinstance(source, str) else "table"
         raise DatasetError(f"{where} is damaged: {' '.join(str(error).split())}", remedy="generate the dataset again") from None
-    wrong = [name for name, dtype in columns.items() if arrays[name].dtype != dtype]
+    wrong = [name for name, dtype in columns.items() if parts[name].type != pa.from_numpy_dtype(dtype) or parts[name].null_count]
     if wrong:
-        raise DatasetError(
-            f"{source if isinstance(source, str) else 'table'}: column '{wrong[0]}' has the wrong type", remedy="generate the dataset again"
-        )
-    return arrays, names
+        raise DatasetError(f"{where}: column '{wrong[0]}' has the wrong type", remedy="generate the dataset again")
+    return {name: _values(parts[name], dtype) for name, dtype in columns.items()}, names
+
+
+def _values(column: Any, dtype: Any) -> Array:
+    """A column's values where they lie. (Arrow's own ``to_numpy`` imports pandas where it is installed, which takes time and memory.)"""
+    if not len(column):
+        return np.empty(0, dtype)
+    start = column.offset * np.dtype(dtype).itemsize
+    return np.frombuffer(column.buffers()[1], dtype, len(column), start)
 
 
 def parse_header(text: bytes, *, where: str) -> Header:
