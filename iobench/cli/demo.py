@@ -31,6 +31,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--s3", action="store_true", help="on an S3 server on loopback instead of local disk")
     parser.add_argument("--samples", type=int, metavar="N", help="fewer samples than the dataset has")
     parser.add_argument("--repeat", type=int, default=6, metavar="N", help="repetitions (default: 6)")
+    parser.add_argument("--calibration-s", type=float, default=3.0, metavar="S", help="seconds for each ceiling (default: 3)")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where the run directory goes")
     add_common(parser)
     parser.set_defaults(run=run)
@@ -61,5 +62,6 @@ def _tell(args: argparse.Namespace, place: str, *, generate: bool) -> int:
         if done:
             return done
     words = ["run", "demo", "--data", place, "--repeat", str(args.repeat), "--results", str(args.results)]
+    words += ["--calibration-s", str(args.calibration_s)] if args.calibration_s != 3.0 else []
     print(f"$ iobench {' '.join(words)}", file=sys.stderr)
     return main([*words, *common, *(["--json"] if args.json else [])])

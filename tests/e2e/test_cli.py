@@ -106,7 +106,7 @@ def _small(words: list[str], home: Path) -> list[str]:
     verb = words[0]
     scaled = {"20GiB": "6MB", "10000": "60"}
     if verb == "demo":
-        words += ["--samples", "100", "--repeat", "1"]
+        words += ["--samples", "100", "--repeat", "1", "--calibration-s", "0.1"]
     if verb == "generate":
         words = [scaled.get(word, word) for word in words]
         if "--memory-multiple" in words:
@@ -129,6 +129,7 @@ def _small(words: list[str], home: Path) -> list[str]:
         words = [{"2000": "20"}.get(word, word) for word in words]
         words += ["--repeat", "1", "--calibration-s", "0", "--set", "batch_size=5", "--set", "epochs=1"]
     if verb == "checkpoint":
+        words = ["step_time=20ms" if word == "step_time=200ms" else word for word in words]
         words += ["--scale", "1/8192", "--count", "1"]
     if "--checkpoint-scale" in words:
         words += ["--checkpoint-scale", "1/8192", "--checkpoint-every", "1"]
@@ -515,6 +516,7 @@ def test_fios_job_file_is_kept(ran: tuple[Found, Path]) -> None:
     assert any("[" in job.read_text() for job in jobs)
 
 
+@pytest.mark.flaky(reruns=2)  # as all oracles (see tests/oracle/conftest.py)
 def test_find_max_on_storage_of_known_speed(tmp_path: Path, make_dataset: Any) -> None:
     """Each accelerator asks for 40 x 20 kB in 40 ms = 20 MB/s; 50 MB/s feed 2 of them at 90 %, and a third only at 83 %."""
     _, root = make_dataset(samples=3000, sample_size={"mean": 20_000}, format="tar", samples_per_shard=100)

@@ -1,7 +1,7 @@
 """Verdict oracles, written by someone who did not write the verdict: each truth is arithmetic on what was planted.
 
 Windows are 2 s and more, steps 20 ms and more, and what must not bind is faster by factors, so that a loaded machine of 2 cores cannot
-turn an answer round. Nothing is tried twice.
+turn an answer round.
 """
 
 from __future__ import annotations
