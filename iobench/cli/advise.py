@@ -69,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
     from ..report.advise import render_advise
 
     print(render_advise(found))
+    if sweep.default is not None and found.changes and (Path(args.directory) / "sweep.json").is_file():
+        print(f"\nconfirm: iobench sweep --confirm {args.directory}")
     return 0
 
 

@@ -12,6 +12,7 @@ from .common import add_common
 _EXAMPLES = """examples:
   iobench sweep resnet50-h100 --data-root /mnt/fast/sweep --samples 2000 --sweep dataset.format=files,tar --sweep loader.workers=1,2,4
   iobench sweep resnet50-h100 --data-root /mnt/fast/sweep --samples 2000 --sweep dataset.codec=none,zstd:1 --one-at-a-time --time-budget 20m
+  iobench sweep --confirm results/<sweep>
 """
 
 
@@ -36,6 +37,9 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--data-budget", metavar="SIZE", help="keep no more than this many bytes of data at a time")
     parser.add_argument("--keep-data", action="store_true", help="leave the datasets for another sweep")
     parser.add_argument("--resume", type=Path, metavar="SWEEP_DIR", help="go on with an interrupted sweep")
+    parser.add_argument(
+        "--confirm", type=Path, metavar="SWEEP_DIR", help="advised settings against today's, on fresh runs with other seeds; exit 4 if not"
+    )
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where the sweep's directory goes")
     parser.add_argument("--seed", type=int, default=42, help="of the first visits; each round has its own (default: 42)")
     parser.add_argument("--calibration-s", type=float, default=1.0, metavar="S", help="seconds for each ceiling at a point's first visit")
@@ -49,36 +53,74 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     import signal
 
-    from ..report.sweep import render_sweep
-    from ..run.sweep import Budget, run_sweep
+    from ..errors import UsageError
+    from ..run.sweep import Budget
     from ..units import parse_duration, parse_size
-    from .common import Live, print_json
+    from .common import Live
 
-    sweep, directory = _begin(args)
+    if args.confirm is not None and (args.workload or args.axes or args.resume):
+        raise UsageError("--confirm asks what the sweep asked", remedy="give it alone, with --repeat and budgets if you like")
+    begun = _begin(args) if args.confirm is None else None
     budget = Budget(
         seconds=parse_duration(args.time_budget) if args.time_budget else None,
         data_bytes=parse_size(args.data_budget) if args.data_budget else None,
         keep_data=args.keep_data,
+        drop=args.confirm is None,
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     live = Live(quiet=args.quiet or args.json)
-    shown = not (args.quiet or args.json)
-
-    def tell(line: str) -> None:
-        live.close()
-        if shown:
-            print(line, file=sys.stderr)
-
     try:
-        sweep = run_sweep(sweep, directory, budget, progress=live, tell=tell)
+        return _confirm(args, budget, live) if begun is None else _sweep(args, *begun, budget, live)
     finally:
         live.close()
+
+
+def _sweep(args: argparse.Namespace, sweep: Any, directory: Path, budget: Any, live: Any) -> int:
+    from ..report.sweep import render_sweep
+    from ..run.sweep import run_sweep
+    from .common import print_json
+
+    sweep = run_sweep(sweep, directory, budget, progress=live, tell=_teller(args, live))
+    live.close()
     if args.json:
         print_json({**sweep.model_dump(mode="json"), "directory": str(directory)})
     else:
         print(render_sweep(sweep))
         print(f"\nresults: {directory}\nadvice:  iobench advise {directory}")
     return 0 if any(point.runs for point in sweep.points) else 1
+
+
+def _confirm(args: argparse.Namespace, budget: Any, live: Any) -> int:
+    from ..report.sweep import confirmation_document, render_confirmation
+    from ..run.confirm import confirm
+    from .common import print_json
+
+    found = confirm(
+        args.confirm,
+        results=args.results,
+        budget=budget,
+        command=tuple(args.command_line),
+        repetitions=args.repeat,
+        progress=live,
+        tell=_teller(args, live),
+    )
+    live.close()
+    if args.json:
+        print_json(confirmation_document(found))
+    else:
+        print(render_confirmation(found), end="")
+    return 0 if found.confirmed else 4
+
+
+def _teller(args: argparse.Namespace, live: Any) -> Any:
+    """Lines for each visit, on a progress line of its own."""
+
+    def tell(line: str) -> None:
+        live.close()
+        if not (args.quiet or args.json):
+            print(line, file=sys.stderr)
+
+    return tell
 
 
 def _begin(args: argparse.Namespace) -> tuple[Any, Path]:

@@ -45,7 +45,7 @@ def clean(root: str | Path, *, dry_run: bool = False) -> CleanReport:
     Raises TargetRefusedError for a place without iobench's marker, DatasetError for a marker that cannot be read.
     """
     storage = open_storage(str(root))
-    path = local_root(storage)
+    path = local_root(innermost(storage))
     if path is not None:
         path = check_target(path)
         if not path.is_dir():

@@ -83,7 +83,7 @@ def drop_journal(storage: Any) -> None:
     try:
         for entry in list(storage.list(journal.JOURNAL)):
             storage.delete(entry.key)
-        folder = local_root(storage)
+        folder = local_root(innermost(storage))
         inner = innermost(storage)
         if folder is not None:
             (folder / journal.JOURNAL).rmdir()

@@ -16,7 +16,7 @@ from ..registry import FORMATS
 from ..spec.dataset import DatasetSpec
 from ..spec.manifest import DATA, MANIFEST, MARKER, SAMPLES, SHARDS, Keys, Manifest
 from ..storage.base import Guarded, Storage
-from ..storage.catalog import exists, local_root, read_manifest, read_object
+from ..storage.catalog import exists, innermost, local_root, read_manifest, read_object
 from ..units import format_bytes, format_count
 from . import journal
 from .cleaner import parse_marker
@@ -49,7 +49,7 @@ def claim(spec: DatasetSpec, storage: Storage, plan: ShardPlan, *, generator: st
     """Make the storage's root this dataset's, or take it up again. Raises TargetRefusedError and StorageError."""
     if isinstance(storage, Guarded):
         storage.check_target()
-    root = local_root(storage)
+    root = local_root(innermost(storage))
     identity = dataset_id(spec)
     marker = _read(storage, MARKER)
     if marker is None:
@@ -110,7 +110,7 @@ def _take_up(spec: DatasetSpec, storage: Storage, plan: ShardPlan) -> tuple[dict
 
 
 def _require_empty(storage: Storage) -> None:
-    root = local_root(storage)
+    root = local_root(innermost(storage))
     # An interrupted start may have left the marker's own unfinished file: that much is iobench's.
     names = (entry.key for entry in storage.list()) if root is None else os.listdir(root) if root.is_dir() else ()
     found = next((name for name in names if name != f"{MARKER}.part"), None)
@@ -121,7 +121,7 @@ def _require_empty(storage: Storage) -> None:
 
 def check_nominal_space(spec: DatasetSpec, storage: Storage) -> None:
     """A dataset several times the free space is refused before its sizes are even drawn. Unknown free space passes."""
-    root = local_root(storage)
+    root = local_root(innermost(storage))
     if root is None or (root / MARKER).exists():
         return
     existing = next(path for path in (root, *root.parents) if path.is_dir())

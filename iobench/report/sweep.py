@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from statistics import median
+from typing import Any
 
+from ..analyse.confirmation import Confirmation
 from ..spec.sweep import Sweep, describe
 from ..units import format_count
+from .compare import render
+from .lines import wrapped
 
 
 def render_sweep(sweep: Sweep) -> str:
@@ -23,3 +28,27 @@ def render_sweep(sweep: Sweep) -> str:
     lines += [f"  {describe(point.settings):<{width}}  failed: {point.failed}" for point in sweep.points if point.failed]
     lines += [f"note: {text}" for text in sweep.left_out]
     return "\n".join(lines)
+
+
+def render_confirmation(found: Confirmation, width: int = 100) -> str:
+    """What was advised, what fresh runs say, and whether that bears it out."""
+    advice, row = found.advice, next(row for row in found.comparison.rows if row.metric == "samples_per_s")
+    ratio = row.judgement
+    promised = f"{advice.gain:.2f} x" if advice.gain is not None else "an unknown gain"
+    if advice.gain_low is not None and advice.gain_high is not None:
+        promised += f" [{advice.gain_low:.2f}, {advice.gain_high:.2f}]"
+    measured = f"{ratio.ratio:.2f} x" if ratio.ratio is not None else "nothing that can be told"
+    if ratio.low is not None and ratio.high is not None:
+        measured += f" [{ratio.low:.2f}, {ratio.high:.2f}]"
+    answer = "confirmed" if found.confirmed else "NOT confirmed"
+    p = "" if ratio.p is None else f", p = {ratio.p:.2g}"
+    changes = ", ".join(f"{key}={value}" for key, value in advice.changes.items())
+    text = f"{answer}: with {changes} fresh runs with other seeds do {measured} today's samples/s{p}; the sweep promised {promised}"
+    lines = wrapped(text, width, "", "  ")
+    return "\n".join(lines) + "\n\n" + render([found.comparison], (), kind="text") + f"\nresults: {found.directory}\n"
+
+
+def confirmation_document(found: Confirmation) -> dict[str, Any]:
+    """The same as one JSON document."""
+    rows = [{**asdict(row), "judgement": asdict(row.judgement)} for row in found.comparison.rows]
+    return {"confirmed": found.confirmed, "advice": asdict(found.advice), "comparison": rows, "directory": found.directory}

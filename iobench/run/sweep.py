@@ -22,7 +22,7 @@ from ..spec.base import apply_overrides, build
 from ..spec.dataset import DatasetSpec, load_dataset_spec, resized
 from ..spec.sweep import Sweep, SweepPoint, combinations, describe, save_sweep
 from ..spec.workload import Workload, load_workload
-from ..storage import open_storage
+from ..storage import open_storage, wrapper_of
 from ..units import format_bytes, format_duration, format_rate
 from .directory import new_directory
 from .plan import make_plan
@@ -44,6 +44,7 @@ class Budget:
     seconds: float | None = None
     data_bytes: int | None = None
     keep_data: bool = False
+    drop: bool = True  # points that are clearly dominated
 
 
 def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
@@ -52,7 +53,11 @@ def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
     points: list[SweepPoint] = []
     seen: dict[str, dict[str, Any]] = {}
     folded: list[str] = []
-    for settings in combinations(sweep.axes, one_at_a_time=one_at_a_time, base=base):
+    asked = combinations(sweep.axes, one_at_a_time=one_at_a_time, base=base)
+    if not any(all(_same(settings[key], base[key]) for key in base) for settings in asked):
+        asked.append(base)  # today's settings, without which nobody can say what the others gain
+        folded.append(f"today's settings, {describe(base)}, were added as a point")
+    for settings in asked:
         workload, spec = resolve(sweep, settings)
         CONTENTS.load(spec.content)
         CODECS.load(split_codec(spec.codec)[0])
@@ -131,7 +136,8 @@ def _visit_group(
                 made.append(point.data)
             _visit(sweep, point, number, directory, progress, tell)
             save_sweep(directory, sweep)
-        _drop_hopeless(sweep, tell)
+        if budget.drop:
+            _drop_hopeless(sweep, tell)
 
 
 def _provide(sweep: Sweep, point: SweepPoint, progress: Progress, tell: Callable[[str], None]) -> bool:
@@ -250,12 +256,12 @@ def _refuse_unknown(sweep: Sweep, key: str, workload: Workload, spec: DatasetSpe
 
 
 def _text(value: Any) -> str:
-    return "true" if value is True else "false" if value is False else str(value)
+    return "null" if value is None else "true" if value is True else "false" if value is False else str(value)
 
 
 def _same(asked: Any, now: Any) -> bool:
     """Whether a value as written means the one in force (``64MiB`` is 67108864)."""
-    if asked == now or str(asked) == str(now):
+    if asked == now or _text(asked) == _text(now):
         return True
     from ..units import parse_duration, parse_size
 
@@ -269,7 +275,8 @@ def _same(asked: Any, now: Any) -> bool:
 
 
 def _join(root: str, name: str) -> str:
-    place, mark, query = root.partition("?") if "://" in root else (root, "", "")
+    has_options = "://" in root or wrapper_of(root)
+    place, mark, query = root.partition("?") if has_options else (root, "", "")
     return f"{place.rstrip('/')}/{name}{mark}{query}"
 
 

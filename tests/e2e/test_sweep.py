@@ -74,8 +74,10 @@ def test_points_take_turns_and_data_goes(home: Path) -> None:
 def test_equal_points_are_one_and_it_is_said(home: Path) -> None:
     axes = ("--sweep", "dataset.format=tar,files", "--sweep", "dataset.shard_size=200kB,400kB")
     found = document(sweep(home, *axes, "--repeat", "1", "--json"))
-    assert len(found["points"]) == 3  # files have no shards to cut
+    assert len(found["points"]) == 4  # files have no shards to cut; and today's settings, which are none of these
     assert any("is the same as" in text for text in found["left_out"])
+    assert found["points"][3]["settings"] == found["default"] == {"dataset.format": "tar", "dataset.shard_size": None}
+    assert any("added as a point" in text for text in found["left_out"])
 
 
 def test_one_at_a_time_keeps_todays_settings_in(home: Path) -> None:
@@ -134,9 +136,9 @@ def test_interrupted_and_resumed(home: Path) -> None:
 
 def test_a_point_that_fails_is_named_and_the_others_go_on(home: Path) -> None:
     found = document(sweep(home, "--sweep", "loader.slot_size=4096,8MiB", "--set", "batch_size=48", "--repeat", "1", "--json"))
-    failed, good = found["points"]
+    failed, good, today = found["points"]
     assert "slot" in failed["failed"]
-    assert len(good["runs"]) == 1
+    assert [len(good["runs"]), len(today["runs"])] == [1, 1]
 
 
 @pytest.mark.parametrize(

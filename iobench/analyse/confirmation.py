@@ -1,0 +1,26 @@
+"""Whether fresh runs bear advice out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .compare import Comparison
+from .recommend import Recommendation
+from .statistics import NOISE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confirmation:
+    """``comparison``: today's settings as the baseline, the advised ones as the candidate, on runs that the advice did not see."""
+
+    advice: Recommendation
+    comparison: Comparison
+    directory: str
+
+    @property
+    def confirmed(self) -> bool:
+        """Better; or no difference, where the sweep's own interval did not promise more than noise."""
+        difference, low = self.comparison.difference, self.advice.gain_low
+        if low is not None and low <= 1 + NOISE:
+            return difference in ("better", "same")
+        return difference == "better"

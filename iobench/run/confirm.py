@@ -1,0 +1,78 @@
+"""Is the advice true? The advised settings against today's, on fresh data and fresh runs with seeds that the sweep did not use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ..analyse.compare import Group, compare
+from ..analyse.confirmation import Confirmation
+from ..analyse.points import same
+from ..analyse.recommend import Recommendation, recommend
+from ..analyse.sweepfolder import read_sweep
+from ..errors import UsageError
+from ..spec.result import load_run
+from ..spec.sweep import Sweep, SweepPoint, describe, load_sweep, save_sweep
+from .directory import new_directory
+from .progress import Progress
+from .sweep import Budget, run_sweep
+
+LEAST_VISITS = 5
+"""Of each side: with fewer than 4 an exact test can't tell anything (two-sided p is 0.1 or more), and 5 allow one to be off."""
+
+_SEED_STEP = 1_000_003
+"""Between a sweep's seeds and those of its confirmation: further than any sweep has visits."""
+
+
+def confirm(
+    folder: Path,
+    *,
+    results: Path,
+    budget: Budget,
+    command: tuple[str, ...],
+    repetitions: int = LEAST_VISITS,
+    progress: Progress | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Confirmation:
+    """Visit both points in turns. Raises UsageError where there is nothing to confirm, or too few visits are left to tell."""
+    sweep = load_sweep(folder)
+    advice = recommend(read_sweep(folder))
+    today, advised = _sides(sweep, advice)
+    fresh = sweep.model_copy(
+        update={
+            "command": list(command),
+            "points": [today, advised],
+            "default": today.settings,
+            "seed": sweep.seed + _SEED_STEP,
+            "repetitions": max(repetitions, LEAST_VISITS),
+            "calibration_s": 0.0,
+            "left_out": [],
+        }
+    )
+    directory = new_directory(results, f"confirm-{Path(sweep.workload).stem}")
+    save_sweep(directory, fresh)
+    fresh = run_sweep(fresh, directory, budget, progress=progress, tell=tell)
+    groups = [Group(describe(point.settings), [load_run(directory / name) for name in point.runs]) for point in fresh.points]
+    if not all(group.runs for group in groups):
+        why = next((point.failed for point in fresh.points if point.failed), "no time was left")
+        raise UsageError(f"the advice could not be confirmed: {why}", remedy=f"see {directory}")
+    # The points of one sweep ask the same of the same samples; how these are laid out is what differs.
+    found = compare(*groups, across=("dataset", *sweep.axes), metrics=("samples_per_s", "time_to_first_batch_s", "cpu_s"))
+    return Confirmation(advice=advice, comparison=found, directory=str(directory))
+
+
+def _sides(sweep: Sweep, advice: Recommendation) -> tuple[SweepPoint, SweepPoint]:
+    """Today's settings and the advised ones, as points that nobody has visited."""
+    if sweep.default is None:
+        raise UsageError("this sweep does not know today's settings, so there is nothing to confirm advice against")
+    sides = []
+    for wanted in ({key: _text(value) for key, value in sweep.default.items()}, dict(advice.settings)):
+        point = next(p for p in sweep.points if all(same(_text(p.settings[key]), value) for key, value in wanted.items()))
+        sides.append(SweepPoint(settings=point.settings, data=point.data, dataset_bytes=point.dataset_bytes))
+    if sides[0].settings == sides[1].settings:
+        raise UsageError("the advice is to keep today's settings: there is nothing to confirm")
+    return sides[0], sides[1]
+
+
+def _text(value: object) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
