@@ -44,7 +44,7 @@ class Price:
     usd_per_million_samples: float
     waiting_usd_per_hour: float | None  # paid while accelerators waited
     lost_share: float  # of the time, to interruptions
-    job_s: float | None  # for the epochs that were asked for
+    job_s: float | None  # for the epochs that were asked for, preparation included
     job_usd: float | None
     samples_in_budget: float | None
     within_deadline: bool | None
@@ -59,6 +59,7 @@ class Cost:
     hosts: int
     samples_per_s: tuple[float, float, float]  # of one host: median, min, max
     utilization: float | None
+    preparation_s: float | None  # to write the loader's own layout of an epoch's samples, once; None where there is none
     prices: tuple[Price, ...]
 
 
@@ -75,13 +76,24 @@ def cost(doc: RunDocument, instance: Instance, terms: Terms) -> Cost | None:
     used = values_of(doc, "accelerator_utilization_strict")
     utilization = _median(sorted(used)) if used else None
     samples = terms.samples or doc.dataset.get("samples")
+    preparation = _preparation(doc, samples)
     spot_of = instance.spot_priced or instance.priced
     kinds = (
         ("on demand", instance.priced, instance.usd_per_hour, 0.0),
         ("spot", spot_of, instance.spot_usd_per_hour, terms.interruptions_per_hour),
     )
     prices = [
-        _price(kind, priced, usd, rate_of=(middle, rates[0], rates[-1]), often=often, terms=terms, samples=samples, utilization=utilization)
+        _price(
+            kind,
+            priced,
+            usd,
+            rate_of=(middle, rates[0], rates[-1]),
+            often=often,
+            terms=terms,
+            samples=samples,
+            utilization=utilization,
+            preparation=preparation or 0.0,
+        )
         for kind, priced, usd, often in kinds
         if usd is not None
     ]
@@ -92,6 +104,7 @@ def cost(doc: RunDocument, instance: Instance, terms: Terms) -> Cost | None:
         hosts=terms.hosts,
         samples_per_s=(middle, rates[0], rates[-1]),
         utilization=utilization,
+        preparation_s=preparation,
         prices=tuple(prices),
     )
 
@@ -106,13 +119,14 @@ def _price(
     terms: Terms,
     samples: int | None,
     utilization: float | None,
+    preparation: float,
 ) -> Price:
     lost = min(1.0, often * (terms.checkpoint_every_s / 2 + terms.restart_s) / 3600)
     scaling = terms.efficiency if terms.hosts > 1 else 1.0
     middle, low, high = (rate * scaling * (1 - lost) for rate in rate_of)  # of one host
     everyone = middle * terms.hosts
     hourly = usd * terms.hosts
-    job_s = terms.epochs * samples / everyone if terms.epochs and samples and everyone else None
+    job_s = preparation + terms.epochs * samples / everyone if terms.epochs and samples and everyone else None
     job_usd = job_s / 3600 * hourly if job_s is not None else None
     return Price(
         kind=kind,
@@ -131,6 +145,12 @@ def _price(
         within_deadline=None if terms.deadline_s is None or job_s is None else job_s <= terms.deadline_s,
         within_budget=None if terms.budget_usd is None or job_usd is None else job_usd <= terms.budget_usd,
     )
+
+
+def _preparation(doc: RunDocument, samples: int | None) -> float | None:
+    """Seconds to convert as many samples as an epoch has, at the rate at which the run's were converted, on one host."""
+    layout, measured = doc.loader.get("layout"), doc.dataset.get("samples")
+    return float(layout["seconds"]) * samples / measured if layout and measured and samples else None
 
 
 def _median(ordered: Sequence[float]) -> float:

@@ -31,6 +31,8 @@ def _text(costs: Sequence[Cost], left_out: Sequence[str], width: int = 110) -> s
         many = f"{one.hosts} x " if one.hosts > 1 else ""
         middle, low, high = one.samples_per_s
         lines.append(f"{one.workload} on {many}{kind.type} ({holds}): {_rate(middle)} [{_rate(low)}, {_rate(high)}] samples/s each")
+        if one.preparation_s is not None:
+            lines.append(f"  the loader's own layout takes {format_duration(one.preparation_s)} to write, once: counted in a job")
         for price in one.prices:
             share = "" if price.samples_per_usd >= best else f", {best / price.samples_per_usd:.3g} x fewer than the best"
             head = f"{format_count(price.samples_per_usd)} samples per dollar {_range(price)}{share}"
@@ -78,6 +80,7 @@ def _records(costs: Sequence[Cost]) -> list[dict[str, object]]:
             "hosts": one.hosts,
             "samples_per_s": dict(zip(("median", "min", "max"), one.samples_per_s, strict=True)),
             "accelerator_utilization_strict": one.utilization,
+            "preparation_s": one.preparation_s,
             "prices": [{field.name: getattr(price, field.name) for field in fields(price)} for price in one.prices],
         }
         for one in costs

@@ -191,6 +191,17 @@ def test_what_is_lost_and_what_is_paid_for_waiting() -> None:
     assert spot.samples_per_usd_low < spot.samples_per_usd < spot.samples_per_usd_high
 
 
+def test_a_layout_of_its_own_is_paid_once() -> None:
+    """1000 samples were converted in 20 s; an epoch of 5000 takes 100 s, and 10 epochs at 100/s on 2 hosts 250 s."""
+    doc = run_of([100.0] * 6)
+    doc.loader["layout"] = {"seconds": 20.0, "bytes": 1, "files": 1, "made_earlier": False}
+    found = cost(doc, MACHINE, Terms(hosts=2, epochs=10, samples=5000))
+    assert found is not None
+    assert found.preparation_s == 100
+    assert found.prices[0].job_s == pytest.approx(100 + 250)
+    assert found.prices[0].job_usd == pytest.approx(350 / 3600 * 2 * 2.0)
+
+
 def test_how_many_hosts_for_a_deadline() -> None:
     assert hosts_for(3600, 3000, 0.5) == 1
     assert hosts_for(3600, 3700, 1.0) == 2
