@@ -132,7 +132,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, url: str, p
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("scheme", "near"), [("memry", "memory"), ("gss", "gs"), ("nfss", "nfs"), ("xyzzy", "file")])
+@pytest.mark.parametrize(("scheme", "near"), [("memry", "memory"), ("gss", "gs"), ("nfss", "nfs"), ("qqqqq", "file")])
 def test_an_unknown_scheme_names_the_nearest(scheme: str, near: str) -> None:
     with pytest.raises(UnknownNameError) as caught:
         open_storage(f"{scheme}://place/x")

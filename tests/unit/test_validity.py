@@ -19,9 +19,12 @@ HALF_MEASURED = [Epoch(epoch=0, residency_before=0.4), Epoch(epoch=1)]
 ONE_HOT_EPOCH = [Epoch(epoch=0, residency_before=0.0), Epoch(epoch=1, residency_before=0.02)]
 NFS_MOUNT = {"scheme": "file", "url": "/mnt/nas/set", "fs_type": "nfs4"}
 
+PROOF = {"of": 1000, "whole_epoch": True, "delivered": 1001, "missing": 0, "repeated": 1, "unknown": 0}
+
 # rule: (changes to a good run that break the rule, changes that take its evidence away)
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "data.mismatch": ({"repetition": {"bytes_read": 11_000_000_000}}, {"repetitions": 0}),
+    "loader.delivery": ({"loader": {"delivery": PROOF}}, {"loader": {"delivery": {"not_measured": "no checksums"}}}),
     "data.changed": ({"dataset": {"changed": ["data/3.tar"]}}, {"dataset": {"changed": None}}),
     "storage.throttled": ({"repetition": {"throttled": 3}}, {"repetition": {"throttled": None}}),
     "storage.retries": ({"repetition": {"retries": 1}}, {"repetition": {"retries": None}}),
@@ -56,7 +59,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-ALWAYS = ("data.mismatch", "data.changed", "cache.cold-residency")
+ALWAYS = ("data.mismatch", "loader.delivery", "data.changed", "cache.cold-residency")
 
 
 def test_every_rule_has_fixtures() -> None:

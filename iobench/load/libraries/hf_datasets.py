@@ -26,9 +26,13 @@ class HFDatasets:
         library: Any = datasets
         library.disable_progress_bars()
         library.utils.logging.set_verbosity_error()
-        self._cache = tempfile.TemporaryDirectory(prefix="iobench-hf-")  # its own bookkeeping, never data
         paths = [source.path(shard) for shard in range(source.manifest.shard_count)]
-        rows = library.load_dataset("parquet", data_files=paths, split="train", streaming=True, cache_dir=self._cache.name)
+        self._cache = tempfile.TemporaryDirectory(prefix="iobench-hf-")  # its own bookkeeping, never data
+        try:
+            rows = library.load_dataset("parquet", data_files=paths, split="train", streaming=True, cache_dir=self._cache.name)
+        except BaseException:
+            self._cache.cleanup()
+            raise
         if source.reading.shuffle:
             rows = rows.shuffle(seed=source.seed, buffer_size=SHUFFLE_BUFFER)
         self._rows = split_dataset_by_node(rows, rank=source.rank, world_size=source.world)
