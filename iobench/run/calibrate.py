@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ..spec.workload import AcceleratorSpec, LoaderSpec
 from ..storage.base import Files
 from ..storage.simulated import MemoryStorage
 from .cache import prepare_cache
-from .library import enough_shards, in_memory
+from .library import COPIES, enough_shards, in_memory
 from .plan import Plan
 from .ranks import Outcome, Phase, Tick, run_phase
 
@@ -112,9 +113,9 @@ def measure_parallel(plan: Plan, calibration: Calibration, *, seconds: float, ti
 def measure_prep(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:
     """The reader over an in-memory copy: decompress, decode, check, collate."""
     shards = _subset(plan)
-    objects = {}
-    for shard in shards.tolist():
-        objects[plan.manifest.key(shard)] = _copy(plan, shard)
+    with ThreadPoolExecutor(COPIES) as threads:
+        copies = list(threads.map(lambda shard: _copy(plan, shard), shards.tolist()))
+    objects = dict(zip(map(plan.manifest.key, shards.tolist()), copies, strict=True))
     reader = make_reader(plan.manifest, MemoryStorage(objects=objects), plan.workload.reader)
     loading = plan.workload.loader.model_copy(update={"kind": OWN, "transport": "null"})
     phase = _phase(plan, "prep", reader, loading, seconds=seconds, shards=shards)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing.connection import Connection
@@ -34,6 +36,9 @@ from .processes import Ranks
 
 MOST_BYTES = 1 << 30
 """Of samples that the proof looks at; of larger datasets a part is proven."""
+
+COPIES = 8
+"""Shards that are copied to memory at once: over a network each read is a request that waits."""
 
 _MEMORY = Path("/dev/shm")
 
@@ -116,11 +121,8 @@ def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]
         raise UsageError(f"{_MEMORY} has no {format_bytes(need)} free for a copy of some shards", remedy="mount it larger")
     folder = Path(tempfile.mkdtemp(prefix="iobench-", dir=_MEMORY))
     try:
-        for shard in range(manifest.shard_count):
-            path = folder / manifest.key(shard)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:
-                _copy(plan.storage, manifest.key(shard), file)
+        with ThreadPoolExecutor(COPIES) as threads:
+            deque(threads.map(lambda shard: _copy(plan.storage, manifest.key(shard), folder), range(manifest.shard_count)), maxlen=0)
         storage = LocalStorage(folder)
         if LOADERS.load(kind).layout:
             make_layout(_source(plan, manifest, storage), library_version(kind))
@@ -149,8 +151,11 @@ def _source(plan: Plan, manifest: Manifest, storage: Storage) -> Source:
     return Source(manifest=manifest, storage=storage, reading=reading, loading=workload.loader, batch_size=workload.batch_size)
 
 
-def _copy(storage: Storage, key: str, file: Any) -> None:
-    buffer, offset = memoryview(bytearray(8 << 20)), 0
-    while count := storage.read_into(key, offset, buffer):
-        file.write(buffer[:count])
-        offset += count
+def _copy(storage: Storage, key: str, folder: Path) -> None:
+    path = folder / key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    buffer, offset = memoryview(bytearray(4 << 20)), 0
+    with path.open("wb") as file:
+        while count := storage.read_into(key, offset, buffer):
+            file.write(buffer[:count])
+            offset += count

@@ -38,10 +38,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return make
 
 
-def measure(tmp_path: Path, url: str, *, accelerators: int = 1, repetitions: int = 1, **workload: Any) -> RunDocument:
+def measure(
+    tmp_path: Path, url: str, *, accelerators: int = 1, repetitions: int = 1, calibration_s: float = 1.0, **workload: Any
+) -> RunDocument:
     spec = {"name": "oracle", "dataset": "demo", "batch_size": 10, "loader": {"workers": 2}, **workload}
     plan = make_plan(build(Workload, spec, where="oracle"), url, accelerators=accelerators, repetitions=repetitions, seed=1)
-    doc, _ = run(plan, Options(results=tmp_path, calibration_s=1.0))
+    doc, _ = run(plan, Options(results=tmp_path, calibration_s=calibration_s))
     assert doc.status == "ok"
     return doc
 
@@ -69,7 +71,7 @@ def test_throttled_storage_binds_and_its_bandwidth_is_reported(tmp_path: Path, d
 def test_bandwidth_and_latency_together_and_then_lifted(tmp_path: Path, data: Any) -> None:
     # 120 MB at 100 MB/s behind 10 ms; the accelerator asks for 40 x 200 kB each 40 ms = 200 MB/s.
     shards = raw_shards(data)
-    work: dict[str, Any] = {"accelerator": {"step_time": "40ms"}, "batch_size": 40, "epochs": 3}
+    work: dict[str, Any] = {"accelerator": {"step_time": "40ms"}, "batch_size": 40, "epochs": 2, "calibration_s": 0.5}
     doc = measure(tmp_path, f"throttled+{shards}?bandwidth=100MB&latency=10ms", **work)
     assert doc.metrics["read_bytes_per_s"].median == pytest.approx(100 * MB, rel=0.05)
     assert doc.verdict is not None
@@ -98,7 +100,7 @@ def test_with_the_cap_lifted_the_verdict_changes(tmp_path: Path, data: Any) -> N
 def test_two_ranks_share_the_storage(tmp_path: Path, data: Any) -> None:
     # Two accelerators of 50 MB/s each on 60 MB/s: busy for 60 % of the time, each.
     url = f"throttled+{raw_shards(data)}?bandwidth=60MB"
-    doc = measure(tmp_path, url, accelerators=2, accelerator={"step_time": "40ms"}, loader={"workers": 1})
+    doc = measure(tmp_path, url, accelerators=2, accelerator={"step_time": "40ms"}, loader={"workers": 1}, calibration_s=0.3)
     assert doc.metrics["read_bytes_per_s"].median == pytest.approx(60 * MB, rel=0.05)
     assert doc.metrics["accelerator_utilization_sustained"].median == pytest.approx(0.60, abs=0.02)
     assert doc.repetitions[0].samples == 600  # every sample once
@@ -108,9 +110,13 @@ def test_latency_is_hidden_by_requests_in_flight(tmp_path: Path, data: Any) -> N
     # One request at a time of 50 ms: 20 requests/s and worker. Little's law: 8 in flight make 160 requests of 100 kB per second.
     small = data("small", samples=160, sample_size={"mean": 100_000}, format="files")
     url = f"throttled+{small}?latency=50ms"
-    doc = measure(tmp_path, url, accelerator={"kind": "null"}, loader={"workers": 1}, reader={"concurrency": 1}, max_steps=4)
+    doc = measure(
+        tmp_path, url, accelerator={"kind": "null"}, loader={"workers": 1}, reader={"concurrency": 1}, max_steps=4, calibration_s=0.3
+    )
     assert doc.metrics["samples_per_s"].median == pytest.approx(20, rel=0.1)
-    doc = measure(tmp_path, url, accelerator={"kind": "null"}, loader={"workers": 1}, reader={"concurrency": 8}, batch_size=40)
+    doc = measure(
+        tmp_path, url, accelerator={"kind": "null"}, loader={"workers": 1}, reader={"concurrency": 8}, batch_size=40, calibration_s=0.3
+    )
     assert doc.metrics["samples_per_s"].median == pytest.approx(160, rel=0.1)
     assert doc.verdict is not None
     assert doc.verdict.binds == "storage"
