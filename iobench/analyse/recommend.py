@@ -17,6 +17,9 @@ from .sweepfolder import Sweep
 
 CODEC = "dataset.codec"
 
+LEAST_VISIT_S, PLAIN = 5.0, 1.5
+"""In visits shorter than this, what starts and ends weighs so much that gains below ``PLAIN`` may be of the visits, not of the settings."""
+
 SAME_SIZE = 0.15
 """Shards whose mean sizes are closer than this are of one size: the last one is short."""
 
@@ -183,9 +186,22 @@ def _doubts(sweep: Sweep, chosen: Point, gain: float | None, low: float | None, 
         doubts.append(f"no point has today's settings{known}, so the gain is not known: name them with --default, or run them too")
     elif gain is not None and low is not None and low <= 1 < gain:
         doubts.append("the interval of the gain holds 1: no difference is proven")
+    if (doubt := _short(sweep, chosen, gain)) is not None:
+        doubts.append(doubt)
     if not enough_shards(chosen, target.dataset_bytes):
         doubts.append(f"{format_count(chosen.shards or 0)} shards are fewer than 4 for each of {chosen.processes} workers: some will idle")
     return doubts + ([wasteful] if (wasteful := amplification(chosen)) else [])
+
+
+def _short(sweep: Sweep, chosen: Point, gain: float | None) -> str | None:
+    if gain is None or gain >= PLAIN:
+        return None
+    points = [chosen, *([sweep.default] if sweep.default is not None else [])]
+    walls = [each.wall_s for point in points for each in point.document.repetitions if each.complete and each.wall_s is not None]
+    if not walls or min(walls) >= LEAST_VISIT_S:
+        return None
+    told = f"visits of {min(walls):.2g} s are short for a gain of {gain:.2f} x"
+    return f"{told}: make them longer (--samples, --set epochs=N), and ask iobench sweep --confirm"
 
 
 def _basis(sweep: Sweep, chosen: Point) -> str:

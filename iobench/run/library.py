@@ -43,8 +43,8 @@ COPIES = 8
 _MEMORY = Path("/dev/shm")
 
 
-def prepare_library(plan: Plan) -> dict[str, Any]:
-    """The library's own layout, timed, and the proof of what it delivers: entries of the document's ``loader``."""
+def prepare_library(plan: Plan, *, proof: bool) -> dict[str, Any]:
+    """The library's own layout, timed, and the proof of what it delivers (a sweep needs it once): entries of the document's ``loader``."""
     kind = plan.workload.loader.kind
     found: dict[str, Any] = {"kind": kind, "library": library_version(kind), "transport": None}
     if LOADERS.load(kind).layout:
@@ -53,7 +53,7 @@ def prepare_library(plan: Plan) -> dict[str, Any]:
             "files": len(layout.files),
             "made_earlier": kept,
         }
-    return found | prove(plan)
+    return found | (prove(plan) if proof else {})
 
 
 def prove(plan: Plan) -> dict[str, Any]:

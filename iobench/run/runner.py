@@ -48,6 +48,7 @@ class Options:
     calibration_s: float = 3.0  # for each ceiling; 0 leaves calibration out
     find_max: bool = False
     mixed: Mixed | None = None  # save checkpoints while loading
+    prove: bool = True  # of a loader library: look at what it delivers before it is measured
 
 
 def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple[RunDocument, Path]:
@@ -64,7 +65,7 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
         before = _versions(plan)
         if is_library(plan):
             with _timed(doc, "prepare", progress, f"the samples that loader '{plan.workload.loader.kind}' delivers"):
-                doc.loader |= prepare_library(plan)
+                doc.loader |= prepare_library(plan, proof=options.prove)
         if options.calibration_s > 0:
             _calibrate(plan, options, directory, calibration, doc, progress)
         if saver:

@@ -161,8 +161,9 @@ def _provide(sweep: Sweep, point: SweepPoint, progress: Progress, tell: Callable
 def _visit(sweep: Sweep, point: SweepPoint, number: int, directory: Path, progress: Progress, tell: Callable[[str], None]) -> None:
     workload, _ = resolve(sweep, point.settings)
     began = time.monotonic()
+    first = not point.runs
     options = Options(
-        results=directory, command=tuple(sweep.command), calibration_s=sweep.calibration_s if not point.runs else 0.0, rules="quick"
+        results=directory, command=tuple(sweep.command), calibration_s=sweep.calibration_s if first else 0.0, rules="quick", prove=first
     )
     try:
         plan = make_plan(workload, point.data, accelerators=sweep.accelerators, repetitions=1, seed=sweep.seed + number)
@@ -172,6 +173,11 @@ def _visit(sweep: Sweep, point: SweepPoint, number: int, directory: Path, progre
     except IobenchError as error:
         point.failed = str(error)
         tell(f"{describe(point.settings)}: {error}")
+        return
+    false = next((finding.evidence for finding in doc.findings if finding.rule == "loader.delivery" and finding.level == "invalid"), "")
+    if false:  # only the first visit looks
+        point.failed = false
+        tell(f"{describe(point.settings)}: {false}")
         return
     rate = doc.repetitions[0].samples_per_s or 0.0
     point.runs.append(run_directory.name)
