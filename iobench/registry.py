@@ -72,6 +72,7 @@ FORMATS = Registry(
         "tfrecord": Entry(target="iobench.formats.tfrecord:TFRecord", summary="TFRecord shards of tf.train.Example, masked CRC32C"),
         "tokens": Entry(target="iobench.formats.tokens:Tokens", summary="flat arrays of tokens, read in random windows"),
         "parquet": Entry(target="iobench.formats.parquet:Parquet", summary="Parquet: row groups of columns, read by row group"),
+        "mds": Entry(target="iobench.formats.mds:Mds", summary="MDS shards and their index, as mosaicml-streaming reads them"),
         "hdf5": Entry(target="iobench.formats.hdf5:Hdf5", summary="HDF5, one dataset per sample: contiguous or deflated", extra="hdf5"),
     },
 )

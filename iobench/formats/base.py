@@ -78,7 +78,8 @@ class Format(Protocol):
 class Assembled(Protocol):
     """A format that builds a whole shard. It has ``check_spec``, and instead of ``frame``, ``margins``, ``finish`` and ``check`` this.
 
-    Optional: ``writes_with``, the package that ``assemble`` needs and reading does not.
+    Optional: ``writes_with``, the package that ``assemble`` needs and reading does not; ``index_name`` and
+    ``index(names, sizes, samples)``, a file beside the shards that other readers look for.
     """
 
     name: ClassVar[str]

@@ -15,7 +15,7 @@ from ..registry import LOADERS
 from ..safety import Removal, check_target, remove_exactly
 from ..spec.base import build
 from ..spec.dataset import DatasetSpec
-from ..spec.manifest import DATA, LAYOUTS, MANIFEST, MARKER, SAMPLES, SHARDS, Keys
+from ..spec.manifest import DATA, LAYOUTS, MANIFEST, MARKER, SAMPLES, SHARDS, Keys, index_key
 from ..storage import open_storage
 from ..storage.base import Folders, Guarded, Storage, Unfinished
 from ..storage.catalog import exists, innermost, local_root, read_object
@@ -62,6 +62,7 @@ def clean(root: str | Path, *, dry_run: bool = False) -> CleanReport:
     keys = Keys(spec)
     layouts = re.compile(rf"{LAYOUTS}(?:/(?:{'|'.join(LOADERS.entries())})(?:\.part)?(?:/.*)?)?")
     owned = {keys(shard) for shard in range(plan_shards(spec).shard_count)} | {MANIFEST, SAMPLES, SHARDS, MARKER}
+    owned |= {index for index in (index_key(spec),) if index is not None}
 
     def is_owned(name: str) -> bool:
         name = name.removesuffix(_PART)

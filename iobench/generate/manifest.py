@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import StorageError
+from ..registry import FORMATS
 from ..spec.dataset import DatasetSpec
 from ..spec.manifest import (
     MANIFEST,
@@ -18,6 +19,7 @@ from ..spec.manifest import (
     Header,
     Manifest,
     hash_bytes,
+    index_key,
     write_table,
 )
 from ..storage.base import Folders
@@ -35,9 +37,21 @@ def publish(spec: DatasetSpec, plan: ShardPlan, results: dict[int, UnitResult], 
         if name in claim.leftovers:
             storage.delete(name)
         _create(storage, name, write_table(columns, arrays))
+    _publish_index(manifest, storage, claim)
     _create(storage, MANIFEST, manifest.header.model_dump_json(indent=2).encode() + b"\n")
     drop_journal(storage)
     return manifest
+
+
+def _publish_index(manifest: Manifest, storage: Any, claim: Claim) -> None:
+    """What other readers of the format look for beside the shards."""
+    key = index_key(manifest.spec)
+    if key is None:
+        return
+    if key in claim.leftovers:
+        storage.delete(key)
+    names = [name.rpartition("/")[2] for name in manifest.keys()]  # noqa: SIM118
+    _create(storage, key, FORMATS.load(manifest.spec.format).index(names, manifest.shards["size"], manifest.shards["samples"]))
 
 
 def assemble(spec: DatasetSpec, plan: ShardPlan, results: dict[int, UnitResult], claim: Claim) -> Manifest:

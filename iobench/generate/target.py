@@ -14,7 +14,7 @@ from ..errors import StorageError, TargetRefusedError
 from ..formats.base import split_codec
 from ..registry import FORMATS
 from ..spec.dataset import DatasetSpec
-from ..spec.manifest import DATA, MANIFEST, MARKER, SAMPLES, SHARDS, Keys, Manifest
+from ..spec.manifest import DATA, MANIFEST, MARKER, SAMPLES, SHARDS, Keys, Manifest, index_key
 from ..storage.base import Guarded, Storage
 from ..storage.catalog import exists, innermost, local_root, read_manifest, read_object
 from ..units import format_bytes, format_count
@@ -105,7 +105,7 @@ def _take_up(spec: DatasetSpec, storage: Storage, plan: ShardPlan) -> tuple[dict
             for leftover in (name, f"{name}.part"):
                 if leftover in present:
                     storage.delete(leftover)
-    top = {name for name in (SAMPLES, SHARDS) if exists(storage, name)}
+    top = {name for name in (SAMPLES, SHARDS, index_key(spec)) if name is not None and exists(storage, name)}
     return finished, frozenset(top)
 
 

@@ -154,6 +154,14 @@ class Keys:
         return f"{self._prefix}-{shard:06d}{self._suffix}"
 
 
+def index_key(spec: DatasetSpec) -> str | None:
+    """Where the file lies that other readers of the format look for, below the root; None for formats without one."""
+    from ..registry import FORMATS
+
+    name = getattr(FORMATS.load(spec.format), "index_name", None)
+    return f"{DATA}/{name}" if name else None
+
+
 def shard_key(spec: DatasetSpec, shard: int) -> str:
     """The key of one shard; for many of them keep a ``Keys``."""
     return Keys(spec)(shard)

@@ -1,0 +1,141 @@
+"""MDS shards, as mosaicml-streaming reads them (its format version 2), written without that library.
+
+A shard is a table of offsets (u32), a JSON description of the columns, and the samples: lengths of the columns that vary (u32 each), then
+the columns' bytes. Here a sample has one column, ``content``. Its reader finds the shards by ``index.json``, which lies beside them.
+A sample's bytes lie in one piece, so that reading is one range read. The library compresses whole shards, so there is no codec but none.
+
+Source: streaming/base/format/mds/{encodings,reader,writer}.py of mosaicml-streaming 0.13.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from .base import Buffer
+
+Int64 = npt.NDArray[np.int64]
+
+_U32 = struct.Struct("<I")
+_MOST = (1 << 32) - 1
+"""Bytes of a shard: offsets are unsigned and have 32 bits."""
+
+_BYTES = ("bytes", "jpeg", "jpg", "png", "pil")
+"""Encodings of columns that hold a sample's bytes."""
+
+
+class Mds:
+    """One variable column of bytes."""
+
+    name: ClassVar[str] = "mds"
+    suffix: ClassVar[str] = ".mds"
+    one_sample_per_shard: ClassVar[bool] = False
+    has_checksums: ClassVar[bool] = False
+    framing: ClassVar[int] = 16
+    index_name: ClassVar[str] = "index.json"
+
+    @classmethod
+    def check_spec(cls, spec: Any) -> None:
+        if spec.codec != "none":
+            raise ValueError(f"format 'mds' compresses whole shards or nothing, so codec '{spec.codec}' can't be had; use codec: none")
+        shard = spec.shard_size or (spec.samples_per_shard or 1) * spec.sample_size.mean_bytes
+        if shard > _MOST // 2:
+            raise ValueError(f"format 'mds' has offsets of 32 bits: shards of {shard / 2**30:.1f} GiB are too large for it")
+
+    @classmethod
+    def assemble(
+        cls, contents: Iterator[Buffer], sizes: Int64, write: Callable[[bytes | Buffer], None], *, spec: Any
+    ) -> tuple[Int64, Int64]:
+        """Write one shard, sample after sample; where the bytes of each lie."""
+        config = _config()
+        start = _U32.size + _U32.size * (len(sizes) + 1) + len(config)
+        ends = start + np.cumsum(sizes + _U32.size)
+        if ends[-1] > _MOST:
+            raise ValueError(f"a shard of {int(ends[-1])} bytes is too large for offsets of 32 bits")
+        offsets = np.concatenate(([start], ends))
+        write(_U32.pack(len(sizes)) + offsets.astype("<u4").tobytes() + config)
+        for size, content in zip(sizes.tolist(), contents, strict=True):
+            write(_U32.pack(size))
+            write(content)
+        return offsets[:-1] + _U32.size, sizes.copy()
+
+    @classmethod
+    def index(cls, names: Sequence[str], sizes: Int64, samples: Int64) -> bytes:
+        """``index.json`` for shards of these file names, bytes and numbers of samples."""
+        shards = [
+            {
+                **json.loads(_config()),
+                "raw_data": {"basename": name, "bytes": size, "hashes": {}},
+                "samples": count,
+                "zip_data": None,
+            }
+            for name, size, count in zip(names, sizes.tolist(), samples.tolist(), strict=True)
+        ]
+        return json.dumps({"version": 2, "shards": shards}, sort_keys=True).encode() + b"\n"
+
+    @classmethod
+    def unpack(cls, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
+        """The first column of bytes of each sample, of other writers' shards too; where there is none, all columns together."""
+        offsets = _offsets(shard)
+        columns = _columns(shard, len(offsets) * _U32.size + _U32.size, int(offsets[0]))
+        place = next((number for number, (encoding, _) in enumerate(columns) if encoding in _BYTES), None)
+        for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+            yield _column(shard[begin:end], columns, place, begin)
+
+
+def _config() -> bytes:
+    described = {
+        "column_encodings": ["bytes"],
+        "column_names": ["content"],
+        "column_sizes": [None],
+        "compression": None,
+        "format": "mds",
+        "hashes": [],
+        "size_limit": None,
+        "version": 2,
+    }
+    return json.dumps(described, sort_keys=True).encode()
+
+
+def _offsets(shard: Buffer) -> Int64:
+    """Where each sample begins, and the last one ends, after checking that all of it is there."""
+    count = _U32.unpack_from(shard)[0] if len(shard) >= _U32.size else 0
+    table = _U32.size + _U32.size * (count + 1)
+    if count == 0 or table > len(shard):
+        raise ValueError(f"no MDS shard: {count} samples need {table} bytes of offsets, the shard ends at offset {len(shard)}")
+    offsets = np.frombuffer(shard[_U32.size : table], "<u4").astype(np.int64)
+    if offsets[0] < table or (np.diff(offsets) < 0).any() or offsets[-1] != len(shard):
+        raise ValueError(f"MDS shard is damaged: its samples lie at {offsets[0]} to {offsets[-1]}, the shard ends at offset {len(shard)}")
+    return offsets
+
+
+def _columns(shard: Buffer, start: int, end: int) -> list[tuple[str, int | None]]:
+    """(encoding, size in bytes or None where it varies) of each column."""
+    try:
+        config = json.loads(bytes(shard[start:end]))
+        found = list(zip(map(str, config["column_encodings"]), config["column_sizes"], strict=True))
+        if found and all(size is None or (isinstance(size, int) and size >= 0) for _, size in found):
+            return found
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise ValueError(f"MDS shard is damaged: no description of its columns at offset {start}")
+
+
+def _column(sample: Buffer, columns: list[tuple[str, int | None]], place: int | None, begin: int) -> Buffer:
+    varying = sum(size is None for _, size in columns)
+    head = varying * _U32.size
+    if head > len(sample):
+        raise ValueError(f"MDS sample at offset {begin} is shorter than its lengths")
+    lengths = iter(struct.unpack_from(f"<{varying}I", sample))
+    sizes = [next(lengths) if size is None else size for _, size in columns]
+    if head + sum(sizes) != len(sample):
+        raise ValueError(f"MDS sample at offset {begin} has {len(sample)} bytes, its columns say {head + sum(sizes)}")
+    if place is None:
+        return sample[head:]
+    start = head + sum(sizes[:place])
+    return sample[start : start + sizes[place]]
