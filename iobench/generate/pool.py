@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 from ..errors import IobenchError, WorkerError
 
 T = TypeVar("T")
+_TURN_S = 0.2
+
 _GRACE_S = 20.0  # for a stopped worker to remove what it was writing; a write that hangs in the kernel is not waited for
 _PR_SET_PDEATHSIG = 1
 
@@ -90,7 +92,7 @@ def _worker(connection: Connection, make: Callable[[], Callable[[int], Any]], pa
     signal.signal(signal.SIGTERM, _stop)
     try:
         work: Callable[[int], Any] | None = None
-        while (task := connection.recv()) is not None:
+        while (task := _next(connection)) is not None:
             try:
                 work = work or make()
                 answer: tuple[bool, Any] = (True, work(task))
@@ -101,6 +103,17 @@ def _worker(connection: Connection, make: Callable[[], Callable[[int], Any]], pa
             connection.send(answer)
     except (_Stopped, EOFError, OSError):
         pass
+
+
+def _next(connection: Connection) -> Any:
+    """The next task, waited for in short turns.
+
+    A signal that the kernel hands to another thread (Arrow starts its own anew after a fork) interrupts no read here: its handler runs in
+    between.
+    """
+    while not connection.poll(_TURN_S):
+        pass
+    return connection.recv()
 
 
 def _stop(_signal: int, _frame: Any) -> None:

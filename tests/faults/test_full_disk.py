@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 
 from iobench.errors import StorageError
 from iobench.generate import generate, target
+from iobench.generate.pool import run_tasks
 from iobench.spec.dataset import DatasetSpec
 from iobench.spec.manifest import load_manifest
 from iobench.storage.local import LocalStorage
@@ -82,3 +86,26 @@ def test_no_permission(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(StorageError, match="permissions"):
         generate(spec(samples=10), LocalStorage(tmp_path / "d"), workers=0)
+
+
+def test_workers_stop_though_another_thread_takes_their_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries start threads anew in a forked process, and the kernel may give SIGTERM to one of them; nobody waits for the kill then."""
+    monkeypatch.setattr("iobench.generate.pool._GRACE_S", 3600.0)  # only workers that stop by themselves end this test
+
+    def make() -> Callable[[int], int]:
+        taken = threading.Event()
+
+        def take() -> None:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            taken.set()
+            threading.Event().wait()
+
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=take, daemon=True).start()
+        taken.wait()
+        return lambda task: task
+
+    found = run_tasks(range(4), make, workers=2)
+    next(found)
+    time.sleep(0.1)  # until both wait for another task
+    found.close()
