@@ -514,23 +514,3 @@ def test_fios_job_file_is_kept(ran: tuple[Found, Path]) -> None:
     jobs = [path for path in ran[1].rglob("*.fio") if path.is_file()]
     assert jobs
     assert any("[" in job.read_text() for job in jobs)
-
-
-@pytest.mark.flaky(reruns=2)  # as all oracles (see tests/oracle/conftest.py)
-def test_find_max_on_storage_of_known_speed(tmp_path: Path, make_dataset: Any) -> None:
-    """Each accelerator asks for 40 x 20 kB in 40 ms = 20 MB/s; 50 MB/s feed 2 of them at 90 %, and a third only at 83 %."""
-    _, root = make_dataset(samples=3000, sample_size={"mean": 20_000}, format="tar", samples_per_shard=100)
-    sets = ("batch_size=40", "accelerator.step_time=40ms", "reader.crop=null", "epochs=1", "loader.workers=1", "reader.direct=false")
-    printed = ok(
-        *("run", "demo", "--data", f"throttled+{root}?bandwidth=50MB", "--find-max", "--repeat", "1", "--calibration-s", "0.4"),
-        *(text for key in sets for text in ("--set", key)),
-        *("--results", tmp_path, "--json"),
-    )
-    found = json.loads(printed)["find_max"]
-    assert found["accelerators"] == 2
-    passed = {point["accelerators"]: point["passed"] for point in found["points"]}
-    assert passed[2]
-    assert not passed[3]
-    text = ok("report", next(tmp_path.iterdir()))
-    assert re.search(r"utilization or more: 2\b", text)
-    assert all(re.search(rf"^\s*{count}\b.*%", text, flags=re.M) for count in passed), "the curve is not printed"

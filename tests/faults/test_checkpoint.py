@@ -366,9 +366,10 @@ def test_an_upload_that_is_refused_in_the_middle_leaves_nothing(
         assert same(again, large)
 
 
-def _rank_beside_a_dying_one(rank: int, folder: str, pipe: Any) -> None:
+def _rank_beside_a_dying_one(rank: int, folder: str, pipe: Any, together: Any) -> None:
     writer = make_writer("dcp", Job(rank=rank, world=2, rendezvous=f"file://{folder}/meet"))
     writer.group.open()  # type: ignore[attr-defined]
+    together.wait(60)  # the other one has opened it as well
     if rank == 1:
         os._exit(1)
     failure = attempt(lambda: writer.save(make_state(), CheckpointRoot.open(f"{folder}/c").step(1)).wait())
@@ -378,7 +379,8 @@ def _rank_beside_a_dying_one(rank: int, folder: str, pipe: Any) -> None:
 def test_a_rank_that_dies_ends_the_others_save(tmp_path: Path) -> None:
     root, context = claimed(tmp_path / "c"), multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    ranks = [context.Process(target=_rank_beside_a_dying_one, args=(rank, str(tmp_path), theirs)) for rank in range(2)]
+    arguments = (str(tmp_path), theirs, context.Barrier(2))
+    ranks = [context.Process(target=_rank_beside_a_dying_one, args=(rank, *arguments)) for rank in range(2)]
     for process in ranks:
         process.start()
     assert ours.poll(60)

@@ -21,17 +21,6 @@ def point(results: Path, url: str, *, repetitions: int, **workload: Any) -> None
     assert (doc.status, doc.error) == ("ok", "")
 
 
-def test_the_worker_knee_is_where_the_link_is_full(tmp_path: Path, make_dataset: Any) -> None:
-    """A read takes 5 ms of the link and 10 ms of distance: a worker gets 67 samples/s, the link gives 200. 2 workers are short of it."""
-    _, root = make_dataset(samples=160, sample_size={"mean": 100_000})
-    for workers in (1, 2, 4, 8):
-        job = {"batch_size": 5, "reader": {"concurrency": 1, "direct": False}, "loader": {"workers": workers}}
-        point(tmp_path, f"throttled+{root}?bandwidth=20MB&latency=10ms", repetitions=3, **job)
-    found = recommend(read_sweep(tmp_path, default={"loader.workers": "1"}))
-    assert found.settings == {"loader.workers": "4"}
-    assert found.gain == pytest.approx(3, rel=0.15)
-
-
 def test_the_shard_size_follows_from_latency_and_bandwidth(tmp_path: Path, make_dataset: Any) -> None:
     """Every batch reads whole shards one after another: 20 ms and b / (5 MB/s) each. 95 % of 5 MB/s need shards of 1.9 MB."""
     for samples in (4, 12, 40):

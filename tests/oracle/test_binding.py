@@ -68,21 +68,6 @@ def test_throttled_storage_binds_and_its_bandwidth_is_reported(tmp_path: Path, d
     assert "storage" in doc.verdict.sentence.lower()
 
 
-def test_bandwidth_and_latency_together_and_then_lifted(tmp_path: Path, data: Any) -> None:
-    # 120 MB at 100 MB/s behind 10 ms; the accelerator asks for 40 x 200 kB each 40 ms = 200 MB/s.
-    shards = raw_shards(data)
-    work: dict[str, Any] = {"accelerator": {"step_time": "40ms"}, "batch_size": 40, "epochs": 2, "calibration_s": 0.5}
-    doc = measure(tmp_path, f"throttled+{shards}?bandwidth=100MB&latency=10ms", **work)
-    assert doc.metrics["read_bytes_per_s"].median == pytest.approx(100 * MB, rel=0.05)
-    assert doc.verdict is not None
-    assert doc.verdict.binds == "storage"
-    assert doc.verdict.starved
-    lifted = measure(tmp_path, f"throttled+{shards}?bandwidth=100GB", **work)
-    assert lifted.verdict is not None
-    assert lifted.verdict.binds != "storage"
-    assert lifted.metrics["samples_per_s"].median > 1.5 * doc.metrics["samples_per_s"].median
-
-
 def test_with_the_cap_lifted_the_verdict_changes(tmp_path: Path, data: Any) -> None:
     # The same at 2 x the appetite: the accelerator never waits, and one more could be fed.
     url = f"throttled+{raw_shards(data)}?bandwidth=200MB"
@@ -95,15 +80,6 @@ def test_with_the_cap_lifted_the_verdict_changes(tmp_path: Path, data: Any) -> N
     assert doc.metrics["samples_per_s"].median == pytest.approx(500, rel=0.1)  # 40 per 80 ms, after the first two batches' 80 ms
     assert doc.verdict.headroom == pytest.approx(2.0, rel=0.05)
     assert doc.verdict.accelerators_fed == 2  # 200 MB/s / (0.9 x 100 MB/s)
-
-
-def test_two_ranks_share_the_storage(tmp_path: Path, data: Any) -> None:
-    # Two accelerators of 50 MB/s each on 60 MB/s: busy for 60 % of the time, each.
-    url = f"throttled+{raw_shards(data)}?bandwidth=60MB"
-    doc = measure(tmp_path, url, accelerators=2, accelerator={"step_time": "40ms"}, loader={"workers": 1}, calibration_s=0.3)
-    assert doc.metrics["read_bytes_per_s"].median == pytest.approx(60 * MB, rel=0.05)
-    assert doc.metrics["accelerator_utilization_sustained"].median == pytest.approx(0.60, abs=0.02)
-    assert doc.repetitions[0].samples == 600  # every sample once
 
 
 def test_latency_is_hidden_by_requests_in_flight(tmp_path: Path, data: Any) -> None:
@@ -120,30 +96,6 @@ def test_latency_is_hidden_by_requests_in_flight(tmp_path: Path, data: Any) -> N
     assert doc.metrics["samples_per_s"].median == pytest.approx(160, rel=0.1)
     assert doc.verdict is not None
     assert doc.verdict.binds == "storage"
-
-
-def test_slow_preparation_binds(tmp_path: Path, data: Any) -> None:
-    # Decoding 60 kB JPEGs costs half a millisecond and more; one worker can't do 20,000 a second, and storage is not capped.
-    jpegs = data("jpeg", samples=600, sample_size={"mean": 60_000}, format="tar", content="jpeg", samples_per_shard=60)
-    doc = measure(tmp_path, str(jpegs), accelerator={"step_time": "0.5ms"}, loader={"workers": 1}, reader={"crop": 1000})
-    assert doc.verdict is not None
-    assert doc.verdict.binds == "prep"
-    assert doc.verdict.prep_stall is not None
-    assert doc.verdict.prep_stall > 0.5
-
-
-def test_the_harness_binds_when_batches_are_tiny(tmp_path: Path, data: Any) -> None:
-    # 100-byte samples one by one: a worker's round trip costs hundreds of microseconds, everything else next to nothing.
-    tiny = data("tiny", samples=4000, sample_size={"mean": 100}, format="tar", samples_per_shard=4000)
-    doc = measure(
-        tmp_path, str(tiny), accelerator={"step_time": "20us"}, batch_size=1, loader={"workers": 1, "transport": "tensor"}, cache="any"
-    )  # fmt: skip
-    assert doc.verdict is not None
-    assert doc.verdict.binds in ("harness", "undecided"), doc.verdict.sentence
-    harness, fetch = doc.ceilings["harness"].samples_per_s, doc.ceilings["fetch"].samples_per_s
-    assert harness is not None
-    assert fetch is not None
-    assert doc.metrics["samples_per_s"].median < 0.2 * 50_000  # what the accelerator asks for
 
 
 def test_find_max_finds_the_arithmetic(tmp_path: Path, data: Any) -> None:
