@@ -14,11 +14,11 @@ from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.catalog import find_dataset
 from .choose import is_sequential, make_reader, use_direct
-from .library import OWN, LibraryLoader, check_library, library_version, open_library
 from .loader import Batch, BatchLoader
 from .null import AnyReader
 from .order import BatchPlan, Indices, epoch_order, rank_share
 from .reader import BatchReader
+from .third_party import OWN, LibraryLoader, check_library, library_version, open_library
 
 __all__ = [
     "OWN",

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from ..errors import UsageError
-from .library import LibraryLoader
 from .loader import Batch, BatchLoader
+from .third_party import LibraryLoader
 
 
 def device_of_rank(device: str, rank: int) -> str:

@@ -27,7 +27,7 @@ class Layout:
     """What was written, of which dataset, by what, and how long that took (reading the dataset included)."""
 
     kind: str
-    library: str
+    package: str  # and its version
     dataset: str
     seconds: float
     bytes: int
@@ -59,15 +59,15 @@ def layout_keys(storage: Storage, kind: str) -> list[str]:
     return [f"{LAYOUTS}/{kind}/{name}" for name in found.files] if found is not None else []
 
 
-def make_layout(source: Source, library: str) -> tuple[Layout, bool]:
-    """Convert the dataset for its loader's kind, durably; (layout, whether an earlier one of the same dataset and library was kept).
+def make_layout(source: Source, package: str) -> tuple[Layout, bool]:
+    """Convert the dataset for its loader's kind, durably; (layout, whether an earlier one of the same dataset and package was kept).
 
     It is written beside its place and renamed, so that a half-made one is never read. Raises StorageError.
     """
     kind = source.loading.kind
     folder = layout_folder(source.storage, kind)
     have = read_layout(source.storage, kind)
-    if have is not None and (have.dataset, have.library) == (source.manifest.header.id, library):
+    if have is not None and (have.dataset, have.package) == (source.manifest.header.id, package):
         return have, True
     part = folder.with_name(folder.name + ".part")
     started = time.monotonic()
@@ -82,7 +82,7 @@ def make_layout(source: Source, library: str) -> tuple[Layout, bool]:
         for name in files:
             _flush(part / name)
         size = sum((part / name).stat().st_size for name in files)
-        made = Layout(kind, library, source.manifest.header.id, time.monotonic() - started, size, tuple(files))
+        made = Layout(kind, package, source.manifest.header.id, time.monotonic() - started, size, tuple(files))
         (part / RECORD).write_text(json.dumps(asdict(made), indent=2) + "\n", encoding="utf-8")
         part.rename(folder)
     except OSError as error:

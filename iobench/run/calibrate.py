@@ -20,9 +20,9 @@ from ..spec.workload import AcceleratorSpec, LoaderSpec
 from ..storage.base import Files
 from ..storage.simulated import MemoryStorage
 from .cache import prepare_cache
-from .library import COPIES, enough_shards, in_memory
 from .plan import Plan
 from .ranks import Outcome, Phase, Tick, run_phase
+from .third_party import COPIES, enough_shards, in_memory
 
 _NULL = AcceleratorSpec(kind="null", name="null")
 _COPY_BYTES = 512 << 20

@@ -28,11 +28,11 @@ from .cache import prepare_cache
 from .calibrate import Calibration, joined
 from .directory import new_directory, undisturbed, write_document
 from .findmax import find_max
-from .library import is_library, prepare_library
 from .mixed import Mixed, Saver
 from .plan import Plan
 from .progress import Progress, Silent
 from .ranks import Outcome, Phase, Saving, run_phase
+from .third_party import is_library, prepare_library
 
 EVENTS_FILE = "events.parquet"
 MOST_VERSIONS = 20_000  # objects whose versions are compared: more take longer to list than that is worth

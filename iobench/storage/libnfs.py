@@ -78,7 +78,7 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 @cache
-def library() -> Any:
+def shared_object() -> Any:
     """The shared library with its prototypes. Raises UsageError that says what to install."""
     for soname in SONAMES:
         try:
@@ -94,6 +94,6 @@ def library() -> Any:
 
 def library_version() -> str:
     """The file that was loaded, whose name carries the version (``libnfs.so.13.0.0``); libnfs has no call that tells."""
-    library()
+    shared_object()
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         return next((os.path.basename(line.split()[-1]) for line in maps if "/libnfs.so" in line), "libnfs")

@@ -21,7 +21,7 @@ import numpy as np
 from ..errors import StorageError, TargetRefusedError, UsageError
 from ..units import parse_duration
 from .base import Buffer, Entry, Retries, Sink
-from .libnfs import library, library_version
+from .libnfs import library_version, shared_object
 from .nfs_connections import Connections
 from .nfs_context import Context, Item, Lost
 from .nfs_write import writing
@@ -47,7 +47,7 @@ class NfsStorage:
     @classmethod
     def open(cls, url: str, *, direct: bool, options: Mapping[str, str]) -> NfsStorage:
         """``direct`` makes no difference: nothing is cached on this host. Raises UsageError, also where libnfs is missing."""
-        library()
+        shared_object()
         return cls(url, options)
 
     def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:

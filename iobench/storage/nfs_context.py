@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from .libnfs import Callback, Stat, library
+from .libnfs import Callback, Stat, shared_object
 
 _OPEN_FILES = 64
 _MIB = 1 << 20
@@ -73,7 +73,7 @@ class Context:
 
     def __init__(self, server: str, folder: str, settings: str, *, timeout_s: float) -> None:
         """``settings``: libnfs's own URL arguments (``version=3&nfsport=...``). Mounts ``folder``, which must be there."""
-        self._lib = library()
+        self._lib = shared_object()
         self._nfs = self._lib.nfs_init_context()
         # Directories are never cached, since each context would have a cache of its own; connections are made again by the caller.
         url = f"nfs://{server}/?{settings}&dircache=0&autoreconnect=0"

@@ -246,13 +246,13 @@ def test_urls_that_mean_nothing_are_usage_errors(url: str) -> None:
 
 
 def test_a_missing_library_is_one_line_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    libnfs.library.cache_clear()
+    libnfs.shared_object.cache_clear()
     monkeypatch.setattr(libnfs, "SONAMES", ("libnfs-is-not-here.so.1",))
     try:
         with pytest.raises(UsageError, match="apt-get install libnfs13") as caught:
             open_storage("nfs://filer/vol")
     finally:
-        libnfs.library.cache_clear()
+        libnfs.shared_object.cache_clear()
     assert "\n" not in str(caught.value)
 
 

@@ -22,7 +22,7 @@ from typing import NoReturn
 import pytest
 
 from iobench.errors import UsageError
-from iobench.storage.libnfs import library
+from iobench.storage.libnfs import shared_object
 
 _PR_SET_PDEATHSIG = 1
 
@@ -100,7 +100,7 @@ def rclone_nfs(folder: Path) -> Iterator[NfsServer]:
     """Everything lies in ``folder`` (``data`` is exported), and is removed at the end."""
     program = rclone()
     try:
-        library()
+        shared_object()
     except UsageError as error:
         missing(str(error))
     data, cache, port = folder / "data", folder / "cache", free_port()
