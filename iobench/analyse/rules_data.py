@@ -48,7 +48,7 @@ def data_mismatch(doc: RunDocument) -> Outcome | None:
         return unknown("no repetition was completed")
     remedy = "a sample that comes from elsewhere, or not at all, makes every rate false: run iobench verify, and report this as a defect"
     for index, repetition in enumerate(done):
-        if repetition.bytes_read < repetition.sample_bytes:
+        if repetition.bytes_read is not None and repetition.bytes_read < repetition.sample_bytes:
             read, delivered = format_bytes(repetition.bytes_read), format_bytes(repetition.sample_bytes)
             return Outcome(f"repetition {index} delivered {delivered} of samples but read {read}", remedy)
     samples = doc.dataset.get("samples")

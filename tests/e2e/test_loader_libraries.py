@@ -50,6 +50,9 @@ def test_storage_of_known_speed_binds_through_a_library(kind: str, form: str, io
     assert doc["verdict"]["binds"] == "storage"
     # The throttle's burst and two workers' first reads are free; noise only slows.
     assert doc["repetitions"][0]["read_bytes_per_s"] == pytest.approx(50 * MB, rel=0.1)
+    assert (doc["repetitions"][0]["bytes_read"], doc["repetitions"][0]["read_amplification"]) == (None, None)
+    assert kind in doc["repetitions"][0]["not_measured"]["read_amplification"]
+    assert json.loads(iobench("report", tmp_path / "results" / doc["run_id"], "--json")[1]) == doc
     assert doc["ceilings"]["prep"]["samples_per_s"] > 200
     assert doc["ceilings"]["harness"]["not_measured"]
     assert doc["loader"]["delivery"] == {
@@ -72,7 +75,9 @@ def test_a_layout_is_made_read_cold_reported_and_cleaned(iobench: Any, tmp_path:
     code, out, _ = iobench(*run)
     assert code == 0
     assert re.search(r"^Loader litdata \(litdata [\d.]+\)$", out, re.M)
+    assert re.search(r"^  read bandwidth .* of the samples' stored bytes$", out, re.M)
     shown = " ".join(out.split())
+    assert "read amplification not measured: what loader 'litdata' reads from storage is not seen" in shown
     assert "made by an earlier run" in shown
     assert "each once" in shown
     foreign.write_text("not iobench's")
