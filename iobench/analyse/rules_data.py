@@ -219,7 +219,8 @@ def delivered_samples(doc: RunDocument) -> Outcome | None:
     if not wrong:
         return None
     counts = ", ".join(f"{format_count(count)} {key}" for key, count in wrong.items())
+    looked = "an epoch" if proof["whole_epoch"] else "a part of an epoch"
     return Outcome(
-        f"an epoch of loader '{doc.loader.get('kind')}' ({doc.loader.get('library')}) is not the dataset's {proof['of']} samples: {counts}",
+        f"{looked} of loader '{doc.loader.get('kind')}' ({doc.loader.get('library')}) is not the dataset's {proof['of']} samples: {counts}",
         "the rate is that of another job: use another loader.kind, or report this as a defect",
     )
