@@ -6,6 +6,7 @@ the manifest; the order in which they came tells how well they were shuffled.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections import deque
@@ -72,8 +73,10 @@ def prove(plan: Plan) -> dict[str, Any]:
         orders.append(by_hash[place[known]].astype(np.int64))
         unknown.append(int((~known).sum()))
     whole = len(epochs) > 1
-    expected = manifest.sample_count if whole else len(epochs[0])
-    proof = delivery(orders[0], expected, unknown=unknown[0]) | {"of": manifest.sample_count, "whole_epoch": whole}
+    proof = delivery(orders[0], manifest.sample_count if whole else None, unknown=unknown[0])
+    proof |= {"of": manifest.sample_count, "whole_epoch": whole}
+    if not whole:
+        proof["missing_not_measured"] = f"the proof ended after {format_bytes(MOST_BYTES)} of an epoch; what it lacks may come later"
     later = orders[1] if whole else None
     return {"delivery": proof, "shuffle": shuffle_quality(orders[0], manifest.samples["shard"], plan.workload.batch_size, later)}
 
@@ -119,7 +122,7 @@ def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]
     need = int(manifest.shards["size"].sum()) * (2 if LOADERS.load(kind).layout else 1)
     if not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < need:
         raise UsageError(f"{_MEMORY} has no {format_bytes(need)} free for a copy of some shards", remedy="mount it larger")
-    folder = Path(tempfile.mkdtemp(prefix="iobench-", dir=_MEMORY))
+    folder = Path(tempfile.mkdtemp(prefix=f"iobench-{os.getpid()}-", dir=_MEMORY))
     try:
         with ThreadPoolExecutor(COPIES) as threads:
             deque(threads.map(lambda shard: _copy(plan.storage, manifest.key(shard), folder), range(manifest.shard_count)), maxlen=0)

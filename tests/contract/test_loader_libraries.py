@@ -13,8 +13,9 @@ import xxhash
 from iobench.errors import IobenchError, UsageError
 from iobench.load import LibraryLoader, library_version, make_loader, open_library
 from iobench.load.layouts import layout_keys, make_layout
-from iobench.load.libraries.base import Source
-from iobench.registry import LOADERS
+from iobench.load.libraries.base import Converts, Library, Packed, Source
+from iobench.load.libraries.pieces import ByIndex, collate
+from iobench.registry import LOADERS, Entry
 from iobench.spec.manifest import Manifest
 from iobench.spec.workload import LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
@@ -166,6 +167,33 @@ def test_a_shard_that_is_gone_is_one_line(kind: str, make_dataset: Any, tmp_path
     assert manifest.key(3).rpartition("/")[2] in str(caught.value)
 
 
+class Plain(Library):
+    """What a plug-in states at the least."""
+
+    package = "torch"
+
+    def epoch(self, epoch: int) -> Iterator[Packed]:
+        samples = ByIndex(self.source)
+        for batch in self.source.batches(epoch):
+            yield collate([samples[index] for index in batch])
+
+
+def test_a_plug_in_states_only_what_differs(make_dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LOADERS._entries, "plain", Entry(target="-", summary="-"))
+    monkeypatch.setattr(LOADERS, "load", lambda name, load=LOADERS.load: Plain if name == "plain" else load(name))
+    manifest, root = make_dataset(**_spec("plain"))
+    with _open(manifest, LocalStorage(root), "plain") as loader:
+        assert sorted(_epoch(loader, 0)) == sorted(manifest.samples["xxh3"].tolist())
+
+
+def test_a_plug_in_must_state_its_epochs_and_how_its_layout_is_made(make_dataset: Any) -> None:
+    manifest, root = make_dataset(samples=4)
+    source = Source(manifest, LocalStorage(root), ReaderSpec(), LoaderSpec(), 2)
+    for base, missing in ((Library, "epoch"), (Converts, "convert")):
+        with pytest.raises(TypeError, match=missing):
+            type("Half", (base,), {"package": "torch"})(source)
+
+
 def test_a_layout_is_made_once_and_belongs_to_its_dataset(make_dataset: Any) -> None:
     manifest, root = make_dataset(samples=61, name="demo")
     storage = LocalStorage(root)
@@ -175,6 +203,27 @@ def test_a_layout_is_made_once_and_belongs_to_its_dataset(make_dataset: Any) -> 
     assert make_layout(source, "litdata 1") == (made, True)
     assert make_layout(source, "litdata 2")[1] is False  # another version of the library
     assert sorted(layout_keys(storage, "litdata")) == [f"layouts/litdata/{name}" for name in made.files]
+
+
+def test_a_layout_that_was_not_made_is_one_line_that_says_what_makes_it(make_dataset: Any) -> None:
+    manifest, root = make_dataset(samples=59, name="demo")
+    other, _ = make_dataset(samples=58, name="demo")
+    storage, loader = LocalStorage(root), {"kind": "litdata", "workers": 0}
+    remedy = f"iobench run WORKLOAD --data {root} --set loader.kind=litdata"
+    with pytest.raises(UsageError, match="there is none") as caught:
+        make_loader(str(root), batch_size=16, loader=loader)
+    assert remedy in str(caught.value)
+    assert "\n" not in str(caught.value)
+    made, _ = make_layout(Source(manifest, storage, ReaderSpec(decode=False), LoaderSpec(kind="litdata"), 16), "litdata 1")
+    with pytest.raises(UsageError, match="is of other data") as caught:
+        make_loader(other, batch_size=16, storage=storage, loader=loader)
+    assert remedy in str(caught.value)
+    opened = make_loader(str(root), batch_size=16, loader=loader)
+    assert sum(len(batch) for batch in opened) == 59
+    opened.shutdown()
+    (root / "layouts" / "litdata" / made.files[-1]).unlink()
+    with pytest.raises(UsageError, match="not all of it"):
+        make_loader(str(root), batch_size=16, loader=loader)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,10 @@ def test_storage_of_known_speed_binds_through_a_library(kind: str, form: str, ma
     assert doc["verdict"]["binds"] == "storage"
     # The throttle's burst and two workers' first reads are free; noise only slows.
     assert doc["repetitions"][0]["read_bytes_per_s"] == pytest.approx(50 * MB, rel=0.1)
+    assert (doc["repetitions"][0]["bytes_read"], doc["repetitions"][0]["read_amplification"]) == (None, None)
+    assert kind in doc["repetitions"][0]["not_measured"]["read_amplification"]
+    assert main(["report", str(tmp_path / doc["run_id"]), "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == doc
     assert doc["ceilings"]["prep"]["samples_per_s"] > 200
     assert doc["ceilings"]["harness"]["not_measured"]
     assert doc["loader"]["delivery"] == {
