@@ -19,7 +19,7 @@ from iobench.registry import LOADERS, Entry
 from iobench.spec.manifest import Manifest
 from iobench.spec.workload import LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
-from iobench.storage.base import Storage
+from iobench.storage.base import Retries, Storage
 from iobench.storage.local import LocalStorage
 from iobench.storage.simulated import MemoryStorage
 
@@ -131,12 +131,30 @@ def test_compressed_samples(kind: str, make_dataset: Any) -> None:
         assert sorted(_epoch(loader, 0)) == sorted(manifest.samples["xxh3"].tolist())
 
 
+class Stubborn(MemoryStorage):
+    """Each read is answered at the second try; every other time because the server is busy."""
+
+    reads = 0
+
+    def read_into(self, *arguments: Any, **options: Any) -> int:
+        self.reads += 1
+        return super().read_into(*arguments, **options)
+
+    def retried(self) -> Retries:
+        return Retries(self.reads, self.reads // 2)
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not LOADERS.load(kind).local])
 def test_a_storage_that_is_no_directory(kind: str, make_dataset: Any) -> None:
     manifest, root = make_dataset(**_spec(kind))
-    storage = MemoryStorage(objects={key: memoryview((root / key).read_bytes()) for key in map(manifest.key, range(manifest.shard_count))})
+    storage = Stubborn(objects={key: memoryview((root / key).read_bytes()) for key in map(manifest.key, range(manifest.shard_count))})
     with _open(manifest, storage, kind) as loader:
-        assert sorted(_epoch(loader, 0)) == sorted(manifest.samples["xxh3"].tolist())
+        batches = list(loader)
+    hashes = [xxhash.xxh3_64_intdigest(sample.numpy().data) for batch in batches for sample in batch]
+    assert sorted(hashes) == sorted(manifest.samples["xxh3"].tolist())
+    retries = sum(batch.stats.retries for batch in batches)
+    assert retries == 120 if FORMAT.get(kind, "files") == "files" else retries >= manifest.shard_count
+    assert sum(batch.stats.throttled for batch in batches) == pytest.approx(retries / 2, abs=2)
 
 
 @pytest.mark.parametrize("kind", KINDS)

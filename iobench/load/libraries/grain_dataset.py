@@ -9,7 +9,7 @@ logging.getLogger("absl").setLevel(logging.ERROR)  # grain warns that it found n
 import grain  # noqa: E402
 
 from .base import Library, Packed, Source  # noqa: E402
-from .pieces import ByIndex, collate  # noqa: E402
+from .pieces import ByIndex, Collate  # noqa: E402
 
 
 class Grain(Library):
@@ -27,6 +27,6 @@ class Grain(Library):
         if source.reading.shuffle:
             samples = samples.shuffle(seed=source.seed + epoch)
         samples = samples[source.rank :: source.world]
-        batches = samples.batch(source.batch_size, drop_remainder=source.drop_last, batch_fn=collate)
+        batches = samples.batch(source.batch_size, drop_remainder=source.drop_last, batch_fn=Collate(source))
         options = grain.ReadOptions(num_threads=loading.workers, prefetch_buffer_size=max(1, loading.workers * loading.prefetch_factor))
         return iter(batches.to_iter_dataset(options))

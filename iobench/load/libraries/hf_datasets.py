@@ -11,7 +11,7 @@ from datasets.distributed import split_dataset_by_node
 from torch.utils.data import IterableDataset
 
 from .base import Library, Packed, Source
-from .pieces import SHUFFLE_BUFFER, Sample, Timed, Undo, Workers, collate
+from .pieces import SHUFFLE_BUFFER, Collate, Sample, Timed, Undo, Workers
 
 
 class HFDatasets(Library):
@@ -38,7 +38,11 @@ class HFDatasets(Library):
             rows = rows.shuffle(seed=source.seed, buffer_size=SHUFFLE_BUFFER)
         self._rows = split_dataset_by_node(rows, rank=source.rank, world_size=source.world)
         self._loader = Workers(
-            _Samples(source, self._rows), source.loading, batch_size=source.batch_size, collate_fn=collate, drop_last=source.drop_last
+            _Samples(source, self._rows),
+            source.loading,
+            batch_size=source.batch_size,
+            collate_fn=Collate(source),
+            drop_last=source.drop_last,
         )  # fmt: skip
 
     def epoch(self, epoch: int) -> Iterator[Packed]:

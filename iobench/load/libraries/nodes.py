@@ -8,7 +8,7 @@ from typing import Any
 import torchdata.nodes as tn
 
 from .base import Library, Packed, Source
-from .pieces import ByIndex, collate
+from .pieces import ByIndex, Collate
 
 
 class TorchDataNodes(Library):
@@ -25,7 +25,7 @@ class TorchDataNodes(Library):
         source = self.source
         node = tn.IterableWrapper(source.order(epoch))
         node = tn.ParallelMapper(node, self._samples.__getitem__, num_workers=source.loading.workers, method="thread")
-        node = tn.Mapper(tn.Batcher(node, source.batch_size, drop_last=source.drop_last), collate)
+        node = tn.Mapper(tn.Batcher(node, source.batch_size, drop_last=source.drop_last), Collate(source))
         self.close()
         self._loader = tn.Loader(tn.Prefetcher(node, prefetch_factor=source.loading.prefetch_factor))
         return iter(self._loader)

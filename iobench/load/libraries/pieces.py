@@ -6,6 +6,7 @@ two loaders is the loaders.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 from ...formats.base import split_codec
 from ...registry import CODECS, CONTENTS, FORMATS
 from ...spec.workload import LoaderSpec
+from ...storage.base import Retries, Retrying
 from ..delivered import own_stats
 from ..loader import worker_start
 from .base import Packed, Source
@@ -118,8 +120,31 @@ class Timed:
             yield item, started, time.monotonic_ns() - started
 
 
-def collate(samples: Sequence[Sample]) -> Packed:
-    """A batch as torch's default collate makes it: a fresh tensor; of samples that differ in length, one after the other."""
+_COUNTING = threading.Lock()
+_NEVER = Retries(0, 0)
+
+
+class Collate:
+    """A batch as torch's default collate makes it: a fresh tensor; of samples that differ in length, one after the other.
+
+    Requests that the storage sent again in this process since the batch before are counted with it.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._storage = source.storage
+        self._before = _NEVER
+
+    def __call__(self, samples: Sequence[Sample]) -> Packed:
+        if not isinstance(self._storage, Retrying):
+            return collate(samples)
+        with _COUNTING:  # threads may share the storage
+            before, self._before = self._before, self._storage.retried()
+            again = Retries(self._before.retries - before.retries, self._before.throttled - before.throttled)
+        return collate(samples, again)
+
+
+def collate(samples: Sequence[Sample], again: Retries = _NEVER) -> Packed:
+    """Without the count, for what reads files by their paths."""
     parts = [torch.from_numpy(sample.data if sample.data.flags.writeable else sample.data.copy()) for sample in samples]
     lengths = np.array([len(part) for part in parts], np.int64)
     equal = bool(len(parts)) and bool((lengths == lengths[0]).all())
@@ -131,6 +156,7 @@ def collate(samples: Sequence[Sample]) -> Packed:
         started_ns=min(sample.started_ns for sample in samples),
         read_ns=sum(sample.read_ns for sample in samples),
         prep_ns=sum(sample.prep_ns for sample in samples),
+        again=again,
     )
     return Packed(data, lengths, stats)
 

@@ -8,7 +8,7 @@ from typing import Any
 from spdl.pipeline import PipelineBuilder
 
 from .base import Library, Packed, Source
-from .pieces import ByIndex, collate
+from .pieces import ByIndex, Collate
 
 
 class Spdl(Library):
@@ -19,6 +19,7 @@ class Spdl(Library):
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         self._samples = ByIndex(source)
+        self._collate = Collate(source)
 
     def epoch(self, epoch: int) -> Iterator[Packed]:
         threads, ahead = max(1, self.source.loading.workers), self.source.loading.prefetch_factor
@@ -38,6 +39,6 @@ class Spdl(Library):
     def _read(self, batch: list[int]) -> Packed | Exception:
         """A stage that raises has its batch left out in silence, so what goes wrong is handed on."""
         try:
-            return collate([self._samples[index] for index in batch])
+            return self._collate([self._samples[index] for index in batch])
         except Exception as error:
             return error

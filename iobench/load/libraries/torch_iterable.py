@@ -11,7 +11,7 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from .base import Library, Packed, Source
-from .pieces import SHUFFLE_BUFFER, Sample, Timed, Undo, Workers, collate, shared_number
+from .pieces import SHUFFLE_BUFFER, Collate, Sample, Timed, Undo, Workers, shared_number
 
 
 class TorchIterable(Library):
@@ -24,7 +24,7 @@ class TorchIterable(Library):
         super().__init__(source)
         self._dataset = _Shards(source)
         self._loader = Workers(
-            self._dataset, source.loading, batch_size=source.batch_size, collate_fn=collate, drop_last=source.drop_last
+            self._dataset, source.loading, batch_size=source.batch_size, collate_fn=Collate(source), drop_last=source.drop_last
         )  # fmt: skip
 
     def epoch(self, epoch: int) -> Iterator[Packed]:

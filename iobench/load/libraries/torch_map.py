@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .base import Library, Packed, Source
-from .pieces import ByIndex, Order, Workers, collate
+from .pieces import ByIndex, Collate, Order, Workers
 
 
 class TorchMap(Library):
@@ -21,7 +21,7 @@ class TorchMap(Library):
             source.loading,
             batch_size=source.batch_size,
             sampler=self._order,
-            collate_fn=collate,
+            collate_fn=Collate(source),
             drop_last=source.drop_last,
         )
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import webdataset
 
 from .base import Library, Packed, Source
-from .pieces import SHUFFLE_BUFFER, Sample, Timed, Undo, Workers, collate
+from .pieces import SHUFFLE_BUFFER, Collate, Sample, Timed, Undo, Workers
 
 
 class WebDataset(Library):
@@ -38,10 +38,9 @@ class WebDataset(Library):
             shardshuffle=shards if source.reading.shuffle else False,
             detshuffle=True,
             seed=source.seed,
-            nodesplitter=_Share(source.rank, source.world),
+            nodesplitter=_Share(source),
             empty_check=False,
         )
-        webdataset.gopen_schemes["iobench"] = _Opener(source)
         if source.reading.shuffle:
             pipeline = pipeline.compose(webdataset.detshuffle(SHUFFLE_BUFFER, SHUFFLE_BUFFER, seed=source.seed))
         for stage in pipeline.pipeline:
@@ -51,7 +50,7 @@ class WebDataset(Library):
             pipeline.compose(_Samples(source)),
             source.loading,
             batch_size=source.batch_size,
-            collate_fn=collate,
+            collate_fn=Collate(source),
             drop_last=source.drop_last,
         )
 
@@ -61,13 +60,14 @@ class WebDataset(Library):
 
 
 class _Share:
-    """Every world-th shard, beginning with the rank's."""
+    """Every world-th shard, beginning with the rank's; it runs in the process that will open them."""
 
-    def __init__(self, rank: int, world: int) -> None:
-        self.rank, self.world = rank, world
+    def __init__(self, source: Source) -> None:
+        self.source = source
 
     def __call__(self, urls: Iterable[Any]) -> Iterator[Any]:
-        return itertools.islice(urls, self.rank, None, self.world)
+        webdataset.gopen_schemes["iobench"] = _Opener(self.source)
+        return itertools.islice(urls, self.source.rank, None, self.source.world)
 
 
 class _Opener:
