@@ -19,7 +19,7 @@ from torch.serialization import _get_layout
 
 from ..storage.base import Storage
 from .catalog import CheckpointTarget
-from .files import StorageFile, file_over
+from .files import buffered, file_over
 from .manifest import corrupt
 
 METADATA = ".metadata"
@@ -38,7 +38,7 @@ class StorageFiles(library.FileSystemBase):
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
         key = str(path).removesuffix(_TEMPORARY)
         if mode == "rb":
-            yield StorageFile.buffered(self._storage, key)
+            yield buffered(self._storage, key)
             return
         size_hint = 0 if key.endswith(METADATA) else self._size_hint
         with self._storage.create(key, size_hint=size_hint, durable=self._fsync) as sink, file_over(sink) as file:

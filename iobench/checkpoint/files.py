@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..storage.base import Buffer, Sink, Storage
+from ..storage.base import Sink, Storage
+from ..storage.files import StorageFile
 
 _SMALL = 1 << 20
 """Bytes: what a library asks for byte by byte (headers, directories) comes in pieces of this size."""
@@ -51,38 +52,6 @@ class SinkFile(io.RawIOBase):
         return self._position
 
 
-class StorageFile(io.RawIOBase):
-    """An object that can be read from any place."""
-
-    def __init__(self, storage: Storage, key: str) -> None:
-        self._storage = storage
-        self._key = key
-        self._size = storage.size(key)
-        self._position = 0
-
-    @classmethod
-    def buffered(cls, storage: Storage, key: str) -> io.BufferedReader:
-        """Small reads are served from memory; large ones go straight into the reader's own."""
-        return io.BufferedReader(cls(storage, key), buffer_size=_SMALL)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        view: Buffer = memoryview(buffer).cast("B")
-        count = min(len(view), max(0, self._size - self._position))
-        if count:
-            count = self._storage.read_into(self._key, self._position, view[:count])
-        self._position += count
-        return count
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = max(0, start + offset)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
+def buffered(storage: Storage, key: str) -> io.BufferedReader:
+    """An object to be read: small reads are served from memory; large ones go straight into the reader's own."""
+    return io.BufferedReader(StorageFile(storage, key), buffer_size=_SMALL)

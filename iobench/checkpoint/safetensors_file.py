@@ -15,9 +15,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from ..errors import CheckpointError
+from ..storage.files import StorageFile
 from .base import State
 from .catalog import CheckpointTarget
-from .files import StorageFile
 from .leaves import leaves, raw, set_values
 from .saving import Clock, FileWriter, write_file
 

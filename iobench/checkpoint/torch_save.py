@@ -9,7 +9,7 @@ import torch
 
 from .base import State
 from .catalog import CheckpointTarget
-from .files import StorageFile, file_over
+from .files import buffered, file_over
 from .leaves import leaves, set_values
 from .saving import Clock, FileWriter, write_file
 
@@ -43,7 +43,7 @@ class TorchSave(FileWriter):
         if path is not None:
             loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         else:
-            loaded = torch.load(StorageFile.buffered(target.storage, target.key(self.file())), map_location="cpu", weights_only=True)
+            loaded = torch.load(buffered(target.storage, target.key(self.file())), map_location="cpu", weights_only=True)
         found = leaves(loaded)
         values = {}
         for name, leaf in leaves(state).items():

@@ -13,8 +13,9 @@ import xxhash
 from iobench.errors import IobenchError, UsageError
 from iobench.load import LibraryLoader, library_version, make_loader, open_library
 from iobench.load.layouts import layout_keys, make_layout
-from iobench.load.libraries.base import Source
-from iobench.registry import LOADERS
+from iobench.load.libraries.base import Converts, Library, Packed, Source
+from iobench.load.libraries.pieces import ByIndex, collate
+from iobench.registry import LOADERS, Entry
 from iobench.spec.manifest import Manifest
 from iobench.spec.workload import LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
@@ -184,6 +185,33 @@ def test_a_shard_that_is_gone_is_one_line(kind: str, make_dataset: Any, tmp_path
     assert "\n" not in str(caught.value)
     assert kind in str(caught.value)
     assert manifest.key(3).rpartition("/")[2] in str(caught.value)
+
+
+class Plain(Library):
+    """What a plug-in states at the least."""
+
+    package = "torch"
+
+    def epoch(self, epoch: int) -> Iterator[Packed]:
+        samples = ByIndex(self.source)
+        for batch in self.source.batches(epoch):
+            yield collate([samples[index] for index in batch])
+
+
+def test_a_plug_in_states_only_what_differs(make_dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LOADERS._entries, "plain", Entry(target="-", summary="-"))
+    monkeypatch.setattr(LOADERS, "load", lambda name, load=LOADERS.load: Plain if name == "plain" else load(name))
+    manifest, root = make_dataset(**_spec("plain"))
+    with _open(manifest, LocalStorage(root), "plain") as loader:
+        assert sorted(_epoch(loader, 0)) == sorted(manifest.samples["xxh3"].tolist())
+
+
+def test_a_plug_in_must_state_its_epochs_and_how_its_layout_is_made(make_dataset: Any) -> None:
+    manifest, root = make_dataset(samples=4)
+    source = Source(manifest, LocalStorage(root), ReaderSpec(), LoaderSpec(), 2)
+    for base, missing in ((Library, "epoch"), (Converts, "convert")):
+        with pytest.raises(TypeError, match=missing):
+            type("Half", (base,), {"package": "torch"})(source)
 
 
 def test_a_layout_is_made_once_and_belongs_to_its_dataset(make_dataset: Any) -> None:

@@ -1,32 +1,28 @@
-"""grain: a shuffled map of random reads, batched, and prefetched by a pool of threads."""
+"""grain: a shuffled map of random reads, batched, and prefetched by a pool of threads, which end with the iterator."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import ClassVar
 
 logging.getLogger("absl").setLevel(logging.ERROR)  # grain warns that it found no JAX, which it does not need
 import grain  # noqa: E402
 
-from .base import ByIndex, Packed, Source, collate  # noqa: E402
+from .base import Library, Packed, Source  # noqa: E402
+from .pieces import ByIndex, collate  # noqa: E402
 
 
-class Grain:
+class Grain(Library):
     """``MapDataset.source(...).shuffle(...).batch(...).to_iter_dataset(ReadOptions(...))``; ``loader.workers`` are threads."""
 
-    package: ClassVar[str] = "grain"
-    formats: ClassVar[tuple[str, ...]] = ()
-    shards_each: ClassVar[bool] = False
-    layout: ClassVar[bool] = False
-    local: ClassVar[bool] = False
+    package = "grain"
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        super().__init__(source)
         self._samples = ByIndex(source)
 
     def epoch(self, epoch: int) -> Iterator[Packed]:
-        source, loading = self._source, self._source.loading
+        source, loading = self.source, self.source.loading
         samples = grain.MapDataset.source(self._samples)
         if source.reading.shuffle:
             samples = samples.shuffle(seed=source.seed + epoch)
@@ -34,6 +30,3 @@ class Grain:
         batches = samples.batch(source.batch_size, drop_remainder=source.drop_last, batch_fn=collate)
         options = grain.ReadOptions(num_threads=loading.workers, prefetch_buffer_size=max(1, loading.workers * loading.prefetch_factor))
         return iter(batches.to_iter_dataset(options))
-
-    def close(self) -> None:
-        """grain's threads end with its iterator."""

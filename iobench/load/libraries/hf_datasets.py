@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import datasets
 from datasets.distributed import split_dataset_by_node
 from torch.utils.data import IterableDataset
 
-from .base import SHUFFLE_BUFFER, Packed, Sample, Source, Timed, Undo, Workers, collate
+from .base import Library, Packed, Source
+from .pieces import SHUFFLE_BUFFER, Sample, Timed, Undo, Workers, collate
 
 
-class HFDatasets:
+class HFDatasets(Library):
     """``load_dataset("parquet", streaming=True)`` with ``shuffle`` and ``split_dataset_by_node``, in torch's DataLoader."""
 
-    package: ClassVar[str] = "datasets"
-    formats: ClassVar[tuple[str, ...]] = ("parquet",)
-    shards_each: ClassVar[bool] = True
-    layout: ClassVar[bool] = False
-    local: ClassVar[bool] = True
+    package = "datasets"
+    formats = ("parquet",)
+    shards_each = True
+    local = True
 
     def __init__(self, source: Source) -> None:
+        super().__init__(source)
         library: Any = datasets
         library.disable_progress_bars()
         library.utils.logging.set_verbosity_error()

@@ -5,30 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import litdata
 from litdata.streaming.writer import BinaryWriter
 from litdata.utilities.env import _DistributedEnv
 
-from .base import Packed, Sample, Source, Undo, collate, end_workers, worker_arguments
+from .base import Converts, Packed, Source
+from .pieces import Sample, Undo, collate, end_workers, worker_arguments
 
 CHUNK_BYTES = "64MB"
 """Of a chunk: what litdata's own documentation and benchmarks use."""
 
 
-class LitData:
+class LitData(Converts):
     """``StreamingDataset`` and ``StreamingDataLoader`` over chunks that were written once.
 
     Workers map chunks for as long as they live, and mapped pages can't be evicted; so each epoch has workers of its own, whatever
     ``loader.persistent_workers`` says, or no epoch after the first one would be cold.
     """
 
-    package: ClassVar[str] = "litdata"
-    formats: ClassVar[tuple[str, ...]] = ()
-    shards_each: ClassVar[bool] = False
-    layout: ClassVar[bool] = True
-    local: ClassVar[bool] = True
+    package = "litdata"
 
     @classmethod
     def convert(cls, source: Source, folder: Path) -> None:
@@ -41,6 +38,7 @@ class LitData:
         writer.merge(1)
 
     def __init__(self, source: Source) -> None:
+        super().__init__(source)
         assert source.layout is not None
         dataset = litdata.StreamingDataset(
             str(source.layout),

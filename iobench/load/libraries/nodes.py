@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import torchdata.nodes as tn
 
-from .base import ByIndex, Packed, Source, collate
+from .base import Library, Packed, Source
+from .pieces import ByIndex, collate
 
 
-class TorchDataNodes:
+class TorchDataNodes(Library):
     """``ParallelMapper(method="thread")`` -> ``Batcher`` -> ``Mapper`` -> ``Prefetcher``; ``loader.workers`` are threads."""
 
-    package: ClassVar[str] = "torchdata"
-    formats: ClassVar[tuple[str, ...]] = ()
-    shards_each: ClassVar[bool] = False
-    layout: ClassVar[bool] = False
-    local: ClassVar[bool] = False
+    package = "torchdata"
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        super().__init__(source)
         self._samples = ByIndex(source)
         self._loader: Any = None
 
     def epoch(self, epoch: int) -> Iterator[Packed]:
-        source = self._source
+        source = self.source
         node = tn.IterableWrapper(source.order(epoch))
         node = tn.ParallelMapper(node, self._samples.__getitem__, num_workers=source.loading.workers, method="thread")
         node = tn.Mapper(tn.Batcher(node, source.batch_size, drop_last=source.drop_last), collate)

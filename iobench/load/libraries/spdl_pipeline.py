@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from spdl.pipeline import PipelineBuilder
 
-from .base import ByIndex, Packed, Source, collate
+from .base import Library, Packed, Source
+from .pieces import ByIndex, collate
 
 
-class Spdl:
+class Spdl(Library):
     """``PipelineBuilder().add_source(batches).pipe(read, concurrency=workers).add_sink(...)``; ``loader.workers`` are threads."""
 
-    package: ClassVar[str] = "spdl"
-    formats: ClassVar[tuple[str, ...]] = ()
-    shards_each: ClassVar[bool] = False
-    layout: ClassVar[bool] = False
-    local: ClassVar[bool] = False
+    package = "spdl"
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        super().__init__(source)
         self._samples = ByIndex(source)
 
     def epoch(self, epoch: int) -> Iterator[Packed]:
-        threads, ahead = max(1, self._source.loading.workers), self._source.loading.prefetch_factor
+        threads, ahead = max(1, self.source.loading.workers), self.source.loading.prefetch_factor
         builder: Any = PipelineBuilder()  # its types are of each stage's own
         pipeline = (
-            builder.add_source(self._source.batches(epoch))
+            builder.add_source(self.source.batches(epoch))
             .pipe(self._read, concurrency=threads, output_order="input")
             .add_sink(threads * ahead)
             .build(num_threads=threads)
@@ -44,6 +41,3 @@ class Spdl:
             return collate([self._samples[index] for index in batch])
         except Exception as error:
             return error
-
-    def close(self) -> None:
-        """Each epoch ends its own pipeline."""

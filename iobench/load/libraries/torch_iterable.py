@@ -5,24 +5,23 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
-from .base import SHUFFLE_BUFFER, Packed, Sample, Source, Timed, Undo, Workers, collate, shared_number
+from .base import Library, Packed, Source
+from .pieces import SHUFFLE_BUFFER, Sample, Timed, Undo, Workers, collate, shared_number
 
 
-class TorchIterable:
+class TorchIterable(Library):
     """``DataLoader(iterable_dataset)``; ranks and workers take every so many-th shard of an order that is new in each epoch."""
 
-    package: ClassVar[str] = "torch"
-    formats: ClassVar[tuple[str, ...]] = ()
-    shards_each: ClassVar[bool] = True
-    layout: ClassVar[bool] = False
-    local: ClassVar[bool] = False
+    package = "torch"
+    shards_each = True
 
     def __init__(self, source: Source) -> None:
+        super().__init__(source)
         self._dataset = _Shards(source)
         self._loader = Workers(
             self._dataset, source.loading, batch_size=source.batch_size, collate_fn=collate, drop_last=source.drop_last

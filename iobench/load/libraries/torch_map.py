@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
-from .base import ByIndex, Order, Packed, Source, Workers, collate
+from .base import Library, Packed, Source
+from .pieces import ByIndex, Order, Workers, collate
 
 
-class TorchMap:
+class TorchMap(Library):
     """``DataLoader(dataset, sampler=shuffled_order)``."""
 
-    package: ClassVar[str] = "torch"
-    formats: ClassVar[tuple[str, ...]] = ()
-    shards_each: ClassVar[bool] = False
-    layout: ClassVar[bool] = False
-    local: ClassVar[bool] = False
+    package = "torch"
 
     def __init__(self, source: Source) -> None:
+        super().__init__(source)
         self._order = Order(source)
         self._loader = Workers(
             ByIndex(source),

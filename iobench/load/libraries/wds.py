@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO
 
 import webdataset
 
-from .base import SHUFFLE_BUFFER, Packed, Sample, Source, Timed, Undo, Workers, collate
+from .base import Library, Packed, Source
+from .pieces import SHUFFLE_BUFFER, Sample, Timed, Undo, Workers, collate
 
 
-class WebDataset:
+class WebDataset(Library):
     """``webdataset.WebDataset(urls, ...)`` with detshuffle, in torch's DataLoader. Local shards are opened by webdataset itself."""
 
-    package: ClassVar[str] = "webdataset"
-    formats: ClassVar[tuple[str, ...]] = ("tar",)
-    shards_each: ClassVar[bool] = True
-    layout: ClassVar[bool] = False
-    local: ClassVar[bool] = False
+    package = "webdataset"
+    formats = ("tar",)
+    shards_each = True
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        super().__init__(source)
         self._loader: Workers | None = None
 
     def epoch(self, epoch: int) -> Iterator[Packed]:
-        if self._loader is None or not self._source.loading.persistent_workers or not self._source.loading.workers:
+        if self._loader is None or not self.source.loading.persistent_workers or not self.source.loading.workers:
             self.close()
             self._loader = self._build(epoch)
         return iter(self._loader)
 
     def _build(self, epoch: int) -> Workers:
         """Each iteration of a pipeline is the next epoch of its detshuffle stages, also within a worker that lasts."""
-        source = self._source
+        source = self.source
         shards = source.manifest.shard_count
         pipeline = webdataset.WebDataset(
             [source.path(shard) or f"iobench:{shard}" for shard in range(shards)],
