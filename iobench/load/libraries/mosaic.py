@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.shared_memory import SharedMemory
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any
 
 import streaming
 from streaming.base.constant import EPOCH_DATA, EPOCH_SHAPE, TICK
@@ -17,7 +17,8 @@ from streaming.base.world import World
 
 from ...spec.manifest import index_key
 from ...storage.catalog import local_root
-from .base import Packed, Source, Undo, Workers, collate
+from .base import Library, Packed, Source
+from .pieces import Undo, Workers, collate
 
 _ALONE = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 
@@ -35,20 +36,19 @@ _MEMORY = (
 """Where a dataset keeps its shared memory."""
 
 
-class Mosaic:
+class Mosaic(Library):
     """``StreamingDataset(local=...)`` in torch's DataLoader, with its own shuffle and partition, as of one node with all ranks.
 
     Where samples do not divide by ranks, it repeats some, fewer than there are ranks. In a training, ranks meet at the start of each epoch
     and share one order; here each rank computes that order by itself.
     """
 
-    package: ClassVar[str] = "mosaicml-streaming"
-    formats: ClassVar[tuple[str, ...]] = ("mds",)
-    shards_each: ClassVar[bool] = False
-    layout: ClassVar[bool] = False
-    local: ClassVar[bool] = True
+    package = "mosaicml-streaming"
+    formats = ("mds",)
+    local = True
 
     def __init__(self, source: Source) -> None:
+        super().__init__(source)
         for shard in range(source.manifest.shard_count):
             os.stat(source.path(shard) or "")  # a shard that is not there makes its threads wait for a download, for ever
         self._dataset = _open(source)
