@@ -23,7 +23,7 @@ from .pieces import Undo, Workers, collate
 _ALONE = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 
 _PATIENCE_S = 10
-"""For other processes that choose a name for their shared memory at the same moment."""
+"""For other processes that choose names for their shared memory at the same moment: ranks do."""
 
 _MEMORY = (
     "_shared_barrier._arr.shm",
@@ -41,6 +41,7 @@ class Mosaic(Library):
 
     Where samples do not divide by ranks, it repeats some, fewer than there are ranks. In a training, ranks meet at the start of each epoch
     and share one order; here each rank computes that order by itself.
+    A rank that is killed leaves two empty lock files in the temporary folder.
     """
 
     package = "mosaicml-streaming"
@@ -66,7 +67,7 @@ class Mosaic(Library):
 
 
 def _open(source: Source) -> _Samples:
-    """Names of shared memory are numbered, and the next free number is another process's where both look at once."""
+    """Names of shared memory begin with the next free number, which is another process's where both look at once."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -86,7 +87,7 @@ class _Samples(streaming.StreamingDataset):  # type: ignore[misc]
         assert index is not None
         self.undo = Undo(source)
         try:
-            with _environment(_ALONE):  # it would wait for the other ranks
+            with _environment(_ALONE):  # with more ranks it would meet them through torch.distributed
                 super().__init__(
                     local=str((root / index).parent),
                     batch_size=source.batch_size,
