@@ -103,10 +103,16 @@ def workload_of(doc: RunDocument) -> str:
 
 
 def values_of(doc: RunDocument, metric: str) -> list[float]:
-    """One value for each complete repetition, save or restore."""
+    """One value for each complete repetition, save or restore.
+
+    No read bandwidth of loader libraries: of samples' stored bytes, it can't stand beside one of bytes that were read.
+    """
     if metric in ("write_bytes_per_s", "blocked_s", "durable_s", "restore_s", "restore_bytes_per_s"):
         return _of_study(doc, metric)
-    found = (getattr(repetition, metric, None) for repetition in doc.repetitions if repetition.complete)
+    done = [repetition for repetition in doc.repetitions if repetition.complete]
+    if metric == "read_bytes_per_s":
+        done = [repetition for repetition in done if repetition.bytes_read is not None]
+    found = (getattr(repetition, metric, None) for repetition in done)
     return [float(value) for value in found if value is not None]
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..spec.result import Repetition, Summary
+from .evidence import OWN_LOADER
 
 Array = npt.NDArray[Any]
 Events = Mapping[str, Array]
@@ -46,6 +47,11 @@ NULL_ACCELERATOR = "the accelerator is null: it has no busy time"
 TOO_FEW_STEPS = "fewer than 2 steps per rank: nothing is left after the first step of each epoch"
 NO_SAMPLE_BYTES = "the stored bytes of the samples were not recorded"
 NO_EVENTS = "no step was recorded"
+
+
+def unseen_reads(kind: str) -> dict[str, str]:
+    """What a repetition by this kind of loader has not measured: a library reads by itself, and what it reads is not counted."""
+    return {} if kind == OWN_LOADER else {"bytes_read": f"what loader '{kind}' reads from storage is not seen"}
 
 
 class Strand(NamedTuple):
@@ -107,11 +113,15 @@ def saving(parts: Sequence[Strand]) -> float:
 def repetition_metrics(events: Events, context: Repetition) -> Repetition:
     """``context`` (seed, epochs, CPU time ...) with every figure that follows from the events.
 
-    A figure that cannot be had is None and ``not_measured`` says why.
+    A figure that cannot be had is None and ``not_measured`` says why. Where the context's own says that reads were not seen
+    (``unseen_reads``) the bandwidth is that of the samples' stored bytes.
     """
     missing = {key: reason for key, reason in context.not_measured.items() if key not in METRICS and key != "late_p99_s"}
     residencies = [epoch.residency_before for epoch in context.epochs if epoch.residency_before is not None]
     known: dict[str, Any] = {"residency_before": max(residencies) if residencies else context.residency_before}
+    unseen = missing.get("bytes_read")
+    if unseen:
+        known["bytes_read"] = None
     if context.cpu_s is None:
         missing["cpu_s"] = context.not_measured.get("cpu_s", "the CPU time of ranks and workers was not recorded")
     parts = list(strands(events)) if len(events["step"]) else []
@@ -124,11 +134,12 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
     saved = saving(parts)
     known["checkpoint_s"] = saved or None
     known["read_s"] = float(np.asarray(events["read_ns"], dtype=np.int64).sum()) / 1e9
-    known.update(totals, wall_s=wall, samples_per_s=totals["samples"] / span if span > 0 else None)
-    known["read_bytes_per_s"] = totals["bytes_read"] / span if span > 0 else None
-    known["read_amplification"] = totals["bytes_read"] / totals["sample_bytes"] if totals["sample_bytes"] else None
+    moved, stored = totals["sample_bytes"] if unseen else totals["bytes_read"], totals["sample_bytes"]
+    known = totals | known | {"wall_s": wall, "samples_per_s": totals["samples"] / span if span > 0 else None}
+    known["read_bytes_per_s"] = moved / span if span > 0 else None
+    known["read_amplification"] = moved / stored if stored and not unseen else None
     if known["read_amplification"] is None:
-        missing["read_amplification"] = NO_SAMPLE_BYTES
+        missing["read_amplification"] = unseen or NO_SAMPLE_BYTES
     known["busy_s"] = float(np.asarray(events["busy_ns"], dtype=np.int64).sum()) / 1e9 / ranks
     known["wait_s"] = float(np.asarray(events["wait_ns"], dtype=np.int64).sum()) / 1e9 / ranks
     known.update(_utilization(parts, wall, span - saved, missing), **_waits(parts, missing))

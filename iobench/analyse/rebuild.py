@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..spec.result import Ceiling, Epoch, FindMax, FindMaxPoint, Repetition, RunDocument
+from .evidence import OWN_LOADER
 from .meaning import with_meaning
-from .metrics import Events, repetition_metrics, select, strands, summarise
+from .metrics import Events, repetition_metrics, select, strands, summarise, unseen_reads
 from .study import metrics_of, with_figures
 from .validity import RULE_IDS, evaluate, validity
 from .verdict import verdict
@@ -73,15 +74,18 @@ def conclude(doc: RunDocument) -> RunDocument:
 
 def rebuild(doc: RunDocument, events: Events) -> RunDocument:
     """``doc`` with everything that follows from ``events`` computed again; what has no events stays as recorded."""
-    repetitions = [_again(repetition, select(events, "measure", index)) for index, repetition in enumerate(doc.repetitions)]
+    unseen = unseen_reads(str(doc.loader.get("kind") or OWN_LOADER))
+    repetitions = [_again(repetition, select(events, "measure", index), unseen) for index, repetition in enumerate(doc.repetitions)]
     ceilings = {name: _ceiling(ceiling, select(events, f"calibrate.{name}")) for name, ceiling in doc.ceilings.items()}
     find_max = _find_max(doc.find_max, events) if doc.find_max else None
-    quiet = _again(doc.quiet, select(events, "quiet", 0)) if doc.quiet else None
+    quiet = _again(doc.quiet, select(events, "quiet", 0), unseen) if doc.quiet else None
     return conclude(doc.model_copy(update={"repetitions": repetitions, "ceilings": ceilings, "find_max": find_max, "quiet": quiet}))
 
 
-def _again(repetition: Repetition, events: Events) -> Repetition:
-    return repetition_metrics(events, repetition) if len(events["step"]) else repetition
+def _again(repetition: Repetition, events: Events, unseen: dict[str, str]) -> Repetition:
+    """``unseen``: documents of older versions counted reads that nobody saw."""
+    context = repetition.model_copy(update={"not_measured": repetition.not_measured | unseen})
+    return repetition_metrics(events, context) if len(events["step"]) else repetition
 
 
 def _ceiling(ceiling: Ceiling, events: Events) -> Ceiling:

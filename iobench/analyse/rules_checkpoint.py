@@ -103,8 +103,9 @@ def contention(doc: RunDocument) -> Outcome | None:
 
 
 def _read_cost(repetition: Repetition) -> float | None:
-    """Seconds of a worker for each byte."""
-    return repetition.read_s / repetition.bytes_read if repetition.read_s and repetition.bytes_read else None
+    """Seconds of a worker for each byte (of samples, where reads were not counted)."""
+    size = repetition.sample_bytes if repetition.bytes_read is None else repetition.bytes_read
+    return repetition.read_s / size if repetition.read_s and size else None
 
 
 def back_pressure(doc: RunDocument) -> Outcome | None:

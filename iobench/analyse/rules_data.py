@@ -48,7 +48,7 @@ def data_mismatch(doc: RunDocument) -> Outcome | None:
         return unknown("no repetition was completed")
     remedy = "a sample that comes from elsewhere, or not at all, makes every rate false: run iobench verify, and report this as a defect"
     for index, repetition in enumerate(done):
-        if repetition.bytes_read < repetition.sample_bytes:
+        if repetition.bytes_read is not None and repetition.bytes_read < repetition.sample_bytes:
             read, delivered = format_bytes(repetition.bytes_read), format_bytes(repetition.sample_bytes)
             return Outcome(f"repetition {index} delivered {delivered} of samples but read {read}", remedy)
     samples = doc.dataset.get("samples")
@@ -219,7 +219,8 @@ def delivered_samples(doc: RunDocument) -> Outcome | None:
     if not wrong:
         return None
     counts = ", ".join(f"{format_count(count)} {key}" for key, count in wrong.items())
+    looked = "an epoch" if proof["whole_epoch"] else "a part of an epoch"
     return Outcome(
-        f"an epoch of loader '{doc.loader.get('kind')}' ({doc.loader.get('library')}) is not the dataset's {proof['of']} samples: {counts}",
+        f"{looked} of loader '{doc.loader.get('kind')}' ({doc.loader.get('library')}) is not the dataset's {proof['of']} samples: {counts}",
         "the rate is that of another job: use another loader.kind, or report this as a defect",
     )

@@ -160,7 +160,10 @@ def raw_not_measured(doc: RunDocument) -> Outcome | None:
 
 def read_amplification(doc: RunDocument) -> Outcome | None:
     """Bytes that storage delivers and no sample needs: neighbours in a row group, and what direct IO reads to stay aligned."""
-    ratios = [repetition.bytes_read / repetition.sample_bytes for repetition in complete(doc) if repetition.sample_bytes]
+    done = complete(doc)
+    if done and all(repetition.bytes_read is None for repetition in done):
+        return None  # a loader library's reads: the report says that this was not measured
+    ratios = [one.bytes_read / one.sample_bytes for one in done if one.sample_bytes and one.bytes_read is not None]
     if not ratios:
         return unknown("the bytes of samples and of reads were not recorded")
     worst = max(ratios)

@@ -59,12 +59,15 @@ def _diversity(order: Array, shard_of: Array, batch_size: int) -> float | None:
     return float(seen / (1 - absent).sum())
 
 
-def delivery(order: Array, samples: int, *, unknown: int) -> dict[str, Any]:
-    """What one epoch delivered against the ``samples`` that there are; ``unknown`` ones had contents that the dataset has not."""
+def delivery(order: Array, samples: int | None, *, unknown: int) -> dict[str, Any]:
+    """What one epoch delivered against the ``samples`` that there are; ``unknown`` ones had contents that the dataset has not.
+
+    ``samples``: None where only a part of the epoch was looked at; what is missing from it may come later, so it is None, too.
+    """
     distinct = len(np.unique(order))
     return {
         "delivered": len(order) + unknown,
-        "missing": samples - distinct,
+        "missing": None if samples is None else samples - distinct,
         "repeated": len(order) - distinct,
         "unknown": unknown,
     }

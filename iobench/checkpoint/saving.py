@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,11 +45,11 @@ class Finished:
         return self._saved
 
 
-class FileWriter:
+class FileWriter(ABC):
     """A writer that puts each rank's state into one file, and is done when it returns. A subclass says how the file is written and read."""
 
-    name = ""
-    suffix = ""
+    name: str
+    suffix: str
     asynchronous = False
 
     def __init__(self, job: Job) -> None:
@@ -106,13 +107,13 @@ class FileWriter:
         if shared is not None:
             raise CheckpointError(f"'{shared}' is a share of a tensor (DTensor), which {self.name} can't handle", remedy="use dcp")
 
+    @abstractmethod
     def write(self, state: State, target: CheckpointTarget, *, fsync: bool, clock: Clock) -> float:
         """Until it is durable (accepted, without ``fsync``); the time when the storage had taken all bytes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, state: State, target: CheckpointTarget) -> None:
         """Fill the state. What it raises is a corrupt file, unless it is one of iobench's own errors."""
-        raise NotImplementedError
 
     def close(self) -> None:
         return

@@ -27,7 +27,7 @@ class Stats(NamedTuple):
 
 
 def own_stats(*, samples: int, stored: int, started_ns: int, read_ns: int, prep_ns: int) -> Stats:
-    """What a batch cost this process, where nobody counts its reads: all stored bytes of its samples were read, and no others."""
+    """What a batch cost this process, where nobody counts its reads: ``bytes_read`` is its samples' stored bytes, whatever was read."""
     return Stats(samples, stored, stored, started_ns, read_ns, prep_ns, time.process_time_ns(), os.getpid())
 
 

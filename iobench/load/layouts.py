@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..errors import StorageError, UsageError
 from ..registry import LOADERS
 from ..safety import remove_exactly
-from ..spec.manifest import LAYOUTS
+from ..spec.manifest import LAYOUTS, Manifest
 from ..storage.base import Storage
 from ..storage.catalog import local_root
 
@@ -46,11 +46,27 @@ def read_layout(storage: Storage, kind: str) -> Layout | None:
     """The layout that is there, complete; else None."""
     if not LOADERS.load(kind).layout:
         return None
+    folder = layout_folder(storage, kind)
     try:
-        data = json.loads((layout_folder(storage, kind) / RECORD).read_text(encoding="utf-8"))
-        return Layout(**{**data, "files": tuple(data["files"])})
+        data = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        found = Layout(**{**data, "files": tuple(data["files"])})
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return found if all((folder / name).is_file() for name in found.files) else None
+
+
+def made_layout(manifest: Manifest, storage: Storage, kind: str) -> Path:
+    """The folder of this dataset's layout. Raises UsageError where it was not made, or of other data."""
+    folder = layout_folder(storage, kind)
+    found = read_layout(storage, kind)
+    if found is not None and found.dataset == manifest.header.id:
+        return folder
+    what = f"there is none, or not all of it, in {folder}" if found is None else f"that in {folder} is of other data"
+    root = folder.parent.parent
+    raise UsageError(
+        f"loader '{kind}' reads a layout of its own, and {what}",
+        remedy=f"'iobench run WORKLOAD --data {root} --set loader.kind={kind}' makes it, or iobench.load.layouts.make_layout",
+    )
 
 
 def layout_keys(storage: Storage, kind: str) -> list[str]:

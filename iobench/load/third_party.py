@@ -14,7 +14,7 @@ from ..spec.manifest import Manifest
 from ..spec.workload import LoaderSpec, ReaderSpec
 from ..storage.base import Storage
 from ..storage.catalog import local_root
-from .layouts import layout_folder
+from .layouts import made_layout
 from .loader import Batch, worker_death
 
 if TYPE_CHECKING:
@@ -77,7 +77,10 @@ def open_library(
     world: int = 1,
     seed: int = 0,
 ) -> LibraryLoader:
-    """A loader of another kind than iobench's own over a dataset. Its layout, if it has one, must have been made (``make_layout``)."""
+    """A loader of another kind than iobench's own over a dataset. Its layout, if it has one, must have been made (``make_layout``).
+
+    Raises UsageError for whatever this kind can't have, or has not.
+    """
     from .libraries.base import Source
 
     check_library(manifest, storage, reading, loading, world=world)
@@ -90,7 +93,7 @@ def open_library(
         rank=rank,
         world=world,
         seed=seed,
-        layout=layout_folder(storage, loading.kind) if LOADERS.load(loading.kind).layout else None,
+        layout=made_layout(manifest, storage, loading.kind) if LOADERS.load(loading.kind).layout else None,
     )
     return LibraryLoader(source)
 

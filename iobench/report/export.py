@@ -7,7 +7,7 @@ import io
 
 from ..spec.checkpoint import Study
 from ..spec.result import RunDocument
-from .text import ROWS
+from .text import OF_STORED, ROWS, reads_unseen
 
 SCALARS = (
     "seed",
@@ -91,7 +91,8 @@ def to_markdown(doc: RunDocument) -> str:
     for name, _, show in ROWS:
         summary = doc.metrics.get(name)
         cells = [show(summary.median), show(summary.min), show(summary.max), str(summary.n)] if summary else ["not measured", "", "", "0"]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        of = f" {OF_STORED}" if name == "read_bytes_per_s" and reads_unseen(doc) else ""
+        lines.append(f"| {name}{of} | {' | '.join(cells)} |")
     lines += ["", *(f"- {finding.level} `{finding.rule}`: {finding.evidence}" for finding in doc.findings)]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -28,7 +28,7 @@ def _delivered(proof: dict[str, object]) -> str:
     if "not_measured" in proof:
         return f"not measured: {proof['not_measured']}"
     wrong = [f"{format_count(int(str(proof[key])))} {key}" for key in ("missing", "repeated", "unknown") if proof[key]]
-    part = "" if proof["whole_epoch"] else f" (a part: there are {format_count(int(str(proof['of'])))})"
+    part = "" if proof["whole_epoch"] else f" (a part: there are {format_count(int(str(proof['of'])))}; which are missing can't be told)"
     return f"{format_count(int(str(proof['delivered'])))} samples of an epoch{part}, " + (
         ", ".join(wrong) if wrong else "each once, with the contents that the manifest says"
     )

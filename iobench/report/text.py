@@ -41,6 +41,14 @@ ROWS: tuple[tuple[str, str, Format], ...] = (
 )
 
 
+OF_STORED = "of the samples' stored bytes"
+
+
+def reads_unseen(doc: RunDocument) -> bool:
+    """A loader library read: what it read was not counted, and bandwidths are ``OF_STORED``."""
+    return any("bytes_read" in repetition.not_measured for repetition in doc.repetitions)
+
+
 def render_run(doc: RunDocument, width: int = 100, color: bool = False) -> str:
     """All sections that ``doc`` has something for, separated by blank lines."""
     paint = painter(color)
@@ -134,7 +142,8 @@ def _metrics(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         if summary is None:
             lines += wrapped(f"not measured: {reasons.get(name, 'no complete repetition')}", width, f"  {label:<30}", " " * 32)
         else:
-            lines.append(f"  {label:<30}{_spread(summary, show)}{f' n={summary.n}' if summary.n != n else ''}")
+            of = f" {OF_STORED}" if name == "read_bytes_per_s" and reads_unseen(doc) else ""
+            lines.append(f"  {label:<30}{_spread(summary, show)}{of}{f' n={summary.n}' if summary.n != n else ''}")
     if doc.verdict:
         shares = (("fetch stall", doc.verdict.fetch_stall, "fetch_stall"), ("prep stall", doc.verdict.prep_stall, "prep_stall"))
         for label, share, key in shares:
@@ -163,6 +172,8 @@ def _find_max(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         rate = "" if point.read_bytes_per_s is None else format_rate(point.read_bytes_per_s)
         verdict = "fed" if point.passed else "starved"
         lines.append(f"  {point.accelerators:>6}  {format_percent(au):>8}  {rate:>12}  {verdict:<8} {_bar(au, 1.0, room)}")
+    if reads_unseen(doc):
+        lines += wrapped(f"bandwidths are {OF_STORED}", width, "  ", "  ")
     return lines + (wrapped(f"the search stopped: {found.bound}", width, "  ", "  ") if found.bound else [])
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..analyse.metrics import repetition_metrics
+from ..analyse.metrics import repetition_metrics, unseen_reads
 from ..analyse.rebuild import conclude
 from ..errors import InterruptedRun, IobenchError
 from ..load import make_reader
@@ -183,6 +183,7 @@ def _record(phase: Phase, outcome: Outcome, calibration: Calibration, used: dict
         throttled_s=used.get("throttled_s"),
         nfs=used.get("nfs"),
         residency_before=max(known) if known and len(known) == len(residencies) else None,
+        not_measured=unseen_reads(phase.loading.kind),
     )
     calibration.parts += [(phase.name, phase.repetition, rank, columns) for rank, columns in sorted(outcome.columns.items())]
     return repetition_metrics(joined(outcome), context)

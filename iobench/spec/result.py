@@ -32,7 +32,7 @@ EVENT_COLUMNS = {
     "busy_ns": "int64, nominal busy time of the accelerator",
     "late_ns": "int64, how far past its deadline the emulation woke up (compensated in the next step)",
     "samples": "uint32",
-    "bytes_read": "int64, counted by the worker where it reads, direct IO's alignment excess included",
+    "bytes_read": "int64, counted by the worker where it reads, direct IO's alignment excess included; by a library: as sample_bytes",
     "sample_bytes": "int64, bytes of the samples as stored",
     "read_ns": "int64, the worker's time in storage reads for this batch",
     "prep_ns": "int64, the worker's time in decompress, decode, check and collate for this batch",
@@ -87,7 +87,7 @@ class Repetition(Record):
     residency_before: float | None = None  # the largest of the epochs'
     samples: int = 0
     steps: int = 0  # of all ranks together
-    bytes_read: int = 0
+    bytes_read: int | None = 0  # None: by a loader library, whose reads are not seen
     retries: int | None = None  # requests that were sent again; None: not recorded
     throttled: int | None = None  # of these: because the server asked to slow down
     sample_bytes: int = 0  # stored bytes of the samples delivered; bytes_read is at least this much, or the data came from elsewhere
@@ -101,7 +101,7 @@ class Repetition(Record):
     accelerator_utilization_sustained: float | None = None  # busy over the wall time less process creation: what the verdict goes by
     accelerator_utilization_strict: float | None = None  # busy over the whole wall time
     samples_per_s: float | None = None
-    read_bytes_per_s: float | None = None
+    read_bytes_per_s: float | None = None  # of sample_bytes where bytes_read is None
     read_amplification: float | None = None  # bytes_read / sample_bytes: whole row groups, footers, and direct IO's alignment count
     wait_p50_s: float | None = None
     wait_p99_s: float | None = None

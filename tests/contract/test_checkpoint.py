@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 
 from iobench.checkpoint.base import Job, make_writer
 from iobench.checkpoint.catalog import CheckpointRoot
+from iobench.checkpoint.saving import FileWriter
+from iobench.checkpoint.torch_save import TorchSave
 from iobench.errors import CheckpointError, StorageError, UnknownNameError, UsageError
 from iobench.registry import WRITERS as REGISTRY
 from tests.checkpoints import (
@@ -52,6 +54,14 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, s3_environment: Mappin
         return str(tmp_path / "checkpoints")
     server: S3Server = request.getfixturevalue("rclone_s3")
     return server.url()
+
+
+@pytest.mark.parametrize("left_out", ["write", "read"])
+def test_a_writer_of_files_must_say_how_they_are_written_and_read(left_out: str) -> None:
+    parts = {"name": "half", "suffix": ".half", "write": TorchSave.write, "read": TorchSave.read}
+    kind = type("Half", (FileWriter,), {name: part for name, part in parts.items() if name != left_out})
+    with pytest.raises(TypeError, match=left_out):
+        kind(Job())
 
 
 def test_the_tests_know_every_writer() -> None:

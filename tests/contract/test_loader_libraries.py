@@ -228,6 +228,27 @@ def test_a_layout_is_made_once_and_belongs_to_its_dataset(make_dataset: Any) -> 
     assert sorted(layout_keys(storage, "litdata")) == [f"layouts/litdata/{name}" for name in made.files]
 
 
+def test_a_layout_that_was_not_made_is_one_line_that_says_what_makes_it(make_dataset: Any) -> None:
+    manifest, root = make_dataset(samples=59, name="demo")
+    other, _ = make_dataset(samples=58, name="demo")
+    storage, loader = LocalStorage(root), {"kind": "litdata", "workers": 0}
+    remedy = f"iobench run WORKLOAD --data {root} --set loader.kind=litdata"
+    with pytest.raises(UsageError, match="there is none") as caught:
+        make_loader(str(root), batch_size=16, loader=loader)
+    assert remedy in str(caught.value)
+    assert "\n" not in str(caught.value)
+    made, _ = make_layout(Source(manifest, storage, ReaderSpec(decode=False), LoaderSpec(kind="litdata"), 16), "litdata 1")
+    with pytest.raises(UsageError, match="is of other data") as caught:
+        make_loader(other, batch_size=16, storage=storage, loader=loader)
+    assert remedy in str(caught.value)
+    opened = make_loader(str(root), batch_size=16, loader=loader)
+    assert sum(len(batch) for batch in opened) == 59
+    opened.shutdown()
+    (root / "layouts" / "litdata" / made.files[-1]).unlink()
+    with pytest.raises(UsageError, match="not all of it"):
+        make_loader(str(root), batch_size=16, loader=loader)
+
+
 @pytest.mark.parametrize(
     ("kind", "spec", "reader", "workers", "words"),
     [

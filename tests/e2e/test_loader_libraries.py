@@ -13,6 +13,9 @@ import pytest
 from iobench.cli.main import main
 from iobench.load.libraries.torch_map import TorchMap
 from iobench.registry import LOADERS, Entry
+from iobench.run import third_party
+from iobench.run.plan import make_plan
+from iobench.spec.workload import load_workload
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -50,6 +53,9 @@ def test_storage_of_known_speed_binds_through_a_library(kind: str, form: str, io
     assert doc["verdict"]["binds"] == "storage"
     # The throttle's burst and two workers' first reads are free; noise only slows.
     assert doc["repetitions"][0]["read_bytes_per_s"] == pytest.approx(50 * MB, rel=0.1)
+    assert (doc["repetitions"][0]["bytes_read"], doc["repetitions"][0]["read_amplification"]) == (None, None)
+    assert kind in doc["repetitions"][0]["not_measured"]["read_amplification"]
+    assert json.loads(iobench("report", tmp_path / "results" / doc["run_id"], "--json")[1]) == doc
     assert doc["ceilings"]["prep"]["samples_per_s"] > 200
     assert doc["ceilings"]["harness"]["not_measured"]
     assert doc["loader"]["delivery"] == {
@@ -72,7 +78,9 @@ def test_a_layout_is_made_read_cold_reported_and_cleaned(iobench: Any, tmp_path:
     code, out, _ = iobench(*run)
     assert code == 0
     assert re.search(r"^Loader litdata \(litdata [\d.]+\)$", out, re.M)
+    assert re.search(r"^  read bandwidth .* of the samples' stored bytes$", out, re.M)
     shown = " ".join(out.split())
+    assert "read amplification not measured: what loader 'litdata' reads from storage is not seen" in shown
     assert "made by an earlier run" in shown
     assert "each once" in shown
     foreign.write_text("not iobench's")
@@ -107,6 +115,22 @@ def test_a_library_that_delivers_something_else_is_invalid(iobench: Any, make_da
     assert finding["level"] == "invalid"
     assert "2 missing, 1 repeated, 1 unknown" in finding["evidence"]
     assert code != 0
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [("torch-map", 0), ("forgetful", 1)])
+def test_a_proof_of_a_part_does_not_tell_what_is_missing(kind: str, wrong: int, make_dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 samples of 10 kB in batches of 16: the proof ends with the one that goes beyond 200 kB; each has a fault of either kind."""
+    monkeypatch.setitem(LOADERS._entries, "forgetful", Entry(target=f"{__name__}:Forgetful", summary="a planted fault"))
+    monkeypatch.setattr(LOADERS, "load", lambda name, load=LOADERS.load: Forgetful if name == "forgetful" else load(name))
+    monkeypatch.setattr(third_party, "MOST_BYTES", 200_000)
+    _, root = make_dataset(samples=64, sample_size={"mean": 10_000})
+    workload = load_workload("demo", ["batch_size=16", f"loader.kind={kind}", "loader.workers=1"])
+    plan = make_plan(workload, str(root), accelerators=1, repetitions=1, seed=1)
+    proof = third_party.prove(plan)["delivery"]
+    why = proof.pop("missing_not_measured")
+    assert "may come later" in why
+    parts = {"delivered": 32, "missing": None, "repeated": 2 * wrong, "unknown": 2 * wrong, "of": 64, "whole_epoch": False}
+    assert proof == parts
 
 
 @pytest.mark.parametrize(

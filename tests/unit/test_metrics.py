@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.metrics import repetition_metrics, select, summarise
+from iobench.analyse.compare import values_of
+from iobench.analyse.metrics import repetition_metrics, select, summarise, unseen_reads
 from iobench.analyse.rebuild import ceiling_from_events, find_max_point, rebuild
-from iobench.spec.result import Ceiling, Epoch, FindMax, FindMaxPoint, Repetition
+from iobench.analyse.validity import evaluate
+from iobench.report.export import to_csv, to_json, to_markdown
+from iobench.report.text import render_run
+from iobench.spec.result import Ceiling, Epoch, FindMax, FindMaxPoint, Repetition, RunDocument
 
 Build = Callable[..., Any]
 
@@ -212,6 +219,33 @@ def test_rebuild_finds_every_figure_again(make_run: Build, make_events: Build) -
     assert again.find_max.accelerators == 3
     assert again.find_max.points[0].accelerator_utilization == pytest.approx(1.0)
     assert rebuild(again, events) == again
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "by an older version"])
+def test_what_a_library_reads_is_not_measured(make_run: Build, make_events: Build, recorded: bool) -> None:
+    """Its events carry the samples' stored bytes in the place of reads; a document rebuilt from them must not take these for reads."""
+    rows = [{"step": n, "start": n, "wait": 0.5, "busy": 0.5, "bytes_read": 1000, "sample_bytes": 1000} for n in range(4)]
+    unseen = {"not_measured": unseen_reads("webdataset")} if recorded else {}
+    few = {"workload": {"epochs": 1}, "dataset": {"samples": 4}}
+    doc = make_run(loader={"kind": "webdataset"}, repetitions=1, repetition=unseen, quiet=context(0.0), **few)
+    again = rebuild(doc, make_events(rows + [row | {"phase": "quiet"} for row in rows]))
+    assert again.quiet is not None
+    for one in (again.repetitions[0], again.quiet):
+        assert (one.bytes_read, one.read_amplification, one.sample_bytes) == (None, None, 4000)
+        assert "webdataset" in one.not_measured["bytes_read"] == one.not_measured["read_amplification"]
+        assert one.read_bytes_per_s is not None
+    assert again.quiet.read_bytes_per_s == pytest.approx(1000.0)
+    assert "read_amplification" not in again.metrics
+    assert not {"read.amplification", "data.mismatch"} & {finding.rule for finding in evaluate(again)}
+    assert values_of(again, "read_bytes_per_s") == []
+    assert values_of(again, "samples_per_s") != []
+    assert "not measured: what loader 'webdataset' reads" in " ".join(render_run(again).split())
+    assert re.search(r"read bandwidth .* of the samples' stored bytes", render_run(again))
+    assert "| read_amplification | not measured |" in to_markdown(again)
+    assert "| read_bytes_per_s of the samples' stored bytes |" in to_markdown(again)
+    [line] = csv.DictReader(io.StringIO(to_csv(again)))
+    assert (line["bytes_read"], line["read_amplification"], line["sample_bytes"]) == ("", "", "4000")
+    assert RunDocument.model_validate_json(to_json(again)) == again
 
 
 def test_find_max_point_of_a_null_accelerator_says_why(make_events: Build) -> None:

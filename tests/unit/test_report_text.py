@@ -76,6 +76,17 @@ def test_metrics_show_median_min_max_and_n(make_run: Build) -> None:
     assert "accelerator utilization       95.0 % [95.0 %, 95.0 %]" in text
 
 
+def test_a_proof_of_a_part_says_that_it_is_one(make_run: Build) -> None:
+    proof = {"delivered": 32, "missing": None, "repeated": 0, "unknown": 0, "of": 64, "whole_epoch": False}
+    for repeated, told in ((0, "each once"), (2, "2 repeated")):
+        loader = {"kind": "grain", "library": "grain 1", "delivery": proof | {"repeated": repeated}, "shuffle": {"distance": 1.0}}
+        doc = make_run(loader=loader)
+        text = " ".join(render_run(doc).split())
+        assert f"32 samples of an epoch (a part: there are 64; which are missing can't be told), {told}" in text
+        assert [finding.rule for finding in doc.findings] == ["loader.delivery"] * bool(repeated)
+        assert "0 missing" not in text
+
+
 def test_find_max_curve_is_ordered(make_run: Build) -> None:
     points = [
         FindMaxPoint(

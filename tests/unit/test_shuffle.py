@@ -49,6 +49,11 @@ def test_what_was_delivered_adds_up(order: list[int], unknown: int) -> None:
     assert proof["delivered"] - unknown - proof["repeated"] + proof["missing"] == 31
 
 
+def test_of_a_part_of_an_epoch_nothing_is_missing_yet() -> None:
+    found = delivery(np.array([4, 7, 4]), None, unknown=2)
+    assert found == {"delivered": 5, "missing": None, "repeated": 1, "unknown": 2}
+
+
 @pytest.mark.parametrize("order", [np.array([], np.int64), np.array([3])])
 def test_too_few_samples_have_no_order(order: np.ndarray) -> None:
     assert shuffle_quality(order, np.zeros(5, int), 4)["distance"] is None
