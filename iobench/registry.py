@@ -61,7 +61,7 @@ class Registry:
         except Exception as error:
             broken, extra = self._broken(name, error), self.entries()[name].extra
             if broken is not None:
-                reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
                 brings = f"; pip install 'iobench[{extra}]' brings what it needs" if extra else ""
                 raise UsageError(
                     f"{self.kind} '{name}': {broken} is installed, but does not import: {reason}",

@@ -167,7 +167,7 @@ _BROKEN = "streaming is installed, but does not import: "
     [
         ({}, "needs the Python package 'streaming'. Install it: "),
         ({"__init__.py": "import not_to_be_had"}, f"{_BROKEN}ModuleNotFoundError: No module named 'not_to_be_had'. See "),
-        ({"__init__.py": "raise RuntimeError('built for\\nanother torch')"}, f"{_BROKEN}RuntimeError: built for another torch. See "),
+        ({"__init__.py": "raise RuntimeError('another torch\\nmore')"}, f"{_BROKEN}RuntimeError: another torch. See "),
         ({"__init__.py": "", "base/constant.py": ""}, f"{_BROKEN}ImportError: cannot import name 'EPOCH_DATA'"),
     ],
 )
