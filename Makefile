@@ -22,7 +22,9 @@ demo: setup  ## generate a small dataset in demo-data, run, print the verdict
 	$(BIN)/iobench run demo --data demo-data
 
 test: setup  ## all tests
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --ignore=tests/oracle
+	# Oracles measure speeds: one at a time, with nothing beside them.
+	$(BIN)/python -m pytest -q tests/oracle
 
 check: $(STAMP)  ## lint, format, types
 	$(BIN)/ruff check -q .

@@ -59,6 +59,6 @@ def nothing_left() -> Iterator[None]:
 
 
 def _ownerless(before: set[str]) -> set[str]:
-    """New files in /dev/shm, but for those of other programs that are alive (torch names its files after the process)."""
-    owners = {name: re.match(r"torch_(\d+)_", name) for name in set(os.listdir("/dev/shm")) - before}
+    """New files in /dev/shm, but for those of other programs that are alive (torch's and ours are named after their process)."""
+    owners = {name: re.match(r"(?:torch_|iobench-)(\d+)", name) for name in set(os.listdir("/dev/shm")) - before}
     return {name for name, pid in owners.items() if not pid or int(pid[1]) == os.getpid() or not psutil.pid_exists(int(pid[1]))}

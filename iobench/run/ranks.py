@@ -29,8 +29,11 @@ from .checkpoint_ranks import CheckpointRank
 from .processes import GRACE_S, Ranks, fork
 from .savebook import NO_SAVE, SaveBook
 
+_ROUNDS = 3
+"""Rounds of its workers that a rate needs: the first is start-up, and one more can be read ahead while the first is waited for."""
+
 _ROUNDS_PATIENCE = 10
-"""How many times its limit a phase may run over to finish a round of its workers."""
+"""How many times its limit a phase may run over to finish its rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +285,7 @@ class _Stepper:
         """Whether the time limit ends the epoch here.
 
         Workers begin together, so their batches arrive in rounds. A rate taken in the middle of a round misses what the other workers
-        have nearly done, which for slow batches is most of the work; so a round is finished, within reason.
+        have nearly done, which for slow batches is most of the work; so rounds are finished, and there are enough of them, within reason.
         """
         if now < end:
             return False
@@ -290,7 +293,8 @@ class _Stepper:
             return True
         workers = max(1, self.phase.loading.workers)
         patience = _ROUNDS_PATIENCE * round((self.phase.limit_s or 0) * 1e9)
-        return (self.done > 0 and self.done % workers == 0) or now > end + patience
+        rounds, rest = divmod(self.done, workers)
+        return (rounds >= _ROUNDS and not rest) or now > end + patience
 
     def _epoch(self, epoch: int, start: int) -> None:
         phase, record, accelerator, stop = self.phase, self.recorder.record, self.accelerator, self.stop

@@ -6,6 +6,7 @@ the manifest; the order in which they came tells how well they were shuffled.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections import deque
@@ -121,7 +122,7 @@ def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]
     need = int(manifest.shards["size"].sum()) * (2 if LOADERS.load(kind).layout else 1)
     if not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < need:
         raise UsageError(f"{_MEMORY} has no {format_bytes(need)} free for a copy of some shards", remedy="mount it larger")
-    folder = Path(tempfile.mkdtemp(prefix="iobench-", dir=_MEMORY))
+    folder = Path(tempfile.mkdtemp(prefix=f"iobench-{os.getpid()}-", dir=_MEMORY))
     try:
         with ThreadPoolExecutor(COPIES) as threads:
             deque(threads.map(lambda shard: _copy(plan.storage, manifest.key(shard), folder), range(manifest.shard_count)), maxlen=0)

@@ -36,34 +36,6 @@ def iobench(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
     return call
 
 
-@pytest.mark.flaky(reruns=2)  # as all oracles (see tests/oracle/conftest.py)
-@pytest.mark.parametrize(("kind", "form"), [("torch-map", "files"), ("webdataset", "tar")])
-def test_storage_of_known_speed_binds_through_a_library(kind: str, form: str, iobench: Any, make_dataset: Any, tmp_path: Path) -> None:
-    """50 MB at 50 MB/s; the accelerator asks for 100 MB/s."""
-    shards = {} if form == "files" else {"samples_per_shard": 10}
-    _, root = make_dataset(samples=100, sample_size={"mean": MB // 2}, format=form, **shards)
-    workload = tmp_path / "w.yaml"
-    workload.write_text(
-        "{name: w, dataset: demo, batch_size: 10, cache: any, accelerator: {step_time: 50ms}, reader: {shuffle: false},"
-        f" loader: {{kind: {kind}}}}}\n"
-    )
-    code, out, err = iobench("run", workload, "--data", f"throttled+{root}?bandwidth=50MB/s", *QUICK, "--json")
-    assert (code, err) == (0, "")
-    doc = json.loads(out)
-    assert doc["verdict"]["binds"] == "storage"
-    # The throttle's burst and two workers' first reads are free; noise only slows.
-    assert doc["repetitions"][0]["read_bytes_per_s"] == pytest.approx(50 * MB, rel=0.1)
-    assert (doc["repetitions"][0]["bytes_read"], doc["repetitions"][0]["read_amplification"]) == (None, None)
-    assert kind in doc["repetitions"][0]["not_measured"]["read_amplification"]
-    assert json.loads(iobench("report", tmp_path / "results" / doc["run_id"], "--json")[1]) == doc
-    assert doc["ceilings"]["prep"]["samples_per_s"] > 200
-    assert doc["ceilings"]["harness"]["not_measured"]
-    assert doc["loader"]["delivery"] == {
-        "delivered": 100, "missing": 0, "repeated": 0, "unknown": 0, "of": 100, "whole_epoch": True
-    }  # fmt: skip
-    assert doc["loader"]["shuffle"]["distance"] is not None
-
-
 def test_a_layout_is_made_read_cold_reported_and_cleaned(iobench: Any, tmp_path: Path) -> None:
     data = tmp_path / "data"
     assert iobench("generate", "demo", "--to", data, "--set", "samples=80", "--set", "sample_size.mean=50kB")[0] == 0

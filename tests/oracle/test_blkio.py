@@ -84,7 +84,7 @@ def test_the_disk_at_the_kernels_speed(tmp_path: Path, throttled: Path, make_dat
     else:
         assert raw["bytes_per_s"] == pytest.approx(LIMIT, rel=0.05)
     assert doc["metrics"]["accelerator_utilization_sustained"]["median"] == pytest.approx(0.5, abs=0.02)
-    assert doc["verdict"]["binds"] == "storage"
+    assert doc["verdict"]["binds"] == "storage", doc["verdict"]["sentence"]
     assert doc["verdict"]["starved"] is True
     assert doc["verdict"]["headroom"] == pytest.approx(0.5, rel=0.05)
 
@@ -95,9 +95,9 @@ def test_buffered_reads_of_evicted_files_are_held_too(tmp_path: Path, throttled:
     workload = tmp_path / "oracle.yaml"
     workload.write_text("{name: oracle, dataset: demo, batch_size: 10, accelerator: {step_time: 50ms}, reader: {direct: false}}\n")
     doc = _run(
-        throttled, workload, "--data", root, "--results", tmp_path / "results", "--repeat", "2", "--calibration-s", "0.3"
+        throttled, workload, "--data", root, "--results", tmp_path / "results", "--repeat", "2", "--calibration-s", "1"
     )  # fmt: skip
     for repetition in doc["repetitions"]:  # the second finds the first one's pages gone
         assert repetition["residency_before"] <= 0.01
-        assert repetition["read_bytes_per_s"] == pytest.approx(LIMIT, rel=0.1)
-    assert doc["verdict"]["binds"] == "storage"
+        assert 0.7 * LIMIT <= repetition["read_bytes_per_s"] <= 1.1 * LIMIT
+    assert doc["verdict"]["binds"] == "storage", doc["verdict"]["sentence"]
