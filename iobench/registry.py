@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from traceback import walk_tb
 from typing import Any
 
 from .errors import UnknownNameError, UsageError
@@ -57,10 +58,29 @@ class Registry:
     def _import(self, name: str, module: str) -> Any:
         try:
             return importlib.import_module(module)
-        except ImportError as error:
-            extra = self.entries()[name].extra
+        except Exception as error:
+            broken, extra = self._broken(name, error), self.entries()[name].extra
+            if broken is not None:
+                reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+                brings = f"; pip install 'iobench[{extra}]' brings what it needs" if extra else ""
+                raise UsageError(
+                    f"{self.kind} '{name}': {broken} is installed, but does not import: {reason}",
+                    remedy=f"see python -c 'import {broken}'{brings}",
+                ) from error
+            if not isinstance(error, ImportError):
+                raise
             remedy = f"install it: pip install 'iobench[{extra}]'" if extra else f"install what provides '{error.name}'"
             raise UsageError(f"{self.kind} '{name}' needs the Python package '{error.name}'", remedy=remedy) from error
+
+    def _broken(self, name: str, error: Exception) -> str | None:
+        """The package that is there and whose own import failed; None where it is not there, or the plug-in's module failed by itself."""
+        own = {__name__.partition(".")[0], self.entries()[name].target.partition(".")[0], "importlib"}
+        packages = [str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in walk_tb(error.__traceback__)]
+        if foreign := [package for package in packages if package not in own]:
+            return foreign[0]
+        if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
+            return str(error.name).partition(".")[0]  # it has not the name that was asked for: another version
+        return None
 
 
 FORMATS = Registry(
@@ -162,6 +182,9 @@ LOADERS = Registry(
             target=f"{_LIBRARIES}.hf_datasets:HFDatasets", summary="Hugging Face datasets, streaming Parquet", extra="hf-datasets"
         ),
         "litdata": Entry(target=f"{_LIBRARIES}.lit:LitData", summary="litdata over chunks of its own layout", extra="litdata"),
+        "mosaicml-streaming": Entry(
+            target=f"{_LIBRARIES}.mosaic:Mosaic", summary="mosaicml-streaming over MDS shards", extra="mosaicml-streaming"
+        ),
         "torchdata": Entry(target=f"{_LIBRARIES}.nodes:TorchDataNodes", summary="torchdata.nodes: threads read samples", extra="torchdata"),
         "spdl": Entry(target=f"{_LIBRARIES}.spdl_pipeline:Spdl", summary="SPDL: a pipeline of threads reads batches", extra="spdl"),
         "grain": Entry(target=f"{_LIBRARIES}.grain_dataset:Grain", summary="grain: threads read a shuffled map", extra="grain"),

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import StorageError
-from ..registry import FORMATS
 from ..spec.dataset import DatasetSpec
 from ..spec.manifest import (
     MANIFEST,
@@ -19,7 +18,7 @@ from ..spec.manifest import (
     Header,
     Manifest,
     hash_bytes,
-    index_key,
+    index_file,
     write_table,
 )
 from ..storage.base import Folders
@@ -45,13 +44,13 @@ def publish(spec: DatasetSpec, plan: ShardPlan, results: dict[int, UnitResult], 
 
 def _publish_index(manifest: Manifest, storage: Any, claim: Claim) -> None:
     """What other readers of the format look for beside the shards."""
-    key = index_key(manifest.spec)
-    if key is None:
+    found = index_file(manifest)
+    if found is None:
         return
+    key, contents = found
     if key in claim.leftovers:
         storage.delete(key)
-    names = [name.rpartition("/")[2] for name in manifest.keys()]  # noqa: SIM118
-    _create(storage, key, FORMATS.load(manifest.spec.format).index(names, manifest.shards["size"], manifest.shards["samples"]))
+    _create(storage, key, contents)
 
 
 def assemble(spec: DatasetSpec, plan: ShardPlan, results: dict[int, UnitResult], claim: Claim) -> Manifest:

@@ -28,7 +28,7 @@ from ..load.layouts import make_layout
 from ..load.libraries.base import Source
 from ..load.order import Indices
 from ..registry import LOADERS
-from ..spec.manifest import Manifest
+from ..spec.manifest import Manifest, index_file
 from ..storage.base import Storage
 from ..storage.local import LocalStorage
 from ..units import format_bytes
@@ -126,6 +126,8 @@ def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]
     try:
         with ThreadPoolExecutor(COPIES) as threads:
             deque(threads.map(lambda shard: _copy(plan.storage, manifest.key(shard), folder), range(manifest.shard_count)), maxlen=0)
+        if (index := index_file(manifest)) is not None:
+            (folder / index[0]).write_bytes(index[1])  # of these shards, not of the whole dataset
         storage = LocalStorage(folder)
         if LOADERS.load(kind).layout:
             make_layout(_source(plan, manifest, storage), library_version(kind))

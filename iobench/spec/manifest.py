@@ -162,6 +162,17 @@ def index_key(spec: DatasetSpec) -> str | None:
     return f"{DATA}/{name}" if name else None
 
 
+def index_file(manifest: Manifest) -> tuple[str, bytes] | None:
+    """That file's key and contents, for the shards of ``manifest``."""
+    from ..registry import FORMATS
+
+    key = index_key(manifest.spec)
+    if key is None:
+        return None
+    names = [name.rpartition("/")[2] for name in manifest.keys()]  # noqa: SIM118
+    return key, FORMATS.load(manifest.spec.format).index(names, manifest.shards["size"], manifest.shards["samples"])
+
+
 def shard_key(spec: DatasetSpec, shard: int) -> str:
     """The key of one shard; for many of them keep a ``Keys``."""
     return Keys(spec)(shard)

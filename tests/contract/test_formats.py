@@ -22,6 +22,7 @@ from iobench.generate import clean, generate
 from iobench.registry import FORMATS
 from iobench.spec.base import build
 from iobench.spec.dataset import DatasetSpec
+from iobench.spec.manifest import index_file
 from iobench.storage.local import LocalStorage
 
 NAMES = sorted(FORMATS.entries())
@@ -256,6 +257,16 @@ class TestMds:
         found = [(root / "data" / shard["raw_data"]["basename"]).read_bytes() for shard in index["shards"]]
         assert [shard["raw_data"]["bytes"] for shard in index["shards"]] == list(map(len, found))
         assert sum(len(self.read(shard)) for shard in found) == manifest.sample_count
+
+    def test_some_shards_have_an_index_of_their_own(self, make_dataset: Any) -> None:
+        """As the copy in memory needs it, over which a loader is measured without its storage."""
+        manifest, _ = make_dataset(format="mds", samples=25, samples_per_shard=10)
+        found = index_file(manifest.part(np.array([2, 0])))
+        assert found is not None
+        assert found[0] == "data/index.json"
+        shards = json.loads(found[1])["shards"]
+        assert [shard["raw_data"]["basename"] for shard in shards] == ["demo-000002.mds", "demo-000000.mds"]
+        assert [shard["samples"] for shard in shards] == [5, 10]
 
     def test_the_index_comes_back_and_goes(self, tmp_path: Path) -> None:
         """A start that was killed before its manifest is taken up again; clean takes the index along."""

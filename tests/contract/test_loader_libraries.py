@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,21 @@ from iobench.storage.simulated import MemoryStorage
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # libraries warn of what is theirs to mend
 
-KINDS = sorted(set(LOADERS.entries()) - {"torch"})
-FORMAT = {"webdataset": "tar", "hf-datasets": "parquet", "torch-iterable": "tar"}
+MOSAIC = "mosaicml-streaming"
+
+
+def _why_not(kind: str) -> str | None:
+    """The line that a user gets where this kind can't be had."""
+    try:
+        LOADERS.load(kind)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+NOT_HERE = {kind: why for kind in LOADERS.entries() if (why := _why_not(kind)) is not None}
+KINDS = sorted(set(LOADERS.entries()) - {"torch"} - set(NOT_HERE))
+FORMAT = {"webdataset": "tar", "hf-datasets": "parquet", "torch-iterable": "tar", MOSAIC: "mds"}
 SIZES = {"distribution": "normal", "mean": 20_000, "stdev": 3_000}
 THREADS = ("torchdata", "spdl", "grain")
 
@@ -65,6 +79,13 @@ def _epoch(loader: LibraryLoader, epoch: int) -> list[int]:
     return [xxhash.xxh3_64_intdigest(sample.numpy().data) for batch in loader for sample in batch]
 
 
+def test_every_kind_goes_through_this_suite() -> None:
+    """But for one that CI can't have either: it wants NumPy below 2.2 and xxhash below 4, and a torchvision built with its torch."""
+    assert set(NOT_HERE) <= {MOSAIC}
+    if NOT_HERE:
+        pytest.skip(f"NOT RUN: loader {MOSAIC}, which can't be installed beside the versions in constraints.txt ({NOT_HERE[MOSAIC]})")
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_sample_once_in_every_epoch_and_in_another_order(kind: str, workers: int, make_dataset: Any, nothing_left: None) -> None:
@@ -72,7 +93,7 @@ def test_each_sample_once_in_every_epoch_and_in_another_order(kind: str, workers
     truth = sorted(manifest.samples["xxh3"].tolist())
     with _open(manifest, LocalStorage(root), kind, workers) as loader:
         orders = [_epoch(loader, epoch) for epoch in range(3)]
-        again = _epoch(loader, 1) if kind in ("torch-map", "torchdata", "spdl", "grain") else None
+        again = _epoch(loader, 1) if kind in ("torch-map", "torchdata", "spdl", "grain", MOSAIC) else None
     assert [sorted(order) for order in orders] == [truth] * 3
     assert orders[0] != orders[1] != orders[2] != orders[0]
     assert orders[0] != manifest.samples["xxh3"].tolist()
@@ -88,15 +109,17 @@ def test_unshuffled_samples_come_in_their_order(kind: str, make_dataset: Any) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ranks_share_an_epoch(kind: str, make_dataset: Any) -> None:
+def test_ranks_share_an_epoch(kind: str, make_dataset: Any, nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, as they are in a run; the first one to end takes nothing away from the other, and none leaves anything."""
     manifest, root = make_dataset(**_spec(kind))
-    seen: list[int] = []
-    for rank in range(2):
-        with _open(manifest, LocalStorage(root), kind, 1, rank=rank, world=2) as loader:
-            mine = _epoch(loader, 0)
-        assert 40 <= len(mine) <= 80
-        seen += mine
-    assert sorted(seen) == sorted(manifest.samples["xxh3"].tolist())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with _open(manifest, LocalStorage(root), kind, 1, rank=1, world=2) as last:
+        with _open(manifest, LocalStorage(root), kind, 1, rank=0, world=2) as first:
+            shares = [_epoch(first, 0), _epoch(last, 0)]
+        again = _epoch(last, 1)
+    assert all(40 <= len(share) <= 80 for share in (*shares, again))
+    assert sorted(shares[0] + shares[1]) == sorted(manifest.samples["xxh3"].tolist())
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -124,7 +147,7 @@ def test_what_a_batch_cost_is_told(kind: str, make_dataset: Any) -> None:
     assert all(each.started_ns > 0 and each.cpu_ns > 0 and each.prep_ns >= 0 for each in stats)
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"hf-datasets"}))
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"hf-datasets", MOSAIC}))
 def test_compressed_samples(kind: str, make_dataset: Any) -> None:
     manifest, root = make_dataset(**_spec(kind, codec="zstd:1", compress_ratio=2.0))
     with _open(manifest, LocalStorage(root), kind) as loader:

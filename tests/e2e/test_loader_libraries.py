@@ -131,12 +131,51 @@ def test_a_library_that_is_not_installed_names_its_extra(iobench: Any, make_data
     assert "pip install 'iobench[spdl]'" in err
 
 
+_BROKEN = "streaming is installed, but does not import: "
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        ({}, "needs the Python package 'streaming'. Install it: "),
+        ({"__init__.py": "import not_to_be_had"}, f"{_BROKEN}ModuleNotFoundError: No module named 'not_to_be_had'. See "),
+        ({"__init__.py": "raise RuntimeError('another torch\\nmore')"}, f"{_BROKEN}RuntimeError: another torch. See "),
+        ({"__init__.py": "", "base/constant.py": ""}, f"{_BROKEN}ImportError: cannot import name 'EPOCH_DATA'"),
+    ],
+)
+def test_a_library_that_does_not_import_says_why(
+    files: dict[str, str], line: str, iobench: Any, make_dataset: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """mosaicml-streaming needs a torchvision that was built with the torch, and more: where that is not so, it is there and of no use."""
+    import sys
+
+    def loaded() -> list[str]:
+        return [name for name in sys.modules if name.partition(".")[0] == "streaming" or name == "iobench.load.libraries.mosaic"]
+
+    for name in loaded():
+        monkeypatch.delitem(sys.modules, name)
+    if not files:
+        monkeypatch.setitem(sys.modules, "streaming", None)
+    for name, text in files.items():
+        path = tmp_path / "path" / "streaming" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    monkeypatch.syspath_prepend(tmp_path / "path")
+    _, root = make_dataset(format="mds", samples_per_shard=10)
+    code, out, err = iobench("run", "demo", "--data", root, "--set", "loader.kind=mosaicml-streaming")
+    for name in loaded():
+        del sys.modules[name]  # monkeypatch puts back what was there
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert line in err
+    assert "pip install 'iobench[mosaicml-streaming]'" in err
+
+
 def test_no_library_is_imported_unless_it_is_asked_for() -> None:
     import subprocess
     import sys
 
     look = "import sys, iobench.load, iobench.run.runner; print([n for n in sys.modules if n.split('.')[0] in {names!r}])"
-    names = {"webdataset", "datasets", "litdata", "torchdata", "spdl", "grain"}
+    names = {"webdataset", "datasets", "litdata", "streaming", "torchdata", "spdl", "grain"}
     found = subprocess.run(
         [sys.executable, "-c", look.format(names=names)], capture_output=True, text=True, check=True, env={**os.environ}, cwd="/"
     )
