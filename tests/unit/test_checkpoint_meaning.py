@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -114,7 +115,8 @@ def test_bandwidth_is_the_mean_of_the_saves() -> None:
 def test_a_save_too_small_to_measure_bandwidth_with_is_named() -> None:
     def doc(size: int, ranks: int) -> RunDocument:
         checkpoint = study(save(1, 1.0), bytes=size, ranks=ranks)
-        return RunDocument(run_id="r", created="", iobench_version="0", command=[], status="ok", checkpoint=checkpoint)
+        told: dict[str, Any] = {"command": [], "workload": {}, "dataset": {}, "host": {}, "storage": {}, "checkpoint": checkpoint}
+        return RunDocument(run_id="r", created="", iobench_version="0", status="ok", validity="valid", **told)
 
     assert tiny(doc(LEAST_BYTES, 1)) is None
     assert tiny(doc(10**11, 10**6)) is None  # the whole model is what it is
