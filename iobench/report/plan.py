@@ -24,7 +24,7 @@ def render_plan(plan: Mapping[str, Any]) -> str:
         (
             "size",
             f"{format_bytes(plan['bytes'])}: {format_count(plan['samples'])} samples of {format_bytes(plan['sample_bytes_mean'])} "
-            f"in {format_count(plan['shards'])} shards",
+            f"in {_many(plan['shards'], 'shard')}",
         ),
         ("memory", "unknown" if multiple is None else f"{format_bytes(plan['memory_bytes'])}; the dataset is {multiple:.2f} x that"),
         (
