@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ..spec.result import Advice
 from ..units import format_count, format_rate
 from .evidence import OWN_LOADER, Evidence
+
+CEILINGS = ("raw", "fetch", "prep", "harness")
 
 WORTH = 1.05
 """Gains below the noise threshold are not advice; what would slow the run down never is."""
@@ -25,6 +28,7 @@ def advise(evidence: Evidence, binds: str) -> list[Advice]:
     """Changes worth making, the largest predicted gain first; a run that lacks nothing gets one line that says so."""
     if binds == "accelerator":
         return [_nothing(evidence)]
+    evidence = _reached(evidence)
     found = [_client(evidence)] if evidence.client_bound else [_reader(evidence), _faster_storage(evidence), _compress(evidence)]
     found += [_more_workers(evidence), _another_loader(evidence), _cheaper_samples(evidence), _ring(evidence)]
     worth = [advice for advice in found if advice is not None and (advice.predicted_gain or 0) >= WORTH]
@@ -32,8 +36,16 @@ def advise(evidence: Evidence, binds: str) -> list[Advice]:
     return worth
 
 
+def _reached(evidence: Evidence) -> Evidence:
+    """Ceilings that the run itself exceeded (measured on a busier host than the run) raised to its rate, or they would promise too much."""
+    return replace(
+        evidence,
+        **{name: max(rate, evidence.measured) for name in CEILINGS if (rate := getattr(evidence, name)) and evidence.measured is not None},
+    )
+
+
 def _gain(evidence: Evidence, **moved: float | None) -> float | None:
-    """Factor on the predicted samples/s when ceilings are ``moved``; None lifts one altogether. None where no ceiling is left."""
+    """Factor on today's samples/s when ceilings are ``moved``; None lifts one altogether. None where no ceiling is left."""
     now = evidence.predicted
     ceilings = {
         "storage": evidence.storage,

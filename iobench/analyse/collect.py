@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 from ..errors import IobenchError, UsageError
@@ -30,11 +31,18 @@ def collect(place: Path) -> Collected:
     if not place.is_dir():
         raise UsageError(f"there is no {place}", remedy="name a run directory, or a folder of runs, e.g. results/<run>")
     found = Collected()
+    seen: dict[bytes, Path] = {}
     for directory in sorted(_run_directories(place, DEPTH)):
         try:
-            found.runs[directory] = load_run(directory)
+            doc = load_run(directory)
         except IobenchError as error:
             found.left_out.append(str(error))
+            continue
+        first = seen.setdefault(sha256((directory / RUN_FILE).read_bytes()).digest(), directory)
+        if first is directory:
+            found.runs[directory] = doc
+        else:  # counted twice, it would make a figure look surer than it is
+            found.left_out.append(f"{directory} is a copy of {first}")
     if not found.runs:
         why = f": {found.left_out[0]}" if found.left_out else ""
         raise UsageError(f"{place} holds no run that can be read{why}", remedy="name a run directory, or a folder of runs")

@@ -19,8 +19,16 @@ class Confirmation:
 
     @property
     def confirmed(self) -> bool:
-        """Better; or no difference, where the sweep's own interval did not promise more than noise."""
-        difference, low = self.comparison.difference, self.advice.gain_low
-        if low is not None and low <= 1 + NOISE:
-            return difference in ("better", "same")
-        return difference == "better"
+        """Better; or no slower, where the sweep's own interval did not promise more than noise.
+
+        No slower is no difference and a rate within noise of today's: a spread that hides a loss confirms nothing.
+        """
+        if self.better:
+            return True
+        low, row = self.advice.gain_low, next(row for row in self.comparison.rows if row.metric == "samples_per_s")
+        ratio = row.judgement.ratio
+        return low is not None and low <= 1 + NOISE and self.comparison.difference == "same" and (ratio or 0.0) >= 1 - NOISE
+
+    @property
+    def better(self) -> bool:
+        return self.comparison.difference == "better"

@@ -61,6 +61,7 @@ class Cost:
     utilization: float | None
     preparation_s: float | None  # to write the loader's own layout of an epoch's samples, once; None where there is none
     prices: tuple[Price, ...]
+    notes: tuple[str, ...]  # where the priced machine is not the one that was measured
 
 
 def samples_per_usd(samples_per_s: float, usd_per_hour: float) -> float:
@@ -106,6 +107,7 @@ def cost(doc: RunDocument, instance: Instance, terms: Terms) -> Cost | None:
         utilization=utilization,
         preparation_s=preparation,
         prices=tuple(prices),
+        notes=tuple(_notes(doc, instance)),
     )
 
 
@@ -145,6 +147,17 @@ def _price(
         within_deadline=None if terms.deadline_s is None or job_s is None else job_s <= terms.deadline_s,
         within_budget=None if terms.budget_usd is None or job_usd is None else job_usd <= terms.budget_usd,
     )
+
+
+def _notes(doc: RunDocument, instance: Instance) -> list[str]:
+    """What sets the measured machine apart from the priced one: a rate is worth a price only where both are the same."""
+    found = []
+    cores = doc.host.get("effective_cores") or doc.host.get("cores")
+    if cores and instance.cores and float(cores) != instance.cores:
+        found.append(f"the run had {float(cores):g} cores, {instance.type} has {instance.cores}: its rate there was not measured")
+    if instance.accelerators and doc.accelerators != instance.accelerators:
+        found.append(f"the run fed {doc.accelerators} of the {instance.accelerators} accelerators that are paid for")
+    return found
 
 
 def _preparation(doc: RunDocument, samples: int | None) -> float | None:

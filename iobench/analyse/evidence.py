@@ -36,6 +36,7 @@ class Evidence:
     harness: float | None
     accelerator: float | None  # what the accelerators demand
     measured: float | None
+    saves: bool  # checkpoints were saved beside the loading; utilization leaves their time out
     utilization: float | None  # sustained: MLPerf's leaves the first step out, and with it whatever was prefetched meanwhile
     required: float
     accelerators: int
@@ -107,6 +108,7 @@ def gather(doc: RunDocument) -> Evidence:
         harness=_rate(doc, "harness", size),
         accelerator=demand,
         measured=measured.median if measured else None,
+        saves=doc.checkpoint is not None,
         utilization=utilization.median if utilization else None,
         required=float(workload.get("required_accelerator_utilization", 0.9)),
         accelerators=doc.accelerators,

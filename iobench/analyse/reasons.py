@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
 from .compression import Codec
-from .knee import NEAR, along, near_best
+from .knee import NEAR, along, enough_shards, near_best
 from .points import Point
 from .shardsize import ShardSize
 from .statistics import ratio_interval
@@ -31,9 +31,11 @@ def why_chosen(points: Sequence[Point], chosen: Point) -> str:
     if chosen is best and len(near) == 1:
         return f"the fastest of {len(points)} points, and no other comes within 5 % of it: {_rate(chosen)}"
     share = format_percent(chosen.median / best.median)
+    idle = sum(not enough_shards(point) for point in near) if enough_shards(chosen) else 0
+    few = f"; {idle} of these with fewer than 4 shards for each worker, some of which will idle" if idle else ""
     return (
-        f"{len(near)} of {len(points)} points are within {1 - NEAR:.0%} of the best ({_rate(best)}) and overlap with it; this is the one "
-        f"with the smallest settings and costs, at {share} of the best"
+        f"{len(near)} of {len(points)} points are within {1 - NEAR:.0%} of the best ({_rate(best)}) and overlap with it{few}; this "
+        f"is the one with the smallest settings and costs, at {share} of the best"
     )
 
 

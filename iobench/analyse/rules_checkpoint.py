@@ -15,6 +15,9 @@ from .rules_data import MOST_RESIDENT, Outcome, unknown
 from .study import end_s
 
 LEAST_SAVES = 10
+LEAST_BYTES = 32 * 1024**2
+"""Of a rank's share: at 2 GiB/s it is written in 16 ms, about as long as creating and syncing its files may take."""
+
 MEMORY_MULTIPLE = 3
 CONTENTION = 0.1
 """An effect of loads and saves on one another below this is not worth a line."""
@@ -72,6 +75,17 @@ def scaled(doc: RunDocument) -> Outcome | None:
         return None
     evidence = f"{format_bytes(study.bytes)} were saved of the {format_bytes(study.full_bytes)} that {study.model} has"
     return Outcome(evidence, "times for the whole model are computed from the measured bandwidth; measure it without --scale")
+
+
+def tiny(doc: RunDocument) -> Outcome | None:
+    """A save so small that opening and syncing files take the time says little about bandwidth, and so about the whole model."""
+    study = _study(doc)
+    if study.bytes >= study.full_bytes or study.bytes >= LEAST_BYTES * max(1, study.ranks):
+        return None
+    evidence = f"{format_bytes(study.bytes)} by {study.ranks} rank{'' if study.ranks == 1 else 's'} are too few to measure bandwidth with"
+    return Outcome(
+        evidence, f"times for the whole model are overstated: a larger --scale, at least {format_bytes(LEAST_BYTES)} for each rank"
+    )
 
 
 def stopped_early(doc: RunDocument) -> Outcome | None:

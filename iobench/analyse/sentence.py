@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..units import format_count, format_percent, format_rate
-from .evidence import OWN_LOADER, Evidence
+from .evidence import NOISE, OWN_LOADER, Evidence
 
 SUBJECTS = {
     "storage": "Storage",
@@ -45,6 +45,9 @@ def sentence(evidence: Evidence, binds: str, reason: str, headroom: float | None
         return f"{opening}, but {reason}, which yields {_rate(evidence, evidence.fetch)}."
     rate = evidence.prep if binds == "prep" else evidence.harness
     although = f", although {storage}" if (headroom or 0) >= 1 else f", and {storage}"
+    if rate is not None and evidence.measured is not None and evidence.measured > rate * (1 + NOISE):  # the run refutes the ceiling
+        own = f"alone yielded {_rate(evidence, rate)}, less than the {_rate(evidence, evidence.measured)} of the run itself"
+        return f"{opening}, but {_what(evidence, binds)} {own}{although}."
     return f"{opening}, but {_what(evidence, binds)} yields at most {_rate(evidence, rate)}{although}."
 
 
@@ -63,7 +66,9 @@ def _keeps_busy(evidence: Evidence, who: str) -> str:
         return f"The data pipeline is expected to keep up with {who}"
     grade = degree(evidence.utilization)
     waiting = "" if grade == "fed" else f", and still waiting {format_percent(1 - evidence.utilization)} of the time"
-    return f"The data pipeline keeps {who} {format_percent(evidence.utilization)} busy ({_percent(evidence.required)} required{waiting})"
+    between = " between saves" if evidence.saves else ""
+    busy = f"{format_percent(evidence.utilization)} busy{between} ({_percent(evidence.required)} required{waiting})"
+    return f"The data pipeline keeps {who} {busy}"
 
 
 def _subject(evidence: Evidence, binds: str, reason: str) -> str:
@@ -85,7 +90,8 @@ def _starves(evidence: Evidence) -> str:
 def _busy(evidence: Evidence) -> str:
     if evidence.utilization is None:
         return ""
-    return f" ({format_percent(evidence.utilization)} busy, {_percent(evidence.required)} required)"
+    between = " between saves" if evidence.saves else ""
+    return f" ({format_percent(evidence.utilization)} busy{between}, {_percent(evidence.required)} required)"
 
 
 def _storage(evidence: Evidence, headroom: float | None) -> str:

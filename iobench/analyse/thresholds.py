@@ -1,4 +1,4 @@
-"""``--fail-on 'accelerator_utilization<0.9'``: conditions on a run's medians, for scripts and CI."""
+"""``--fail-on 'accelerator_utilization_sustained<0.9'``: conditions on a run's medians, for scripts and CI."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def parse(expression: str) -> Threshold:
     if match is None:
         raise SpecError(
             f"'{expression}' is not a condition",
-            remedy="write it like 'accelerator_utilization<0.9' (in base units: bytes, seconds, 0 to 1)",
+            remedy="write it like 'accelerator_utilization_sustained<0.9' (in base units: bytes, seconds, 0 to 1)",
         )
     metric, comparison, number, percent = match.groups()
     if metric not in KNOWN:

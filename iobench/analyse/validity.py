@@ -80,6 +80,7 @@ CHECKPOINT_RULES: tuple[Rule, ...] = (
     Rule("checkpoint.incomplete", checkpoint.stopped_early, REFUSED),
     Rule("checkpoint.count", checkpoint.count, Levels("info", "invalid")),
     Rule("checkpoint.scaled", checkpoint.scaled, Levels("info", "invalid")),
+    Rule("checkpoint.tiny", checkpoint.tiny, Levels("warning", "warning")),
     Rule("checkpoint.back-pressure", checkpoint.back_pressure, Levels("warning", "warning")),
 )
 MIXED_RULES: tuple[Rule, ...] = (

@@ -121,6 +121,8 @@ def _settings(doc: RunDocument, change: Change, told: list[str]) -> _Settings:
     workload: dict[str, Any] = {**doc.workload}
     workload["loader"] = {**(workload.get("loader") or {}), "workers": workers}
     workload["reader"] = {**(workload.get("reader") or {}), "concurrency": concurrency}
+    if change.cache_bytes is not None:
+        workload["cache"] = "warm"  # what a cache serves is not delivered cold
     if change.workers is not None:
         told.append(f"{plural(workers, 'worker')} for each accelerator instead of {before.workers // doc.accelerators}")
     if change.accelerators is not None:

@@ -151,4 +151,8 @@ def _by_key(args: argparse.Namespace, across: tuple[str, ...], left_out: list[st
     for values in groups.values():
         ordered = [values[value] for value in sorted(values, key=lambda text: (number(text) is None, number(text) or 0.0, text))]
         pairs += [(ordered[0], other) for other in ordered[1:]]
+    if groups and not pairs:
+        labels = sorted({group.label for values in groups.values() for group in values.values()})
+        told = f"all have {labels[0]}" if len(labels) == 1 else f"{' and '.join(labels[:3])} are of runs that ask something else"
+        left_out.insert(0, f"no two runs of one question differ in {args.by}: {told}")
     return pairs

@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from ..report.cost import render
     from ..spec.instances import Instance, find_instance, priced_at, read_prices
     from ..units import parse_duration
+    from .common import parse_time
 
     _check(args)
     prices = read_prices(args.prices) if args.prices else None
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         efficiency=args.efficiency,
         epochs=args.epochs,
         samples=args.samples,
-        deadline_s=None if args.deadline is None else parse_duration(args.deadline),
+        deadline_s=parse_time("--deadline", args.deadline),
         budget_usd=args.budget,
         interruptions_per_hour=args.interruptions,
         checkpoint_every_s=parse_duration(args.checkpoint_every),

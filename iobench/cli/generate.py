@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from typing import Any
 
@@ -55,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(storage, Guarded):
         storage.check_target()
     target = storage.url
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's end is Ctrl-C's: what is finished is kept, and said so
     with _bar(args, "generating") as tell:
         report = generate(spec, storage, workers=args.workers, progress=lambda p: tell(p.done_bytes, p.total_bytes))
     header = report.manifest.header

@@ -57,7 +57,10 @@ def run(args: argparse.Namespace) -> int:
     shown = []
     for asked, runs in groups.items():
         metric = args.metric or ("blocked_s" if asked[1].startswith("checkpoint ") else "samples_per_s")
-        one = history(f"{asked[1]} on {asked[0]}", runs, metric)
+        rivals = [other for other in groups if other[:2] == asked[:2]]
+        telling = [fact for fact in asked[2:] if not fact.endswith("=null") and len(fact) <= 60]  # not the quantiles of all sizes
+        apart = [fact for fact in telling if any(fact not in other for other in rivals)]
+        one = history(f"{asked[1]} on {asked[0]}{' with ' if apart else ''}{', '.join(apart)}", runs, metric)
         if one.entries:
             shown.append(one)
     if not shown:

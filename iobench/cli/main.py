@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -65,6 +67,8 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb in VERBS:
         importlib.import_module(f"iobench.cli.{verb}").register(verbs)
+        own = verbs.choices[verb]  # its examples are lines as they stand, its description is prose
+        own.description = textwrap.fill(own.description or "", max(40, shutil.get_terminal_size().columns - 2))
     return parser
 
 

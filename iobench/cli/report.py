@@ -8,7 +8,7 @@ from typing import Any
 EXAMPLES = """examples:
   iobench report results/<run>
   iobench report results/<run> --format csv
-  iobench report results/<run> --fail-on 'accelerator_utilization<0.9' --fail-on 'headroom<1.2'
+  iobench report results/<run> --fail-on 'accelerator_utilization_sustained<0.9' --fail-on 'headroom<1.2'
   iobench report results/<run> --rules mlperf
 
 exit status: 0 ok, 1 failed, 2 usage, 3 the run is invalid, 4 a --fail-on condition holds
@@ -32,7 +32,8 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         metavar="CONDITION",
         action="append",
         default=[],
-        help="exit 4 where this holds for a median, or the metric was not measured; e.g. 'accelerator_utilization<0.9'; may be repeated",
+        help="exit 4 where this holds for a median, or the metric was not measured; e.g. 'accelerator_utilization_sustained<0.9', by which "
+        "the verdict goes ('accelerator_utilization' is MLPerf's); may be repeated",
     )
     parser.add_argument("--rules", choices=("quick", "mlperf"), default=None, help="judge by this rule set (default: the run's own)")
     add_common(parser)

@@ -11,7 +11,7 @@ _EXAMPLES = """examples:
   iobench run demo --data demo-data
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --accelerators 2 --repeat 5
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --find-max
-  iobench run unet3d-h100 --data /mnt/fast/unet3d --set reader.concurrency=16 --fail-on 'accelerator_utilization<0.9'
+  iobench run unet3d-h100 --data /mnt/fast/unet3d --set reader.concurrency=16 --fail-on 'samples_per_s<20'
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --checkpoint llama3-8b --checkpoint-scale 1/64 --checkpoint-to /mnt/ckpt
   iobench run resnet50-h100 --data 'throttled+/mnt/fast/resnet50?bandwidth=2GB&latency=5ms'
 """
@@ -37,7 +37,11 @@ def register(subparsers: Any) -> None:
         "--rules", choices=("quick", "mlperf"), default="quick", help="quick prints findings, mlperf makes them refuse (default: quick)"
     )
     parser.add_argument(
-        "--fail-on", action="append", default=[], metavar="EXPR", help="exit 4 if it holds, e.g. 'accelerator_utilization<0.9'; repeatable"
+        "--fail-on",
+        action="append",
+        default=[],
+        metavar="EXPR",
+        help="exit 4 if it holds, e.g. 'accelerator_utilization_sustained<0.9'; repeatable",
     )
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where run directories go (default: results)")
     parser.add_argument("--seed", type=int, default=42, help="of the first repetition; each has its own (default: 42)")

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     spec = header.spec
     what = spec.format if spec.content == "raw" else f"{spec.format} of {spec.content}"
-    counts = f"{format_count(header.samples)} samples in {format_count(header.shards)} shards"
+    counts = f"{format_count(header.samples)} samples in {format_count(header.shards)} shard{'' if header.shards == 1 else 's'}"
     print(f"{header.origin}: {counts}, {format_bytes(header.stored_bytes)}, {what}")
     span = f"{format_bytes(int(sizes.min()))} to {format_bytes(int(sizes.max()))}"
     print(f"sample sizes: {span}, half below {format_bytes(p50)}, 95 % below {format_bytes(p95)}")

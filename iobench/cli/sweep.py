@@ -61,13 +61,13 @@ def run(args: argparse.Namespace) -> int:
 
     if args.confirm is not None and (args.workload or args.axes or args.resume):
         raise UsageError("--confirm asks what the sweep asked", remedy="give it alone, with --repeat and budgets if you like")
-    begun = _begin(args) if args.confirm is None else None
     budget = Budget(
         seconds=parse_duration(args.time_budget) if args.time_budget else None,
         data_bytes=parse_size(args.data_budget) if args.data_budget else None,
         keep_data=args.keep_data,
         drop=args.confirm is None,
     )
+    begun = _begin(args, budget) if args.confirm is None else None
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     live = Live(quiet=args.quiet or args.json)
     try:
@@ -124,9 +124,9 @@ def _teller(args: argparse.Namespace, live: Any) -> Any:
     return tell
 
 
-def _begin(args: argparse.Namespace) -> tuple[Any, Path]:
+def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
     from ..errors import UsageError
-    from ..run.sweep import new_sweep, plan_sweep
+    from ..run.sweep import groups_within, new_sweep, plan_sweep
     from ..spec.sweep import load_sweep, parse_axis
     from ..units import parse_size
 
@@ -160,6 +160,7 @@ def _begin(args: argparse.Namespace) -> tuple[Any, Path]:
 
     # Planned before a directory is made: what can't be swept leaves nothing behind.
     planned = plan_sweep(Sweep(created="", command=[], **given), one_at_a_time=args.one_at_a_time)
+    groups_within(planned.model_copy(deep=True), budget)
     sweep, directory = new_sweep(args.results, args.command_line, **given)
     sweep = sweep.model_copy(update={"points": planned.points, "default": planned.default, "left_out": planned.left_out})
     save_sweep(directory, sweep)

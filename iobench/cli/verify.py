@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         }
         print(json.dumps(document))
         return 0 if report.ok else 1
-    what = f"{format_count(report.samples)} samples in {format_count(report.shards)} shards"
+    what = f"{format_count(report.samples)} samples in {format_count(report.shards)} shard{'' if report.shards == 1 else 's'}"
     if report.ok:
         rate = format_rate(report.bytes_read / max(report.wall_s, 1e-9))
         print(f"ok: {what}, {format_bytes(report.bytes_read)}, are what the manifest says ({rate}): {args.dir}")

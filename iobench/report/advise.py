@@ -47,7 +47,9 @@ def _gain(found: Recommendation, *, keep: bool) -> str:
         return "not known, no point has today's settings"
     coverage = "" if found.gain_coverage is None else f", {found.gain_coverage:.0%} interval"
     ratio = f"{found.gain:.2f} x today's samples/s [{found.gain_low:.2f}, {found.gain_high:.2f}{coverage}]"
-    return ratio if found.gain > NO_HELP else f"no faster, but smaller settings that are within 5 % of the best: {ratio}"
+    if found.gain > NO_HELP:
+        return ratio
+    return f"no faster, but within 5 % of the best with smaller settings, lower costs or enough shards: {ratio}"
 
 
 def _list(title: str, lines: tuple[str, ...], width: int, *, more: int = 0) -> list[str]:

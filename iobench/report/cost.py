@@ -39,6 +39,8 @@ def _text(costs: Sequence[Cost], left_out: Sequence[str], width: int = 110) -> s
             lines += wrapped(head, width, f"  {price.kind:<10}", " " * 12)
             for text in _details(price):
                 lines += wrapped(text, width, " " * 12, " " * 14)
+        for note in one.notes:
+            lines += wrapped(f"note: {note}", width, "  ", "    ")
         if not one.prices:
             lines.append("  no price is known: give one with --price or --spot")
         lines.append(f"  run {one.run_id}")
@@ -56,7 +58,7 @@ def _range(price: Price) -> str:
 
 
 def _details(price: Price) -> list[str]:
-    dated = f"price of {price.priced or 'unknown date'}"
+    dated = f"price {price.priced}" if price.priced.startswith("stated") else f"price of {price.priced or 'unknown date'}"
     found = [f"{_usd(price.usd_per_million_samples)} for a million samples, at {price.usd_per_hour:g} USD an hour ({dated})"]
     if price.waiting_usd_per_hour is not None:
         found.append(f"{_usd(price.waiting_usd_per_hour)} an hour are paid while accelerators wait")
@@ -81,6 +83,7 @@ def _records(costs: Sequence[Cost]) -> list[dict[str, object]]:
             "samples_per_s": dict(zip(("median", "min", "max"), one.samples_per_s, strict=True)),
             "accelerator_utilization_strict": one.utilization,
             "preparation_s": one.preparation_s,
+            "notes": list(one.notes),
             "prices": [{field.name: getattr(price, field.name) for field in fields(price)} for price in one.prices],
         }
         for one in costs

@@ -7,6 +7,7 @@ import io
 
 from ..spec.checkpoint import Study
 from ..spec.result import RunDocument
+from ..units import format_count, format_rate
 from .text import OF_STORED, ROWS, reads_unseen
 
 SCALARS = (
@@ -34,6 +35,9 @@ SCALARS = (
     "wait_p99_s",
     "late_p99_s",
 )
+
+CEILING = (format_count, format_rate, lambda seconds: f"{seconds:.4g}")
+"""How the figures of a ceiling are shown: samples/s, bytes/s, CPU s/GB."""
 
 OPERATION = (
     "step",
@@ -82,14 +86,17 @@ def to_markdown(doc: RunDocument) -> str:
     if doc.checkpoint is not None and not doc.dataset:
         return _study_markdown(doc, doc.checkpoint)
     lines = [f"**{doc.verdict.sentence}**" if doc.verdict else f"No verdict: {_cell(doc.error or doc.status)}", ""]
-    lines += ["| ceiling | samples/s | bytes/s | CPU s/GB | how |", "|---|---:|---:|---:|---|"]
+    lines += ["| ceiling | samples/s | bandwidth | CPU s/GB | how |", "|---|---:|---:|---:|---|"]
     for name, ceiling in doc.ceilings.items():
         figures = (ceiling.samples_per_s, ceiling.bytes_per_s, ceiling.cpu_s_per_gb)
         how = f"not measured: {ceiling.not_measured}" if ceiling.not_measured else ceiling.how
-        lines.append(f"| {name} | {' | '.join('' if figure is None else f'{figure:.4g}' for figure in figures)} | {_cell(how)} |")
+        shown = ("" if figure is None else show(figure) for show, figure in zip(CEILING, figures, strict=True))
+        lines.append(f"| {name} | {' | '.join(shown)} | {_cell(how)} |")
     lines += ["", "| metric | median | min | max | n |", "|---|---:|---:|---:|---:|"]
     for name, _, show in ROWS:
         summary = doc.metrics.get(name)
+        if summary is None and name == "checkpoint_s" and doc.checkpoint is None:
+            continue  # nobody asked for checkpoints
         cells = [show(summary.median), show(summary.min), show(summary.max), str(summary.n)] if summary else ["not measured", "", "", "0"]
         of = f" {OF_STORED}" if name == "read_bytes_per_s" and reads_unseen(doc) else ""
         lines.append(f"| {name}{of} | {' | '.join(cells)} |")

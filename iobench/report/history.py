@@ -29,7 +29,11 @@ def render(found: Sequence[History], left_out: Sequence[str], *, kind: str) -> s
 def _history(one: History, width: int) -> list[str]:
     name, show = LABELS[one.metric]
     trend = "" if one.trend is None else f", newest third {one.trend:.3g} x the oldest"
-    lines = [f"{one.workload}: {name} of {len(one.entries)} runs{trend}"]
+    runs = f"{len(one.entries)} run{'' if len(one.entries) == 1 else 's'}"
+    lines = wrapped(f"{one.workload}: {name} of {runs}{trend}", width, "", "  ")
+    varied = dict.fromkeys(change.partition(":")[0] for entry in one.entries for change in entry.changed)
+    if varied:  # a trend over these is not of the storage alone
+        lines += wrapped(f"not the same in all: {', '.join(varied)}", width, "  ", "    ")
     most = max(entry.median for entry in one.entries)
     points = {point.at: point for point in one.points}
     for number, entry in enumerate(one.entries):

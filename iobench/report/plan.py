@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate, format_share
+from .lines import wrapped
+
+WIDTH = 100
 
 
 def render_plan(plan: Mapping[str, Any]) -> str:
@@ -21,7 +24,7 @@ def render_plan(plan: Mapping[str, Any]) -> str:
         (
             "size",
             f"{format_bytes(plan['bytes'])}: {format_count(plan['samples'])} samples of {format_bytes(plan['sample_bytes_mean'])} "
-            f"in {format_count(plan['shards'])} shards",
+            f"in {_many(plan['shards'], 'shard')}",
         ),
         ("memory", "unknown" if multiple is None else f"{format_bytes(plan['memory_bytes'])}; the dataset is {multiple:.2f} x that"),
         (
@@ -44,7 +47,7 @@ def render_plan(plan: Mapping[str, Any]) -> str:
     ]
     if "probe" in plan:
         rows.append(("probe", _probe(plan["probe"], plan)))
-    return "\n".join(f"{name:<12} {text}" for name, text in rows)
+    return "\n".join(line for name, text in rows for line in wrapped(text, WIDTH, f"{name:<12} ", " " * 13))
 
 
 def _probe(probe: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
@@ -106,7 +109,7 @@ def render_checkpoint_plan(plan: Mapping[str, Any]) -> str:
                 f"every {format_duration(budget['interval_s'])}; {format_share(budget['waste'])} lost with interruptions, restarts aside",
             )
         )
-    return "\n".join(f"{name:<12} {text}" for name, text in rows)
+    return "\n".join(line for name, text in rows for line in wrapped(text, WIDTH, f"{name:<12} ", " " * 13))
 
 
 def _room(plan: Mapping[str, Any]) -> str:

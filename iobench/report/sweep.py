@@ -21,7 +21,7 @@ def render_sweep(sweep: Sweep) -> str:
     for point in measured:
         rates = point.samples_per_s
         spread = f"{format_count(median(rates)):>9} [{format_count(min(rates))}, {format_count(max(rates))}]"
-        marks = [f"{len(rates)} visits"] if len(rates) != sweep.repetitions else []
+        marks = [f"{len(rates)} visit{'' if len(rates) == 1 else 's'}"] if len(rates) != sweep.repetitions else []
         marks += ["today's settings"] if point.settings == sweep.default else []
         marks += [f"dropped: {point.dropped}"] if point.dropped and len(rates) < sweep.repetitions else []
         lines.append(f"  {describe(point.settings):<{width}}  {spread}{'  (' + '; '.join(marks) + ')' if marks else ''}")
@@ -40,7 +40,7 @@ def render_confirmation(found: Confirmation, width: int = 100) -> str:
     measured = f"{ratio.ratio:.2f} x" if ratio.ratio is not None else "nothing that can be told"
     if ratio.low is not None and ratio.high is not None:
         measured += f" [{ratio.low:.2f}, {ratio.high:.2f}]"
-    answer = "confirmed" if found.confirmed else "NOT confirmed"
+    answer = "confirmed" if found.better else "confirmed as no slower" if found.confirmed else "NOT confirmed"
     p = "" if ratio.p is None else f", p = {ratio.p:.2g}"
     changes = ", ".join(f"{key}={value}" for key, value in advice.changes.items())
     text = f"{answer}: with {changes} fresh runs with other seeds do {measured} today's samples/s{p}; the sweep promised {promised}"

@@ -132,13 +132,14 @@ def _metrics(doc: RunDocument, width: int, paint: Paint) -> list[str]:
     if not doc.repetitions:
         return []
     reasons = {key: reason for repetition in doc.repetitions for key, reason in repetition.not_measured.items()}
-    counts = {summary.n for summary in doc.metrics.values()}
-    n = max(counts, default=0)
+    n = max((doc.metrics[name].n for name, _, _ in ROWS if name in doc.metrics), default=0)  # not that of saves beside the run
     lines = [paint(f"Measured: median [min, max] of {n} repetition{'' if n == 1 else 's'}", "title")]
     for name, label, show in ROWS:
         summary = doc.metrics.get(name)
         if summary is None and name == "checkpoint_s" and doc.checkpoint is None:
             continue  # nobody asked for checkpoints
+        if name == "accelerator_utilization_sustained" and doc.checkpoint is not None:
+            label = "utilization, saves left out"
         if summary is None:
             lines += wrapped(f"not measured: {reasons.get(name, 'no complete repetition')}", width, f"  {label:<30}", " " * 32)
         else:

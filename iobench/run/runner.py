@@ -230,9 +230,8 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
     manifest, loading = plan.manifest, plan.workload.loader
     findings = []
     if not plan.uncached and plan.workload.reader.direct == "auto" and not plan.workload.reader.mmap and plan.workload.cache == "cold":
-        findings.append(
-            Finding(rule="reader.buffered", level="info", evidence="the storage has no O_DIRECT, so reads go through the page cache")
-        )
+        why = "the storage has no O_DIRECT" if not is_library(plan) else f"the loader '{loading.kind}' opens files without O_DIRECT"
+        findings.append(Finding(rule="reader.buffered", level="info", evidence=f"{why}, so reads go through the page cache"))
     return RunDocument(
         iobench_version=__version__,
         run_id=run_id,

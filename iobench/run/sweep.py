@@ -96,7 +96,7 @@ def run_sweep(
     sweep = sweep.model_copy(update={"status": "running", "left_out": list(sweep.left_out)})
     made: list[str] = []
     try:
-        for group in _groups(sweep, budget):
+        for group in groups_within(sweep, budget):
             try:
                 _visit_group(sweep, group, directory, budget, started, made, progress, tell)
             finally:
@@ -200,7 +200,7 @@ def _drop_hopeless(sweep: Sweep, tell: Callable[[str], None]) -> None:
                 tell(f"{describe(point.settings)}: dropped, {point.dropped}")
 
 
-def _groups(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
+def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
     """Points that take turns. All of them, unless their datasets together exceed the byte budget: then as many datasets as fit at a time.
 
     Points that no budget can hold are left out by name. Raises UsageError where that is every one.

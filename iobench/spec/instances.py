@@ -102,7 +102,7 @@ def find_instance(name: str, prices: Mapping[str, Instance] | None = None) -> In
     own = prices.get(name) if prices else None
     if own is None:
         if name not in known:
-            raise UnknownNameError("instance", name, [*known, *(prices or {})], remedy="give a price with --price, or a list with --prices")
+            raise UnknownNameError("instance", name, [*known, *(prices or {})], remedy="list them with: iobench list instances")
         return known[name]
     stated = own.model_dump(exclude_none=True, exclude_defaults=True)
     return known[name].model_copy(update=stated) if name in known else own

@@ -193,7 +193,7 @@ def load_run(directory: Path) -> RunDocument:
     except FileNotFoundError:
         raise IobenchError(f"no run.json in {directory}", remedy="name a run directory, e.g. results/<run>") from None
     except (OSError, ValueError) as error:
-        raise IobenchError(f"cannot read {path}: {error}") from error
+        raise IobenchError(f"cannot read {path}: {error}", remedy="it is half written or not iobench's: name another run") from error
     version = str(data.get("schema_version", "")) if isinstance(data, dict) else ""
     if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
         raise IobenchError(

@@ -213,6 +213,21 @@ def test_stopped_in_the_middle_then_resumed(tmp_path: Path, how: signal.Signals)
     assert verify(LocalStorage(tmp_path / "d"), load_manifest(tmp_path / "d")).ok
 
 
+def test_the_command_ends_in_words_when_a_scheduler_ends_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "iobench", "generate", "demo", "--to", str(tmp_path / "d"), "--size", "4GiB"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not any((tmp_path / "d").glob("data/*")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.startswith("iobench: generation stopped")
+    assert not list((tmp_path / "d").glob("data/*.part"))
+
+
 def test_half_generated_is_cleaned_too(tmp_path: Path) -> None:
     process = started(interrupted_spec(), tmp_path / "d")
     process.kill()

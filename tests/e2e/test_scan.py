@@ -99,6 +99,7 @@ def test_scanned_run_and_cloned_and_left_as_it_was(kind: str, tmp_path: Path, re
     assert "ok" in ok("verify", "mine.manifest", cwd=tmp_path)
     ok("generate", "mine.yaml", "--to", "clone", cwd=tmp_path)
     assert "ok" in ok("verify", "clone", cwd=tmp_path)
+    assert "(generated)" in ok("plan", "demo", "--data", "clone", "--set", f"dataset={root.name}", cwd=tmp_path)
     assert state(root) == before
 
 

@@ -152,6 +152,7 @@ def test_a_point_that_fails_is_named_and_the_others_go_on(home: Path) -> None:
         ("--sweep", "loader.workers=1", "--sweep", "loader.workers=2"),
         ("--sweep", "loader.workers=1,2", "--repeat", "0"),
         ("--sweep", "loader.workers=1,2", "--data-budget", "1kB"),
+        ("--sweep", "loader.workers=1,2", "--time-budget", "soon"),
         (),
     ],
     ids=" ".join,
@@ -162,6 +163,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(home: Path, words: tuple[str, 
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1
     assert not (home / "data").exists()
+    assert not (home / "results").exists()
 
 
 def test_no_sweep_to_resume(home: Path) -> None:

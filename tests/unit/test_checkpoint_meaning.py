@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,8 +20,10 @@ from iobench.analyse.interval import (
     young_s,
 )
 from iobench.analyse.meaning import Training, meaning
+from iobench.analyse.rules_checkpoint import LEAST_BYTES, tiny
 from iobench.analyse.study import bandwidth, cpu_s_per_gb, slowdown, spread, with_figures
 from iobench.spec.checkpoint import Restore, Save, Study
+from iobench.spec.result import RunDocument
 
 
 def lowest(blocked: float, mtbf: float, restart: float = 0.0) -> float:
@@ -107,6 +110,17 @@ def test_bandwidth_is_the_mean_of_the_saves() -> None:
     assert bandwidth([100, 100], [1.0, 4.0]) == pytest.approx((100 + 25) / 2)
     assert bandwidth([], []) is None
     assert study(save(1, 1.0), save(2, 4.0)).write_bytes_per_s == pytest.approx((1e9 + 0.25e9) / 2)
+
+
+def test_a_save_too_small_to_measure_bandwidth_with_is_named() -> None:
+    def doc(size: int, ranks: int) -> RunDocument:
+        checkpoint = study(save(1, 1.0), bytes=size, ranks=ranks)
+        told: dict[str, Any] = {"command": [], "workload": {}, "dataset": {}, "host": {}, "storage": {}, "checkpoint": checkpoint}
+        return RunDocument(run_id="r", created="", iobench_version="0", status="ok", validity="valid", **told)
+
+    assert tiny(doc(LEAST_BYTES, 1)) is None
+    assert tiny(doc(10**11, 10**6)) is None  # the whole model is what it is
+    assert "2 ranks are too few" in getattr(tiny(doc(LEAST_BYTES, 2)), "evidence", "")
 
 
 def test_an_asynchronous_save_writes_from_the_copy_on() -> None:

@@ -7,12 +7,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from iobench.analyse.compare import Group, compare
+from iobench.analyse.confirmation import Confirmation
 from iobench.cli.main import main
+from iobench.report.sweep import render_confirmation
 from iobench.spec.result import RunDocument
 
 
@@ -216,3 +220,38 @@ def test_a_thousand_runs_are_compared_in_seconds_and_little_memory(home: Path) -
 
 def test_a_document_is_what_the_schema_says() -> None:
     RunDocument.model_validate(document(BASE))
+
+
+def test_a_copy_of_a_run_counts_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write("base/one", BASE)
+    write("base/two", BASE)
+    write("base/three", BASE, run_id="another")
+    write("new", FAST)
+    assert main(["compare", "base", "new"]) == 0
+    shown = capsys.readouterr().out
+    assert "(2 runs, 12 values)" in shown
+    assert "is a copy of base/" in shown
+
+
+def test_a_key_of_one_value_is_said_to_be_one(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write("all/a", BASE)
+    write("all/b", FAST)
+    assert main(["compare", "all", "--by", "host.cores"]) == 2
+    assert "no two runs of one question differ in host.cores: all have host.cores=2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("today", "advised", "answer"),
+    [
+        ([100, 101, 102, 103, 104], [101, 100, 103, 102, 104], "confirmed as no slower"),
+        ([100, 101, 102, 103, 104], [150, 151, 152, 153, 154], "confirmed:"),
+        ([50, 60, 100, 101, 150], [40, 55, 80, 105, 148], "NOT confirmed"),  # 20 % slower, in a spread that proves nothing
+        ([100, 101, 102, 103, 104], [50, 51, 52, 53, 54], "NOT confirmed"),
+    ],
+)
+def test_advice_of_no_gain_is_confirmed_by_what_is_no_slower(today: list[float], advised: list[float], answer: str) -> None:
+    sides = [Group(name, [RunDocument.model_validate(document(list(map(float, rates))))]) for name, rates in (("t", today), ("a", advised))]
+    advice = SimpleNamespace(gain=1.0, gain_low=0.9, gain_high=1.1, changes={"loader.workers": "1"})
+    found = Confirmation(advice=advice, comparison=compare(*sides, metrics=("samples_per_s",)), directory="x")  # type: ignore[arg-type]
+    assert render_confirmation(found).startswith(answer)
+    assert found.confirmed == (not answer.startswith("NOT"))

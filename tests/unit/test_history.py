@@ -74,3 +74,20 @@ def test_history_as_a_user_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "There are runs of: w" in capsys.readouterr().err
     assert main(["history", "w", "--metric", "speed"]) == 2
     assert main(["history", "w", "--results", "nowhere"]) == 2
+
+
+def test_series_say_what_sets_them_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    documents = runs([1.0] * 4)
+    documents[2]["workload"]["batch_size"] = documents[3]["workload"]["batch_size"] = 99
+    documents[3]["storage"]["url"] = "/elsewhere"
+    for number, each in enumerate(documents):
+        folder = tmp_path / "results" / str(number)
+        folder.mkdir(parents=True)
+        (folder / "run.json").write_text(json.dumps(each))
+    assert main(["history", "w"]) == 0
+    first, second = capsys.readouterr().out.split("\n\n")
+    assert "batch_size=8: samples/s of 2 runs" in first
+    assert "not the same" not in first
+    assert "batch_size=99: samples/s of 2 runs" in second
+    assert "not the same in all: storage.url" in second

@@ -17,6 +17,7 @@ from iobench.analyse.cost import Terms, cost, hosts_for, samples_per_usd
 from iobench.cli.main import main
 from iobench.errors import SpecError, UnknownNameError, UsageError
 from iobench.measure.instance import AZURE_TAG, Found, recognise
+from iobench.report.cost import render
 from iobench.spec.instances import Instance, builtin, find_instance, priced_at, read_prices
 from iobench.spec.result import RunDocument
 from tests.unit.test_compare import BASE, FAST, document
@@ -274,3 +275,14 @@ def test_whatif_caps_storage_at_the_network(tmp_path: Path, capsys: pytest.Captu
     assert json.loads(capsys.readouterr().out)["what_if"]["ceilings"]["fetch"]["samples_per_s"] == 200
     assert main(["whatif", str(tmp_path), "--instance", "a2-highgpu-1g"]) == 2
     assert "network of a2-highgpu-1g is not known" in capsys.readouterr().err
+
+
+def test_a_price_of_another_machine_than_the_measured_one_says_so() -> None:
+    doc = run_of([100.0] * 6)
+    assert cost(doc, Instance(type="m", usd_per_hour=1.0), Terms()).notes == ()  # type: ignore[union-attr]
+    doc.host["cores"] = 2
+    found = cost(doc, Instance(type="m", cores=8, accelerators=8, accelerator="H100", usd_per_hour=1.0), Terms())
+    assert found is not None
+    assert "2 cores" in found.notes[0]
+    assert "8 accelerators" in found.notes[1]
+    assert "note: the run had 2 cores, m has 8" in render([found], [], kind="text")

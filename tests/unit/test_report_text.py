@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from iobench.analyse.verdict import verdict
+from iobench.cli.main import VERBS, main
 from iobench.report.export import to_csv, to_json, to_markdown
 from iobench.report.text import render_run
-from iobench.spec.result import FindMax, FindMaxPoint, RunDocument
+from iobench.spec.checkpoint import Study
+from iobench.spec.result import FindMax, FindMaxPoint, RunDocument, Summary
 
 Build = Callable[..., RunDocument]
 
@@ -141,3 +144,22 @@ def test_the_default_transport_is_told_beside_the_harness(make_run: Build) -> No
     doc = make_run()
     doc.ceilings["harness"].details["tensor_samples_per_s"] = 3000.0
     assert "with torch's default transport the harness would end at 286 MiB/s (3,000 samples/s)" in render_run(doc)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_is_prose_of_the_terminals_width(verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    description = capsys.readouterr().out.split("\n\n")[1]
+    assert max(map(len, description.splitlines())) <= 80
+
+
+def test_saves_beside_a_run_are_no_repetitions_and_are_named_where_they_are_left_out(make_run: Build) -> None:
+    doc = make_run(**RUNS["starved"])
+    doc.checkpoint = Study(model="m", writer="stream", ranks=1, bytes=1, full_bytes=1, tensors=1, files=1)
+    doc.metrics["blocked_s"] = Summary(median=1.0, min=1.0, max=1.0, n=99)
+    text = render_run(doc)
+    assert "99" not in text.split("Measured:")[1].splitlines()[0]
+    assert "utilization, saves left out" in text
+    assert "29.0 % busy between saves" in verdict(doc).sentence

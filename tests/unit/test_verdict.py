@@ -236,3 +236,14 @@ def test_the_codec_in_use_is_not_advised(make_run: Build, codec: str, cheaper: s
     spec = {"name": "d", "content": "raw", "codec": codec, "compress_ratio": 1.5}
     found = judge(make_run, rates={"prep": 1000}, measured=980, au=0.49, dataset={"spec": spec})
     assert f"a codec that is cheaper to undo than {codec}: {cheaper}" in [advice.change for advice in found.advice]
+
+
+def test_a_ceiling_that_the_run_refutes_is_not_called_a_limit(make_run: Build) -> None:
+    """Measured on a busier host than the run: 300 samples/s alone, 900 in the run. Gains are over what was reached."""
+    found = judge(make_run, rates={"prep": 300}, measured=900, au=0.45)
+    assert found.binds == "prep"
+    assert "at most" not in found.sentence
+    assert "preparation alone yielded 28.6 MiB/s (300 samples/s), less than the 85.8 MiB/s (900 samples/s) of the run" in found.sentence
+    assert found.advice[0].change.startswith("more workers: 8 in all instead of 4")
+    assert found.advice[0].predicted_gain == pytest.approx(2.0)
+    assert all((advice.predicted_gain or 0) <= 2000 / 900 + 1e-9 for advice in found.advice)

@@ -114,6 +114,9 @@ def test_a_page_cache_is_worth_less_than_its_share(starved: Any) -> None:
     assert page == pytest.approx(600 / (1 - 0.1534), rel=1e-3)
     pinned = rates(what_if(starved, Change(cache_bytes=3_000_000_000, pinned=True)))["fetch"]
     assert pinned == pytest.approx(1200, rel=1e-3)
+    served = what_if(starved, Change(cache_bytes=10**12)).document.verdict
+    assert served is not None
+    assert " cold" not in served.sentence
     whole = rates(what_if(starved, Change(cache_bytes=10**12)))["fetch"]
     assert whole == pytest.approx(8 / 0.05 * 1e9 / 1e5, rel=1e-6)
 
