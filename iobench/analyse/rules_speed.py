@@ -158,6 +158,19 @@ def raw_not_measured(doc: RunDocument) -> Outcome | None:
     return Outcome(f"raw storage was not measured: {raw.not_measured}", "without it, a slow device and a slow reader look alike")
 
 
+def raw_low(doc: RunDocument) -> Outcome | None:
+    """A reader can't fetch more than storage gives: the two were not measured on the same storage, or one of them for too short."""
+    evidence = gather(doc)
+    if evidence.fetch is None:
+        return unknown("the fetch ceiling was not measured, so nothing checks the raw one")
+    if evidence.raw is None or evidence.raw >= evidence.fetch * (1 - GAP):
+        return None
+    return Outcome(
+        f"raw storage, by {evidence.raw_by}, came to {format_percent(evidence.raw / evidence.fetch)} of what the reader fetched from it",
+        "storage changed in between (other users, a cache of its own), or slows under more requests: run again, --calibration-s longer",
+    )
+
+
 def read_amplification(doc: RunDocument) -> Outcome | None:
     """Bytes that storage delivers and no sample needs: neighbours in a row group, and what direct IO reads to stay aligned."""
     done = complete(doc)

@@ -70,6 +70,7 @@ RULES: tuple[Rule, ...] = (
     Rule("prefetch.share", speed.prefetch_share, REFUSED),
     Rule("verdict.gap", speed.verdict_gap, Levels("warning", "warning")),
     Rule("raw.not-measured", speed.raw_not_measured, NOTED),
+    Rule("raw.low", speed.raw_low, NOTED),
     Rule("read.amplification", speed.read_amplification, Levels("warning", "warning")),
     Rule("loader.tax", speed.loader_tax, NOTED),
 )

@@ -54,6 +54,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "prefetch.share": ({"loader": {"prefetched_samples": 3_300}}, {"workload": {"batch_size": None}}),
     "verdict.gap": ({"measured": 1500.0}, {"measured": None}),
     "raw.not-measured": ({"rates": {"storage_raw": None}}, {"ceilings": {}}),
+    "raw.low": ({"rates": {"storage_raw": 10.0}}, {"rates": {"fetch": None}}),
     "read.amplification": ({"repetition": {"bytes_read": 18_100_000_000}}, {"repetition": {"sample_bytes": 0}}),
     "loader.tax": ({"host": {"cores": 0.2}}, {"host": dict.fromkeys(("cores", "affinity_cores", "effective_cores"))}),
 }
