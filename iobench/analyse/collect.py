@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,16 +24,23 @@ class Collected:
 def collect(place: Path) -> Collected:
     """The run in ``place`` (a run directory or its ``run.json``), or all runs below it.
 
-    Raises UsageError where there is no run at all. A run that can't be read (half written, another schema version) is left out by name.
+    Raises UsageError where there is no run at all. A run that can't be read (half written, another schema version) is left out by name,
+    and so is a copy of another one: taken twice, it would make differences look surer than they are.
     """
     if place.is_file():
         place = place.parent
     if not place.is_dir():
         raise UsageError(f"there is no {place}", remedy="name a run directory, or a folder of runs, e.g. results/<run>")
     found = Collected()
+    first: dict[bytes, Path] = {}
     for directory in sorted(_run_directories(place, DEPTH)):
         try:
-            found.runs[directory] = load_run(directory)
+            doc = load_run(directory)
+            original = first.setdefault(hashlib.sha256((directory / RUN_FILE).read_bytes()).digest(), directory)
+            if original is not directory:
+                found.left_out.append(f"{directory} is a copy of {original}")
+                continue
+            found.runs[directory] = doc
         except IobenchError as error:
             found.left_out.append(str(error))
     if not found.runs:

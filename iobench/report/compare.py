@@ -15,6 +15,7 @@ from ..units import format_count, format_duration, format_percent, format_rate
 from .lines import wrapped
 
 WORDS = {"better": "better", "worse": "WORSE", "same": "~", "too few": "too few runs"}
+NOTHING = "no metric was measured on both sides"
 LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
     "samples_per_s": ("samples/s", format_count),
     "read_bytes_per_s": ("read bandwidth", format_rate),
@@ -59,9 +60,12 @@ def _text(compared: Sequence[Comparison], left_out: Sequence[str], width: int = 
 def _verdict(each: Comparison) -> str:
     if each.obstacles:
         return "not comparable"
-    return {"better": "the candidate is better", "worse": "the candidate is WORSE", "same": "no difference (~)"}.get(
-        each.difference, "too few runs to tell"
-    )
+    return {
+        "better": "the candidate is better",
+        "worse": "the candidate is WORSE",
+        "same": "no difference (~)",
+        "too few": "too few runs to tell",
+    }.get(each.difference, NOTHING)
 
 
 def _group(group: Group) -> str:
