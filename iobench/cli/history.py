@@ -54,13 +54,16 @@ def run(args: argparse.Namespace) -> int:
             left_out.append(why)
         else:
             groups.setdefault((str(doc.host.get("node", "?")), *question(doc)), []).append(doc)
-    shown = []
+    shown, metrics = [], set()
     for asked, runs in groups.items():
         metric = args.metric or ("blocked_s" if asked[1].startswith("checkpoint ") else "samples_per_s")
+        metrics.add(metric)
         one = history(f"{asked[1]} on {asked[0]}", runs, metric)
         if one.entries:
             shown.append(one)
     if not shown:
+        if groups:
+            raise UsageError(f"no run of {args.workload} in {args.results} measured {' or '.join(sorted(metrics))}", remedy="see --metric")
         known = sorted({workload_of(doc) for doc in found.runs.values()})
         raise UsageError(f"{args.results} holds no run of {args.workload}", remedy=f"there are runs of: {', '.join(known)}")
     sys.stdout.write(render(shown, left_out, kind="json" if args.json else "text"))
