@@ -19,8 +19,8 @@ class Confirmation:
 
     @property
     def confirmed(self) -> bool:
-        """Better; or no difference, where the sweep's own interval did not promise more than noise."""
-        difference, low = self.comparison.difference, self.advice.gain_low
-        if low is not None and low <= 1 + NOISE:
+        """Better; or no difference, where the advice was smaller settings that do as well and promised no gain above noise."""
+        difference, gain = self.comparison.difference, self.advice.gain
+        if gain is not None and gain <= 1 + NOISE:
             return difference in ("better", "same")
         return difference == "better"
