@@ -161,6 +161,6 @@ def _begin(args: argparse.Namespace) -> tuple[Any, Path]:
     # Planned before a directory is made: what can't be swept leaves nothing behind.
     planned = plan_sweep(Sweep(created="", command=[], **given), one_at_a_time=args.one_at_a_time)
     sweep, directory = new_sweep(args.results, args.command_line, **given)
-    sweep = sweep.model_copy(update={"points": planned.points, "default": planned.default, "left_out": planned.left_out})
+    sweep = sweep.model_copy(update={name: getattr(planned, name) for name in ("points", "default", "planned", "left_out")})
     save_sweep(directory, sweep)
     return sweep, directory

@@ -34,6 +34,8 @@ DATASET = "dataset."
 HOPELESS = 0.5
 """A point whose best visit stays below this share of the best point's worst is not visited again."""
 
+OVER_BUDGET = "exceeds the byte budget"
+
 _VISITS_BEFORE_DROPPING = 2
 
 
@@ -69,7 +71,7 @@ def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
         data = _join(sweep.data_root, f"{spec.name}-{dataset_id(spec)[:8]}")
         points.append(SweepPoint(settings=settings, data=data, dataset_bytes=spec.nominal_bytes))
     now = next((point.settings for point in points if all(_same(point.settings[key], base[key]) for key in base)), None)
-    return sweep.model_copy(update={"points": points, "default": now, "left_out": folded})
+    return sweep.model_copy(update={"points": points, "default": now, "planned": folded, "left_out": folded})
 
 
 def resolve(sweep: Sweep, settings: dict[str, Any]) -> tuple[Workload, DatasetSpec]:
@@ -93,7 +95,10 @@ def run_sweep(
     """
     progress = progress or Silent()
     started = time.monotonic()
-    sweep = sweep.model_copy(update={"status": "running", "left_out": list(sweep.left_out)})
+    sweep = sweep.model_copy(update={"status": "running", "left_out": list(sweep.planned)})
+    for point in sweep.points:
+        if point.failed == OVER_BUDGET:  # of an earlier run of this sweep; what holds now is told below
+            point.failed = ""
     made: list[str] = []
     try:
         for group in _groups(sweep, budget):
@@ -212,7 +217,7 @@ def _groups(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
     for point in sorted(sweep.points, key=lambda p: p.data):
         if point.dataset_bytes > budget.data_bytes:
             sweep.left_out.append(f"{describe(point.settings)}: its {format_bytes(point.dataset_bytes)} exceed the byte budget")
-            point.failed = "exceeds the byte budget"
+            point.failed = OVER_BUDGET
             continue
         if not groups or (point.data not in inside and sum(inside.values()) + point.dataset_bytes > budget.data_bytes):
             groups.append([])
