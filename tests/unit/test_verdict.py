@@ -101,6 +101,22 @@ def test_a_saturated_client_is_not_blamed_on_storage(make_run: Build) -> None:
     assert "direct=true" in found.advice[0].change
 
 
+def test_a_library_is_not_advised_what_only_iobenchs_reader_has(make_run: Build) -> None:
+    """Direct IO and reads in flight are refused for libraries, or mean nothing to them."""
+    library = {"kind": "webdataset", "direct": False, "workers": 2}
+    waiting = judge(make_run, rates={"storage_raw": 1500, "fetch": 600, "harness": None}, measured=590, au=0.3, loader=library)
+    assert "add workers" in waiting.advice[0].change
+    assert "concurrency" not in waiting.advice[0].change
+    host = {"cores": 1, "affinity_cores": 1, "effective_cores": 1.0}
+    doc = make_run(rates={"storage_raw": 1500, "fetch": 600}, measured=590, au=0.3, host=host, loader=library, concluded=False)
+    hungry = doc.ceilings["fetch"].model_copy(update={"cpu_s_per_gb": 16.0})
+    found = verdict(doc.model_copy(update={"ceilings": doc.ceilings | {"fetch": hungry}}))
+    assert "more cores" in found.advice[0].change
+    warm = make_run(residency=0.5, loader=library)
+    (finding,) = [each for each in warm.findings if each.rule == "cache.cold-residency"]
+    assert "direct" not in finding.remedy
+
+
 def test_undecided_within_noise(make_run: Build) -> None:
     found = judge(make_run, rates={"fetch": 1000, "prep": 1030}, measured=900, au=0.45)
     assert found.binds == "undecided"
