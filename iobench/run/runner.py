@@ -230,8 +230,9 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
     manifest, loading = plan.manifest, plan.workload.loader
     findings = []
     if not plan.uncached and plan.workload.reader.direct == "auto" and not plan.workload.reader.mmap and plan.workload.cache == "cold":
+        what = f"loader '{loading.kind}'" if is_library(plan) else "the storage"
         findings.append(
-            Finding(rule="reader.buffered", level="info", evidence="the storage has no O_DIRECT, so reads go through the page cache")
+            Finding(rule="reader.buffered", level="info", evidence=f"{what} has no O_DIRECT, so reads go through the page cache")
         )
     return RunDocument(
         iobench_version=__version__,

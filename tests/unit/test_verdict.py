@@ -134,6 +134,16 @@ def test_turns_of_fetch_and_prep_explain_a_wait(make_run: Build) -> None:
     found = judge(make_run, rates={"storage_raw": 2600, "fetch": 2500, "prep": 3000}, measured=1350, au=0.67)
     assert found.binds == "storage"
     assert "take turns" in found.sentence
+    # 1 / (1/3000 + 1/2500 + 1/8000) is the same, and prep the lowest.
+    found = judge(make_run, rates={"storage_raw": 3100, "fetch": 3000, "prep": 2500}, measured=1100, au=0.55)
+    assert found.binds == "prep"
+    assert "take turns, and in turns they are slower than the accelerators, which yields 111 MiB/s (1,165 samples/s)." in found.sentence
+
+
+def test_a_librarys_harness_is_not_missing(make_run: Build) -> None:
+    found = judge(make_run, rates={"fetch": 900, "prep": 500, "harness": None}, measured=300, au=0.15, loader={"kind": "litdata"})
+    assert found.binds == "prep"
+    assert "The loader 'litdata' (decoding, collating and handing over) starves 2 accelerators" in found.sentence
 
 
 @pytest.mark.parametrize(
