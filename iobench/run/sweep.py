@@ -49,6 +49,23 @@ class Budget:
     drop: bool = True  # points that are clearly dominated
 
 
+@dataclass
+class _Clock:
+    """Of one call of ``run_sweep``. ``pace_s``: what generating took for each byte, at its slowest."""
+
+    budget_s: float | None
+    started: float
+    pace_s: float = 0.0
+
+    def out_of_time(self, sweep: Sweep, point: SweepPoint, *, generating: bool = False) -> bool:
+        """Whether another visit of this point, as long as its last one (or any point's first), would end too late."""
+        if self.budget_s is None:
+            return False
+        known = point.seconds[-1:] or [max((p.seconds[0] for p in sweep.points if p.seconds), default=0.0)]
+        first = self.pace_s * point.dataset_bytes if generating else 0.0
+        return time.monotonic() - self.started + first + known[0] > self.budget_s
+
+
 def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
     """The points of the axes, each checked as far as that goes without data; equal ones are one. Raises UsageError, SpecError."""
     base = {key: _value_now(sweep, key) for key in sweep.axes}
@@ -94,7 +111,7 @@ def run_sweep(
     A point that fails is noted and left out; the others go on. Raises InterruptedRun, with everything kept for going on.
     """
     progress = progress or Silent()
-    started = time.monotonic()
+    clock = _Clock(budget.seconds, time.monotonic())
     sweep = sweep.model_copy(update={"status": "running", "left_out": list(sweep.planned)})
     for point in sweep.points:
         if point.failed == OVER_BUDGET:  # of an earlier run of this sweep; what holds now is told below
@@ -103,11 +120,11 @@ def run_sweep(
     try:
         for group in _groups(sweep, budget):
             try:
-                _visit_group(sweep, group, directory, budget, started, made, progress, tell)
+                _visit_group(sweep, group, directory, budget, clock, made, progress, tell)
             finally:
                 while made and not budget.keep_data:
                     clean(made.pop())
-            if _out_of_time(sweep, budget, started, next(iter(group))):
+            if clock.out_of_time(sweep, next(iter(group))):
                 break
     except (KeyboardInterrupt, InterruptedRun):
         sweep.status = "interrupted"
@@ -125,17 +142,22 @@ def _visit_group(
     group: list[SweepPoint],
     directory: Path,
     budget: Budget,
-    started: float,
+    clock: _Clock,
     made: list[str],
     progress: Progress,
     tell: Callable[[str], None],
 ) -> None:
     for number in range(sweep.repetitions):
         for point in group:
-            if len(point.runs) > number or point.dropped or point.failed or _out_of_time(sweep, budget, started, point):
+            if len(point.runs) > number or point.dropped or point.failed:
+                continue
+            if clock.out_of_time(sweep, point, generating=point.data not in made):
                 continue
             if point.data not in made:
-                if not _provide(sweep, point, progress, tell):
+                began = time.monotonic()
+                provided = _provide(sweep, point, progress, tell)
+                clock.pace_s = max(clock.pace_s, (time.monotonic() - began) / max(1, point.dataset_bytes))
+                if not provided:
                     save_sweep(directory, sweep)
                     continue
                 made.append(point.data)
@@ -232,14 +254,6 @@ def _groups(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
         few = f"the byte budget holds {len(groups)} groups of datasets one after the other"
         sweep.left_out.append(f"{few}: between groups, drift is not averaged out")
     return groups
-
-
-def _out_of_time(sweep: Sweep, budget: Budget, started: float, point: SweepPoint) -> bool:
-    """Whether another visit of this point, as long as its last one (or any point's first), would end too late."""
-    if budget.seconds is None:
-        return False
-    known = point.seconds[-1:] or [max((p.seconds[0] for p in sweep.points if p.seconds), default=0.0)]
-    return time.monotonic() - started + known[0] > budget.seconds
 
 
 def _value_now(sweep: Sweep, key: str) -> Any:
