@@ -162,8 +162,8 @@ def _price(
 
 def _preparation(doc: RunDocument, samples: int | None) -> float | None:
     """Seconds to convert as many samples as an epoch has, at the rate at which the run's were converted, on one host."""
-    layout, measured = doc.loader.get("layout"), doc.dataset.get("samples")
-    return float(layout["seconds"]) * samples / measured if layout and measured and samples else None
+    seconds, measured = (doc.loader.get("layout") or {}).get("seconds"), doc.dataset.get("samples")
+    return float(seconds) * samples / measured if seconds is not None and measured and samples else None
 
 
 def _lost(terms: Terms, often: float, hosts: int) -> float:

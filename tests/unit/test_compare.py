@@ -158,6 +158,7 @@ def test_what_does_not_count_is_named(home: Path, capsys: pytest.CaptureFixture[
     write("r/invalid", FAST, validity="invalid", findings=broken)
     write("r/empty", [])
     write("r/newer", FAST, schema_version="2.0")
+    write("r/nan", [*FAST[:5], float("nan")])
     Path("r/half").mkdir()
     Path("r/half/run.json").write_text('{"schema_version": "1.0", "run')
     Path("r/foreign").mkdir()
@@ -171,6 +172,7 @@ def test_what_does_not_count_is_named(home: Path, capsys: pytest.CaptureFixture[
         "empty has no complete repetition",
         "schema version '2.0'",
         "half",
+        "NaN is no figure",
         "foreign",
     ):
         assert any(words in line for line in found["left_out"]), words
