@@ -61,13 +61,13 @@ def run(args: argparse.Namespace) -> int:
 
     if args.confirm is not None and (args.workload or args.axes or args.resume):
         raise UsageError("--confirm asks what the sweep asked", remedy="give it alone, with --repeat and budgets if you like")
-    begun = _begin(args) if args.confirm is None else None
     budget = Budget(
         seconds=parse_duration(args.time_budget) if args.time_budget else None,
         data_bytes=parse_size(args.data_budget) if args.data_budget else None,
         keep_data=args.keep_data,
         drop=args.confirm is None,
     )
+    begun = _begin(args) if args.confirm is None else None
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     live = Live(quiet=args.quiet or args.json)
     try:

@@ -25,7 +25,7 @@ from ..spec.workload import Workload, load_workload
 from ..storage import open_storage, wrapper_of
 from ..units import format_bytes, format_duration, format_rate
 from .directory import new_directory
-from .plan import make_plan
+from .plan import check_asked, make_plan
 from .progress import Progress, Silent
 from .runner import Options
 from .runner import run as run_plan
@@ -80,6 +80,7 @@ def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
         workload, spec = resolve(sweep, settings)
         CONTENTS.load(spec.content)
         CODECS.load(split_codec(spec.codec)[0])
+        check_asked(workload, accelerators=sweep.accelerators, repetitions=sweep.repetitions)
         effective = f"{workload.model_dump_json()}{spec.identity()}"
         if effective in seen:
             folded.append(f"{describe(settings)} is the same as {describe(seen[effective])}")

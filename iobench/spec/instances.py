@@ -78,13 +78,15 @@ def read_prices(path: Path) -> dict[str, Instance]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             for number, row in enumerate(csv.DictReader(file), start=2):
+                if None in row:
+                    raise SpecError(f"{path}: line {number} has more cells than there are columns")
                 cells = {names.get(str(key).strip().lower(), str(key).strip().lower()): (value or "").strip() for key, value in row.items()}
                 if "type" not in cells or not {"usd_per_hour", "spot_usd_per_hour"} & set(cells):
                     raise SpecError(f"{path}: the columns 'type' and 'usd_per_hour' are missing")
                 data: dict[str, Any] = {key: value for key, value in cells.items() if key in known and value}
                 for key in ("cores", "accelerators", "sources"):
-                    if key in data:
-                        data[key] = int(float(data[key])) if _is_number(data[key]) else data[key]
+                    if key in data and _is_number(data[key]):  # 8.0 is 8
+                        data[key] = f"{float(data[key]):.15g}"
                 made = build(Instance, {**_dated(data, f"of {path.name}"), **data}, where=f"{path}: line {number}")
                 found.setdefault(made.type, made)
     except (OSError, UnicodeDecodeError, csv.Error) as error:

@@ -174,6 +174,8 @@ def test_a_point_that_fails_is_named_and_the_others_go_on(home: Path) -> None:
         ("--sweep", "loader.workers=1", "--sweep", "loader.workers=2"),
         ("--sweep", "loader.workers=1,2", "--repeat", "0"),
         ("--sweep", "loader.workers=1,2", "--data-budget", "1kB"),
+        ("--sweep", "loader.workers=1,2", "--time-budget", "soon"),
+        ("--sweep", "loader.kind=torch,trch"),
         (),
     ],
     ids=" ".join,
@@ -184,6 +186,8 @@ def test_bad_input_is_one_line_and_leaves_nothing(home: Path, words: tuple[str, 
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1
     assert not (home / "data").exists()
+    if "1kB" not in words:  # what a budget can hold is known once the points are
+        assert not (home / "results").exists()
 
 
 def test_no_sweep_to_resume(home: Path) -> None:

@@ -157,7 +157,8 @@ def test_prices_of_ones_own(tmp_path: Path) -> None:
     assert (spot.spot_usd_per_hour, spot.spot_priced) == (1.0, "of sky.csv")
     stated = priced_at("g5.2xlarge", 2.0, None, spot)
     assert (stated.priced[:6], stated.spot_priced) == ("stated", "of sky.csv")
-    wrong = {"a,b\n1,2\n": "columns", "type,usd_per_hour\nx,-3\n": "line 2", "type,usd_per_hour\nx,lots\n": "line 2", "": "no prices"}
+    wrong = {"type,usd_per_hour\nx,1,2\n": "line 2 has more cells", "type,usd_per_hour,cores\nx,1,inf\n": "line 2"}
+    wrong |= {"a,b\n1,2\n": "columns", "type,usd_per_hour\nx,-3\n": "line 2", "type,usd_per_hour\nx,lots\n": "line 2", "": "no prices"}
     for text, words in wrong.items():
         mine.write_text(text)
         with pytest.raises(SpecError, match=words):
