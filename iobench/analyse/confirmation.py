@@ -11,11 +11,15 @@ from .statistics import NOISE
 
 @dataclass(frozen=True, kw_only=True)
 class Confirmation:
-    """``comparison``: today's settings as the baseline, the advised ones as the candidate, on runs that the advice did not see."""
+    """``comparison``: today's settings as the baseline, the advised ones as the candidate, on runs that the advice did not see.
+
+    ``notes``: what the budgets did not allow, turns included.
+    """
 
     advice: Recommendation
     comparison: Comparison
     directory: str
+    notes: tuple[str, ...] = ()
 
     @property
     def confirmed(self) -> bool:

@@ -59,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
     from ..units import parse_duration, parse_size
     from .common import Live
 
-    if args.confirm is not None and (args.workload or args.axes or args.resume):
+    asked = args.workload or args.axes or args.overrides or args.data_root or args.samples or args.size
+    if args.confirm is not None and (asked or args.resume):
         raise UsageError("--confirm asks what the sweep asked", remedy="give it alone, with --repeat and budgets if you like")
     budget = Budget(
         seconds=parse_duration(args.time_budget) if args.time_budget else None,
@@ -131,7 +132,7 @@ def _begin(args: argparse.Namespace) -> tuple[Any, Path]:
     from ..units import parse_size
 
     if args.resume is not None:
-        if args.workload or args.axes:
+        if args.workload or args.axes or args.overrides or args.data_root or args.samples or args.size:
             raise UsageError("--resume goes on with what was asked then", remedy="give --resume alone, with --time-budget if you like")
         return load_sweep(args.resume), args.resume
     if not args.workload or not args.data_root or not args.axes:

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from ..analyse.compare import Comparison, Group, Row
+from ..analyse.statistics import SIGNIFICANT
 from ..units import format_count, format_duration, format_percent, format_rate
 from .lines import wrapped
 
@@ -89,7 +90,11 @@ def _ratio(row: Row) -> str:
 
 
 def _p(row: Row) -> str:
-    return "-" if row.judgement.p is None else f"{row.judgement.p:.2g}"
+    p = row.judgement.p
+    if p is None:
+        return "-"
+    shown = f"{p:.2g}"
+    return f"<{SIGNIFICANT:g}" if p < SIGNIFICANT <= float(shown) else shown  # 0.0498 is not 0.05, which would be none
 
 
 def _records(compared: Sequence[Comparison]) -> list[dict[str, Any]]:

@@ -56,7 +56,7 @@ def confirm(
     groups = [_visits(point, directory) for point in fresh.points]
     # The points of one sweep ask the same of the same samples; how these are laid out is what differs.
     found = compare(*groups, across=("dataset", *sweep.axes), metrics=("samples_per_s", "time_to_first_batch_s", "cpu_s"))
-    return Confirmation(advice=advice, comparison=found, directory=str(directory))
+    return Confirmation(advice=advice, comparison=found, directory=str(directory), notes=tuple(fresh.left_out))
 
 
 def _visits(point: SweepPoint, directory: Path) -> Group:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from iobench.analyse.statistics import mann_whitney_p
 from iobench.cli.main import main
 from iobench.spec.result import RunDocument
 
@@ -223,6 +224,16 @@ def test_the_headline_is_that_of_the_metrics_asked_for(home: Path, capsys: pytes
     assert main(["compare", "a", "b"]) == 0
     assert capsys.readouterr().out.startswith("w: no difference (~)\n")
     assert "no metric was measured on both sides" in told(capsys, "a", "b", "--metric", "blocked_s")
+
+
+def test_a_p_that_counts_is_not_shown_as_one_that_does_not(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight values a side whose p is 0.0499: it counts, and 0.05 would not."""
+    chance = np.random.default_rng(2)
+    one, other = chance.lognormal(0, 0.2, 8).tolist(), chance.lognormal(0.25, 0.2, 8).tolist()
+    p = mann_whitney_p(one, other)
+    assert 0.0495 < p < 0.05
+    assert main(["compare", write("a", one), write("b", other)]) == 0
+    assert " <0.05 " in capsys.readouterr().out
 
 
 def test_every_form_says_the_same(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,9 @@ import pytest
 from iobench.analyse.compare import Comparison, Group, compare
 from iobench.analyse.confirmation import Confirmation
 from iobench.analyse.recommend import Recommendation
+from iobench.cli.main import main
 from iobench.errors import UsageError
+from iobench.report.sweep import confirmation_document, render_confirmation
 from iobench.run.confirm import _visits
 from iobench.spec.result import RunDocument
 from iobench.spec.sweep import SweepPoint
@@ -52,3 +54,21 @@ def test_a_promised_gain_is_confirmed_by_a_gain_alone(gain: float, fresh: list[f
     """Smaller settings that promised none are confirmed by no difference."""
     advice = cast(Recommendation, Advised(gain))
     assert Confirmation(advice=advice, comparison=compared(fresh), directory="").confirmed is confirmed
+
+
+def test_what_the_budgets_did_not_allow_is_told() -> None:
+    advice = Recommendation(
+        workload="w", settings={"a": "1"}, changes={"a": "1"}, samples_per_s=1.0, why=(), gain=1.2, gain_low=1.1, gain_high=1.3,
+        gain_coverage=0.9, basis="", confidence="high", doubts=(), shard=None, codecs=(), alternatives=(), untested=None, left_out=(),
+    )  # fmt: skip
+    found = Confirmation(advice=advice, comparison=compared(FAST), directory="d", notes=("between groups, drift is not averaged out",))
+    assert "confirmed" in render_confirmation(found)
+    assert "left out: between groups, drift" in render_confirmation(found)
+    assert confirmation_document(found)["left_out"] == list(found.notes)
+
+
+@pytest.mark.parametrize("word", ["--confirm", "--resume"])
+def test_what_was_asked_then_is_not_asked_again(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for more in (["--set", "batch_size=2"], ["--samples", "9"], ["--data-root", "x"]):
+        assert main(["sweep", word, "nowhere", *more]) == 2
+        assert "alone" in capsys.readouterr().err
