@@ -71,8 +71,9 @@ def _reader(evidence: Evidence) -> Advice | None:
     if not _storage_is_lowest(evidence) or evidence.raw is None or evidence.fetch is None or evidence.fetch >= 0.8 * evidence.raw:
         return None
     needed = math.ceil(evidence.concurrency * evidence.raw / evidence.fetch)
+    how = f"raise reader.concurrency from {evidence.concurrency} to about {needed}, or add workers"
     return Advice(
-        change=f"keep more reads in flight: raise reader.concurrency from {evidence.concurrency} to about {needed}, or add workers",
+        change=f"keep more reads in flight: {how if evidence.kind == OWN_LOADER else 'add workers'}",
         predicted_gain=_gain(evidence, storage=evidence.raw),
         basis=f"{evidence.raw_by} reads {_rate(evidence, evidence.raw)} from the same files, the reader {_rate(evidence, evidence.fetch)} "
         f"({evidence.fetch / evidence.raw:.0%}); reads in flight = rate x latency (Little's law)",
@@ -125,7 +126,8 @@ def _client(evidence: Evidence) -> Advice | None:
     """Reading alone saturates the host."""
     if not _storage_is_lowest(evidence):
         return None
-    cheaper = "reader.direct=true" if evidence.direct is False else "more cores or a second host"
+    can = evidence.direct is False and evidence.kind == OWN_LOADER  # libraries have no direct IO
+    cheaper = "reader.direct=true" if can else "more cores or a second host"
     return Advice(
         change=f"spend less CPU on each byte read, or bring more of it: {cheaper}",
         predicted_gain=_gain(evidence, storage=evidence.raw),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 
 from ..errors import IobenchError, UsageError
@@ -24,25 +24,25 @@ class Collected:
 def collect(place: Path) -> Collected:
     """The run in ``place`` (a run directory or its ``run.json``), or all runs below it.
 
-    Raises UsageError where there is no run at all. A run that can't be read (half written, another schema version) is left out by name.
+    Raises UsageError where there is no run at all. A run that can't be read (half written, another schema version) is left out by name,
+    and so is a copy of another one: taken twice, it would make differences look surer than they are.
     """
     if place.is_file():
         place = place.parent
     if not place.is_dir():
         raise UsageError(f"there is no {place}", remedy="name a run directory, or a folder of runs, e.g. results/<run>")
     found = Collected()
-    seen: dict[bytes, Path] = {}
+    first: dict[bytes, Path] = {}
     for directory in sorted(_run_directories(place, DEPTH)):
         try:
             doc = load_run(directory)
+            original = first.setdefault(hashlib.sha256((directory / RUN_FILE).read_bytes()).digest(), directory)
+            if original is not directory:  # counted twice, it would make a figure look surer than it is
+                found.left_out.append(f"{directory} is a copy of {original}")
+                continue
+            found.runs[directory] = doc
         except IobenchError as error:
             found.left_out.append(str(error))
-            continue
-        first = seen.setdefault(sha256((directory / RUN_FILE).read_bytes()).digest(), directory)
-        if first is directory:
-            found.runs[directory] = doc
-        else:  # counted twice, it would make a figure look surer than it is
-            found.left_out.append(f"{directory} is a copy of {first}")
     if not found.runs:
         why = f": {found.left_out[0]}" if found.left_out else ""
         raise UsageError(f"{place} holds no run that can be read{why}", remedy="name a run directory, or a folder of runs")

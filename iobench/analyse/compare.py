@@ -81,8 +81,9 @@ class Comparison:
 
     @property
     def difference(self) -> str:
-        """Of the metric that counts most: better, worse, same, too few; empty where nothing was compared."""
-        return next((row.judgement.difference for name in PRIMARY for row in self.rows if row.metric == name), "")
+        """Of the metric that counts most (of those asked for): better, worse, same, too few; empty where nothing was compared."""
+        ordered = [row for name in PRIMARY for row in self.rows if row.metric == name] + list(self.rows)
+        return ordered[0].judgement.difference if ordered else ""
 
     def regressions(self, beyond: float) -> list[Row]:
         """Rows that are worse by more than ``beyond`` (0.05 = 5 %)."""

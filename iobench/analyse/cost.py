@@ -1,18 +1,21 @@
 """What a sample costs: a recorded run's rate times the price of the machines it takes. Pure functions; prices carry their date.
 
 A spot instance is interrupted: what was trained since the last checkpoint is lost, and a restart takes its time. With r interruptions
-an hour and a checkpoint every T, an hour loses r x (T / 2 + restart), the first-order form of Young's waste (1974).
+an hour and a checkpoint every T, an hour loses r x (T / 2 + restart), the first-order form of Young's waste (1974). Hosts that train
+together wait for one another, so N of them lose N times as much.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from ..spec.instances import Instance
 from ..spec.result import RunDocument
 from .compare import values_of
+
+MOST_HOSTS = 1024
+"""Up to which a number that finishes in time is looked for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +28,7 @@ class Terms:
     samples: int | None = None  # of one epoch, where the real data is larger than the run's
     deadline_s: float | None = None
     budget_usd: float | None = None
-    interruptions_per_hour: float = 0.0  # of a spot instance
+    interruptions_per_hour: float = 0.0  # of each host, where it is a spot instance
     checkpoint_every_s: float = 3600.0
     restart_s: float = 300.0
 
@@ -41,13 +44,15 @@ class Price:
     samples_per_usd: float
     samples_per_usd_low: float  # from the slowest repetition
     samples_per_usd_high: float
-    usd_per_million_samples: float
+    usd_per_million_samples: float | None  # None: nothing is trained, all of the time is lost
     waiting_usd_per_hour: float | None  # paid while accelerators waited
     lost_share: float  # of the time, to interruptions
     job_s: float | None  # for the epochs that were asked for, preparation included
     job_usd: float | None
     samples_in_budget: float | None
     within_deadline: bool | None
+    hosts_in_time: int | None  # the fewest that would be, where these hosts are not; None: not asked, or none up to MOST_HOSTS
+    in_time_usd: float | None  # what the job costs with so many
     within_budget: bool | None
 
 
@@ -69,26 +74,25 @@ def samples_per_usd(samples_per_s: float, usd_per_hour: float) -> float:
 
 
 def cost(doc: RunDocument, instance: Instance, terms: Terms) -> Cost | None:
-    """None where the run has no rate, or the instance no price: then there is nothing to say."""
-    rates = sorted(values_of(doc, "samples_per_s"))
+    """None where the run has no rate: then there is nothing to say. Without a price of the instance, ``prices`` is empty."""
+    rates = values_of(doc, "samples_per_s")
     if not rates:
         return None
-    middle = _median(rates)
+    pace = (median(rates), min(rates), max(rates))
     used = values_of(doc, "accelerator_utilization_strict")
-    utilization = _median(sorted(used)) if used else None
+    utilization = median(used) if used else None
     samples = terms.samples or doc.dataset.get("samples")
     preparation = _preparation(doc, samples)
-    spot_of = instance.spot_priced or instance.priced
     kinds = (
         ("on demand", instance.priced, instance.usd_per_hour, 0.0),
-        ("spot", spot_of, instance.spot_usd_per_hour, terms.interruptions_per_hour),
+        ("spot", instance.spot_priced, instance.spot_usd_per_hour, terms.interruptions_per_hour),
     )
     prices = [
         _price(
             kind,
             priced,
             usd,
-            rate_of=(middle, rates[0], rates[-1]),
+            rate_of=pace,
             often=often,
             terms=terms,
             samples=samples,
@@ -103,7 +107,7 @@ def cost(doc: RunDocument, instance: Instance, terms: Terms) -> Cost | None:
         workload=str(doc.workload.get("name", "?")),
         instance=instance,
         hosts=terms.hosts,
-        samples_per_s=(middle, rates[0], rates[-1]),
+        samples_per_s=pace,
         utilization=utilization,
         preparation_s=preparation,
         prices=tuple(prices),
@@ -123,29 +127,38 @@ def _price(
     utilization: float | None,
     preparation: float,
 ) -> Price:
-    lost = min(1.0, often * (terms.checkpoint_every_s / 2 + terms.restart_s) / 3600)
-    scaling = terms.efficiency if terms.hosts > 1 else 1.0
-    middle, low, high = (rate * scaling * (1 - lost) for rate in rate_of)  # of one host
-    everyone = middle * terms.hosts
+    lost = _lost(terms, often, terms.hosts)
+    middle, low, high = (rate * _scaling(terms, terms.hosts) * (1 - lost) for rate in rate_of)  # of one host
     hourly = usd * terms.hosts
-    job_s = preparation + terms.epochs * samples / everyone if terms.epochs and samples and everyone else None
+    todo = terms.epochs * samples if terms.epochs and samples else None
+
+    def job(hosts: int) -> float | None:
+        everyone = rate_of[0] * _scaling(terms, hosts) * (1 - _lost(terms, often, hosts)) * hosts
+        return preparation + todo / everyone if todo and everyone else None
+
+    job_s = job(terms.hosts)
     job_usd = job_s / 3600 * hourly if job_s is not None else None
+    in_time = _within(job_s, terms.deadline_s) if todo else None
+    more = [n for n in range(terms.hosts + 1, MOST_HOSTS + 1) if _within(job(n), terms.deadline_s)] if in_time is False else []
+    in_time_s = job(more[0]) if more else None
     return Price(
         kind=kind,
         priced=priced,
         usd_per_hour=usd,
-        samples_per_s=everyone,
+        samples_per_s=middle * terms.hosts,
         samples_per_usd=samples_per_usd(middle, usd),
         samples_per_usd_low=samples_per_usd(low, usd),
         samples_per_usd_high=samples_per_usd(high, usd),
-        usd_per_million_samples=1e6 / samples_per_usd(middle, usd) if middle else math.inf,
+        usd_per_million_samples=1e6 / samples_per_usd(middle, usd) if middle else None,
         waiting_usd_per_hour=None if utilization is None else hourly * (1 - utilization),
         lost_share=lost,
         job_s=job_s,
         job_usd=job_usd,
         samples_in_budget=None if terms.budget_usd is None else terms.budget_usd * samples_per_usd(middle, usd),
-        within_deadline=None if terms.deadline_s is None or job_s is None else job_s <= terms.deadline_s,
-        within_budget=None if terms.budget_usd is None or job_usd is None else job_usd <= terms.budget_usd,
+        within_deadline=in_time,
+        hosts_in_time=more[0] if more else None,
+        in_time_usd=None if in_time_s is None else in_time_s / 3600 * usd * more[0],
+        within_budget=_within(job_usd, terms.budget_usd) if todo else None,
     )
 
 
@@ -162,17 +175,18 @@ def _notes(doc: RunDocument, instance: Instance) -> list[str]:
 
 def _preparation(doc: RunDocument, samples: int | None) -> float | None:
     """Seconds to convert as many samples as an epoch has, at the rate at which the run's were converted, on one host."""
-    layout, measured = doc.loader.get("layout"), doc.dataset.get("samples")
-    return float(layout["seconds"]) * samples / measured if layout and measured and samples else None
+    seconds, measured = (doc.loader.get("layout") or {}).get("seconds"), doc.dataset.get("samples")
+    return float(seconds) * samples / measured if seconds is not None and measured and samples else None
 
 
-def _median(ordered: Sequence[float]) -> float:
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+def _lost(terms: Terms, often: float, hosts: int) -> float:
+    return min(1.0, hosts * often * (terms.checkpoint_every_s / 2 + terms.restart_s) / 3600)
 
 
-def hosts_for(deadline_s: float, job_s: float, efficiency: float) -> int:
-    """How many hosts finish within the deadline a job that takes one host ``job_s``; one needs no efficiency."""
-    if job_s <= deadline_s:
-        return 1
-    return max(2, math.ceil(job_s / (deadline_s * efficiency) - 1e-9))
+def _scaling(terms: Terms, hosts: int) -> float:
+    return terms.efficiency if hosts > 1 else 1.0
+
+
+def _within(takes: float | None, limit: float | None) -> bool | None:
+    """``takes``: None for a job that never ends."""
+    return None if limit is None else takes is not None and takes <= limit

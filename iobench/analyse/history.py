@@ -3,6 +3,7 @@
 Change points by binary segmentation (A. J. Scott and M. Knott, "A cluster analysis method for grouping means in the analysis of variance",
 1974), with the comparison's own test in the place of the analysis of variance: a stretch of runs is split where the difference between its
 two sides is the surest, if that is a difference (p below 0.05 shared out over the places that were tried, and above the noise threshold).
+INVALID runs are shown and do not count.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Entry:
     run_id: str
     created: str
     values: tuple[float, ...]
-    valid: bool
+    validity: str  # valid, invalid or unknown, as recorded
     changed: tuple[str, ...]
 
     @property
@@ -42,7 +43,7 @@ class ChangePoint:
 
     at: int
     judgement: Judgement
-    changed: tuple[str, ...]  # between the run before and this one
+    changed: tuple[str, ...]  # between the run before that counts and this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class History:
     metric: str
     entries: tuple[Entry, ...]  # oldest first
     points: tuple[ChangePoint, ...]
-    trend: float | None  # newest third over oldest third of the runs; None for fewer than 3 runs
+    trend: float | None  # newest third over oldest third of the runs that count; None for fewer than 3
 
 
 def history(workload: str, runs: Sequence[RunDocument], metric: str) -> History:
@@ -61,20 +62,34 @@ def history(workload: str, runs: Sequence[RunDocument], metric: str) -> History:
     entries = []
     for index, doc in enumerate(ordered):
         changed = _changes(facts[index - 1], facts[index]) if index else ()
-        entries.append(Entry(doc.run_id, doc.created, tuple(values_of(doc, metric)), doc.validity == "valid", changed))
-    values = [entry.values for entry in entries]
-    splits = sorted(_segment(values, 0, len(entries), higher=METRICS[metric]))
-    bounds = [0, *splits, len(entries)]
+        entries.append(Entry(doc.run_id, doc.created, tuple(values_of(doc, metric)), doc.validity, changed))
+    counted = [index for index, entry in enumerate(entries) if entry.validity != "invalid"]
+    values = [entries[index].values for index in counted]
     points = tuple(
-        ChangePoint(at, _judged(values, before, at, after, higher=METRICS[metric]), entries[at].changed)
-        for before, at, after in zip(bounds, splits, bounds[2:], strict=False)
+        ChangePoint(counted[at], judgement, _changes(facts[counted[at - 1]], facts[counted[at]]))
+        for at, judgement in _changed(values, higher=METRICS[metric])
     )
-    third = len(entries) // 3
+    third = len(values) // 3
     trend = None
     if third:
-        old, new = ([value for entry in part for value in entry.values] for part in (entries[:third], entries[-third:]))
+        old, new = ([value for run in part for value in run] for part in (values[:third], values[-third:]))
         trend = ratio_interval(new, old)[0] if min(*old, *new) > 0 else None
     return History(workload, metric, tuple(entries), points, trend)
+
+
+def _changed(values: Sequence[Sequence[float]], *, higher: bool) -> list[tuple[int, Judgement]]:
+    """Change points with the comparison of the stretches on their two sides.
+
+    A point found first may be none between the shorter stretches that later ones leave: then the two are one.
+    """
+    splits = sorted(_segment(values, 0, len(values), higher=higher))
+    while True:
+        bounds = [0, *splits, len(values)]
+        judged = [_judged(values, *bounds[index : index + 3], higher=higher) for index in range(len(splits))]
+        none = [index for index, found in enumerate(judged) if found.difference not in ("better", "worse")]
+        if not none:
+            return list(zip(splits, judged, strict=True))
+        del splits[max(none, key=lambda index: judged[index].p or 0.0)]
 
 
 def _judged(values: Sequence[Sequence[float]], start: int, at: int, stop: int, *, higher: bool) -> Judgement:

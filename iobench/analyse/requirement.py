@@ -34,7 +34,7 @@ class Cache:
     """What memory on the hosts saves from the second epoch on, when every epoch is reshuffled over all hosts."""
 
     bytes_per_host: float
-    share: float  # of the dataset, in one host
+    share: float  # in one host, of what an epoch reads of the dataset
     page_cache_hit_rate: float  # LRU; any host reads any sample
     page_cache_read_bytes_per_s: float  # left for storage
     pinned_hit_rate: float  # nothing evicted, each host reads its own part
@@ -50,7 +50,7 @@ class Requirement:
     accelerators: int
     hosts: int
     required_accelerator_utilization: float
-    sample_bytes: float  # stored
+    sample_bytes: float  # stored, of the columns that are read
     dataset_bytes: float
     samples_per_shard: float
     access: str
@@ -90,6 +90,7 @@ def requirement(workload: Workload, spec: DatasetSpec, demand: Demand, run: RunD
     size, per_shard = expected_stored_bytes(spec), expected_samples_per_shard(spec)
     whole = size * spec.samples
     size *= share_of_columns(spec, workload.reader.columns)
+    touched = size * spec.samples  # what an epoch reads, and caches hold
     appetite = sizing.demanded_samples_per_s(batch_size=workload.batch_size, step_time_s=step_time, accelerators=demand.accelerators)
     samples_per_s = required * appetite
     read = samples_per_s * size
@@ -144,9 +145,9 @@ def requirement(workload: Workload, spec: DatasetSpec, demand: Demand, run: RunD
         reads_in_flight_asked=demand.accelerators * max(1, workload.loader.workers) * workload.reader.concurrency,
         read_bytes_per_s_per_host=read / demand.hosts,
         network_bits_per_s_per_host=8 * read / demand.hosts,
-        cache=_cache(demand, whole, read),
-        cache_to_halve_bytes_per_host=sizing.cache_for_hit_rate(0.5, hosts=demand.hosts) * whole,
-        pinned_to_halve_bytes_per_host=0.5 / demand.hosts * whole,
+        cache=_cache(demand, touched, read),
+        cache_to_halve_bytes_per_host=sizing.cache_for_hit_rate(0.5, hosts=demand.hosts) * touched,
+        pinned_to_halve_bytes_per_host=0.5 / demand.hosts * touched,
         checkpoint_bytes=demand.checkpoint_bytes,
         checkpoint_budget_s=demand.checkpoint_budget_s,
         write_bytes_per_s=checkpoint,
@@ -190,10 +191,10 @@ def _latency(demand: Demand, measured: Measured | None) -> tuple[float | None, s
     return None, ""
 
 
-def _cache(demand: Demand, whole: float, read: float) -> Cache | None:
+def _cache(demand: Demand, touched: float, read: float) -> Cache | None:
     if demand.cache_bytes is None:
         return None
-    share = min(1.0, demand.cache_bytes / whole)
+    share = min(1.0, demand.cache_bytes / touched)
     page = sizing.expected_hit_rate(share, hosts=demand.hosts)
     pinned = sizing.pinned_hit_rate(share, hosts=demand.hosts)
     return Cache(

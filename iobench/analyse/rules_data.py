@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ..spec.result import Epoch, Repetition, RunDocument
 from ..units import format_bytes, format_count, format_percent
+from .evidence import OWN_LOADER
 
 MOST_RESIDENT = 0.01
 MEMORY_MULTIPLE = 5
@@ -101,9 +102,8 @@ def cold_residency(doc: RunDocument) -> Outcome | None:
         return None
     mapped = (doc.workload.get("reader") or {}).get("mmap")
     direct = "reader.mmap=false and reader.direct=true" if mapped else "reader.direct=true"  # a map is never direct
-    remedy = (
-        f"evict the dataset before each epoch (no other process may read it or have it mapped), or read with {direct}, or say cache: any"
-    )
+    read = f", or read with {direct}" if str(doc.loader.get("kind") or OWN_LOADER) == OWN_LOADER else ""  # libraries have no direct IO
+    remedy = f"evict the dataset before each epoch (no other process may read it or have it mapped){read}, or say cache: any"
     cached = [(where, epoch.residency_before) for where, epoch in _epochs(doc) if (epoch.residency_before or 0) > MOST_RESIDENT]
     if cached:
         where, share = max(cached, key=lambda item: item[1] or 0)
@@ -214,8 +214,12 @@ def delivered_samples(doc: RunDocument) -> Outcome | None:
         return None
     if "not_measured" in proof:
         return unknown(f"what loader '{doc.loader.get('kind')}' delivers was not proven: {proof['not_measured']}")
-    dropped = (doc.workload.get("reader") or {}).get("tail") == "drop"
-    wrong = {key: proof[key] for key in ("missing", "repeated", "unknown") if proof[key] and not (dropped and key == "missing")}
+    dropped = 0  # that reader.tail=drop allows: each worker's last batch, where it is not full
+    if (doc.workload.get("reader") or {}).get("tail") == "drop":
+        dropped = (int(doc.workload.get("batch_size") or 1) - 1) * max(1, int(doc.loader.get("workers") or 0))
+    wrong = {
+        key: proof[key] for key in ("missing", "repeated", "unknown") if proof[key] and not (key == "missing" and proof[key] <= dropped)
+    }
     if not wrong:
         return None
     counts = ", ".join(f"{format_count(count)} {key}" for key, count in wrong.items())

@@ -42,7 +42,8 @@ def sentence(evidence: Evidence, binds: str, reason: str, headroom: float | None
     if binds == "storage":
         return f"{opening}, {storage}{feeds}.{_why_storage(evidence, reason)}"
     if reason:
-        return f"{opening}, but {reason}, which yields {_rate(evidence, evidence.fetch)}."
+        yields = _rate(evidence, evidence.serial if binds == "prep" else evidence.fetch)
+        return f"{opening}, but {reason}, which yields {yields}."
     rate = evidence.prep if binds == "prep" else evidence.harness
     although = f", although {storage}" if (headroom or 0) >= 1 else f", and {storage}"
     if rate is not None and evidence.measured is not None and evidence.measured > rate * (1 + NOISE):  # the run refutes the ceiling

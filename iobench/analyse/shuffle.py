@@ -29,7 +29,11 @@ def shuffle_quality(order: Array, shard_of: Array, batch_size: int, later: Array
 
 
 def _distance(order: Array, reference: Array) -> float | None:
-    """Mean displacement of the samples that both orders hold. E|i - p(i)| of a uniform permutation of n is (n^2 - 1) / 3n."""
+    """Mean displacement of the samples that both orders hold, each where it comes first.
+
+    E|i - p(i)| of a uniform permutation of n is (n^2 - 1) / 3n.
+    """
+    order, reference = _once(order), _once(reference)
     common = np.intersect1d(order, reference)
     n = len(common)
     if n < 2:
@@ -38,8 +42,14 @@ def _distance(order: Array, reference: Array) -> float | None:
     return float(np.abs(here - there).mean() / ((n * n - 1) / (3 * n)))
 
 
+def _once(sequence: Array) -> Array:
+    """Without repetitions."""
+    _, first = np.unique(sequence, return_index=True)
+    return np.asarray(sequence[np.sort(first)])
+
+
 def _places(sequence: Array, common: Array) -> Array:
-    """The place in ``sequence`` at which each of ``common`` (sorted) comes first."""
+    """The place in ``sequence`` of each of ``common`` (sorted)."""
     values, first = np.unique(sequence, return_index=True)
     return np.asarray(first[np.searchsorted(values, common)])
 
@@ -57,6 +67,21 @@ def _diversity(order: Array, shard_of: Array, batch_size: int) -> float | None:
     for drawn in range(batch_size):
         absent *= np.maximum(0, n - counts - drawn) / (n - drawn)
     return float(seen / (1 - absent).sum())
+
+
+def identify(hashes: npt.NDArray[np.uint64], seen: npt.NDArray[np.uint64]) -> tuple[Array, int]:
+    """(sample numbers behind ``seen``, how many of ``seen`` are no sample's). ``hashes``: of all samples, by number.
+
+    Samples of equal contents can't be told apart, so the first that is seen is taken for the first of them, and so on; what is seen more
+    often than there are samples of it counts as the last of them again.
+    """
+    by_hash = np.argsort(hashes, kind="stable")
+    first, after = (np.searchsorted(hashes, seen, side=side, sorter=by_hash) for side in ("left", "right"))
+    by_seen = np.argsort(seen, kind="stable")
+    turn = np.empty(len(seen), np.int64)
+    turn[by_seen] = np.arange(len(seen)) - np.searchsorted(seen, seen[by_seen], sorter=by_seen)
+    known = after > first
+    return by_hash[np.minimum(first + turn, after - 1)[known]].astype(np.int64), int((~known).sum())
 
 
 def delivery(order: Array, samples: int | None, *, unknown: int) -> dict[str, Any]:

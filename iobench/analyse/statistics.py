@@ -21,7 +21,7 @@ NOISE = 0.05
 """A change below this is none, however sure: machines drift by as much from one hour to the next (MLPerf Storage's bound, too)."""
 
 LEAST_VALUES = 4
-"""With fewer on a side no outcome has p < 0.05."""
+"""With fewer on both sides no outcome has p < 0.05, and a side of fewer rests on too little, whatever the other has."""
 
 MOST_EXACT = 80
 """Values of both sides together up to which p is exact; beyond, the normal approximation with the correction for ties."""

@@ -14,7 +14,7 @@ from typing import Literal
 
 from ..spec.result import RunDocument, Verdict
 from .advice import advise
-from .evidence import NOISE, Evidence, accelerators_fed, gather, is_null_accelerator
+from .evidence import NOISE, OWN_LOADER, Evidence, accelerators_fed, gather, is_null_accelerator
 from .metrics import NULL_ACCELERATOR
 from .sentence import sentence
 
@@ -62,9 +62,10 @@ def bind(evidence: Evidence) -> tuple[Binds, str]:
     """The stage that limits the run, and the reason where it is not simply the lowest ceiling."""
     if _satisfied(evidence):
         return "accelerator", ""
+    # A library's handing over is part of its prep.
     stages: dict[Binds, float | None] = {"storage": evidence.storage, "prep": evidence.prep, "harness": evidence.harness}
     known = {stage: rate for stage, rate in stages.items() if rate is not None}
-    missing = [stage for stage, rate in stages.items() if rate is None]
+    missing = [stage for stage, rate in stages.items() if rate is None and not (stage == "harness" and evidence.kind != OWN_LOADER)]
     if evidence.measured is None:
         return "undecided", "no repetition was completed"
     if not known:

@@ -78,7 +78,7 @@ def what_if(doc: RunDocument, change: Change) -> Prediction:
     bases: list[str] = []
     settings = _settings(doc, change, told)
     ceilings = dict(doc.ceilings)
-    for name, rate in _capped(_rates(doc, before, change, settings, told, bases), before, change, told, bases).items():
+    for name, rate in _rates(doc, before, change, settings, told, bases).items():
         ceilings[name] = _moved(doc.ceilings.get(name, Ceiling()), rate, before)
     changed = doc.model_copy(update={**settings.document, "ceilings": ceilings, "repetitions": [], "findings": [], "find_max": None})
     changed = changed.model_copy(update={"metrics": _metrics(changed)})
@@ -155,11 +155,11 @@ def _rates(doc: RunDocument, before: Evidence, change: Change, after: _Settings,
     """Ceilings that are known, moved."""
     busy_before = max(before.workers, before.accelerators)
     rates: dict[str, float] = {}
-    factor = _bandwidth(before, change, told)
+    factor, network = _bandwidth(before, change, told), _network(before, change, told)
     if before.raw is not None:
-        rates["storage_raw"] = before.raw * factor
+        rates["storage_raw"] = min(before.raw * factor, network)
     if before.fetch is not None:
-        rates["fetch"] = _fetch(doc, before, change, after, factor, told, bases)
+        rates["fetch"] = _fetch(doc, before, change, after, factor, network, told, bases)
     elif change.latency is not None or change.cache_bytes is not None:
         raise UsageError(f"run {doc.run_id} has no fetch ceiling, which latency and caches move", remedy="name a run that has one")
     if before.prep is not None:
@@ -182,21 +182,16 @@ def _rates(doc: RunDocument, before: Evidence, change: Change, after: _Settings,
     return rates
 
 
-def _capped(rates: dict[str, float], before: Evidence, change: Change, told: list[str], bases: list[str]) -> dict[str, float]:
-    """``rates`` where the storage is behind a network: no more than that keeps up, burst aside."""
+def _network(before: Evidence, change: Change, told: list[str]) -> float:
+    """Samples/s that the network in front of the storage keeps up; what a cache of this host serves does not pass it."""
     if change.network_bytes_per_s is None:
-        return rates
-    size = before.bytes_per_sample
-    if not size:
+        return math.inf
+    if not before.bytes_per_sample:
         raise UsageError("the run does not say how large its samples are, so no network can be judged")
-    most = change.network_bytes_per_s / size
     told.append(
         f"storage behind a network of {format_rate(change.network_bytes_per_s)}{f' ({change.network_of})' if change.network_of else ''}"
     )
-    bound = [name for name in ("storage_raw", "fetch") if name in rates and rates[name] > most]
-    if bound:
-        bases.append(f"network: its baseline allows {_samples(most)}; a burst above it does not last")
-    return {name: min(rate, most) if name in ("storage_raw", "fetch") else rate for name, rate in rates.items()}
+    return change.network_bytes_per_s / before.bytes_per_sample
 
 
 def _bandwidth(before: Evidence, change: Change, told: list[str]) -> float:
@@ -212,7 +207,16 @@ def _bandwidth(before: Evidence, change: Change, told: list[str]) -> float:
     return new / recorded
 
 
-def _fetch(doc: RunDocument, before: Evidence, change: Change, after: _Settings, factor: float, told: list[str], bases: list[str]) -> float:
+def _fetch(
+    doc: RunDocument,
+    before: Evidence,
+    change: Change,
+    after: _Settings,
+    factor: float,
+    network: float,
+    told: list[str],
+    bases: list[str],
+) -> float:
     assert before.fetch is not None
     requests, size = run_reads_per_sample(doc), before.bytes_per_sample
     latency, source = known_latency(doc)
@@ -235,21 +239,22 @@ def _fetch(doc: RunDocument, before: Evidence, change: Change, after: _Settings,
         told.append(f"{format_duration(new_latency)} for each read instead of {was}")
     stated = change.storage_bandwidth is not None and not change.storage_bandwidth.relative
     parts = models.fetch_parts(fetch, bandwidth=factor, stated=stated, reads=after.reads, latency_s=new_latency)
+    if math.isfinite(network):
+        parts["the network's baseline, above which a burst does not last,"] = network
     rate = min(parts.values())
     if not math.isfinite(rate):
         raise UsageError("nothing bounds the changed storage, as far as the run knows", remedy="state its bandwidth, e.g. 5GB/s")
     bases.append(_why_fetch(parts))
     if change.cache_bytes is None:
         return rate
-    stored = float(doc.dataset.get("stored_bytes") or 0)
-    if not stored:
+    samples = doc.dataset.get("samples")
+    read = float(size * samples if size and samples else doc.dataset.get("stored_bytes") or 0)  # of some columns: less than is stored
+    if not read:
         raise UsageError(f"run {doc.run_id} does not say how large its dataset is, so no cache can be judged")
     memory = fetch.client if math.isfinite(fetch.client) else max(known for known in (before.prep, before.harness, rate) if known)
-    kept, hits = models.with_cache(rate, memory=max(rate, memory), cached=change.cache_bytes / stored, pinned=change.pinned)
+    kept, hits = models.with_cache(rate, memory=max(rate, memory), cached=change.cache_bytes / read, pinned=change.pinned)
     kind = "pinned" if change.pinned else "page"
-    told.append(
-        f"a {kind} cache of {format_bytes(change.cache_bytes)}, {format_percent(min(1, change.cache_bytes / stored))} of the dataset"
-    )
+    told.append(f"a {kind} cache of {format_bytes(change.cache_bytes)}, {format_percent(min(1, change.cache_bytes / read))} of the dataset")
     bases.append(f"cache: serves {format_percent(hits)} of the reads from the second epoch on; the first still gets {_samples(rate)}")
     if doc.loader.get("direct") and not change.pinned:
         bases.append("cache: the run read with O_DIRECT, which no page cache serves; this holds for reader.direct=false")

@@ -51,7 +51,7 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from ..analyse.compare import METRICS, compare
     from ..errors import UnknownNameError, UsageError
-    from ..report.compare import render
+    from ..report.compare import NOTHING, render
 
     metrics = tuple(args.metric or METRICS)
     for name in metrics:
@@ -69,6 +69,9 @@ def run(args: argparse.Namespace) -> int:
     if all(each.obstacles for each in compared):
         first = compared[0]
         print(f"iobench: not comparable: {first.obstacles[0]}. --across names keys that may differ", file=sys.stderr)
+        return 2
+    if not any(each.rows for each in compared):
+        print(f"iobench: nothing was compared: {NOTHING}", file=sys.stderr)
         return 2
     failed = [(each, row) for each in compared for row in each.regressions(beyond)] if beyond is not None else []
     for each, row in failed:
@@ -100,18 +103,33 @@ def _by_place(args: argparse.Namespace, across: tuple[str, ...], left_out: list[
     places = [_groups(place, args.include_invalid, across, left_out) for place in args.results]
     pairs = []
     for candidates in places[1:]:
+        used: set[tuple[str, ...]] = {asked for asked in places[0] if asked in candidates}
         matched = {asked[0] for asked in places[0] if asked in candidates}
         pairs += [(before, candidates[asked]) for asked, before in places[0].items() if asked in candidates]
         for workload in dict.fromkeys(asked[0] for asked in places[0] if asked[0] not in matched):
-            before = next(group for asked, group in places[0].items() if asked[0] == workload)
-            after = next((group for asked, group in candidates.items() if asked[0] == workload), None)
+            before = next(asked for asked in places[0] if asked[0] == workload)
+            after = next((asked for asked in candidates if asked[0] == workload), None)
             if after is None and len(places[0]) == len(candidates) == 1:
-                after = next(iter(candidates.values()))
+                after = next(iter(candidates))
             if after is not None:
-                pairs.append((before, after))
-            else:
-                left_out.append(f"{workload} is in {before.label} only")
+                pairs.append((places[0][before], candidates[after]))
+                used |= {before, after}
+        left_out += [*_alone(places[0], candidates, used), *_alone(candidates, places[0], used)]
     return pairs
+
+
+def _alone(groups: dict[tuple[str, ...], Group], others: dict[tuple[str, ...], Group], used: set[tuple[str, ...]]) -> Iterator[str]:
+    """One line for each question of ``groups`` that nothing of ``others`` was compared with."""
+    for asked, group in groups.items():
+        if asked in used:
+            continue
+        peers = [other for other in others if other[0] == asked[0]]
+        if not peers:
+            yield f"{asked[0]} is in {group.label} only"
+            continue
+        nearest = max(peers, key=lambda other: len(set(other) & set(asked)))
+        keys = ", ".join(sorted(set(asked) - set(nearest))) or f"less than {', '.join(sorted(set(nearest) - set(asked)))}"
+        yield f"{asked[0]} with {keys} is in {group.label} only"
 
 
 def _groups(place: Path, include_invalid: bool, across: tuple[str, ...], left_out: list[str]) -> dict[tuple[str, ...], Group]:
@@ -123,13 +141,18 @@ def _groups(place: Path, include_invalid: bool, across: tuple[str, ...], left_ou
     return groups
 
 
-def _counted(place: Path, include_invalid: bool, left_out: list[str]) -> Iterator[RunDocument]:
+def _counted(place: Path, include_invalid: bool, left_out: list[str], seen: set[Path] | None = None) -> Iterator[RunDocument]:
+    """Runs that count; of directories in ``seen``, places before this one had them."""
     from ..analyse.collect import collect
     from ..analyse.compare import usable
 
     found = collect(place)
     left_out += found.left_out
     for directory, doc in found.runs.items():
+        if seen is not None:
+            if directory.resolve() in seen:
+                continue
+            seen.add(directory.resolve())
         why = usable(doc, str(directory), include_invalid=include_invalid)
         if why:
             left_out.append(why)
@@ -143,8 +166,9 @@ def _by_key(args: argparse.Namespace, across: tuple[str, ...], left_out: list[st
     from ..analyse.points import number
 
     groups: dict[tuple[str, ...], dict[str, Group]] = {}
+    seen: set[Path] = set()
     for place in args.results:
-        for doc in _counted(place, args.include_invalid, left_out):
+        for doc in _counted(place, args.include_invalid, left_out, seen):
             value = lookup(doc, args.by)
             groups.setdefault(question(doc, across), {}).setdefault(value, Group(f"{args.by}={value}")).runs.append(doc)
     pairs: list[tuple[Group, Group]] = []

@@ -39,7 +39,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--samples", type=int, metavar="N", help="of one epoch (default: the run's dataset)")
     parser.add_argument("--deadline", metavar="TIME", help="for the job, e.g. 24h")
     parser.add_argument("--budget", type=float, metavar="USD", help="for the job")
-    parser.add_argument("--interruptions", type=float, default=0.0, metavar="RATE", help="of a spot instance, for each hour (default: 0)")
+    parser.add_argument("--interruptions", type=float, default=0.0, metavar="RATE", help="of each spot instance in an hour (default: 0)")
     parser.add_argument("--checkpoint-every", default="1h", metavar="TIME", help="half of it is lost with an interruption (default: 1h)")
     parser.add_argument("--restart", default="5m", metavar="TIME", help="after an interruption (default: 5m)")
     parser.add_argument("--format", choices=("text", "json", "csv", "markdown"), default="text", help="default: text")

@@ -54,9 +54,10 @@ def run(args: argparse.Namespace) -> int:
             left_out.append(why)
         else:
             groups.setdefault((str(doc.host.get("node", "?")), *question(doc)), []).append(doc)
-    shown = []
+    shown, metrics = [], set()
     for asked, runs in groups.items():
         metric = args.metric or ("blocked_s" if asked[1].startswith("checkpoint ") else "samples_per_s")
+        metrics.add(metric)
         rivals = [other for other in groups if other[:2] == asked[:2]]
         telling = [fact for fact in asked[2:] if not fact.endswith("=null") and len(fact) <= 60]  # not the quantiles of all sizes
         apart = [fact for fact in telling if any(fact not in other for other in rivals)]
@@ -64,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
         if one.entries:
             shown.append(one)
     if not shown:
+        if groups:
+            raise UsageError(f"no run of {args.workload} in {args.results} measured {' or '.join(sorted(metrics))}", remedy="see --metric")
         known = sorted({workload_of(doc) for doc in found.runs.values()})
         raise UsageError(f"{args.results} holds no run of {args.workload}", remedy=f"there are runs of: {', '.join(known)}")
     sys.stdout.write(render(shown, left_out, kind="json" if args.json else "text"))

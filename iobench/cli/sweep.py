@@ -59,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
     from ..units import parse_duration, parse_size
     from .common import Live
 
-    if args.confirm is not None and (args.workload or args.axes or args.resume):
+    asked = args.workload or args.axes or args.overrides or args.data_root or args.samples or args.size
+    if args.confirm is not None and (asked or args.resume):
         raise UsageError("--confirm asks what the sweep asked", remedy="give it alone, with --repeat and budgets if you like")
     budget = Budget(
         seconds=parse_duration(args.time_budget) if args.time_budget else None,
@@ -131,7 +132,7 @@ def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
     from ..units import parse_size
 
     if args.resume is not None:
-        if args.workload or args.axes:
+        if args.workload or args.axes or args.overrides or args.data_root or args.samples or args.size:
             raise UsageError("--resume goes on with what was asked then", remedy="give --resume alone, with --time-budget if you like")
         return load_sweep(args.resume), args.resume
     if not args.workload or not args.data_root or not args.axes:
@@ -162,6 +163,6 @@ def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
     planned = plan_sweep(Sweep(created="", command=[], **given), one_at_a_time=args.one_at_a_time)
     groups_within(planned.model_copy(deep=True), budget)
     sweep, directory = new_sweep(args.results, args.command_line, **given)
-    sweep = sweep.model_copy(update={"points": planned.points, "default": planned.default, "left_out": planned.left_out})
+    sweep = sweep.model_copy(update={name: getattr(planned, name) for name in ("points", "default", "planned", "left_out")})
     save_sweep(directory, sweep)
     return sweep, directory

@@ -11,10 +11,12 @@ from statistics import median
 from typing import Any
 
 from ..analyse.compare import Comparison, Group, Row
+from ..analyse.statistics import SIGNIFICANT
 from ..units import format_count, format_duration, format_percent, format_rate
 from .lines import wrapped
 
 WORDS = {"better": "better", "worse": "WORSE", "same": "~", "too few": "too few runs"}
+NOTHING = "no metric was measured on both sides"
 LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
     "samples_per_s": ("samples/s", format_count),
     "read_bytes_per_s": ("read bandwidth", format_rate),
@@ -59,9 +61,12 @@ def _text(compared: Sequence[Comparison], left_out: Sequence[str], width: int = 
 def _verdict(each: Comparison) -> str:
     if each.obstacles:
         return "not comparable"
-    return {"better": "the candidate is better", "worse": "the candidate is WORSE", "same": "no difference (~)"}.get(
-        each.difference, "too few runs to tell"
-    )
+    return {
+        "better": "the candidate is better",
+        "worse": "the candidate is WORSE",
+        "same": "no difference (~)",
+        "too few": "too few runs to tell",
+    }.get(each.difference, NOTHING)
 
 
 def _group(group: Group) -> str:
@@ -85,7 +90,11 @@ def _ratio(row: Row) -> str:
 
 
 def _p(row: Row) -> str:
-    return "-" if row.judgement.p is None else f"{row.judgement.p:.2g}"
+    p = row.judgement.p
+    if p is None:
+        return "-"
+    shown = f"{p:.2g}"
+    return f"<{SIGNIFICANT:g}" if p < SIGNIFICANT <= float(shown) else shown  # 0.0498 is not 0.05, which would be none
 
 
 def _records(compared: Sequence[Comparison]) -> list[dict[str, Any]]:

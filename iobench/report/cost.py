@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import fields
 
-from ..analyse.cost import Cost, Price
+from ..analyse.cost import MOST_HOSTS, Cost, Price
 from ..units import format_count, format_duration, format_percent
 from .lines import wrapped
 
@@ -27,14 +27,15 @@ def _text(costs: Sequence[Cost], left_out: Sequence[str], width: int = 110) -> s
     best = max((price.samples_per_usd for one in costs for price in one.prices), default=0.0)
     for one in costs:
         kind = one.instance
-        holds = f"{kind.accelerators} {kind.accelerator}" if kind.accelerator else "no accelerator"
+        holds = f" ({kind.accelerators or ''} {kind.accelerator})".replace("( ", "(") if kind.accelerator else ""
         many = f"{one.hosts} x " if one.hosts > 1 else ""
         middle, low, high = one.samples_per_s
-        lines.append(f"{one.workload} on {many}{kind.type} ({holds}): {_rate(middle)} [{_rate(low)}, {_rate(high)}] samples/s each")
+        lines.append(f"{one.workload} on {many}{kind.type}{holds}: {_rate(middle)} [{_rate(low)}, {_rate(high)}] samples/s each")
         if one.preparation_s is not None:
             lines.append(f"  the loader's own layout takes {format_duration(one.preparation_s)} to write, once: counted in a job")
         for price in one.prices:
-            share = "" if price.samples_per_usd >= best else f", {best / price.samples_per_usd:.3g} x fewer than the best"
+            some = 0 < price.samples_per_usd < best
+            share = f", {best / price.samples_per_usd:.3g} x fewer than the best" if some else ""
             head = f"{format_count(price.samples_per_usd)} samples per dollar {_range(price)}{share}"
             lines += wrapped(head, width, f"  {price.kind:<10}", " " * 12)
             for text in _details(price):
@@ -58,19 +59,35 @@ def _range(price: Price) -> str:
 
 
 def _details(price: Price) -> list[str]:
-    dated = f"price {price.priced}" if price.priced.startswith("stated") else f"price of {price.priced or 'unknown date'}"
-    found = [f"{_usd(price.usd_per_million_samples)} for a million samples, at {price.usd_per_hour:g} USD an hour ({dated})"]
+    million = price.usd_per_million_samples
+    each = "nothing is trained" if million is None else f"{_usd(million)} for a million samples"
+    found = [f"{each}, at {price.usd_per_hour:g} USD an hour (price {_priced(price)})"]
     if price.waiting_usd_per_hour is not None:
         found.append(f"{_usd(price.waiting_usd_per_hour)} an hour are paid while accelerators wait")
     if price.lost_share:
         found.append(f"{format_percent(price.lost_share)} of the time is lost to interruptions")
     if price.job_s is not None and price.job_usd is not None:
-        late = "" if price.within_deadline is None else ", in time" if price.within_deadline else ", TOO LATE"
         dear = "" if price.within_budget is None else ", within the budget" if price.within_budget else ", OVER the budget"
-        found.append(f"the job takes {format_duration(price.job_s)} and {_usd(price.job_usd)}{late}{dear}")
+        found.append(f"the job takes {format_duration(price.job_s)} and {_usd(price.job_usd)}{dear}{_late(price)}")
+    elif price.within_deadline is False or price.within_budget is False:
+        found.append("the job never ends")
     if price.samples_in_budget is not None:
         found.append(f"the budget buys {format_count(price.samples_in_budget)} samples")
     return found
+
+
+def _priced(price: Price) -> str:
+    return f"of {price.priced}" if price.priced[:1].isdigit() else price.priced or "of unknown date"
+
+
+def _late(price: Price) -> str:
+    if price.within_deadline is None:
+        return ""
+    if price.within_deadline:
+        return ", in time"
+    if price.hosts_in_time is None or price.in_time_usd is None:
+        return f", TOO LATE, and so are up to {MOST_HOSTS} hosts"
+    return f", TOO LATE: {format_count(price.hosts_in_time)} hosts would be in time, for {_usd(price.in_time_usd)}"
 
 
 def _records(costs: Sequence[Cost]) -> list[dict[str, object]]:
@@ -108,12 +125,12 @@ def _csv(costs: Sequence[Cost], left_out: Sequence[str]) -> str:
 
 
 def _markdown(costs: Sequence[Cost], left_out: Sequence[str]) -> str:
-    names = ("workload", "instance", "hosts", "pay", "USD/h", "samples/s", "samples per USD", "USD per million", "price of")
+    names = ("workload", "instance", "hosts", "pay", "USD/h", "samples/s", "samples per USD", "USD per million", "priced")
     lines = [f"| {' | '.join(names)} |", "|---|---|---:|---|---:|---:|---:|---:|---|"]
     for one in costs:
         for price in one.prices:
             cells = [one.workload, one.instance.type, str(one.hosts), price.kind, f"{price.usd_per_hour:g}"]
             cells += [format_count(price.samples_per_s), f"{format_count(price.samples_per_usd)} {_range(price)}"]
-            cells += [f"{price.usd_per_million_samples:.4g}", price.priced]
+            cells += ["-" if price.usd_per_million_samples is None else f"{price.usd_per_million_samples:.4g}", price.priced]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", *(f"- left out: {why}" for why in left_out)]).rstrip() + "\n"

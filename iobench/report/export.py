@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable
 
 from ..spec.checkpoint import Study
 from ..spec.result import RunDocument
@@ -36,7 +37,7 @@ SCALARS = (
     "late_p99_s",
 )
 
-CEILING = (format_count, format_rate, lambda seconds: f"{seconds:.4g}")
+CEILING: tuple[Callable[[float], str], ...] = (format_count, format_rate, lambda seconds: f"{seconds:.4g}")
 """How the figures of a ceiling are shown: samples/s, bytes/s, CPU s/GB."""
 
 OPERATION = (

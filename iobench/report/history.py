@@ -45,7 +45,7 @@ def _history(one: History, width: int) -> list[str]:
             lines += wrapped(f"changed: {why}", width, "     ", "       ")
         spread = f"{show(entry.median)} [{show(min(entry.values))}, {show(max(entry.values))}]"
         bar = "█" * max(1, round(BAR * entry.median / most)) if most > 0 else ""
-        mark = "" if entry.valid else "  INVALID"
+        mark = "  INVALID, not counted" if entry.validity == "invalid" else ""
         lines.append(f"  {entry.created[:16]}  {spread:<38}{bar}{mark}")
     if not one.points:
         lines.append("  no change that counts")

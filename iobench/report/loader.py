@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from ..spec.result import Ceiling, RunDocument
 from ..units import format_bytes, format_count, format_duration
 from .lines import Paint, wrapped
@@ -47,7 +49,7 @@ def _cost(doc: RunDocument) -> str:
     plain = doc.ceilings.get("fetch", Ceiling()).cpu_s_per_gb
     if not done:
         return ""
-    taken = sorted(each.cpu_s / each.sample_bytes * 1e9 for each in done if each.cpu_s is not None)[len(done) // 2]
+    taken = median(each.cpu_s / each.sample_bytes * 1e9 for each in done if each.cpu_s is not None)
     own = doc.ceilings.get("prep", Ceiling()).details.get("own_cpu_s_per_gb")
     text = f"{taken:.2f}"
     if plain is not None:

@@ -98,7 +98,7 @@ def _instance(need: Requirement, instance: Instance) -> str:
     else:
         more = f"{-(-needed // kept):g} x as many hosts, or data on local drives"
         word = f"NOT enough: {needed:.3g} Gb/s are needed and it keeps up {kept:g} Gb/s{burst}: {more}"
-    local = f"; {instance.nvme_gb:g} GB of local drives" if instance.nvme_gb else "; no local drives"
+    local = f"; {instance.nvme_gb:g} GB of local drives" if instance.nvme_gb else ""  # null in the table: none, or not known
     few = ""
     if instance.accelerators and need.accelerators > instance.accelerators * need.hosts:
         hosts = -(-need.accelerators // instance.accelerators)

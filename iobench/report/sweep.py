@@ -45,10 +45,16 @@ def render_confirmation(found: Confirmation, width: int = 100) -> str:
     changes = ", ".join(f"{key}={value}" for key, value in advice.changes.items())
     text = f"{answer}: with {changes} fresh runs with other seeds do {measured} today's samples/s{p}; the sweep promised {promised}"
     lines = wrapped(text, width, "", "  ")
-    return "\n".join(lines) + "\n\n" + render([found.comparison], (), kind="text") + f"\nresults: {found.directory}\n"
+    return "\n".join(lines) + "\n\n" + render([found.comparison], found.notes, kind="text") + f"\nresults: {found.directory}\n"
 
 
 def confirmation_document(found: Confirmation) -> dict[str, Any]:
     """The same as one JSON document."""
     rows = [{**asdict(row), "judgement": asdict(row.judgement)} for row in found.comparison.rows]
-    return {"confirmed": found.confirmed, "advice": asdict(found.advice), "comparison": rows, "directory": found.directory}
+    return {
+        "confirmed": found.confirmed,
+        "advice": asdict(found.advice),
+        "comparison": rows,
+        "directory": found.directory,
+        "left_out": list(found.notes),
+    }

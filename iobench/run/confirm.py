@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ..analyse.compare import Group, compare
+from ..analyse.compare import Group, compare, usable
 from ..analyse.confirmation import Confirmation
 from ..analyse.points import same
 from ..analyse.recommend import Recommendation, recommend
+from ..analyse.statistics import LEAST_VALUES
 from ..analyse.sweepfolder import read_sweep
 from ..errors import UsageError
 from ..spec.result import load_run
@@ -46,19 +47,35 @@ def confirm(
             "seed": sweep.seed + _SEED_STEP,
             "repetitions": max(repetitions, LEAST_VISITS),
             "calibration_s": 0.0,
-            "left_out": [],
+            "planned": [],
         }
     )
     directory = new_directory(results, f"confirm-{Path(sweep.workload).stem}")
     save_sweep(directory, fresh)
     fresh = run_sweep(fresh, directory, budget, progress=progress, tell=tell)
-    groups = [Group(describe(point.settings), [load_run(directory / name) for name in point.runs]) for point in fresh.points]
-    if not all(group.runs for group in groups):
-        why = next((point.failed for point in fresh.points if point.failed), "no time was left")
-        raise UsageError(f"the advice could not be confirmed: {why}", remedy=f"see {directory}")
+    groups = [_visits(point, directory) for point in fresh.points]
     # The points of one sweep ask the same of the same samples; how these are laid out is what differs.
     found = compare(*groups, across=("dataset", *sweep.axes), metrics=("samples_per_s", "time_to_first_batch_s", "cpu_s"))
-    return Confirmation(advice=advice, comparison=found, directory=str(directory))
+    return Confirmation(advice=advice, comparison=found, directory=str(directory), notes=tuple(fresh.left_out))
+
+
+def _visits(point: SweepPoint, directory: Path) -> Group:
+    """The point's runs that count, as ``advise`` counts them. Raises UsageError where they are too few to tell anything."""
+    group, broken = Group(describe(point.settings)), ""
+    for name in point.runs:
+        doc = load_run(directory / name)
+        if why := usable(doc, name):
+            broken = why
+        else:
+            group.runs.append(doc)
+    count = len(group.values("samples_per_s"))
+    if count < LEAST_VALUES:
+        why = point.failed or broken or "no time was left"
+        raise UsageError(
+            f"the advice could not be tried: {group.label} has {count} of the {LEAST_VALUES} visits that it takes: {why}",
+            remedy=f"see {directory}",
+        )
+    return group
 
 
 def _sides(sweep: Sweep, advice: Recommendation) -> tuple[SweepPoint, SweepPoint]:

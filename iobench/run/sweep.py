@@ -25,7 +25,7 @@ from ..spec.workload import Workload, load_workload
 from ..storage import open_storage, wrapper_of
 from ..units import format_bytes, format_duration, format_rate
 from .directory import new_directory
-from .plan import make_plan
+from .plan import check_asked, make_plan
 from .progress import Progress, Silent
 from .runner import Options
 from .runner import run as run_plan
@@ -33,6 +33,8 @@ from .runner import run as run_plan
 DATASET = "dataset."
 HOPELESS = 0.5
 """A point whose best visit stays below this share of the best point's worst is not visited again."""
+
+OVER_BUDGET = "exceeds the byte budget"
 
 _VISITS_BEFORE_DROPPING = 2
 
@@ -45,6 +47,23 @@ class Budget:
     data_bytes: int | None = None
     keep_data: bool = False
     drop: bool = True  # points that are clearly dominated
+
+
+@dataclass
+class _Clock:
+    """Of one call of ``run_sweep``. ``pace_s``: what generating took for each byte, at its slowest."""
+
+    budget_s: float | None
+    started: float
+    pace_s: float = 0.0
+
+    def out_of_time(self, sweep: Sweep, point: SweepPoint, *, generating: bool = False) -> bool:
+        """Whether another visit of this point, as long as its last one (or any point's first), would end too late."""
+        if self.budget_s is None:
+            return False
+        known = point.seconds[-1:] or [max((p.seconds[0] for p in sweep.points if p.seconds), default=0.0)]
+        first = self.pace_s * point.dataset_bytes if generating else 0.0
+        return time.monotonic() - self.started + first + known[0] > self.budget_s
 
 
 def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
@@ -61,6 +80,7 @@ def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
         workload, spec = resolve(sweep, settings)
         CONTENTS.load(spec.content)
         CODECS.load(split_codec(spec.codec)[0])
+        check_asked(workload, accelerators=sweep.accelerators, repetitions=sweep.repetitions)
         effective = f"{workload.model_dump_json()}{spec.identity()}"
         if effective in seen:
             folded.append(f"{describe(settings)} is the same as {describe(seen[effective])}")
@@ -69,7 +89,7 @@ def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
         data = _join(sweep.data_root, f"{spec.name}-{dataset_id(spec)[:8]}")
         points.append(SweepPoint(settings=settings, data=data, dataset_bytes=spec.nominal_bytes))
     now = next((point.settings for point in points if all(_same(point.settings[key], base[key]) for key in base)), None)
-    return sweep.model_copy(update={"points": points, "default": now, "left_out": folded})
+    return sweep.model_copy(update={"points": points, "default": now, "planned": folded, "left_out": folded})
 
 
 def resolve(sweep: Sweep, settings: dict[str, Any]) -> tuple[Workload, DatasetSpec]:
@@ -92,17 +112,20 @@ def run_sweep(
     A point that fails is noted and left out; the others go on. Raises InterruptedRun, with everything kept for going on.
     """
     progress = progress or Silent()
-    started = time.monotonic()
-    sweep = sweep.model_copy(update={"status": "running", "left_out": list(sweep.left_out)})
+    clock = _Clock(budget.seconds, time.monotonic())
+    sweep = sweep.model_copy(update={"status": "running", "left_out": list(sweep.planned)})
+    for point in sweep.points:
+        if point.failed == OVER_BUDGET:  # of an earlier run of this sweep; what holds now is told below
+            point.failed = ""
     made: list[str] = []
     try:
         for group in groups_within(sweep, budget):
             try:
-                _visit_group(sweep, group, directory, budget, started, made, progress, tell)
+                _visit_group(sweep, group, directory, budget, clock, made, progress, tell)
             finally:
                 while made and not budget.keep_data:
                     clean(made.pop())
-            if _out_of_time(sweep, budget, started, next(iter(group))):
+            if clock.out_of_time(sweep, next(iter(group))):
                 break
     except (KeyboardInterrupt, InterruptedRun):
         sweep.status = "interrupted"
@@ -120,17 +143,22 @@ def _visit_group(
     group: list[SweepPoint],
     directory: Path,
     budget: Budget,
-    started: float,
+    clock: _Clock,
     made: list[str],
     progress: Progress,
     tell: Callable[[str], None],
 ) -> None:
     for number in range(sweep.repetitions):
         for point in group:
-            if len(point.runs) > number or point.dropped or point.failed or _out_of_time(sweep, budget, started, point):
+            if len(point.runs) > number or point.dropped or point.failed:
+                continue
+            if clock.out_of_time(sweep, point, generating=point.data not in made):
                 continue
             if point.data not in made:
-                if not _provide(sweep, point, progress, tell):
+                began = time.monotonic()
+                provided = _provide(sweep, point, progress, tell)
+                clock.pace_s = max(clock.pace_s, (time.monotonic() - began) / max(1, point.dataset_bytes))
+                if not provided:
                     save_sweep(directory, sweep)
                     continue
                 made.append(point.data)
@@ -212,7 +240,7 @@ def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
     for point in sorted(sweep.points, key=lambda p: p.data):
         if point.dataset_bytes > budget.data_bytes:
             sweep.left_out.append(f"{describe(point.settings)}: its {format_bytes(point.dataset_bytes)} exceed the byte budget")
-            point.failed = "exceeds the byte budget"
+            point.failed = OVER_BUDGET
             continue
         if not groups or (point.data not in inside and sum(inside.values()) + point.dataset_bytes > budget.data_bytes):
             groups.append([])
@@ -227,14 +255,6 @@ def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
         few = f"the byte budget holds {len(groups)} groups of datasets one after the other"
         sweep.left_out.append(f"{few}: between groups, drift is not averaged out")
     return groups
-
-
-def _out_of_time(sweep: Sweep, budget: Budget, started: float, point: SweepPoint) -> bool:
-    """Whether another visit of this point, as long as its last one (or any point's first), would end too late."""
-    if budget.seconds is None:
-        return False
-    known = point.seconds[-1:] or [max((p.seconds[0] for p in sweep.points if p.seconds), default=0.0)]
-    return time.monotonic() - started + known[0] > budget.seconds
 
 
 def _value_now(sweep: Sweep, key: str) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from ..analyse.shuffle import delivery, shuffle_quality
+from ..analyse.shuffle import delivery, identify, shuffle_quality
 from ..errors import UsageError
 from ..load import OWN, library_version, make_reader, open_library
 from ..load.layouts import make_layout
@@ -65,20 +65,14 @@ def prove(plan: Plan) -> dict[str, Any]:
         return {"delivery": {"not_measured": why}, "shuffle": {"not_measured": why}}
     epochs = _delivered(plan)
     hashes = np.asarray(manifest.samples["xxh3"])
-    by_hash = np.argsort(hashes, kind="stable")
-    orders, unknown = [], []
-    for seen in epochs:
-        place = np.minimum(np.searchsorted(hashes, seen, sorter=by_hash), len(hashes) - 1)
-        known = hashes[by_hash[place]] == seen
-        orders.append(by_hash[place[known]].astype(np.int64))
-        unknown.append(int((~known).sum()))
+    order, unknown = identify(hashes, epochs[0])
     whole = len(epochs) > 1
-    proof = delivery(orders[0], manifest.sample_count if whole else None, unknown=unknown[0])
+    proof = delivery(order, manifest.sample_count if whole else None, unknown=unknown)
     proof |= {"of": manifest.sample_count, "whole_epoch": whole}
     if not whole:
         proof["missing_not_measured"] = f"the proof ended after {format_bytes(MOST_BYTES)} of an epoch; what it lacks may come later"
-    later = orders[1] if whole else None
-    return {"delivery": proof, "shuffle": shuffle_quality(orders[0], manifest.samples["shard"], plan.workload.batch_size, later)}
+    later = identify(hashes, epochs[1])[0] if whole else None
+    return {"delivery": proof, "shuffle": shuffle_quality(order, manifest.samples["shard"], plan.workload.batch_size, later)}
 
 
 def _delivered(plan: Plan) -> list[Any]:

@@ -57,8 +57,13 @@ def builtin() -> dict[str, Instance]:
     except (OSError, yaml.YAMLError) as error:
         raise SpecError(f"cannot read the instances in {path}: {error}") from None
     date = str(data["collected"])
-    rows = [build(Instance, {**row, "priced": date}, where=f"{path}: {row.get('type', '?')}") for row in data["instances"]]
+    rows = [build(Instance, {**row, **_dated(row, date)}, where=f"{path}: {row.get('type', '?')}") for row in data["instances"]]
     return {row.type: row for row in rows}
+
+
+def _dated(row: Mapping[str, Any], source: str) -> dict[str, str]:
+    """Where the prices that ``row`` has are from; one that it lacks stays without a source, or with that of another row."""
+    return {name: source for name, price in (("priced", "usd_per_hour"), ("spot_priced", "spot_usd_per_hour")) if row.get(price)}
 
 
 def read_prices(path: Path) -> dict[str, Instance]:
@@ -67,19 +72,22 @@ def read_prices(path: Path) -> dict[str, Instance]:
     Raises SpecError that names the line.
     """
     names = {"instancetype": "type", "price": "usd_per_hour", "spotprice": "spot_usd_per_hour", "vcpus": "cores", "memorygib": "memory_gib"}
+    names |= {"acceleratorname": "accelerator", "acceleratorcount": "accelerators"}
     known = set(Instance.model_fields)
     found: dict[str, Instance] = {}
     try:
         with path.open(encoding="utf-8", newline="") as file:
             for number, row in enumerate(csv.DictReader(file), start=2):
+                if None in row:
+                    raise SpecError(f"{path}: line {number} has more cells than there are columns")
                 cells = {names.get(str(key).strip().lower(), str(key).strip().lower()): (value or "").strip() for key, value in row.items()}
                 if "type" not in cells or not {"usd_per_hour", "spot_usd_per_hour"} & set(cells):
                     raise SpecError(f"{path}: the columns 'type' and 'usd_per_hour' are missing")
                 data: dict[str, Any] = {key: value for key, value in cells.items() if key in known and value}
                 for key in ("cores", "accelerators", "sources"):
-                    if key in data:
-                        data[key] = int(float(data[key])) if _is_number(data[key]) else data[key]
-                made = build(Instance, {"priced": f"of {path.name}", **data}, where=f"{path}: line {number}")
+                    if key in data and _is_number(data[key]):  # 8.0 is 8
+                        data[key] = f"{float(data[key]):.15g}"
+                made = build(Instance, {**_dated(data, f"of {path.name}"), **data}, where=f"{path}: line {number}")
                 found.setdefault(made.type, made)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError(f"cannot read the prices in {path}: {error}") from None

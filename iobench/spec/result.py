@@ -185,11 +185,16 @@ class RunDocument(Record):
     error: str = ""  # one line, where status is failed
 
 
+def _no_figure(text: str) -> None:
+    """JSON has no NaN and no Infinity; no run writes them, and every statistic would be false or fail."""
+    raise ValueError(f"{text} is no figure")
+
+
 def load_run(directory: Path) -> RunDocument:
     """``run.json`` of a run directory (or the file itself). Raises IobenchError in one line for anything unreadable."""
     path = directory if directory.is_file() else directory / "run.json"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_figure)
     except FileNotFoundError:
         raise IobenchError(f"no run.json in {directory}", remedy="name a run directory, e.g. results/<run>") from None
     except (OSError, ValueError) as error:

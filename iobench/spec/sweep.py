@@ -49,7 +49,8 @@ class Sweep(Record):
     default: dict[str, Any] | None = None
     points: list[SweepPoint] = Field(default_factory=list)
     status: Literal["running", "ok", "interrupted", "out of time"] = "running"
-    left_out: list[str] = Field(default_factory=list)  # what the budgets did not allow, in words
+    planned: list[str] = Field(default_factory=list)  # how the axes became points, where that needs words
+    left_out: list[str] = Field(default_factory=list)  # ``planned``, and what the budgets of the last run did not allow
 
 
 def parse_axis(text: str) -> tuple[str, list[Any]]:

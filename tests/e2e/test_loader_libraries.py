@@ -55,6 +55,7 @@ def test_a_layout_is_made_read_cold_reported_and_cleaned(iobench: Any, tmp_path:
     assert "read amplification not measured: what loader 'litdata' reads from storage is not seen" in shown
     assert "made by an earlier run" in shown
     assert "each once" in shown
+    assert "the storage has no O_DIRECT" not in shown
     foreign.write_text("not iobench's")
     code, out, _ = iobench("clean", data)
     assert [str(path.relative_to(data)) for path in data.rglob("*")] == ["layouts", "layouts/mine.txt"]

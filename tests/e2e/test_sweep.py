@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from iobench.cli.main import main
 from iobench.errors import SpecError
 from iobench.spec.sweep import combinations, load_sweep, parse_axis
 
@@ -134,6 +135,27 @@ def test_interrupted_and_resumed(home: Path) -> None:
     assert list((home / "data").rglob("*")) == []
 
 
+def test_what_an_earlier_run_had_no_room_for_is_not_told_once_it_was_done(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(home)
+    axes = ["--sweep", "dataset.samples=40,48", "--repeat", "1"]
+    begin = ["sweep", "./tiny.yaml", "--data-root", "data", "--calibration-s", "0", *axes, "--json"]
+
+    def call(words: list[str], code: int) -> dict[str, Any]:
+        assert main(words) == code
+        return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+    late = call([*begin, "--time-budget", "1us"], 1)
+    assert sum("no time left" in text for text in late["left_out"]) == 2
+    big = call([*begin, "--data-budget", "2.5MB"], 0)
+    assert sum("byte budget" in text for text in big["left_out"]) == 1
+    for found in (late, big):
+        done = call(["sweep", "--resume", found["directory"], "--json"], 0)
+        assert (done["status"], done["left_out"]) == ("ok", [])
+        assert [(len(point["runs"]), point["failed"]) for point in done["points"]] == [(1, ""), (1, "")]
+
+
 def test_a_point_that_fails_is_named_and_the_others_go_on(home: Path) -> None:
     found = document(sweep(home, "--sweep", "loader.slot_size=4096,8MiB", "--set", "batch_size=48", "--repeat", "1", "--json"))
     failed, good, today = found["points"]
@@ -153,6 +175,7 @@ def test_a_point_that_fails_is_named_and_the_others_go_on(home: Path) -> None:
         ("--sweep", "loader.workers=1,2", "--repeat", "0"),
         ("--sweep", "loader.workers=1,2", "--data-budget", "1kB"),
         ("--sweep", "loader.workers=1,2", "--time-budget", "soon"),
+        ("--sweep", "loader.kind=torch,trch"),
         (),
     ],
     ids=" ".join,

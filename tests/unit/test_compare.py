@@ -15,6 +15,7 @@ import pytest
 
 from iobench.analyse.compare import Group, compare
 from iobench.analyse.confirmation import Confirmation
+from iobench.analyse.statistics import mann_whitney_p
 from iobench.cli.main import main
 from iobench.report.sweep import render_confirmation
 from iobench.spec.result import RunDocument
@@ -162,6 +163,7 @@ def test_what_does_not_count_is_named(home: Path, capsys: pytest.CaptureFixture[
     write("r/invalid", FAST, validity="invalid", findings=broken)
     write("r/empty", [])
     write("r/newer", FAST, schema_version="2.0")
+    write("r/nan", [*FAST[:5], float("nan")])
     Path("r/half").mkdir()
     Path("r/half/run.json").write_text('{"schema_version": "1.0", "run')
     Path("r/foreign").mkdir()
@@ -175,6 +177,7 @@ def test_what_does_not_count_is_named(home: Path, capsys: pytest.CaptureFixture[
         "empty has no complete repetition",
         "schema version '2.0'",
         "half",
+        "NaN is no figure",
         "foreign",
     ):
         assert any(words in line for line in found["left_out"]), words
@@ -186,6 +189,55 @@ def test_what_does_not_count_is_named(home: Path, capsys: pytest.CaptureFixture[
     assert "there is no nowhere" in told(capsys, "nowhere", other)
     assert "one place" in told(capsys, good)
     assert "samples_per_s" in told(capsys, good, other, "--metric", "samples_per_sec")
+
+
+def test_what_has_no_counterpart_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for place in ("one", "two"):
+        write(f"{place}/r1", BASE)
+        write(f"{place}/r2", BASE, workload__batch_size=16 if place == "one" else 32)
+    write("two/r3", FAST, workload__name="more")
+    found = compared(capsys, "one", "two")
+    assert len(found["comparisons"]) == 1
+    assert sorted(found["left_out"]) == [
+        "more is in two only",
+        "w with batch_size=16 is in one only",
+        "w with batch_size=32 is in two only",
+    ]
+
+
+def test_a_copied_run_counts_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Results folders are merged by copying; three values a side, copied, are still too few."""
+    write("one/r", BASE[:3]), write("one/copied/r", BASE[:3]), write("two/r", FAST[:3]), write("two/copied/r", FAST[:3])
+    found = compared(capsys, "one", "two")
+    assert found["comparisons"][0]["difference"] == "too few"
+    assert any("one/r is a copy of one/copied/r" in line for line in found["left_out"])
+    write("by/w1", BASE[:3]), write("by/w2", FAST[:3], workload__loader__workers=4)
+    (each,) = compared(capsys, "by", "by/w1", "by/w2", "--by", "loader.workers")["comparisons"]
+    assert (len(each["baseline_runs"]), len(each["candidate_runs"])) == (1, 1)
+
+
+def test_the_headline_is_that_of_the_metrics_asked_for(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    docs = {name: document(BASE) for name in ("a", "b")}
+    for name, doc in docs.items():
+        for number, repetition in enumerate(doc["repetitions"]):
+            repetition["cpu_s"] = (10 if name == "a" else 20) + number / 10
+        Path(name).mkdir()
+        (Path(name) / "run.json").write_text(json.dumps(doc))
+    assert main(["compare", "a", "b", "--metric", "cpu_s"]) == 0
+    assert capsys.readouterr().out.startswith("w: the candidate is WORSE\n")
+    assert main(["compare", "a", "b"]) == 0
+    assert capsys.readouterr().out.startswith("w: no difference (~)\n")
+    assert "no metric was measured on both sides" in told(capsys, "a", "b", "--metric", "blocked_s")
+
+
+def test_a_p_that_counts_is_not_shown_as_one_that_does_not(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight values a side whose p is 0.0499: it counts, and 0.05 would not."""
+    chance = np.random.default_rng(2)
+    one, other = chance.lognormal(0, 0.2, 8).tolist(), chance.lognormal(0.25, 0.2, 8).tolist()
+    p = mann_whitney_p(one, other)
+    assert 0.0495 < p < 0.05
+    assert main(["compare", write("a", one), write("b", other)]) == 0
+    assert " <0.05 " in capsys.readouterr().out
 
 
 def test_every_form_says_the_same(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

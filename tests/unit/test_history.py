@@ -11,6 +11,7 @@ import pytest
 
 from iobench.analyse.history import history
 from iobench.cli.main import main
+from iobench.report.history import render
 from iobench.spec.result import RunDocument
 from tests.unit.test_compare import document
 
@@ -52,6 +53,26 @@ def test_the_order_is_that_of_time() -> None:
     assert found(documents[:2]).trend is None
 
 
+def test_an_invalid_run_is_shown_and_does_not_count() -> None:
+    """Five warm runs among cold ones are no change; what changed during them is told at the next run that counts, if that is one."""
+    documents = runs([1.0] * 6 + [9.0] * 5 + [0.7] * 6, kernels={8: "6.5"})
+    for each in documents[6:11]:
+        each["validity"] = "invalid"
+    documents[0]["validity"] = "unknown"
+    one = found(documents)
+    assert [(point.at, point.judgement.difference, point.changed) for point in one.points] == [(11, "worse", ("host.kernel: 6.1 -> 6.5",))]
+    assert one.trend == pytest.approx(0.7, abs=0.05)
+    shown = render([one], (), kind="text")
+    assert (shown.count("INVALID"), len(one.entries)) == (5, 17)
+    assert not found([{**each, "validity": "invalid"} for each in documents]).points
+
+
+def test_a_point_that_is_no_difference_in_the_end_is_none() -> None:
+    """With this noise run 15 is cut off from [14, 25), whose last runs are slow; without these it is as fast as its neighbours."""
+    one = found(runs([1.1] * 7 + [0.9] * 7 + [1.1] * 7 + [0.7] * 4, seed=9))
+    assert [(point.at, point.judgement.difference) for point in one.points] == [(7, "worse"), (14, "better"), (21, "worse")]
+
+
 def test_history_as_a_user_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     for number, each in enumerate([*runs([1.0] * 5 + [0.8] * 5), *runs([1.0] * 2)]):
@@ -73,6 +94,9 @@ def test_history_as_a_user_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert main(["history", "v"]) == 2
     assert "There are runs of: w" in capsys.readouterr().err
     assert main(["history", "w", "--metric", "speed"]) == 2
+    capsys.readouterr()
+    assert main(["history", "w", "--metric", "blocked_s"]) == 2
+    assert "measured blocked_s" in capsys.readouterr().err
     assert main(["history", "w", "--results", "nowhere"]) == 2
 
 

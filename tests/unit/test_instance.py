@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.cost import Terms, cost, hosts_for, samples_per_usd
+from iobench.analyse.cost import Terms, cost, samples_per_usd
 from iobench.cli.main import main
 from iobench.errors import SpecError, UnknownNameError, UsageError
 from iobench.measure.instance import AZURE_TAG, Found, recognise
@@ -115,7 +115,7 @@ def test_the_table_is_dated_sourced_and_sound() -> None:
     assert len(rows) >= 55
     assert {row.provider for row in rows.values()} == {"aws", "gcp", "azure"}
     for row in rows.values():
-        assert row.priced
+        assert bool(row.priced) == bool(row.usd_per_hour)
         assert (row.usd_per_hour is None) == (not row.sources), row.type
         assert row.accelerators == 0 or row.accelerator
         if row.network_baseline_gbps and row.network_peak_gbps:
@@ -139,11 +139,27 @@ def test_prices_of_ones_own(tmp_path: Path) -> None:
     own = find_instance("g5.2xlarge", prices)
     assert (own.usd_per_hour, own.accelerator, own.priced) == (0.99, "A10G", "of mine.csv")
     sky = tmp_path / "sky.csv"
-    sky.write_text("InstanceType,AcceleratorName,vCPUs,Price,SpotPrice,Region\nbig,H100,8.0,9.5,3.1,r\nnone,,4,,1.0,r\n")
-    assert read_prices(sky)["big"] == Instance(
-        type="big", cores=8, usd_per_hour=9.5, spot_usd_per_hour=3.1, region="r", priced="of sky.csv"
+    sky.write_text(
+        "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,Price,SpotPrice,Region\nbig,H100,2.0,8.0,9.5,3.1,r\ng5.2xlarge,,,4,,1.0,r\n"
     )
-    wrong = {"a,b\n1,2\n": "columns", "type,usd_per_hour\nx,-3\n": "line 2", "type,usd_per_hour\nx,lots\n": "line 2", "": "no prices"}
+    assert read_prices(sky)["big"] == Instance(
+        type="big",
+        accelerator="H100",
+        accelerators=2,
+        cores=8,
+        usd_per_hour=9.5,
+        spot_usd_per_hour=3.1,
+        region="r",
+        priced="of sky.csv",
+        spot_priced="of sky.csv",
+    )
+    spot = find_instance("g5.2xlarge", read_prices(sky))
+    assert (spot.usd_per_hour, spot.priced) == (builtin()["g5.2xlarge"].usd_per_hour, builtin()["g5.2xlarge"].priced)  # not the list's
+    assert (spot.spot_usd_per_hour, spot.spot_priced) == (1.0, "of sky.csv")
+    stated = priced_at("g5.2xlarge", 2.0, None, spot)
+    assert (stated.priced[:6], stated.spot_priced) == ("stated", "of sky.csv")
+    wrong = {"type,usd_per_hour\nx,1,2\n": "line 2 has more cells", "type,usd_per_hour,cores\nx,1,inf\n": "line 2"}
+    wrong |= {"a,b\n1,2\n": "columns", "type,usd_per_hour\nx,-3\n": "line 2", "type,usd_per_hour\nx,lots\n": "line 2", "": "no prices"}
     for text, words in wrong.items():
         mine.write_text(text)
         with pytest.raises(SpecError, match=words):
@@ -187,7 +203,7 @@ def test_what_is_lost_and_what_is_paid_for_waiting() -> None:
     demand, spot = found.prices
     assert demand.waiting_usd_per_hour == pytest.approx(2 * 2.0 * 0.25)
     assert demand.lost_share == 0
-    assert spot.lost_share == pytest.approx(0.1 * (600 + 600) / 3600)
+    assert spot.lost_share == pytest.approx(2 * 0.1 * (600 + 600) / 3600)  # an interruption of one stops both
     assert spot.samples_per_s == pytest.approx(2 * 0.9 * 100.1 * (1 - spot.lost_share), rel=0.01)
     assert spot.samples_per_usd_low < spot.samples_per_usd < spot.samples_per_usd_high
 
@@ -204,9 +220,33 @@ def test_a_layout_of_its_own_is_paid_once() -> None:
 
 
 def test_how_many_hosts_for_a_deadline() -> None:
-    assert hosts_for(3600, 3000, 0.5) == 1
-    assert hosts_for(3600, 3700, 1.0) == 2
-    assert hosts_for(3600, 36_000, 0.8) == 13
+    """100/s and 3,600,000 samples: one host takes 10 h. In 1 h, n hosts at 80 %: 10 / 0.8 n <= 1 from 13 on."""
+    doc = run_of([100.0] * 6)
+    found = cost(doc, MACHINE, Terms(epochs=1, samples=3_600_000, deadline_s=3600, efficiency=0.8))
+    assert found is not None
+    late = found.prices[0]
+    assert (late.within_deadline, late.hosts_in_time) == (False, 13)
+    assert late.in_time_usd == pytest.approx(10 / 0.8 * 2.0)  # host hours x USD
+    found = cost(doc, MACHINE, Terms(hosts=13, epochs=1, samples=3_600_000, deadline_s=3600, efficiency=0.8))
+    assert found is not None
+    assert (found.prices[0].within_deadline, found.prices[0].hosts_in_time) == (True, None)
+    found = cost(doc, MACHINE, Terms(epochs=1, samples=3_600_000, deadline_s=1, efficiency=0.8))
+    assert found is not None
+    assert (found.prices[0].within_deadline, found.prices[0].hosts_in_time) == (False, None)
+
+
+def test_all_time_lost_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """60 interruptions an hour that cost 35 minutes each: nothing is trained for any money, and no deadline is met."""
+    (tmp_path / "run.json").write_text(json.dumps(document(BASE, dataset__samples=1000)))
+    words = ["cost", str(tmp_path), "--price", "1", "--spot", "0.5", "--interruptions", "60", "--epochs", "1", "--deadline", "9h"]
+    shown = _text(capsys, words)
+    assert "nothing is trained, at 0.5 USD an hour (price stated on " in shown
+    assert "100.0 % of the time is lost" in shown
+    assert "the job never ends" in shown
+    for form in ("csv", "markdown"):
+        _text(capsys, [*words, "--format", form])
+    (one,) = json.loads(_text(capsys, [*words, "--json"]), parse_constant=pytest.fail)["costs"]
+    assert (one["prices"][1]["usd_per_million_samples"], one["prices"][1]["within_deadline"]) == (None, False)
 
 
 def test_cost_as_a_user_calls_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -163,3 +163,13 @@ def test_saves_beside_a_run_are_no_repetitions_and_are_named_where_they_are_left
     assert "99" not in text.split("Measured:")[1].splitlines()[0]
     assert "utilization, saves left out" in text
     assert "29.0 % busy between saves" in verdict(doc).sentence
+
+
+def test_what_a_library_costs_is_the_median_of_its_repetitions(make_run: Any) -> None:
+    """10, 20, 30 and 40 CPU seconds for 10 GB, over a fetch of 0.5 CPU s/GB."""
+    proof = {"delivered": 9, "missing": 0, "repeated": 0, "unknown": 0, "of": 9, "whole_epoch": True}
+    loader = {"kind": "webdataset", "library": "webdataset 1.0", "delivery": proof, "shuffle": {"distance": 1.0}}
+    doc = make_run(repetitions=4, loader=loader, repetition={"sample_bytes": 10**10})
+    for number, repetition in enumerate(doc.repetitions):
+        repetition.cpu_s = 10.0 * (number + 1)
+    assert "2.50, a plain read of the same bytes 0.50: 2.00 above it" in render_run(doc)

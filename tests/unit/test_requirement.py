@@ -153,3 +153,13 @@ def test_only_the_columns_that_are_read_are_demanded() -> None:
     assert plan["demanded_samples_per_s"] == pytest.approx(found.demanded_samples_per_s)
     whole = load_workload("dlrm-b200", ["reader.columns=null"])
     assert describe_plan(whole, None, accelerators=1, repetitions=1)["demanded_bytes_per_s"] == pytest.approx(24.9e9, rel=0.002)
+
+
+def test_a_cache_holds_the_columns_that_are_read() -> None:
+    """Of 160 of 761 bytes, half of the epoch's reads are pinned by a tenth of the dataset."""
+    spec = load_dataset_spec("dlrm")
+    found = requirement(load_workload("dlrm-b200"), spec, Demand(accelerators=1, cache_bytes=round(0.5 * 160 * spec.samples)))
+    assert found.cache is not None
+    assert found.cache.pinned_hit_rate == pytest.approx(0.5, rel=0.001)
+    assert found.pinned_to_halve_bytes_per_host == pytest.approx(80 * spec.samples, rel=0.001)
+    assert found.dataset_bytes == pytest.approx(761 * spec.samples, rel=0.01)

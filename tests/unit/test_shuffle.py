@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.shuffle import delivery, shuffle_quality
+from iobench.analyse.shuffle import delivery, identify, shuffle_quality
 
 
 @given(st.integers(0, 2**32), st.integers(2, 40), st.integers(2, 64))
@@ -57,3 +59,29 @@ def test_of_a_part_of_an_epoch_nothing_is_missing_yet() -> None:
 @pytest.mark.parametrize("order", [np.array([], np.int64), np.array([3])])
 def test_too_few_samples_have_no_order(order: np.ndarray) -> None:
     assert shuffle_quality(order, np.zeros(5, int), 4)["distance"] is None
+
+
+def test_an_epoch_that_comes_twice_is_as_well_shuffled_as_one() -> None:
+    order = np.random.default_rng(1).permutation(4096)
+    twice = np.concatenate([order, order])
+    found, one = (shuffle_quality(each, np.zeros(4096, int), 8, each)["distance"] for each in (twice, order))
+    assert found == one == pytest.approx(1, abs=0.08)
+
+
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=40), st.randoms())
+def test_samples_of_equal_contents_are_each_delivered(contents: list[int], chance: random.Random) -> None:
+    """Foreign data holds some images twice: a loader that delivers both repeats none and misses none."""
+    hashes = np.array(contents, np.uint64)
+    seen = contents.copy()
+    chance.shuffle(seen)
+    order, unknown = identify(hashes, np.array(seen, np.uint64))
+    assert (sorted(order.tolist()), unknown) == (list(range(len(contents))), 0)
+    assert hashes[order].tolist() == seen
+
+
+def test_more_of_equal_contents_than_there_are_is_a_repetition() -> None:
+    order, unknown = identify(np.array([5, 7, 5], np.uint64), np.array([5, 5, 5, 9, 7], np.uint64))
+    assert (order.tolist(), unknown) == ([0, 2, 2, 1], 1)
+    assert delivery(order, 3, unknown=unknown) == {"delivered": 5, "missing": 0, "repeated": 1, "unknown": 1}
+    order, unknown = identify(np.array([5], np.uint64), np.array([], np.uint64))
+    assert (order.tolist(), unknown) == ([], 0)

@@ -183,3 +183,11 @@ def test_an_nfs_mount_without_retransmissions_is_fine(make_run: Build) -> None:
     assert not any(finding.rule == "nfs.retransmits" for finding in doc.findings)
     again = make_run(storage=NFS_MOUNT, repetition={"nfs": {"read_ops": 9000, "retransmits": 1}})
     assert "5 NFS requests" in next(f for f in again.findings if f.rule == "nfs.retransmits").evidence  # one in each of 5 repetitions
+
+
+@pytest.mark.parametrize(("missing", "level"), [(99, None), (198, None), (199, "invalid")])
+def test_a_dropped_tail_is_a_batch_for_each_worker_at_most(make_run: Build, missing: int, level: str | None) -> None:
+    """Batches of 100, two workers: 198 samples may be left out, and no more."""
+    proof = {**PROOF, "delivered": 1000 - missing, "missing": missing, "repeated": 0}
+    doc = make_run(workload={"reader": {"tail": "drop"}}, loader={"delivery": proof, "workers": 2})
+    assert next((found.level for found in doc.findings if found.rule == "loader.delivery"), None) == level

@@ -101,6 +101,22 @@ def test_a_saturated_client_is_not_blamed_on_storage(make_run: Build) -> None:
     assert "direct=true" in found.advice[0].change
 
 
+def test_a_library_is_not_advised_what_only_iobenchs_reader_has(make_run: Build) -> None:
+    """Direct IO and reads in flight are refused for libraries, or mean nothing to them."""
+    library = {"kind": "webdataset", "direct": False, "workers": 2}
+    waiting = judge(make_run, rates={"storage_raw": 1500, "fetch": 600, "harness": None}, measured=590, au=0.3, loader=library)
+    assert "add workers" in waiting.advice[0].change
+    assert "concurrency" not in waiting.advice[0].change
+    host = {"cores": 1, "affinity_cores": 1, "effective_cores": 1.0}
+    doc = make_run(rates={"storage_raw": 1500, "fetch": 600}, measured=590, au=0.3, host=host, loader=library, concluded=False)
+    hungry = doc.ceilings["fetch"].model_copy(update={"cpu_s_per_gb": 16.0})
+    found = verdict(doc.model_copy(update={"ceilings": doc.ceilings | {"fetch": hungry}}))
+    assert "more cores" in found.advice[0].change
+    warm = make_run(residency=0.5, loader=library)
+    (finding,) = [each for each in warm.findings if each.rule == "cache.cold-residency"]
+    assert "direct" not in finding.remedy
+
+
 def test_undecided_within_noise(make_run: Build) -> None:
     found = judge(make_run, rates={"fetch": 1000, "prep": 1030}, measured=900, au=0.45)
     assert found.binds == "undecided"
@@ -118,6 +134,16 @@ def test_turns_of_fetch_and_prep_explain_a_wait(make_run: Build) -> None:
     found = judge(make_run, rates={"storage_raw": 2600, "fetch": 2500, "prep": 3000}, measured=1350, au=0.67)
     assert found.binds == "storage"
     assert "take turns" in found.sentence
+    # 1 / (1/3000 + 1/2500 + 1/8000) is the same, and prep the lowest.
+    found = judge(make_run, rates={"storage_raw": 3100, "fetch": 3000, "prep": 2500}, measured=1100, au=0.55)
+    assert found.binds == "prep"
+    assert "take turns, and in turns they are slower than the accelerators, which yields 111 MiB/s (1,165 samples/s)." in found.sentence
+
+
+def test_a_librarys_harness_is_not_missing(make_run: Build) -> None:
+    found = judge(make_run, rates={"fetch": 900, "prep": 500, "harness": None}, measured=300, au=0.15, loader={"kind": "litdata"})
+    assert found.binds == "prep"
+    assert "The loader 'litdata' (decoding, collating and handing over) starves 2 accelerators" in found.sentence
 
 
 @pytest.mark.parametrize(

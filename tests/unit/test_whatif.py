@@ -121,6 +121,24 @@ def test_a_page_cache_is_worth_less_than_its_share(starved: Any) -> None:
     assert whole == pytest.approx(8 / 0.05 * 1e9 / 1e5, rel=1e-6)
 
 
+def test_what_a_cache_serves_does_not_pass_the_network(starved: Any) -> None:
+    """A network of 400 samples/s, of which a cache of half of the data leaves it every second one."""
+    behind = Change(network_bytes_per_s=40e6, cache_bytes=3_000_000_000, pinned=True)
+    found = what_if(starved, behind)
+    assert rates(found)["fetch"] == pytest.approx(800, rel=1e-3)
+    assert any("bound by the network" in basis for basis in found.bases)
+    assert rates(what_if(starved, Change(network_bytes_per_s=40e6)))["fetch"] == pytest.approx(400)
+    assert rates(what_if(starved, Change(network_bytes_per_s=40e9)))["fetch"] == pytest.approx(600)
+
+
+def test_a_cache_of_some_columns_holds_more_of_them(make_run: Build) -> None:
+    """Of 100 kB as stored 10 are read (the fetch calibration saw it): 0.6 GB of the 6 hold all that is read."""
+    doc = make_run(rates={"storage_raw": 700, "fetch": 600}, dataset={"shards": 60_000}, workload={"reader": {"columns": 4}})
+    doc.ceilings["fetch"] = doc.ceilings["fetch"].model_copy(update={"bytes_per_s": 600 * 1e4, "cpu_s_per_gb": None})
+    half = rates(what_if(doc, Change(cache_bytes=300_000_000, pinned=True)))["fetch"]
+    assert half == pytest.approx(1 / (0.5 / 8000 + 0.5 / 600), rel=1e-3)  # half from memory, as fast as the harness
+
+
 def test_a_page_cache_and_direct_io_do_not_meet(make_run: Build) -> None:
     doc = make_run(loader={"direct": True})
     assert any("O_DIRECT" in basis for basis in what_if(doc, Change(cache_bytes=10**9)).bases)
