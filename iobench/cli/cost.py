@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ _EXAMPLES = """examples:
   iobench cost results/<run> --instance g5.2xlarge --spot 0.45 --interruptions 0.05 --checkpoint-every 10m
   iobench cost results/<run> --instance p5.48xlarge --hosts 4 --efficiency 0.9 --epochs 90 --samples 1281167 --deadline 24h --budget 5000
   iobench cost results/<run> results/<run> --price 1.20
+  iobench cost results/<small> results/<big> --instance 4xg5.2xlarge --instance p4d.24xlarge --efficiency 0.9 --deadline 24h --epochs 90
 
 Prices are rows of results/instances.yaml (iobench list instances), a CSV of yours (--prices), or stated (--price, --spot). Without
 --instance, the machine that the run recognised when it was recorded.
@@ -27,7 +30,13 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="run directories, or folders of runs, e.g. results/<run>")
-    parser.add_argument("--instance", metavar="TYPE", help="what the run's machine costs as (default: as recorded)")
+    parser.add_argument(
+        "--instance",
+        action="append",
+        default=[],
+        metavar="[N x]TYPE",
+        help="what a run's machine costs as (default: as recorded): one for all, or one for each RESULTS in their order; 4xTYPE: 4 hosts",
+    )
     parser.add_argument("--price", type=float, metavar="USD", help="of one host for one hour, on demand")
     parser.add_argument("--spot", type=float, metavar="USD", help="of one host for one hour, as a spot instance")
     parser.add_argument("--prices", type=Path, metavar="CSV", help="a list with the columns type and usd_per_hour")
@@ -73,22 +82,30 @@ def run(args: argparse.Namespace) -> int:
         restart_s=parse_duration(args.restart),
     )
 
-    def instance_of(recorded: object) -> Instance:
-        name = args.instance or recorded
+    if len(args.instance) > 1 and len(args.instance) != len(args.results):
+        raise UsageError(
+            f"{len(args.instance)} instances for {len(args.results)} RESULTS", remedy="name one for all, or one for each, in their order"
+        )
+    asked = [_hosts_of(text, args.hosts) for text in args.instance] or [("", args.hosts)]
+    if len(asked) == 1:
+        asked *= len(args.results)
+
+    def instance_of(asked_for: str, recorded: object) -> Instance:
+        name = asked_for or recorded
         if not name and args.price is None and args.spot is None:
             raise UsageError("these runs do not say on which instance they ran", remedy="name one with --instance, or state a --price")
         named = str(name) if name else "this machine"
         stated = args.price is not None or args.spot is not None
-        known = find_instance(named, prices) if name and not (stated and not args.instance) else None
+        known = find_instance(named, prices) if name and not (stated and not asked_for) else None
         return priced_at(named, args.price, args.spot, known)
 
     costs, left_out = [], []
-    for place in args.results:
+    for place, (name, hosts) in zip(args.results, asked, strict=True):
         found = collect(place)
         left_out += found.left_out
         for directory, doc in found.runs.items():
             why = usable(doc, str(directory))
-            one = None if why else cost(doc, instance_of(doc.host.get("instance_type")), terms)
+            one = None if why else cost(doc, instance_of(name, doc.host.get("instance_type")), replace(terms, hosts=hosts))
             if one is None:
                 left_out.append(why or f"{directory} has no samples/s")
             else:
@@ -101,6 +118,18 @@ def run(args: argparse.Namespace) -> int:
         )
     sys.stdout.write(render(costs, left_out, kind="json" if args.json else args.format))
     return 0
+
+
+def _hosts_of(text: str, hosts: int) -> tuple[str, int]:
+    """'4xg5.2xlarge' -> ('g5.2xlarge', 4); without a number, ``hosts`` of them."""
+    from ..errors import UsageError
+
+    found = re.fullmatch(r"(\d+)\s*x\s*(\S+)", text.strip())
+    if found is None:
+        return text, hosts
+    if int(found[1]) < 1:
+        raise UsageError(f"--instance {text} is no machine", remedy="at least 1 of them")
+    return found[2], int(found[1])
 
 
 def _check(args: argparse.Namespace) -> None:

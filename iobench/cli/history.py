@@ -67,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
     if not shown:
         if groups:
             raise UsageError(f"no run of {args.workload} in {args.results} measured {' or '.join(sorted(metrics))}", remedy="see --metric")
+        if any(workload_of(doc) in names for doc in found.runs.values()):
+            raise UsageError(f"no run of {args.workload} in {args.results} counts: {left_out[-1]}", remedy="record one that ends")
         known = sorted({workload_of(doc) for doc in found.runs.values()})
         raise UsageError(f"{args.results} holds no run of {args.workload}", remedy=f"there are runs of: {', '.join(known)}")
     sys.stdout.write(render(shown, left_out, kind="json" if args.json else "text"))

@@ -149,8 +149,9 @@ def read_events(path: Path) -> Columns:
     import pyarrow.parquet as pq
 
     try:
-        with open(path, "rb") as file:
-            table = pq.read_table(file)
+        # Out of memory and without Arrow's threads: over a file they may outlive the read, and then the process ends by SIGABRT
+        # (apache/arrow issues 34314, 50482).
+        table = pq.ParquetFile(pa.BufferReader(path.read_bytes())).read(use_threads=False)
         missing = [name for name in EVENT_COLUMNS if name not in table.column_names and name not in LATER_COLUMNS]
         if missing:
             raise IobenchError(f"{path} lacks the columns {', '.join(missing)}", remedy="it was not written by this iobench")

@@ -48,11 +48,11 @@ def _text(compared: Sequence[Comparison], left_out: Sequence[str], width: int = 
         if each.changes:
             lines += wrapped(f"differs    {'; '.join(each.changes)}", width, "  ", " " * 13)
         if each.rows:
-            lines.append(f"  {'':<18}{'baseline':<36}{'candidate':<36}{'ratio':<25}{'p':<8}")
+            lines.append(f"  {'':<18}{'baseline':<35}{'candidate':<35}{'ratio':<22}{'p':<8}{'A12':<6}")
         for row in each.rows:
             name, show = LABELS[row.metric]
-            line = f"  {name:<18}{_spread(row.baseline, show):<36}{_spread(row.candidate, show):<36}{_ratio(row):<25}{_p(row):<8}"
-            lines.append(line + WORDS[row.judgement.difference])
+            line = f"  {name:<18}{_spread(row.baseline, show):<35}{_spread(row.candidate, show):<35}{_ratio(row):<22}{_p(row):<8}"
+            lines.append(f"{line}{_effect(row):<6}{WORDS[row.judgement.difference]}")
         lines.append("")
     lines += [line for why in left_out for line in wrapped(f"left out: {why}", width, "", "  ")]
     return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
@@ -95,6 +95,11 @@ def _p(row: Row) -> str:
         return "-"
     shown = f"{p:.2g}"
     return f"<{SIGNIFICANT:g}" if p < SIGNIFICANT <= float(shown) else shown  # 0.0498 is not 0.05, which would be none
+
+
+def _effect(row: Row) -> str:
+    """A12: how often a value of the candidate is the larger one; 0.5 is no effect."""
+    return "-" if row.judgement.effect is None else f"{row.judgement.effect:.2f}"
 
 
 def _records(compared: Sequence[Comparison]) -> list[dict[str, Any]]:
@@ -153,11 +158,11 @@ def _markdown(compared: Sequence[Comparison], left_out: Sequence[str]) -> str:
         lines += [f"**{each.workload}: {_verdict(each)}** ({each.baseline.label} -> {each.candidate.label})", ""]
         lines += [f"- not comparable: {line}" for line in each.obstacles]
         if each.rows:
-            lines += ["| metric | baseline | candidate | ratio | p | |", "|---|---|---|---|---:|---|"]
+            lines += ["| metric | baseline | candidate | ratio | p | A12 | |", "|---|---|---|---|---:|---:|---|"]
         for row in each.rows:
             name, show = LABELS[row.metric]
-            cells = (name, _spread(row.baseline, show), _spread(row.candidate, show), _ratio(row), _p(row), WORDS[row.judgement.difference])
-            lines.append(f"| {' | '.join(cells)} |")
+            cells = (name, _spread(row.baseline, show), _spread(row.candidate, show), _ratio(row), _p(row), _effect(row))
+            lines.append(f"| {' | '.join(cells)} | {WORDS[row.judgement.difference]} |")
         lines.append("")
     lines += [f"- left out: {why}" for why in left_out]
     return "\n".join(lines).rstrip() + "\n"

@@ -38,7 +38,7 @@ def _text(costs: Sequence[Cost], left_out: Sequence[str], width: int = 110) -> s
             share = f", {best / price.samples_per_usd:.3g} x fewer than the best" if some else ""
             head = f"{format_count(price.samples_per_usd)} samples per dollar {_range(price)}{share}"
             lines += wrapped(head, width, f"  {price.kind:<10}", " " * 12)
-            for text in _details(price):
+            for text in _details(price, kind.region):
                 lines += wrapped(text, width, " " * 12, " " * 14)
         for note in one.notes:
             lines += wrapped(f"note: {note}", width, "  ", "    ")
@@ -58,10 +58,11 @@ def _range(price: Price) -> str:
     return f"[{format_count(price.samples_per_usd_low)}, {format_count(price.samples_per_usd_high)}]"
 
 
-def _details(price: Price) -> list[str]:
+def _details(price: Price, region: str | None) -> list[str]:
+    where = f", {_region(price, region)}" if _region(price, region) else ""
     million = price.usd_per_million_samples
     each = "nothing is trained" if million is None else f"{_usd(million)} for a million samples"
-    found = [f"{each}, at {price.usd_per_hour:g} USD an hour (price {_priced(price)})"]
+    found = [f"{each}, at {price.usd_per_hour:g} USD an hour (price {_priced(price)}{where})"]
     if price.waiting_usd_per_hour is not None:
         found.append(f"{_usd(price.waiting_usd_per_hour)} an hour are paid while accelerators wait")
     if price.lost_share:
@@ -78,6 +79,11 @@ def _details(price: Price) -> list[str]:
 
 def _priced(price: Price) -> str:
     return f"of {price.priced}" if price.priced[:1].isdigit() else price.priced or "of unknown date"
+
+
+def _region(price: Price, region: str | None) -> str:
+    """Of a price in the table; one that somebody states is of no region that is known here."""
+    return region if region and price.priced[:1].isdigit() else ""
 
 
 def _late(price: Price) -> str:
@@ -115,22 +121,23 @@ def _csv(costs: Sequence[Cost], left_out: Sequence[str]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = [field.name for field in fields(Price)]
-    writer.writerow(("run_id", "workload", "instance", "hosts", *names))
+    writer.writerow(("run_id", "workload", "instance", "hosts", "region", *names))
     for one in costs:
         for price in one.prices:
             values = (getattr(price, name) for name in names)
             row = ("" if value is None else value for value in values)
-            writer.writerow((one.run_id, one.workload, one.instance.type, one.hosts, *row))
+            writer.writerow((one.run_id, one.workload, one.instance.type, one.hosts, _region(price, one.instance.region), *row))
     return out.getvalue()
 
 
 def _markdown(costs: Sequence[Cost], left_out: Sequence[str]) -> str:
-    names = ("workload", "instance", "hosts", "pay", "USD/h", "samples/s", "samples per USD", "USD per million", "priced")
-    lines = [f"| {' | '.join(names)} |", "|---|---|---:|---|---:|---:|---:|---:|---|"]
+    names = ("workload", "instance", "hosts", "pay", "USD/h", "samples/s", "samples per USD", "USD per million", "priced", "region")
+    lines = [f"| {' | '.join(names)} |", "|---|---|---:|---|---:|---:|---:|---:|---|---|"]
     for one in costs:
         for price in one.prices:
             cells = [one.workload, one.instance.type, str(one.hosts), price.kind, f"{price.usd_per_hour:g}"]
             cells += [format_count(price.samples_per_s), f"{format_count(price.samples_per_usd)} {_range(price)}"]
             cells += ["-" if price.usd_per_million_samples is None else f"{price.usd_per_million_samples:.4g}", price.priced]
+            cells.append(_region(price, one.instance.region))
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", *(f"- left out: {why}" for why in left_out)]).rstrip() + "\n"

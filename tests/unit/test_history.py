@@ -98,6 +98,11 @@ def test_history_as_a_user_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert main(["history", "w", "--metric", "blocked_s"]) == 2
     assert "measured blocked_s" in capsys.readouterr().err
     assert main(["history", "w", "--results", "nowhere"]) == 2
+    (tmp_path / "none" / "r").mkdir(parents=True)
+    (tmp_path / "none" / "r" / "run.json").write_text(json.dumps(document([], status="interrupted")))
+    capsys.readouterr()
+    assert main(["history", "w", "--results", "none"]) == 2
+    assert "no run of w in none counts: none/r has no complete repetition (status interrupted)" in capsys.readouterr().err
 
 
 def test_series_say_what_sets_them_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

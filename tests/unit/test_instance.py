@@ -263,12 +263,20 @@ def test_cost_as_a_user_calls_it(tmp_path: Path, capsys: pytest.CaptureFixture[s
         shown = capsys.readouterr().out
         assert "g5.2xlarge" in shown
         assert "2026-11-20" in shown  # every price has its date
+        assert "us-east" in shown  # and its place
+    assert main([*both, "--instance", "4xg5.2xlarge", "--instance", "p4d.24xlarge", "--efficiency", "0.5", "--json"]) == 0
+    small, big = json.loads(capsys.readouterr().out)["costs"]
+    assert [(one["hosts"], one["instance"]["type"]) for one in (small, big)] == [(4, "g5.2xlarge"), (1, "p4d.24xlarge")]
+    assert small["prices"][0]["samples_per_s"] == pytest.approx(4 * 0.5 * small["samples_per_s"]["median"])
+    assert big["prices"][0]["samples_per_s"] == big["samples_per_s"]["median"]
     assert "TOO LATE" in _text(capsys, [*both, "--epochs", "2", "--deadline", "1s"])
     for words, told in (
         (["--instance", "g5.2xlage"], "g5.2xlarge"),
         (["--price", "-1"], "--price"),
         (["--price", "1e9"], "--price"),
         (["--instance", "g5.4xlarge"], "no price of g5.4xlarge"),
+        (["--instance", "0xg5.2xlarge"], "0xg5.2xlarge"),
+        (["--instance", "g5.2xlarge"] * 3, "3 instances for 2 RESULTS"),
         (["--budget", "0"], "--budget"),
         (["--hosts", "0"], "--hosts"),
         (["--efficiency", "2"], "--efficiency"),
