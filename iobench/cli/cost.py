@@ -14,7 +14,7 @@ _EXAMPLES = """examples:
   iobench cost results/<run> --instance g5.2xlarge --spot 0.45 --interruptions 0.05 --checkpoint-every 10m
   iobench cost results/<run> --instance p5.48xlarge --hosts 4 --efficiency 0.9 --epochs 90 --samples 1281167 --deadline 24h --budget 5000
   iobench cost results/<run> results/<run> --price 1.20
-  iobench cost results/<small> results/<big> --instance 4xg5.2xlarge --instance p4d.24xlarge --efficiency 0.9 --deadline 24h --epochs 90
+  iobench cost results/<run> results/<run> --instance 4xg5.2xlarge --instance p4d.24xlarge --efficiency 0.9 --deadline 24h --epochs 90
 
 Prices are rows of results/instances.yaml (iobench list instances), a CSV of yours (--prices), or stated (--price, --spot). Without
 --instance, the machine that the run recognised when it was recorded.
