@@ -155,7 +155,7 @@ class CheckpointRoot:
             raise TargetRefusedError(f"{self.url} has no checkpoints of iobench (no {MARKER}), so nothing in it is removed")
         try:
             return dict(json.loads(read_object(self.storage, MARKER)))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return {}
 
 

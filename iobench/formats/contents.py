@@ -87,7 +87,10 @@ class Npz:
     @classmethod
     def decoded_bytes(cls, content: Buffer) -> int:
         stored = npz.stored_arrays(content)
-        return sum(map(len, stored)) if stored is not None else sum(size for size, _ in npz.open_arrays(content))
+        if stored is not None:
+            return sum(map(len, stored))
+        with npz.readable():
+            return sum(size for size, _ in npz.open_arrays(content))
 
     @classmethod
     def decode(cls, content: Buffer, out: Buffer) -> int:
@@ -99,14 +102,15 @@ class Npz:
                 out[done : done + len(array)] = array
                 done += len(array)
             return done
-        for size, member in npz.open_arrays(content):
-            _fits(done + size, out)
-            end = done + size
-            while done < end:
-                count = member.readinto(out[done:end])
-                if not count:
-                    raise ValueError("npz is truncated")
-                done += count
+        with npz.readable():
+            for size, member in npz.open_arrays(content):
+                _fits(done + size, out)
+                end = done + size
+                while done < end:
+                    count = member.readinto(out[done:end])
+                    if not count:
+                        raise ValueError("npz is truncated")
+                    done += count
         return done
 
 

@@ -50,7 +50,7 @@ def read_layout(storage: Storage, kind: str) -> Layout | None:
     try:
         data = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         found = Layout(**{**data, "files": tuple(data["files"])})
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if all((folder / name).is_file() for name in found.files) else None
 
