@@ -194,7 +194,10 @@ def publish(part: Path, path: Path) -> None:
 
 
 def _take() -> npt.NDArray[np.uint8]:
-    return _pool.pop() if _pool else buffers.private(_BLOCK).array
+    try:
+        return _pool.pop()
+    except IndexError:
+        return buffers.private(_BLOCK).array
 
 
 def _executor() -> ThreadPoolExecutor:

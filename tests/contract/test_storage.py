@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from iobench import buffers
 from iobench.errors import StorageError, UsageError
 from iobench.registry import STORAGE
-from iobench.storage import open_storage
+from iobench.storage import open_storage, sinks
 from iobench.storage.base import Cached, Storage
 from iobench.storage.faulty import FaultyStorage
 from iobench.storage.local import LocalStorage
@@ -83,6 +83,19 @@ def test_large_objects_written_at_once_stay_apart(local: LocalStorage) -> None:
         thread.join()
     for number in range(4):
         assert (local.root / f"k{number}").read_bytes() == bytes([number]) * len(DATA)
+
+
+def test_a_buffer_that_another_thread_takes_is_made_anew(local: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Taken(list[Any]):
+        """Seen with a buffer in it, and empty when it is asked for it."""
+
+        def __bool__(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sinks, "_pool", Taken())
+    with local.create("x", size_hint=BLOCK) as sink:
+        sink.write(DATA[: BLOCK + 1])
+    assert (local.root / "x").read_bytes() == DATA[: BLOCK + 1]
 
 
 @pytest.mark.parametrize("hint", [0, BLOCK])
