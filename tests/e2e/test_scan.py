@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -19,9 +20,11 @@ from PIL import Image
 from tfrecord import TFRecordWriter
 
 from iobench import make_loader
-from iobench.errors import DatasetError, StorageError, TargetRefusedError
+from iobench.errors import DatasetError, StorageError, TargetRefusedError, UsageError
 from iobench.registry import FORMATS
 from iobench.scan import save, scan
+from iobench.storage import open_storage
+from iobench.storage.catalog import find_dataset
 from iobench.storage.local import LocalStorage
 
 QUICK = (
@@ -168,6 +171,30 @@ def test_a_damaged_shard_is_named(tmp_path: Path, name: str, damage: bytes) -> N
     with pytest.raises((DatasetError, StorageError)) as caught:
         scan(LocalStorage(root))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["{}", "file://{}", "throttled+{}?latency=1us", "throttled+file://{}?latency=1us", "local://{}"])
+def test_nothing_is_ever_saved_into_the_data(images: Path, tmp_path: Path, url: str) -> None:
+    before = state(images)
+    report = scan(open_storage(url.format(images)))
+    for place in (images / "x.yaml", images / "new" / "x.yaml"):
+        with pytest.raises(TargetRefusedError, match="within the data"):
+            save(report, place)
+    assert state(images) == before
+    assert "+" not in report.manifest.header.origin  # wrappers are for who runs it
+    assert find_dataset(str(save(report, tmp_path / "x.yaml")))[1] == report.manifest.header.origin
+
+
+def test_a_save_that_fails_leaves_nothing_in_the_way(images: Path, tmp_path: Path) -> None:
+    report = scan(LocalStorage(images))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(UsageError, match="cannot write"):
+            save(report, tmp_path / "deep/x.yaml")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert save(report, tmp_path / "deep/x.yaml").is_dir()
 
 
 def tar_header(name: bytes, size: bytes, kind: bytes = b"0") -> bytes:
