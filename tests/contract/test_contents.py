@@ -205,6 +205,16 @@ class TestJpeg:
         with pytest.raises(ValueError, match="compress_ratio"):
             built(self.content, 20_000, ratio=2)
 
+    def test_a_header_cannot_claim_memory(self) -> None:
+        flat = io.BytesIO()
+        Image.new("L", (4000, 3000), 128).save(flat, "JPEG", quality=20, optimize=True)
+        assert len(decoded(self.content, flat.getvalue())) == 36_000_000  # as small as one can be
+        data = bytearray(built(self.content, 5000))
+        start = data.rindex(b"\xff\xc0") + 5
+        data[start : start + 4] = b"\xff" * 4
+        with pytest.raises(ValueError, match="65535"):
+            self.content.decoded_bytes(memoryview(data))
+
     def test_a_foreign_jpeg_is_read(self) -> None:
         file = io.BytesIO()
         Image.new("RGB", (50, 30), (200, 10, 10)).save(file, "JPEG", progressive=True)
