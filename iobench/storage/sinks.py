@@ -186,11 +186,27 @@ def publish(part: Path, path: Path) -> None:
             raise OSError(code, os.strerror(code))
         os.link(part, path)
         os.unlink(part)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    sync_folder(path.parent)
+
+
+def make_folders(folder: Path) -> None:
+    """The folder and those above it, as far as they are not there, with durable names: a file is no safer than its folders."""
+    made = []
+    while not folder.exists():
+        made.append(folder)
+        folder = folder.parent
+    for one in reversed(made):
+        one.mkdir(exist_ok=True)
+        sync_folder(one.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """What names are in it is on disk."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(folder)
+        os.fsync(fd)
     finally:
-        os.close(folder)
+        os.close(fd)
 
 
 def _take() -> npt.NDArray[np.uint8]:

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench import buffers
+from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.errors import StorageError, UsageError
 from iobench.registry import STORAGE
 from iobench.storage import open_storage, sinks
@@ -111,6 +112,40 @@ def test_a_failed_write_leaves_neither_file_nor_descriptor(local: LocalStorage, 
     with local.create("a/x", size_hint=hint) as sink:  # nor does it stand in the way
         sink.write(b"done")
     assert (local.root / "a/x").read_bytes() == b"done"
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that were flushed to disk, by the real call."""
+    found: list[str] = []
+    fsync = os.fsync
+
+    def record(fd: int) -> None:
+        found.append(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", record)
+    return found
+
+
+@pytest.mark.parametrize("hint", [0, BLOCK, None])
+def test_a_durable_file_has_durable_folders(local: LocalStorage, synced: list[str], hint: int | None) -> None:
+    """A folder that is new has a name of its own to lose."""
+    if hint is None:
+        with local.create_parallel("a/b/x", size=4, block_size=4096) as blocks:
+            blocks.write_at(0, buffers.private(4096).array.data)
+    else:
+        with local.create("a/b/x", size_hint=hint) as sink:
+            sink.write(b"data")
+    assert {str(local.root.parent), str(local.root), f"{local.root}/a", f"{local.root}/a/b"} <= set(synced)
+
+
+def test_a_checkpoints_folder_has_a_durable_name(tmp_path: Path, synced: list[str]) -> None:
+    root = CheckpointRoot.open(str(tmp_path / "c"))
+    root.claim()
+    synced.clear()
+    root.step(7).prepare()
+    assert synced == [str(tmp_path / "c")]
 
 
 @pytest.mark.parametrize("hint", [0, BLOCK])
@@ -284,6 +319,7 @@ def test_a_count_is_shared_with_forked_processes(tmp_path: Path) -> None:
         "throttled+/data?iops=fast",
         "faulty+/data?fail_every=-1",
         "file://elsewhere/data",
+        "file:///data%00",
         "nowhere://data",
         "wrong+/data",
     ],
