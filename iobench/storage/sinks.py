@@ -160,8 +160,11 @@ class LargeSink:
 
 
 def claim(part: Path, flags: int) -> int:
-    """Open an unfinished file for one writer alone, who holds it until it has its name; what a killed writer left is begun again."""
-    fd = os.open(part, flags | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    """Open an unfinished file for one writer alone, who holds it until it has its name; what a killed writer left is begun again.
+
+    A link of that name is refused: what it leads to was left by nobody.
+    """
+    fd = os.open(part, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -186,7 +189,11 @@ def publish(part: Path, path: Path) -> None:
             raise OSError(code, os.strerror(code))
         os.link(part, path)
         os.unlink(part)
-    sync_folder(path.parent)
+    try:
+        sync_folder(path.parent)
+    except OSError:
+        os.unlink(path)  # what was not made safe is not there
+        raise
 
 
 def make_folders(folder: Path) -> None:

@@ -5,6 +5,7 @@ What holds for every storage is in test_storage_suite.py.
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import threading
@@ -146,6 +147,29 @@ def test_a_checkpoints_folder_has_a_durable_name(tmp_path: Path, synced: list[st
     synced.clear()
     root.step(7).prepare()
     assert synced == [str(tmp_path / "c")]
+
+
+@pytest.mark.parametrize("hint", [0, BLOCK])
+def test_a_name_that_cannot_be_made_durable_is_taken_away(local: LocalStorage, monkeypatch: pytest.MonkeyPatch, hint: int) -> None:
+    local.root.mkdir()
+
+    def refuse(folder: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(sinks, "sync_folder", refuse)
+    with pytest.raises(StorageError, match="Input/output error"), local.create("x", size_hint=hint) as sink:
+        sink.write(b"data")
+    assert files(local) == []
+
+
+@pytest.mark.parametrize("hint", [0, BLOCK])
+def test_a_link_in_the_place_of_an_unfinished_file_is_not_followed(local: LocalStorage, tmp_path: Path, hint: int) -> None:
+    (tmp_path / "mine").write_bytes(b"precious")
+    local.root.mkdir()
+    (local.root / "x.part").symlink_to(tmp_path / "mine")
+    with pytest.raises(StorageError, match="cannot create"), local.create("x", size_hint=hint) as sink:
+        sink.write(b"data")
+    assert (tmp_path / "mine").read_bytes() == b"precious"
 
 
 @pytest.mark.parametrize("hint", [0, BLOCK])
