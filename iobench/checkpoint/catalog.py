@@ -137,8 +137,10 @@ class CheckpointRoot:
             self._remove_empty()
             self.storage.delete(MARKER)
         gone = not foreign and bool(marker.get("made_root"))
-        if not dry_run and self.path is not None and gone and not os.listdir(self.path):
-            self.path.rmdir()
+        if not dry_run and self.path is not None and gone:
+            gone = not os.listdir(self.path)  # empty folders of others
+            if gone:
+                self.path.rmdir()
         return Removal(len(sizes), sum(sizes), foreign, gone)
 
     def _remove_empty(self) -> None:

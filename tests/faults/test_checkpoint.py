@@ -330,6 +330,10 @@ def test_foreign_files_are_refused_and_never_removed(tmp_path: Path) -> None:
     assert root.remove(target).foreign == ["thesis.txt"]
     root.clean()
     assert [path.name for path in (tmp_path / "d").rglob("*") if path.is_file()] == ["thesis.txt"]
+    emptied = claimed(tmp_path / "e")
+    (tmp_path / "e" / "mine").mkdir()
+    assert emptied.clean().root_removed is False
+    assert (tmp_path / "e" / "mine").is_dir()
     for place in ("/", "/etc", str(Path.home())):
         with pytest.raises(TargetRefusedError):
             CheckpointRoot.open(place).claim()
