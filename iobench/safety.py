@@ -93,7 +93,7 @@ def remove_exactly(
     foreign: list[str] = []
     root_removed = False
     try:
-        for folder, folder_names, names, fd in os.fwalk(root, topdown=False, follow_symlinks=False):
+        for folder, folder_names, names, fd in os.fwalk(root, topdown=False, onerror=_raise, follow_symlinks=False):
             below = os.path.relpath(folder, root)
             prefix = "" if below == "." else f"{below}/"
             for name in sorted(names, key=lambda n: (prefix + n == last, n)):
@@ -115,6 +115,10 @@ def remove_exactly(
             f"cannot remove {error.filename or root}: {error.strerror}", remedy="check the permissions, and clean again"
         ) from error
     return Removal(files, size, sorted(foreign), root_removed)
+
+
+def _raise(error: OSError) -> None:
+    raise error  # else the walk leaves out what it can't read, and the marker goes before what it marks
 
 
 def _remove_folder(name: str, fd: int, ours: bool) -> bool:

@@ -18,12 +18,13 @@ from typing import Any
 import xxhash
 
 from ..buffers import private
-from ..errors import CheckpointError, MissingObjectError, TargetRefusedError
+from ..errors import CheckpointError, MissingObjectError, StorageError, TargetRefusedError
 from ..safety import Removal, remove_exactly
 from ..storage import open_storage
 from ..storage.base import Folders, Guarded, Storage, Unfinished
 from ..storage.catalog import exists, innermost, local_root, read_object
 from ..storage.local import LocalStorage
+from ..storage.sinks import make_folders
 from .base import Saved
 from .manifest import MANIFEST, NAME, Listed, Manifest, Part, corrupt, parse_manifest, parse_part, part_name
 
@@ -136,8 +137,10 @@ class CheckpointRoot:
             self._remove_empty()
             self.storage.delete(MARKER)
         gone = not foreign and bool(marker.get("made_root"))
-        if not dry_run and self.path is not None and gone and not os.listdir(self.path):
-            self.path.rmdir()
+        if not dry_run and self.path is not None and gone:
+            gone = not os.listdir(self.path)  # empty folders of others
+            if gone:
+                self.path.rmdir()
         return Removal(len(sizes), sum(sizes), foreign, gone)
 
     def _remove_empty(self) -> None:
@@ -155,7 +158,7 @@ class CheckpointRoot:
             raise TargetRefusedError(f"{self.url} has no checkpoints of iobench (no {MARKER}), so nothing in it is removed")
         try:
             return dict(json.loads(read_object(self.storage, MARKER)))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return {}
 
 
@@ -191,7 +194,10 @@ class CheckpointTarget:
             raise CheckpointError(f"{self.url} holds a checkpoint already", remedy="save another step, or remove this one first")
         folder = self.path()
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                make_folders(folder)
+            except OSError as error:
+                raise StorageError(f"cannot create {folder}: {error.strerror}", remedy="choose another target") from error
 
     def direct(self, name: str) -> Storage:
         """The storage that reads this file past the page cache where that can be had."""

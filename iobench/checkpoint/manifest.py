@@ -109,7 +109,10 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
 
 
 def _document(text: bytes) -> dict[str, Any]:
-    data = json.loads(text)
+    try:
+        data = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
     if not isinstance(data, dict):
         raise ValueError("no JSON object")
     if data.get("version") != VERSION:
@@ -124,15 +127,21 @@ def _whole(value: Any) -> int:
 
 
 def _files(value: Mapping[str, Any]) -> dict[str, int]:
-    files = {str(name): _whole(size) for name, size in value.items()}
+    files = {str(name): _whole(size) for name, size in _mapping(value).items()}
     foreign = next((name for name in files if not NAME.fullmatch(name)), None)
     if foreign is not None:
         raise ValueError(f"it names a file that no writer makes: {foreign[:40]!r}")
     return files
 
 
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("a list of names is none")
+    return value
+
+
 def _texts(value: Mapping[str, Any]) -> dict[str, str]:
-    if not all(isinstance(text, str) for text in value.values()):
+    if not all(isinstance(text, str) for text in _mapping(value).values()):
         raise ValueError("a checksum is no text")
     return {str(name): text for name, text in value.items()}
 

@@ -10,6 +10,9 @@ import numpy as np
 from . import crc, jpeg, npz, payload
 from .base import Buffer
 
+_JPEG_EXPANSION = 1600
+"""Each block of 8 x 8 takes one Huffman-coded bit at least (T.81, F.1.2), and becomes 192 bytes of RGB: what claims more never was."""
+
 _CRC_BLOCKS = 64
 """From this many blocks on, deriving a CRC is cheaper than computing it."""
 
@@ -87,7 +90,10 @@ class Npz:
     @classmethod
     def decoded_bytes(cls, content: Buffer) -> int:
         stored = npz.stored_arrays(content)
-        return sum(map(len, stored)) if stored is not None else sum(size for size, _ in npz.open_arrays(content))
+        if stored is not None:
+            return sum(map(len, stored))
+        with npz.readable():
+            return sum(size for size, _ in npz.open_arrays(content))
 
     @classmethod
     def decode(cls, content: Buffer, out: Buffer) -> int:
@@ -99,14 +105,15 @@ class Npz:
                 out[done : done + len(array)] = array
                 done += len(array)
             return done
-        for size, member in npz.open_arrays(content):
-            _fits(done + size, out)
-            end = done + size
-            while done < end:
-                count = member.readinto(out[done:end])
-                if not count:
-                    raise ValueError("npz is truncated")
-                done += count
+        with npz.readable():
+            for size, member in npz.open_arrays(content):
+                _fits(done + size, out)
+                end = done + size
+                while done < end:
+                    count = member.readinto(out[done:end])
+                    if not count:
+                        raise ValueError("npz is truncated")
+                    done += count
         return done
 
 
@@ -154,7 +161,9 @@ class Jpeg:
             height, width, _, _ = simplejpeg.decode_jpeg_header(content)
         except KeyError:  # what the library says of a header without a known colour space
             raise ValueError("not a JPEG that can be decoded: unknown colour space") from None
-        return int(height * width * 3)
+        if (size := int(height * width * 3)) > _JPEG_EXPANSION * len(content):
+            raise ValueError(f"a JPEG of {len(content)} bytes claims {height} x {width} pixels, which it can't hold")
+        return size
 
     @classmethod
     def decode(cls, content: Buffer, out: Buffer) -> int:

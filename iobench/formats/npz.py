@@ -10,9 +10,11 @@ import io
 import math
 import re
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -118,29 +120,45 @@ def _array_bytes(member: Buffer) -> Buffer | None:
     if match is None:
         return None
     shape = [int(part) for part in match.group(2).replace(b" ", b"").split(b",") if part]
-    if np.dtype(match.group(1).decode()).itemsize * math.prod(shape) != len(member) - start:
+    try:
+        each = np.dtype(match.group(1).decode()).itemsize
+    except TypeError:  # '<f3' looks like a type
+        return None
+    if each * math.prod(shape) != len(member) - start:
         return None
     return member[start:]
 
 
 def open_arrays(content: Buffer) -> Iterator[tuple[int, zipfile.ZipExtFile]]:
-    """(bytes, reader placed at the data) of each array of any npz, through zipfile. Raises ValueError for what is no npz."""
+    """(bytes, reader placed at the data) of each array of any npz, through zipfile, to be used ``with readable()``."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        left = len(content)
+        for info in archive.infolist():
+            if not info.filename.endswith(".npy"):
+                continue
+            left -= info.compress_size  # members that lie upon one another would make much of little
+            most = info.compress_size * (_EXPANSION if info.compress_type == zipfile.ZIP_DEFLATED else 1)
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or left < 0 or info.file_size > most:
+                raise ValueError(f"npz member claims a size of {info.file_size} bytes, which it can't hold ({info.compress_size} stored)")
+            with archive.open(info) as member:
+                yield _array_size(member, info.file_size), member  # type: ignore[misc]
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """What zipfile and numpy raise for a file that is damaged, or says what can't be, as a ValueError in one line."""
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            left = len(content)
-            for info in archive.infolist():
-                if not info.filename.endswith(".npy"):
-                    continue
-                left -= info.compress_size  # members that lie upon one another would make much of little
-                most = info.compress_size * (_EXPANSION if info.compress_type == zipfile.ZIP_DEFLATED else 1)
-                if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or left < 0 or info.file_size > most:
-                    raise ValueError(
-                        f"npz member claims a size of {info.file_size} bytes, which it can't hold ({info.compress_size} stored)"
-                    )
-                with archive.open(info) as member:
-                    yield _array_size(member, info.file_size), member  # type: ignore[misc]
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, struct.error) as error:
-        raise ValueError(f"not a readable npz: {' '.join(str(error).split()) or type(error).__name__}") from None
+        yield
+    except ValueError as error:
+        raise ValueError(" ".join(str(error).split())[:200]) from None
+    except _DAMAGED as error:
+        raise ValueError(f"not a readable npz: {' '.join(str(error).split())[:200] or type(error).__name__}") from None
+
+
+_DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OverflowError),
+    *(TypeError, LookupError, SyntaxError, tokenize.TokenError),  # of numpy, about a header that is no literal, or no type's
+)
 
 
 def _array_size(member: object, file_size: int) -> int:

@@ -95,6 +95,8 @@ def _parse(header: Buffer, position: int) -> tuple[int, bytes]:
         size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else int(field.strip(b" \0") or b"0", 8)
     except ValueError:
         raise ValueError(f"no tar header at offset {position}: a number field is not octal") from None
+    if size < 0:  # octal with a sign: the next header would be this one, or one before it
+        raise ValueError(f"no tar header at offset {position}: a size of {size} bytes")
     if stated != _checksum(header):
         raise ValueError(f"tar header at offset {position} is damaged: checksum {stated}, computed {_checksum(header)}")
     return size, bytes(header[156:157])

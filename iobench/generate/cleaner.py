@@ -112,6 +112,6 @@ def parse_marker(text: bytes, *, where: str) -> dict[str, Any]:
         data = json.loads(text)
         if isinstance(data, dict) and isinstance(data["id"], str) and isinstance(data["spec"], dict):
             return data
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, RecursionError):
         pass
     raise DatasetError(f"{where} is damaged", remedy="remove the directory by hand, or generate elsewhere")

@@ -43,7 +43,7 @@ def parse(text: bytes, plan: ShardPlan) -> UnitResult | None:
         shards = slice(int(plan.units[unit]), int(plan.units[unit + 1]))
         samples = int(plan.first[shards.stop] - plan.first[shards.start])
         result = UnitResult(unit, *(np.frombuffer(base64.b64decode(data[name]), dtype) for name, dtype in _TYPES.items()))
-    except (ValueError, KeyError, IndexError, TypeError):
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         return None
     lengths = [len(array) for array in result[1:]]
     return result if lengths == [samples] * 3 + [shards.stop - shards.start] * 2 else None

@@ -52,34 +52,45 @@ def run_tasks(tasks: Sequence[int], make: Callable[[], Callable[[int], T]], *, w
             process.start()
             theirs.close()
             everyone[ours] = process
-            ours.send(pending.pop())
+            _send(ours, process, pending.pop())
         busy = dict(everyone)
         while busy:
             for ready in wait(list(busy)):
                 assert isinstance(ready, Connection)
                 result = _receive(ready, busy[ready])
                 if pending:
-                    ready.send(pending.pop())
+                    _send(ready, busy[ready], pending.pop())
                 else:
-                    ready.send(None)
-                    del busy[ready]
+                    _send(ready, busy.pop(ready), None)
                 yield result
         finished = True
     finally:
         _end(everyone, at_once=not finished)
 
 
+def _send(connection: Connection, process: ForkProcess, task: int | None) -> None:
+    try:
+        connection.send(task)
+    except OSError:
+        if task is not None:  # else: it died when it had nothing left to do
+            raise _death(process) from None
+
+
 def _receive(connection: Connection, process: ForkProcess) -> Any:
     try:
         ok, value = connection.recv()
     except (EOFError, OSError):
-        process.join(5)
-        code = process.exitcode
-        how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code is not None and code < 0 else f"ended with status {code}"
-        raise WorkerError(f"worker process {process.pid} {how}", remedy="start it again: finished work is kept") from None
+        raise _death(process) from None
     if ok:
         return value
     raise value
+
+
+def _death(process: ForkProcess) -> WorkerError:
+    process.join(5)
+    code = process.exitcode
+    how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code is not None and code < 0 else f"ended with status {code}"
+    return WorkerError(f"worker process {process.pid} {how}", remedy="start it again: finished work is kept")
 
 
 def _worker(connection: Connection, make: Callable[[], Callable[[int], Any]], parent: int) -> None:

@@ -50,7 +50,7 @@ def read_layout(storage: Storage, kind: str) -> Layout | None:
     try:
         data = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         found = Layout(**{**data, "files": tuple(data["files"])})
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if all((folder / name).is_file() for name in found.files) else None
 
@@ -95,12 +95,16 @@ def make_layout(source: Source, package: str) -> tuple[Layout, bool]:
         part.mkdir(parents=True)
         LOADERS.load(kind).convert(source, part)
         files = sorted(str(path.relative_to(part)) for path in part.rglob("*") if path.is_file())
-        for name in files:
-            _flush(part / name)
+        for path in (*part.rglob("*"), part):
+            _flush(path)
         size = sum((part / name).stat().st_size for name in files)
         made = Layout(kind, package, source.manifest.header.id, time.monotonic() - started, size, tuple(files))
         (part / RECORD).write_text(json.dumps(asdict(made), indent=2) + "\n", encoding="utf-8")
+        _flush(part / RECORD)
+        _flush(part)
         part.rename(folder)
+        for above in (folder.parent, folder.parent.parent):  # the name
+            _flush(above)
     except OSError as error:
         raise StorageError(f"cannot write the layout of loader '{kind}' to {folder}: {error.strerror or error}") from error
     return made, False

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,7 +60,7 @@ def _asked(provider: str, asking: bool, ask: Callable[[], str]) -> Found:
         return Found(provider, None, f"{OPT_OUT} is set")
     try:
         answer = ask()
-    except (OSError, ValueError, urllib.error.URLError):
+    except (OSError, ValueError, HTTPException):  # the last: what answers speaks no HTTP
         return Found(provider, None, "the metadata service did not answer")
     name = answer.rpartition("/")[2]  # of projects/<number>/machineTypes/<type> the last part: the number is an account's
     if not _TYPE.fullmatch(name):

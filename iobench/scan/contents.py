@@ -74,6 +74,9 @@ class Contents:
             before = int(np.searchsorted(self.starts, np.searchsorted(self.table["shard"], shard)))
             begin, stored = int(self.table["offset"][index]), int(self.table["stored"][index])
             rows = self._shard[1].decode(block - before, None, [(begin, window.apart(begin, begin + stored))], check=False)
+            count = int(self.starts[block + 1] if block + 1 < len(self.starts) else len(self.table["size"])) - first
+            if rows.count != count:
+                raise ValueError(f"the row group at byte {begin} has {rows.count} rows, its footer tells of {count}")
             self._block = block, rows
             self.bytes_read = window.bytes_read
         content: Buffer = self._block[1].content(index - first)

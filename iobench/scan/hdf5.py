@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import math
+import zlib
 from collections import Counter, OrderedDict
 from typing import Any, NamedTuple
 
@@ -70,9 +71,9 @@ def hdf5(window: Window, key: str, size: int) -> Found:
             for dataset in datasets(h5py, file["/"], set()):
                 part = _samples(h5py, dataset, notes, source)
                 if part is not None:
-                    _check(part, dataset.name, size)
+                    _check(part.offset, part.stored, dataset.name, size)
                     parts.append(part)
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:
+    except (OSError, RuntimeError, LookupError, TypeError, ValueError, OverflowError, MemoryError, zlib.error) as error:
         if source.failure is not None:
             raise source.failure from None
         raise damaged(key, " ".join(str(error).split())[:160]) from None
@@ -104,7 +105,7 @@ def _samples(h5py: Any, dataset: Any, notes: Counter[str], source: _Pages) -> _P
         notes[COMPACT] += 1
         return None
     if layout == h5py.h5d.CHUNKED:
-        return _chunked(dataset, notes)
+        return _chunked(dataset, notes, source.size)
     count, each = _count(dataset), _element(dataset) * math.prod(_one(dataset))
     begin = dataset.id.get_offset()
     if begin is None:
@@ -112,13 +113,15 @@ def _samples(h5py: Any, dataset: Any, notes: Counter[str], source: _Pages) -> _P
         return None
     if dataset.id.get_storage_size() < count * each:
         raise ValueError(f"{dataset.name} claims {count * each} bytes, and stores {dataset.id.get_storage_size()}")
+    if begin + count * each > source.size:  # before there are as many numbers in memory as it claims samples
+        raise ValueError(f"{dataset.name} would end at byte {begin + count * each} of {source.size}")
     return _plain(begin + np.arange(count, dtype=np.int64) * each, each, dataset)
 
 
 def _variable(h5py: Any, dataset: Any, notes: Counter[str], source: _Pages) -> _Part | None:
     each = heap.element_bytes(h5py, dataset)
     compact = dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
-    found = None if each is None or compact else heap.references(dataset, *_chunks(dataset), source.between)
+    found = None if each is None or compact else heap.references(dataset, *_chunks(dataset, source.size), source.between)
     if each is None or found is None:
         notes[VARIABLE] += 1
         return None
@@ -127,22 +130,34 @@ def _variable(h5py: Any, dataset: Any, notes: Counter[str], source: _Pages) -> _
     return _Part(offset, size, size, np.zeros(len(offset), np.bool_), "")
 
 
-def _chunks(dataset: Any) -> tuple[list[Any], list[int]]:
-    """A dataset's chunks in the order of its elements, and the numbers of its filters."""
+def _chunks(dataset: Any, size: int) -> tuple[list[Any], list[int]]:
+    """A dataset's chunks in the order of its elements, and the numbers of its filters. Raises ValueError for one outside of the file."""
     chunks: list[Any] = []
     creation = dataset.id.get_create_plist()
+
+    def keep(chunk: Any) -> bool | None:
+        chunks.append(chunk)
+        # Where the library computes the places of chunks, there are as many of them as the dataset claims to have: this ends it.
+        return True if chunk.byte_offset + chunk.size > size else None
+
     if dataset.chunks is not None:
-        dataset.id.chunk_iter(chunks.append)
+        dataset.id.chunk_iter(keep)
+        _check(*_places(chunks), dataset.name, size)
     chunks.sort(key=lambda chunk: chunk.chunk_offset)
     return chunks, [creation.get_filter(number)[0] for number in range(creation.get_nfilters())]
 
 
-def _chunked(dataset: Any, notes: Counter[str]) -> _Part | None:
-    chunks, filters = _chunks(dataset)
+def _places(chunks: list[Any]) -> tuple[Int64, Int64]:
+    begin, length = (np.array([getattr(chunk, name) for chunk in chunks], np.int64) for name in ("byte_offset", "size"))
+    return begin, length
+
+
+def _chunked(dataset: Any, notes: Counter[str], size: int) -> _Part | None:
+    chunks, filters = _chunks(dataset, size)
     if not chunks:
         notes[UNWRITTEN] += _count(dataset)
         return None
-    begin, length = (np.array([getattr(chunk, name) for chunk in chunks], np.int64) for name in ("byte_offset", "size"))
+    begin, length = _places(chunks)
     skipped = np.array([chunk.filter_mask for chunk in chunks], np.int64) != 0  # filters that were of no use are left out, chunk by chunk
     element, one = _element(dataset), _one(dataset)
     each, full = element * math.prod(one), element * math.prod(dataset.chunks)
@@ -201,9 +216,9 @@ def _as_stored(begin: Int64, length: Int64, notes: Counter[str], why: str) -> _P
     return _Part(begin, length, length, np.zeros(len(begin), np.bool_), "")
 
 
-def _check(part: _Part, name: str, size: int) -> None:
-    if (part.offset < 0).any() or (part.stored <= 0).any() or (part.offset + part.stored > size).any():
-        raise ValueError(f"{name} would end at byte {int((part.offset + part.stored).max())} of {size}")
+def _check(offset: Int64, stored: Int64, name: str, size: int) -> None:
+    if (offset < 0).any() or (stored <= 0).any() or (offset + stored > size).any():
+        raise ValueError(f"{name} would end at byte {int((offset + stored).max())} of {size}")
 
 
 class _Pages(io.RawIOBase):
@@ -212,7 +227,7 @@ class _Pages(io.RawIOBase):
     def __init__(self, window: Window, size: int) -> None:
         self.failure: StorageError | None = None  # h5py would tell of it in words of its own
         self._window = window
-        self._size = size
+        self.size = size
         self._position = 0
         self._pages: OrderedDict[int, bytes] = OrderedDict()
 
@@ -223,7 +238,7 @@ class _Pages(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
         return self._position
 
     def tell(self) -> int:
@@ -231,15 +246,15 @@ class _Pages(io.RawIOBase):
 
     def between(self, begin: int, end: int) -> bytes:
         """Raises ValueError for what would not lie in the file."""
-        if not 0 <= begin <= end <= self._size:
-            raise ValueError(f"something would lie at bytes {begin} to {end} of {self._size}")
+        if not 0 <= begin <= end <= self.size:
+            raise ValueError(f"something would lie at bytes {begin} to {end} of {self.size}")
         self.seek(begin)
         return self.read(end - begin) or b""
 
     def readinto(self, buffer: Any) -> int:
         target = memoryview(buffer).cast("B")
         begin = self._position
-        end = min(begin + len(target), self._size)
+        end = min(begin + len(target), self.size)
         done = 0
         while begin + done < end:
             page, skip = divmod(begin + done, _PAGE)
@@ -255,7 +270,7 @@ class _Pages(io.RawIOBase):
             last = number + 1
             while last < min(before, number + _PAGES // 2) and last not in self._pages:
                 last += 1
-            begin, end = number * _PAGE, min(last * _PAGE, self._size)
+            begin, end = number * _PAGE, min(last * _PAGE, self.size)
             try:
                 data = bytes(self._window.apart(begin, end))
             except StorageError as error:

@@ -10,7 +10,6 @@ import struct
 import tarfile
 from collections.abc import Callable, Iterator
 
-from ..errors import StorageError
 from ..formats.tfrecord import masked_crc
 from ..storage.window import Window
 from .found import Found, Sample, damaged, listed, suffix_of
@@ -29,16 +28,23 @@ def tar(window: Window, key: str, size: int) -> Iterator[Sample]:
     The sample is its largest member where that is an image, and else everything from its first member's data to its last one's end.
     """
     group: list[tarfile.TarInfo] = []
+    place = -1
     try:
         with tarfile.open(fileobj=_File(window, size), mode="r:") as archive:
             while (member := archive.next()) is not None:
+                if archive.offset <= place:  # a negative size, which tarfile believes (CVE-2025-8194)
+                    raise tarfile.ReadError(f"the member before byte {place} ends before it begins")
+                place = archive.offset
                 if member.isreg() and not member.sparse:
                     if group and _stem(group[0].name) != _stem(member.name):
                         yield _joined(group)
                         group = []
                     group.append(member)
                 archive.members.clear()  # type: ignore[attr-defined]  # tarfile remembers every member; a million of them are a gigabyte
-    except tarfile.TarError as error:
+            # tarfile takes a header that is none for the end of the archive, which is a block of zeros or the end of the file.
+            if any(window.read(archive.offset, min(archive.offset + tarfile.BLOCKSIZE, size)) if archive.offset < size else b""):
+                raise tarfile.ReadError(f"no header at byte {archive.offset}")
+    except (tarfile.TarError, ValueError, IndexError, OverflowError, RecursionError) as error:
         raise damaged(key, str(error)) from None
     if group:
         yield _joined(group)
@@ -115,7 +121,9 @@ class _File(io.RawIOBase):
         if end <= self.position:
             return b""
         if end - self.position > 1 << 20:
-            raise StorageError(f"a header of {end - self.position} bytes is none")  # pax headers are small; a damaged one may say anything
+            raise tarfile.ReadError(
+                f"a header of {end - self.position} bytes is none"
+            )  # pax headers are small; a damaged one may say anything
         data = bytes(self.window.read(self.position, end))
         self.position = end
         return data

@@ -20,6 +20,7 @@ from .. import __version__
 from ..errors import DatasetError, TargetRefusedError, UsageError
 from ..spec.manifest import MANIFEST, SAMPLE_COLUMNS, SAMPLES, SHARD_COLUMNS, SHARDS, Header, Manifest, hash_bytes, write_table
 from ..storage.base import Entry, Storage
+from ..storage.catalog import innermost
 from ..storage.window import Window
 from .classify import classify
 from .contents import Contents, content_of
@@ -48,6 +49,7 @@ def scan(
 
     Raises DatasetError where nothing is there or a shard is damaged, StorageError.
     """
+    url = innermost(storage).url  # of the data: wrappers are put around it when it is run
     kind = classify(list(storage.list()))
     if not kind.data:
         raise DatasetError(f"{storage.url} holds no data", remedy="name a folder with files in it")
@@ -68,13 +70,13 @@ def scan(
 
     content, expansion = content_of(looked := contents(), shards, notes)
     bytes_read += looked.bytes_read
-    spec = shape(name or _name(storage.url), kind.format, content, codec, table, shards, len(data), storage.url, notes)
+    spec = shape(name or _name(url), kind.format, content, codec, table, shards, len(data), url, notes)
     if checksums:
         table["xxh3"], more = checksums_of(contents, table, workers=_WORKERS)
         bytes_read += more
     sizes = np.array([entry.size for entry in data], np.int64)
     rows = {"size": sizes, "first": np.cumsum(counts) - counts, "samples": counts, "xxh3": np.zeros(len(data), np.uint64)}
-    digest = xxhash.xxh3_128(f"{storage.url}\n".encode())
+    digest = xxhash.xxh3_128(f"{url}\n".encode())
     for entry in data:
         digest.update(f"{entry.key}\0{entry.size}\n".encode())
     header = Header(
@@ -86,7 +88,7 @@ def scan(
         shards=len(data),
         stored_bytes=sum(found.nbytes for found in shards),
         sample_bytes=int(table["size"].sum()),
-        origin=storage.url,
+        origin=url,
         checksums=checksums,
         expansion=expansion,
         tables={
@@ -106,20 +108,26 @@ def save(report: ScanReport, path: Path) -> Path:
         raise UsageError(f"'{path}' is no YAML file name", remedy="use --save mine.yaml")
     folder = path.with_suffix(".manifest")
     manifest = report.manifest
-    origin = Path(manifest.header.origin)
-    if "://" not in manifest.header.origin and path.resolve().is_relative_to(origin.resolve()):
+    scheme, url, place = manifest.header.origin.rpartition("://")
+    if (not url or scheme == "local") and path.resolve().is_relative_to(Path(place).resolve()):
         raise TargetRefusedError(f"{path} lies within the data, and a scan writes nothing there", remedy="choose another place for --save")
     for taken in (path, folder):
         if taken.exists() or taken.is_symlink():
             raise TargetRefusedError(f"{taken} exists, and is not overwritten", remedy="choose another name, or remove it")
     data = manifest.spec.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    wrote = False
     try:
         folder.mkdir(parents=True)
+        wrote = True
         (folder / SAMPLES).write_bytes(write_table(SAMPLE_COLUMNS, manifest.samples))
         (folder / SHARDS).write_bytes(write_table(SHARD_COLUMNS, manifest.shards, manifest.names))
         (folder / MANIFEST).write_text(manifest.header.model_dump_json(indent=2) + "\n", encoding="utf-8")
         path.write_text(yaml.safe_dump(data, sort_keys=False, width=130), encoding="utf-8")
     except OSError as error:
+        if wrote:  # half of it would stand in the way of the next attempt
+            for half in (*(folder / name for name in (SAMPLES, SHARDS, MANIFEST)), path):
+                half.unlink(missing_ok=True)
+            folder.rmdir()
         raise UsageError(f"cannot write {error.filename or path}: {error.strerror}", remedy="choose another place for --save") from error
     return folder
 

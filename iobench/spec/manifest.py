@@ -227,7 +227,7 @@ def parse_header(text: bytes, *, where: str) -> Header:
                 f"{where} has format version {version}, this iobench reads {FORMAT_VERSION}", remedy="generate the dataset again"
             )
         return Header.model_validate(data)
-    except (ValueError, ValidationError) as error:
+    except (ValueError, ValidationError, RecursionError) as error:
         raise DatasetError(
             f"{where} is not an iobench manifest: {' '.join(str(error).split())[:200]}", remedy="generate the dataset again"
         ) from None

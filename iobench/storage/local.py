@@ -21,7 +21,7 @@ from ..measure import filesystem, pagecache
 from ..safety import check_target
 from .base import Buffer, Entry, ParallelSink, Residency, Sink
 from .parallel import ParallelFile
-from .sinks import open_sink
+from .sinks import make_folders, open_sink
 
 ALIGNMENT = 4096
 """What O_DIRECT asks for at most: every block device that Linux supports has logical blocks of 512 to 4096 bytes."""
@@ -41,6 +41,8 @@ class LocalStorage:
             if parts.netloc not in ("", "localhost"):
                 raise UsageError(f"'{url}' names a host, and file:// is local", remedy="write it like file:///mnt/data or /mnt/data")
             url = unquote(parts.path)
+        if "\0" in url:
+            raise UsageError(f"'{url!r}' is no path: it has a byte of 0", remedy="check its %00")
         return cls(url, direct=direct)
 
     def __init__(self, root: str | Path, *, direct: bool = False) -> None:
@@ -192,7 +194,7 @@ class LocalStorage:
     def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> Iterator[Sink]:
         path = self.root / key
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(path.parent)
             sink = open_sink(path, size_hint=size_hint, durable=durable)
         except OSError as error:
             raise self._failed("create", key, error) from error
@@ -210,7 +212,7 @@ class LocalStorage:
     def create_parallel(self, key: str, *, size: int, block_size: int, durable: bool = True) -> Iterator[ParallelSink]:
         path = self.root / key
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(path.parent)
             sink = ParallelFile(path, size=size, block_size=block_size, durable=durable)
         except OSError as error:
             raise self._failed("create", key, error) from error

@@ -21,7 +21,10 @@ from .nfs_context import Context, Lost
 def writing(connections: Connections, key: str) -> Iterator[Sink]:
     """See NfsStorage.create, which says what is guaranteed."""
     connections.ask(lambda nfs: _prepare(nfs, connections.path_of(key)), "create", key)
-    nfs = connections.take()
+    try:
+        nfs = connections.take()
+    except (Lost, OSError) as error:  # another thread has the connection that was just given back, and a new one can't be made
+        raise connections.failed("create", key, error) from error
     path = connections.path_of(key)
     part = f"{path}.part"
     try:

@@ -117,4 +117,4 @@ class Target:
         return found.size == size and etag in ("", found.etag)
 
     def abort(self, upload: str) -> None:
-        self._client.abort(self._key, upload)
+        self._session.retrier.run(lambda _: self._client.abort(self._key, upload))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from threading import Event, Semaphore
 from typing import Protocol
@@ -106,8 +107,7 @@ class UploadSink:
         """Nothing is left of the upload, unless the server is gone: then this does not wait for ever, and discard_unfinished finds it."""
         self._stop.set()
         if self._upload:
-            # Not among the threads of parts, which may be stuck.
-            wait([Threads(1, "iobench-abort").submit(self._abort)], timeout=_GRACE_S)
+            _for_a_while(self._abort)
 
     def _abort(self) -> None:
         wait([part for part in self._parts if not part.cancel()])  # else they would come after the abort, and stay
@@ -148,10 +148,18 @@ class ParallelUpload:
     def abort(self) -> None:
         self._stop.set()
         if self._upload:
-            wait([Threads(1, "iobench-abort").submit(self._abort)], timeout=_GRACE_S)
+            _for_a_while(self._abort)
 
     def _abort(self) -> None:
         try:
             self._target.abort(self._upload)
         except Failure:
             pass  # the first failure is already on its way to the user
+
+
+def _for_a_while(call: Callable[[], None]) -> None:
+    """A call in a thread of its own (those of the parts may be stuck), which ends with it; waited for no longer than the grace."""
+    threads = Threads(1, "iobench-abort")
+    done = threads.submit(call)
+    threads.close()
+    wait([done], timeout=_GRACE_S)

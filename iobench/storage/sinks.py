@@ -160,8 +160,11 @@ class LargeSink:
 
 
 def claim(part: Path, flags: int) -> int:
-    """Open an unfinished file for one writer alone, who holds it until it has its name; what a killed writer left is begun again."""
-    fd = os.open(part, flags | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    """Open an unfinished file for one writer alone, who holds it until it has its name; what a killed writer left is begun again.
+
+    A link of that name is refused: what it leads to was left by nobody.
+    """
+    fd = os.open(part, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -186,15 +189,38 @@ def publish(part: Path, path: Path) -> None:
             raise OSError(code, os.strerror(code))
         os.link(part, path)
         os.unlink(part)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(folder)
+        sync_folder(path.parent)
+    except OSError:
+        os.unlink(path)  # what was not made safe is not there
+        raise
+
+
+def make_folders(folder: Path) -> None:
+    """The folder and those above it, as far as they are not there, with durable names: a file is no safer than its folders."""
+    made = []
+    while not folder.exists():
+        made.append(folder)
+        folder = folder.parent
+    for one in reversed(made):
+        one.mkdir(exist_ok=True)
+        sync_folder(one.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """What names are in it is on disk."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
     finally:
-        os.close(folder)
+        os.close(fd)
 
 
 def _take() -> npt.NDArray[np.uint8]:
-    return _pool.pop() if _pool else buffers.private(_BLOCK).array
+    try:
+        return _pool.pop()
+    except IndexError:
+        return buffers.private(_BLOCK).array
 
 
 def _executor() -> ThreadPoolExecutor:

@@ -126,6 +126,39 @@ class TestNpz:
         with pytest.raises(ValueError, match="size"):
             decoded(self.content, forged.getvalue())
 
+    @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+    @pytest.mark.parametrize(
+        "header",
+        [
+            "{'descr': '<f3', 'fortran_order': False, 'shape': (8,), }",
+            "{'descr': (), 'fortran_order': False, 'shape': (8,), }",
+            "{'descr': '|u1', 'fortran_order': False, 'shape': (8,",
+            "{[]: 1}",
+            "(" * 5000,
+            "x" * 20_000,
+        ],
+    )
+    def test_a_header_that_is_none_is_one_line(self, header: str, compression: int) -> None:
+        text = header.encode().ljust(117) + b"\n"
+        forged = io.BytesIO()
+        with zipfile.ZipFile(forged, "w", compression) as archive:
+            archive.writestr("a.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(8))
+        with pytest.raises(ValueError) as caught:
+            decoded(self.content, forged.getvalue())
+        assert "\n" not in str(caught.value)
+
+    def test_any_damaged_byte_of_deflated_arrays_is_found(self) -> None:
+        """By the deflate stream or its CRC, while it is inflated."""
+        file = io.BytesIO()
+        np.savez_compressed(file, a=np.random.default_rng(0).integers(0, 9, 30_000, np.uint8))
+        good = file.getvalue()
+        room = memoryview(bytearray(30_000))
+        for position in range(60, good.rindex(b"PK\x01\x02"), 37):
+            bad = bytearray(good)
+            bad[position] ^= 0x41
+            with pytest.raises(ValueError):
+                self.content.decode(memoryview(bad), room)
+
     def test_members_that_lie_upon_one_another_are_refused(self) -> None:
         """A directory of many names for one member: little that would become much."""
         file = io.BytesIO()
@@ -171,6 +204,16 @@ class TestJpeg:
     def test_compress_ratio_is_refused(self) -> None:
         with pytest.raises(ValueError, match="compress_ratio"):
             built(self.content, 20_000, ratio=2)
+
+    def test_a_header_cannot_claim_memory(self) -> None:
+        flat = io.BytesIO()
+        Image.new("L", (4000, 3000), 128).save(flat, "JPEG", quality=20, optimize=True)
+        assert len(decoded(self.content, flat.getvalue())) == 36_000_000  # as small as one can be
+        data = bytearray(built(self.content, 5000))
+        start = data.rindex(b"\xff\xc0") + 5
+        data[start : start + 4] = struct.pack(">HH", 65_000, 65_000)
+        with pytest.raises(ValueError, match="65000"):
+            self.content.decoded_bytes(memoryview(data))
 
     def test_a_foreign_jpeg_is_read(self) -> None:
         file = io.BytesIO()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -244,6 +245,14 @@ def test_a_layout_is_made_once_and_belongs_to_its_dataset(make_dataset: Any) -> 
     assert make_layout(source, "litdata 1") == (made, True)
     assert make_layout(source, "litdata 2")[1] is False  # another version of the library
     assert sorted(layout_keys(storage, "litdata")) == [f"layouts/litdata/{name}" for name in made.files]
+
+
+def test_a_layout_is_durable_with_its_record_and_its_name(make_dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest, root = make_dataset(samples=57, name="demo")
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), root)))
+    make_layout(Source(manifest, LocalStorage(root), ReaderSpec(decode=False), LoaderSpec(kind="litdata"), 16), "litdata 1")
+    assert {"layouts/litdata.part/layout.json", "layouts/litdata.part", "layouts", "."} <= set(synced)
 
 
 def test_a_layout_that_was_not_made_is_one_line_that_says_what_makes_it(make_dataset: Any) -> None:

@@ -20,7 +20,7 @@ from iobench.generate import clean, generate
 from iobench.safety import check_target
 from iobench.spec.base import build
 from iobench.spec.dataset import DatasetSpec
-from iobench.storage import libnfs, open_storage
+from iobench.storage import libnfs, nfs_write, open_storage
 from iobench.storage.base import Cached, Files, Folders, Guarded, Retrying, Storage, Versioned
 from iobench.storage.nfs import NfsStorage
 from tests.checkpoints import save
@@ -421,6 +421,24 @@ def test_a_write_that_loses_its_server_fails_and_leaves_no_object(mortal: NfsSer
         mortal.stop()
         sink.write(content(5 << 20))
     assert not (mortal.root / "d/x").exists()
+    storage.close()
+
+
+def test_a_write_that_finds_no_connection_is_one_line(mortal: NfsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its first question and its first byte the server ends, and another thread has the connection that was there."""
+    storage = open_storage(mortal.url("d", timeout="1s"))
+    put(storage, "x")
+    prepare = nfs_write._prepare
+
+    def prepare_and_lose(nfs: Any, path: str) -> None:
+        prepare(nfs, path)
+        nfs.spoiled = True  # it is not kept
+        mortal.stop()
+
+    monkeypatch.setattr(nfs_write, "_prepare", prepare_and_lose)
+    line, _ = failure(lambda: put(storage, "y"))
+    assert "cannot create" in line
+    assert "no answer from the NFS server" in line
     storage.close()
 
 

@@ -5,6 +5,7 @@ What holds for every storage is in test_storage_suite.py.
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import threading
@@ -18,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench import buffers
+from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.errors import StorageError, UsageError
 from iobench.registry import STORAGE
-from iobench.storage import open_storage
+from iobench.storage import open_storage, sinks
 from iobench.storage.base import Cached, Storage
 from iobench.storage.faulty import FaultyStorage
 from iobench.storage.local import LocalStorage
@@ -85,6 +87,19 @@ def test_large_objects_written_at_once_stay_apart(local: LocalStorage) -> None:
         assert (local.root / f"k{number}").read_bytes() == bytes([number]) * len(DATA)
 
 
+def test_a_buffer_that_another_thread_takes_is_made_anew(local: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Taken(list[Any]):
+        """Seen with a buffer in it, and empty when it is asked for it."""
+
+        def __bool__(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sinks, "_pool", Taken())
+    with local.create("x", size_hint=BLOCK) as sink:
+        sink.write(DATA[: BLOCK + 1])
+    assert (local.root / "x").read_bytes() == DATA[: BLOCK + 1]
+
+
 @pytest.mark.parametrize("hint", [0, BLOCK])
 @pytest.mark.parametrize("written", [0, 10, 2 * BLOCK + 5])
 def test_a_failed_write_leaves_neither_file_nor_descriptor(local: LocalStorage, hint: int, written: int) -> None:
@@ -98,6 +113,63 @@ def test_a_failed_write_leaves_neither_file_nor_descriptor(local: LocalStorage, 
     with local.create("a/x", size_hint=hint) as sink:  # nor does it stand in the way
         sink.write(b"done")
     assert (local.root / "a/x").read_bytes() == b"done"
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that were flushed to disk, by the real call."""
+    found: list[str] = []
+    fsync = os.fsync
+
+    def record(fd: int) -> None:
+        found.append(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", record)
+    return found
+
+
+@pytest.mark.parametrize("hint", [0, BLOCK, None])
+def test_a_durable_file_has_durable_folders(local: LocalStorage, synced: list[str], hint: int | None) -> None:
+    """A folder that is new has a name of its own to lose."""
+    if hint is None:
+        with local.create_parallel("a/b/x", size=4, block_size=4096) as blocks:
+            blocks.write_at(0, buffers.private(4096).array.data)
+    else:
+        with local.create("a/b/x", size_hint=hint) as sink:
+            sink.write(b"data")
+    assert {str(local.root.parent), str(local.root), f"{local.root}/a", f"{local.root}/a/b"} <= set(synced)
+
+
+def test_a_checkpoints_folder_has_a_durable_name(tmp_path: Path, synced: list[str]) -> None:
+    root = CheckpointRoot.open(str(tmp_path / "c"))
+    root.claim()
+    synced.clear()
+    root.step(7).prepare()
+    assert synced == [str(tmp_path / "c")]
+
+
+@pytest.mark.parametrize("hint", [0, BLOCK])
+def test_a_name_that_cannot_be_made_durable_is_taken_away(local: LocalStorage, monkeypatch: pytest.MonkeyPatch, hint: int) -> None:
+    local.root.mkdir()
+
+    def refuse(folder: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(sinks, "sync_folder", refuse)
+    with pytest.raises(StorageError, match="Input/output error"), local.create("x", size_hint=hint) as sink:
+        sink.write(b"data")
+    assert files(local) == []
+
+
+@pytest.mark.parametrize("hint", [0, BLOCK])
+def test_a_link_in_the_place_of_an_unfinished_file_is_not_followed(local: LocalStorage, tmp_path: Path, hint: int) -> None:
+    (tmp_path / "mine").write_bytes(b"precious")
+    local.root.mkdir()
+    (local.root / "x.part").symlink_to(tmp_path / "mine")
+    with pytest.raises(StorageError, match="cannot create"), local.create("x", size_hint=hint) as sink:
+        sink.write(b"data")
+    assert (tmp_path / "mine").read_bytes() == b"precious"
 
 
 @pytest.mark.parametrize("hint", [0, BLOCK])
@@ -271,6 +343,7 @@ def test_a_count_is_shared_with_forked_processes(tmp_path: Path) -> None:
         "throttled+/data?iops=fast",
         "faulty+/data?fail_every=-1",
         "file://elsewhere/data",
+        "file:///data%00",
         "nowhere://data",
         "wrong+/data",
     ],

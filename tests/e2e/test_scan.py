@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,11 @@ from PIL import Image
 from tfrecord import TFRecordWriter
 
 from iobench import make_loader
-from iobench.errors import DatasetError, StorageError, TargetRefusedError
+from iobench.errors import DatasetError, StorageError, TargetRefusedError, UsageError
+from iobench.registry import FORMATS
 from iobench.scan import save, scan
+from iobench.storage import open_storage
+from iobench.storage.catalog import find_dataset
 from iobench.storage.local import LocalStorage
 
 QUICK = (
@@ -168,6 +172,76 @@ def test_a_damaged_shard_is_named(tmp_path: Path, name: str, damage: bytes) -> N
     with pytest.raises((DatasetError, StorageError)) as caught:
         scan(LocalStorage(root))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["{}", "file://{}", "throttled+{}?latency=1us", "throttled+file://{}?latency=1us", "local://{}"])
+def test_nothing_is_ever_saved_into_the_data(images: Path, tmp_path: Path, url: str) -> None:
+    before = state(images)
+    report = scan(open_storage(url.format(images)))
+    for place in (images / "x.yaml", images / "new" / "x.yaml"):
+        with pytest.raises(TargetRefusedError, match="within the data"):
+            save(report, place)
+    assert state(images) == before
+    assert "+" not in report.manifest.header.origin  # wrappers are for who runs it
+    assert find_dataset(str(save(report, tmp_path / "x.yaml")))[1] == report.manifest.header.origin
+
+
+def test_a_save_that_fails_leaves_nothing_in_the_way(images: Path, tmp_path: Path) -> None:
+    report = scan(LocalStorage(images))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(UsageError, match="cannot write"):
+            save(report, tmp_path / "deep/x.yaml")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert save(report, tmp_path / "deep/x.yaml").is_dir()
+
+
+def tar_header(name: bytes, size: bytes, kind: bytes = b"0") -> bytes:
+    header = bytearray(512)
+    header[: len(name)], header[124:136], header[156:157], header[257:265] = name, size, kind, b"ustar\x0000"
+    header[148:156] = b"%06o\0 " % (sum(header) + 8 * 32)
+    return bytes(header)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [b"-0000001000\0", b"-0000002000\0", b"\xff" * 10 + b"\xfe\0", b"\xff" * 10 + b"\xfc\0"],
+    ids=["-512", "-1024", "-512 b", "-1024 b"],
+)
+def test_a_tar_that_leads_back_to_itself_ends(tmp_path: Path, size: bytes) -> None:
+    """A member of a negative size ends where it begins, or before: a walk that believes it has no end."""
+    member = tar_header(b"a.bin", b"%011o\0" % 512) + bytes(512)
+    shard = member + tar_header(b"b.bin", size) + member + bytes(1024)
+    (tmp_path / "a.tar").write_bytes(shard)
+    with pytest.raises(DatasetError, match=r"a\.tar cannot be read"):
+        scan(LocalStorage(tmp_path))
+    with pytest.raises(ValueError, match="offset 1024"):
+        list(FORMATS.load("tar").unpack(memoryview(shard), check=True))
+
+
+@pytest.mark.parametrize("damage", ["header", "cut", "large"])
+def test_a_tar_whose_later_members_are_lost_is_named(tmp_path: Path, damage: str) -> None:
+    """tarfile takes the first header that it can't read for the end: what follows must not be lost without a word."""
+    members = [tar_header(b"%d.bin" % number, b"%011o\0" % 512) + b"x" * 512 for number in range(3)]
+    shard = bytearray(b"".join(members) + bytes(1024))
+    if damage == "header":
+        shard[1024 + 3] ^= 1
+    elif damage == "cut":
+        del shard[2048 + 100 :]
+    else:
+        shard[1024:1024] = tar_header(b"x", b"%011o\0" % (2 << 20), b"x") + bytes(2 << 20)
+    (tmp_path / "a.tar").write_bytes(shard)
+    with pytest.raises(DatasetError, match=r"a\.tar cannot be read"):
+        scan(LocalStorage(tmp_path))
+
+
+def test_a_tar_without_an_end_is_whole_as_far_as_it_goes(tmp_path: Path) -> None:
+    """Some writers leave the closing blocks out."""
+    members = [tar_header(b"%d.bin" % number, b"%011o\0" % 512) + b"x" * 512 for number in range(3)]
+    (tmp_path / "a.tar").write_bytes(b"".join(members))
+    assert scan(LocalStorage(tmp_path)).manifest.sample_count == 3
 
 
 def test_a_shard_that_is_cut_off_is_named(tars: Path) -> None:

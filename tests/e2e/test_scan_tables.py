@@ -182,6 +182,23 @@ class TestParquet:
             assert victim.name in str(caught.value)
             assert "\n" not in str(caught.value)
 
+    def test_fewer_rows_than_the_footer_tells_of(self, tmp_path: Path) -> None:
+        """Rows of a fixed length are believed by the footer alone, until they are read."""
+        schema = pa.schema([pa.field("x", pa.binary(16), nullable=False)])
+        write_parquet(path := tmp_path / "d/a.parquet", pa.table({"x": [bytes([n]) * 16 for n in range(50)]}, schema), compression="none")
+        good = path.read_bytes()
+        refused = 0
+        for position in range(good.rindex(b"PAR1") - 4 - int.from_bytes(good[-8:-4], "little"), len(good) - 8):
+            bad = bytearray(good)
+            bad[position] ^= 0x02
+            path.write_bytes(bad)
+            try:
+                scan(LocalStorage(tmp_path / "d"), checksums=True)
+            except DatasetError as error:
+                refused += 1
+                assert "\n" not in str(error)  # noqa: PT017
+        assert refused
+
     def test_no_byte_of_a_footer_ends_the_process(self, tmp_path: Path) -> None:
         """pyarrow itself does so where a chunk's description doesn't add up."""
         write_parquet(tmp_path / "a.parquet", pa.table({"n": range(6), "x": [b"abc"] * 6}), row_group_size=3, store_schema=False)
@@ -376,6 +393,26 @@ class TestHdf5:
             with pytest.raises(DatasetError, match=r"a\.h5 cannot be read: .{10}") as caught:
                 scanned(tmp_path / "d")
             assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize("chunks", [None, (2,)])
+    def test_damage_of_elements_of_their_own_length(self, tmp_path: Path, chunks: tuple[int, ...] | None) -> None:
+        def fill(file: Any) -> None:
+            options = {} if chunks is None else {"chunks": chunks, "compression": "gzip"}
+            data = file.create_dataset("x", (6,), h5py.vlen_dtype(np.uint8), **options)
+            for number in range(6):
+                data[number] = np.arange(10 + number, dtype=np.uint8)
+
+        write_hdf5(path := tmp_path / "d/a.h5", fill)
+        good = path.read_bytes()
+        for position in range(0, len(good), 13):
+            for bad in (bytearray(good), bytearray(good[:position])):
+                if position < len(bad):
+                    bad[position] ^= 0x41
+                path.write_bytes(bad or b"x")
+                try:
+                    scanned(tmp_path / "d")
+                except DatasetError as error:
+                    assert "\n" not in str(error)  # noqa: PT017
 
     def test_flipped_bits_of_its_metadata(self, tmp_path: Path) -> None:
         def fill(file: Any) -> None:

@@ -295,6 +295,8 @@ def test_a_bomb_among_the_values_of_dcp_is_never_executed(tmp_path: Path) -> Non
         (lambda m: m["parts"][0]["files"].update({"../../secret": 1}), "a file that no writer makes"),
         (lambda m: m["parts"][0]["files"].update({"rank-0000.pt": -1}), "no whole number"),
         (lambda m: m["parts"].clear(), "its ranks are not complete"),
+        (lambda m: m["parts"][0].update(files=[]), "can't be read"),
+        (lambda m: m["parts"][0].update(file_checksums=None), "can't be read"),
         (lambda m: m.update(version=99), "version 99"),
         (lambda m: m.pop("writer"), "no 'writer'"),
         (lambda m: m["parts"][0].update(xxh3="0" * 16), "not what was committed"),
@@ -309,9 +311,10 @@ def test_a_manifest_that_was_tampered_with(tmp_path: Path, change: Any, why: str
     path.write_text(json.dumps(manifest))
     with pytest.raises(CorruptCheckpointError, match=why):
         restore("torch", target, {"x": torch.zeros(3)})
-    path.write_text("{")
-    with pytest.raises(CorruptCheckpointError, match="can't be read"):
-        restore("torch", target, {"x": torch.zeros(3)})
+    for text in ("{", "[" * 200_000):
+        path.write_text(text)
+        with pytest.raises(CorruptCheckpointError, match="can't be read"):
+            restore("torch", target, {"x": torch.zeros(3)})
 
 
 def test_foreign_files_are_refused_and_never_removed(tmp_path: Path) -> None:
@@ -327,6 +330,10 @@ def test_foreign_files_are_refused_and_never_removed(tmp_path: Path) -> None:
     assert root.remove(target).foreign == ["thesis.txt"]
     root.clean()
     assert [path.name for path in (tmp_path / "d").rglob("*") if path.is_file()] == ["thesis.txt"]
+    emptied = claimed(tmp_path / "e")
+    (tmp_path / "e" / "mine").mkdir()
+    assert emptied.clean().root_removed is False
+    assert (tmp_path / "e" / "mine").is_dir()
     for place in ("/", "/etc", str(Path.home())):
         with pytest.raises(TargetRefusedError):
             CheckpointRoot.open(place).claim()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from iobench.errors import StorageError
+from iobench.errors import StorageError, WorkerError
 from iobench.generate import generate, target
 from iobench.generate.pool import run_tasks
 from iobench.spec.dataset import DatasetSpec
@@ -109,3 +109,21 @@ def test_workers_stop_though_another_thread_takes_their_signals(monkeypatch: pyt
     next(found)
     time.sleep(0.1)  # until both wait for another task
     found.close()
+
+
+def test_a_worker_that_dies_between_two_tasks_is_one_line() -> None:
+    """It has answered, and is gone when the next task is sent."""
+
+    def make() -> Callable[[int], int]:
+        def work(task: int) -> int:
+            if task == 1:
+                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            return task
+
+        return work
+
+    found = run_tasks(range(6), make, workers=2)
+    assert next(found) in (0, 1)
+    time.sleep(1)
+    with pytest.raises(WorkerError, match="killed by signal 9"):
+        list(found)

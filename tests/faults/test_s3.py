@@ -146,6 +146,21 @@ def test_writes_are_sent_again(opened: Callable[..., Any], proxy: FaultProxy, cl
     assert storage.retried().throttled > 0
 
 
+def test_an_abort_is_sent_again_and_leaves_no_thread(opened: Callable[..., Any], proxy: FaultProxy, client: str) -> None:
+    storage = opened(client=client, part_size="5MiB")
+    with pytest.raises(ZeroDivisionError), storage.create_parallel(f"{client}/abort", size=2 * PART, block_size=PART) as sink:  # noqa: PT012
+        sink.write_at(0, memoryview(content(PART)))
+        assert storage.discard_unfinished(lambda key: True, dry_run=True) == (f"{client}/abort",)
+        proxy.plan.append(SLOW_DOWN)
+        raise ZeroDivisionError
+    assert not proxy.plan, "the abort met the fault"
+    assert storage.discard_unfinished(lambda key: True, dry_run=True) == ()
+    for thread in threading.enumerate():
+        if thread.name == "iobench-abort":
+            thread.join(10)
+            assert not thread.is_alive()
+
+
 @pytest.mark.parametrize("size", [10, PART + 10])
 @pytest.mark.parametrize("client", ["obstore", "boto3"])
 def test_a_write_whose_answer_was_lost_does_not_meet_itself(swift_s3: S3Server, size: int, client: str) -> None:

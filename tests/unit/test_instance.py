@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -71,6 +72,21 @@ def firmware(tmp_path: Path, **strings: str) -> Path:
 
 def seen(dmi: Path, url: str, **environment: str) -> Found | None:
     return recognise(dmi, environment, aws=url, gcp=url, azure=url)
+
+
+def test_what_speaks_no_http_is_no_answer(tmp_path: Path) -> None:
+    dmi = firmware(tmp_path, product_name="Google Compute Engine")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            with listener.accept()[0] as caller:
+                caller.sendall(b"SSH-2.0-other\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        found = seen(dmi, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        thread.join()
+    assert found == Found("gcp", None, "the metadata service did not answer")
 
 
 def test_nitro_says_its_type_itself(tmp_path: Path, service: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from iobench.errors import TargetRefusedError
-from iobench.safety import check_target
+from iobench.errors import StorageError, TargetRefusedError
+from iobench.safety import check_target, remove_exactly
 
 
 @pytest.mark.parametrize(
@@ -53,3 +55,25 @@ def test_files_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(TargetRefusedError, match="not a directory"):
             check_target(path)
+
+
+def test_what_cannot_be_read_is_not_left_without_its_marker() -> None:
+    """A folder that can't be listed stays, so the marker must stay, too: else nothing could ever clean the rest."""
+    with tempfile.TemporaryDirectory() as place:  # where others may go, unlike pytest's own
+        root = Path(place)
+        (root / "closed").mkdir()
+        (root / "closed/data").write_bytes(b"x")
+        (root / "marker").write_bytes(b"x")
+        for path in (root, root / "closed"):
+            os.chown(path, 65534 if os.geteuid() == 0 else -1, -1)
+        (root / "closed").chmod(0)
+        before = os.geteuid()
+        if before == 0:
+            os.seteuid(65534)  # nobody's rights: root may read everything
+        try:
+            with pytest.raises(StorageError, match=r"cannot remove .*closed"):
+                remove_exactly(root, lambda name: True, last="marker", folders=lambda name: True)
+            assert (root / "marker").exists()
+        finally:
+            os.seteuid(before)
+            (root / "closed").chmod(0o700)
