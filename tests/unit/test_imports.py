@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,14 @@ FOREIGN = {"torch": {"load", "checkpoint", "accelerate"}, "pydantic": {"spec"}}
 """Third-party package -> the parts that may import it, at the top or lazily."""
 
 PRINTERS = {"cli", "report"}
+
+
+@pytest.fixture(autouse=True)
+def _no_collection_in_between() -> Iterator[None]:
+    """A collection that formats a traceback parses, too, and Python 3.11 can't parse while it parses (python/cpython 106905)."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def imported(tree: ast.AST, module: str, *, is_package: bool) -> Iterator[tuple[int, str]]:
