@@ -101,7 +101,7 @@ def _sweep_file(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"cannot read {path}: {error}", remedy="remove it: the settings are then taken from the runs") from None
     points = data.get("points") if isinstance(data, dict) else None
     shaped = isinstance(points, list) and all(

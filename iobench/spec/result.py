@@ -197,7 +197,7 @@ def load_run(directory: Path) -> RunDocument:
         data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_figure)
     except FileNotFoundError:
         raise IobenchError(f"no run.json in {directory}", remedy="name a run directory, e.g. results/<run>") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise IobenchError(f"cannot read {path}: {error}", remedy="it is half written or not iobench's: name another run") from error
     version = str(data.get("schema_version", "")) if isinstance(data, dict) else ""
     if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:

@@ -99,7 +99,7 @@ def load_sweep(directory: Path) -> Sweep:
         return Sweep.model_validate(data)
     except FileNotFoundError:
         raise IobenchError(f"no {SWEEP_FILE} in {directory}", remedy="name a sweep's directory") from None
-    except (OSError, ValueError, AttributeError, ValidationError) as error:
+    except (OSError, ValueError, AttributeError, ValidationError, RecursionError) as error:
         raise IobenchError(f"cannot read {path}: {' '.join(str(error).split())[:200]}") from None
 
 
