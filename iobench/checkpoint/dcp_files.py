@@ -130,6 +130,13 @@ class SafePlanner(DefaultLoadPlanner):
         self.original_state_dict[read_item.dest_index.fqn] = loaded
 
 
+def _memory_format(enum: Any, name: str) -> Any:
+    """In the place of ``getattr``, by which early Pythons 3.11 pickle members of an Enum: of the library's one, and of no other."""
+    if enum is not metadata._MEM_FORMAT_ENCODING or name not in enum.__members__:
+        raise pickle.UnpicklingError(f"builtins.getattr of {name}")
+    return enum[name]
+
+
 class _Unpickler(pickle.Unpickler):
     """Makes the library's own metadata objects and nothing else; what it is asked for besides is an UnpicklingError."""
 
@@ -149,7 +156,11 @@ class _Unpickler(pickle.Unpickler):
         _get_layout,
     )
     _ALLOWED = {(one.__module__, one.__qualname__): one for one in _CLASSES}  # noqa: RUF012
-    _MOVED = {("pathlib", "PosixPath"): pathlib.PosixPath, ("pathlib._local", "PosixPath"): pathlib.PosixPath}  # noqa: RUF012
+    _MOVED = {  # noqa: RUF012
+        ("pathlib", "PosixPath"): pathlib.PosixPath,
+        ("pathlib._local", "PosixPath"): pathlib.PosixPath,
+        ("builtins", "getattr"): _memory_format,
+    }
 
     def find_class(self, module: str, name: str) -> Any:
         dtype = getattr(torch, name, None) if module == "torch" else None
