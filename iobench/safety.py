@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,12 +82,12 @@ def _refusal(target: Path) -> _Reason | None:
 
 
 def remove_exactly(
-    root: Path, owned: Callable[[str], bool], *, last: str, folders: Callable[[str], bool], dry_run: bool = False
+    root: Path, owned: Callable[[str], bool], *, last: Collection[str], folders: Callable[[str], bool], dry_run: bool = False
 ) -> Removal:
     """Remove the regular files below ``root`` whose relative names are ``owned``, then the emptied ``folders``; everything else stays.
 
-    Links are never followed: the walk holds each directory open and unlinks relative to it. ``last`` (the ownership marker, in the root) is
-    removed after everything else, so that an interrupted removal can be repeated. Raises StorageError.
+    Links are never followed: the walk holds each directory open and unlinks relative to it. Files named as one of ``last`` (what says who
+    owns the rest) go after everything else in and below their folder, so that an interrupted removal can be repeated. Raises StorageError.
     """
     files = size = 0
     foreign: list[str] = []
@@ -96,7 +96,7 @@ def remove_exactly(
         for folder, folder_names, names, fd in os.fwalk(root, topdown=False, onerror=_raise, follow_symlinks=False):
             below = os.path.relpath(folder, root)
             prefix = "" if below == "." else f"{below}/"
-            for name in sorted(names, key=lambda n: (prefix + n == last, n)):
+            for name in sorted(names, key=lambda n: (n in last, n)):
                 info = os.stat(name, dir_fd=fd, follow_symlinks=False)
                 if not (stat.S_ISREG(info.st_mode) and owned(prefix + name)):
                     foreign.append(prefix + name)

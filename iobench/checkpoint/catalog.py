@@ -103,7 +103,7 @@ class CheckpointRoot:
         if exists(self.storage, target.key(MANIFEST)):
             self.storage.delete(target.key(MANIFEST))
         if self.path is not None:
-            return remove_exactly(self.path / target.folder, _owned, last="", folders=lambda name: name == "")
+            return remove_exactly(self.path / target.folder, _owned, last=(), folders=lambda name: name == "")
         entries = list(self.storage.list(target.folder))
         mine = [entry for entry in entries if _owned(entry.key.removeprefix(f"{target.folder}/"))]
         for entry in mine:

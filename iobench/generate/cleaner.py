@@ -7,7 +7,7 @@ import re
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from ..errors import DatasetError, TargetRefusedError
@@ -15,7 +15,7 @@ from ..registry import LOADERS
 from ..safety import Removal, check_target, remove_exactly
 from ..spec.base import build
 from ..spec.dataset import DatasetSpec
-from ..spec.manifest import DATA, LAYOUTS, MANIFEST, MARKER, SAMPLES, SHARDS, Keys, index_key
+from ..spec.manifest import DATA, LAYOUT_RECORD, LAYOUTS, MANIFEST, MARKER, SAMPLES, SHARDS, Keys, index_key, layout_files
 from ..storage import open_storage
 from ..storage.base import Folders, Guarded, Storage, Unfinished
 from ..storage.catalog import exists, innermost, local_root, read_object
@@ -60,24 +60,28 @@ def clean(root: str | Path, *, dry_run: bool = False) -> CleanReport:
         raise TargetRefusedError(f"{root} was not made by iobench (no {MARKER}), so nothing in it is removed")
     spec = build(DatasetSpec, marker["spec"], where=f"{storage.url}/{MARKER}")
     keys = Keys(spec)
-    layouts = re.compile(rf"{LAYOUTS}(?:/(?:{'|'.join(LOADERS.entries())})(?:\.part)?(?:/.*)?)?")
     owned = {keys(shard) for shard in range(plan_shards(spec).shard_count)} | {MANIFEST, SAMPLES, SHARDS, MARKER}
+    unfinished = re.compile(rf"{LAYOUTS}/(?:{'|'.join(LOADERS.entries())})\.part(?:/.*)?")  # made by us alone, where there was nothing
+    if path is not None:
+        owned |= {f"{LAYOUTS}/{kind}/{name}" for kind in LOADERS.entries() for name in layout_files(path / LAYOUTS / kind)}
     owned |= {index for index in (index_key(spec),) if index is not None}
 
     def is_owned(name: str) -> bool:
         name = name.removesuffix(_PART)
-        return name in owned or _JOURNAL_ENTRY.fullmatch(name) is not None or layouts.fullmatch(name) is not None
+        return name in owned or _JOURNAL_ENTRY.fullmatch(name) is not None or unfinished.fullmatch(name) is not None
 
-    folders = {key.rpartition("/")[0] for key in owned} | {DATA, JOURNAL}
+    folders = {key.rpartition("/")[0] for key in owned} | {DATA, JOURNAL, LAYOUTS}
+    folders |= {f"{LAYOUTS}/{kind}" for kind in LOADERS.entries()}
+    folders |= {str(above) for folder in folders for above in PurePosixPath(folder).parents} - {"."}
     if path is None:
         return _clean_objects(storage, is_owned, folders.__contains__, dry_run=dry_run)
     if not marker.get("made_root"):
         folders.discard("")
 
     def is_ours(folder: str) -> bool:
-        return folder in folders or layouts.fullmatch(folder) is not None
+        return folder in folders or unfinished.fullmatch(folder) is not None
 
-    removal = remove_exactly(path, is_owned, last=MARKER, folders=is_ours, dry_run=dry_run)
+    removal = remove_exactly(path, is_owned, last=(MARKER, LAYOUT_RECORD), folders=is_ours, dry_run=dry_run)
     return CleanReport(str(path), *removal, dry_run)
 
 

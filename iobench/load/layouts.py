@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,14 +13,13 @@ from typing import TYPE_CHECKING
 from ..errors import StorageError, UsageError
 from ..registry import LOADERS
 from ..safety import remove_exactly
-from ..spec.manifest import LAYOUTS, Manifest
+from ..spec.manifest import LAYOUT_RECORD as RECORD
+from ..spec.manifest import LAYOUTS, Manifest, layout_files
 from ..storage.base import Storage
 from ..storage.catalog import local_root
 
 if TYPE_CHECKING:
     from .libraries.base import Source
-
-RECORD = "layout.json"
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def layout_keys(storage: Storage, kind: str) -> list[str]:
 def make_layout(source: Source, package: str) -> tuple[Layout, bool]:
     """Convert the dataset for its loader's kind, durably; (layout, whether an earlier one of the same dataset and package was kept).
 
-    It is written beside its place and renamed, so that a half-made one is never read. Raises StorageError.
+    It is written beside its place and renamed, so that a half-made one is never read. Raises StorageError, and UsageError where
+    something else lies in its place.
     """
     kind = source.loading.kind
     folder = layout_folder(source.storage, kind)
@@ -88,10 +89,8 @@ def make_layout(source: Source, package: str) -> tuple[Layout, bool]:
     part = folder.with_name(folder.name + ".part")
     started = time.monotonic()
     try:
-        for old in (folder, part):
-            if old.is_dir():
-                # Below a dataset's layouts/KIND everything is iobench's own.
-                remove_exactly(old, lambda _: True, last=RECORD, folders=lambda _: True)
+        _remove(folder, layout_files(folder).__contains__)
+        _remove(part, lambda _: True)  # it is made below, and only where there is none
         part.mkdir(parents=True)
         LOADERS.load(kind).convert(source, part)
         files = sorted(str(path.relative_to(part)) for path in part.rglob("*") if path.is_file())
@@ -108,6 +107,14 @@ def make_layout(source: Source, package: str) -> tuple[Layout, bool]:
     except OSError as error:
         raise StorageError(f"cannot write the layout of loader '{kind}' to {folder}: {error.strerror or error}") from error
     return made, False
+
+
+def _remove(folder: Path, owned: Callable[[str], bool]) -> None:
+    if not folder.is_dir():
+        return
+    left = remove_exactly(folder, owned, last=(RECORD,), folders=lambda _: True).foreign
+    if left:
+        raise UsageError(f"{folder} is the place of a layout, and holds what is not iobench's: {left[0]}", remedy="move it elsewhere")
 
 
 def _flush(path: Path) -> None:

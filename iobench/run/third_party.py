@@ -63,25 +63,37 @@ def prove(plan: Plan) -> dict[str, Any]:
     if not manifest.header.checksums:
         why = "the dataset has no checksums of its samples; scan it with --checksums"
         return {"delivery": {"not_measured": why}, "shuffle": {"not_measured": why}}
-    epochs = _delivered(plan)
+    ranks = _delivered(plan)
     hashes = np.asarray(manifest.samples["xxh3"])
-    order, unknown = identify(hashes, epochs[0])
-    whole = len(epochs) > 1
-    proof = delivery(order, manifest.sample_count if whole else None, unknown=unknown)
+    everything, unknown = identify(hashes, np.concatenate([epochs[0] for epochs in ranks]))
+    whole = all(len(epochs) > 1 for epochs in ranks)
+    proof = delivery(everything, manifest.sample_count if whole else None, unknown=unknown)
     proof |= {"of": manifest.sample_count, "whole_epoch": whole}
     if not whole:
         proof["missing_not_measured"] = f"the proof ended after {format_bytes(MOST_BYTES)} of an epoch; what it lacks may come later"
-    later = identify(hashes, epochs[1])[0] if whole else None
+    # How well one rank's share is shuffled; the others' are shuffled alike.
+    order, later = identify(hashes, ranks[0][0])[0], identify(hashes, ranks[0][1])[0] if whole else None
     return {"delivery": proof, "shuffle": shuffle_quality(order, manifest.samples["shard"], plan.workload.batch_size, later)}
 
 
-def _delivered(plan: Plan) -> list[Any]:
-    """xxh3 of the samples as they came in two epochs; of the part of one epoch that MOST_BYTES allow, where that is not all of it."""
+def _delivered(plan: Plan) -> list[list[Any]]:
+    """For each rank, xxh3 of the samples as they came in two epochs; in a part of one epoch, where MOST_BYTES do not allow all of it."""
+    world = plan.accelerators
+    most = MOST_BYTES // world
 
-    def body(_rank: int, pipe: Connection) -> None:
+    def body(rank: int, pipe: Connection) -> None:
         workload = plan.workload
         reading = workload.reader.model_copy(update={"decode": False, "crop": None})
-        loader = open_library(plan.manifest, plan.storage, reading, workload.loader, batch_size=workload.batch_size, seed=plan.seed)
+        loader = open_library(
+            plan.manifest,
+            plan.storage,
+            reading,
+            workload.loader,
+            batch_size=workload.batch_size,
+            rank=rank,
+            world=world,
+            seed=plan.seed,
+        )
         epochs, size = [], 0
         for epoch in range(2):
             seen: list[int] = []
@@ -90,22 +102,24 @@ def _delivered(plan: Plan) -> list[Any]:
                 for sample in batch:
                     seen.append(xxhash.xxh3_64_intdigest(sample.numpy().data))
                     size += len(sample)
-                if epoch == 0 and size > MOST_BYTES:
+                if epoch == 0 and size > most:
                     break
             epochs.append(np.array(seen, np.uint64))
-            if size > MOST_BYTES:
+            if size > most:
                 break
         loader.shutdown()
         pipe.send(("proof", epochs))
 
-    ranks = Ranks(1, body)
+    ranks = Ranks(world, body)
+    found: dict[int, list[Any]] = {}
     try:
         ranks.start()
-        while True:
-            for _, (_, epochs) in ranks.receive([0]):
-                return list(epochs)
+        while awaited := [rank for rank in range(world) if rank not in found]:
+            for rank, (_, epochs) in ranks.receive(awaited):
+                found[rank] = list(epochs)
     finally:
         ranks.end(None)
+    return [found[rank] for rank in range(world)]
 
 
 @contextmanager

@@ -34,6 +34,7 @@ SAMPLES = "samples.arrow"
 SHARDS = "shards.arrow"
 DATA = "data"
 LAYOUTS = "layouts"
+LAYOUT_RECORD = "layout.json"
 FORMAT_VERSION = 1
 
 SAMPLE_COLUMNS = {
@@ -152,6 +153,18 @@ class Keys:
         if self._single:
             return f"{self._prefix}/{shard // 1000:06d}/{shard:09d}{self._suffix}"
         return f"{self._prefix}-{shard:06d}{self._suffix}"
+
+
+def layout_files(folder: Path) -> frozenset[str]:
+    """What a loader library's layout consists of, by its own record, which is one of them; names below ``folder``.
+
+    Empty where there is no record that can be read: then nothing says that what lies there is iobench's.
+    """
+    try:
+        names = json.loads((folder / LAYOUT_RECORD).read_text(encoding="utf-8"))["files"]
+        return frozenset({str(name) for name in names} | {LAYOUT_RECORD})
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return frozenset()
 
 
 def index_key(spec: DatasetSpec) -> str | None:

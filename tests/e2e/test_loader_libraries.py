@@ -56,10 +56,23 @@ def test_a_layout_is_made_read_cold_reported_and_cleaned(iobench: Any, tmp_path:
     assert "made by an earlier run" in shown
     assert "each once" in shown
     assert "the storage has no O_DIRECT" not in shown
-    foreign.write_text("not iobench's")
+    kept = (foreign, data / "layouts" / "litdata" / "mine.txt")
+    for path in kept:
+        path.write_text("not iobench's")
+    (data / "layouts" / "litdata" / doc_files(data)[0]).unlink()  # not complete, so it would be made again
+    code, out, err = iobench(*run)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "holds what is not iobench's: mine.txt" in err
     code, out, _ = iobench("clean", data)
-    assert [str(path.relative_to(data)) for path in data.rglob("*")] == ["layouts", "layouts/mine.txt"]
-    assert foreign.read_text() == "not iobench's"
+    assert sorted(str(path.relative_to(data)) for path in data.rglob("*")) == [
+        "layouts", "layouts/litdata", "layouts/litdata/mine.txt", "layouts/mine.txt"
+    ]  # fmt: skip
+    assert {path.read_text() for path in kept} == {"not iobench's"}
+
+
+def doc_files(data: Path) -> list[str]:
+    return list(json.loads((data / "layouts" / "litdata" / "layout.json").read_text())["files"])
 
 
 class Forgetful(TorchMap):
@@ -88,6 +101,17 @@ def test_a_library_that_delivers_something_else_is_invalid(iobench: Any, make_da
     assert finding["level"] == "invalid"
     assert "2 missing, 1 repeated, 1 unknown" in finding["evidence"]
     assert code != 0
+
+
+@pytest.mark.parametrize("kind", ["torch-map", "webdataset", "grain"])
+def test_all_ranks_prove_what_they_deliver(kind: str, iobench: Any, make_dataset: Any) -> None:
+    shards = {"format": "tar", "samples_per_shard": 8} if kind == "webdataset" else {}
+    _, root = make_dataset(samples=64, sample_size={"mean": 10_000}, **shards)
+    settings = ("--set", f"loader.kind={kind}", "--set", "batch_size=8", "--accelerators", "2")
+    code, out, err = iobench("run", "demo", "--data", root, *settings, *QUICK, "--json")
+    assert (code, err) == (0, "")
+    proof = json.loads(out)["loader"]["delivery"]
+    assert proof == {"delivered": 64, "missing": 0, "repeated": 0, "unknown": 0, "of": 64, "whole_epoch": True}
 
 
 @pytest.mark.parametrize(("kind", "wrong"), [("torch-map", 0), ("forgetful", 1)])

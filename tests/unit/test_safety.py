@@ -72,7 +72,7 @@ def test_what_cannot_be_read_is_not_left_without_its_marker() -> None:
             os.seteuid(65534)  # nobody's rights: root may read everything
         try:
             with pytest.raises(StorageError, match=r"cannot remove .*closed"):
-                remove_exactly(root, lambda name: True, last="marker", folders=lambda name: True)
+                remove_exactly(root, lambda name: True, last=("marker",), folders=lambda name: True)
             assert (root / "marker").exists()
         finally:
             os.seteuid(before)

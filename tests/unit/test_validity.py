@@ -185,9 +185,18 @@ def test_an_nfs_mount_without_retransmissions_is_fine(make_run: Build) -> None:
     assert "5 NFS requests" in next(f for f in again.findings if f.rule == "nfs.retransmits").evidence  # one in each of 5 repetitions
 
 
-@pytest.mark.parametrize(("missing", "level"), [(99, None), (198, None), (199, "invalid")])
+@pytest.mark.parametrize(("missing", "level"), [(99, None), (396, None), (397, "invalid")])
 def test_a_dropped_tail_is_a_batch_for_each_worker_at_most(make_run: Build, missing: int, level: str | None) -> None:
-    """Batches of 100, two workers: 198 samples may be left out, and no more."""
+    """Batches of 100, two workers of each of two ranks: 396 samples may be left out, and no more."""
     proof = {**PROOF, "delivered": 1000 - missing, "missing": missing, "repeated": 0}
     doc = make_run(workload={"reader": {"tail": "drop"}}, loader={"delivery": proof, "workers": 2})
     assert next((found.level for found in doc.findings if found.rule == "loader.delivery"), None) == level
+
+
+@pytest.mark.parametrize(("kind", "repeated", "level"), [("grain", 1, None), ("grain", 2, "invalid"), ("torch", 1, "invalid")])
+def test_a_library_may_make_its_ranks_equal(make_run: Build, kind: str, repeated: int, level: str | None) -> None:
+    """Two ranks: one sample twice makes their shares equal."""
+    loader = {"kind": kind, "delivery": {**PROOF, "delivered": 1000 + repeated, "repeated": repeated}}
+    doc = make_run(loader=loader, repetition={"samples": 120_000 + 2 * repeated})  # of two epochs
+    levels = {found.rule: found.level for found in doc.findings}
+    assert levels.get("loader.delivery") == levels.get("data.mismatch") == level
