@@ -67,7 +67,10 @@ class _Clock:
 
 
 def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
-    """The points of the axes, each checked as far as that goes without data; equal ones are one. Raises UsageError, SpecError."""
+    """The points of the axes, today's settings first, each checked as far as that goes without data; equal ones are one.
+
+    Raises UsageError, SpecError.
+    """
     base = {key: _value_now(sweep, key) for key in sweep.axes}
     points: list[SweepPoint] = []
     seen: dict[str, dict[str, Any]] = {}
@@ -88,8 +91,9 @@ def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
         seen[effective] = settings
         data = _join(sweep.data_root, f"{spec.name}-{dataset_id(spec)[:8]}")
         points.append(SweepPoint(settings=settings, data=data, dataset_bytes=spec.nominal_bytes))
-    now = next((point.settings for point in points if all(_same(point.settings[key], base[key]) for key in base)), None)
-    return sweep.model_copy(update={"points": points, "default": now, "planned": folded, "left_out": folded})
+    now = next((point for point in points if all(_same(point.settings[key], base[key]) for key in base)), None)
+    points.sort(key=lambda point: point is not now)  # if a budget leaves something out, then not what all gains are measured against
+    return sweep.model_copy(update={"points": points, "default": now.settings if now else None, "planned": folded, "left_out": folded})
 
 
 def resolve(sweep: Sweep, settings: dict[str, Any]) -> tuple[Workload, DatasetSpec]:

@@ -9,7 +9,7 @@ import os
 import stat
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
@@ -258,6 +258,11 @@ class LocalStorage:
         if self._root_fd >= 0:
             os.close(self._root_fd)
         self._reset()
+
+    def __del__(self) -> None:
+        """What nobody closed: a descriptor is a number, and nobody collects those."""
+        with suppress(Exception):  # at the end of the interpreter, or of a storage that was never whole
+            self.close()
 
     def _failed(self, verb: str, key: str, error: OSError) -> StorageError:
         remedy = {

@@ -6,6 +6,7 @@ What holds for every storage is in test_storage_suite.py.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import pickle
 import threading
@@ -356,3 +357,26 @@ def test_urls_that_mean_nothing_are_usage_errors(url: str) -> None:
 
 def test_every_registered_storage_says_what_it_is() -> None:
     assert {"file", "throttled", "faulty"} <= set(STORAGE.entries())
+
+
+def test_a_storage_that_nobody_closed_keeps_nothing_open(tmp_path: Path) -> None:
+    (tmp_path / "object").write_bytes(b"x")
+
+    def files() -> list[str]:
+        """Below tmp_path, of those that this process has open."""
+        links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        return [name for name in map(_target, links) if name.startswith(str(tmp_path))]
+
+    storage = LocalStorage(tmp_path)
+    storage.read_into("object", 0, memoryview(bytearray(1)))
+    assert len(files()) == 2
+    del storage
+    gc.collect()
+    assert files() == []
+
+
+def _target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:  # the folder's own
+        return ""

@@ -77,7 +77,7 @@ def test_equal_points_are_one_and_it_is_said(home: Path) -> None:
     found = document(sweep(home, *axes, "--repeat", "1", "--json"))
     assert len(found["points"]) == 4  # files have no shards to cut; and today's settings, which are none of these
     assert any("is the same as" in text for text in found["left_out"])
-    assert found["points"][3]["settings"] == found["default"] == {"dataset.format": "tar", "dataset.shard_size": None}
+    assert found["points"][0]["settings"] == found["default"] == {"dataset.format": "tar", "dataset.shard_size": None}
     assert any("added as a point" in text for text in found["left_out"])
 
 
@@ -158,7 +158,7 @@ def test_what_an_earlier_run_had_no_room_for_is_not_told_once_it_was_done(
 
 def test_a_point_that_fails_is_named_and_the_others_go_on(home: Path) -> None:
     found = document(sweep(home, "--sweep", "loader.slot_size=4096,8MiB", "--set", "batch_size=48", "--repeat", "1", "--json"))
-    failed, good, today = found["points"]
+    today, failed, good = found["points"]
     assert "slot" in failed["failed"]
     assert [len(good["runs"]), len(today["runs"])] == [1, 1]
 
