@@ -78,7 +78,7 @@ def test_with_the_cap_lifted_the_verdict_changes(tmp_path: Path, data: Any) -> N
     assert not doc.verdict.starved
     assert doc.metrics["accelerator_utilization"].median == pytest.approx(1.0, abs=0.02)
     assert doc.metrics["samples_per_s"].median == pytest.approx(500, rel=0.1)  # 40 per 80 ms, after the first two batches' 80 ms
-    assert doc.verdict.headroom == pytest.approx(2.0, rel=0.05)
+    assert doc.verdict.headroom == pytest.approx(2.0, rel=0.1)  # of a short window: the cap gives back what a pause left unused
     assert doc.verdict.accelerators_fed == 2  # 200 MB/s / (0.9 x 100 MB/s)
 
 
