@@ -37,7 +37,7 @@ def collect(place: Path) -> Collected:
         try:
             doc = load_run(directory)
             original = first.setdefault(hashlib.sha256((directory / RUN_FILE).read_bytes()).digest(), directory)
-            if original is not directory:  # counted twice, it would make a figure look surer than it is
+            if original is not directory:
                 found.left_out.append(f"{directory} is a copy of {original}")
                 continue
             found.runs[directory] = doc

@@ -8,7 +8,6 @@ Other files are never looked into, whatever a link says.
 
 from __future__ import annotations
 
-import io
 import math
 import zlib
 from collections import Counter, OrderedDict
@@ -20,6 +19,7 @@ import numpy.typing as npt
 from ..errors import StorageError
 from ..formats.hdf5 import EXPANSION, datasets
 from ..registry import FORMATS
+from ..storage.files import Seekable
 from ..storage.window import Window
 from . import heap
 from .found import Found, Int64, damaged, suffix_of
@@ -221,28 +221,14 @@ def _check(offset: Int64, stored: Int64, name: str, size: int) -> None:
         raise ValueError(f"{name} would end at byte {int((offset + stored).max())} of {size}")
 
 
-class _Pages(io.RawIOBase):
+class _Pages(Seekable):
     """What h5py takes for a file to read: pages of it that are kept, because metadata lies here and there."""
 
     def __init__(self, window: Window, size: int) -> None:
+        super().__init__(size)
         self.failure: StorageError | None = None  # h5py would tell of it in words of its own
         self._window = window
-        self.size = size
-        self._position = 0
         self._pages: OrderedDict[int, bytes] = OrderedDict()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
 
     def between(self, begin: int, end: int) -> bytes:
         """Raises ValueError for what would not lie in the file."""
@@ -253,7 +239,7 @@ class _Pages(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         target = memoryview(buffer).cast("B")
-        begin = self._position
+        begin = self.position
         end = min(begin + len(target), self.size)
         done = 0
         while begin + done < end:
@@ -261,7 +247,7 @@ class _Pages(io.RawIOBase):
             data = self._page(page, -(-end // _PAGE))[skip : end - page * _PAGE]
             target[done : done + len(data)] = data
             done += len(data)
-        self._position = begin + done
+        self.position = begin + done
         return done
 
     def _page(self, number: int, before: int) -> bytes:

@@ -5,12 +5,12 @@ Names within an archive are only compared with one another: nothing is extracted
 
 from __future__ import annotations
 
-import io
 import struct
 import tarfile
 from collections.abc import Callable, Iterator
 
 from ..formats.tfrecord import masked_crc
+from ..storage.files import Seekable
 from ..storage.window import Window
 from .found import Found, Sample, damaged, listed, suffix_of
 from .hdf5 import hdf5
@@ -94,27 +94,12 @@ def _joined(group: list[tarfile.TarInfo]) -> Sample:
     return Sample(first.offset_data, last.offset_data + last.size - first.offset_data)
 
 
-class _File(io.RawIOBase):
+class _File(Seekable):
     """What tarfile asks of a file, over a window: large steps over contents cost no read."""
 
     def __init__(self, window: Window, size: int) -> None:
+        super().__init__(size)
         self.window = window
-        self.size = size
-        self.position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self.position, io.SEEK_END: self.size}[whence]
-        self.position = max(0, base + offset)
-        return self.position
-
-    def tell(self) -> int:
-        return self.position
 
     def read(self, size: int = -1) -> bytes:
         end = self.size if size < 0 else min(self.size, self.position + size)
