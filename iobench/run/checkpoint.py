@@ -20,13 +20,14 @@ from ..analyse.rebuild import conclude
 from ..checkpoint.base import Job
 from ..checkpoint.catalog import CheckpointRoot
 from ..errors import InterruptedRun, IobenchError
+from ..interrupts import undisturbed
 from ..measure import host
 from ..spec.checkpoint import Restore, Study
 from ..spec.result import RunDocument
 from ..storage.base import Cached
 from .checkpoint_plan import StudyPlan
 from .checkpoint_ranks import CheckpointRank
-from .directory import new_directory, undisturbed, write_document
+from .directory import new_directory, write_document
 from .processes import Ranks
 from .progress import Progress, Silent
 from .savebook import HEAD_START_NS, SaveBook
@@ -87,7 +88,8 @@ def run_study(
         doc.status, doc.error = "failed", str(error)
         failure = error
     finally:
-        conductor.end()
+        with undisturbed(swallow=True):
+            conductor.end()
     with undisturbed(swallow=failure is not None):
         doc = conclude(doc)
         write_document(directory, doc)

@@ -1,13 +1,9 @@
-"""A run's directory: made fresh, written atomically, and not lost to a second Ctrl-C."""
+"""A run's directory: made fresh, and written atomically."""
 
 from __future__ import annotations
 
 import os
 import secrets
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -42,19 +38,3 @@ def write_document(directory: Path, doc: RunDocument) -> None:
         part.replace(path)
     except OSError as error:
         raise IobenchError(f"cannot write {path}: {error.strerror}") from error
-
-
-@contextmanager
-def undisturbed(*, swallow: bool = False) -> Iterator[None]:
-    """Ctrl-C must not cost what was measured: pressed meanwhile, it takes effect at the end (``swallow``: it has had its effect before)."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread gets Ctrl-C, or may say what it does
-        yield
-        return
-    pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before or signal.default_int_handler)
-    if pressed and not swallow:
-        raise KeyboardInterrupt

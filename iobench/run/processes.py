@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import time
 import traceback
@@ -38,6 +39,13 @@ class Ranks:
 
     def send(self, rank: int, message: Any) -> None:
         self._pipes[rank][0].send(message)
+
+    def signal(self, awaited: Sequence[int], number: int) -> None:
+        """Send a signal to those of the ranks ``awaited`` that live."""
+        for rank in awaited:
+            pid = self.processes[rank].pid
+            if pid is not None and self.processes[rank].is_alive():
+                os.kill(pid, number)
 
     def receive(self, awaited: Sequence[int], timeout_s: float = 0.2) -> Iterator[tuple[int, Any]]:
         """What the ranks ``awaited`` have sent, for up to ``timeout_s``.

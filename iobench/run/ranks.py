@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ..errors import IobenchError, WorkerError
+from ..interrupts import undisturbed
 from ..load import LibraryLoader, build_loader
 from ..load.device import DeviceFeed, device_of_rank
 from ..load.loader import BatchLoader
@@ -34,6 +36,12 @@ _ROUNDS = 3
 
 _ROUNDS_PATIENCE = 10
 """How many times its limit a phase may run over to finish its rounds."""
+
+PATIENCE_S = 2.0
+"""How long after a stop a rank may wait for a batch that is on its way."""
+
+_HURRY = signal.SIGUSR1
+"""Tells a rank that waits for a batch to wait no longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,68 +102,95 @@ def run_phase(phase: Phase, *, prepare: Prepare | None = None, tick: Tick | None
     """
     steps = fork.RawArray(ctypes.c_int64, phase.accelerators)
     stop = fork.RawValue(ctypes.c_bool, False)
-    ranks = Ranks(phase.accelerators, lambda rank, pipe: pipe.send(("done", _Stepper(phase, rank, pipe, steps, stop).run())))
-    outcome = Outcome()
-    book = phase.saving.book if phase.saving else None
+    ranks = Ranks(phase.accelerators, lambda rank, pipe: _Stepper(phase, rank, pipe, steps, stop).run())
+    conductor = _Conductor(ranks, phase.saving.book if phase.saving else None)
+    outcome = conductor.outcome
     try:
-        ranks.start()
-        _conduct(ranks, outcome, prepare, lambda: tick(sum(steps)) if tick else None, book)
+        with undisturbed():
+            ranks.start()
+        conductor.conduct(prepare or (lambda epoch: Epoch(epoch=epoch)), lambda: tick(sum(steps)) if tick else None)
+        with undisturbed():
+            ranks.end(0)
     except KeyboardInterrupt as interrupt:
         stop.value = True
-        with suppress(IobenchError, KeyboardInterrupt):
-            _conduct(ranks, outcome, None, None, None, deadline=time.monotonic() + GRACE_S)
-        outcome.complete = False
+        with undisturbed(swallow=True), suppress(IobenchError):
+            conductor.collect()
+        outcome.complete = outcome.complete and not conductor.working
         interrupt.outcome = outcome  # type: ignore[attr-defined]
         raise
     finally:
         stop.value = True
-        ranks.end(0)  # a rank that waits for an epoch to begin looks at ``stop`` next
+        with undisturbed(swallow=True):
+            ranks.end(0)  # a rank that waits for an epoch to begin looks at ``stop`` next
     outcome.epochs.sort(key=lambda epoch: epoch.epoch)
     return outcome
 
 
-def _conduct(
-    ranks: Ranks,
-    outcome: Outcome,
-    prepare: Prepare | None,
-    tick: Callable[[], None] | None,
-    book: SaveBook | None,
-    deadline: float | None = None,
-) -> None:
-    """Answer the ranks until all are done: everyone ready -> prepare the cache -> go; done -> keep what it recorded."""
-    waiting: dict[int, int] = {}
-    saving: dict[int, int] = {}
-    working = [rank for rank in range(len(ranks.processes)) if rank not in outcome.columns]
-    while working:
-        if deadline is not None and time.monotonic() > deadline:
-            raise WorkerError("the ranks did not stop in time")
-        for rank, (kind, value) in ranks.receive(working):
-            if kind == "ready":
-                waiting[rank] = value
-            elif kind == "checkpoint":
-                saving[rank] = value
-            elif kind == "saved":
-                if book is not None:
-                    book.take_down(rank, *value)
-            else:
-                _keep(outcome, rank, value)
-        working = [rank for rank in working if rank not in outcome.columns]
-        if waiting and len(waiting) == len(working):
-            epoch = min(waiting.values())
-            outcome.epochs.append(prepare(epoch) if prepare else Epoch(epoch=epoch))
-            _go(ranks, waiting, time.monotonic_ns() + 1_000_000)
-        if saving and len(saving) + len(waiting) == len(working):
-            # Shares differ by a batch at most: a checkpoint for which a rank has no step left is not taken.
-            everyone = len(saving) == len(ranks.processes) and len(set(saving.values())) == 1
-            _go(ranks, saving, book.begin(max(saving.values())) if book is not None and everyone else NO_SAVE)
-        if tick:
+class _Conductor:
+    """Answers the ranks until all are done: everyone ready -> prepare the cache -> go; done -> keep what it recorded.
+
+    Ctrl-C takes effect between messages, never within one, and who waits for an answer is not forgotten over it: ranks that were told to
+    stop still send what they recorded.
+    """
+
+    def __init__(self, ranks: Ranks, book: SaveBook | None) -> None:
+        self.ranks, self.book = ranks, book
+        self.outcome = Outcome()
+        self.working = list(range(len(ranks.processes)))
+        self.waiting: dict[int, int] = {}  # rank -> the epoch that it is ready for
+        self.saving: dict[int, int] = {}  # rank -> the number of the checkpoint that it is ready for
+
+    def conduct(self, prepare: Prepare, tick: Callable[[], None]) -> None:
+        """Until all ranks are done."""
+        while self.working:
+            with undisturbed():
+                self._listen()
+                self._answer_saves()
+            if self.waiting and len(self.waiting) == len(self.working):
+                context = prepare(min(self.waiting.values()))
+                with undisturbed():
+                    self.outcome.epochs.append(context)
+                    self._go(self.waiting, time.monotonic_ns() + 1_000_000)
             tick()
 
+    def collect(self) -> None:
+        """After a stop: what the ranks have recorded. One that still waits for its storage after a while is told not to."""
+        began = time.monotonic()
+        hurried = False
+        while self.working:
+            waited = time.monotonic() - began
+            if waited > GRACE_S:
+                raise WorkerError("the ranks did not stop in time")
+            if waited > PATIENCE_S and not hurried:
+                hurried = True
+                self.ranks.signal(self.working, _HURRY)
+            self._go(self.waiting, 0)
+            self._go(self.saving, NO_SAVE)
+            self._listen()
 
-def _go(ranks: Ranks, waiting: dict[int, int], start: int) -> None:
-    for rank in waiting:
-        ranks.send(rank, start)
-    waiting.clear()
+    def _listen(self) -> None:
+        for rank, (kind, value) in self.ranks.receive(self.working):
+            if kind == "ready":
+                self.waiting[rank] = value
+            elif kind == "checkpoint":
+                self.saving[rank] = value
+            elif kind == "saved":
+                if self.book is not None:
+                    self.book.take_down(rank, *value)
+            else:
+                _keep(self.outcome, rank, value)
+        self.working = [rank for rank in self.working if rank not in self.outcome.columns]
+
+    def _answer_saves(self) -> None:
+        """Shares differ by a batch at most: a checkpoint for which a rank has no step left is not taken."""
+        if self.saving and len(self.saving) + len(self.waiting) == len(self.working):
+            everyone = len(self.saving) == len(self.ranks.processes) and len(set(self.saving.values())) == 1
+            self._go(self.saving, self.book.begin(max(self.saving.values())) if self.book is not None and everyone else NO_SAVE)
+
+    def _go(self, waiting: dict[int, int], start: int) -> None:
+        for rank in waiting:
+            self.ranks.send(rank, start)
+        waiting.clear()
 
 
 def _keep(outcome: Outcome, rank: int, value: dict[str, Any]) -> None:
@@ -173,10 +208,12 @@ def _keep(outcome: Outcome, rank: int, value: dict[str, Any]) -> None:
 
 
 class _Stepper:
-    """A rank's way through its epochs."""
+    """A rank's way through its epochs; the last thing it sends is what it recorded."""
 
     def __init__(self, phase: Phase, rank: int, pipe: Connection, steps: Any, stop: Any) -> None:
         self.phase, self.rank, self.pipe, self.steps, self.stop = phase, rank, pipe, steps, stop
+        self.may_hang = False
+        signal.signal(_HURRY, self._hurry)
         self.recorder = Recorder()
         self.accelerator = ACCELERATORS.load(phase.accelerator.kind)(phase.accelerator)
         self.loader = self._build() if phase.reader is not None else None
@@ -186,6 +223,7 @@ class _Stepper:
         self.spent_ns = 0
         self.complete = True
         self.startups: dict[int, float | None] = {}
+        self.cpu_began = time.process_time_ns()
 
     def _build(self) -> BatchLoader | LibraryLoader:
         phase = self.phase
@@ -210,9 +248,8 @@ class _Stepper:
         feed.attach(self.loader)
         return feed
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> None:
         epoch = 0
-        cpu = time.process_time_ns()
         while (epoch < self.phase.epochs or self.phase.epochs == 0) and not self._limit():
             if epoch and self.loader is not None and self.phase.evicts:
                 self.loader.let_go()
@@ -226,25 +263,34 @@ class _Stepper:
             epoch += 1
             if self.done == before:
                 break  # nothing to read in this rank's share
-        cpu = time.process_time_ns() - cpu
-        loader = self.loader
-        if loader is not None:
-            cpu += sum(ns for pid, ns in loader.cpu_ns.items() if pid != os.getpid())
-        value: dict[str, Any] = {
-            "columns": self.recorder.columns(),
-            "cpu_s": cpu / 1e9,
-            "complete": self.complete and not self.stop.value,
-            "startups": self.startups,
-            "loader": self._describe(loader) if loader is not None else {},
-        }
         if self.saver is not None:
             self.saver.close()
+        self._report(complete=self.complete and not self.stop.value)
         if self.feed is not None:
-            value["loader"]["pinned"] = self.feed.pinned
             self.feed.close()
+        if self.loader is not None:
+            self.loader.shutdown()
+
+    def _hurry(self, number: int, frame: object) -> None:
+        """A stop was not enough: report now. Who hangs in storage can't be waited for: threads and workers end with this process."""
+        if self.may_hang:
+            self._report(complete=False)
+            os._exit(0)
+
+    def _report(self, *, complete: bool) -> None:
+        """What was recorded."""
+        loader, feed = self.loader, self.feed
+        cpu = time.process_time_ns() - self.cpu_began
         if loader is not None:
-            loader.shutdown()
-        return value
+            cpu += sum(ns for pid, ns in loader.cpu_ns.items() if pid != os.getpid())
+        value = {
+            "columns": self.recorder.columns(),
+            "cpu_s": cpu / 1e9,
+            "complete": complete,
+            "startups": self.startups,
+            "loader": self._describe(loader) | ({"pinned": feed.pinned} if feed is not None else {}) if loader is not None else {},
+        }
+        self.pipe.send(("done", value))
 
     @staticmethod
     def _describe(loader: BatchLoader | LibraryLoader) -> dict[str, Any]:
@@ -324,7 +370,9 @@ class _Stepper:
                     break
                 if last_step is not None and self.done >= last_step:
                     break
+                self.may_hang = True
                 batch = next(batches, None)
+                self.may_hang = False
                 ready = now()
                 if batch is None:
                     break
@@ -345,7 +393,9 @@ class _Stepper:
                 self.steps[self.rank] = self.done
         finally:
             del batch
+            self.may_hang = True  # closing waits for batches that are on their way
             close = getattr(batches, "close", None)
             if close:
                 close()
+            self.may_hang = False
         self.startups[epoch] = (first_read - start) / 1e9 if first_read is not None else None

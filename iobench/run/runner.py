@@ -17,6 +17,7 @@ from .. import __version__
 from ..analyse.metrics import repetition_metrics, unseen_reads
 from ..analyse.rebuild import conclude
 from ..errors import InterruptedRun, IobenchError
+from ..interrupts import undisturbed
 from ..load import make_reader
 from ..measure import host, resources, timeline
 from ..registry import FORMATS
@@ -26,7 +27,7 @@ from ..storage.catalog import innermost
 from . import calibrate
 from .cache import prepare_cache
 from .calibrate import Calibration, joined
-from .directory import new_directory, undisturbed, write_document
+from .directory import new_directory, write_document
 from .findmax import find_max
 from .mixed import Mixed, Saver
 from .plan import Plan
@@ -72,18 +73,16 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
             with _timed(doc, "checkpoint", progress, "checkpoints alone"):
                 saver.alone(progress)
             with _timed(doc, "measure", progress, "a repetition without checkpoints"):
-                doc.quiet = _repeat(plan, 0, doc, calibration, progress, name="quiet")
+                _repeat(plan, 0, doc, calibration, progress, name="quiet")
         for number in range(plan.repetitions):
             title = f"repetition {number + 1} of {plan.repetitions}"
             with _timed(doc, "measure", progress, title), saver.beside(number) if saver else nullcontext() as saving:
-                doc.repetitions.append(_repeat(plan, number, doc, calibration, progress, saving=saving))
+                _repeat(plan, number, doc, calibration, progress, saving=saving)
         if options.find_max:
             with _timed(doc, "find_max", progress, "finding the largest number of accelerators"):
                 doc.find_max = find_max(plan, doc, calibration, progress)
         _compare_versions(plan, before, doc)
-    except KeyboardInterrupt as interrupt:
-        with undisturbed(swallow=True):
-            _keep_partial(interrupt, doc, calibration)
+    except KeyboardInterrupt:
         doc.status = "interrupted"
         failure = InterruptedRun(f"interrupted; what was measured until then is in {directory}")
     except IobenchError as error:
@@ -134,8 +133,8 @@ def _repeat(
     *,
     name: str = "measure",
     saving: Saving | None = None,
-) -> Repetition:
-    """One repetition: all stages together, with a seed of its own."""
+) -> None:
+    """One repetition, all stages together, with a seed of its own, goes into ``doc``; an interrupted one with what it has recorded."""
     workload = plan.workload
     phase = Phase(
         name=name,
@@ -157,11 +156,19 @@ def _repeat(
     try:
         outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=progress.steps)
     except KeyboardInterrupt as interrupt:
-        interrupt.phase = phase  # type: ignore[attr-defined]
+        outcome = getattr(interrupt, "outcome", Outcome())
+        with undisturbed(swallow=True):
+            if name == "measure" and outcome.columns:
+                doc.repetitions.append(_record(phase, outcome, calibration, {}))
         raise
-    used = resources.diff(before, resources.Snapshot.take(root))
-    doc.loader = {**doc.loader, **outcome.loader}
-    return _record(phase, outcome, calibration, used)
+    with undisturbed():
+        used = resources.diff(before, resources.Snapshot.take(root))
+        doc.loader = {**doc.loader, **outcome.loader}
+        repetition = _record(phase, outcome, calibration, used)
+        if name == "measure":
+            doc.repetitions.append(repetition)
+        else:
+            doc.quiet = repetition
 
 
 def _local_root(storage: Any) -> Path | None:
@@ -187,13 +194,6 @@ def _record(phase: Phase, outcome: Outcome, calibration: Calibration, used: dict
     )
     calibration.parts += [(phase.name, phase.repetition, rank, columns) for rank, columns in sorted(outcome.columns.items())]
     return repetition_metrics(joined(outcome), context)
-
-
-def _keep_partial(interrupt: KeyboardInterrupt, doc: RunDocument, calibration: Calibration) -> None:
-    """Ranks that were interrupted in the middle of a repetition have sent what they recorded."""
-    outcome, phase = getattr(interrupt, "outcome", None), getattr(interrupt, "phase", None)
-    if phase is not None and phase.name == "measure" and outcome is not None and outcome.columns:
-        doc.repetitions.append(_record(phase, outcome, calibration, {}))
 
 
 def _versions(plan: Plan) -> dict[str, str] | str:

@@ -8,25 +8,28 @@ import mmap
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from ..errors import MissingObjectError, StorageError, UsageError
 from ..forks import watch
+from ..interrupts import undisturbed
 from ..measure import filesystem, pagecache
 from ..safety import check_target
 from .base import Buffer, Entry, ParallelSink, Residency, Sink
 from .parallel import ParallelFile
-from .sinks import make_folders, open_sink
+from .sinks import FileSink, make_folders, open_sink
 
 ALIGNMENT = 4096
 """What O_DIRECT asks for at most: every block device that Linux supports has logical blocks of 512 to 4096 bytes."""
 
 _OPEN_FILES = 128
+
+_Sink = TypeVar("_Sink", FileSink, ParallelFile)
 
 
 class LocalStorage:
@@ -190,40 +193,29 @@ class LocalStorage:
     def check_target(self) -> None:
         check_target(self.root)
 
-    @contextmanager
-    def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> Iterator[Sink]:
-        path = self.root / key
-        try:
-            make_folders(path.parent)
-            sink = open_sink(path, size_hint=size_hint, durable=durable)
-        except OSError as error:
-            raise self._failed("create", key, error) from error
-        try:
-            yield sink
-            sink.commit()
-        except OSError as error:
-            sink.abort()
-            raise self._failed("write", key, error) from error
-        except BaseException:
-            sink.abort()
-            raise
+    def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> AbstractContextManager[Sink]:
+        return self._created(key, lambda path: open_sink(path, size_hint=size_hint, durable=durable))
+
+    def create_parallel(self, key: str, *, size: int, block_size: int, durable: bool = True) -> AbstractContextManager[ParallelSink]:
+        return self._created(key, lambda path: ParallelFile(path, size=size, block_size=block_size, durable=durable))
 
     @contextmanager
-    def create_parallel(self, key: str, *, size: int, block_size: int, durable: bool = True) -> Iterator[ParallelSink]:
+    def _created(self, key: str, start: Callable[[Path], _Sink]) -> Iterator[_Sink]:
         path = self.root / key
+        sink = None
         try:
-            make_folders(path.parent)
-            sink = ParallelFile(path, size=size, block_size=block_size, durable=durable)
-        except OSError as error:
-            raise self._failed("create", key, error) from error
-        try:
+            with undisturbed():  # a file that is there has someone to remove it
+                make_folders(path.parent)
+                sink = start(path)
             yield sink
             sink.commit()
         except OSError as error:
-            sink.abort()
-            raise self._failed("write", key, error) from error
+            if sink is not None:
+                sink.abort()
+            raise self._failed("create" if sink is None else "write", key, error) from error
         except BaseException:
-            sink.abort()
+            if sink is not None:
+                sink.abort()
             raise
 
     def delete(self, key: str) -> None:

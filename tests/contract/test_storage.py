@@ -9,9 +9,14 @@ import errno
 import gc
 import os
 import pickle
+import signal
+import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -59,6 +64,67 @@ def test_a_wrong_hint_changes_nothing(local: LocalStorage, hint: int, size: int,
     assert path.read_bytes() == DATA[:size]
     assert path.stat().st_blocks * 512 < size + 70_000  # what was set aside for the hint was given back
     assert files(local) == ["x"]
+
+
+def write_parallel(storage: LocalStorage, key: str) -> None:
+    with storage.create_parallel(key, size=10_000, block_size=4096) as sink:
+        sink.write_at(0, np.frombuffer(DATA[:10_000], np.uint8) if sink.alignment == 1 else aligned(12_288))
+
+
+def write_in_order(storage: LocalStorage, key: str, hint: int, durable: bool) -> None:
+    with storage.create(key, size_hint=hint, durable=durable) as sink:
+        sink.write(DATA[:10_000])
+
+
+def aligned(size: int) -> Any:
+    return buffers.private(size).array.data[:size]
+
+
+def interrupted_at(line: int, write: Callable[[], None]) -> bool:
+    """``write`` with Ctrl-C pressed before that line of ``iobench/storage`` runs; whether it had an effect."""
+    lines = 0
+
+    def watch(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal lines
+        if "iobench/storage/" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == line:
+                signal.raise_signal(signal.SIGINT)
+        return watch
+
+    before = sys.gettrace()
+    sys.settrace(watch)
+    try:
+        write()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return lines >= line
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(lambda storage, key: write_in_order(storage, key, 0, True), id="small"),
+        pytest.param(lambda storage, key: write_in_order(storage, key, 0, False), id="small, not durable"),
+        pytest.param(lambda storage, key: write_in_order(storage, key, BLOCK, True), id="large"),
+        pytest.param(write_parallel, id="parallel"),
+    ],
+)
+def test_ctrl_c_at_any_line_leaves_the_whole_or_nothing(local: LocalStorage, write: Callable[[LocalStorage, str], None]) -> None:
+    """Pressed at line 1, 2, ... of the storage's code, until a write ends before it is."""
+    for line in range(1, 1000):
+        key = f"{line}.bin"
+        if not interrupted_at(line, partial(write, local, key)):
+            break
+        left = [name for name in files(local) if name.startswith(key)]
+        assert left in ([], [key]), f"line {line}"
+        assert not left or (local.root / key).stat().st_size == 10_000, f"line {line}"
+    assert 20 < line < 999
+    assert (local.root / key).stat().st_size == 10_000
 
 
 @pytest.mark.parametrize("hint", [0, BLOCK])

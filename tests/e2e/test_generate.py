@@ -187,6 +187,13 @@ def gone(pid: int) -> bool:
         return True
 
 
+def await_the_end(workers: list[int]) -> None:
+    deadline = time.monotonic() + 20
+    while not all(map(gone, workers)):
+        assert time.monotonic() < deadline, "workers outlived their parent"
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_stopped_in_the_middle_then_resumed(tmp_path: Path, how: signal.Signals) -> None:
     wanted = interrupted_spec()
@@ -198,10 +205,7 @@ def test_stopped_in_the_middle_then_resumed(tmp_path: Path, how: signal.Signals)
     assert process.returncode != 0
     if how == signal.SIGINT:
         assert b"InterruptedRun" in err
-    deadline = time.monotonic() + 20
-    while not all(map(gone, workers)):
-        assert time.monotonic() < deadline, "workers outlived their parent"
-        time.sleep(0.05)
+    await_the_end(workers)
     with pytest.raises(DatasetError, match="half generated"):
         load_manifest(tmp_path / "d")
     with pytest.raises(TargetRefusedError, match="iobench clean"):
@@ -230,9 +234,10 @@ def test_the_command_ends_in_words_when_a_scheduler_ends_it(tmp_path: Path) -> N
 
 def test_half_generated_is_cleaned_too(tmp_path: Path) -> None:
     process = started(interrupted_spec(), tmp_path / "d")
+    workers = children(process.pid)
     process.kill()
     process.communicate(timeout=60)
-    time.sleep(0.2)
+    await_the_end(workers)
     (tmp_path / "d" / "data" / "notes.txt").write_text("mine")
     report = clean(tmp_path / "d")
     assert report.foreign == ["data/notes.txt"]
@@ -251,9 +256,10 @@ def test_a_killed_worker_is_one_clear_error_and_resumable(tmp_path: Path) -> Non
 
 def test_a_damaged_journal_entry_is_done_again(tmp_path: Path) -> None:
     process = started(interrupted_spec(), tmp_path / "d")
+    workers = children(process.pid)
     process.kill()
     process.communicate(timeout=60)
-    time.sleep(0.2)
+    await_the_end(workers)
     entry = min((tmp_path / "d" / ".iobench-journal").glob("*.json"))
     entry.write_bytes(entry.read_bytes()[:-50])
     assert generate(interrupted_spec(), LocalStorage(tmp_path / "d"), workers=2).written_samples >= 1000

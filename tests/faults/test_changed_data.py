@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from iobench.cli.main import main
@@ -28,6 +30,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def ranks_run() -> bool:
+    """Whether anything is being read; versions are taken before."""
+    with suppress(psutil.Error):
+        return any(child.name() == "pt_data_worker" for child in psutil.Process().children(recursive=True))
+    return False
+
+
 def run(home: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, object]]:
     code = main(["run", "./job.yaml", "--data", "throttled+data?latency=60ms", "--repeat", "2", "--calibration-s", "0", "--json"])
     return code, json.loads(capsys.readouterr().out)
@@ -37,14 +46,13 @@ def test_a_shard_replaced_by_its_own_bytes(home: Path, capsys: pytest.CaptureFix
     victim = home / "data" / "data" / "changing-000003.tar"
 
     def replace() -> None:
-        while not list(home.glob("results/*")):
+        while not ranks_run():
             time.sleep(0.01)
-        time.sleep(0.2)
         fresh = victim.with_name("fresh")
         fresh.write_bytes(victim.read_bytes())
         fresh.replace(victim)
 
-    writer = threading.Thread(target=replace)
+    writer = threading.Thread(target=replace, daemon=True)
     writer.start()
     code, doc = run(home, capsys)
     writer.join()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from iobench.errors import StorageError, WorkerError
@@ -124,6 +125,7 @@ def test_a_worker_that_dies_between_two_tasks_is_one_line() -> None:
 
     found = run_tasks(range(6), make, workers=2)
     assert next(found) in (0, 1)
-    time.sleep(1)
+    while not any(child.status() == psutil.STATUS_ZOMBIE for child in psutil.Process().children()):
+        time.sleep(0.05)
     with pytest.raises(WorkerError, match="killed by signal 9"):
         list(found)

@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ import psutil
 import pytest
 
 from iobench.errors import StorageError, WorkerError
+from iobench.interrupts import undisturbed
 from iobench.load.reader import BatchReader
-from iobench.run.directory import undisturbed
 from iobench.run.ranks import Phase, run_phase
 from iobench.spec.result import Epoch
 from iobench.spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
@@ -30,16 +32,16 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 
 def phase(manifest: Any, storage: Any, **more: Any) -> Phase:
     reading = ReaderSpec(direct=False, concurrency=2)
+    given: dict[str, Any] = {"loading": LoaderSpec(workers=1), **more}
     return Phase(
         name="measure",
         reader=BatchReader(manifest, storage, reading),
         reading=reading,
-        loading=LoaderSpec(workers=1),
         accelerator=AcceleratorSpec(kind="null"),
         accelerators=2,
         batch_size=8,
         seed=1,
-        **more,
+        **given,
     )
 
 
@@ -107,6 +109,86 @@ def test_a_killed_worker_of_a_rank_is_one_line(make_dataset: Any) -> None:
     assert "\n" not in str(caught.value)
 
 
+def _steps(outcome: Any) -> int:
+    return sum(len(columns["epoch"]) for columns in outcome.columns.values())
+
+
+def test_ctrl_c_while_the_cache_is_prepared_keeps_the_epochs_before(make_dataset: Any) -> None:
+    """All ranks wait for an answer then, and must get one."""
+    manifest, path = make_dataset(format="tar", samples_per_shard=20)
+
+    def prepare(epoch: int) -> Epoch:
+        if epoch == 2:
+            raise KeyboardInterrupt
+        return Epoch(epoch=epoch)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run_phase(phase(manifest, LocalStorage(path), epochs=100), prepare=prepare)
+    outcome = caught.value.outcome  # type: ignore[attr-defined]
+    assert [sum(columns["samples"].sum() for columns in outcome.columns.values())] == [2 * 60]
+    assert [epoch.epoch for epoch in outcome.epochs] == [0, 1]
+    assert not outcome.complete
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_at_any_instant_keeps_what_was_recorded(make_dataset: Any, number: signal.Signals) -> None:
+    """Epochs so short that messages between ranks and parent are all that happens; each attempt comes a little later."""
+    manifest, path = make_dataset(format="tar", samples_per_shard=20)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as the verbs do
+    try:
+        for attempt in range(25):
+            timer = threading.Timer(0.013 * attempt, os.kill, (os.getpid(), number))
+            _interrupted(phase(manifest, LocalStorage(path), epochs=100_000), timer)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupted(running: Phase, timer: threading.Timer) -> None:
+    seen: list[int] = []
+
+    def prepare(epoch: int) -> Epoch:
+        if not epoch:
+            timer.start()
+        return Epoch(epoch=epoch)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run_phase(running, prepare=prepare, tick=seen.append)
+    timer.join()
+    outcome = caught.value.outcome  # type: ignore[attr-defined]
+    assert set(outcome.columns) == {0, 1}
+    assert _steps(outcome) >= max(seen, default=0)
+
+
+@pytest.mark.parametrize("transport", ["ring", "tensor", "thread", "null"])
+def test_ctrl_c_does_not_wait_for_storage_that_hangs(make_dataset: Any, transport: str) -> None:
+    manifest, path = make_dataset(format="tar", samples_per_shard=20)
+    storage = FaultyStorage(LocalStorage(path), stall_every=40, stall_s=3600)
+    done, since = 0, 0.0
+
+    def press(steps: int) -> None:
+        nonlocal done, since
+        if steps != done:
+            done, since = steps, time.monotonic()
+        elif done and time.monotonic() - since > 1.5:  # nothing comes any more
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run_phase(phase(manifest, storage, epochs=100_000, loading=LoaderSpec(workers=1, transport=transport)), tick=press)
+    outcome = caught.value.outcome  # type: ignore[attr-defined]
+    assert set(outcome.columns) == {0, 1}
+    assert _steps(outcome) >= done > 0
+
+
+def _read_by_workers(pid: int) -> int:
+    """Bytes that the loader workers of this process have read."""
+    count = 0
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.Error):
+                count += child.io_counters().read_chars if child.name() == "pt_data_worker" else 0
+    return count
+
+
 @pytest.fixture
 def running(make_dataset: Any, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A real run in a process of its own, in the middle of its first repetition."""
@@ -116,10 +198,11 @@ def running(make_dataset: Any, tmp_path: Path) -> Iterator[tuple[subprocess.Pope
     process = subprocess.Popen(
         [sys.executable, "-m", "iobench", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
+    data = sum(shard.stat().st_size for shard in path.rglob("*.tar"))
+    assert data
     deadline = time.monotonic() + 60
-    while len(psutil.Process(process.pid).children(recursive=True)) < 3 and time.monotonic() < deadline:
+    while _read_by_workers(process.pid) < 3 * data and time.monotonic() < deadline:  # further ahead than batches are fetched
         time.sleep(0.1)
-    time.sleep(1.5)
     assert process.poll() is None, process.stderr.read() if process.stderr else ""
     yield process, tmp_path
     if process.poll() is None:
