@@ -13,6 +13,7 @@ from multiprocessing.context import ForkProcess
 from typing import Any, TypeVar
 
 from ..errors import IobenchError, WorkerError
+from ..interrupts import undisturbed
 
 T = TypeVar("T")
 _TURN_S = 0.2
@@ -46,13 +47,14 @@ def run_tasks(tasks: Sequence[int], make: Callable[[], Callable[[int], T]], *, w
     everyone: dict[Connection, ForkProcess] = {}
     finished = False
     try:
-        for _ in range(min(workers, len(tasks))):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_worker, args=(theirs, make, os.getpid()), daemon=True)
-            process.start()
-            theirs.close()
-            everyone[ours] = process
-            _send(ours, process, pending.pop())
+        with undisturbed():  # until a worker has said what signals mean to it, and we know of it
+            for _ in range(min(workers, len(tasks))):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_worker, args=(theirs, make, os.getpid()), daemon=True)
+                process.start()
+                theirs.close()
+                everyone[ours] = process
+                _send(ours, process, pending.pop())
         busy = dict(everyone)
         while busy:
             for ready in wait(list(busy)):
@@ -138,7 +140,10 @@ def _end(workers: dict[Connection, ForkProcess], *, at_once: bool) -> None:
             process.terminate()
     deadline = time.monotonic() + _GRACE_S
     for connection, process in workers.items():
-        process.join(max(0.0, deadline - time.monotonic()))
+        while process.is_alive() and time.monotonic() < deadline:
+            process.join(_TURN_S)
+            if at_once:
+                process.terminate()  # one that had only just begun did not know yet what that means
         if process.is_alive():
             process.kill()
             process.join(1)

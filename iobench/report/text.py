@@ -161,7 +161,8 @@ def _find_max(doc: RunDocument, width: int, paint: Paint) -> list[str]:
     if doc.find_max is None:
         return []
     found, required = doc.find_max, format_percent(doc.find_max.required_accelerator_utilization)
-    answer = "not even one" if found.accelerators is None else format_count(found.accelerators)
+    none = "none of those tried" if found.bound else "not even one"
+    answer = none if found.accelerators is None else format_count(found.accelerators)
     lines = [paint(f"Accelerators fed at {required} utilization or more: {answer}", "title")]
     room = max(8, width - 56)
     for point in sorted(found.points, key=lambda point: point.accelerators):

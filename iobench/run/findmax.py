@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..analyse.rebuild import find_max_point
-from ..errors import IobenchError, UsageError
+from ..errors import UsageError
 from ..load import make_reader
 from ..spec.result import FindMax, FindMaxPoint, RunDocument
 from .cache import prepare_cache
@@ -17,12 +17,13 @@ from .ranks import Phase, run_phase
 MOST = 256
 """Ranks are processes; more of them on one host measure the host."""
 
+UNFINISHED = "it was not finished"
 _POINT_S = 10.0
 _LEAST_STEPS = 8
 
 
-def find_max(plan: Plan, doc: RunDocument, calibration: Calibration, progress: Progress) -> FindMax:
-    """The largest number of accelerators at the required utilization.
+def find_max(plan: Plan, doc: RunDocument, calibration: Calibration, progress: Progress) -> None:
+    """The largest number of accelerators at the required utilization, as ``doc.find_max``, which is true after every point.
 
     Starts at the number that the calibrated fetch rate predicts (each accelerator at utilization u draws u of its full appetite), doubles
     or halves until one number passes and a larger one fails, then bisects.
@@ -31,35 +32,31 @@ def find_max(plan: Plan, doc: RunDocument, calibration: Calibration, progress: P
     if rate is None:
         raise UsageError("--find-max needs an accelerator with a step time", remedy="use a workload with accelerator.kind: emulated")
     required = plan.workload.required_accelerator_utilization
-    found = FindMax(required_accelerator_utilization=required, accelerators=None, points=[])
-    tried: dict[int, FindMaxPoint] = {}
+    doc.find_max = found = FindMax(required_accelerator_utilization=required, accelerators=None, points=[], bound=UNFINISHED)
+    bound = ""
     low, high = 0, min(MOST, plan.manifest.sample_count) + 1  # low passes (0 trivially), high fails (or can't be tried)
     limit = high
     number = _seed(calibration, rate, required, doc.accelerators)
     while high - low > 1:
         number = min(max(number, low + 1), high - 1)
         try:
-            tried[number] = _try(plan, number, required, calibration, progress)
+            point = _try(plan, number, required, calibration, progress)
         except UsageError as error:
             # A ring for so many ranks does not fit this host: the host is the limit, not the storage.
-            found.bound = f"{number} accelerators can't be emulated on this host: {error.what}"
+            bound = f"{number} accelerators can't be emulated on this host: {error.what}"
             high = limit = number
             number = (low + high) // 2
             continue
-        except IobenchError:
-            found.points = list(tried.values())
-            raise
-        found.points = list(tried.values())
-        if tried[number].passed:
-            low = number
+        found.points.append(point)
+        if point.passed:
+            low = found.accelerators = number
             number = min(2 * number, high - 1) if high == limit else (low + high) // 2
         else:
             high = number
             number = max(number // 2, low + 1) if low == 0 else (low + high) // 2
-    found.accelerators = low or None
-    if high == limit and not found.bound and low:
-        found.bound = f"the search stops at {limit - 1} accelerators"
-    return found
+    if high == limit and not bound and low:
+        bound = f"the search stops at {limit - 1} accelerators"
+    found.bound = bound
 
 
 def _seed(calibration: Calibration, rate: float, required: float, fallback: int) -> int:

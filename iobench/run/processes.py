@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ..errors import IobenchError, WorkerError
+from ..interrupts import undisturbed
 from ..load.loader import die_with_parent, single_threaded, worker_death
 
 GRACE_S = 10.0
@@ -33,12 +34,17 @@ class Ranks:
         self.processes = [fork.Process(target=_rank, args=(body, rank, self._pipes[rank][1]), daemon=False) for rank in range(count)]
 
     def start(self) -> None:
-        for rank, process in enumerate(self.processes):
-            process.start()
-            self._pipes[rank][1].close()
+        with undisturbed():  # until a rank has said that Ctrl-C is its parent's
+            for rank, process in enumerate(self.processes):
+                process.start()
+                self._pipes[rank][1].close()
 
     def send(self, rank: int, message: Any) -> None:
-        self._pipes[rank][0].send(message)
+        """Raises WorkerError for a rank that died."""
+        try:
+            self._pipes[rank][0].send(message)
+        except OSError:
+            raise _died(rank, self.processes[rank]) from None
 
     def signal(self, awaited: Sequence[int], number: int) -> None:
         """Send a signal to those of the ranks ``awaited`` that live."""
@@ -60,7 +66,6 @@ class Ranks:
             try:
                 message: Any = pipe.recv()  # type: ignore[union-attr, call-arg]
             except (EOFError, ConnectionResetError):
-                self.processes[rank].join(1)
                 raise _died(rank, self.processes[rank]) from None
             if message[0] == "failed":
                 raise message[1]
@@ -90,6 +95,7 @@ class Ranks:
 
 
 def _died(rank: int, process: Any) -> WorkerError:
+    process.join(1)  # its end of the pipe closes a little earlier
     code = process.exitcode
     reason = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
     return WorkerError(f"rank {rank} died ({reason})", remedy="see the kernel log for out-of-memory kills")

@@ -11,12 +11,11 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ..errors import IobenchError, WorkerError
+from ..errors import IobenchError
 from ..interrupts import undisturbed
 from ..load import LibraryLoader, build_loader
 from ..load.device import DeviceFeed, device_of_rank
@@ -106,16 +105,15 @@ def run_phase(phase: Phase, *, prepare: Prepare | None = None, tick: Tick | None
     conductor = _Conductor(ranks, phase.saving.book if phase.saving else None)
     outcome = conductor.outcome
     try:
-        with undisturbed():
-            ranks.start()
+        ranks.start()
         conductor.conduct(prepare or (lambda epoch: Epoch(epoch=epoch)), lambda: tick(sum(steps)) if tick else None)
         with undisturbed():
             ranks.end(0)
     except KeyboardInterrupt as interrupt:
         stop.value = True
-        with undisturbed(swallow=True), suppress(IobenchError):
+        with undisturbed(swallow=True):
             conductor.collect()
-        outcome.complete = outcome.complete and not conductor.working
+        outcome.complete = outcome.complete and len(outcome.columns) == phase.accelerators
         interrupt.outcome = outcome  # type: ignore[attr-defined]
         raise
     finally:
@@ -154,19 +152,23 @@ class _Conductor:
             tick()
 
     def collect(self) -> None:
-        """After a stop: what the ranks have recorded. One that still waits for its storage after a while is told not to."""
+        """After a stop: what the ranks have recorded, those that fail now and those that don't stop in time left out.
+
+        One that still waits for its storage after a while is told not to.
+        """
         began = time.monotonic()
         hurried = False
-        while self.working:
-            waited = time.monotonic() - began
-            if waited > GRACE_S:
-                raise WorkerError("the ranks did not stop in time")
+        while self.working and (waited := time.monotonic() - began) < GRACE_S:
             if waited > PATIENCE_S and not hurried:
                 hurried = True
                 self.ranks.signal(self.working, _HURRY)
-            self._go(self.waiting, 0)
-            self._go(self.saving, NO_SAVE)
-            self._listen()
+            try:
+                self._go(self.waiting, 0)
+                self._go(self.saving, NO_SAVE)
+                self._listen()
+            except IobenchError:
+                known = self.outcome.columns
+                self.working = [rank for rank in self.working if rank not in known and self.ranks.processes[rank].is_alive()]
 
     def _listen(self) -> None:
         for rank, (kind, value) in self.ranks.receive(self.working):
@@ -188,9 +190,9 @@ class _Conductor:
             self._go(self.saving, self.book.begin(max(self.saving.values())) if self.book is not None and everyone else NO_SAVE)
 
     def _go(self, waiting: dict[int, int], start: int) -> None:
-        for rank in waiting:
+        for rank in list(waiting):
+            del waiting[rank]
             self.ranks.send(rank, start)
-        waiting.clear()
 
 
 def _keep(outcome: Outcome, rank: int, value: dict[str, Any]) -> None:

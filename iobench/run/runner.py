@@ -80,7 +80,7 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
                 _repeat(plan, number, doc, calibration, progress, saving=saving)
         if options.find_max:
             with _timed(doc, "find_max", progress, "finding the largest number of accelerators"):
-                doc.find_max = find_max(plan, doc, calibration, progress)
+                find_max(plan, doc, calibration, progress)
         _compare_versions(plan, before, doc)
     except KeyboardInterrupt:
         doc.status = "interrupted"

@@ -153,7 +153,7 @@ class FindMax(Record):
     """The search for the largest number of accelerators at the required utilization, in the order tried."""
 
     required_accelerator_utilization: float
-    accelerators: int | None  # None: not even one
+    accelerators: int | None  # None: not even one (where ``bound`` is set: none of those tried)
     points: list[FindMaxPoint]
     bound: str = ""  # set where the search stopped for another reason than storage
 

@@ -17,12 +17,16 @@ from typing import Any
 import psutil
 import pytest
 
-from iobench.errors import StorageError, WorkerError
+from iobench.errors import InterruptedRun, StorageError, WorkerError
 from iobench.interrupts import undisturbed
 from iobench.load.reader import BatchReader
+from iobench.run.plan import make_plan
+from iobench.run.progress import Silent
 from iobench.run.ranks import Phase, run_phase
-from iobench.spec.result import Epoch
-from iobench.spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.run.runner import Options
+from iobench.run.runner import run as run_plan
+from iobench.spec.result import Epoch, load_run
+from iobench.spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec, load_workload
 from iobench.storage.faulty import FaultyStorage
 from iobench.storage.local import LocalStorage
 from iobench.storage.throttled import ThrottledStorage
@@ -68,13 +72,17 @@ def test_an_object_that_ends_early_is_named(make_dataset: Any) -> None:
         run_phase(phase(manifest, FaultyStorage(LocalStorage(path), short_every=2)))
 
 
-def test_a_rank_that_dies_ends_the_phase(make_dataset: Any) -> None:
+@pytest.mark.parametrize("when", ["as it is told to go", "before it is told to go"])
+def test_a_rank_that_dies_ends_the_phase(make_dataset: Any, when: str) -> None:
     others = {child.pid for child in psutil.Process().children()}  # servers of other tests
     manifest, path = make_dataset(format="tar", samples_per_shard=20)
 
     def kill_one(epoch: int) -> Epoch:
         ranks = [child for child in psutil.Process().children() if child.pid not in others]
-        next(child for child in ranks if "resource_tracker" not in " ".join(child.cmdline())).kill()
+        victim = next(child for child in ranks if "resource_tracker" not in " ".join(child.cmdline()))
+        victim.kill()
+        while when.startswith("before") and victim.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
         return Epoch(epoch=epoch)
 
     with pytest.raises(WorkerError, match=r"rank \d died \(killed by SIGKILL\)"):
@@ -159,6 +167,50 @@ def _interrupted(running: Phase, timer: threading.Timer) -> None:
     assert _steps(outcome) >= max(seen, default=0)
 
 
+def test_ctrl_c_in_the_search_for_the_maximum_keeps_what_was_tried(make_dataset: Any, tmp_path: Path) -> None:
+    _, path = make_dataset(format="tar", samples_per_shard=20)
+    tried: list[str] = []
+
+    class Impatient(Silent):
+        def phase(self, title: str) -> None:
+            if title.startswith("trying"):
+                tried.append(title)
+            if len(tried) == 3:
+                raise KeyboardInterrupt
+
+    settings = ["required_accelerator_utilization=0.01", "batch_size=2", "reader.crop=null", "loader.workers=1", "reader.direct=false"]
+    plan = make_plan(load_workload("demo", settings), str(path), accelerators=1, repetitions=1, seed=1)
+    with pytest.raises(InterruptedRun) as caught:
+        run_plan(plan, Options(results=tmp_path / "r", calibration_s=0, find_max=True), Impatient())
+    (directory,) = (tmp_path / "r").iterdir()
+    assert str(directory) in str(caught.value)
+    found = load_run(directory).find_max
+    assert found is not None
+    assert [f"trying {point.accelerators} accelerator" for point in found.points] == [title.removesuffix("s") for title in tried[:2]]
+    assert found.accelerators == max((point.accelerators for point in found.points if point.passed), default=None)
+    assert "not finished" in found.bound
+
+
+def test_ctrl_c_keeps_what_the_others_recorded_where_a_rank_is_dead(make_dataset: Any) -> None:
+    manifest, path = make_dataset(format="tar", samples_per_shard=20)
+    before = {child.pid for child in psutil.Process().children()}
+
+    def prepare(epoch: int) -> Epoch:
+        if epoch == 2:
+            victim = next(child for child in psutil.Process().children() if child.pid not in before)
+            victim.kill()
+            while victim.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+        return Epoch(epoch=epoch)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run_phase(phase(manifest, LocalStorage(path), epochs=100), prepare=prepare)
+    outcome = caught.value.outcome  # type: ignore[attr-defined]
+    assert [len(set(columns["epoch"])) for columns in outcome.columns.values()] == [2]
+    assert not outcome.complete
+
+
 @pytest.mark.parametrize("transport", ["ring", "tensor", "thread", "null"])
 def test_ctrl_c_does_not_wait_for_storage_that_hangs(make_dataset: Any, transport: str) -> None:
     manifest, path = make_dataset(format="tar", samples_per_shard=20)
@@ -201,9 +253,10 @@ def running(make_dataset: Any, tmp_path: Path) -> Iterator[tuple[subprocess.Pope
     data = sum(shard.stat().st_size for shard in path.rglob("*.tar"))
     assert data
     deadline = time.monotonic() + 60
-    while _read_by_workers(process.pid) < 3 * data and time.monotonic() < deadline:  # further ahead than batches are fetched
+    while _read_by_workers(process.pid) < 3 * data:  # further ahead than batches are fetched
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert process.poll() is None, process.stderr.read() if process.stderr else ""
     yield process, tmp_path
     if process.poll() is None:
         process.kill()

@@ -107,7 +107,8 @@ def test_find_max_curve_is_ordered(make_run: Build) -> None:
     curve = [line.split()[0] for line in text.splitlines() if line.endswith("█") and ("fed " in line or "starved " in line)]
     assert curve == ["4", "6", "8"]
     none = FindMax(required_accelerator_utilization=0.9, accelerators=None, points=[], bound="the host has no more cores")
-    assert "not even one" in render_run(make_run(find_max=none))
+    assert "none of those tried" in render_run(make_run(find_max=none))
+    assert "not even one" in render_run(make_run(find_max=none.model_copy(update={"bound": ""})))
 
 
 def test_findings_carry_remedies(make_run: Build) -> None:
