@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +50,31 @@ def nothing_left() -> Iterator[None]:
     servers = set(psutil.Process().children(recursive=True))  # of the whole session
     yield
     new = set(psutil.Process().children(recursive=True)) - servers
-    children = [child for child in new if "resource_tracker" not in " ".join(child.cmdline())]
-    _, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs([child for child in new if not _is_tracker(child)], timeout=30)
     assert not alive
-    deadline = time.monotonic() + 5  # another program may just be passing through
+    deadline = time.monotonic() + 30  # another program may just be passing through
     while (left := _ownerless(before)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left
 
 
+def _is_tracker(child: psutil.Process) -> bool:
+    try:
+        return "resource_tracker" in " ".join(child.cmdline())
+    except psutil.NoSuchProcess:  # it has ended, or is ending
+        return False
+
+
 def _ownerless(before: set[str]) -> set[str]:
-    """New files in /dev/shm, but for those of other programs that are alive (torch's and ours are named after their process)."""
+    """New files in /dev/shm, but for those of other programs that are alive: named after their process (torch's, ours), or mapped by it."""
     owners = {name: re.match(r"(?:torch_|iobench-)(\d+)", name) for name in set(os.listdir("/dev/shm")) - before}
-    return {name for name, pid in owners.items() if not pid or int(pid[1]) == os.getpid() or not psutil.pid_exists(int(pid[1]))}
+    left = {name for name, pid in owners.items() if not pid or int(pid[1]) == os.getpid() or not psutil.pid_exists(int(pid[1]))}
+    return {name for name in left if not _mapped_elsewhere(name)}
+
+
+def _mapped_elsewhere(name: str) -> bool:
+    for pid in psutil.pids():
+        with suppress(OSError):
+            if pid != os.getpid() and f"/dev/shm/{name}\n".encode() in Path(f"/proc/{pid}/maps").read_bytes():
+                return True
+    return False

@@ -74,8 +74,8 @@ def _aws(base: str) -> str:
     return _ask(f"{base}/latest/meta-data/instance-type", {"X-aws-ec2-metadata-token": token}, timeout_s=half)
 
 
-def _ask(url: str, headers: Mapping[str, str], *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> str:
+def _ask(url: str, headers: Mapping[str, str], *, method: str = "GET", timeout_s: float | None = None) -> str:
     request = urllib.request.Request(url, headers=dict(headers), method=method)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a link-local address is never behind a proxy
-    with opener.open(request, timeout=timeout_s) as answer:
+    with opener.open(request, timeout=TIMEOUT_S if timeout_s is None else timeout_s) as answer:
         return str(answer.read(1000).decode("ascii").strip())

@@ -208,11 +208,12 @@ class Conductor:
         """One message of this kind from each rank; saves that become durable meanwhile are taken down."""
         answers: dict[int, Any] = {}
         while len(answers) < self.world:
-            for rank, (kind, value) in self._ranks.receive([rank for rank in range(self.world) if rank not in answers]):
-                if kind == awaited:
-                    answers[rank] = value
-                else:
-                    self.book.take_down(rank, *value)
+            with undisturbed():  # what a rank has told is taken down
+                for rank, (kind, value) in self._ranks.receive([rank for rank in range(self.world) if rank not in answers]):
+                    if kind == awaited:
+                        answers[rank] = value
+                    else:
+                        self.book.take_down(rank, *value)
         return [answers[rank] for rank in sorted(answers)]
 
     def _evict(self, step: int) -> tuple[float | None, str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from ..errors import StorageError, UsageError
 
 BUCKET = "demo"
-_START_S = 20.0
+_START_S = 60.0
 _STOP_S = 5.0
 _PR_SET_PDEATHSIG = 1
 

@@ -95,7 +95,7 @@ class Ranks:
 
 
 def _died(rank: int, process: Any) -> WorkerError:
-    process.join(1)  # its end of the pipe closes a little earlier
+    process.join(GRACE_S)  # its end of the pipe closes a little earlier
     code = process.exitcode
     reason = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
     return WorkerError(f"rank {rank} died ({reason})", remedy="see the kernel log for out-of-memory kills")

@@ -157,10 +157,8 @@ class _Conductor:
         One that still waits for its storage after a while is told not to.
         """
         began = time.monotonic()
-        hurried = False
         while self.working and (waited := time.monotonic() - began) < GRACE_S:
-            if waited > PATIENCE_S and not hurried:
-                hurried = True
+            if waited > PATIENCE_S:
                 self.ranks.signal(self.working, _HURRY)
             try:
                 self._go(self.waiting, 0)
@@ -276,6 +274,7 @@ class _Stepper:
     def _hurry(self, number: int, frame: object) -> None:
         """A stop was not enough: report now. Who hangs in storage can't be waited for: threads and workers end with this process."""
         if self.may_hang:
+            self.may_hang = False
             self._report(complete=False)
             os._exit(0)
 

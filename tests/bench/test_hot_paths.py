@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -96,3 +98,9 @@ def test_lease_a_slot(benchmark: BenchmarkFixture) -> None:
     ring = SlotRing(4, MIB, shared=False)
     benchmark(lambda: ring.lease(ring.acquire()))
     assert ring.free == 4
+
+
+@pytest.mark.parametrize("words", ["--help", "list"])
+def test_start_up(benchmark: BenchmarkFixture, words: str) -> None:
+    """A fresh interpreter to its end; ``test_startup.py`` holds what must not be imported on the way."""
+    benchmark.pedantic(subprocess.run, ([sys.executable, "-m", "iobench", words],), {"stdout": subprocess.DEVNULL, "check": True}, rounds=5)

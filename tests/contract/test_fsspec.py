@@ -21,7 +21,8 @@ from iobench.errors import StorageError, TargetRefusedError, UnknownNameError, U
 from iobench.storage import open_storage
 from iobench.storage.base import Cached, Guarded, Storage, Versioned
 from tests.contract.test_storage_suite import StorageContract, content, read
-from tests.servers.nfs import free_port, missing, rclone, start
+from tests.servers.nfs import rclone, serve
+from tests.servers.process import free_port, missing
 
 _numbers = itertools.count()
 SECRET = "canary-8c1f"
@@ -199,7 +200,7 @@ def web(tmp_path: Path) -> Iterator[tuple[Any, Path]]:
     (tmp_path / "data").mkdir()
     port = free_port()
     command = [rclone(), "serve", "http", "--addr", f"127.0.0.1:{port}", "--config", "/dev/null", str(tmp_path / "data")]
-    server = start(command, port, tmp_path / "log")
+    server = serve(command, port, tmp_path / "log")
     try:
         yield open_storage(f"http://127.0.0.1:{port}"), tmp_path / "data"
     finally:

@@ -356,7 +356,7 @@ def failure(call: Callable[[], Any]) -> tuple[str, float]:
 
 
 def test_a_server_that_is_gone_for_good_is_one_line_in_time(mortal: NfsServer) -> None:
-    storage = open_storage(mortal.url("d", timeout="1s"))
+    storage = open_storage(mortal.url("d", timeout="3s"))
     put(storage, "x")
     assert read(storage, "x", 0, 4) == b"data"
     mortal.stop()
@@ -369,17 +369,17 @@ def test_a_server_that_is_gone_for_good_is_one_line_in_time(mortal: NfsServer) -
     ):
         line, seconds = failure(call)
         assert "no answer from the NFS server" in line
-        assert seconds < 10
+        assert seconds < 60
     storage.close()
 
 
 def test_a_server_that_stops_answering_is_one_line_in_time(mortal: NfsServer) -> None:
-    storage = open_storage(mortal.url("d", timeout="1s"))
+    storage = open_storage(mortal.url("d", timeout="3s"))
     put(storage, "x")
     mortal.pause(True)
     line, seconds = failure(lambda: read(storage, "x", 0, 4))
     assert "no answer" in line
-    assert 1 <= seconds < 10
+    assert 3 <= seconds < 60
     mortal.pause(False)
     assert read(storage, "x", 0, 4) == b"data"
     storage.close()
@@ -415,7 +415,7 @@ def test_a_pause_shorter_than_the_time_out_is_waited_for(mortal: NfsServer) -> N
 
 
 def test_a_write_that_loses_its_server_fails_and_leaves_no_object(mortal: NfsServer) -> None:
-    storage = open_storage(mortal.url("d", timeout="1s"))
+    storage = open_storage(mortal.url("d", timeout="3s"))
     with pytest.raises(StorageError, match="no answer"), storage.create("x") as sink:  # noqa: PT012
         sink.write(content(5 << 20))
         mortal.stop()
@@ -426,7 +426,7 @@ def test_a_write_that_loses_its_server_fails_and_leaves_no_object(mortal: NfsSer
 
 def test_a_write_that_finds_no_connection_is_one_line(mortal: NfsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between its first question and its first byte the server ends, and another thread has the connection that was there."""
-    storage = open_storage(mortal.url("d", timeout="1s"))
+    storage = open_storage(mortal.url("d", timeout="3s"))
     put(storage, "x")
     prepare = nfs_write._prepare
 
@@ -446,7 +446,7 @@ def test_nobody_at_the_port_and_no_such_host_are_told_at_once(mortal: NfsServer)
     mortal.stop()
     line, seconds = failure(lambda: open_storage(mortal.url("d")).describe())
     assert "no NFS server was reached" in line
-    assert seconds < 10
+    assert seconds < 60
     line, _ = failure(lambda: open_storage("nfs://no-such-host.invalid/x").size("y"))
     assert "name of the server is unknown" in line
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -167,11 +168,12 @@ def test_what_was_measured_survives_an_interruption(tmp_path: Path, kill: signal
     place = tmp_path / "ckpt"
     command = [sys.executable, "-m", "iobench", "checkpoint", *SMALL, "--to", place, "--count", "1000", "--results", tmp_path / "r"]
     process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not list(place.glob("step-*3/checkpoint.json")) and time.monotonic() < deadline:
+    deadline = time.monotonic() + 240
+    while not list(place.glob("step-*3/checkpoint.json")):
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(kill)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=240)
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr
     assert "latest complete checkpoint is step-" in stderr
@@ -198,15 +200,16 @@ def test_a_rank_that_dies_is_named_and_its_colleagues_end(tmp_path: Path) -> Non
         tmp_path / "r",
     ]
     process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not list(place.glob("step-*2/checkpoint.json")) and time.monotonic() < deadline:
+    deadline = time.monotonic() + 240
+    while not list(place.glob("step-*2/checkpoint.json")):
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     ranks = psutil.Process(process.pid).children()
     ranks[-1].kill()
     _, stderr = process.communicate(timeout=60)
     assert (process.returncode, stderr.count("\n")) == (1, 1), stderr
-    assert "rank 1 died (killed by SIGKILL)" in stderr
-    _, alive = psutil.wait_procs(ranks, timeout=10)
+    assert re.search(r"rank [01] died \(killed by SIGKILL\)", stderr)
+    _, alive = psutil.wait_procs(ranks, timeout=60)
     assert not alive
 
 
@@ -262,7 +265,8 @@ def test_saves_and_reads_beside_one_another(tmp_path: Path, make_dataset: Any) -
         assert 0 < repetition["checkpoint_s"] < repetition["wall_s"]
         assert repetition["accelerator_utilization_strict"] <= repetition["accelerator_utilization_sustained"]
     blocked = sum(save["blocked_s"] for save in doc["checkpoint"]["saves"])
-    assert blocked <= sum(repetition["checkpoint_s"] for repetition in doc["repetitions"]) + 0.05
+    # A save's is the slowest rank's, a repetition's the mean of its two ranks.
+    assert blocked <= 2 * sum(repetition["checkpoint_s"] for repetition in doc["repetitions"]) + 0.05
     assert not (tmp_path / "ckpt").exists()
     (run,) = (tmp_path / "r").iterdir()
     again = iobench("report", run, "--format", "json")

@@ -151,18 +151,19 @@ import sys, json
 from iobench.generate import generate, writer
 from iobench.spec.dataset import DatasetSpec
 from iobench.storage.local import LocalStorage
-import time
+import pathlib, time
 build = writer.UnitWriter._write_shard
-def slow(self, *args):
-    time.sleep(0.002)
+def once(self, *args):
+    while any(pathlib.Path(sys.argv[2]).glob(".iobench-journal/*.json")):
+        time.sleep(0.01)
     build(self, *args)
-writer.UnitWriter._write_shard = slow
+writer.UnitWriter._write_shard = once
 generate(DatasetSpec.model_validate(json.loads(sys.argv[1])), LocalStorage(sys.argv[2]), workers=2)
 """
 
 
 def started(wanted: DatasetSpec, root: Path) -> subprocess.Popen[bytes]:
-    """A slowed-down generation in a process of its own, once at least one unit is finished and others are not."""
+    """A generation in a process of its own that goes on no further once a unit is finished."""
     process = subprocess.Popen([sys.executable, "-c", _SLOW, wanted.model_dump_json(), str(root)], stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
     while not list(root.glob(".iobench-journal/*.json")):

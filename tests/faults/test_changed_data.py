@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,9 +44,11 @@ def run(home: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, 
 def test_a_shard_replaced_by_its_own_bytes(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     victim = home / "data" / "data" / "changing-000003.tar"
 
+    ended = threading.Event()
+
     def replace() -> None:
-        while not ranks_run():
-            time.sleep(0.01)
+        while not ranks_run() and not ended.wait(0.01):
+            pass
         fresh = victim.with_name("fresh")
         fresh.write_bytes(victim.read_bytes())
         fresh.replace(victim)
@@ -55,6 +56,7 @@ def test_a_shard_replaced_by_its_own_bytes(home: Path, capsys: pytest.CaptureFix
     writer = threading.Thread(target=replace, daemon=True)
     writer.start()
     code, doc = run(home, capsys)
+    ended.set()
     writer.join()
     assert code == 3
     assert doc["validity"] == "invalid"

@@ -58,10 +58,11 @@ def test_a_server_that_ends_under_a_run_is_one_line_in_time(server: NfsServer) -
             ended.append(time.monotonic())
 
     with pytest.raises(StorageError, match="no answer from the NFS server") as caught:
-        run_phase(phase(server, timeout="2s", epochs=200), tick=end)
+        run_phase(phase(server, timeout="5s", epochs=2000), tick=end)
+    assert ended
     assert "\n" not in str(caught.value)
     assert "/set/data/" in str(caught.value)
-    assert time.monotonic() - ended[0] < 20
+    assert time.monotonic() - ended[0] < 60
 
 
 def test_a_server_that_pauses_under_a_run_is_waited_for(server: NfsServer) -> None:

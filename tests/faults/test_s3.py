@@ -115,11 +115,14 @@ def test_slow_down_is_counted_as_throttled(opened: Callable[..., Any], proxy: Fa
 
 
 def test_an_answer_that_stalls_is_asked_for_again(opened: Callable[..., Any], proxy: FaultProxy, client: str) -> None:
-    storage = opened(client=client, timeout="1s")
+    storage = opened(client=client, timeout="3s")
     assert read(storage, "x", 0, 300_000) == DATA
-    proxy.plan.append(Fault(stall_after=100_000, stall_s=60))
+    before = storage.retried().retries
+    proxy.plan.append(Fault(stall_after=100_000, stall_s=600))
     assert read(storage, "x", 0, 300_000) == DATA
-    assert storage.retried() == Retries(1, 0)
+    assert not proxy.plan
+    assert storage.retried().retries > before
+    assert storage.retried().throttled == 0
 
 
 def test_a_server_that_stops_for_a_while_is_survived(opened: Callable[..., Any], proxy: FaultProxy, client: str) -> None:
@@ -184,15 +187,15 @@ def test_a_write_whose_answer_was_lost_does_not_meet_itself(swift_s3: S3Server, 
 
 @pytest.mark.parametrize("how", ["refuses", "says nothing"])
 def test_a_server_that_is_gone_fails_within_the_deadline(opened: Callable[..., Any], proxy: FaultProxy, client: str, how: str) -> None:
-    storage = opened(client=client, timeout="0.5s", deadline="1.5s")
-    assert read(storage, "x", 0, 300_000) == DATA
+    assert read(opened(client=client), "x", 0, 300_000) == DATA
+    storage = opened(client=client, timeout="1s", deadline="5s")
     if how == "refuses":
         proxy.stop()
     else:
         proxy.silent = True
     started = time.monotonic()
     one_line(lambda: read(storage, "x", 0, 300_000), "can't be reached|no answer|connection broke")
-    assert time.monotonic() - started < 10  # 1.5 s, and a machine that may be busy
+    assert time.monotonic() - started < 45  # 5 s, and a machine that may be busy; left alone, clients wait for minutes
     assert storage.retried().retries >= 1
 
 

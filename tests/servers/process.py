@@ -39,7 +39,8 @@ def start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
 
 def wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     """Until it listens. Raises RuntimeError with its log where it ends before."""
-    for _ in range(1000):
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return

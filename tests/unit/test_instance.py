@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from iobench.analyse.cost import Terms, cost, samples_per_usd
 from iobench.cli.main import main
 from iobench.errors import SpecError, UnknownNameError, UsageError
+from iobench.measure import instance
 from iobench.measure.instance import AZURE_TAG, Found, recognise
 from iobench.report.cost import render
 from iobench.spec.instances import Instance, builtin, find_instance, priced_at, read_prices
@@ -104,8 +105,9 @@ def test_nitro_says_its_type_itself(tmp_path: Path, service: str) -> None:
     ],
 )
 def test_the_metadata_service_is_asked_where_the_firmware_names_the_cloud(
-    tmp_path: Path, service: str, strings: dict[str, str], found: Found
+    tmp_path: Path, service: str, strings: dict[str, str], found: Found, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(instance, "TIMEOUT_S", 60.0)  # this machine may be busier than a metadata service
     dmi = firmware(tmp_path, **strings)
     assert seen(dmi, service) == found
     assert "123456789" not in repr(found)
