@@ -199,7 +199,7 @@ def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     )
     assert set(order) == set(VERBS)
     commands = [words for verb in order for example in examples(help_of(verb)) for words in [shlex.split(example)[1:]]]
-    commands = [words for words in commands if not any("s3://" in word for word in words)]  # they run in test_places.py
+    commands = [words for words in commands if not any("s3://" in word for word in words)]  # they run in test_s3.py
     commands += [shlex.split(example)[1:] for example in examples(help_of())][::-1]  # run demo-data once more, generated before
     done = 0
     for words in commands:
