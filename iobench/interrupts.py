@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+Handler = Callable[[int, FrameType | None], Any]
 
 
 @contextmanager
@@ -19,12 +23,19 @@ def undisturbed(*, swallow: bool = False) -> Iterator[None]:
         return
     came: list[int] = []
     handlers = {number: handler for number in (signal.SIGINT, signal.SIGTERM) if callable(handler := signal.getsignal(number))}
-    for number in handlers:
-        signal.signal(number, lambda number, frame: came.append(number))
     try:
+        for number in handlers:
+            signal.signal(number, lambda number, frame: came.append(number))
         yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    if came and not swallow:
-        handlers[signal.Signals(came[0])](came[0], None)
+        try:
+            _put_back(handlers)
+        finally:  # what is back already may come in between
+            _put_back(handlers)
+        if came and not swallow:  # whatever else is on its way
+            handlers[signal.Signals(came[0])](came[0], None)
+
+
+def _put_back(handlers: Mapping[signal.Signals, Handler]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)

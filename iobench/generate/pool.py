@@ -139,11 +139,11 @@ def _end(workers: dict[Connection, ForkProcess], *, at_once: bool) -> None:
         for process in workers.values():
             process.terminate()
     deadline = time.monotonic() + _GRACE_S
+    while (living := [process for process in workers.values() if process.is_alive()]) and time.monotonic() < deadline:
+        living[0].join(_TURN_S)
+        for process in living if at_once else ():
+            process.terminate()  # again: one that had only just begun did not know yet what that means
     for connection, process in workers.items():
-        while process.is_alive() and time.monotonic() < deadline:
-            process.join(_TURN_S)
-            if at_once:
-                process.terminate()  # one that had only just begun did not know yet what that means
         if process.is_alive():
             process.kill()
             process.join(1)

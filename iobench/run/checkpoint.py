@@ -70,26 +70,27 @@ def run_study(
     started = time.monotonic()
     conductor = Conductor(plan, root, study)
     try:
-        conductor.start(progress)
-        for number in range(1, plan.spec.count + 1):
-            progress.phase(f"save {number} of {plan.spec.count}")
-            conductor.save(number)
-        conductor.drain()
-        doc.timings["save"] = time.monotonic() - started
-        started = time.monotonic()
-        for number in range(1, plan.spec.restore_count + 1):
-            progress.phase(f"restore {number} of {plan.spec.restore_count}")
-            conductor.restore()
-        doc.timings["restore"] = time.monotonic() - started
+        try:
+            conductor.start(progress)
+            for number in range(1, plan.spec.count + 1):
+                progress.phase(f"save {number} of {plan.spec.count}")
+                conductor.save(number)
+            conductor.drain()
+            doc.timings["save"] = time.monotonic() - started
+            started = time.monotonic()
+            for number in range(1, plan.spec.restore_count + 1):
+                progress.phase(f"restore {number} of {plan.spec.restore_count}")
+                conductor.restore()
+            doc.timings["restore"] = time.monotonic() - started
+        finally:
+            with undisturbed():
+                conductor.end()
     except KeyboardInterrupt:
         doc.status = "interrupted"
         failure = InterruptedRun(f"interrupted; what was measured until then is in {directory}")
     except IobenchError as error:
         doc.status, doc.error = "failed", str(error)
         failure = error
-    finally:
-        with undisturbed(swallow=True):
-            conductor.end()
     with undisturbed(swallow=failure is not None):
         doc = conclude(doc)
         write_document(directory, doc)

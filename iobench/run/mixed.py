@@ -16,6 +16,7 @@ from pathlib import Path
 from ..checkpoint.base import Job
 from ..checkpoint.catalog import CheckpointRoot
 from ..errors import IobenchError
+from ..interrupts import undisturbed
 from ..spec.checkpoint import Study
 from .checkpoint import Conductor, begin_study, with_leftovers
 from .checkpoint_plan import StudyPlan
@@ -58,7 +59,8 @@ class Saver:
                 conductor.save(number)
             conductor.drain()
         finally:
-            conductor.end()
+            with undisturbed():
+                conductor.end()
         self.study.alone = quiet.saves
 
     @contextmanager

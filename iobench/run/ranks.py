@@ -104,13 +104,14 @@ def run_phase(phase: Phase, *, prepare: Prepare | None = None, tick: Tick | None
     ranks = Ranks(phase.accelerators, lambda rank, pipe: _Stepper(phase, rank, pipe, steps, stop).run())
     conductor = _Conductor(ranks, phase.saving.book if phase.saving else None)
     outcome = conductor.outcome
+    interrupted = False
     try:
         ranks.start()
         conductor.conduct(prepare or (lambda epoch: Epoch(epoch=epoch)), lambda: tick(sum(steps)) if tick else None)
         with undisturbed():
             ranks.end(0)
     except KeyboardInterrupt as interrupt:
-        stop.value = True
+        interrupted = stop.value = True
         with undisturbed(swallow=True):
             conductor.collect()
         outcome.complete = outcome.complete and len(outcome.columns) == phase.accelerators
@@ -118,7 +119,7 @@ def run_phase(phase: Phase, *, prepare: Prepare | None = None, tick: Tick | None
         raise
     finally:
         stop.value = True
-        with undisturbed(swallow=True):
+        with undisturbed(swallow=interrupted):
             ranks.end(0)  # a rank that waits for an epoch to begin looks at ``stop`` next
     outcome.epochs.sort(key=lambda epoch: epoch.epoch)
     return outcome
@@ -213,6 +214,7 @@ class _Stepper:
     def __init__(self, phase: Phase, rank: int, pipe: Connection, steps: Any, stop: Any) -> None:
         self.phase, self.rank, self.pipe, self.steps, self.stop = phase, rank, pipe, steps, stop
         self.may_hang = False
+        self.pid = os.getpid()
         signal.signal(_HURRY, self._hurry)
         self.recorder = Recorder()
         self.accelerator = ACCELERATORS.load(phase.accelerator.kind)(phase.accelerator)
@@ -264,7 +266,9 @@ class _Stepper:
             if self.done == before:
                 break  # nothing to read in this rank's share
         if self.saver is not None:
+            self.may_hang = True
             self.saver.close()
+            self.may_hang = False
         self._report(complete=self.complete and not self.stop.value)
         if self.feed is not None:
             self.feed.close()
@@ -273,7 +277,7 @@ class _Stepper:
 
     def _hurry(self, number: int, frame: object) -> None:
         """A stop was not enough: report now. Who hangs in storage can't be waited for: threads and workers end with this process."""
-        if self.may_hang:
+        if self.may_hang and os.getpid() == self.pid:  # workers inherit this, and have nothing to report
             self.may_hang = False
             self._report(complete=False)
             os._exit(0)
@@ -317,7 +321,9 @@ class _Stepper:
         self.pipe.send(("checkpoint", number))
         start = self.pipe.recv()
         if start > NO_SAVE:
+            self.may_hang = True
             self.saver.save(number, start)
+            self.may_hang = False
         return time.monotonic_ns() - began
 
     def _limit(self) -> bool:

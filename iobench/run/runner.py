@@ -158,7 +158,7 @@ def _repeat(
     except KeyboardInterrupt as interrupt:
         outcome = getattr(interrupt, "outcome", Outcome())
         with undisturbed(swallow=True):
-            if name == "measure" and outcome.columns:
+            if name == "measure" and any(len(columns["step"]) for columns in outcome.columns.values()):
                 doc.repetitions.append(_record(phase, outcome, calibration, {}))
         raise
     with undisturbed():

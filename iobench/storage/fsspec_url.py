@@ -20,7 +20,6 @@ import numpy as np
 from .. import safety
 from ..errors import IobenchError, MissingObjectError, StorageError, TargetRefusedError, UsageError
 from ..forks import watch
-from ..interrupts import undisturbed
 from .base import Buffer, Entry, Sink
 from .fsspec_objects import FileSink, begin, discard, publish, size, version_of, without_secrets
 
@@ -211,15 +210,12 @@ class FsspecStorage:
         An existing key is refused, at the beginning and again before the move; fsspec has no move that never overwrites, so of two writers
         that end in the same instant the later one wins. As durable as a closed object of the service is.
         """
-        file = None
+        fs, path, file = self._ask(lambda fs: begin(fs, self._at(fs, key)), "create", key)
         try:
-            with undisturbed():  # a file that is there has someone to remove it
-                fs, path, file = self._ask(lambda fs: begin(fs, self._at(fs, key)), "create", key)
             yield FileSink(file, lambda error: self._failed("write", key, error))
             self._ask(lambda _: publish(fs, file, path), "write", key)
         except BaseException:
-            if file is not None:
-                discard(fs, file, path)
+            discard(fs, file, path)
             raise
 
     def flush(self) -> None:

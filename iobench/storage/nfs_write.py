@@ -12,7 +12,6 @@ from contextlib import contextmanager
 import numpy as np
 
 from ..errors import StorageError
-from ..interrupts import undisturbed
 from .base import Buffer, Sink
 from .nfs_connections import Connections
 from .nfs_context import Context, Lost
@@ -29,18 +28,15 @@ def writing(connections: Connections, key: str) -> Iterator[Sink]:
     path = connections.path_of(key)
     part = f"{path}.part"
     try:
-        sink = None
+        sink = NfsSink(nfs, part)
         try:
-            with undisturbed():  # a file that is there has someone to remove it
-                sink = NfsSink(nfs, part)
             yield sink
             sink.commit()
             _publish(nfs, part, path)
         except Lost:
             raise
         except BaseException:
-            if sink is not None:
-                sink.abort()
+            sink.abort()
             raise
     except Lost as lost:
         nfs.abandon()

@@ -7,7 +7,6 @@ from concurrent.futures import Future, wait
 from threading import Event, Semaphore
 from typing import Protocol
 
-from ..interrupts import undisturbed
 from .base import Buffer
 from .s3_errors import Failure, Kind
 from .s3_threads import Threads
@@ -75,8 +74,7 @@ class UploadSink:
 
     def _send(self) -> None:
         if not self._upload:
-            with undisturbed():  # an upload that has begun has someone to end it
-                self._upload = self._target.start()
+            self._upload = self._target.start()
         if len(self._parts) == _MOST_PARTS:
             raise Failure(Kind.OTHER, detail=f"it has more than {_MOST_PARTS} parts: raise the option part_size")
         self._room.acquire()

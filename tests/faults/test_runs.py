@@ -18,11 +18,10 @@ import psutil
 import pytest
 
 from iobench.errors import InterruptedRun, StorageError, WorkerError
-from iobench.interrupts import undisturbed
 from iobench.load.reader import BatchReader
 from iobench.run.plan import make_plan
 from iobench.run.progress import Silent
-from iobench.run.ranks import Phase, run_phase
+from iobench.run.ranks import Phase, Saving, run_phase
 from iobench.run.runner import Options
 from iobench.run.runner import run as run_plan
 from iobench.spec.result import Epoch, load_run
@@ -242,6 +241,63 @@ def _read_by_workers(pid: int) -> int:
     return count
 
 
+class EndlessSave:
+    """Saves into storage that hangs; stands for a rank's saver and for the job's book."""
+
+    def begin(self, step: int) -> int:
+        return time.monotonic_ns()
+
+    def save(self, number: int, start_ns: int) -> None:
+        time.sleep(3600)
+
+    def poll(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+def test_ctrl_c_in_a_save_that_does_not_end_keeps_the_steps_before(make_dataset: Any) -> None:
+    manifest, path = make_dataset(format="tar", samples_per_shard=20)
+    saving: Any = Saving(every=3, first=0, book=EndlessSave(), saver=lambda rank, pipe: EndlessSave())  # type: ignore[arg-type, return-value]
+
+    def press(steps: int) -> None:
+        if steps == 2 * 2:  # the third of each rank is the one that saves
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run_phase(phase(manifest, LocalStorage(path), epochs=100, saving=saving), tick=press)
+    outcome = caught.value.outcome  # type: ignore[attr-defined]
+    assert [len(columns["step"]) for columns in outcome.columns.values()] == [2, 2]
+
+
+def test_ctrl_c_while_a_failed_phase_ends_is_not_lost(make_dataset: Any) -> None:
+    """One rank has failed, and the other one hangs: a sweep must not go on to its next point."""
+    manifest, path = make_dataset(format="tar", samples_per_shard=20)
+    storage = FaultyStorage(LocalStorage(path), stall_every=5, stall_s=3600, fail_at=7)
+    timer = threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_phase(phase(manifest, storage, epochs=100_000))
+    timer.join()
+
+
+def test_a_signal_to_a_worker_does_not_speak_for_its_rank(make_dataset: Any) -> None:
+    manifest, path = make_dataset(format="tar", samples_per_shard=20)
+    told: set[int] = set()
+
+    def tell(steps: int) -> None:
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if child.name() == "pt_data_worker":
+                    child.send_signal(signal.SIGUSR1)
+                    told.add(child.pid)
+
+    outcome = run_phase(phase(manifest, ThrottledStorage(LocalStorage(path), latency_s=0.1), epochs=5), tick=tell)
+    assert told
+    assert sum(int(columns["samples"].sum()) for columns in outcome.columns.values()) == 5 * 60
+
+
 @pytest.fixture
 def running(make_dataset: Any, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A real run in a process of its own, in the middle of its first repetition."""
@@ -301,19 +357,3 @@ def test_kill_9_leaves_no_process(running: tuple[subprocess.Popen[str], Path]) -
     process.kill()
     process.wait()
     assert not psutil.wait_procs(family, timeout=60)[1]
-
-
-def _interrupted_while_writing(written: list[str], *, swallow: bool = False) -> None:
-    with undisturbed(swallow=swallow):
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.05)
-        written.append("written")
-
-
-def test_ctrl_c_while_a_run_is_written_down_takes_effect_afterwards() -> None:
-    written: list[str] = []
-    with pytest.raises(KeyboardInterrupt):
-        _interrupted_while_writing(written)
-    _interrupted_while_writing(written, swallow=True)  # the one that ended the run has had its effect
-    assert written == ["written", "written"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,0 +1,66 @@
+"""Signals at a bad moment: put off, never lost, and everything is as it was afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from iobench.interrupts import undisturbed
+
+
+def interrupted(written: list[str], *, swallow: bool = False) -> None:
+    with undisturbed(swallow=swallow):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        written.append("written")
+
+
+@pytest.mark.parametrize("line", range(1, 40))
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_handlers_are_back_whenever_a_signal_comes(line: int, number: signal.Signals) -> None:
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    lines = 0
+
+    def watch(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal lines
+        if not frame.f_code.co_filename.endswith("interrupts.py"):
+            return None
+        if event == "line":
+            lines += 1
+            if lines == line:
+                signal.raise_signal(number)
+        return watch
+
+    tracing = sys.gettrace()
+    sys.settrace(watch)
+    try:
+        with suppress(KeyboardInterrupt), undisturbed():
+            pass
+    finally:
+        sys.settrace(tracing)
+        now = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, before)
+    assert now == [signal.default_int_handler] * 2
+
+
+def test_ctrl_c_outdoes_an_error() -> None:
+    with pytest.raises(KeyboardInterrupt), undisturbed():  # noqa: PT012
+        signal.raise_signal(signal.SIGINT)
+        raise ZeroDivisionError
+
+
+def test_ctrl_c_takes_effect_afterwards() -> None:
+    written: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(written)
+    interrupted(written, swallow=True)  # the one that ended the run has had its effect
+    assert written == ["written", "written"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
