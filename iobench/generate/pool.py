@@ -135,14 +135,11 @@ def _stop(_signal: int, _frame: Any) -> None:
 
 
 def _end(workers: dict[Connection, ForkProcess], *, at_once: bool) -> None:
-    if at_once:
-        for process in workers.values():
-            process.terminate()
     deadline = time.monotonic() + _GRACE_S
     while (living := [process for process in workers.values() if process.is_alive()]) and time.monotonic() < deadline:
-        living[0].join(_TURN_S)
         for process in living if at_once else ():
-            process.terminate()  # again: one that had only just begun did not know yet what that means
+            process.terminate()  # in each turn: one that had only just begun did not know yet what that means
+        living[0].join(_TURN_S)
     for connection, process in workers.items():
         if process.is_alive():
             process.kill()

@@ -17,7 +17,7 @@ from .ranks import Phase, run_phase
 MOST = 256
 """Ranks are processes; more of them on one host measure the host."""
 
-UNFINISHED = "it was not finished"
+_UNFINISHED = "it was cut short"
 _POINT_S = 10.0
 _LEAST_STEPS = 8
 
@@ -32,7 +32,7 @@ def find_max(plan: Plan, doc: RunDocument, calibration: Calibration, progress: P
     if rate is None:
         raise UsageError("--find-max needs an accelerator with a step time", remedy="use a workload with accelerator.kind: emulated")
     required = plan.workload.required_accelerator_utilization
-    doc.find_max = found = FindMax(required_accelerator_utilization=required, accelerators=None, points=[], bound=UNFINISHED)
+    doc.find_max = found = FindMax(required_accelerator_utilization=required, accelerators=None, points=[], bound=_UNFINISHED)
     bound = ""
     low, high = 0, min(MOST, plan.manifest.sample_count) + 1  # low passes (0 trivially), high fails (or can't be tried)
     limit = high

@@ -10,7 +10,8 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -111,7 +112,8 @@ def run_phase(phase: Phase, *, prepare: Prepare | None = None, tick: Tick | None
         with undisturbed():
             ranks.end(0)
     except KeyboardInterrupt as interrupt:
-        interrupted = stop.value = True
+        interrupted = True
+        stop.value = True
         with undisturbed(swallow=True):
             conductor.collect()
         outcome.complete = outcome.complete and len(outcome.columns) == phase.accelerators
@@ -265,11 +267,11 @@ class _Stepper:
             epoch += 1
             if self.done == before:
                 break  # nothing to read in this rank's share
+        cpu_ns = self._cpu_ns()
         if self.saver is not None:
-            self.may_hang = True
-            self.saver.close()
-            self.may_hang = False
-        self._report(complete=self.complete and not self.stop.value)
+            with self._in_storage():
+                self.saver.close()
+        self._report(cpu_ns, complete=self.complete and not self.stop.value)
         if self.feed is not None:
             self.feed.close()
         if self.loader is not None:
@@ -279,18 +281,29 @@ class _Stepper:
         """A stop was not enough: report now. Who hangs in storage can't be waited for: threads and workers end with this process."""
         if self.may_hang and os.getpid() == self.pid:  # workers inherit this, and have nothing to report
             self.may_hang = False
-            self._report(complete=False)
+            self._report(self._cpu_ns(), complete=False)
             os._exit(0)
 
-    def _report(self, *, complete: bool) -> None:
+    @contextmanager
+    def _in_storage(self) -> Iterator[None]:
+        """Where this process may wait for storage for ever, and has nothing half recorded."""
+        self.may_hang = True
+        try:
+            yield
+        finally:
+            self.may_hang = False
+
+    def _cpu_ns(self) -> int:
+        """Of this process since it was ready, and of its workers."""
+        workers = self.loader.cpu_ns.items() if self.loader is not None else ()
+        return time.process_time_ns() - self.cpu_began + sum(ns for pid, ns in workers if pid != os.getpid())
+
+    def _report(self, cpu_ns: int, *, complete: bool) -> None:
         """What was recorded."""
         loader, feed = self.loader, self.feed
-        cpu = time.process_time_ns() - self.cpu_began
-        if loader is not None:
-            cpu += sum(ns for pid, ns in loader.cpu_ns.items() if pid != os.getpid())
         value = {
             "columns": self.recorder.columns(),
-            "cpu_s": cpu / 1e9,
+            "cpu_s": cpu_ns / 1e9,
             "complete": complete,
             "startups": self.startups,
             "loader": self._describe(loader) | ({"pinned": feed.pinned} if feed is not None else {}) if loader is not None else {},
@@ -321,9 +334,8 @@ class _Stepper:
         self.pipe.send(("checkpoint", number))
         start = self.pipe.recv()
         if start > NO_SAVE:
-            self.may_hang = True
-            self.saver.save(number, start)
-            self.may_hang = False
+            with self._in_storage():
+                self.saver.save(number, start)
         return time.monotonic_ns() - began
 
     def _limit(self) -> bool:
@@ -377,9 +389,8 @@ class _Stepper:
                     break
                 if last_step is not None and self.done >= last_step:
                     break
-                self.may_hang = True
-                batch = next(batches, None)
-                self.may_hang = False
+                with self._in_storage():
+                    batch = next(batches, None)
                 ready = now()
                 if batch is None:
                     break
@@ -400,9 +411,8 @@ class _Stepper:
                 self.steps[self.rank] = self.done
         finally:
             del batch
-            self.may_hang = True  # closing waits for batches that are on their way
             close = getattr(batches, "close", None)
             if close:
-                close()
-            self.may_hang = False
+                with self._in_storage():  # batches that are on their way are waited for
+                    close()
         self.startups[epoch] = (first_read - start) / 1e9 if first_read is not None else None

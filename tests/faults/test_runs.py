@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -188,7 +189,7 @@ def test_ctrl_c_in_the_search_for_the_maximum_keeps_what_was_tried(make_dataset:
     assert found is not None
     assert [f"trying {point.accelerators} accelerator" for point in found.points] == [title.removesuffix("s") for title in tried[:2]]
     assert found.accelerators == max((point.accelerators for point in found.points if point.passed), default=None)
-    assert "not finished" in found.bound
+    assert "cut short" in found.bound
 
 
 def test_ctrl_c_keeps_what_the_others_recorded_where_a_rank_is_dead(make_dataset: Any) -> None:
@@ -244,7 +245,10 @@ def _read_by_workers(pid: int) -> int:
 class EndlessSave:
     """Saves into storage that hangs; stands for a rank's saver and for the job's book."""
 
+    begun = False
+
     def begin(self, step: int) -> int:
+        self.begun = True
         return time.monotonic_ns()
 
     def save(self, number: int, start_ns: int) -> None:
@@ -259,27 +263,38 @@ class EndlessSave:
 
 def test_ctrl_c_in_a_save_that_does_not_end_keeps_the_steps_before(make_dataset: Any) -> None:
     manifest, path = make_dataset(format="tar", samples_per_shard=20)
-    saving: Any = Saving(every=3, first=0, book=EndlessSave(), saver=lambda rank, pipe: EndlessSave())  # type: ignore[arg-type, return-value]
+    book = EndlessSave()
+    saving: Any = Saving(every=3, first=0, book=book, saver=lambda rank, pipe: EndlessSave())  # type: ignore[arg-type, return-value]
 
     def press(steps: int) -> None:
-        if steps == 2 * 2:  # the third of each rank is the one that saves
+        if book.begun:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt) as caught:
         run_phase(phase(manifest, LocalStorage(path), epochs=100, saving=saving), tick=press)
     outcome = caught.value.outcome  # type: ignore[attr-defined]
-    assert [len(columns["step"]) for columns in outcome.columns.values()] == [2, 2]
+    assert [len(columns["step"]) for columns in outcome.columns.values()] == [2, 2]  # the third of each rank is the one that saves
 
 
 def test_ctrl_c_while_a_failed_phase_ends_is_not_lost(make_dataset: Any) -> None:
     """One rank has failed, and the other one hangs: a sweep must not go on to its next point."""
     manifest, path = make_dataset(format="tar", samples_per_shard=20)
-    storage = FaultyStorage(LocalStorage(path), stall_every=5, stall_s=3600, fail_at=7)
+    hanging = multiprocessing.get_context("fork").Value("q", 0)
+
+    class HangsAndFails(LocalStorage):
+        def read_into(self, *arguments: Any, **more: Any) -> int:
+            with hanging.get_lock():
+                hanging.value = hanging.value or os.getpid()
+            if hanging.value == os.getpid():
+                time.sleep(3600)
+            raise StorageError("this rank fails")
+
     timer = threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        run_phase(phase(manifest, storage, epochs=100_000))
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run_phase(phase(manifest, HangsAndFails(path)))
     timer.join()
+    assert "this rank fails" in str(caught.value.__context__)
 
 
 def test_a_signal_to_a_worker_does_not_speak_for_its_rank(make_dataset: Any) -> None:
