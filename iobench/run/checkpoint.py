@@ -83,8 +83,7 @@ def run_study(
                 conductor.restore()
             doc.timings["restore"] = time.monotonic() - started
         finally:
-            with undisturbed():
-                conductor.end()
+            conductor.end()
     except KeyboardInterrupt:
         doc.status = "interrupted"
         failure = InterruptedRun(f"interrupted; what was measured until then is in {directory}")
@@ -195,8 +194,9 @@ class Conductor:
         )
 
     def end(self) -> None:
-        self._ranks.end(("stop",))
-        shutil.rmtree(self._meeting, ignore_errors=True)
+        with undisturbed():
+            self._ranks.end(("stop",))
+            shutil.rmtree(self._meeting, ignore_errors=True)
 
     def _command(self, *message: Any) -> None:
         for rank in range(self.world):

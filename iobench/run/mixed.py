@@ -16,7 +16,6 @@ from pathlib import Path
 from ..checkpoint.base import Job
 from ..checkpoint.catalog import CheckpointRoot
 from ..errors import IobenchError
-from ..interrupts import undisturbed
 from ..spec.checkpoint import Study
 from .checkpoint import Conductor, begin_study, with_leftovers
 from .checkpoint_plan import StudyPlan
@@ -59,8 +58,7 @@ class Saver:
                 conductor.save(number)
             conductor.drain()
         finally:
-            with undisturbed():
-                conductor.end()
+            conductor.end()
         self.study.alone = quiet.saves
 
     @contextmanager

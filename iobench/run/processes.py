@@ -79,19 +79,20 @@ class Ranks:
 
     def end(self, farewell: Any) -> None:
         """Send ``farewell`` to whoever still listens, and wait; a rank that does not end in time is killed."""
-        for pipe, _ in self._pipes:
-            with suppress(OSError):
-                pipe.send(farewell)
-        deadline = time.monotonic() + GRACE_S
-        for process in self.processes:
-            if process.pid is None:
-                continue
-            process.join(max(0.0, deadline - time.monotonic()))
-            if process.is_alive():
-                process.kill()  # its workers die with it (PR_SET_PDEATHSIG)
-                process.join()
-        for pipe, _ in self._pipes:
-            pipe.close()
+        with undisturbed():  # else those that are left are waited for by Python's own exit, without an end
+            for pipe, _ in self._pipes:
+                with suppress(OSError):
+                    pipe.send(farewell)
+            deadline = time.monotonic() + GRACE_S
+            for process in self.processes:
+                if process.pid is None:
+                    continue
+                process.join(max(0.0, deadline - time.monotonic()))
+                if process.is_alive():
+                    process.kill()  # its workers die with it (PR_SET_PDEATHSIG)
+                    process.join()
+            for pipe, _ in self._pipes:
+                pipe.close()
 
 
 def _died(rank: int, process: Any) -> WorkerError:

@@ -109,8 +109,7 @@ def run_phase(phase: Phase, *, prepare: Prepare | None = None, tick: Tick | None
     try:
         ranks.start()
         conductor.conduct(prepare or (lambda epoch: Epoch(epoch=epoch)), lambda: tick(sum(steps)) if tick else None)
-        with undisturbed():
-            ranks.end(0)
+        ranks.end(0)
     except KeyboardInterrupt as interrupt:
         interrupted = True
         stop.value = True
