@@ -1,0 +1,122 @@
+"""What earlier versions wrote is read by this one: datasets, runs, a sweep, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.checkpoints import blank, restore, same
+from tests.golden.tiny import STEP, WRITERS, tiny_state
+
+from iobench.checkpoint.catalog import CheckpointRoot
+from iobench.cli.main import main
+
+HERE = Path(__file__).parent.parent / "golden"
+VERSIONS = sorted(folder.name for folder in HERE.iterdir() if (folder / "runs").is_dir())
+
+
+@pytest.fixture(params=VERSIONS)
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of one version's files, since some verbs write."""
+    return Path(shutil.copytree(HERE / request.param, tmp_path / "golden"))
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == code, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def test_a_version_is_kept() -> None:
+    assert "0.1.0" in VERSIONS
+
+
+def test_datasets_are_read(golden: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = sorted(p.name for p in (golden / "datasets").iterdir() if (p / "data").is_dir())
+    assert len(names) == 9
+    for name in sorted(set(names) - {"half"}):
+        assert "24 samples" in printed(capsys, "verify", golden / "datasets" / name), name
+
+
+def test_a_half_generated_dataset_is_finished(
+    golden: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(golden)
+    printed(capsys, "generate", "./small.yaml", "--to", "datasets/half", "--workers", "1")
+    whole, half = golden / "datasets/tar", golden / "datasets/half"
+    for name in ("data/small-000002.tar", "samples.arrow", "shards.arrow"):
+        assert (half / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_a_scanned_dataset_is_found(golden: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from iobench.spec.manifest import load_manifest
+
+    manifest = load_manifest(golden / "datasets/scanned.manifest")
+    assert (manifest.sample_count, manifest.shard_count) == (24, 3)
+    assert manifest.header.origin.endswith("/datasets/tar/data")
+
+
+def test_datasets_are_cleaned(golden: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in sorted((golden / "datasets").iterdir()):
+        if (folder / "data").is_dir():
+            printed(capsys, "clean", folder)
+            assert list(folder.glob("**/*")) == [], folder
+
+
+def recorded(run: Path) -> dict[str, Any]:
+    return dict(json.loads((run / "run.json").read_text()))
+
+
+def test_runs_are_reported_with_their_figures(
+    golden: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = sorted((golden / "runs").iterdir())
+    assert len(runs) == 9
+    for run in runs:
+        was = recorded(run)
+        code = 3 if was["validity"] == "invalid" else 0
+        now = json.loads(printed(capsys, "report", run, "--format", "json", code=code))
+        assert (now["run_id"], now["status"]) == (was["run_id"], was["status"]), run
+        for name, figure in was["metrics"].items():
+            assert now["metrics"][name]["median"] == pytest.approx(figure["median"]), (run, name)
+            assert now["metrics"][name]["n"] == figure["n"], (run, name)
+        for kind in ("text", "markdown", "csv"):
+            assert printed(capsys, "report", run, "--format", kind, code=code)
+
+
+def test_runs_are_compared_priced_and_put_in_order(
+    golden: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = golden / "runs"
+    sweep = sorted(path for path in (golden / "sweep").iterdir() if path.is_dir())
+    printed(capsys, "compare", runs / "calibrated", runs / "throttled")
+    printed(capsys, "cost", runs / "calibrated", "--instance", "g5.xlarge")
+    printed(capsys, "whatif", runs / "calibrated", "--storage-bandwidth", "2x")
+    printed(capsys, "history", "smallrun", "--results", golden / "sweep")
+    printed(capsys, "compare", *sweep[:2])
+
+
+def test_a_sweep_gives_advice(golden: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    advice = json.loads(printed(capsys, "advise", golden / "sweep", "--json"))
+    assert advice["workload"] == "smallrun"
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_checkpoints_are_restored(golden: Path, writer: str) -> None:
+    target = CheckpointRoot.open(str(golden / "checkpoints" / writer)).latest()
+    assert target is not None
+    assert target.number == STEP
+    state = blank(tiny_state())
+    torch.set_num_threads(1)
+    restore(writer, target, state)
+    assert same(state, tiny_state())
+
+
+def test_checkpoints_are_cleaned(golden: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for writer in WRITERS:
+        printed(capsys, "clean", golden / "checkpoints" / writer)
+        assert not list((golden / "checkpoints" / writer).glob("**/*"))
