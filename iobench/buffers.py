@@ -30,7 +30,9 @@ class Region(NamedTuple):
 
 def private(nbytes: int, *, prefault: bool = True) -> Region:
     """Memory of this process on transparent huge pages (where the kernel gives them), zeroed."""
-    area = mmap.mmap(-1, nbytes + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # room to align
+    area = mmap.mmap(
+        -1, nbytes + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    )  # room to align
     how = "4 KiB pages"
     with contextlib.suppress(OSError, AttributeError):
         area.madvise(mmap.MADV_HUGEPAGE)
@@ -50,7 +52,10 @@ def shared(nbytes: int, *, prefault: bool = True) -> Region:
     pages, transparent huge pages for shared memory where the administrator enabled them, 4 KiB pages. Nothing of it has a name, so
     nothing stays behind, even after kill -9.
     """
-    for make, how in ((_tmpfs_huge, "huge pages (private tmpfs)"), (_hugetlb, "huge pages (reserved)")):
+    for make, how in (
+        (_tmpfs_huge, "huge pages (private tmpfs)"),
+        (_hugetlb, "huge pages (reserved)"),
+    ):
         try:
             return _map_shared(make(nbytes), nbytes, how, prefault)
         except OSError:
@@ -87,7 +92,10 @@ def _map_shared(fd: int, nbytes: int, how: str, prefault: bool) -> Region:
 def _madvise_huge(array: npt.NDArray[np.uint8]) -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     length = -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    return bool(libc.madvise(ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(length), ctypes.c_int(14)) == 0)
+    return bool(
+        libc.madvise(ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(length), ctypes.c_int(14))
+        == 0
+    )
 
 
 def _shmem_advice() -> bool:
@@ -126,7 +134,14 @@ def _tmpfs_huge(nbytes: int) -> int:
     context = call(fsopen, ctypes.c_char_p(b"tmpfs"), ctypes.c_int(1))
     try:
         for key, value in ((b"huge", b"always"), (b"size", str(nbytes + HUGE).encode())):
-            call(fsconfig, ctypes.c_int(context), ctypes.c_int(set_string), ctypes.c_char_p(key), ctypes.c_char_p(value), zero)
+            call(
+                fsconfig,
+                ctypes.c_int(context),
+                ctypes.c_int(set_string),
+                ctypes.c_char_p(key),
+                ctypes.c_char_p(value),
+                zero,
+            )
         call(fsconfig, ctypes.c_int(context), ctypes.c_int(create), None, None, zero)
         mount = call(fsmount, ctypes.c_int(context), ctypes.c_int(1), zero)
     finally:

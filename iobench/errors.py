@@ -70,7 +70,9 @@ class UnknownNameError(UsageError):
     def __init__(self, kind: str, name: str, known: Iterable[str], *, remedy: str = "") -> None:
         names = sorted(known)
         near = nearest(name, names)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names) or 'none'}"
+        hint = (
+            f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names) or 'none'}"
+        )
         super().__init__(f"unknown {kind} '{name}': {hint}", remedy=remedy)
 
 
@@ -121,4 +123,6 @@ class InterruptedRun(IobenchError):
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     """The known names most like ``name``, best first."""
     lowered = {k.lower(): k for k in known}
-    return [lowered[m] for m in difflib.get_close_matches(name.lower(), lowered, n=limit, cutoff=0.5)]
+    return [
+        lowered[m] for m in difflib.get_close_matches(name.lower(), lowered, n=limit, cutoff=0.5)
+    ]

@@ -22,7 +22,11 @@ def undisturbed(*, swallow: bool = False) -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    handlers = {number: handler for number in (signal.SIGINT, signal.SIGTERM) if callable(handler := signal.getsignal(number))}
+    handlers = {
+        number: handler
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if callable(handler := signal.getsignal(number))
+    }
     try:
         for number in handlers:
             signal.signal(number, lambda number, frame: came.append(number))

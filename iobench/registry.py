@@ -40,7 +40,9 @@ class Registry:
             self._discovered = True
             for point in entry_points(group=self.group):
                 origin = f" (from {point.dist.name})" if point.dist else ""
-                self._entries.setdefault(point.name, Entry(target=point.value, summary=f"third party{origin}"))
+                self._entries.setdefault(
+                    point.name, Entry(target=point.value, summary=f"third party{origin}")
+                )
         return dict(self._entries)
 
     def load(self, name: str) -> Any:
@@ -69,17 +71,32 @@ class Registry:
                 ) from error
             if not isinstance(error, ImportError):
                 raise
-            remedy = f"install it: pip install 'iobench[{extra}]'" if extra else f"install what provides '{error.name}'"
-            raise UsageError(f"{self.kind} '{name}' needs the Python package '{error.name}'", remedy=remedy) from error
+            remedy = (
+                f"install it: pip install 'iobench[{extra}]'"
+                if extra
+                else f"install what provides '{error.name}'"
+            )
+            raise UsageError(
+                f"{self.kind} '{name}' needs the Python package '{error.name}'", remedy=remedy
+            ) from error
 
     def _broken(self, name: str, error: Exception) -> str | None:
         """The package that is there and whose own import failed; None where it is not there, or the plug-in's module failed by itself."""
-        own = {__name__.partition(".")[0], self.entries()[name].target.partition(".")[0], "importlib"}
-        packages = [str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in walk_tb(error.__traceback__)]
+        own = {
+            __name__.partition(".")[0],
+            self.entries()[name].target.partition(".")[0],
+            "importlib",
+        }
+        packages = [
+            str(frame.f_globals.get("__name__")).partition(".")[0]
+            for frame, _ in walk_tb(error.__traceback__)
+        ]
         if foreign := [package for package in packages if package not in own]:
             return foreign[0]
         if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
-            return str(error.name).partition(".")[0]  # it has not the name that was asked for: another version
+            return str(error.name).partition(".")[
+                0
+            ]  # it has not the name that was asked for: another version
         return None
 
 
@@ -88,12 +105,31 @@ FORMATS = Registry(
     "iobench.formats",
     {
         "files": Entry(target="iobench.formats.files:Files", summary="one file per sample"),
-        "tar": Entry(target="iobench.formats.tar:Tar", summary="POSIX tar shards, as the webdataset library reads them"),
-        "tfrecord": Entry(target="iobench.formats.tfrecord:TFRecord", summary="TFRecord shards of tf.train.Example, masked CRC32C"),
-        "tokens": Entry(target="iobench.formats.tokens:Tokens", summary="flat arrays of tokens, read in random windows"),
-        "parquet": Entry(target="iobench.formats.parquet:Parquet", summary="Parquet: row groups of columns, read by row group"),
-        "mds": Entry(target="iobench.formats.mds:Mds", summary="MDS shards and their index, as mosaicml-streaming reads them"),
-        "hdf5": Entry(target="iobench.formats.hdf5:Hdf5", summary="HDF5, one dataset per sample: contiguous or deflated", extra="hdf5"),
+        "tar": Entry(
+            target="iobench.formats.tar:Tar",
+            summary="POSIX tar shards, as the webdataset library reads them",
+        ),
+        "tfrecord": Entry(
+            target="iobench.formats.tfrecord:TFRecord",
+            summary="TFRecord shards of tf.train.Example, masked CRC32C",
+        ),
+        "tokens": Entry(
+            target="iobench.formats.tokens:Tokens",
+            summary="flat arrays of tokens, read in random windows",
+        ),
+        "parquet": Entry(
+            target="iobench.formats.parquet:Parquet",
+            summary="Parquet: row groups of columns, read by row group",
+        ),
+        "mds": Entry(
+            target="iobench.formats.mds:Mds",
+            summary="MDS shards and their index, as mosaicml-streaming reads them",
+        ),
+        "hdf5": Entry(
+            target="iobench.formats.hdf5:Hdf5",
+            summary="HDF5, one dataset per sample: contiguous or deflated",
+            extra="hdf5",
+        ),
     },
 )
 
@@ -101,10 +137,21 @@ CONTENTS = Registry(
     "content",
     "iobench.contents",
     {
-        "raw": Entry(target="iobench.formats.contents:Raw", summary="opaque bytes, unique and incompressible"),
-        "npz": Entry(target="iobench.formats.contents:Npz", summary="NumPy .npz (stored) holding one uint8 array 'x'"),
-        "arrays": Entry(target="iobench.formats.contents:Arrays", summary="any .npz: its arrays, inflated, one after another"),
-        "jpeg": Entry(target="iobench.formats.contents:Jpeg", summary="a JPEG that decodes, padded to the exact size"),
+        "raw": Entry(
+            target="iobench.formats.contents:Raw", summary="opaque bytes, unique and incompressible"
+        ),
+        "npz": Entry(
+            target="iobench.formats.contents:Npz",
+            summary="NumPy .npz (stored) holding one uint8 array 'x'",
+        ),
+        "arrays": Entry(
+            target="iobench.formats.contents:Arrays",
+            summary="any .npz: its arrays, inflated, one after another",
+        ),
+        "jpeg": Entry(
+            target="iobench.formats.contents:Jpeg",
+            summary="a JPEG that decodes, padded to the exact size",
+        ),
     },
 )
 
@@ -113,8 +160,12 @@ CODECS = Registry(
     "iobench.codecs",
     {
         "none": Entry(target="iobench.formats.codecs:Identity", summary="stored as is"),
-        "gzip": Entry(target="iobench.formats.codecs:Gzip", summary="gzip (RFC 1952), levels 1 to 9"),
-        "zstd": Entry(target="iobench.formats.codecs:Zstd", summary="Zstandard (RFC 8878), levels 1 to 22"),
+        "gzip": Entry(
+            target="iobench.formats.codecs:Gzip", summary="gzip (RFC 1952), levels 1 to 9"
+        ),
+        "zstd": Entry(
+            target="iobench.formats.codecs:Zstd", summary="Zstandard (RFC 8878), levels 1 to 22"
+        ),
         "lz4": Entry(target="iobench.formats.codecs:Lz4", summary="LZ4 frames, levels 0 to 16"),
     },
 )
@@ -123,21 +174,31 @@ STORAGE = Registry(
     "storage",
     "iobench.storage",
     {
-        "file": Entry(target="iobench.storage.local:LocalStorage", summary="a directory on a local disk or a mounted file system"),
+        "file": Entry(
+            target="iobench.storage.local:LocalStorage",
+            summary="a directory on a local disk or a mounted file system",
+        ),
         "nfs": Entry(
-            target="iobench.storage.nfs:NfsStorage", summary="nfs://server/export/path: an NFS export without a mount (needs libnfs)"
+            target="iobench.storage.nfs:NfsStorage",
+            summary="nfs://server/export/path: an NFS export without a mount (needs libnfs)",
         ),
         "s3": Entry(
-            target="iobench.storage.s3:S3Storage", summary="s3://bucket/prefix?endpoint=..&client=..: objects of an S3 server", extra="s3"
+            target="iobench.storage.s3:S3Storage",
+            summary="s3://bucket/prefix?endpoint=..&client=..: objects of an S3 server",
+            extra="s3",
         ),
         "fsspec": Entry(
             target="iobench.storage.fsspec_url:FsspecStorage",
             summary="any other fsspec URL (gs://, az://, hf:// ...): works, is not fast",
         ),
         "throttled": Entry(
-            target="iobench.storage.throttled:ThrottledStorage", summary="throttled+URL?bandwidth=..&latency=..: storage of known speed"
+            target="iobench.storage.throttled:ThrottledStorage",
+            summary="throttled+URL?bandwidth=..&latency=..: storage of known speed",
         ),
-        "faulty": Entry(target="iobench.storage.faulty:FaultyStorage", summary="faulty+URL?fail_every=N: errors, short reads, stalls"),
+        "faulty": Entry(
+            target="iobench.storage.faulty:FaultyStorage",
+            summary="faulty+URL?fail_every=N: errors, short reads, stalls",
+        ),
     },
 )
 
@@ -145,8 +206,14 @@ ACCELERATORS = Registry(
     "accelerator",
     "iobench.accelerators",
     {
-        "emulated": Entry(target="iobench.accelerate.emulated:EmulatedAccelerator", summary="a step takes the stated time, to a deadline"),
-        "null": Entry(target="iobench.accelerate.emulated:NullAccelerator", summary="takes batches as fast as they come"),
+        "emulated": Entry(
+            target="iobench.accelerate.emulated:EmulatedAccelerator",
+            summary="a step takes the stated time, to a deadline",
+        ),
+        "null": Entry(
+            target="iobench.accelerate.emulated:NullAccelerator",
+            summary="takes batches as fast as they come",
+        ),
     },
 )
 
@@ -154,15 +221,35 @@ WRITERS = Registry(
     "writer",
     "iobench.writers",
     {
-        "torch": Entry(target="iobench.checkpoint.torch_save:TorchSave", summary="torch.save, one file per rank"),
-        "torch-nocrc": Entry(target="iobench.checkpoint.torch_save:TorchSaveNoCrc", summary="torch.save without its CRC32"),
-        "safetensors": Entry(
-            target="iobench.checkpoint.safetensors_file:Safetensors", summary="safetensors, one file per rank", extra="checkpoint"
+        "torch": Entry(
+            target="iobench.checkpoint.torch_save:TorchSave",
+            summary="torch.save, one file per rank",
         ),
-        "dcp": Entry(target="iobench.checkpoint.dcp:Dcp", summary="torch.distributed.checkpoint: any world size can read it"),
-        "dcp-async": Entry(target="iobench.checkpoint.dcp_async:DcpThread", summary="the same: a copy, then written by a thread"),
-        "dcp-async-process": Entry(target="iobench.checkpoint.dcp_async:DcpProcess", summary="the same: a copy, then written by a process"),
-        "stream": Entry(target="iobench.checkpoint.stream:Stream", summary="parallel O_DIRECT, or S3 parts, straight from the tensors"),
+        "torch-nocrc": Entry(
+            target="iobench.checkpoint.torch_save:TorchSaveNoCrc",
+            summary="torch.save without its CRC32",
+        ),
+        "safetensors": Entry(
+            target="iobench.checkpoint.safetensors_file:Safetensors",
+            summary="safetensors, one file per rank",
+            extra="checkpoint",
+        ),
+        "dcp": Entry(
+            target="iobench.checkpoint.dcp:Dcp",
+            summary="torch.distributed.checkpoint: any world size can read it",
+        ),
+        "dcp-async": Entry(
+            target="iobench.checkpoint.dcp_async:DcpThread",
+            summary="the same: a copy, then written by a thread",
+        ),
+        "dcp-async-process": Entry(
+            target="iobench.checkpoint.dcp_async:DcpProcess",
+            summary="the same: a copy, then written by a process",
+        ),
+        "stream": Entry(
+            target="iobench.checkpoint.stream:Stream",
+            summary="parallel O_DIRECT, or S3 parts, straight from the tensors",
+        ),
     },
 )
 
@@ -172,22 +259,53 @@ LOADERS = Registry(
     "loader",
     "iobench.loaders",
     {
-        "torch": Entry(target="iobench.load.loader:BatchLoader", summary="iobench's own readers in torch's DataLoader"),
-        "torch-map": Entry(target=f"{_LIBRARIES}.torch_map:TorchMap", summary="a map-style torch Dataset: a file read for each sample"),
+        "torch": Entry(
+            target="iobench.load.loader:BatchLoader",
+            summary="iobench's own readers in torch's DataLoader",
+        ),
+        "torch-map": Entry(
+            target=f"{_LIBRARIES}.torch_map:TorchMap",
+            summary="a map-style torch Dataset: a file read for each sample",
+        ),
         "torch-iterable": Entry(
-            target=f"{_LIBRARIES}.torch_iterable:TorchIterable", summary="an iterable torch Dataset: shards streamed front to back"
+            target=f"{_LIBRARIES}.torch_iterable:TorchIterable",
+            summary="an iterable torch Dataset: shards streamed front to back",
         ),
-        "webdataset": Entry(target=f"{_LIBRARIES}.wds:WebDataset", summary="webdataset over tar shards", extra="webdataset"),
+        "webdataset": Entry(
+            target=f"{_LIBRARIES}.wds:WebDataset",
+            summary="webdataset over tar shards",
+            extra="webdataset",
+        ),
         "hf-datasets": Entry(
-            target=f"{_LIBRARIES}.hf_datasets:HFDatasets", summary="Hugging Face datasets, streaming Parquet", extra="hf-datasets"
+            target=f"{_LIBRARIES}.hf_datasets:HFDatasets",
+            summary="Hugging Face datasets, streaming Parquet",
+            extra="hf-datasets",
         ),
-        "litdata": Entry(target=f"{_LIBRARIES}.lit:LitData", summary="litdata over chunks of its own layout", extra="litdata"),
+        "litdata": Entry(
+            target=f"{_LIBRARIES}.lit:LitData",
+            summary="litdata over chunks of its own layout",
+            extra="litdata",
+        ),
         "mosaicml-streaming": Entry(
-            target=f"{_LIBRARIES}.mosaic:Mosaic", summary="mosaicml-streaming over MDS shards", extra="mosaicml-streaming"
+            target=f"{_LIBRARIES}.mosaic:Mosaic",
+            summary="mosaicml-streaming over MDS shards",
+            extra="mosaicml-streaming",
         ),
-        "torchdata": Entry(target=f"{_LIBRARIES}.nodes:TorchDataNodes", summary="torchdata.nodes: threads read samples", extra="torchdata"),
-        "spdl": Entry(target=f"{_LIBRARIES}.spdl_pipeline:Spdl", summary="SPDL: a pipeline of threads reads batches", extra="spdl"),
-        "grain": Entry(target=f"{_LIBRARIES}.grain_dataset:Grain", summary="grain: threads read a shuffled map", extra="grain"),
+        "torchdata": Entry(
+            target=f"{_LIBRARIES}.nodes:TorchDataNodes",
+            summary="torchdata.nodes: threads read samples",
+            extra="torchdata",
+        ),
+        "spdl": Entry(
+            target=f"{_LIBRARIES}.spdl_pipeline:Spdl",
+            summary="SPDL: a pipeline of threads reads batches",
+            extra="spdl",
+        ),
+        "grain": Entry(
+            target=f"{_LIBRARIES}.grain_dataset:Grain",
+            summary="grain: threads read a shuffled map",
+            extra="grain",
+        ),
     },
 )
 

@@ -13,10 +13,35 @@ from typing import NamedTuple
 
 from .errors import StorageError, TargetRefusedError
 
-_SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys", "/usr")
+_SYSTEM = (
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/proc",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/usr",
+)
 """Nothing below these is ever a target (but /dev/shm and /run/user, which are memory that users own)."""
 
-_PARENTS = ("/home", "/media", "/mnt", "/opt", "/root", "/srv", "/tmp", "/var", "/var/lib", "/var/tmp")
+_PARENTS = (
+    "/home",
+    "/media",
+    "/mnt",
+    "/opt",
+    "/root",
+    "/srv",
+    "/tmp",
+    "/var",
+    "/var/lib",
+    "/var/tmp",
+)
 """Fine to write below, never to write into."""
 
 _EXCEPTIONS = ("/dev/shm", "/run/user", "/run/media")
@@ -40,19 +65,25 @@ def check_target(path: str | Path) -> Path:
     """
     given = Path(path).expanduser()
     if given.is_symlink() and not given.exists():
-        raise TargetRefusedError(f"{path} is a symbolic link to nothing", remedy="name the directory itself")
+        raise TargetRefusedError(
+            f"{path} is a symbolic link to nothing", remedy="name the directory itself"
+        )
     target = given.resolve()
     shown = f"{path}" if str(target) == str(given) else f"{path} (which is {target})"
     mode = target.stat().st_mode if target.exists() else stat.S_IFDIR
     if stat.S_ISBLK(mode) or stat.S_ISCHR(mode):
         remedy = "make a file system on it and mount it, or name a directory"
-        raise TargetRefusedError(f"{shown} is a device, and iobench never writes to devices", remedy=remedy)
+        raise TargetRefusedError(
+            f"{shown} is a device, and iobench never writes to devices", remedy=remedy
+        )
     if not stat.S_ISDIR(mode):
         raise TargetRefusedError(f"{shown} is not a directory", remedy="name a directory")
     reason = _refusal(target)
     if reason:
         parent = target if reason.below else Path("/tmp")
-        raise TargetRefusedError(f"refusing {shown}: it is {reason.what}", remedy=_REMEDY.format(str(parent).rstrip("/")))
+        raise TargetRefusedError(
+            f"refusing {shown}: it is {reason.what}", remedy=_REMEDY.format(str(parent).rstrip("/"))
+        )
     blocking = next((p for p in target.parents if p.exists()), Path("/"))
     if not blocking.is_dir():
         raise TargetRefusedError(f"{blocking} is not a directory", remedy="name another path")
@@ -68,7 +99,10 @@ def _refusal(target: Path) -> _Reason | None:
     text = str(target)
     if text == "/":
         return _Reason("the root of the file system", False)
-    if target in {Path.home().resolve(), Path(os.path.expanduser("~")).resolve()} or target.parent == Path("/home"):
+    if target in {
+        Path.home().resolve(),
+        Path(os.path.expanduser("~")).resolve(),
+    } or target.parent == Path("/home"):
         return _Reason("a home directory", True)
     if text in _PARENTS:
         return _Reason("a directory that others use", True)
@@ -82,7 +116,12 @@ def _refusal(target: Path) -> _Reason | None:
 
 
 def remove_exactly(
-    root: Path, owned: Callable[[str], bool], *, last: Collection[str], folders: Callable[[str], bool], dry_run: bool = False
+    root: Path,
+    owned: Callable[[str], bool],
+    *,
+    last: Collection[str],
+    folders: Callable[[str], bool],
+    dry_run: bool = False,
 ) -> Removal:
     """Remove the regular files below ``root`` whose relative names are ``owned``, then the emptied ``folders``; everything else stays.
 
@@ -93,7 +132,9 @@ def remove_exactly(
     foreign: list[str] = []
     root_removed = False
     try:
-        for folder, folder_names, names, fd in os.fwalk(root, topdown=False, onerror=_raise, follow_symlinks=False):
+        for folder, folder_names, names, fd in os.fwalk(
+            root, topdown=False, onerror=_raise, follow_symlinks=False
+        ):
             below = os.path.relpath(folder, root)
             prefix = "" if below == "." else f"{below}/"
             for name in sorted(names, key=lambda n: (n in last, n)):
@@ -112,7 +153,8 @@ def remove_exactly(
             root_removed = True
     except OSError as error:
         raise StorageError(
-            f"cannot remove {error.filename or root}: {error.strerror}", remedy="check the permissions, and clean again"
+            f"cannot remove {error.filename or root}: {error.strerror}",
+            remedy="check the permissions, and clean again",
         ) from error
     return Removal(files, size, sorted(foreign), root_removed)
 
@@ -131,7 +173,9 @@ def _remove_folder(name: str, fd: int, ours: bool) -> bool:
     return True
 
 
-def _note_foreign_folder(path: str, name: str, fd: int, foreign: list[str], folders: Callable[[str], bool]) -> None:
+def _note_foreign_folder(
+    path: str, name: str, fd: int, foreign: list[str], folders: Callable[[str], bool]
+) -> None:
     """A link, or an empty directory that is not ours; others show by their contents."""
     is_link = stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode)
     if is_link or not folders(path):

@@ -16,12 +16,26 @@ for _power, _prefix in enumerate("kmgtpe", start=1):
     _SIZE_UNITS[f"{_prefix}b"] = 1000**_power
     _SIZE_UNITS[f"{_prefix}ib"] = 1024**_power
 
-_DURATION_UNITS = {"": 1.0, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION_UNITS = {
+    "": 1.0,
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "min": 60.0,
+    "m": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
 
 MAX_BYTES = 2**63 - 1
 """The largest size: offsets in files and in the manifest's tables are signed 64-bit integers."""
 
-_QUANTITY = re.compile(r"^\s*([+-]?(?:\d+(?:[_,]\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ]*)\s*$", re.ASCII)
+_QUANTITY = re.compile(
+    r"^\s*([+-]?(?:\d+(?:[_,]\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ]*)\s*$",
+    re.ASCII,
+)
 
 
 def _parse(text: str, units: dict[str, float] | dict[str, int], what: str, examples: str) -> float:
@@ -34,10 +48,15 @@ def _parse(text: str, units: dict[str, float] | dict[str, int], what: str, examp
         # Whole numbers stay integers, so that no byte is lost above 2^53.
         value = (int(number) if number.lstrip("+-").isdigit() else float(number)) * units[unit]
         finite = math.isfinite(value)
-    except (OverflowError, ValueError):  # beyond a float, or more digits than Python turns into an integer
+    except (
+        OverflowError,
+        ValueError,
+    ):  # beyond a float, or more digits than Python turns into an integer
         finite = False
     if not finite:
-        raise UsageError(f"'{_short(text)}' is not a finite {what}", remedy=f"write it like {examples}")
+        raise UsageError(
+            f"'{_short(text)}' is not a finite {what}", remedy=f"write it like {examples}"
+        )
     return value
 
 
@@ -53,11 +72,20 @@ def parse_size(text: str | int | float) -> int:
     """``"146.6 MB"``, ``"64MiB"``, ``4096`` -> bytes, rounded to the nearest whole byte; at most MAX_BYTES."""
     if isinstance(text, bool):
         raise UsageError(f"'{text}' is not a size", remedy="write it like '146.6 MB' or '64MiB'")
-    value = text if isinstance(text, int | float) else _parse(text, _SIZE_UNITS, "size", "'146.6 MB' or '64MiB'")
+    value = (
+        text
+        if isinstance(text, int | float)
+        else _parse(text, _SIZE_UNITS, "size", "'146.6 MB' or '64MiB'")
+    )
     if not 0 <= value < math.inf:  # NaN fails every comparison
-        raise UsageError(f"'{_short(text)}' is not a size of zero or more bytes", remedy="write it like '146.6 MB' or '64MiB'")
+        raise UsageError(
+            f"'{_short(text)}' is not a size of zero or more bytes",
+            remedy="write it like '146.6 MB' or '64MiB'",
+        )
     if value > MAX_BYTES:
-        raise UsageError(f"'{_short(text)}' is more than 8 EiB", remedy="write it like '146.6 MB' or '64MiB'")
+        raise UsageError(
+            f"'{_short(text)}' is more than 8 EiB", remedy="write it like '146.6 MB' or '64MiB'"
+        )
     return round(value)
 
 
@@ -66,11 +94,18 @@ def parse_duration(text: str | int | float) -> float:
     if isinstance(text, bool):
         raise UsageError(f"'{text}' is not a duration", remedy="write it like '323ms' or '2min'")
     try:
-        value = float(text) if isinstance(text, int | float) else _parse(text, _DURATION_UNITS, "duration", "'323ms' or '2min'")
+        value = (
+            float(text)
+            if isinstance(text, int | float)
+            else _parse(text, _DURATION_UNITS, "duration", "'323ms' or '2min'")
+        )
     except OverflowError:
         value = math.inf
     if not math.isfinite(value) or value < 0:
-        raise UsageError(f"'{_short(text)}' is not a duration of zero or more seconds", remedy="write it like '323ms' or '2min'")
+        raise UsageError(
+            f"'{_short(text)}' is not a duration of zero or more seconds",
+            remedy="write it like '323ms' or '2min'",
+        )
     return value
 
 
@@ -122,4 +157,10 @@ def format_share(ratio: float) -> str:
 
 def _three(value: float) -> str:
     magnitude = abs(value)
-    return f"{value:.0f}" if magnitude >= 100 else f"{value:.1f}" if magnitude >= 10 else f"{value:.2f}"
+    return (
+        f"{value:.0f}"
+        if magnitude >= 100
+        else f"{value:.1f}"
+        if magnitude >= 10
+        else f"{value:.2f}"
+    )

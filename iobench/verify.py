@@ -31,7 +31,11 @@ class Damage(NamedTuple):
     what: str
 
     def __str__(self) -> str:
-        return f"{self.shard}: {self.what}" if self.sample is None else f"{self.shard}: sample {self.sample}: {self.what}"
+        return (
+            f"{self.shard}: {self.what}"
+            if self.sample is None
+            else f"{self.shard}: sample {self.sample}: {self.what}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +62,11 @@ class _Part(NamedTuple):
 
 
 def verify(
-    storage: Any, manifest: Manifest, *, workers: int | None = None, progress: Callable[[int, int], None] | None = None
+    storage: Any,
+    manifest: Manifest,
+    *,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
     """Read and compare everything; ``progress`` gets (bytes done, bytes in all). Damage is reported, never raised; WorkerError is."""
     start = time.monotonic()
@@ -82,7 +90,9 @@ def verify(
                 break
     finally:
         results.close()  # type: ignore[attr-defined]
-    damages = sorted(total.damages, key=lambda d: (d.shard, -1 if d.sample is None else d.sample))[:MAX_DAMAGES]
+    damages = sorted(total.damages, key=lambda d: (d.shard, -1 if d.sample is None else d.sample))[
+        :MAX_DAMAGES
+    ]
     return VerifyReport(
         shards=total.shards,
         samples=total.samples,
@@ -118,9 +128,13 @@ class _Checker:
         self.codec = CODECS.load(codec)
         self.suffix = CONTENTS.load(spec.content).suffix + self.codec.suffix
         self.plain = codec == "none"
-        self.foreign = bool(manifest.header.origin)  # what lies between the samples is not ours to know
+        self.foreign = bool(
+            manifest.header.origin
+        )  # what lies between the samples is not ours to know
         self.hashed = manifest.header.checksums
-        self._content = private(1 if self.plain else int(manifest.samples["size"].max()), prefault=False).array.data
+        self._content = private(
+            1 if self.plain else int(manifest.samples["size"].max()), prefault=False
+        ).array.data
         self._window = Window(storage, int(manifest.samples["stored"].max()))
 
     def check(self, shards: range) -> _Part:
@@ -148,19 +162,37 @@ class _Checker:
         damages: list[Damage] = []
         actual = self._window.open(key)
         if actual != expected:
-            damages.append(Damage(key, None, f"{'truncated' if actual < expected else 'too long'}: {actual} bytes, not {expected}"))
+            damages.append(
+                Damage(
+                    key,
+                    None,
+                    f"{'truncated' if actual < expected else 'too long'}: {actual} bytes, not {expected}",
+                )
+            )
         if getattr(self.format, "blocks", False):
             return self._blocks(shard, key, min(actual, expected), damages)
         whole = xxhash.xxh3_64()
         position = 0
         framed = hasattr(self.format, "frame")
-        between: bytes | None = b"" if framed else None  # what should lie before the next sample's framing; None where that can't be told
+        between: bytes | None = (
+            b"" if framed else None
+        )  # what should lie before the next sample's framing; None where that can't be told
         # A format that builds whole shards lays samples where it likes.
-        order = range(first, last) if framed else (first + np.argsort(table["offset"][first:last], kind="stable")).tolist()
+        order = (
+            range(first, last)
+            if framed
+            else (first + np.argsort(table["offset"][first:last], kind="stable")).tolist()
+        )
         for checked, index in enumerate(order):
             offset, stored_bytes = int(table["offset"][index]), int(table["stored"][index])
             if offset + stored_bytes > actual:
-                damages.append(Damage(key, index, f"missing: it ends at byte {offset + stored_bytes}, the shard at {actual}"))
+                damages.append(
+                    Damage(
+                        key,
+                        index,
+                        f"missing: it ends at byte {offset + stored_bytes}, the shard at {actual}",
+                    )
+                )
                 return checked, damages
             if self.foreign:  # labels and headers of any length may lie between
                 position = offset
@@ -173,9 +205,15 @@ class _Checker:
             if problem:
                 damages.append(Damage(key, index, problem))
                 between = None
-            elif framed:  # framing may hold a checksum of the sample, so it can be told only for a good one
+            elif (
+                framed
+            ):  # framing may hold a checksum of the sample, so it can be told only for a good one
                 frame = self.format.frame(index, self.suffix, stored)
-                if not self.foreign and between is not None and piece[: offset - position] != between + frame.head:
+                if (
+                    not self.foreign
+                    and between is not None
+                    and piece[: offset - position] != between + frame.head
+                ):
                     damages.append(Damage(key, index, "the framing before it differs"))
                 between = frame.tail
             position = offset + stored_bytes
@@ -183,8 +221,14 @@ class _Checker:
                 return checked, damages
         if not self.foreign:
             self._hash(whole, position, min(actual, expected))
-        if not damages and not self.foreign and whole.intdigest() != int(self.manifest.shards["xxh3"][shard]):
-            damages.append(Damage(key, None, "bytes outside of its samples differ (shard checksum)"))
+        if (
+            not damages
+            and not self.foreign
+            and whole.intdigest() != int(self.manifest.shards["xxh3"][shard])
+        ):
+            damages.append(
+                Damage(key, None, "bytes outside of its samples differ (shard checksum)")
+            )
         return last - first, damages
 
     def _hash(self, whole: xxhash.xxh3_64, position: int, end: int) -> int:
@@ -195,13 +239,23 @@ class _Checker:
             position = step
         return position
 
-    def _blocks(self, shard: int, key: str, end: int, damages: list[Damage]) -> tuple[int, list[Damage]]:
+    def _blocks(
+        self, shard: int, key: str, end: int, damages: list[Damage]
+    ) -> tuple[int, list[Damage]]:
         """The same for a format that is read by blocks; each block is decoded once."""
-        first, samples = int(self.manifest.shards["first"][shard]), int(self.manifest.shards["samples"][shard])
-        table = {name: self.manifest.samples[name][first : first + samples] for name in ("offset", "stored", "size", "xxh3")}
+        first, samples = (
+            int(self.manifest.shards["first"][shard]),
+            int(self.manifest.shards["samples"][shard]),
+        )
+        table = {
+            name: self.manifest.samples[name][first : first + samples]
+            for name in ("offset", "stored", "size", "xxh3")
+        }
         data_end = int((table["offset"] + table["stored"]).max())
         if data_end >= end:
-            return 0, damages or [Damage(key, None, f"its blocks would end at byte {data_end}, the shard at {end}")]
+            return 0, damages or [
+                Damage(key, None, f"its blocks would end at byte {data_end}, the shard at {end}")
+            ]
         whole = xxhash.xxh3_64()
         try:
             start = data_end
@@ -212,7 +266,9 @@ class _Checker:
             opened = self.format.open(tail, end)
             bounds = [0, *(np.flatnonzero(np.diff(table["offset"])) + 1).tolist(), samples]
             if opened.groups != len(bounds) - 1:
-                raise ValueError(f"its footer tells of {opened.groups} blocks, the manifest of {len(bounds) - 1}")
+                raise ValueError(
+                    f"its footer tells of {opened.groups} blocks, the manifest of {len(bounds) - 1}"
+                )
         except ValueError as error:
             return 0, [*damages, Damage(key, None, str(error))]
         position = checked = 0
@@ -224,10 +280,16 @@ class _Checker:
             try:
                 found = opened.decode(group, None, [(offset, piece)], check=True)
                 if found.count != rows.stop - rows.start:
-                    raise ValueError(f"row group {group} has {found.count} rows, not {rows.stop - rows.start}")
-                damages += self._rows(key, found, first + rows.start, table["size"][rows], table["xxh3"][rows])
+                    raise ValueError(
+                        f"row group {group} has {found.count} rows, not {rows.stop - rows.start}"
+                    )
+                damages += self._rows(
+                    key, found, first + rows.start, table["size"][rows], table["xxh3"][rows]
+                )
             except ValueError as error:
-                damages.append(Damage(key, first + rows.start, f"with the rest of its block: {error}"))
+                damages.append(
+                    Damage(key, first + rows.start, f"with the rest of its block: {error}")
+                )
             whole.update(piece)
             position, checked = offset + stored, rows.stop
             if len(damages) > MAX_DAMAGES:
@@ -235,8 +297,14 @@ class _Checker:
         if not self.foreign:
             self._hash(whole, position, data_end)
         whole.update(tail)
-        if not damages and not self.foreign and whole.intdigest() != int(self.manifest.shards["xxh3"][shard]):
-            damages.append(Damage(key, None, "bytes outside of its samples differ (shard checksum)"))
+        if (
+            not damages
+            and not self.foreign
+            and whole.intdigest() != int(self.manifest.shards["xxh3"][shard])
+        ):
+            damages.append(
+                Damage(key, None, "bytes outside of its samples differ (shard checksum)")
+            )
         return checked, damages
 
     def _rows(self, key: str, found: Any, first: int, sizes: Any, digests: Any) -> list[Damage]:
@@ -246,7 +314,13 @@ class _Checker:
             if len(content) != size:
                 damages.append(Damage(key, first + row, f"{len(content)} bytes, not {size}"))
             elif self.hashed and (actual := xxhash.xxh3_64_intdigest(content)) != digest:
-                damages.append(Damage(key, first + row, f"its bytes differ (xxh3 {actual:016x}, not {digest:016x})"))
+                damages.append(
+                    Damage(
+                        key,
+                        first + row,
+                        f"its bytes differ (xxh3 {actual:016x}, not {digest:016x})",
+                    )
+                )
         return damages
 
     def _compare(self, stored: Buffer, size: int, digest: int) -> str:
@@ -265,4 +339,6 @@ class _Checker:
         if not self.hashed:
             return ""
         actual = xxhash.xxh3_64_intdigest(content)
-        return "" if actual == digest else f"its bytes differ (xxh3 {actual:016x}, not {digest:016x})"
+        return (
+            "" if actual == digest else f"its bytes differ (xxh3 {actual:016x}, not {digest:016x})"
+        )

@@ -26,13 +26,21 @@ def make_state(seed: int = 0, *, large: int = 700_001) -> dict[str, Any]:
     return {
         "model": {
             "embedding": torch.randn(large).to(torch.bfloat16),
-            "layers.0": {"weight": torch.randn(257, 511), "bias": torch.randn(511), "half": torch.randn(33).half()},
+            "layers.0": {
+                "weight": torch.randn(257, 511),
+                "bias": torch.randn(511),
+                "half": torch.randn(33).half(),
+            },
             "scale": torch.tensor(3.5 + seed),
             "mask": torch.rand(1001) > 0.5,
             "nothing": torch.empty(0, 4),
             "turned": torch.randn(64, 48).t(),
         },
-        "optimizer": {"step": torch.arange(5) + seed, "exp_avg": torch.randn(large // 2), "tiny": torch.zeros(1, dtype=torch.uint8)},
+        "optimizer": {
+            "step": torch.arange(5) + seed,
+            "exp_avg": torch.randn(large // 2),
+            "tiny": torch.zeros(1, dtype=torch.uint8),
+        },
         "step": 7 + seed,
         "rate": 1e-3 / (seed + 3),
         "worst": math.inf,
@@ -65,7 +73,9 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         if not isinstance(leaf, torch.Tensor):
             if type(leaf) is not type(found) or leaf != found:
                 return False
-        elif leaf.dtype != found.dtype or leaf.shape != found.shape or _bytes(leaf) != _bytes(found):
+        elif (
+            leaf.dtype != found.dtype or leaf.shape != found.shape or _bytes(leaf) != _bytes(found)
+        ):
             return False
     return True
 
@@ -74,7 +84,15 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def save(writer: str, root: CheckpointRoot, step: int, state: dict[str, Any], *, fsync: bool = True, **options: Any) -> CheckpointTarget:
+def save(
+    writer: str,
+    root: CheckpointRoot,
+    step: int,
+    state: dict[str, Any],
+    *,
+    fsync: bool = True,
+    **options: Any,
+) -> CheckpointTarget:
     """A whole save of a job of one rank."""
     made, target = make_writer(writer, options=options), root.step(step)
     try:
@@ -85,7 +103,13 @@ def save(writer: str, root: CheckpointRoot, step: int, state: dict[str, Any], *,
     return target
 
 
-def restore(writer: str, target: CheckpointTarget, state: dict[str, Any], job: Job | None = None, **options: Any) -> Restored:
+def restore(
+    writer: str,
+    target: CheckpointTarget,
+    state: dict[str, Any],
+    job: Job | None = None,
+    **options: Any,
+) -> Restored:
     made = make_writer(writer, job, options)
     try:
         return made.restore(state, target)
@@ -114,7 +138,10 @@ class Ranks:
         self._jobs += 1
         for pipe in self._pipes:
             pipe.send((name, f"file://{self._folder}/meet-{self._jobs}", arguments))
-        answers = [pipe.recv() if pipe.poll(60) else (False, "no answer within 60 s") for pipe in self._pipes]
+        answers = [
+            pipe.recv() if pipe.poll(60) else (False, "no answer within 60 s")
+            for pipe in self._pipes
+        ]
         for good, answer in answers:
             assert good, answer
         return [answer for _, answer in answers]
@@ -145,7 +172,9 @@ def _serve(rank: int, pipe: Any) -> None:
         except EOFError:
             return
         try:
-            pipe.send((True, globals()[name](Job(rank=rank, world=2, rendezvous=rendezvous), *arguments)))
+            pipe.send(
+                (True, globals()[name](Job(rank=rank, world=2, rendezvous=rendezvous), *arguments))
+            )
         except BaseException:
             pipe.send((False, traceback.format_exc()))
 
@@ -184,7 +213,11 @@ def rank_is_refused(job: Job, writer: str, url: str, step: int) -> str:
 def whole() -> dict[str, torch.Tensor]:
     """What the ranks have together."""
     torch.manual_seed(5)
-    return {"rows": torch.randn(1001, 64), "columns": torch.randn(96, 130).to(torch.bfloat16), "copies": torch.randn(77)}
+    return {
+        "rows": torch.randn(1001, 64),
+        "columns": torch.randn(96, 130).to(torch.bfloat16),
+        "copies": torch.randn(77),
+    }
 
 
 def shares(tensors: Mapping[str, torch.Tensor], world: int) -> dict[str, Any]:
@@ -193,7 +226,13 @@ def shares(tensors: Mapping[str, torch.Tensor], world: int) -> dict[str, Any]:
 
     mesh = DeviceMesh("cpu", list(range(world)))
     placements = {"rows": Shard(0), "columns": Shard(1), "copies": Replicate()}
-    return {"model": {name: distribute_tensor(tensor, mesh, [placements[name]]) for name, tensor in tensors.items()}, "step": 9}
+    return {
+        "model": {
+            name: distribute_tensor(tensor, mesh, [placements[name]])
+            for name, tensor in tensors.items()
+        },
+        "step": 9,
+    }
 
 
 def rank_saves_shares(job: Job, writer: str, url: str, step: int) -> bool:
@@ -217,7 +256,9 @@ def rank_restores_shares(job: Job, writer: str, url: str, step: int) -> str:
 
     dist.init_process_group("gloo", init_method=job.rendezvous, rank=job.rank, world_size=job.world)
     try:
-        state = shares({name: torch.zeros_like(tensor) for name, tensor in whole().items()}, job.world)
+        state = shares(
+            {name: torch.zeros_like(tensor) for name, tensor in whole().items()}, job.world
+        )
         state["step"] = 0
         restored = restore(writer, CheckpointRoot.open(url).step(step), state, job)
         assert state["step"] == 9

@@ -20,7 +20,9 @@ from iobench.spec.dataset import DatasetSpec
 from iobench.spec.manifest import Manifest
 from iobench.storage.local import LocalStorage
 
-settings.register_profile("iobench", deadline=None, max_examples=60)  # a loaded machine is no failure
+settings.register_profile(
+    "iobench", deadline=None, max_examples=60
+)  # a loaded machine is no failure
 settings.load_profile("iobench")
 
 MakeDataset = Callable[..., tuple[Manifest, Path]]
@@ -37,7 +39,12 @@ def make_dataset(tmp_path_factory: pytest.TempPathFactory) -> MakeDataset:
         key = repr(sorted(full.items(), key=str))
         if key not in made:
             path = root / f"{len(made):03d}"
-            made[key] = generate(build(DatasetSpec, full, where="test"), LocalStorage(path), workers=0).manifest, path
+            made[key] = (
+                generate(
+                    build(DatasetSpec, full, where="test"), LocalStorage(path), workers=0
+                ).manifest,
+                path,
+            )
         return made[key]
 
     return make
@@ -67,14 +74,24 @@ def _is_tracker(child: psutil.Process) -> bool:
 
 def _ownerless(before: set[str]) -> set[str]:
     """New files in /dev/shm, but for those of other programs that are alive: named after their process (torch's, ours), or mapped by it."""
-    owners = {name: re.match(r"(?:torch_|iobench-)(\d+)", name) for name in set(os.listdir("/dev/shm")) - before}
-    left = {name for name, pid in owners.items() if not pid or int(pid[1]) == os.getpid() or not psutil.pid_exists(int(pid[1]))}
+    owners = {
+        name: re.match(r"(?:torch_|iobench-)(\d+)", name)
+        for name in set(os.listdir("/dev/shm")) - before
+    }
+    left = {
+        name
+        for name, pid in owners.items()
+        if not pid or int(pid[1]) == os.getpid() or not psutil.pid_exists(int(pid[1]))
+    }
     return {name for name in left if not _mapped_elsewhere(name)}
 
 
 def _mapped_elsewhere(name: str) -> bool:
     for pid in psutil.pids():
         with suppress(OSError):
-            if pid != os.getpid() and f"/dev/shm/{name}\n".encode() in Path(f"/proc/{pid}/maps").read_bytes():
+            if (
+                pid != os.getpid()
+                and f"/dev/shm/{name}\n".encode() in Path(f"/proc/{pid}/maps").read_bytes()
+            ):
                 return True
     return False

@@ -29,9 +29,20 @@ def advise(evidence: Evidence, binds: str) -> list[Advice]:
     if binds == "accelerator":
         return [_nothing(evidence)]
     evidence = _reached(evidence)
-    found = [_client(evidence)] if evidence.client_bound else [_reader(evidence), _faster_storage(evidence), _compress(evidence)]
-    found += [_more_workers(evidence), _another_loader(evidence), _cheaper_samples(evidence), _ring(evidence)]
-    worth = [advice for advice in found if advice is not None and (advice.predicted_gain or 0) >= WORTH]
+    found = (
+        [_client(evidence)]
+        if evidence.client_bound
+        else [_reader(evidence), _faster_storage(evidence), _compress(evidence)]
+    )
+    found += [
+        _more_workers(evidence),
+        _another_loader(evidence),
+        _cheaper_samples(evidence),
+        _ring(evidence),
+    ]
+    worth = [
+        advice for advice in found if advice is not None and (advice.predicted_gain or 0) >= WORTH
+    ]
     worth.sort(key=lambda advice: -(advice.predicted_gain or 0))
     return worth
 
@@ -40,7 +51,11 @@ def _reached(evidence: Evidence) -> Evidence:
     """Ceilings that the run itself exceeded (measured on a busier host than the run) raised to its rate, or they would promise too much."""
     return replace(
         evidence,
-        **{name: max(rate, evidence.measured) for name in CEILINGS if (rate := getattr(evidence, name)) and evidence.measured is not None},
+        **{
+            name: max(rate, evidence.measured)
+            for name in CEILINGS
+            if (rate := getattr(evidence, name)) and evidence.measured is not None
+        },
     )
 
 
@@ -68,7 +83,12 @@ def _storage_is_lowest(evidence: Evidence) -> bool:
 
 
 def _reader(evidence: Evidence) -> Advice | None:
-    if not _storage_is_lowest(evidence) or evidence.raw is None or evidence.fetch is None or evidence.fetch >= 0.8 * evidence.raw:
+    if (
+        not _storage_is_lowest(evidence)
+        or evidence.raw is None
+        or evidence.fetch is None
+        or evidence.fetch >= 0.8 * evidence.raw
+    ):
         return None
     needed = math.ceil(evidence.concurrency * evidence.raw / evidence.fetch)
     how = f"raise reader.concurrency from {evidence.concurrency} to about {needed}, or add workers"
@@ -84,7 +104,11 @@ def _faster_storage(evidence: Evidence) -> Advice | None:
     """Only where the storage itself is spent: a reader that leaves half of it unused gains nothing from a faster one."""
     if not _storage_is_lowest(evidence) or evidence.storage is None:
         return None
-    if evidence.raw is not None and evidence.fetch is not None and evidence.fetch < 0.8 * evidence.raw:
+    if (
+        evidence.raw is not None
+        and evidence.fetch is not None
+        and evidence.fetch < 0.8 * evidence.raw
+    ):
         return None
     gain = _gain(evidence, storage=None)
     if gain is None:
@@ -116,7 +140,9 @@ def _compress(evidence: Evidence) -> Advice | None:
     prep = rate if evidence.prep is None else 1 / (1 / rate + 1 / evidence.prep)
     return Advice(
         change="store the samples compressed (codec zstd:1)",
-        predicted_gain=_gain(evidence, storage=evidence.storage * evidence.compress_ratio, prep=prep),
+        predicted_gain=_gain(
+            evidence, storage=evidence.storage * evidence.compress_ratio, prep=prep
+        ),
         basis=f"the data compresses {evidence.compress_ratio:.2f} x, and {evidence.cores:g} cores decompress {format_rate(decode)}, "
         f"more than the {format_rate(stored)} of storage",
     )
@@ -131,7 +157,8 @@ def _client(evidence: Evidence) -> Advice | None:
     return Advice(
         change=f"spend less CPU on each byte read, or bring more of it: {cheaper}",
         predicted_gain=_gain(evidence, storage=evidence.raw),
-        basis=f"reading alone keeps {evidence.fetch_cores:.1f} of {evidence.cores:g} cores busy; " + _raw_bound(evidence),
+        basis=f"reading alone keeps {evidence.fetch_cores:.1f} of {evidence.cores:g} cores busy; "
+        + _raw_bound(evidence),
     )
 
 
@@ -163,7 +190,12 @@ def _more_workers(evidence: Evidence) -> Advice | None:
 
 
 def _another_loader(evidence: Evidence) -> Advice | None:
-    if evidence.kind == OWN_LOADER or evidence.own_prep is None or evidence.prep is None or evidence.prep != evidence.predicted:
+    if (
+        evidence.kind == OWN_LOADER
+        or evidence.own_prep is None
+        or evidence.prep is None
+        or evidence.prep != evidence.predicted
+    ):
         return None
     return Advice(
         change=f"a loader that costs less than {evidence.kind}: iobench's own (loader.kind={OWN_LOADER}) shows what could be had",
@@ -179,7 +211,9 @@ def _cheaper_samples(evidence: Evidence) -> Advice | None:
     if evidence.codec != "none" and evidence.storage is not None:
         return Advice(
             change=f"a codec that is cheaper to undo than {evidence.codec}: {' or '.join(cheaper_codecs(evidence.codec))}",
-            predicted_gain=_gain(evidence, prep=evidence.harness, storage=evidence.storage / evidence.compress_ratio),
+            predicted_gain=_gain(
+                evidence, prep=evidence.harness, storage=evidence.storage / evidence.compress_ratio
+            ),
             basis=f"at best preparation costs nothing and the harness alone ({_rate(evidence, evidence.harness)}) is left, "
             f"with {evidence.compress_ratio:.2f} x the bytes to read",
         )
@@ -200,7 +234,11 @@ def cheaper_codecs(codec: str) -> list[str]:
 
 
 def _ring(evidence: Evidence) -> Advice | None:
-    if evidence.harness is None or evidence.predicted is None or evidence.harness > evidence.predicted * WORTH:
+    if (
+        evidence.harness is None
+        or evidence.predicted is None
+        or evidence.harness > evidence.predicted * WORTH
+    ):
         return None
     if evidence.transport == "tensor":
         # Prep went through the same transport, so it would rise as well; storage and accelerators would not.
@@ -210,19 +248,35 @@ def _ring(evidence: Evidence) -> Advice | None:
             basis="ring against torch's default collate: at least 1.9 x in bytes/s, at a tenth of the CPU time",
         )
     if evidence.cores and evidence.workers >= evidence.cores:
-        change, basis = "more cores, or this job on more hosts", f"{evidence.workers} workers share {evidence.cores:g} cores"
+        change, basis = (
+            "more cores, or this job on more hosts",
+            f"{evidence.workers} workers share {evidence.cores:g} cores",
+        )
     else:
-        change, basis = "more workers, or larger batches", "the loader's cost per batch is the limit, and cores are idle"
-    return Advice(change=change, predicted_gain=_gain(evidence, harness=None), basis=f"{basis}; the gain ends at the next ceiling")
+        change, basis = (
+            "more workers, or larger batches",
+            "the loader's cost per batch is the limit, and cores are idle",
+        )
+    return Advice(
+        change=change,
+        predicted_gain=_gain(evidence, harness=None),
+        basis=f"{basis}; the gain ends at the next ceiling",
+    )
 
 
 def _nothing(evidence: Evidence) -> Advice:
     supply = {"storage": evidence.storage, "prep": evidence.prep, "harness": evidence.harness}
     known = {name: rate for name, rate in supply.items() if rate is not None}
     basis = (
-        "the accelerators reach the required utilization" if evidence.utilization is not None else "the accelerators are the lowest ceiling"
+        "the accelerators reach the required utilization"
+        if evidence.utilization is not None
+        else "the accelerators are the lowest ceiling"
     )
     if known and evidence.accelerator:
         first = min(known, key=lambda name: known[name])
         basis += f"; the first limit above them is {first}, at {known[first] / evidence.accelerator:.2f} x their demand"
-    return Advice(change="nothing: faster storage would not speed up this job", predicted_gain=1.0, basis=basis)
+    return Advice(
+        change="nothing: faster storage would not speed up this job",
+        predicted_gain=1.0,
+        basis=basis,
+    )

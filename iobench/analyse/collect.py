@@ -17,7 +17,9 @@ DEPTH = 4
 
 @dataclass(slots=True)
 class Collected:
-    runs: dict[Path, RunDocument] = field(default_factory=dict)  # run directory -> document, in the order of their names
+    runs: dict[Path, RunDocument] = field(
+        default_factory=dict
+    )  # run directory -> document, in the order of their names
     left_out: list[str] = field(default_factory=list)  # one line each
 
 
@@ -30,13 +32,18 @@ def collect(place: Path) -> Collected:
     if place.is_file():
         place = place.parent
     if not place.is_dir():
-        raise UsageError(f"there is no {place}", remedy="name a run directory, or a folder of runs, e.g. results/<run>")
+        raise UsageError(
+            f"there is no {place}",
+            remedy="name a run directory, or a folder of runs, e.g. results/<run>",
+        )
     found = Collected()
     first: dict[bytes, Path] = {}
     for directory in sorted(_run_directories(place, DEPTH)):
         try:
             doc = load_run(directory)
-            original = first.setdefault(hashlib.sha256((directory / RUN_FILE).read_bytes()).digest(), directory)
+            original = first.setdefault(
+                hashlib.sha256((directory / RUN_FILE).read_bytes()).digest(), directory
+            )
             if original is not directory:
                 found.left_out.append(f"{directory} is a copy of {original}")
                 continue
@@ -45,7 +52,10 @@ def collect(place: Path) -> Collected:
             found.left_out.append(str(error))
     if not found.runs:
         why = f": {found.left_out[0]}" if found.left_out else ""
-        raise UsageError(f"{place} holds no run that can be read{why}", remedy="name a run directory, or a folder of runs")
+        raise UsageError(
+            f"{place} holds no run that can be read{why}",
+            remedy="name a run directory, or a folder of runs",
+        )
     return found
 
 
@@ -56,7 +66,9 @@ def _run_directories(place: Path, depth: int) -> Iterator[Path]:
     if depth == 0:
         return
     folders: Iterable[Path] = (
-        path for path in place.iterdir() if path.is_dir() and not path.is_symlink() and not path.name.startswith(".")
+        path
+        for path in place.iterdir()
+        if path.is_dir() and not path.is_symlink() and not path.name.startswith(".")
     )
     for folder in folders:
         yield from _run_directories(folder, depth - 1)

@@ -14,7 +14,13 @@ from ..spec.result import RunDocument
 from .points import flatten
 from .statistics import Judgement, judge
 
-HIGHER = ("samples_per_s", "read_bytes_per_s", "accelerator_utilization_sustained", "write_bytes_per_s", "restore_bytes_per_s")
+HIGHER = (
+    "samples_per_s",
+    "read_bytes_per_s",
+    "accelerator_utilization_sustained",
+    "write_bytes_per_s",
+    "restore_bytes_per_s",
+)
 LOWER = ("time_to_first_batch_s", "wait_p99_s", "cpu_s", "blocked_s", "durable_s", "restore_s")
 METRICS = {**dict.fromkeys(HIGHER, True), **dict.fromkeys(LOWER, False)}
 """Metric -> whether more of it is better."""
@@ -82,12 +88,16 @@ class Comparison:
     @property
     def difference(self) -> str:
         """Of the metric that counts most (of those asked for): better, worse, same, too few; empty where nothing was compared."""
-        ordered = [row for name in PRIMARY for row in self.rows if row.metric == name] + list(self.rows)
+        ordered = [row for name in PRIMARY for row in self.rows if row.metric == name] + list(
+            self.rows
+        )
         return ordered[0].judgement.difference if ordered else ""
 
     def regressions(self, beyond: float) -> list[Row]:
         """Rows that are worse by more than ``beyond`` (0.05 = 5 %)."""
-        return [row for row in self.rows if row.judgement.difference == "worse" and _loss(row) > beyond]
+        return [
+            row for row in self.rows if row.judgement.difference == "worse" and _loss(row) > beyond
+        ]
 
 
 def _loss(row: Row) -> float:
@@ -108,7 +118,13 @@ def values_of(doc: RunDocument, metric: str) -> list[float]:
 
     No read bandwidth of loader libraries: of samples' stored bytes, it can't stand beside one of bytes that were read.
     """
-    if metric in ("write_bytes_per_s", "blocked_s", "durable_s", "restore_s", "restore_bytes_per_s"):
+    if metric in (
+        "write_bytes_per_s",
+        "blocked_s",
+        "durable_s",
+        "restore_s",
+        "restore_bytes_per_s",
+    ):
         return _of_study(doc, metric)
     done = [repetition for repetition in doc.repetitions if repetition.complete]
     if metric == "read_bytes_per_s":
@@ -126,7 +142,10 @@ def _of_study(doc: RunDocument, metric: str) -> list[float]:
     if metric == "restore_bytes_per_s":
         return [restore.bytes / restore.wall_s for restore in study.restores if restore.wall_s > 0]
     if metric == "write_bytes_per_s":
-        ends = [(save.bytes, (save.durable_s or save.accepted_s or 0) - (save.staged_s or 0)) for save in study.saves]
+        ends = [
+            (save.bytes, (save.durable_s or save.accepted_s or 0) - (save.staged_s or 0))
+            for save in study.saves
+        ]
         return [size / took for size, took in ends if took > 0]
     return [float(value) for save in study.saves if (value := getattr(save, metric)) is not None]
 
@@ -136,7 +155,10 @@ def settings_of(doc: RunDocument) -> dict[str, str]:
     if doc.checkpoint is not None and not doc.dataset:
         return {key: str(value) for key, value in doc.checkpoint.spec.items()}
     spec = doc.dataset.get("spec") or {}
-    return flatten(doc.workload, spec) | {"accelerators": str(doc.accelerators), "dataset.seed": str(spec.get("seed"))}
+    return flatten(doc.workload, spec) | {
+        "accelerators": str(doc.accelerators),
+        "dataset.seed": str(spec.get("seed")),
+    }
 
 
 def lookup(doc: RunDocument, path: str) -> str:
@@ -153,7 +175,14 @@ def lookup(doc: RunDocument, path: str) -> str:
 def question(doc: RunDocument, across: Sequence[str] = ()) -> tuple[str, ...]:
     """What the run asks of the storage: runs of one question can be taken together, and compared with one another."""
     keys = settings_of(doc)
-    return (workload_of(doc), *(f"{key}={keys[key]}" for key in sorted(keys) if _asks(doc, key) and not _allowed(key, across)))
+    return (
+        workload_of(doc),
+        *(
+            f"{key}={keys[key]}"
+            for key in sorted(keys)
+            if _asks(doc, key) and not _allowed(key, across)
+        ),
+    )
 
 
 def _asks(doc: RunDocument, key: str) -> bool:
@@ -167,14 +196,22 @@ def _allowed(key: str, across: Sequence[str]) -> bool:
 def usable(doc: RunDocument, name: str, *, include_invalid: bool = False) -> str:
     """Empty where the run counts, else one line on why it does not."""
     if doc.validity == "invalid" and not include_invalid:
-        broken = next((finding.rule for finding in doc.findings if finding.level == "invalid"), "a rule")
+        broken = next(
+            (finding.rule for finding in doc.findings if finding.level == "invalid"), "a rule"
+        )
         return f"{name} is INVALID ({broken})"
     if not any(values_of(doc, metric) for metric in METRICS):
         return f"{name} has no complete repetition (status {doc.status})"
     return ""
 
 
-def compare(baseline: Group, candidate: Group, *, across: Iterable[str] = (), metrics: Sequence[str] = tuple(METRICS)) -> Comparison:
+def compare(
+    baseline: Group,
+    candidate: Group,
+    *,
+    across: Iterable[str] = (),
+    metrics: Sequence[str] = tuple(METRICS),
+) -> Comparison:
     """``across``: keys that may differ although they say what is asked, e.g. ``dataset.shard_size`` to compare layouts."""
     obstacles, changes = _differences(baseline, candidate, tuple(across))
     rows = []
@@ -182,11 +219,21 @@ def compare(baseline: Group, candidate: Group, *, across: Iterable[str] = (), me
         before, after = baseline.values(metric), candidate.values(metric)
         if before and after:
             higher = METRICS[metric]
-            rows.append(Row(metric, higher, tuple(before), tuple(after), judge(after, before, higher_is_better=higher)))
+            rows.append(
+                Row(
+                    metric,
+                    higher,
+                    tuple(before),
+                    tuple(after),
+                    judge(after, before, higher_is_better=higher),
+                )
+            )
     return Comparison(baseline.workload, baseline, candidate, obstacles, changes, tuple(rows))
 
 
-def _differences(baseline: Group, candidate: Group, across: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _differences(
+    baseline: Group, candidate: Group, across: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     one, other = _common(baseline.runs), _common(candidate.runs)
     obstacles: list[str] = []
     changes: list[str] = []
@@ -195,7 +242,9 @@ def _differences(baseline: Group, candidate: Group, across: tuple[str, ...]) -> 
         if before == after:
             continue
         line = f"{key}: {before} -> {after}"
-        (obstacles if _asks(baseline.runs[0], key) and not _allowed(key, across) else changes).append(line)
+        (
+            obstacles if _asks(baseline.runs[0], key) and not _allowed(key, across) else changes
+        ).append(line)
     if workload_of(baseline.runs[0]) != workload_of(candidate.runs[0]):
         obstacles.insert(0, f"workload: {baseline.workload} -> {candidate.workload}")
     return tuple(obstacles), tuple(changes)
@@ -203,6 +252,19 @@ def _differences(baseline: Group, candidate: Group, across: tuple[str, ...]) -> 
 
 def _common(runs: Sequence[RunDocument]) -> dict[str, str]:
     """Settings and host of the group; where its runs differ, all values."""
-    flat = [{**settings_of(doc), **{f"host.{key}": str(doc.host[key]) for key in HOST if doc.host.get(key) is not None}} for doc in runs]
-    flat = [{**each, "storage.url": str(doc.storage.get("url", "?"))} for each, doc in zip(flat, runs, strict=True)]
-    return {key: " | ".join(sorted({each.get(key, "-") for each in flat})) for each in flat for key in each}
+    flat = [
+        {
+            **settings_of(doc),
+            **{f"host.{key}": str(doc.host[key]) for key in HOST if doc.host.get(key) is not None},
+        }
+        for doc in runs
+    ]
+    flat = [
+        {**each, "storage.url": str(doc.storage.get("url", "?"))}
+        for each, doc in zip(flat, runs, strict=True)
+    ]
+    return {
+        key: " | ".join(sorted({each.get(key, "-") for each in flat}))
+        for each in flat
+        for key in each
+    }

@@ -27,28 +27,48 @@ class Codec:
 
     @property
     def worth(self) -> bool:
-        return self.decode_bytes_per_s > self.storage_bytes_per_s and self.ratio > 1.0 and self.predicted > 1.0
+        return (
+            self.decode_bytes_per_s > self.storage_bytes_per_s
+            and self.ratio > 1.0
+            and self.predicted > 1.0
+        )
 
     @property
     def agrees(self) -> bool:
         """Whether the measurement is on the side that the rule is on, within the noise of 5 %."""
-        return self.measured is None or (self.measured > 0.95 if self.worth else self.measured < 1.05)
+        return self.measured is None or (
+            self.measured > 0.95 if self.worth else self.measured < 1.05
+        )
 
 
 def judge_codec(packed: Point, plain: Point, *, key: str = "dataset.codec") -> Codec | None:
     """None where the ceilings that the rule needs were not measured."""
     with_codec, without = gather(packed.document), gather(plain.document)
     size = plain_bytes_per_sample(plain.document)
-    if without.storage is None or with_codec.prep is None or size is None or not packed.stored_bytes or not plain.stored_bytes:
+    if (
+        without.storage is None
+        or with_codec.prep is None
+        or size is None
+        or not packed.stored_bytes
+        or not plain.stored_bytes
+    ):
         return None
     busy = max(with_codec.workers, with_codec.accelerators)
     usable = busy if with_codec.cores is None else min(busy, with_codec.cores)
-    decode = with_codec.prep if with_codec.cores is None else with_codec.prep / usable * with_codec.cores
+    decode = (
+        with_codec.prep if with_codec.cores is None else with_codec.prep / usable * with_codec.cores
+    )
     ratio = plain.stored_bytes / packed.stored_bytes
-    predicted_with = _lowest([without.storage * ratio, with_codec.prep, with_codec.harness, with_codec.accelerator])
-    predicted_without = _lowest([without.storage, without.prep, without.harness, without.accelerator])
+    predicted_with = _lowest(
+        [without.storage * ratio, with_codec.prep, with_codec.harness, with_codec.accelerator]
+    )
+    predicted_without = _lowest(
+        [without.storage, without.prep, without.harness, without.accelerator]
+    )
     return Codec(
-        codec=packed.settings.get(key, str((packed.document.dataset.get("spec") or {}).get("codec", "?"))),
+        codec=packed.settings.get(
+            key, str((packed.document.dataset.get("spec") or {}).get("codec", "?"))
+        ),
         ratio=ratio,
         storage_bytes_per_s=without.storage * size,
         decode_bytes_per_s=decode * size,

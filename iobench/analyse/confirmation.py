@@ -29,9 +29,17 @@ class Confirmation:
         """
         if self.better:
             return True
-        gain, row = self.advice.gain, next(row for row in self.comparison.rows if row.metric == "samples_per_s")
+        gain, row = (
+            self.advice.gain,
+            next(row for row in self.comparison.rows if row.metric == "samples_per_s"),
+        )
         ratio = row.judgement.ratio
-        return gain is not None and gain <= 1 + NOISE and self.comparison.difference == "same" and (ratio or 0.0) >= 1 - NOISE
+        return (
+            gain is not None
+            and gain <= 1 + NOISE
+            and self.comparison.difference == "same"
+            and (ratio or 0.0) >= 1 - NOISE
+        )
 
     @property
     def better(self) -> bool:

@@ -51,7 +51,9 @@ class Price:
     job_usd: float | None
     samples_in_budget: float | None
     within_deadline: bool | None
-    hosts_in_time: int | None  # the fewest that would be, where these hosts are not; None: not asked, or none up to MOST_HOSTS
+    hosts_in_time: (
+        int | None
+    )  # the fewest that would be, where these hosts are not; None: not asked, or none up to MOST_HOSTS
     in_time_usd: float | None  # what the job costs with so many
     within_budget: bool | None
 
@@ -64,7 +66,9 @@ class Cost:
     hosts: int
     samples_per_s: tuple[float, float, float]  # of one host: median, min, max
     utilization: float | None
-    preparation_s: float | None  # to write the loader's own layout of an epoch's samples, once; None where there is none
+    preparation_s: (
+        float | None
+    )  # to write the loader's own layout of an epoch's samples, once; None where there is none
     prices: tuple[Price, ...]
     notes: tuple[str, ...]  # where the priced machine is not the one that was measured
 
@@ -128,7 +132,9 @@ def _price(
     preparation: float,
 ) -> Price:
     lost = _lost(terms, often, terms.hosts)
-    middle, low, high = (rate * _scaling(terms, terms.hosts) * (1 - lost) for rate in rate_of)  # of one host
+    middle, low, high = (
+        rate * _scaling(terms, terms.hosts) * (1 - lost) for rate in rate_of
+    )  # of one host
     hourly = usd * terms.hosts
     todo = terms.epochs * samples if terms.epochs and samples else None
 
@@ -139,7 +145,11 @@ def _price(
     job_s = job(terms.hosts)
     job_usd = job_s / 3600 * hourly if job_s is not None else None
     in_time = _within(job_s, terms.deadline_s) if todo else None
-    more = [n for n in range(terms.hosts + 1, MOST_HOSTS + 1) if _within(job(n), terms.deadline_s)] if in_time is False else []
+    more = (
+        [n for n in range(terms.hosts + 1, MOST_HOSTS + 1) if _within(job(n), terms.deadline_s)]
+        if in_time is False
+        else []
+    )
     in_time_s = job(more[0]) if more else None
     return Price(
         kind=kind,
@@ -154,7 +164,9 @@ def _price(
         lost_share=lost,
         job_s=job_s,
         job_usd=job_usd,
-        samples_in_budget=None if terms.budget_usd is None else terms.budget_usd * samples_per_usd(middle, usd),
+        samples_in_budget=None
+        if terms.budget_usd is None
+        else terms.budget_usd * samples_per_usd(middle, usd),
         within_deadline=in_time,
         hosts_in_time=more[0] if more else None,
         in_time_usd=None if in_time_s is None else in_time_s / 3600 * usd * more[0],
@@ -167,16 +179,24 @@ def _notes(doc: RunDocument, instance: Instance) -> list[str]:
     found = []
     cores = doc.host.get("effective_cores") or doc.host.get("cores")
     if cores and instance.cores and float(cores) != instance.cores:
-        found.append(f"the run had {float(cores):g} cores, {instance.type} has {instance.cores}: its rate there was not measured")
+        found.append(
+            f"the run had {float(cores):g} cores, {instance.type} has {instance.cores}: its rate there was not measured"
+        )
     if instance.accelerators and doc.accelerators != instance.accelerators:
-        found.append(f"the run fed {doc.accelerators} of the {instance.accelerators} accelerators that are paid for")
+        found.append(
+            f"the run fed {doc.accelerators} of the {instance.accelerators} accelerators that are paid for"
+        )
     return found
 
 
 def _preparation(doc: RunDocument, samples: int | None) -> float | None:
     """Seconds to convert as many samples as an epoch has, at the rate at which the run's were converted, on one host."""
     seconds, measured = (doc.loader.get("layout") or {}).get("seconds"), doc.dataset.get("samples")
-    return float(seconds) * samples / measured if seconds is not None and measured and samples else None
+    return (
+        float(seconds) * samples / measured
+        if seconds is not None and measured and samples
+        else None
+    )
 
 
 def _lost(terms: Terms, often: float, hosts: int) -> float:

@@ -32,12 +32,16 @@ class Evidence:
     raw_by: str  # who measured it: fio, or the reader with more reads in flight
     fetch: float | None
     prep: float | None
-    own_prep: float | None  # of a library: what iobench's own loader does where the library's was measured
+    own_prep: (
+        float | None
+    )  # of a library: what iobench's own loader does where the library's was measured
     harness: float | None
     accelerator: float | None  # what the accelerators demand
     measured: float | None
     saves: bool  # checkpoints were saved beside the loading; utilization leaves their time out
-    utilization: float | None  # sustained: MLPerf's leaves the first step out, and with it whatever was prefetched meanwhile
+    utilization: (
+        float | None
+    )  # sustained: MLPerf's leaves the first step out, and with it whatever was prefetched meanwhile
     required: float
     accelerators: int
     bytes_per_sample: float | None  # stored
@@ -65,7 +69,11 @@ class Evidence:
     @property
     def predicted(self) -> float | None:
         """The roofline: a pipeline whose stages overlap runs at the speed of its slowest one."""
-        known = [rate for rate in (self.storage, self.prep, self.harness, self.accelerator) if rate is not None]
+        known = [
+            rate
+            for rate in (self.storage, self.prep, self.harness, self.accelerator)
+            if rate is not None
+        ]
         return min(known, default=None)
 
     @property
@@ -73,18 +81,29 @@ class Evidence:
         """The other extreme: fetch, prep and handing over take turns in each worker (no read ahead within the worker)."""
         if self.fetch is None or self.prep is None:
             return None
-        turns = 1 / sum(1 / rate for rate in (self.fetch, self.prep, self.harness) if rate is not None)
+        turns = 1 / sum(
+            1 / rate for rate in (self.fetch, self.prep, self.harness) if rate is not None
+        )
         return turns if self.accelerator is None else min(turns, self.accelerator)
 
     @property
     def client_bound(self) -> bool:
         """Reading alone takes the whole host, while the storage itself is not known to be the limit."""
-        if self.fetch is None or not self.fetch_cores or not self.cores or self.fetch_cores < 0.9 * self.cores:
+        if (
+            self.fetch is None
+            or not self.fetch_cores
+            or not self.cores
+            or self.fetch_cores < 0.9 * self.cores
+        ):
             return False
         return self.raw is None or self.fetch < 0.8 * self.raw
 
     def bytes_per_s(self, samples_per_s: float | None) -> float | None:
-        return None if samples_per_s is None or self.bytes_per_sample is None else samples_per_s * self.bytes_per_sample
+        return (
+            None
+            if samples_per_s is None or self.bytes_per_sample is None
+            else samples_per_s * self.bytes_per_sample
+        )
 
 
 def gather(doc: RunDocument) -> Evidence:
@@ -95,13 +114,24 @@ def gather(doc: RunDocument) -> Evidence:
     fetch = doc.ceilings.get("fetch", Ceiling())
     step_time = (workload.get("accelerator") or {}).get("step_time")
     demand = _rate(doc, "accelerator", size)
-    if step_time and workload.get("batch_size") and (workload.get("accelerator") or {}).get("kind") != "null":
-        demand = doc.accelerators * workload["batch_size"] / step_time  # the specification is the demand, the calibration its check
-    utilization, measured = doc.metrics.get("accelerator_utilization_sustained"), doc.metrics.get("samples_per_s")
+    if (
+        step_time
+        and workload.get("batch_size")
+        and (workload.get("accelerator") or {}).get("kind") != "null"
+    ):
+        demand = (
+            doc.accelerators * workload["batch_size"] / step_time
+        )  # the specification is the demand, the calibration its check
+    utilization, measured = (
+        doc.metrics.get("accelerator_utilization_sustained"),
+        doc.metrics.get("samples_per_s"),
+    )
     cpu, rate = fetch.cpu_s_per_gb, fetch.bytes_per_s
     return Evidence(
         raw=_rate(doc, "storage_raw", size),
-        raw_by="the reader with more in flight" if doc.ceilings.get("storage_raw", Ceiling()).how.startswith("the reader") else "fio",
+        raw_by="the reader with more in flight"
+        if doc.ceilings.get("storage_raw", Ceiling()).how.startswith("the reader")
+        else "fio",
         fetch=_rate(doc, "fetch", size),
         prep=_rate(doc, "prep", size),
         own_prep=doc.ceilings.get("prep", Ceiling()).details.get("own_samples_per_s"),
@@ -141,7 +171,11 @@ def bytes_per_sample(doc: RunDocument) -> float | None:
 
 def effective_cores(doc: RunDocument) -> float | None:
     """Cores that this run could use: the smallest of the host's, the affinity's and the quota's."""
-    known = [float(value) for key in ("cores", "affinity_cores", "cpu_quota_cores", "effective_cores") if (value := doc.host.get(key))]
+    known = [
+        float(value)
+        for key in ("cores", "affinity_cores", "cpu_quota_cores", "effective_cores")
+        if (value := doc.host.get(key))
+    ]
     return min(known, default=None)
 
 
@@ -154,7 +188,9 @@ def is_null_accelerator(doc: RunDocument) -> bool:
     return str((doc.workload.get("accelerator") or {}).get("kind", "")) == "null"
 
 
-def accelerators_fed(rate: float | None, per_accelerator: float | None, required: float) -> int | None:
+def accelerators_fed(
+    rate: float | None, per_accelerator: float | None, required: float
+) -> int | None:
     """How many accelerators ``rate`` keeps at the required utilization: each then draws ``required`` of its full appetite."""
     if rate is None or not per_accelerator:
         return None

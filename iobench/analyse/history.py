@@ -16,7 +16,17 @@ from ..spec.result import RunDocument
 from .compare import METRICS, settings_of, values_of
 from .statistics import NOISE, SIGNIFICANT, Judgement, judge, ratio_interval
 
-FINGERPRINT = ("node", "cpu_model", "cores", "effective_cores", "memory_bytes", "kernel", "python", "instance_type", "iobench_version")
+FINGERPRINT = (
+    "node",
+    "cpu_model",
+    "cores",
+    "effective_cores",
+    "memory_bytes",
+    "kernel",
+    "python",
+    "instance_type",
+    "iobench_version",
+)
 PLACE = ("url", "filesystem", "mount_options", "device", "client", "client_version")
 NEWEST = 60
 """Values of each side, nearest to the place that is tried: older ones say nothing about what happened there."""
@@ -52,17 +62,23 @@ class History:
     metric: str
     entries: tuple[Entry, ...]  # oldest first
     points: tuple[ChangePoint, ...]
-    trend: float | None  # newest third over oldest third of the runs that count; None for fewer than 3
+    trend: (
+        float | None
+    )  # newest third over oldest third of the runs that count; None for fewer than 3
 
 
 def history(workload: str, runs: Sequence[RunDocument], metric: str) -> History:
     """Runs of one question on one machine, in any order."""
-    ordered = sorted((doc for doc in runs if values_of(doc, metric)), key=lambda doc: (doc.created, doc.run_id))
+    ordered = sorted(
+        (doc for doc in runs if values_of(doc, metric)), key=lambda doc: (doc.created, doc.run_id)
+    )
     facts = [_facts(doc) for doc in ordered]
     entries = []
     for index, doc in enumerate(ordered):
         changed = _changes(facts[index - 1], facts[index]) if index else ()
-        entries.append(Entry(doc.run_id, doc.created, tuple(values_of(doc, metric)), doc.validity, changed))
+        entries.append(
+            Entry(doc.run_id, doc.created, tuple(values_of(doc, metric)), doc.validity, changed)
+        )
     counted = [index for index, entry in enumerate(entries) if entry.validity != "invalid"]
     values = [entries[index].values for index in counted]
     points = tuple(
@@ -72,7 +88,9 @@ def history(workload: str, runs: Sequence[RunDocument], metric: str) -> History:
     third = len(values) // 3
     trend = None
     if third:
-        old, new = ([value for run in part for value in run] for part in (values[:third], values[-third:]))
+        old, new = (
+            [value for run in part for value in run] for part in (values[:third], values[-third:])
+        )
         trend = ratio_interval(new, old)[0] if min(*old, *new) > 0 else None
     return History(workload, metric, tuple(entries), points, trend)
 
@@ -85,43 +103,70 @@ def _changed(values: Sequence[Sequence[float]], *, higher: bool) -> list[tuple[i
     splits = sorted(_segment(values, 0, len(values), higher=higher))
     while True:
         bounds = [0, *splits, len(values)]
-        judged = [_judged(values, *bounds[index : index + 3], higher=higher) for index in range(len(splits))]
-        none = [index for index, found in enumerate(judged) if found.difference not in ("better", "worse")]
+        judged = [
+            _judged(values, *bounds[index : index + 3], higher=higher)
+            for index in range(len(splits))
+        ]
+        none = [
+            index
+            for index, found in enumerate(judged)
+            if found.difference not in ("better", "worse")
+        ]
         if not none:
             return list(zip(splits, judged, strict=True))
         del splits[max(none, key=lambda index: judged[index].p or 0.0)]
 
 
-def _judged(values: Sequence[Sequence[float]], start: int, at: int, stop: int, *, higher: bool) -> Judgement:
+def _judged(
+    values: Sequence[Sequence[float]], start: int, at: int, stop: int, *, higher: bool
+) -> Judgement:
     """Runs ``[at, stop)`` over runs ``[start, at)``."""
     before = [value for run in values[start:at] for value in run][-NEWEST:]
     after = [value for run in values[at:stop] for value in run][:NEWEST]
     return judge(after, before, higher_is_better=higher, noise=NOISE)
 
 
-def _segment(values: Sequence[Sequence[float]], start: int, stop: int, *, higher: bool) -> list[int]:
+def _segment(
+    values: Sequence[Sequence[float]], start: int, stop: int, *, higher: bool
+) -> list[int]:
     """The change points of runs ``[start, stop)``: the surest one, and those of the stretches on its two sides."""
     best: tuple[float, int] | None = None
     tried = max(1, stop - start - 1)
     for at in range(start + 1, stop):
         found = _judged(values, start, at, stop, higher=higher)
-        sure = found.difference in ("better", "worse") and found.p is not None and found.p * tried < SIGNIFICANT
+        sure = (
+            found.difference in ("better", "worse")
+            and found.p is not None
+            and found.p * tried < SIGNIFICANT
+        )
         if sure and found.p is not None and (best is None or found.p < best[0]):
             best = (found.p, at)
     if best is None:
         return []
     at = best[1]
-    return [at, *_segment(values, start, at, higher=higher), *_segment(values, at, stop, higher=higher)]
+    return [
+        at,
+        *_segment(values, start, at, higher=higher),
+        *_segment(values, at, stop, higher=higher),
+    ]
 
 
 def _facts(doc: RunDocument) -> dict[str, str]:
     host = {f"host.{key}": doc.host.get(key) for key in FINGERPRINT}
     packages = {f"packages.{key}": value for key, value in (doc.host.get("packages") or {}).items()}
     storage = {f"storage.{key}": doc.storage.get(key) for key in PLACE}
-    found = {key: str(value) for key, value in {**host, **packages, **storage}.items() if value is not None}
+    found = {
+        key: str(value)
+        for key, value in {**host, **packages, **storage}.items()
+        if value is not None
+    }
     return {**found, **settings_of(doc)}
 
 
 def _changes(before: dict[str, str], after: dict[str, str]) -> tuple[str, ...]:
     keys = sorted(set(before) | set(after))
-    return tuple(f"{key}: {before.get(key, '-')} -> {after.get(key, '-')}" for key in keys if before.get(key) != after.get(key))
+    return tuple(
+        f"{key}: {before.get(key, '-')} -> {after.get(key, '-')}"
+        for key in keys
+        if before.get(key) != after.get(key)
+    )

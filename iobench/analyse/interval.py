@@ -44,13 +44,21 @@ def availability_s(blocked_s: float, mtbf_s: float, restart_s: float) -> float:
     return math.sqrt(2 * (mtbf_s + restart_s) * blocked_s + blocked_s * blocked_s)
 
 
-def waste(interval_s: float, blocked_s: float, mtbf_s: float, restart_s: float = 0.0, exposed_s: float = 0.0) -> float:
+def waste(
+    interval_s: float,
+    blocked_s: float,
+    mtbf_s: float,
+    restart_s: float = 0.0,
+    exposed_s: float = 0.0,
+) -> float:
     """The share of the time that saves, lost work and restarts take, 0 to 1; exact for exponential failures (Daly's equation 20).
 
     ``exposed_s``: how long after training went on a save is not yet durable, so that an interruption costs the interval before, too.
     """
     try:
-        spent = mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1((interval_s + blocked_s) / mtbf_s)
+        spent = (
+            mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1((interval_s + blocked_s) / mtbf_s)
+        )
     except OverflowError:
         return 1.0
     return min(1.0, 1 - interval_s / spent + exposed_s / mtbf_s)

@@ -28,11 +28,17 @@ FIRST = ("loader.workers", "reader.concurrency", "loader.prefetch_factor")
 def near_best(points: Sequence[Point]) -> list[Point]:
     """Points that are not told apart from the best one, which is among them."""
     best = max(points, key=lambda point: point.median)
-    alike = [point for point in points if max(point.rates) >= min(best.rates) or point.median * NO_HELP >= best.median]
+    alike = [
+        point
+        for point in points
+        if max(point.rates) >= min(best.rates) or point.median * NO_HELP >= best.median
+    ]
     return [point for point in alike if point.median >= NEAR * best.median]
 
 
-def smallest_near_best(points: Sequence[Point], *, default: Point | None = None, dataset_bytes: float | None = None) -> Point:
+def smallest_near_best(
+    points: Sequence[Point], *, default: Point | None = None, dataset_bytes: float | None = None
+) -> Point:
     """One of the points that are as good as the best.
 
     First those with enough shards (of ``dataset_bytes``, where the data is to be larger than the sweep's), then the smallest settings,
@@ -49,7 +55,9 @@ def smallest_near_best(points: Sequence[Point], *, default: Point | None = None,
     return max(left, key=lambda point: point.median)
 
 
-def _least(points: list[Point], cost: Callable[[Point], float | None], tolerance: float) -> list[Point]:
+def _least(
+    points: list[Point], cost: Callable[[Point], float | None], tolerance: float
+) -> list[Point]:
     """Points whose cost is within ``tolerance`` of the least; all of them where one's cost is not known."""
     known = [value for point in points if (value := cost(point)) is not None]
     if len(known) < len(points):
@@ -67,18 +75,34 @@ def enough_shards(point: Point, stored_bytes: float | None = None) -> bool:
 
 def ordered_axes(points: Sequence[Point]) -> list[str]:
     """Axes whose values are numbers: workers, reads in flight and prefetching first, shard size last."""
-    keys = [key for key in points[0].settings if all(number(point.settings.get(key, "")) is not None for point in points)]
+    keys = [
+        key
+        for key in points[0].settings
+        if all(number(point.settings.get(key, "")) is not None for point in points)
+    ]
     rank = {key: position for position, key in enumerate(FIRST)}
-    return sorted(keys, key=lambda key: (key.startswith("dataset."), rank.get(key, len(FIRST)), key))
+    return sorted(
+        keys, key=lambda key: (key.startswith("dataset."), rank.get(key, len(FIRST)), key)
+    )
 
 
 def changed(point: Point, default: Point) -> list[str]:
-    return [key for key, value in point.settings.items() if not same(value, default.settings.get(key, "null"))]
+    return [
+        key
+        for key, value in point.settings.items()
+        if not same(value, default.settings.get(key, "null"))
+    ]
 
 
 def along(points: Sequence[Point], chosen: Point, key: str) -> list[Point]:
     """The points that differ from ``chosen`` in ``key`` alone, and itself; numbers in order."""
-    line = [point for point in points if all(k == key or same(v, chosen.settings.get(k, "null")) for k, v in point.settings.items())]
+    line = [
+        point
+        for point in points
+        if all(
+            k == key or same(v, chosen.settings.get(k, "null")) for k, v in point.settings.items()
+        )
+    ]
     return sorted(line, key=lambda point: (number(point.settings[key]) or 0.0, point.settings[key]))
 
 

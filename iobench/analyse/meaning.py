@@ -11,7 +11,15 @@ from typing import Any
 
 from ..spec.checkpoint import Study
 from ..units import format_bytes, format_count, format_duration, format_rate, format_share
-from .interval import availability_s, daly_s, longest_save_at_best_s, overhead, published_mtbf_s, waste, young_s
+from .interval import (
+    availability_s,
+    daly_s,
+    longest_save_at_best_s,
+    overhead,
+    published_mtbf_s,
+    waste,
+    young_s,
+)
 
 DAY_S = 86_400
 CURVE_POINTS = 13
@@ -54,7 +62,9 @@ class Meaning:
     lost_samples_per_day: float | None
     lost_usd_per_day: float | None
     stall_budget: float
-    needed_write_bytes_per_s: float  # for saves to block no more than the budget at the interval that is then best
+    needed_write_bytes_per_s: (
+        float  # for saves to block no more than the budget at the interval that is then best
+    )
     within_budget: bool
     notice_s: float
     fits_notice: bool
@@ -66,7 +76,9 @@ def with_meaning(study: Study) -> Study:
     """``study`` with what its figures mean for the training that it was asked about (``meaning["asked"]``)."""
     asked = study.meaning.get("asked", {})
     found = meaning(study, Training(**asked))
-    return study.model_copy(update={"meaning": {"asked": asked, **(asdict(found) if found else {})}})
+    return study.model_copy(
+        update={"meaning": {"asked": asked, **(asdict(found) if found else {})}}
+    )
 
 
 def meaning(study: Study, training: Training) -> Meaning | None:
@@ -109,7 +121,9 @@ def meaning(study: Study, training: Training) -> Meaning | None:
         "waste": wasted(interval),
         "today": None,
         "lost_s_per_day": lost,
-        "lost_samples_per_day": None if training.samples_per_s is None else lost * training.samples_per_s,
+        "lost_samples_per_day": None
+        if training.samples_per_s is None
+        else lost * training.samples_per_s,
         "lost_usd_per_day": None if price is None else lost / 3600 * price * accelerators,
         "stall_budget": training.stall_budget,
         "needed_write_bytes_per_s": study.full_bytes / longest,
@@ -126,11 +140,17 @@ def meaning(study: Study, training: Training) -> Meaning | None:
 
 def _around(interval: float) -> list[float]:
     half = CURVE_POINTS // 2
-    return [interval * math.exp(math.log(CURVE_SPAN) * step / half) for step in range(-half, half + 1)]
+    return [
+        interval * math.exp(math.log(CURVE_SPAN) * step / half) for step in range(-half, half + 1)
+    ]
 
 
 def _sentence(study: Study, found: dict[str, Any]) -> str:
-    whole = "" if study.bytes >= study.full_bytes else f" (from {format_bytes(study.bytes)} by the measured bandwidth)"
+    whole = (
+        ""
+        if study.bytes >= study.full_bytes
+        else f" (from {format_bytes(study.bytes)} by the measured bandwidth)"
+    )
     loss = f"{format_share(found['waste'])} of the time is then lost to saves and interruptions"
     if found["lost_usd_per_day"] is not None:
         loss += f", {format_count(found['lost_usd_per_day'])} USD a day"

@@ -50,12 +50,15 @@ def measured_storage(doc: RunDocument, job: Job) -> Measured:
     rate = evidence.bytes_per_s(evidence.storage)
     if rate is None:
         raise UsageError(
-            f"run {doc.run_id} measured neither fetch nor raw storage", remedy="name a run with calibration (not --calibration-s 0)"
+            f"run {doc.run_id} measured neither fetch nor raw storage",
+            remedy="name a run with calibration (not --calibration-s 0)",
         )
     samples_per_s = rate / job.bytes_per_sample
     latency, source = known_latency(doc)
     fed = accelerators_fed(samples_per_s, job.samples_per_s_per_accelerator, job.required) or 0
-    needed = job.required * job.accelerators * job.samples_per_s_per_accelerator * job.bytes_per_sample
+    needed = (
+        job.required * job.accelerators * job.samples_per_s_per_accelerator * job.bytes_per_sample
+    )
     return Measured(
         run_id=doc.run_id,
         url=str(doc.storage.get("url", "")),
@@ -76,12 +79,20 @@ def _notes(doc: RunDocument, job: Job) -> list[str]:
     notes = []
     size, spec = gather(doc).bytes_per_sample, doc.dataset.get("spec") or {}
     if size is not None and not 1 / SIMILAR <= size / job.bytes_per_sample <= SIMILAR:
-        notes.append("its samples have another size: small reads are slower than large ones, so the bytes/s may not carry over")
-    differs = [key for key in ("format", "content", "codec") if key in spec and spec[key] != getattr(job.spec, key)]
+        notes.append(
+            "its samples have another size: small reads are slower than large ones, so the bytes/s may not carry over"
+        )
+    differs = [
+        key
+        for key in ("format", "content", "codec")
+        if key in spec and spec[key] != getattr(job.spec, key)
+    ]
     if differs:
         notes.append(f"its dataset differs in {', '.join(differs)}")
     if doc.workload.get("cache", "cold") != "cold":
-        notes.append(f"its cache was {doc.workload['cache']}: memory may have been measured instead of storage")
+        notes.append(
+            f"its cache was {doc.workload['cache']}: memory may have been measured instead of storage"
+        )
     broken = [finding.rule for finding in doc.findings if finding.level == "invalid"]
     if broken:
         notes.append(f"the run is INVALID ({', '.join(broken)})")
@@ -90,14 +101,20 @@ def _notes(doc: RunDocument, job: Job) -> list[str]:
 
 def cpu_s_per_gb(doc: RunDocument) -> float | None:
     """CPU seconds per 1e9 stored bytes of fetch, prep and harness; None unless all are known. What they share is counted twice."""
-    costs = [doc.ceilings.get(name, Ceiling()).cpu_s_per_gb for name in ("fetch", "prep", "harness")]
+    costs = [
+        doc.ceilings.get(name, Ceiling()).cpu_s_per_gb for name in ("fetch", "prep", "harness")
+    ]
     known = [cost for cost in costs if cost is not None]
     return sum(known) if len(known) == len(costs) else None
 
 
 def run_reads_per_sample(doc: RunDocument) -> float | None:
     """Read requests per sample of a recorded run, by ``sizing.reads_per_sample``."""
-    size, samples, shards = gather(doc).bytes_per_sample, doc.dataset.get("samples"), doc.dataset.get("shards")
+    size, samples, shards = (
+        gather(doc).bytes_per_sample,
+        doc.dataset.get("samples"),
+        doc.dataset.get("shards"),
+    )
     reader, batch = doc.workload.get("reader") or {}, doc.workload.get("batch_size")
     if not (size and samples and batch):
         return None
@@ -132,5 +149,7 @@ def known_latency(doc: RunDocument) -> tuple[float | None, str]:
         return float(median), "fio's median under its own load"
     fetch, requests = gather(doc).fetch, run_reads_per_sample(doc)
     if fetch and requests:
-        return run_reads_in_flight(doc) / (fetch * requests), "at most, by Little's law from the fetch ceiling"
+        return run_reads_in_flight(doc) / (
+            fetch * requests
+        ), "at most, by Little's law from the fetch ceiling"
     return None, ""

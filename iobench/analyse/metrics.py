@@ -51,7 +51,11 @@ NO_EVENTS = "no step was recorded"
 
 def unseen_reads(kind: str) -> dict[str, str]:
     """What a repetition by this kind of loader has not measured: a library reads by itself, and what it reads is not counted."""
-    return {} if kind == OWN_LOADER else {"bytes_read": f"what loader '{kind}' reads from storage is not seen"}
+    return (
+        {}
+        if kind == OWN_LOADER
+        else {"bytes_read": f"what loader '{kind}' reads from storage is not seen"}
+    )
 
 
 class Strand(NamedTuple):
@@ -84,11 +88,15 @@ def select(events: Events, phase: str, repetition: int | None = None) -> dict[st
 def strands(events: Events) -> Iterator[Strand]:
     """Rows cut by epoch and rank, each in the order of its steps."""
     columns = {name: np.asarray(column) for name, column in events.items() if name != "phase"}
-    keys = np.unique(np.stack([columns["epoch"].astype(np.int64), columns["rank"].astype(np.int64)]), axis=1)
+    keys = np.unique(
+        np.stack([columns["epoch"].astype(np.int64), columns["rank"].astype(np.int64)]), axis=1
+    )
     for epoch, rank in keys.T.tolist():
         mine = np.flatnonzero((columns["epoch"] == epoch) & (columns["rank"] == rank))
         ordered = mine[np.argsort(columns["step"][mine], kind="stable")]
-        yield Strand(rank=rank, epoch=epoch, rows={name: column[ordered] for name, column in columns.items()})
+        yield Strand(
+            rank=rank, epoch=epoch, rows={name: column[ordered] for name, column in columns.items()}
+        )
 
 
 def spans(parts: Sequence[Strand], startup_s: Mapping[int, float | None]) -> tuple[float, float]:
@@ -99,7 +107,11 @@ def spans(parts: Sequence[Strand], startup_s: Mapping[int, float | None]) -> tup
     ends: dict[int, float] = {}
     for part in parts:
         ends[part.epoch] = max(ends.get(part.epoch, 0.0), part.end_ns / 1e9)
-    deducted = sum(startup for epoch, end in ends.items() if (startup := startup_s.get(epoch)) is not None and 0 <= startup < end)
+    deducted = sum(
+        startup
+        for epoch, end in ends.items()
+        if (startup := startup_s.get(epoch)) is not None and 0 <= startup < end
+    )
     wall = sum(ends.values())
     return wall, wall - deducted
 
@@ -107,7 +119,15 @@ def spans(parts: Sequence[Strand], startup_s: Mapping[int, float | None]) -> tup
 def saving(parts: Sequence[Strand]) -> float:
     """Seconds that training stood still for checkpoints, mean over ranks; runs of older versions saved none."""
     ranks = {part.rank for part in parts}
-    return sum(float(part.rows["checkpoint_ns"].sum()) for part in parts if "checkpoint_ns" in part.rows) / 1e9 / len(ranks)
+    return (
+        sum(
+            float(part.rows["checkpoint_ns"].sum())
+            for part in parts
+            if "checkpoint_ns" in part.rows
+        )
+        / 1e9
+        / len(ranks)
+    )
 
 
 def repetition_metrics(events: Events, context: Repetition) -> Repetition:
@@ -116,26 +136,45 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
     A figure that cannot be had is None and ``not_measured`` says why. Where the context's own says that reads were not seen
     (``unseen_reads``) the bandwidth is that of the samples' stored bytes.
     """
-    missing = {key: reason for key, reason in context.not_measured.items() if key not in METRICS and key != "late_p99_s"}
-    residencies = [epoch.residency_before for epoch in context.epochs if epoch.residency_before is not None]
-    known: dict[str, Any] = {"residency_before": max(residencies) if residencies else context.residency_before}
+    missing = {
+        key: reason
+        for key, reason in context.not_measured.items()
+        if key not in METRICS and key != "late_p99_s"
+    }
+    residencies = [
+        epoch.residency_before for epoch in context.epochs if epoch.residency_before is not None
+    ]
+    known: dict[str, Any] = {
+        "residency_before": max(residencies) if residencies else context.residency_before
+    }
     unseen = missing.get("bytes_read")
     if unseen:
         known["bytes_read"] = None
     if context.cpu_s is None:
-        missing["cpu_s"] = context.not_measured.get("cpu_s", "the CPU time of ranks and workers was not recorded")
+        missing["cpu_s"] = context.not_measured.get(
+            "cpu_s", "the CPU time of ranks and workers was not recorded"
+        )
     parts = list(strands(events)) if len(events["step"]) else []
     if not parts:
         missing.update({key: NO_EVENTS for key in METRICS if key != "cpu_s"})
         return context.model_copy(update={**known, "not_measured": missing})
-    totals = {name: int(np.asarray(events[name], dtype=np.int64).sum()) for name in SUMS if name in events}
+    totals = {
+        name: int(np.asarray(events[name], dtype=np.int64).sum()) for name in SUMS if name in events
+    }
     ranks = len({part.rank for part in parts})
     wall, span = spans(parts, {epoch.epoch: epoch.startup_s for epoch in context.epochs})
     saved = saving(parts)
     known["checkpoint_s"] = saved or None
     known["read_s"] = float(np.asarray(events["read_ns"], dtype=np.int64).sum()) / 1e9
-    moved, stored = totals["sample_bytes"] if unseen else totals["bytes_read"], totals["sample_bytes"]
-    known = totals | known | {"wall_s": wall, "samples_per_s": totals["samples"] / span if span > 0 else None}
+    moved, stored = (
+        totals["sample_bytes"] if unseen else totals["bytes_read"],
+        totals["sample_bytes"],
+    )
+    known = (
+        totals
+        | known
+        | {"wall_s": wall, "samples_per_s": totals["samples"] / span if span > 0 else None}
+    )
     known["read_bytes_per_s"] = moved / span if span > 0 else None
     known["read_amplification"] = moved / stored if stored and not unseen else None
     if known["read_amplification"] is None:
@@ -144,12 +183,16 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
     known["wait_s"] = float(np.asarray(events["wait_ns"], dtype=np.int64).sum()) / 1e9 / ranks
     known.update(_utilization(parts, wall, span - saved, missing), **_waits(parts, missing))
     known["late_p99_s"] = _quantile(
-        [part.rows["late_ns"] / part.rows["steps"] for part in parts], [part.rows["steps"] for part in parts], 0.99
+        [part.rows["late_ns"] / part.rows["steps"] for part in parts],
+        [part.rows["steps"] for part in parts],
+        0.99,
     )
     return context.model_copy(update={**known, "not_measured": missing})
 
 
-def _utilization(parts: Sequence[Strand], wall: float, span: float, missing: dict[str, str]) -> dict[str, float | None]:
+def _utilization(
+    parts: Sequence[Strand], wall: float, span: float, missing: dict[str, str]
+) -> dict[str, float | None]:
     """Accelerator utilization three ways, each a mean over ranks.
 
     As MLPerf Storage defines it; sustained: all busy time over ``span`` (process creation and checkpoints left out, the first step's wait
@@ -163,10 +206,20 @@ def _utilization(parts: Sequence[Strand], wall: float, span: float, missing: dic
         busy[part.rank] = busy.get(part.rank, 0.0) + float(nominal.sum())
         counted[part.rank] = counted.get(part.rank, 0.0) + float(nominal[1:].sum())
         # The first step ends where the rank asks for its second batch.
-        after_first = (part.end_ns - float(part.rows["start_ns"][1])) / 1e9 if len(nominal) > 1 else 0.0
-        after_first -= float(part.rows["checkpoint_ns"][1:].sum()) / 1e9 if "checkpoint_ns" in part.rows else 0.0
+        after_first = (
+            (part.end_ns - float(part.rows["start_ns"][1])) / 1e9 if len(nominal) > 1 else 0.0
+        )
+        after_first -= (
+            float(part.rows["checkpoint_ns"][1:].sum()) / 1e9
+            if "checkpoint_ns" in part.rows
+            else 0.0
+        )
         window[part.rank] = window.get(part.rank, 0.0) + after_first
-    names = ("accelerator_utilization", "accelerator_utilization_sustained", "accelerator_utilization_strict")
+    names = (
+        "accelerator_utilization",
+        "accelerator_utilization_sustained",
+        "accelerator_utilization_strict",
+    )
     if not any(busy.values()):
         missing.update(dict.fromkeys(names, NULL_ACCELERATOR))
         return dict.fromkeys(names)
@@ -180,21 +233,30 @@ def _utilization(parts: Sequence[Strand], wall: float, span: float, missing: dic
     if min(window.values()) <= 0:
         missing[names[0]] = TOO_FEW_STEPS
     else:
-        figures[names[0]] = min(1.0, sum(counted[rank] / window[rank] for rank in window) / len(window))
+        figures[names[0]] = min(
+            1.0, sum(counted[rank] / window[rank] for rank in window) / len(window)
+        )
     return figures
 
 
 def _waits(parts: Sequence[Strand], missing: dict[str, str]) -> dict[str, float | None]:
     values = [part.rows["wait_ns"][1:] / part.rows["steps"][1:] for part in parts]
     weights = [part.rows["steps"][1:] for part in parts]
-    figures: dict[str, float | None] = {"wait_p50_s": _quantile(values, weights, 0.5), "wait_p99_s": _quantile(values, weights, 0.99)}
+    figures: dict[str, float | None] = {
+        "wait_p50_s": _quantile(values, weights, 0.5),
+        "wait_p99_s": _quantile(values, weights, 0.99),
+    }
     if figures["wait_p50_s"] is None:
         missing.update(wait_p50_s=TOO_FEW_STEPS, wait_p99_s=TOO_FEW_STEPS)
     firsts = [part.rows for part in parts if part.epoch == 0]
     if firsts and all(int(rows["steps"][0]) == 1 for rows in firsts):
-        figures["time_to_first_batch_s"] = max(float(rows["start_ns"][0] + rows["wait_ns"][0]) for rows in firsts) / 1e9
+        figures["time_to_first_batch_s"] = (
+            max(float(rows["start_ns"][0] + rows["wait_ns"][0]) for rows in firsts) / 1e9
+        )
     else:
-        missing["time_to_first_batch_s"] = "the first step is merged with others, or was not recorded"
+        missing["time_to_first_batch_s"] = (
+            "the first step is merged with others, or was not recorded"
+        )
         figures["time_to_first_batch_s"] = None
     return figures
 
@@ -213,7 +275,13 @@ def summarise(repetitions: Sequence[Repetition]) -> dict[str, Summary]:
     """Median, min, max and count over complete repetitions; a metric that none of them has is left out."""
     summaries: dict[str, Summary] = {}
     for name in METRICS:
-        values = [float(value) for repetition in repetitions if repetition.complete and (value := getattr(repetition, name)) is not None]
+        values = [
+            float(value)
+            for repetition in repetitions
+            if repetition.complete and (value := getattr(repetition, name)) is not None
+        ]
         if values:
-            summaries[name] = Summary(median=median(values), min=min(values), max=max(values), n=len(values))
+            summaries[name] = Summary(
+                median=median(values), min=min(values), max=max(values), n=len(values)
+            )
     return summaries

@@ -38,7 +38,9 @@ class Fetch:
     @property
     def client(self) -> float:
         """Samples/s at which reading alone takes every core."""
-        return self.cores / self.cpu_s_per_sample if self.cores and self.cpu_s_per_sample else math.inf
+        return (
+            self.cores / self.cpu_s_per_sample if self.cores and self.cpu_s_per_sample else math.inf
+        )
 
 
 def device(fetch: Fetch, factor: float, *, stated: bool = False) -> float:
@@ -73,7 +75,9 @@ def in_flight(fetch: Fetch, *, reads: float, latency_s: float | None) -> float:
     return reads / (each * fetch.reads_per_sample) if each > 0 else math.inf
 
 
-def fetch_parts(fetch: Fetch, *, bandwidth: float, stated: bool, reads: float, latency_s: float | None) -> dict[str, float]:
+def fetch_parts(
+    fetch: Fetch, *, bandwidth: float, stated: bool, reads: float, latency_s: float | None
+) -> dict[str, float]:
     """What the device, the reader and the client each allow; the lowest is the fetch ceiling.
 
     Source: ``X = min(BW, k b / (L + b / beta))`` with the client's CPU time per byte as a third bound. Validity: one bound well below the
@@ -107,7 +111,9 @@ def prepared(rate: float, *, busy_before: int, busy: int, cores: float | None) -
     return rate * min(busy, most) / min(busy_before, most)
 
 
-def handed_over(rate: float, *, ranks_before: int, ranks: int, busy_before: int, busy: int, cores: float | None) -> float:
+def handed_over(
+    rate: float, *, ranks_before: int, ranks: int, busy_before: int, busy: int, cores: float | None
+) -> float:
     """The harness ceiling: in proportion to ranks, and to fewer workers; more workers alone are not taken to raise it.
 
     Source: each rank has its own loader, whose training process may be the limit. Validity: as ``prepared``; pessimistic where workers

@@ -11,7 +11,15 @@ from ..errors import UsageError
 from ..spec.result import Repetition, RunDocument
 from ..units import parse_size
 
-PROSE = {"name", "description", "source", "dataset.name", "dataset.description", "dataset.source", "dataset.seed"}
+PROSE = {
+    "name",
+    "description",
+    "source",
+    "dataset.name",
+    "dataset.description",
+    "dataset.source",
+    "dataset.seed",
+}
 """Keys of a workload and a dataset that are no settings."""
 
 SIZES = ("shard_size", "block_size", "slot_size", "crop", "mean", "stdev", "min", "max")
@@ -26,7 +34,11 @@ class Point:
 
     @property
     def complete(self) -> list[Repetition]:
-        return [repetition for repetition in self.document.repetitions if repetition.complete and repetition.samples_per_s]
+        return [
+            repetition
+            for repetition in self.document.repetitions
+            if repetition.complete and repetition.samples_per_s
+        ]
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -46,7 +58,11 @@ class Point:
     def cpu_s_per_gb(self) -> float | None:
         """CPU seconds per 1e9 bytes of samples before the codec, which every point delivers alike; median of the repetitions."""
         size = plain_bytes_per_sample(self.document)
-        costs = [r.cpu_s / (r.samples * size / 1e9) for r in self.complete if r.cpu_s is not None and r.samples and size]
+        costs = [
+            r.cpu_s / (r.samples * size / 1e9)
+            for r in self.complete
+            if r.cpu_s is not None and r.samples and size
+        ]
         return median(costs) if costs else None
 
     @property
@@ -63,7 +79,9 @@ class Point:
     def processes(self) -> int:
         """Workers of all ranks, or the ranks themselves."""
         loader, settings = self.document.loader, self.document.workload.get("loader") or {}
-        return self.document.accelerators * max(1, int(loader.get("workers", settings.get("workers", 0))))
+        return self.document.accelerators * max(
+            1, int(loader.get("workers", settings.get("workers", 0)))
+        )
 
     def named(self) -> str:
         return ", ".join(f"{key}={value}" for key, value in self.settings.items()) or "(no setting)"
@@ -71,7 +89,11 @@ class Point:
 
 def plain_bytes_per_sample(doc: RunDocument) -> float | None:
     """Bytes of one sample before the codec: of the spec, else of what is stored, which an uncompressed dataset holds as it is."""
-    spec, samples, stored = doc.dataset.get("spec") or {}, doc.dataset.get("samples"), doc.dataset.get("stored_bytes")
+    spec, samples, stored = (
+        doc.dataset.get("spec") or {},
+        doc.dataset.get("samples"),
+        doc.dataset.get("stored_bytes"),
+    )
     mean = (spec.get("sample_size") or {}).get("mean")
     if mean:
         return float(mean)
@@ -87,7 +109,11 @@ def merge(documents: Sequence[RunDocument]) -> RunDocument:
     ceilings = dict(first.ceilings)
     for doc in documents[1:]:
         for name, ceiling in doc.ceilings.items():
-            if name not in ceilings or ceilings[name].not_measured or (ceilings[name].samples_per_s or ceilings[name].bytes_per_s) is None:
+            if (
+                name not in ceilings
+                or ceilings[name].not_measured
+                or (ceilings[name].samples_per_s or ceilings[name].bytes_per_s) is None
+            ):
                 ceilings[name] = ceiling
     repetitions = [repetition for doc in documents for repetition in doc.repetitions]
     return first.model_copy(update={"repetitions": repetitions, "ceilings": ceilings})
@@ -122,13 +148,27 @@ def derive(documents: Sequence[RunDocument]) -> list[Point]:
     """Points of runs of one workload: what differs between the runs is what was swept; equal settings are one point."""
     names = sorted({str(doc.workload.get("name", "?")) for doc in documents})
     if len(names) > 1:
-        raise UsageError(f"these runs are of several workloads: {', '.join(names)}", remedy="choose one with --workload")
-    flat = [flatten(doc.workload, doc.dataset.get("spec") or {}) | {"accelerators": str(doc.accelerators)} for doc in documents]
-    keys = [key for key in dict.fromkeys(key for each in flat for key in each) if len({each.get(key, "null") for each in flat}) > 1]
+        raise UsageError(
+            f"these runs are of several workloads: {', '.join(names)}",
+            remedy="choose one with --workload",
+        )
+    flat = [
+        flatten(doc.workload, doc.dataset.get("spec") or {})
+        | {"accelerators": str(doc.accelerators)}
+        for doc in documents
+    ]
+    keys = [
+        key
+        for key in dict.fromkeys(key for each in flat for key in each)
+        if len({each.get(key, "null") for each in flat}) > 1
+    ]
     groups: dict[tuple[str, ...], list[RunDocument]] = {}
     for each, doc in zip(flat, documents, strict=True):
         groups.setdefault(tuple(each.get(key, "null") for key in keys), []).append(doc)
-    return [Point(dict(zip(keys, values, strict=True)), merge(group)) for values, group in groups.items()]
+    return [
+        Point(dict(zip(keys, values, strict=True)), merge(group))
+        for values, group in groups.items()
+    ]
 
 
 def number(text: str) -> float | None:

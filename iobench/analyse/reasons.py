@@ -25,14 +25,16 @@ def why_chosen(points: Sequence[Point], chosen: Point) -> str:
     best, near = max(points, key=lambda point: point.median), near_best(points)
     if chosen not in near:
         share = format_percent(chosen.median / best.median)
-        return (
-            f"{share} of the best of {len(points)} points ({format_count(best.median)} samples/s), with the smallest shards that reach 95 %"
-        )
+        return f"{share} of the best of {len(points)} points ({format_count(best.median)} samples/s), with the smallest shards that reach 95 %"
     if chosen is best and len(near) == 1:
         return f"the fastest of {len(points)} points, and no other comes within 5 % of it: {_rate(chosen)}"
     share = format_percent(chosen.median / best.median)
     idle = sum(not enough_shards(point) for point in near) if enough_shards(chosen) else 0
-    few = f"; {idle} of these with fewer than 4 shards for each worker, some of which will idle" if idle else ""
+    few = (
+        f"; {idle} of these with fewer than 4 shards for each worker, some of which will idle"
+        if idle
+        else ""
+    )
     return (
         f"{len(near)} of {len(points)} points are within {1 - NEAR:.0%} of the best ({_rate(best)}) and overlap with it{few}; this "
         f"is the one with the smallest settings and costs, at {share} of the best"
@@ -94,7 +96,9 @@ def why_shard(shard: ShardSize) -> str:
 
 def amplification(point: Point) -> str:
     """Bytes read that no sample needs."""
-    shares = [r.bytes_read / r.sample_bytes for r in point.complete if r.sample_bytes and r.bytes_read]
+    shares = [
+        r.bytes_read / r.sample_bytes for r in point.complete if r.sample_bytes and r.bytes_read
+    ]
     if not shares or max(shares) <= AMPLIFIED:
         return ""
     form = str((point.document.dataset.get("spec") or {}).get("format", ""))

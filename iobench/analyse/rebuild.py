@@ -15,7 +15,9 @@ from .verdict import verdict
 CALIBRATED = ("fetch", "prep", "harness", "accelerator")
 
 
-def ceiling_from_events(events: Events, context: Repetition, *, round_steps: int = 1) -> tuple[float | None, float | None]:
+def ceiling_from_events(
+    events: Events, context: Repetition, *, round_steps: int = 1
+) -> tuple[float | None, float | None]:
     """(samples/s, stored bytes/s) of one calibration phase, summed over its ranks.
 
     Workers begin together, so batches arrive in rounds of ``round_steps`` (a rank's workers). The rate is taken from the end of the first
@@ -28,7 +30,9 @@ def ceiling_from_events(events: Events, context: Repetition, *, round_steps: int
         later = part.rows["step"] >= round_steps
         steady = int(part.rows["steps"][later].sum()) >= round_steps
         rows = later if steady else np.ones(len(later), dtype=bool)
-        begin = float(part.rows["start_ns"][rows][0]) / 1e9 if steady else startups.get(part.epoch, 0.0)
+        begin = (
+            float(part.rows["start_ns"][rows][0]) / 1e9 if steady else startups.get(part.epoch, 0.0)
+        )
         totals = ranks.setdefault(part.rank, [0.0, 0.0, 0.0])
         totals[0] += part.end_ns / 1e9 - begin
         totals[1] += float(part.rows["samples"][rows].sum())
@@ -40,9 +44,13 @@ def ceiling_from_events(events: Events, context: Repetition, *, round_steps: int
     return sum(samples / span for span, samples, _ in ranks.values()), stored_per_s or None
 
 
-def find_max_point(events: Events, *, accelerators: int, required: float, startup_s: float | None = None) -> FindMaxPoint:
+def find_max_point(
+    events: Events, *, accelerators: int, required: float, startup_s: float | None = None
+) -> FindMaxPoint:
     """One point of the search for the largest number of accelerators, from the rows of phase ``find-max.<accelerators>``."""
-    context = Repetition(seed=0, accelerators=accelerators, epochs=[Epoch(epoch=0, startup_s=startup_s)])
+    context = Repetition(
+        seed=0, accelerators=accelerators, epochs=[Epoch(epoch=0, startup_s=startup_s)]
+    )
     figures = repetition_metrics(events, context)
     sustained = figures.accelerator_utilization_sustained
     return FindMaxPoint(
@@ -53,7 +61,11 @@ def find_max_point(events: Events, *, accelerators: int, required: float, startu
         read_bytes_per_s=figures.read_bytes_per_s,
         passed=sustained is not None and sustained >= required,
         startup_s=startup_s,
-        not_measured={key: figures.not_measured[key] for key in ("accelerator_utilization_sustained",) if key in figures.not_measured},
+        not_measured={
+            key: figures.not_measured[key]
+            for key in ("accelerator_utilization_sustained",)
+            if key in figures.not_measured
+        },
     )
 
 
@@ -65,21 +77,40 @@ def conclude(doc: RunDocument) -> RunDocument:
     doc = doc.model_copy(update={"metrics": summarise(doc.repetitions)})
     if doc.checkpoint is not None:
         study = with_meaning(with_figures(doc.checkpoint))
-        doc = doc.model_copy(update={"checkpoint": study, "metrics": {**doc.metrics, **metrics_of(study)}})
+        doc = doc.model_copy(
+            update={"checkpoint": study, "metrics": {**doc.metrics, **metrics_of(study)}}
+        )
     if doc.dataset:  # a study alone has nothing to starve
         doc = doc.model_copy(update={"verdict": verdict(doc)})
-    findings = [finding for finding in doc.findings if finding.rule not in RULE_IDS] + evaluate(doc, doc.rules)
+    findings = [finding for finding in doc.findings if finding.rule not in RULE_IDS] + evaluate(
+        doc, doc.rules
+    )
     return doc.model_copy(update={"findings": findings, "validity": validity(findings, doc.rules)})
 
 
 def rebuild(doc: RunDocument, events: Events) -> RunDocument:
     """``doc`` with everything that follows from ``events`` computed again; what has no events stays as recorded."""
     unseen = unseen_reads(str(doc.loader.get("kind") or OWN_LOADER))
-    repetitions = [_again(repetition, select(events, "measure", index), unseen) for index, repetition in enumerate(doc.repetitions)]
-    ceilings = {name: _ceiling(ceiling, select(events, f"calibrate.{name}")) for name, ceiling in doc.ceilings.items()}
+    repetitions = [
+        _again(repetition, select(events, "measure", index), unseen)
+        for index, repetition in enumerate(doc.repetitions)
+    ]
+    ceilings = {
+        name: _ceiling(ceiling, select(events, f"calibrate.{name}"))
+        for name, ceiling in doc.ceilings.items()
+    }
     find_max = _find_max(doc.find_max, events) if doc.find_max else None
     quiet = _again(doc.quiet, select(events, "quiet", 0), unseen) if doc.quiet else None
-    return conclude(doc.model_copy(update={"repetitions": repetitions, "ceilings": ceilings, "find_max": find_max, "quiet": quiet}))
+    return conclude(
+        doc.model_copy(
+            update={
+                "repetitions": repetitions,
+                "ceilings": ceilings,
+                "find_max": find_max,
+                "quiet": quiet,
+            }
+        )
+    )
 
 
 def _again(repetition: Repetition, events: Events, unseen: dict[str, str]) -> Repetition:
@@ -96,12 +127,16 @@ def _ceiling(ceiling: Ceiling, events: Events) -> Ceiling:
     startups = startup if isinstance(startup, list) else [startup]
     epochs = [Epoch(epoch=index, startup_s=value) for index, value in enumerate(startups)]
     context = Repetition(seed=0, accelerators=1, epochs=epochs)
-    samples_per_s, bytes_per_s = ceiling_from_events(events, context, round_steps=int(ceiling.details.get("round_steps", 1)))
+    samples_per_s, bytes_per_s = ceiling_from_events(
+        events, context, round_steps=int(ceiling.details.get("round_steps", 1))
+    )
     stored, cpu_s = float(events["sample_bytes"].sum()), ceiling.details.get("cpu_s")
     update = {"samples_per_s": samples_per_s}
     if stored > 0:
         update["bytes_per_s"] = bytes_per_s
-        update["cpu_s_per_gb"] = float(cpu_s) / (stored / 1e9) if cpu_s is not None else ceiling.cpu_s_per_gb
+        update["cpu_s_per_gb"] = (
+            float(cpu_s) / (stored / 1e9) if cpu_s is not None else ceiling.cpu_s_per_gb
+        )
     return ceiling.model_copy(update=update)
 
 
@@ -110,7 +145,11 @@ def _find_max(found: FindMax, events: Events) -> FindMax:
     points = []
     for point in found.points:
         rows = select(events, f"find-max.{point.accelerators}")
-        again = find_max_point(rows, accelerators=point.accelerators, required=required, startup_s=point.startup_s)
+        again = find_max_point(
+            rows, accelerators=point.accelerators, required=required, startup_s=point.startup_s
+        )
         points.append(again if len(rows["step"]) else point)
     passed = [point.accelerators for point in points if point.passed]
-    return found.model_copy(update={"points": points, "accelerators": max(passed) if passed else None})
+    return found.model_copy(
+        update={"points": points, "accelerators": max(passed) if passed else None}
+    )

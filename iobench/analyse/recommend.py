@@ -10,7 +10,15 @@ from .compression import Codec, judge_codec
 from .evidence import gather
 from .knee import NEAR, along, changed, enough_shards, ordered_axes, pareto, smallest_near_best
 from .points import Point, number, same
-from .reasons import SHARD_KEYS, amplification, why_chosen, why_codec, why_name, why_number, why_shard
+from .reasons import (
+    SHARD_KEYS,
+    amplification,
+    why_chosen,
+    why_codec,
+    why_name,
+    why_number,
+    why_shard,
+)
 from .shardsize import FIRST_BATCH_S, Bounds, ShardSize, fit, shard_size
 from .statistics import ratio_interval
 from .sweepfolder import Sweep
@@ -52,7 +60,9 @@ class Recommendation:
 
     workload: str
     settings: Mapping[str, str]
-    changes: Mapping[str, str]  # of these, what differs from today's; all where today's are not known
+    changes: Mapping[
+        str, str
+    ]  # of these, what differs from today's; all where today's are not known
     samples_per_s: float
     why: tuple[str, ...]
     gain: float | None
@@ -80,16 +90,24 @@ def recommend(sweep: Sweep, target: Target | None = None) -> Recommendation:
     doubts: list[str] = []
     why = [why_chosen(points, chosen)]
     why += [line for key in ordered_axes(points) if (line := why_number(points, chosen, key))]
-    why += [line for key in chosen.settings if key not in ordered_axes(points) and (line := why_name(points, chosen, key))]
+    why += [
+        line
+        for key in chosen.settings
+        if key not in ordered_axes(points) and (line := why_name(points, chosen, key))
+    ]
     codecs = _codecs(points, chosen)
     for codec in codecs:
         why.append(why_codec(codec))
         if not codec.agrees:
-            doubts.append(f"codec {codec.codec}: predicted {codec.predicted:.2f} x, measured {codec.measured or 0:.2f} x")
+            doubts.append(
+                f"codec {codec.codec}: predicted {codec.predicted:.2f} x, measured {codec.measured or 0:.2f} x"
+            )
     if shard is not None:
         why.append(why_shard(shard))
         if shard.fit.worst is not None and not shard.fit.trusted:
-            doubts.append(f"the shard size model is {shard.fit.worst:+.0%} off at a size it was not fitted to: trust the measured sizes")
+            doubts.append(
+                f"the shard size model is {shard.fit.worst:+.0%} off at a size it was not fitted to: trust the measured sizes"
+            )
         if shard.fit.worst is None:
             doubts.append("the shard size model was not checked: sweep a third shard size")
     gain, low, high, coverage = (None, None, None, None)
@@ -99,7 +117,10 @@ def recommend(sweep: Sweep, target: Target | None = None) -> Recommendation:
     return Recommendation(
         workload=sweep.workload,
         settings=dict(chosen.settings),
-        changes={key: chosen.settings[key] for key in (changed(chosen, sweep.default) if sweep.default else chosen.settings)},
+        changes={
+            key: chosen.settings[key]
+            for key in (changed(chosen, sweep.default) if sweep.default else chosen.settings)
+        },
         samples_per_s=chosen.median,
         why=tuple(why),
         gain=1.0 if sweep.default is chosen else gain,
@@ -125,7 +146,11 @@ def _codecs(points: Sequence[Point], chosen: Point) -> list[Codec]:
     plain = next((point for point in line if point.settings[CODEC] == "none"), None)
     if plain is None:
         return []
-    return [found for point in line if point is not plain and (found := judge_codec(point, plain)) is not None]
+    return [
+        found
+        for point in line
+        if point is not plain and (found := judge_codec(point, plain)) is not None
+    ]
 
 
 def _shard(points: Sequence[Point], chosen: Point, target: Target) -> ShardSize | None:
@@ -133,8 +158,15 @@ def _shard(points: Sequence[Point], chosen: Point, target: Target) -> ShardSize 
     key = next((key for key in SHARD_KEYS if key in chosen.settings), None)
     if key is None:
         return None
-    line = [point for point in along(points, chosen, key) if point.shard_bytes and number(point.settings[key]) is not None]
-    fetched = {float(p.shard_bytes or 0): gather(p.document).bytes_per_s(gather(p.document).fetch) for p in line}
+    line = [
+        point
+        for point in along(points, chosen, key)
+        if point.shard_bytes and number(point.settings[key]) is not None
+    ]
+    fetched = {
+        float(p.shard_bytes or 0): gather(p.document).bytes_per_s(gather(p.document).fetch)
+        for p in line
+    }
     measured = {float(p.shard_bytes or 0): gather(p.document).bytes_per_s(p.median) for p in line}
     rates = fetched if all(fetched.values()) else measured
     known = {size: rate for size, rate in rates.items() if rate}
@@ -155,7 +187,9 @@ def _shard(points: Sequence[Point], chosen: Point, target: Target) -> ShardSize 
         shuffle_window_bytes=target.shuffle_window_bytes,
     )
     evidence = gather(chosen.document)
-    others = [rate for rate in (evidence.prep, evidence.harness, evidence.accelerator) if rate is not None]
+    others = [
+        rate for rate in (evidence.prep, evidence.harness, evidence.accelerator) if rate is not None
+    ]
     needed = evidence.bytes_per_s(min(others, default=None))
     return shard_size(found, bounds, smallest=min(known), largest=max(known), needed=needed)
 
@@ -170,26 +204,38 @@ def _smaller_shards(points: Sequence[Point], chosen: Point, shard: ShardSize) ->
     fitting = [
         point
         for point in line
-        if point.shard_bytes and abs(point.shard_bytes / shard.bytes - 1) < SAME_SIZE and point.median >= NEAR * best
+        if point.shard_bytes
+        and abs(point.shard_bytes / shard.bytes - 1) < SAME_SIZE
+        and point.median >= NEAR * best
     ]
     return fitting[0] if fitting and (fitting[0].shard_bytes or 0) < chosen.shard_bytes else chosen
 
 
-def _doubts(sweep: Sweep, chosen: Point, gain: float | None, low: float | None, target: Target) -> list[str]:
+def _doubts(
+    sweep: Sweep, chosen: Point, gain: float | None, low: float | None, target: Target
+) -> list[str]:
     doubts = []
-    fewest = min(len(chosen.rates), len(sweep.default.rates) if sweep.default else len(chosen.rates))
+    fewest = min(
+        len(chosen.rates), len(sweep.default.rates) if sweep.default else len(chosen.rates)
+    )
     if fewest < 4:
-        doubts.append(f"too few repetitions of a point to tell points apart: {fewest}; 4 are needed, 6 are better")
+        doubts.append(
+            f"too few repetitions of a point to tell points apart: {fewest}; 4 are needed, 6 are better"
+        )
     if sweep.default is None:
         settings = ", ".join(f"{key}={value}" for key, value in sweep.default_settings.items())
         known = f" ({settings})" if settings else ""
-        doubts.append(f"no point has today's settings{known}, so the gain is not known: name them with --default, or run them too")
+        doubts.append(
+            f"no point has today's settings{known}, so the gain is not known: name them with --default, or run them too"
+        )
     elif gain is not None and low is not None and low <= 1 < gain:
         doubts.append("the interval of the gain holds 1: no difference is proven")
     if (doubt := _short(sweep, chosen, gain)) is not None:
         doubts.append(doubt)
     if not enough_shards(chosen, target.dataset_bytes):
-        doubts.append(f"{format_count(chosen.shards or 0)} shards are fewer than 4 for each of {chosen.processes} workers: some will idle")
+        doubts.append(
+            f"{format_count(chosen.shards or 0)} shards are fewer than 4 for each of {chosen.processes} workers: some will idle"
+        )
     return doubts + ([wasteful] if (wasteful := amplification(chosen)) else [])
 
 
@@ -197,7 +243,12 @@ def _short(sweep: Sweep, chosen: Point, gain: float | None) -> str | None:
     if gain is None or gain >= PLAIN:
         return None
     points = [chosen, *([sweep.default] if sweep.default is not None else [])]
-    walls = [each.wall_s for point in points for each in point.document.repetitions if each.complete and each.wall_s is not None]
+    walls = [
+        each.wall_s
+        for point in points
+        for each in point.document.repetitions
+        if each.complete and each.wall_s is not None
+    ]
     if not walls or min(walls) >= LEAST_VISIT_S:
         return None
     told = f"visits of {min(walls):.2g} s are short for a gain of {gain:.2f} x"
@@ -215,7 +266,9 @@ def _basis(sweep: Sweep, chosen: Point) -> str:
 
 def _confidence(sweep: Sweep, chosen: Point, doubts: Sequence[str]) -> str:
     """High: 5 repetitions or more and nothing speaks against it; low: fewer than 4."""
-    fewest = min(len(chosen.rates), len(sweep.default.rates) if sweep.default else len(chosen.rates))
+    fewest = min(
+        len(chosen.rates), len(sweep.default.rates) if sweep.default else len(chosen.rates)
+    )
     if fewest < 4:
         return "low"
     return "high" if fewest >= 5 and not doubts else "medium"
@@ -235,10 +288,17 @@ def _alternative(point: Point) -> Alternative:
 
 def _untested(sweep: Sweep) -> Mapping[str, str] | None:
     """Where axes were swept one at a time: each axis' own smallest near the best, together. A guess that only a run can confirm."""
-    if sweep.default is None or any(len(changed(point, sweep.default)) > 1 for point in sweep.points):
+    if sweep.default is None or any(
+        len(changed(point, sweep.default)) > 1 for point in sweep.points
+    ):
         return None
     best = dict(sweep.default.settings)
     for key in best:
-        best[key] = smallest_near_best(along(sweep.points, sweep.default, key), default=sweep.default).settings[key]
-    ran = any(all(same(best[key], value) for key, value in point.settings.items()) for point in sweep.points)
+        best[key] = smallest_near_best(
+            along(sweep.points, sweep.default, key), default=sweep.default
+        ).settings[key]
+    ran = any(
+        all(same(best[key], value) for key, value in point.settings.items())
+        for point in sweep.points
+    )
     return None if ran else best

@@ -9,7 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import UsageError
-from ..spec.dataset import DatasetSpec, expected_samples_per_shard, expected_stored_bytes, share_of_columns
+from ..spec.dataset import (
+    DatasetSpec,
+    expected_samples_per_shard,
+    expected_stored_bytes,
+    share_of_columns,
+)
 from ..spec.result import RunDocument
 from ..spec.workload import Workload
 from . import sizing
@@ -68,17 +73,23 @@ class Requirement:
     read_bytes_per_s_per_host: float
     network_bits_per_s_per_host: float  # in, payload alone
     cache: Cache | None
-    cache_to_halve_bytes_per_host: float  # page cache that halves the reads from the second epoch on
+    cache_to_halve_bytes_per_host: (
+        float  # page cache that halves the reads from the second epoch on
+    )
     pinned_to_halve_bytes_per_host: float
     checkpoint_bytes: int | None
     checkpoint_budget_s: float | None
     write_bytes_per_s: float | None
-    cores: float | None  # CPU seconds per second, of reading, preparing and handing over; training's own left aside
+    cores: (
+        float | None
+    )  # CPU seconds per second, of reading, preparing and handing over; training's own left aside
     measured: Measured | None
     not_measured: dict[str, str]
 
 
-def requirement(workload: Workload, spec: DatasetSpec, demand: Demand, run: RunDocument | None = None) -> Requirement:
+def requirement(
+    workload: Workload, spec: DatasetSpec, demand: Demand, run: RunDocument | None = None
+) -> Requirement:
     """What ``demand`` requires; ``run``: a recorded run whose storage is compared with it. Raises UsageError for what makes no sense."""
     required = _checked(workload, demand)
     step_time = workload.accelerator.step_time
@@ -91,10 +102,14 @@ def requirement(workload: Workload, spec: DatasetSpec, demand: Demand, run: RunD
     whole = size * spec.samples
     size *= share_of_columns(spec, workload.reader.columns)
     touched = size * spec.samples  # what an epoch reads, and caches hold
-    appetite = sizing.demanded_samples_per_s(batch_size=workload.batch_size, step_time_s=step_time, accelerators=demand.accelerators)
+    appetite = sizing.demanded_samples_per_s(
+        batch_size=workload.batch_size, step_time_s=step_time, accelerators=demand.accelerators
+    )
     samples_per_s = required * appetite
     read = samples_per_s * size
-    sequential = workload.reader.access == "sequential" or (workload.reader.access == "auto" and per_shard > 1)
+    sequential = workload.reader.access == "sequential" or (
+        workload.reader.access == "auto" and per_shard > 1
+    )
     requests = sizing.reads_per_sample(
         sample_bytes=size,
         block_size=workload.reader.block_size,
@@ -116,10 +131,18 @@ def requirement(workload: Workload, spec: DatasetSpec, demand: Demand, run: RunD
         measured = measured_storage(run, job)
     latency, latency_from = _latency(demand, measured)
     if latency is None:
-        missing["reads_in_flight"] = "no latency is known: give --latency, or --from a run that measured one"
+        missing["reads_in_flight"] = (
+            "no latency is known: give --latency, or --from a run that measured one"
+        )
     if measured is None or measured.cpu_s_per_gb is None:
-        missing["cores"] = "the CPU time per byte is not known: give --from a run that measured fetch, prep and harness"
-    checkpoint = demand.checkpoint_bytes / demand.checkpoint_budget_s if demand.checkpoint_bytes and demand.checkpoint_budget_s else None
+        missing["cores"] = (
+            "the CPU time per byte is not known: give --from a run that measured fetch, prep and harness"
+        )
+    checkpoint = (
+        demand.checkpoint_bytes / demand.checkpoint_budget_s
+        if demand.checkpoint_bytes and demand.checkpoint_budget_s
+        else None
+    )
     if checkpoint is None:
         missing["write_bytes_per_s"] = "no --checkpoint-bytes with a --checkpoint-budget"
     return Requirement(
@@ -141,8 +164,12 @@ def requirement(workload: Workload, spec: DatasetSpec, demand: Demand, run: RunD
         opens_per_s=samples_per_s / per_shard if sequential or per_shard <= 1 else samples_per_s,
         latency_s=latency,
         latency_from=latency_from,
-        reads_in_flight=None if latency is None else sizing.reads_in_flight(reads_per_s=samples_per_s * requests, latency_s=latency),
-        reads_in_flight_asked=demand.accelerators * max(1, workload.loader.workers) * workload.reader.concurrency,
+        reads_in_flight=None
+        if latency is None
+        else sizing.reads_in_flight(reads_per_s=samples_per_s * requests, latency_s=latency),
+        reads_in_flight_asked=demand.accelerators
+        * max(1, workload.loader.workers)
+        * workload.reader.concurrency,
         read_bytes_per_s_per_host=read / demand.hosts,
         network_bits_per_s_per_host=8 * read / demand.hosts,
         cache=_cache(demand, touched, read),
@@ -151,7 +178,9 @@ def requirement(workload: Workload, spec: DatasetSpec, demand: Demand, run: RunD
         checkpoint_bytes=demand.checkpoint_bytes,
         checkpoint_budget_s=demand.checkpoint_budget_s,
         write_bytes_per_s=checkpoint,
-        cores=measured.cpu_s_per_gb * read / 1e9 if measured and measured.cpu_s_per_gb is not None else None,
+        cores=measured.cpu_s_per_gb * read / 1e9
+        if measured and measured.cpu_s_per_gb is not None
+        else None,
         measured=measured,
         not_measured=missing,
     )
@@ -160,14 +189,23 @@ def requirement(workload: Workload, spec: DatasetSpec, demand: Demand, run: RunD
 def _checked(workload: Workload, demand: Demand) -> float:
     """The required utilization."""
     if demand.accelerators < 1 or demand.hosts < 1:
-        raise UsageError(f"{demand.accelerators} accelerators on {demand.hosts} hosts can't be sized", remedy="both must be at least 1")
+        raise UsageError(
+            f"{demand.accelerators} accelerators on {demand.hosts} hosts can't be sized",
+            remedy="both must be at least 1",
+        )
     if demand.hosts > demand.accelerators:
         raise UsageError(
-            f"{demand.hosts} hosts share {demand.accelerators} accelerators", remedy="give at least as many accelerators as hosts"
+            f"{demand.hosts} hosts share {demand.accelerators} accelerators",
+            remedy="give at least as many accelerators as hosts",
         )
-    required = workload.required_accelerator_utilization if demand.required is None else demand.required
+    required = (
+        workload.required_accelerator_utilization if demand.required is None else demand.required
+    )
     if not 0 < required <= 1:
-        raise UsageError(f"a required utilization of {required:g} makes no sense", remedy="give more than 0 and at most 1, e.g. 0.9")
+        raise UsageError(
+            f"a required utilization of {required:g} makes no sense",
+            remedy="give more than 0 and at most 1, e.g. 0.9",
+        )
     if (demand.checkpoint_bytes is None) != (demand.checkpoint_budget_s is None):
         raise UsageError(
             "a checkpoint is sized by its bytes and by how long it may stall the training",

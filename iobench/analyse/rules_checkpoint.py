@@ -32,7 +32,9 @@ def durable(doc: RunDocument) -> Outcome | None:
     remedy = "leave fsync=true: what is not synced is in the host's memory, and is lost with it"
     study = _study(doc)
     if study.spec.get("fsync") is False:
-        return Outcome("saves were not synced (fsync=false), so that their times are of the page cache", remedy)
+        return Outcome(
+            "saves were not synced (fsync=false), so that their times are of the page cache", remedy
+        )
     if any(save.durable_s is None for save in study.saves):
         return unknown("for some saves it is not known when they were durable", remedy)
     return None
@@ -41,22 +43,36 @@ def durable(doc: RunDocument) -> Outcome | None:
 def cold_restore(doc: RunDocument) -> Outcome | None:
     study = _study(doc)
     memory = doc.host.get("memory_bytes")
-    if not study.restores or doc.storage.get("page_cache") is False or (memory and study.bytes > MEMORY_MULTIPLE * memory):
+    if (
+        not study.restores
+        or doc.storage.get("page_cache") is False
+        or (memory and study.bytes > MEMORY_MULTIPLE * memory)
+    ):
         return None
     remedy = "keep other readers away from the checkpoints, or save more than 3 x the host's memory"
     if any(restore.residency_before is None for restore in study.restores):
-        how = next(restore.residency_how for restore in study.restores if restore.residency_before is None)
-        return unknown(f"page-cache residency before a restore was not measured{': ' + how if how else ''}", remedy)
+        how = next(
+            restore.residency_how for restore in study.restores if restore.residency_before is None
+        )
+        return unknown(
+            f"page-cache residency before a restore was not measured{': ' + how if how else ''}",
+            remedy,
+        )
     most = max(restore.residency_before or 0 for restore in study.restores)
     if most > MOST_RESIDENT:
-        return Outcome(f"{format_percent(most)} of a checkpoint was in the page cache when it was restored", remedy)
+        return Outcome(
+            f"{format_percent(most)} of a checkpoint was in the page cache when it was restored",
+            remedy,
+        )
     return None
 
 
 def verified(doc: RunDocument) -> Outcome | None:
     wrong = [restore.step for restore in _study(doc).restores if restore.verified is False]
     if wrong:
-        remedy = "the storage or the writer returned other bytes than were saved: do not train on it"
+        remedy = (
+            "the storage or the writer returned other bytes than were saved: do not train on it"
+        )
         return Outcome(f"step {wrong[0]} came back with other weights than were saved", remedy)
     return None
 
@@ -74,7 +90,10 @@ def scaled(doc: RunDocument) -> Outcome | None:
     if study.bytes >= study.full_bytes:
         return None
     evidence = f"{format_bytes(study.bytes)} were saved of the {format_bytes(study.full_bytes)} that {study.model} has"
-    return Outcome(evidence, "times for the whole model are computed from the measured bandwidth; measure it without --scale")
+    return Outcome(
+        evidence,
+        "times for the whole model are computed from the measured bandwidth; measure it without --scale",
+    )
 
 
 def tiny(doc: RunDocument) -> Outcome | None:
@@ -84,7 +103,8 @@ def tiny(doc: RunDocument) -> Outcome | None:
         return None
     evidence = f"{format_bytes(study.bytes)} by {study.ranks} rank{'' if study.ranks == 1 else 's'} are too few to measure bandwidth with"
     return Outcome(
-        evidence, f"times for the whole model are overstated: a larger --scale, at least {format_bytes(LEAST_BYTES)} for each rank"
+        evidence,
+        f"times for the whole model are overstated: a larger --scale, at least {format_bytes(LEAST_BYTES)} for each rank",
     )
 
 
@@ -93,7 +113,10 @@ def stopped_early(doc: RunDocument) -> Outcome | None:
     asked = study.spec.get("count", 0)
     if doc.status != "ok" or len(study.saves) < asked:
         what = f"the study's status is {doc.status}" + (f" ({doc.error})" if doc.error else "")
-        return Outcome(f"{what}; {len(study.saves)} of {asked} saves were finished", "run it again to its end; partial figures are kept")
+        return Outcome(
+            f"{what}; {len(study.saves)} of {asked} saves were finished",
+            "run it again to its end; partial figures are kept",
+        )
     return None
 
 
@@ -101,19 +124,28 @@ def contention(doc: RunDocument) -> Outcome | None:
     """Loading and saving share the storage: how much slower each is beside the other."""
     study = _study(doc)
     if doc.quiet is None or not study.alone or not study.saves:
-        return unknown("saves and loads were not measured alone, so what they do to one another is not known")
-    reading = [cost for repetition in doc.repetitions if repetition.complete and (cost := _read_cost(repetition))]
+        return unknown(
+            "saves and loads were not measured alone, so what they do to one another is not known"
+        )
+    reading = [
+        cost
+        for repetition in doc.repetitions
+        if repetition.complete and (cost := _read_cost(repetition))
+    ]
     quiet = _read_cost(doc.quiet)
     if not reading or not quiet:
         return unknown("the time that reads took was not recorded")
     slower = median(reading) / quiet
-    saving = median(end_s(save) or 0.0 for save in study.saves) / median(end_s(save) or 0.0 for save in study.alone)
+    saving = median(end_s(save) or 0.0 for save in study.saves) / median(
+        end_s(save) or 0.0 for save in study.alone
+    )
     if max(slower, saving) < 1 + CONTENTION:
         return None
-    evidence = (
-        f"beside one another a save takes {saving:.2f} x as long as alone, and reading a byte {slower:.2f} x as long as without saves"
+    evidence = f"beside one another a save takes {saving:.2f} x as long as alone, and reading a byte {slower:.2f} x as long as without saves"
+    return Outcome(
+        evidence,
+        "saves meet the reads that workers do ahead: separate the file systems, or buy for the sum of both",
     )
-    return Outcome(evidence, "saves meet the reads that workers do ahead: separate the file systems, or buy for the sum of both")
 
 
 def _read_cost(repetition: Repetition) -> float | None:

@@ -12,18 +12,28 @@ MOST_PREFETCHED = 0.10
 MOST_LOADER_CPU = 0.4  # SPDL: a loader that takes more of the host slows the training itself
 MOST_AMPLIFIED = 1.5
 GAP = 0.2
-CLIENT_BOUND = 0.85  # of the usable cores: what is left goes to the kernel's and the server's own work
+CLIENT_BOUND = (
+    0.85  # of the usable cores: what is left goes to the kernel's and the server's own work
+)
 
 
 def au_threshold(doc: RunDocument) -> Outcome | None:
     evidence = gather(doc)
     if evidence.utilization is None:
-        why = "the accelerator is null" if is_null_accelerator(doc) else "no complete repetition has one"
+        why = (
+            "the accelerator is null"
+            if is_null_accelerator(doc)
+            else "no complete repetition has one"
+        )
         return unknown(f"accelerator utilization was not measured: {why}")
     official = doc.metrics.get("accelerator_utilization")  # MLPerf's, without the first step
     lowest = min(evidence.utilization, official.median if official else 1.0)
     if lowest < evidence.required:
-        sustained = ", sustained from the first read on" if official and official.median >= evidence.required else ""
+        sustained = (
+            ", sustained from the first read on"
+            if official and official.median >= evidence.required
+            else ""
+        )
         return Outcome(
             f"accelerator utilization is {format_percent(lowest)}{sustained}, the workload requires {format_percent(evidence.required)}",
             "see the verdict and its advice; --find-max says how many it can feed",
@@ -32,7 +42,9 @@ def au_threshold(doc: RunDocument) -> Outcome | None:
 
 
 def cpu_throttled(doc: RunDocument) -> Outcome | None:
-    shares = [r.throttled_s / r.wall_s for r in doc.repetitions if r.throttled_s is not None and r.wall_s]
+    shares = [
+        r.throttled_s / r.wall_s for r in doc.repetitions if r.throttled_s is not None and r.wall_s
+    ]
     if not shares:
         return unknown("CPU throttling was not recorded")
     if max(shares) > MOST_THROTTLED:
@@ -60,8 +72,12 @@ def harness_bound(doc: RunDocument) -> Outcome | None:
     if evidence.kind != OWN_LOADER:
         return None  # a library is what is measured, not the tool that measures
     if evidence.harness is None or evidence.measured is None:
-        return unknown("the harness ceiling or the measured rate is missing, so the tool itself may be the bottleneck")
-    others = [rate for rate in (evidence.storage, evidence.prep, evidence.accelerator) if rate is not None]
+        return unknown(
+            "the harness ceiling or the measured rate is missing, so the tool itself may be the bottleneck"
+        )
+    others = [
+        rate for rate in (evidence.storage, evidence.prep, evidence.accelerator) if rate is not None
+    ]
     share = evidence.measured / evidence.harness
     if share >= 0.9 or (others and evidence.harness <= min(others) * (1 + NOISE)):
         remedy = "loader.transport=ring, more workers or larger batches; otherwise the figure is the loader's, not storage's"
@@ -88,15 +104,22 @@ def client_bound(doc: RunDocument) -> Outcome | None:
 
 
 def emulation_error(doc: RunDocument) -> Outcome | None:
-    kind, step = str((doc.workload.get("accelerator") or {}).get("kind", "emulated")), step_time_s(doc)
+    kind, step = (
+        str((doc.workload.get("accelerator") or {}).get("kind", "emulated")),
+        step_time_s(doc),
+    )
     if kind != "emulated":
         return None
-    late = [repetition.late_p99_s for repetition in complete(doc) if repetition.late_p99_s is not None]
+    late = [
+        repetition.late_p99_s for repetition in complete(doc) if repetition.late_p99_s is not None
+    ]
     if step is None or not late:
         return unknown("how late the emulated steps end was not recorded")
     if max(late) > max(0.05 * step, 1e-3):
         evidence = f"1 % of the emulated steps end more than {format_duration(max(late))} late, with steps of {format_duration(step)}"
-        return Outcome(evidence, "the host is overloaded: fewer workers or accelerators on it, or more cores")
+        return Outcome(
+            evidence, "the host is overloaded: fewer workers or accelerators on it, or more cores"
+        )
     return None
 
 
@@ -110,14 +133,19 @@ def prefetch_share(doc: RunDocument) -> Outcome | None:
         if workers is None or batch is None:
             return unknown("how many samples are prefetched is not recorded")
         prefetched = int(workers) * int(settings.get("prefetch_factor", 2)) * int(batch)
-    samples = [repetition.samples / max(len(repetition.epochs), 1) for repetition in complete(doc) if repetition.samples]
+    samples = [
+        repetition.samples / max(len(repetition.epochs), 1)
+        for repetition in complete(doc)
+        if repetition.samples
+    ]
     if not samples:
         return unknown("no sample was recorded")
     share = prefetched * doc.accelerators / min(samples)
     if share > MOST_PREFETCHED:
         evidence = f"up to {min(share, 1):.0%} of an epoch's samples may be prefetched during the first step, which utilization leaves out"
         return Outcome(
-            evidence, "longer epochs (a larger dataset), or less prefetching; accelerator_utilization_strict and samples/s are not affected"
+            evidence,
+            "longer epochs (a larger dataset), or less prefetching; accelerator_utilization_strict and samples/s are not affected",
         )
     return None
 
@@ -128,18 +156,23 @@ def verdict_gap(doc: RunDocument) -> Outcome | None:
     if predicted is None or measured is None:
         return unknown("the predicted or the measured rate is missing")
     ratio = measured / predicted
-    found = (
-        f"the run reached {format_count(measured)} samples/s, {ratio:.2f} x the {format_count(predicted)} that its lowest ceiling predicts"
-    )
+    found = f"the run reached {format_count(measured)} samples/s, {ratio:.2f} x the {format_count(predicted)} that its lowest ceiling predicts"
     if ratio > 1 + GAP:
-        return Outcome(found, "a ceiling was measured under worse conditions than the run, or the run read from a cache: repeat both")
+        return Outcome(
+            found,
+            "a ceiling was measured under worse conditions than the run, or the run read from a cache: repeat both",
+        )
     if ratio >= (1 - GAP) * (1 - _saving_share(doc)):
         return None
     if evidence.serial is not None and measured >= 0.9 * evidence.serial:
         serial = f"fetch and prep of a worker taking turns predict {format_count(evidence.serial)}"
-        return Outcome(f"{found}; {serial}", "let fetch and prep overlap: more workers, or a higher reader.concurrency")
+        return Outcome(
+            f"{found}; {serial}",
+            "let fetch and prep overlap: more workers, or a higher reader.concurrency",
+        )
     return Outcome(
-        found, "stages compete (for CPU, memory or the device), or start-up dominates a short run: compare CPU time, lengthen the run"
+        found,
+        "stages compete (for CPU, memory or the device), or start-up dominates a short run: compare CPU time, lengthen the run",
     )
 
 
@@ -155,7 +188,10 @@ def raw_not_measured(doc: RunDocument) -> Outcome | None:
         return None
     if not raw.not_measured:
         return unknown("the run does not say whether raw storage was measured")
-    return Outcome(f"raw storage was not measured: {raw.not_measured}", "without it, a slow device and a slow reader look alike")
+    return Outcome(
+        f"raw storage was not measured: {raw.not_measured}",
+        "without it, a slow device and a slow reader look alike",
+    )
 
 
 def raw_low(doc: RunDocument) -> Outcome | None:
@@ -176,7 +212,11 @@ def read_amplification(doc: RunDocument) -> Outcome | None:
     done = complete(doc)
     if done and all(repetition.bytes_read is None for repetition in done):
         return None  # a loader library's reads: the report says that this was not measured
-    ratios = [one.bytes_read / one.sample_bytes for one in done if one.sample_bytes and one.bytes_read is not None]
+    ratios = [
+        one.bytes_read / one.sample_bytes
+        for one in done
+        if one.sample_bytes and one.bytes_read is not None
+    ]
     if not ratios:
         return unknown("the bytes of samples and of reads were not recorded")
     worst = max(ratios)
@@ -196,15 +236,16 @@ def loader_tax(doc: RunDocument) -> Outcome | None:
     evidence, harness = gather(doc), doc.ceilings.get("harness", Ceiling())
     if evidence.kind != OWN_LOADER:
         return None  # the report shows what a library costs beside what a plain read does
-    demand = evidence.bytes_per_s(evidence.accelerator if evidence.accelerator is not None else evidence.measured)
+    demand = evidence.bytes_per_s(
+        evidence.accelerator if evidence.accelerator is not None else evidence.measured
+    )
     if harness.cpu_s_per_gb is None or demand is None or not evidence.cores:
         return unknown("the loader's CPU time, the demand or the usable cores are not recorded")
     taken = harness.cpu_s_per_gb * demand / 1e9
     if taken > MOST_LOADER_CPU * evidence.cores:
-        found = (
-            f"moving ready bytes at the demanded rate takes {taken:.1f} of {evidence.cores:g} cores ({harness.cpu_s_per_gb:.2f} CPU s/GB)"
-        )
+        found = f"moving ready bytes at the demanded rate takes {taken:.1f} of {evidence.cores:g} cores ({harness.cpu_s_per_gb:.2f} CPU s/GB)"
         return Outcome(
-            found, "a training needs those cores too: loader.transport=ring moves bytes at a tenth of the cost of torch's collate"
+            found,
+            "a training needs those cores too: loader.transport=ring moves bytes at a tenth of the cost of torch's collate",
         )
     return None

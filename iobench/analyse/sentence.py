@@ -10,7 +10,12 @@ SUBJECTS = {
     "prep": "Data preparation on this host",
     "harness": "The loader itself (worker processes and batch transport)",
 }
-LIMITS = {"storage": "storage", "prep": "data preparation on this host", "harness": "the loader itself", "accelerator": "the accelerator"}
+LIMITS = {
+    "storage": "storage",
+    "prep": "data preparation on this host",
+    "harness": "the loader itself",
+    "accelerator": "the accelerator",
+}
 
 MILD, SEVERE = 0.05, 0.20
 """Waiting shares of the TensorFlow profiler's input-pipeline analyzer: below 5 % fed, up to 20 % mildly starved, above starved."""
@@ -26,11 +31,16 @@ def plural(count: int, noun: str = "accelerator") -> str:
     return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
 
 
-def sentence(evidence: Evidence, binds: str, reason: str, headroom: float | None, fed: int | None) -> str:
+def sentence(
+    evidence: Evidence, binds: str, reason: str, headroom: float | None, fed: int | None
+) -> str:
     """``binds`` and ``reason`` as found by ``verdict.bind``; ``headroom`` and ``fed`` are storage's."""
     if evidence.accelerator is None:
         return _without_accelerator(evidence, binds, reason)
-    who, demands = plural(evidence.accelerators), "demands" if evidence.accelerators == 1 else "demand"
+    who, demands = (
+        plural(evidence.accelerators),
+        "demands" if evidence.accelerators == 1 else "demand",
+    )
     they = f"{'it' if evidence.accelerators == 1 else 'they'} {demands} {_rate(evidence, evidence.accelerator)}"
     storage = _storage(evidence, headroom)
     feeds = _feeds(evidence, fed)
@@ -38,7 +48,9 @@ def sentence(evidence: Evidence, binds: str, reason: str, headroom: float | None
         return f"{_keeps_busy(evidence, who)}: {they}, {storage}{feeds}."
     if binds == "undecided":
         return f"What limits {who} is undecided: {reason}. {_capital(they)}, {storage}{_measured(evidence)}."
-    opening = f"{_subject(evidence, binds, reason)} {_starves(evidence)} {who}{_busy(evidence)}: {they}"
+    opening = (
+        f"{_subject(evidence, binds, reason)} {_starves(evidence)} {who}{_busy(evidence)}: {they}"
+    )
     if binds == "storage":
         return f"{opening}, {storage}{feeds}.{_why_storage(evidence, reason)}"
     if reason:
@@ -46,16 +58,28 @@ def sentence(evidence: Evidence, binds: str, reason: str, headroom: float | None
         return f"{opening}, but {reason}, which yields {yields}."
     rate = evidence.prep if binds == "prep" else evidence.harness
     although = f", although {storage}" if (headroom or 0) >= 1 else f", and {storage}"
-    if rate is not None and evidence.measured is not None and evidence.measured > rate * (1 + NOISE):  # the run refutes the ceiling
+    if (
+        rate is not None
+        and evidence.measured is not None
+        and evidence.measured > rate * (1 + NOISE)
+    ):  # the run refutes the ceiling
         own = f"alone yielded {_rate(evidence, rate)}, less than the {_rate(evidence, evidence.measured)} of the run itself"
         return f"{opening}, but {_what(evidence, binds)} {own}{although}."
-    return f"{opening}, but {_what(evidence, binds)} yields at most {_rate(evidence, rate)}{although}."
+    return (
+        f"{opening}, but {_what(evidence, binds)} yields at most {_rate(evidence, rate)}{although}."
+    )
 
 
 def _without_accelerator(evidence: Evidence, binds: str, reason: str) -> str:
-    sustained = "an unknown rate" if evidence.measured is None else _rate(evidence, evidence.measured)
+    sustained = (
+        "an unknown rate" if evidence.measured is None else _rate(evidence, evidence.measured)
+    )
     temperature = " cold" if evidence.cold and evidence.measured is not None else ""
-    limit = f"what limits it is undecided: {reason}" if binds == "undecided" else f"the limit is {LIMITS[binds]}"
+    limit = (
+        f"what limits it is undecided: {reason}"
+        if binds == "undecided"
+        else f"the limit is {LIMITS[binds]}"
+    )
     if binds == "harness" and reason:
         limit = f"the limit is this host's CPU: {reason}"
     why = _why_storage(evidence, "") if binds == "storage" else ""
@@ -66,7 +90,11 @@ def _keeps_busy(evidence: Evidence, who: str) -> str:
     if evidence.utilization is None:
         return f"The data pipeline is expected to keep up with {who}"
     grade = degree(evidence.utilization)
-    waiting = "" if grade == "fed" else f", and still waiting {format_percent(1 - evidence.utilization)} of the time"
+    waiting = (
+        ""
+        if grade == "fed"
+        else f", and still waiting {format_percent(1 - evidence.utilization)} of the time"
+    )
     between = " between saves" if evidence.saves else ""
     busy = f"{format_percent(evidence.utilization)} busy{between} ({_percent(evidence.required)} required{waiting})"
     return f"The data pipeline keeps {who} {busy}"
@@ -85,7 +113,9 @@ def _what(evidence: Evidence, binds: str) -> str:
 def _starves(evidence: Evidence) -> str:
     if evidence.utilization is None:
         return "limits"
-    return {"fed": "slows", "mildly starved": "mildly starves", "starved": "starves"}[degree(evidence.utilization)]
+    return {"fed": "slows", "mildly starved": "mildly starves", "starved": "starves"}[
+        degree(evidence.utilization)
+    ]
 
 
 def _busy(evidence: Evidence) -> str:
@@ -123,13 +153,21 @@ def _why_storage(evidence: Evidence, reason: str) -> str:
     raw = _rate(evidence, evidence.raw)
     fio = evidence.raw_by == "fio"
     if share < 0.8:
-        whose = f"that {evidence.raw_by} reads from the same files" if fio else "that it gets with more reads in flight"
+        whose = (
+            f"that {evidence.raw_by} reads from the same files"
+            if fio
+            else "that it gets with more reads in flight"
+        )
         return f" The reader gets {share:.0%} of the {raw} {whose}: its latency or concurrency, not the device."
     return f" The storage itself is spent: {'fio reads ' + raw + ' from the same files' if fio else 'more reads in flight get ' + raw}."
 
 
 def _measured(evidence: Evidence) -> str:
-    return "" if evidence.measured is None else f", and the run sustained {_rate(evidence, evidence.measured)}"
+    return (
+        ""
+        if evidence.measured is None
+        else f", and the run sustained {_rate(evidence, evidence.measured)}"
+    )
 
 
 def _rate(evidence: Evidence, samples_per_s: float | None) -> str:

@@ -30,7 +30,9 @@ class Fit:
     streams: int
     cap: float | None
     fitted: tuple[float, float]  # the two sizes
-    errors: Mapping[float, float] = field(default_factory=dict)  # of each other size: predicted / measured - 1
+    errors: Mapping[float, float] = field(
+        default_factory=dict
+    )  # of each other size: predicted / measured - 1
 
     def rate(self, shard_bytes: float) -> float:
         """Bytes/s of all streams with shards of this size."""
@@ -71,9 +73,22 @@ def fit(rates: Mapping[float, float], *, streams: int, cap: float | None = None)
     if slope <= 0:
         return None
     latency = max(0.0, took[small] - slope * small)
-    found = Fit(latency_s=latency, bytes_per_s=1 / slope, streams=streams, cap=cap, fitted=(small, large))
-    errors = {size: found.rate(size) / rate - 1 for size, rate in sorted(rates.items()) if size not in (small, large)}
-    return Fit(latency_s=latency, bytes_per_s=1 / slope, streams=streams, cap=cap, fitted=(small, large), errors=errors)
+    found = Fit(
+        latency_s=latency, bytes_per_s=1 / slope, streams=streams, cap=cap, fitted=(small, large)
+    )
+    errors = {
+        size: found.rate(size) / rate - 1
+        for size, rate in sorted(rates.items())
+        if size not in (small, large)
+    }
+    return Fit(
+        latency_s=latency,
+        bytes_per_s=1 / slope,
+        streams=streams,
+        cap=cap,
+        fitted=(small, large),
+        errors=errors,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,14 +104,25 @@ class Bounds:
 
     def upper(self, found: Fit) -> dict[str, float]:
         """Largest sizes, by what asks for them."""
-        limits = {f"{SHARDS_PER_STREAM} shards for each of {self.streams} streams": self.dataset_bytes / (SHARDS_PER_STREAM * self.streams)}
+        limits = {
+            f"{SHARDS_PER_STREAM} shards for each of {self.streams} streams": self.dataset_bytes
+            / (SHARDS_PER_STREAM * self.streams)
+        }
         if self.memory_bytes:
             held = self.streams * self.prefetch
-            limits[f"{held} shards in {MEMORY_SHARE:.0%} of the memory"] = MEMORY_SHARE * self.memory_bytes / held
+            limits[f"{held} shards in {MEMORY_SHARE:.0%} of the memory"] = (
+                MEMORY_SHARE * self.memory_bytes / held
+            )
         if self.first_batch_s is not None:
             # All streams share the cap while they fetch their first shard.
-            each = found.bytes_per_s if found.cap is None else min(found.bytes_per_s, found.cap / found.streams)
-            limits[f"a first shard within {self.first_batch_s:g} s"] = max(0.0, self.first_batch_s - found.latency_s) * each
+            each = (
+                found.bytes_per_s
+                if found.cap is None
+                else min(found.bytes_per_s, found.cap / found.streams)
+            )
+            limits[f"a first shard within {self.first_batch_s:g} s"] = (
+                max(0.0, self.first_batch_s - found.latency_s) * each
+            )
         if self.shuffle_window_bytes is not None:
             limits["a shuffle window of a shard at least"] = self.shuffle_window_bytes
         return limits
@@ -120,7 +146,9 @@ class ShardSize:
         return name if self.upper[name] < self.efficient_bytes else ""
 
 
-def shard_size(found: Fit, bounds: Bounds, *, smallest: float, largest: float, needed: float | None = None) -> ShardSize:
+def shard_size(
+    found: Fit, bounds: Bounds, *, smallest: float, largest: float, needed: float | None = None
+) -> ShardSize:
     """``smallest`` and ``largest``: the measured sizes; below the smallest nothing is recommended, for nothing is known there.
 
     ``needed``: stored bytes/s beyond which another stage binds; None where none does.
@@ -128,7 +156,9 @@ def shard_size(found: Fit, bounds: Bounds, *, smallest: float, largest: float, n
     efficient = found.efficient_bytes(needed)
     limits = bounds.upper(found)
     most = max(1.0, min(limits.values()))
-    size = 2 ** math.ceil(math.log2(max(efficient, smallest)) - 0.02)  # a shard is of its size within a sample
+    size = 2 ** math.ceil(
+        math.log2(max(efficient, smallest)) - 0.02
+    )  # a shard is of its size within a sample
     if size > most:
         size = 2 ** math.floor(math.log2(most))
     return ShardSize(

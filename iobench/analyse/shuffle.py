@@ -14,7 +14,9 @@ import numpy.typing as npt
 Array = npt.NDArray[np.int64]
 
 
-def shuffle_quality(order: Array, shard_of: Array, batch_size: int, later: Array | None = None) -> dict[str, float | None]:
+def shuffle_quality(
+    order: Array, shard_of: Array, batch_size: int, later: Array | None = None
+) -> dict[str, float | None]:
     """``order``: sample numbers as delivered in one epoch, ``later``: in the next one; ``shard_of``: the shard of each sample number.
 
     ``distance``: how far samples were moved from their place in storage, mean, over what a uniform permutation moves them (n / 3).
@@ -38,7 +40,9 @@ def _distance(order: Array, reference: Array) -> float | None:
     n = len(common)
     if n < 2:
         return None
-    here, there = (_places(sequence[np.isin(sequence, common)], common) for sequence in (order, reference))
+    here, there = (
+        _places(sequence[np.isin(sequence, common)], common) for sequence in (order, reference)
+    )
     return float(np.abs(here - there).mean() / ((n * n - 1) / (3 * n)))
 
 
@@ -76,7 +80,9 @@ def identify(hashes: npt.NDArray[np.uint64], seen: npt.NDArray[np.uint64]) -> tu
     often than there are samples of it counts as the last of them again.
     """
     by_hash = np.argsort(hashes, kind="stable")
-    first, after = (np.searchsorted(hashes, seen, side=side, sorter=by_hash) for side in ("left", "right"))
+    first, after = (
+        np.searchsorted(hashes, seen, side=side, sorter=by_hash) for side in ("left", "right")
+    )
     by_seen = np.argsort(seen, kind="stable")
     turn = np.empty(len(seen), np.int64)
     turn[by_seen] = np.arange(len(seen)) - np.searchsorted(seen, seen[by_seen], sorter=by_seen)

@@ -8,7 +8,9 @@ LEAST_STEPS = 500
 MEMORY_MULTIPLE = 5
 
 
-def mlperf_minimum_samples(*, batch_size: int, accelerators: int, memory_bytes: float, hosts: int, record_bytes: float) -> int:
+def mlperf_minimum_samples(
+    *, batch_size: int, accelerators: int, memory_bytes: float, hosts: int, record_bytes: float
+) -> int:
     """Smallest valid dataset in samples: 500 steps for each accelerator, and 5 x the memory of all hosts.
 
     ``memory_bytes`` is one host's. Source: MLPerf Storage Submission_guidelines 3.1.2.
@@ -22,8 +24,15 @@ def demanded_samples_per_s(*, batch_size: int, step_time_s: float, accelerators:
     return accelerators * batch_size / step_time_s
 
 
-def demanded_bytes_per_s(*, batch_size: int, step_time_s: float, accelerators: int, bytes_per_sample: float) -> float:
-    return demanded_samples_per_s(batch_size=batch_size, step_time_s=step_time_s, accelerators=accelerators) * bytes_per_sample
+def demanded_bytes_per_s(
+    *, batch_size: int, step_time_s: float, accelerators: int, bytes_per_sample: float
+) -> float:
+    return (
+        demanded_samples_per_s(
+            batch_size=batch_size, step_time_s=step_time_s, accelerators=accelerators
+        )
+        * bytes_per_sample
+    )
 
 
 def memory_multiple(*, dataset_bytes: float, memory_bytes: float, hosts: int = 1) -> float:
@@ -70,7 +79,9 @@ def cache_for_hit_rate(hits: float, *, hosts: int = 1) -> float:
     low, high = 0.0, 1.0
     while high - low > 1e-6:
         middle = (low + high) / 2
-        low, high = (low, middle) if expected_hit_rate(middle, hosts=hosts) >= hits else (middle, high)
+        low, high = (
+            (low, middle) if expected_hit_rate(middle, hosts=hosts) >= hits else (middle, high)
+        )
     return high
 
 
@@ -82,7 +93,14 @@ def pinned_hit_rate(cached: float, *, hosts: int = 1) -> float:
     return min(1.0, max(0.0, cached * hosts))
 
 
-def reads_per_sample(*, sample_bytes: float, block_size: int, batch_size: int, samples_per_shard: float, sequential: bool) -> float:
+def reads_per_sample(
+    *,
+    sample_bytes: float,
+    block_size: int,
+    batch_size: int,
+    samples_per_shard: float,
+    sequential: bool,
+) -> float:
     """Read requests that one sample costs: in blocks of ``block_size``, neighbours of a batch together where access is sequential.
 
     A batch in a row is one stretch of its shard, cut into blocks, and one more piece at each shard's end. Alone, each sample is a

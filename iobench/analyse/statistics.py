@@ -33,7 +33,9 @@ Difference = Literal["better", "worse", "same", "too few"]
 class Judgement:
     """Candidate over baseline. ``difference`` says which is better, ``same`` for no difference that counts."""
 
-    ratio: float | None  # Hodges-Lehmann: the median of all ratios of a candidate's and a baseline's value
+    ratio: (
+        float | None
+    )  # Hodges-Lehmann: the median of all ratios of a candidate's and a baseline's value
     low: float | None
     high: float | None
     p: float | None  # two-sided Mann-Whitney
@@ -41,7 +43,13 @@ class Judgement:
     difference: Difference
 
 
-def judge(candidate: Sequence[float], baseline: Sequence[float], *, higher_is_better: bool, noise: float = NOISE) -> Judgement:
+def judge(
+    candidate: Sequence[float],
+    baseline: Sequence[float],
+    *,
+    higher_is_better: bool,
+    noise: float = NOISE,
+) -> Judgement:
     """A difference counts where p < 0.05 and the change is above ``noise``."""
     if not candidate or not baseline:
         return Judgement(None, None, None, None, None, "too few")
@@ -54,7 +62,9 @@ def judge(candidate: Sequence[float], baseline: Sequence[float], *, higher_is_be
     p = mann_whitney_p(candidate, baseline)
     if p >= SIGNIFICANT or (ratio is not None and abs(ratio - 1) <= noise):
         return Judgement(ratio, low, high, p, effect, "same")
-    return Judgement(ratio, low, high, p, effect, "better" if (effect > 0.5) == higher_is_better else "worse")
+    return Judgement(
+        ratio, low, high, p, effect, "better" if (effect > 0.5) == higher_is_better else "worse"
+    )
 
 
 def a12(one: Sequence[float], other: Sequence[float]) -> float:
@@ -65,7 +75,9 @@ def a12(one: Sequence[float], other: Sequence[float]) -> float:
 
 def mann_whitney_p(one: Sequence[float], other: Sequence[float]) -> float:
     """The two-sided p of the rank sum of ``one`` among all ways to choose so many of the values; ties share their mean rank."""
-    values = np.concatenate([np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)])
+    values = np.concatenate(
+        [np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)]
+    )
     total, chosen = len(values), len(one)
     order = np.argsort(values, kind="stable")
     ranks = np.empty(total, dtype=np.int64)
@@ -74,12 +86,22 @@ def mann_whitney_p(one: Sequence[float], other: Sequence[float]) -> float:
         stop = start + 1
         while stop < total and values[order[stop]] == values[order[start]]:
             stop += 1
-        ranks[order[start:stop]] = start + 1 + stop  # twice the mean of the ranks start + 1 ... stop
+        ranks[order[start:stop]] = (
+            start + 1 + stop
+        )  # twice the mean of the ranks start + 1 ... stop
         start = stop
     observed, mean = int(ranks[:chosen].sum()), chosen * (total + 1)  # both doubled
     if total > MOST_EXACT:
-        spread = chosen * (total - chosen) / total / (total - 1) * float(((ranks - (total + 1)) ** 2).sum())
-        return math.erfc(max(0.0, abs(observed - mean) - 1) / math.sqrt(2 * spread)) if spread else 1.0
+        spread = (
+            chosen
+            * (total - chosen)
+            / total
+            / (total - 1)
+            * float(((ranks - (total + 1)) ** 2).sum())
+        )
+        return (
+            math.erfc(max(0.0, abs(observed - mean) - 1) / math.sqrt(2 * spread)) if spread else 1.0
+        )
     # counts[k][s]: ways to choose k of the values whose doubled ranks sum to s
     counts = np.zeros((chosen + 1, int(np.sort(ranks)[-chosen:].sum()) + 1))
     counts[0, 0] = 1
@@ -90,7 +112,9 @@ def mann_whitney_p(one: Sequence[float], other: Sequence[float]) -> float:
     return min(1.0, float(extreme / counts[chosen].sum()))
 
 
-def ratio_interval(rates: Sequence[float], base: Sequence[float]) -> tuple[float, float, float, float]:
+def ratio_interval(
+    rates: Sequence[float], base: Sequence[float]
+) -> tuple[float, float, float, float]:
     """(ratio, low, high, coverage) of two groups of repetitions.
 
     The Hodges-Lehmann estimate, and the interval of the exact Mann-Whitney test at 5 %; fewer than 4 repetitions a side give less than

@@ -32,25 +32,36 @@ class Sweep:
     left_out: tuple[str, ...]  # one line for each run or point that could not be used
 
 
-def read_sweep(folder: Path, *, workload: str | None = None, default: Mapping[str, str] | None = None) -> Sweep:
+def read_sweep(
+    folder: Path, *, workload: str | None = None, default: Mapping[str, str] | None = None
+) -> Sweep:
     """Runs in ``folder``, whose own directories they are. ``workload`` chooses where there are several; ``default`` names today's settings.
 
     Half-written, foreign, failed, interrupted and INVALID runs are left out by name. Raises UsageError where nothing is left.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder of runs", remedy="name the folder that holds the runs of a sweep, e.g. results/<sweep>")
+        raise UsageError(
+            f"{folder} is no folder of runs",
+            remedy="name the folder that holds the runs of a sweep, e.g. results/<sweep>",
+        )
     if (folder / "run.json").is_file():
         raise UsageError(
-            f"{folder} is one run, advice needs several to choose from", remedy="name the folder that holds the runs of a sweep"
+            f"{folder} is one run, advice needs several to choose from",
+            remedy="name the folder that holds the runs of a sweep",
         )
     left_out: list[str] = []
     documents = _runs(folder, workload, left_out)
     if not documents:
         why = f": {left_out[0]}" if left_out else ""
         more = f", and {len(left_out) - 1} more like it" if len(left_out) > 1 else ""
-        raise UsageError(f"{folder} holds no run that advice could be based on{why}{more}", remedy="run a sweep, and name its folder")
+        raise UsageError(
+            f"{folder} holds no run that advice could be based on{why}{more}",
+            remedy="run a sweep, and name its folder",
+        )
     plan = _sweep_file(folder)
-    points = derive(list(documents.values())) if plan is None else _planned(plan, documents, left_out)
+    points = (
+        derive(list(documents.values())) if plan is None else _planned(plan, documents, left_out)
+    )
     for point in points:
         if not point.rates:
             left_out.append(f"{point.named()}: no complete repetition")
@@ -61,10 +72,15 @@ def read_sweep(folder: Path, *, workload: str | None = None, default: Mapping[st
             remedy="run with other settings too: --set loader.workers=4",
         )
     keys = list(points[0].settings)
-    wanted = dict(default or _text_mapping((plan or {}).get("default")) or _builtin(points[0].document, keys))
+    wanted = dict(
+        default or _text_mapping((plan or {}).get("default")) or _builtin(points[0].document, keys)
+    )
     unknown = [key for key in default or () if key not in keys]
     if unknown:
-        raise UsageError(f"'{unknown[0]}' does not vary between these runs", remedy=f"settings that do: {', '.join(keys)}")
+        raise UsageError(
+            f"'{unknown[0]}' does not vary between these runs",
+            remedy=f"settings that do: {', '.join(keys)}",
+        )
     return Sweep(
         workload=str(points[0].document.workload.get("name", "?")),
         points=tuple(points),
@@ -76,7 +92,9 @@ def read_sweep(folder: Path, *, workload: str | None = None, default: Mapping[st
 
 def _runs(folder: Path, workload: str | None, left_out: list[str]) -> dict[str, RunDocument]:
     found = {}
-    for directory in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
+    for directory in sorted(
+        path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
+    ):
         try:
             doc = load_run(directory)
         except IobenchError as error:
@@ -88,7 +106,9 @@ def _runs(folder: Path, workload: str | None, left_out: list[str]) -> dict[str, 
         if doc.status == "failed":
             left_out.append(f"{directory.name}: failed")
         elif doc.validity == "invalid":
-            left_out.append(f"{directory.name}: INVALID ({', '.join(broken) or 'no rule is named'})")
+            left_out.append(
+                f"{directory.name}: INVALID ({', '.join(broken) or 'no rule is named'})"
+            )
         else:
             found[directory.name] = doc
     return found
@@ -102,19 +122,28 @@ def _sweep_file(folder: Path) -> dict[str, Any] | None:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"cannot read {path}: {error}", remedy="remove it: the settings are then taken from the runs") from None
+        raise UsageError(
+            f"cannot read {path}: {error}",
+            remedy="remove it: the settings are then taken from the runs",
+        ) from None
     points = data.get("points") if isinstance(data, dict) else None
     shaped = isinstance(points, list) and all(
-        isinstance(point, dict) and isinstance(point.get("settings"), dict) and isinstance(point.get("runs"), list) for point in points
+        isinstance(point, dict)
+        and isinstance(point.get("settings"), dict)
+        and isinstance(point.get("runs"), list)
+        for point in points
     )
     if not shaped:
         raise UsageError(
-            f"{path} has no 'points' with 'settings' and 'runs'", remedy="remove it: the settings are then taken from the runs"
+            f"{path} has no 'points' with 'settings' and 'runs'",
+            remedy="remove it: the settings are then taken from the runs",
         )
     return dict(data)
 
 
-def _planned(plan: Mapping[str, Any], documents: Mapping[str, RunDocument], left_out: list[str]) -> list[Point]:
+def _planned(
+    plan: Mapping[str, Any], documents: Mapping[str, RunDocument], left_out: list[str]
+) -> list[Point]:
     points = []
     keys = list(dict.fromkeys(str(key) for entry in plan["points"] for key in entry["settings"]))
     for entry in plan["points"]:
@@ -124,17 +153,29 @@ def _planned(plan: Mapping[str, Any], documents: Mapping[str, RunDocument], left
         if runs:
             points.append(Point(settings, merge(runs)))
         else:
-            left_out.append(f"{', '.join(f'{key}={value}' for key, value in settings.items())}: no usable run")
+            left_out.append(
+                f"{', '.join(f'{key}={value}' for key, value in settings.items())}: no usable run"
+            )
     names = {str(point.document.workload.get("name", "?")) for point in points}
     if len(names) > 1:
-        raise UsageError(f"these runs are of several workloads: {', '.join(sorted(names))}", remedy="choose one with --workload")
+        raise UsageError(
+            f"these runs are of several workloads: {', '.join(sorted(names))}",
+            remedy="choose one with --workload",
+        )
     return points
 
 
 def _text_mapping(value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
         return {}
-    return {str(key): "null" if each is None else str(each).lower() if isinstance(each, bool) else str(each) for key, each in value.items()}
+    return {
+        str(key): "null"
+        if each is None
+        else str(each).lower()
+        if isinstance(each, bool)
+        else str(each)
+        for key, each in value.items()
+    }
 
 
 def _builtin(doc: RunDocument, keys: Sequence[str]) -> dict[str, str]:
@@ -144,10 +185,16 @@ def _builtin(doc: RunDocument, keys: Sequence[str]) -> dict[str, str]:
         dataset = load_dataset_spec(workload.dataset)
     except UsageError:
         return {}
-    flat = flatten(workload.model_dump(mode="json"), dataset.model_dump(mode="json")) | {"accelerators": "1"}
+    flat = flatten(workload.model_dump(mode="json"), dataset.model_dump(mode="json")) | {
+        "accelerators": "1"
+    }
     return {key: flat.get(key, "null") for key in keys}
 
 
 def _find(points: Sequence[Point], wanted: Mapping[str, str]) -> Point | None:
-    matching = [point for point in points if all(same(wanted.get(key, value), value) for key, value in point.settings.items())]
+    matching = [
+        point
+        for point in points
+        if all(same(wanted.get(key, value), value) for key, value in point.settings.items())
+    ]
     return matching[0] if len(matching) == 1 else None

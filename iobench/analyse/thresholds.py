@@ -12,7 +12,13 @@ from ..spec.result import RunDocument
 from . import study
 from .metrics import METRICS
 
-VERDICT_METRICS = ("headroom", "accelerators_fed", "predicted_samples_per_s", "fetch_stall", "prep_stall")
+VERDICT_METRICS = (
+    "headroom",
+    "accelerators_fed",
+    "predicted_samples_per_s",
+    "fetch_stall",
+    "prep_stall",
+)
 KNOWN = tuple(dict.fromkeys((*METRICS, *VERDICT_METRICS, *study.METRICS)))
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
@@ -23,7 +29,9 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-_EXPRESSION = re.compile(r"^\s*([A-Za-z_][A-Za-z0-9_]*)\s*(<=|>=|==|!=|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(%?)\s*$")
+_EXPRESSION = re.compile(
+    r"^\s*([A-Za-z_][A-Za-z0-9_]*)\s*(<=|>=|==|!=|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(%?)\s*$"
+)
 
 
 class Threshold(NamedTuple):
@@ -66,7 +74,9 @@ def violations(doc: RunDocument, expressions: Sequence[str]) -> list[str]:
     for threshold in [parse(expression) for expression in expressions]:
         value = value_of(doc, threshold.metric)
         if value is None:
-            lines.append(f"{threshold}: {threshold.metric} was not measured{_reason(doc, threshold.metric)}")
+            lines.append(
+                f"{threshold}: {threshold.metric} was not measured{_reason(doc, threshold.metric)}"
+            )
         elif COMPARISONS[threshold.comparison](value, threshold.value):
             lines.append(f"{threshold}: {threshold.metric} is {value:.6g}")
     return lines

@@ -86,7 +86,11 @@ CHECKPOINT_RULES: tuple[Rule, ...] = (
 )
 MIXED_RULES: tuple[Rule, ...] = (
     *RULES,
-    *(rule for rule in CHECKPOINT_RULES if rule.id in ("checkpoint.durable", "checkpoint.scaled", "checkpoint.back-pressure")),
+    *(
+        rule
+        for rule in CHECKPOINT_RULES
+        if rule.id in ("checkpoint.durable", "checkpoint.scaled", "checkpoint.back-pressure")
+    ),
     Rule("checkpoint.contention", checkpoint.contention, Levels("warning", "warning")),
 )
 RULE_IDS = frozenset(rule.id for rule in (*MIXED_RULES, *CHECKPOINT_RULES))
@@ -95,7 +99,9 @@ RULE_IDS = frozenset(rule.id for rule in (*MIXED_RULES, *CHECKPOINT_RULES))
 def level_of(rule: Rule, rule_set: str) -> Level:
     """Raises UsageError for a rule set that does not exist."""
     if rule_set not in Levels._fields:
-        raise UsageError(f"unknown rule set '{rule_set}'", remedy=f"known: {', '.join(Levels._fields)}")
+        raise UsageError(
+            f"unknown rule set '{rule_set}'", remedy=f"known: {', '.join(Levels._fields)}"
+        )
     return rule.levels.quick if rule_set == "quick" else rule.levels.mlperf
 
 
@@ -113,9 +119,19 @@ def evaluate(doc: RunDocument, rule_set: str = "quick") -> list[Finding]:
     return sorted(found, key=lambda finding: order.index(finding.level))
 
 
-def validity(findings: Sequence[Finding], rule_set: str = "quick") -> Literal["valid", "invalid", "unknown"]:
+def validity(
+    findings: Sequence[Finding], rule_set: str = "quick"
+) -> Literal["valid", "invalid", "unknown"]:
     """``unknown`` where the evidence is missing for a rule that could have refused the run under this rule set."""
     if any(finding.level == "invalid" for finding in findings):
         return "invalid"
-    refusing = {rule.id for rule in (*MIXED_RULES, *CHECKPOINT_RULES) if level_of(rule, rule_set) == "invalid"}
-    return "unknown" if any(finding.level == "unknown" and finding.rule in refusing for finding in findings) else "valid"
+    refusing = {
+        rule.id
+        for rule in (*MIXED_RULES, *CHECKPOINT_RULES)
+        if level_of(rule, rule_set) == "invalid"
+    }
+    return (
+        "unknown"
+        if any(finding.level == "unknown" and finding.rule in refusing for finding in findings)
+        else "valid"
+    )

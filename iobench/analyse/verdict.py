@@ -31,14 +31,24 @@ def verdict(doc: RunDocument) -> Verdict:
     missing: dict[str, str] = {}
     prep_stall, fetch_stall = _stalls(evidence, missing)
     demand, storage = evidence.accelerator, evidence.storage
-    no_demand = NULL_ACCELERATOR if is_null_accelerator(doc) else "the accelerators' demand is not known"
+    no_demand = (
+        NULL_ACCELERATOR if is_null_accelerator(doc) else "the accelerators' demand is not known"
+    )
     headroom = storage / demand if storage is not None and demand else None
     fed = accelerators_fed(storage, evidence.per_accelerator, evidence.required)
     if headroom is None:
-        missing["headroom"] = missing["accelerators_fed"] = "neither fetch nor raw storage was measured" if demand else no_demand
+        missing["headroom"] = missing["accelerators_fed"] = (
+            "neither fetch nor raw storage was measured" if demand else no_demand
+        )
     if evidence.utilization is None:
-        reasons = [repetition.not_measured.get("accelerator_utilization_sustained", "") for repetition in doc.repetitions]
-        missing["starved"] = next((text for text in reasons if text), "no complete repetition has an accelerator utilization")
+        reasons = [
+            repetition.not_measured.get("accelerator_utilization_sustained", "")
+            for repetition in doc.repetitions
+        ]
+        missing["starved"] = next(
+            (text for text in reasons if text),
+            "no complete repetition has an accelerator utilization",
+        )
     if evidence.predicted is None:
         missing["predicted_samples_per_s"] = "no ceiling was measured"
     if evidence.measured is None:
@@ -63,9 +73,17 @@ def bind(evidence: Evidence) -> tuple[Binds, str]:
     if _satisfied(evidence):
         return "accelerator", ""
     # A library's handing over is part of its prep.
-    stages: dict[Binds, float | None] = {"storage": evidence.storage, "prep": evidence.prep, "harness": evidence.harness}
+    stages: dict[Binds, float | None] = {
+        "storage": evidence.storage,
+        "prep": evidence.prep,
+        "harness": evidence.harness,
+    }
     known = {stage: rate for stage, rate in stages.items() if rate is not None}
-    missing = [stage for stage, rate in stages.items() if rate is None and not (stage == "harness" and evidence.kind != OWN_LOADER)]
+    missing = [
+        stage
+        for stage, rate in stages.items()
+        if rate is None and not (stage == "harness" and evidence.kind != OWN_LOADER)
+    ]
     if evidence.measured is None:
         return "undecided", "no repetition was completed"
     if not known:
@@ -73,9 +91,14 @@ def bind(evidence: Evidence) -> tuple[Binds, str]:
     lowest = min(known, key=lambda stage: known[stage])
     if evidence.accelerator is not None and evidence.accelerator * (1 + NOISE) < known[lowest]:
         return _every_stage_above_demand(evidence, lowest, missing)
-    rivals = [stage for stage in known if stage != lowest and known[stage] <= known[lowest] * (1 + NOISE)]
+    rivals = [
+        stage for stage in known if stage != lowest and known[stage] <= known[lowest] * (1 + NOISE)
+    ]
     if rivals:
-        return "undecided", f"{lowest} and {' and '.join(rivals)} are within {NOISE:.0%} of one another"
+        return (
+            "undecided",
+            f"{lowest} and {' and '.join(rivals)} are within {NOISE:.0%} of one another",
+        )
     if missing and evidence.measured < GAP * known[lowest]:
         share = evidence.measured / known[lowest]
         return (
@@ -83,19 +106,34 @@ def bind(evidence: Evidence) -> tuple[Binds, str]:
             f"{' and '.join(missing)} was not measured, and {lowest} alone does not explain a rate of {share:.0%} of its ceiling",
         )
     if lowest == "storage" and evidence.client_bound:
-        return "harness", f"reading alone takes {evidence.fetch_cores:.1f} of {evidence.cores:g} cores"
+        return (
+            "harness",
+            f"reading alone takes {evidence.fetch_cores:.1f} of {evidence.cores:g} cores",
+        )
     return lowest, ""
 
 
-def _every_stage_above_demand(evidence: Evidence, lowest: Binds, missing: list[Binds]) -> tuple[Binds, str]:
+def _every_stage_above_demand(
+    evidence: Evidence, lowest: Binds, missing: list[Binds]
+) -> tuple[Binds, str]:
     """No ceiling explains a wait; perhaps fetch and prep in turns do."""
     assert evidence.accelerator is not None
     if evidence.utilization is None:
         if missing:
-            return "undecided", f"{' and '.join(missing)} was not measured, nor was the accelerators' utilization"
+            return (
+                "undecided",
+                f"{' and '.join(missing)} was not measured, nor was the accelerators' utilization",
+            )
         return "accelerator", ""
-    if evidence.serial is not None and evidence.serial < evidence.required * evidence.accelerator and lowest in ("storage", "prep"):
-        return lowest, "fetch and prep of one worker take turns, and in turns they are slower than the accelerators"
+    if (
+        evidence.serial is not None
+        and evidence.serial < evidence.required * evidence.accelerator
+        and lowest in ("storage", "prep")
+    ):
+        return (
+            lowest,
+            "fetch and prep of one worker take turns, and in turns they are slower than the accelerators",
+        )
     if missing:
         return (
             "undecided",
@@ -120,7 +158,9 @@ def _stalls(evidence: Evidence, missing: dict[str, str]) -> tuple[float | None, 
     if reason or evidence.accelerator is None or evidence.prep is None or evidence.measured is None:
         missing["prep_stall"] = missing["fetch_stall"] = reason
         return None, None
-    without_fetch = min(rate for rate in (evidence.accelerator, evidence.prep, evidence.harness) if rate is not None)
+    without_fetch = min(
+        rate for rate in (evidence.accelerator, evidence.prep, evidence.harness) if rate is not None
+    )
     prep = evidence.measured / without_fetch - evidence.measured / evidence.accelerator
     fetch = 1 - evidence.measured / without_fetch
     return min(1.0, max(0.0, prep)), min(1.0, max(0.0, fetch))

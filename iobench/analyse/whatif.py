@@ -30,7 +30,10 @@ class Quantity:
         if not self.relative:
             return self.value
         if recorded is None:
-            raise UsageError(f"the run knows no {what} that could be multiplied by {self.value:g}", remedy="give the new value instead")
+            raise UsageError(
+                f"the run knows no {what} that could be multiplied by {self.value:g}",
+                remedy="give the new value instead",
+            )
         return self.value * recorded
 
 
@@ -46,7 +49,9 @@ class Change:
     workers: Quantity | None = None  # of each accelerator
     accelerators: Quantity | None = None
     step_time: Quantity | None = None  # seconds
-    network_bytes_per_s: float | None = None  # that the host's network keeps up, where the storage is behind it
+    network_bytes_per_s: float | None = (
+        None  # that the host's network keeps up, where the storage is behind it
+    )
     network_of: str = ""  # the instance whose network that is
 
     @property
@@ -69,18 +74,32 @@ class Prediction:
 def what_if(doc: RunDocument, change: Change) -> Prediction:
     """``doc`` under ``change``. Raises UsageError for a change that makes no sense, or a run without a single ceiling."""
     if change.empty:
-        raise UsageError("nothing is to change", remedy="name a change, e.g. --storage-bandwidth 2x or --workers 16")
+        raise UsageError(
+            "nothing is to change",
+            remedy="name a change, e.g. --storage-bandwidth 2x or --workers 16",
+        )
     doc = conclude(doc)
     before = gather(doc)
     if before.storage is None and before.prep is None and before.harness is None:
-        raise UsageError(f"run {doc.run_id} has no ceilings", remedy="name a run with calibration (not --calibration-s 0)")
+        raise UsageError(
+            f"run {doc.run_id} has no ceilings",
+            remedy="name a run with calibration (not --calibration-s 0)",
+        )
     told: list[str] = []
     bases: list[str] = []
     settings = _settings(doc, change, told)
     ceilings = dict(doc.ceilings)
     for name, rate in _rates(doc, before, change, settings, told, bases).items():
         ceilings[name] = _moved(doc.ceilings.get(name, Ceiling()), rate, before)
-    changed = doc.model_copy(update={**settings.document, "ceilings": ceilings, "repetitions": [], "findings": [], "find_max": None})
+    changed = doc.model_copy(
+        update={
+            **settings.document,
+            "ceilings": ceilings,
+            "repetitions": [],
+            "findings": [],
+            "find_max": None,
+        }
+    )
     changed = changed.model_copy(update={"metrics": _metrics(changed)})
     error = before.predicted / before.measured - 1 if before.predicted and before.measured else None
     predicted = gather(changed).predicted
@@ -90,7 +109,9 @@ def what_if(doc: RunDocument, change: Change) -> Prediction:
         changes=tuple(told),
         bases=tuple(bases),
         error=error,
-        corrected_samples_per_s=None if error is None or predicted is None else predicted / (1 + error),
+        corrected_samples_per_s=None
+        if error is None or predicted is None
+        else predicted / (1 + error),
     )
 
 
@@ -124,21 +145,34 @@ def _settings(doc: RunDocument, change: Change, told: list[str]) -> _Settings:
     if change.cache_bytes is not None:
         workload["cache"] = "warm"  # what a cache serves is not delivered cold
     if change.workers is not None:
-        told.append(f"{plural(workers, 'worker')} for each accelerator instead of {before.workers // doc.accelerators}")
+        told.append(
+            f"{plural(workers, 'worker')} for each accelerator instead of {before.workers // doc.accelerators}"
+        )
     if change.accelerators is not None:
         told.append(f"{plural(ranks)} on this host instead of {doc.accelerators}")
     if change.concurrency is not None:
-        told.append(f"{plural(concurrency, 'read')} in flight in each worker instead of {before.concurrency}")
+        told.append(
+            f"{plural(concurrency, 'read')} in flight in each worker instead of {before.concurrency}"
+        )
     if change.step_time is not None:
         recorded = step_time_s(doc)
         if is_null_accelerator(doc) or recorded is None:
-            raise UsageError("the run's accelerator has no step time, so none can be changed", remedy="name a run with an emulated one")
+            raise UsageError(
+                "the run's accelerator has no step time, so none can be changed",
+                remedy="name a run with an emulated one",
+            )
         new = change.step_time.of(recorded, "step time")
         if new <= 0:
-            raise UsageError("a step time of 0 makes no sense", remedy="give more than 0, e.g. 100ms or 0.5x")
+            raise UsageError(
+                "a step time of 0 makes no sense", remedy="give more than 0, e.g. 100ms or 0.5x"
+            )
         workload["accelerator"] = {**workload["accelerator"], "step_time": new}
         told.append(f"a step time of {format_duration(new)} instead of {format_duration(recorded)}")
-    document = {"workload": workload, "accelerators": ranks, "loader": {**doc.loader, "workers": workers}}
+    document = {
+        "workload": workload,
+        "accelerators": ranks,
+        "loader": {**doc.loader, "workers": workers},
+    }
     return _Settings(ranks=ranks, workers=workers, concurrency=concurrency, document=document)
 
 
@@ -147,11 +181,20 @@ def _whole(change: Quantity | None, recorded: float, what: str, least: int) -> i
         return int(recorded)
     value = change.of(recorded, what)
     if value != int(value) or not least <= value < 10**6:
-        raise UsageError(f"{value:g} {what} make no sense", remedy=f"give a whole number of at least {least}")
+        raise UsageError(
+            f"{value:g} {what} make no sense", remedy=f"give a whole number of at least {least}"
+        )
     return int(value)
 
 
-def _rates(doc: RunDocument, before: Evidence, change: Change, after: _Settings, told: list[str], bases: list[str]) -> dict[str, float]:
+def _rates(
+    doc: RunDocument,
+    before: Evidence,
+    change: Change,
+    after: _Settings,
+    told: list[str],
+    bases: list[str],
+) -> dict[str, float]:
     """Ceilings that are known, moved."""
     busy_before = max(before.workers, before.accelerators)
     rates: dict[str, float] = {}
@@ -161,9 +204,14 @@ def _rates(doc: RunDocument, before: Evidence, change: Change, after: _Settings,
     if before.fetch is not None:
         rates["fetch"] = _fetch(doc, before, change, after, factor, network, told, bases)
     elif change.latency is not None or change.cache_bytes is not None:
-        raise UsageError(f"run {doc.run_id} has no fetch ceiling, which latency and caches move", remedy="name a run that has one")
+        raise UsageError(
+            f"run {doc.run_id} has no fetch ceiling, which latency and caches move",
+            remedy="name a run that has one",
+        )
     if before.prep is not None:
-        rates["prep"] = models.prepared(before.prep, busy_before=busy_before, busy=after.busy, cores=before.cores)
+        rates["prep"] = models.prepared(
+            before.prep, busy_before=busy_before, busy=after.busy, cores=before.cores
+        )
     if before.harness is not None:
         rates["harness"] = models.handed_over(
             before.harness,
@@ -175,10 +223,17 @@ def _rates(doc: RunDocument, before: Evidence, change: Change, after: _Settings,
         )
     if after.busy != busy_before:
         cores = "an unknown number of cores" if before.cores is None else f"{before.cores:g} cores"
-        bases.append(f"prep: in proportion to {after.busy} processes instead of {busy_before}, at most one for each of {cores} (Plumber)")
+        bases.append(
+            f"prep: in proportion to {after.busy} processes instead of {busy_before}, at most one for each of {cores} (Plumber)"
+        )
     if before.accelerator is not None and before.per_accelerator is not None:
-        step, recorded = after.document["workload"].get("accelerator", {}).get("step_time"), step_time_s(doc)
-        rates["accelerator"] = before.per_accelerator * after.ranks * (recorded / step if step and recorded else 1.0)
+        step, recorded = (
+            after.document["workload"].get("accelerator", {}).get("step_time"),
+            step_time_s(doc),
+        )
+        rates["accelerator"] = (
+            before.per_accelerator * after.ranks * (recorded / step if step and recorded else 1.0)
+        )
     return rates
 
 
@@ -187,7 +242,9 @@ def _network(before: Evidence, change: Change, told: list[str]) -> float:
     if change.network_bytes_per_s is None:
         return math.inf
     if not before.bytes_per_sample:
-        raise UsageError("the run does not say how large its samples are, so no network can be judged")
+        raise UsageError(
+            "the run does not say how large its samples are, so no network can be judged"
+        )
     told.append(
         f"storage behind a network of {format_rate(change.network_bytes_per_s)}{f' ({change.network_of})' if change.network_of else ''}"
     )
@@ -201,9 +258,12 @@ def _bandwidth(before: Evidence, change: Change, told: list[str]) -> float:
     new = change.storage_bandwidth.of(recorded, "storage bandwidth")
     if recorded is None or not 0 < new < 1e18:
         raise UsageError(
-            "the storage bandwidth, recorded or new, makes no sense", remedy="give e.g. 2x or 5GB/s, with a run that measured one"
+            "the storage bandwidth, recorded or new, makes no sense",
+            remedy="give e.g. 2x or 5GB/s, with a run that measured one",
         )
-    told.append(f"storage of {format_rate(new)} instead of {format_rate(recorded)} ({new / recorded:.3g} x)")
+    told.append(
+        f"storage of {format_rate(new)} instead of {format_rate(recorded)} ({new / recorded:.3g} x)"
+    )
     return new / recorded
 
 
@@ -238,26 +298,47 @@ def _fetch(
         was = "an unknown latency" if latency is None else f"{format_duration(latency)} ({source})"
         told.append(f"{format_duration(new_latency)} for each read instead of {was}")
     stated = change.storage_bandwidth is not None and not change.storage_bandwidth.relative
-    parts = models.fetch_parts(fetch, bandwidth=factor, stated=stated, reads=after.reads, latency_s=new_latency)
+    parts = models.fetch_parts(
+        fetch, bandwidth=factor, stated=stated, reads=after.reads, latency_s=new_latency
+    )
     if math.isfinite(network):
         parts["the network's baseline, above which a burst does not last,"] = network
     rate = min(parts.values())
     if not math.isfinite(rate):
-        raise UsageError("nothing bounds the changed storage, as far as the run knows", remedy="state its bandwidth, e.g. 5GB/s")
+        raise UsageError(
+            "nothing bounds the changed storage, as far as the run knows",
+            remedy="state its bandwidth, e.g. 5GB/s",
+        )
     bases.append(_why_fetch(parts))
     if change.cache_bytes is None:
         return rate
     samples = doc.dataset.get("samples")
-    read = float(size * samples if size and samples else doc.dataset.get("stored_bytes") or 0)  # of some columns: less than is stored
+    read = float(
+        size * samples if size and samples else doc.dataset.get("stored_bytes") or 0
+    )  # of some columns: less than is stored
     if not read:
-        raise UsageError(f"run {doc.run_id} does not say how large its dataset is, so no cache can be judged")
-    memory = fetch.client if math.isfinite(fetch.client) else max(known for known in (before.prep, before.harness, rate) if known)
-    kept, hits = models.with_cache(rate, memory=max(rate, memory), cached=change.cache_bytes / read, pinned=change.pinned)
+        raise UsageError(
+            f"run {doc.run_id} does not say how large its dataset is, so no cache can be judged"
+        )
+    memory = (
+        fetch.client
+        if math.isfinite(fetch.client)
+        else max(known for known in (before.prep, before.harness, rate) if known)
+    )
+    kept, hits = models.with_cache(
+        rate, memory=max(rate, memory), cached=change.cache_bytes / read, pinned=change.pinned
+    )
     kind = "pinned" if change.pinned else "page"
-    told.append(f"a {kind} cache of {format_bytes(change.cache_bytes)}, {format_percent(min(1, change.cache_bytes / read))} of the dataset")
-    bases.append(f"cache: serves {format_percent(hits)} of the reads from the second epoch on; the first still gets {_samples(rate)}")
+    told.append(
+        f"a {kind} cache of {format_bytes(change.cache_bytes)}, {format_percent(min(1, change.cache_bytes / read))} of the dataset"
+    )
+    bases.append(
+        f"cache: serves {format_percent(hits)} of the reads from the second epoch on; the first still gets {_samples(rate)}"
+    )
     if doc.loader.get("direct") and not change.pinned:
-        bases.append("cache: the run read with O_DIRECT, which no page cache serves; this holds for reader.direct=false")
+        bases.append(
+            "cache: the run read with O_DIRECT, which no page cache serves; this holds for reader.direct=false"
+        )
     return kept
 
 
@@ -272,7 +353,9 @@ def _raw_spent(doc: RunDocument, before: Evidence) -> bool:
 def _why_fetch(parts: Mapping[str, float]) -> str:
     """Which part of the fetch model binds."""
     bound = min(parts, key=lambda name: parts[name])
-    known = ", ".join(f"{name} {_samples(value)}" for name, value in parts.items() if math.isfinite(value))
+    known = ", ".join(
+        f"{name} {_samples(value)}" for name, value in parts.items() if math.isfinite(value)
+    )
     unknown = [name for name, value in parts.items() if not math.isfinite(value)]
     hint = f"; what {' and '.join(unknown)} would allow is not known" if unknown else ""
     return f"fetch: bound by {bound} (roofline and Little's law: {known}{hint})"
@@ -299,8 +382,12 @@ def _metrics(doc: RunDocument) -> dict[str, Summary]:
         return {}
     figures = {"samples_per_s": evidence.predicted}
     if evidence.accelerator:
-        figures["accelerator_utilization_sustained"] = min(1.0, evidence.predicted / evidence.accelerator)
-    return {name: Summary(median=value, min=value, max=value, n=0) for name, value in figures.items()}
+        figures["accelerator_utilization_sustained"] = min(
+            1.0, evidence.predicted / evidence.accelerator
+        )
+    return {
+        name: Summary(median=value, min=value, max=value, n=0) for name, value in figures.items()
+    }
 
 
 def _verdict(doc: RunDocument) -> Verdict:
@@ -309,5 +396,10 @@ def _verdict(doc: RunDocument) -> Verdict:
     binds, reason = bind(evidence)
     unseen = replace(evidence, raw=None) if evidence.fetch is not None else evidence
     told = sentence(unseen, binds, reason, found.headroom, found.accelerators_fed)
-    advice = [each.model_copy(update={"basis": f"of the modelled ceilings: {each.basis}"}) for each in found.advice]
-    return found.model_copy(update={"sentence": told, "advice": advice, "measured_samples_per_s": None})
+    advice = [
+        each.model_copy(update={"basis": f"of the modelled ceilings: {each.basis}"})
+        for each in found.advice
+    ]
+    return found.model_copy(
+        update={"sentence": told, "advice": advice, "measured_samples_per_s": None}
+    )

@@ -55,13 +55,21 @@ class Saved:
     started_s: float  # CLOCK_MONOTONIC at the call
     blocked_s: float  # until training could go on, back-pressure included
     backpressure_s: float  # of this: waiting for the save before to end (async writers)
-    staged_s: float | None  # until the state was copied, so that training may change it; None for a writer that makes no copy
+    staged_s: (
+        float | None
+    )  # until the state was copied, so that training may change it; None for a writer that makes no copy
     accepted_s: float  # until the storage had taken all bytes
-    durable_s: float | None  # until they were safe: fsync of files and folder, or completed uploads; None with fsync=False
+    durable_s: (
+        float | None
+    )  # until they were safe: fsync of files and folder, or completed uploads; None with fsync=False
     bytes: int  # in this rank's files
     files: dict[str, int]  # name below the target -> bytes
-    cpu_s: float | None  # processor time of this process from the call until durable; None where others share it (async writers)
-    checksums: dict[str, str]  # of each leaf of the state as it was at the call: see leaves.state_checksums
+    cpu_s: (
+        float | None
+    )  # processor time of this process from the call until durable; None where others share it (async writers)
+    checksums: dict[
+        str, str
+    ]  # of each leaf of the state as it was at the call: see leaves.state_checksums
     shared: bool = False  # whether some of the files hold tensors that the ranks have together
 
 
@@ -93,7 +101,14 @@ class CheckpointWriter(Protocol):
     name: str
     asynchronous: bool  # save returns before the state is on the storage
 
-    def save(self, state: State, target: CheckpointTarget, *, fsync: bool = True, checksums: Mapping[str, str] | None = None) -> Pending:
+    def save(
+        self,
+        state: State,
+        target: CheckpointTarget,
+        *,
+        fsync: bool = True,
+        checksums: Mapping[str, str] | None = None,
+    ) -> Pending:
         """Write ``state`` below ``target``. ``checksums`` of the state, if known, else they are computed before the clock starts.
 
         An asynchronous writer waits for its own save before, and counts that. Raises StorageError, in one line; a save that failed leaves
@@ -110,11 +125,16 @@ class CheckpointWriter(Protocol):
         """Wait for what is going on, and let go of threads, processes and connections."""
 
 
-def make_writer(name: str, job: Job | None = None, options: Mapping[str, Any] | None = None) -> CheckpointWriter:
+def make_writer(
+    name: str, job: Job | None = None, options: Mapping[str, Any] | None = None
+) -> CheckpointWriter:
     """The writer of that name. Raises UnknownNameError; UsageError for an option that it does not have, or a missing package."""
     kind, given = WRITERS.load(name), dict(options or {})
     known = [option for option in inspect.signature(kind).parameters if option != "job"]
     for option in given:
         if option not in known:
-            raise UsageError(f"the writer '{name}' has no option '{option}'", remedy=f"known: {', '.join(known) or 'none'}")
+            raise UsageError(
+                f"the writer '{name}' has no option '{option}'",
+                remedy=f"known: {', '.join(known) or 'none'}",
+            )
     return kind(job or Job(), **given)  # type: ignore[no-any-return]

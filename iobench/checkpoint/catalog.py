@@ -26,7 +26,17 @@ from ..storage.catalog import exists, innermost, local_root, read_object
 from ..storage.local import LocalStorage
 from ..storage.sinks import make_folders
 from .base import Saved
-from .manifest import MANIFEST, NAME, Listed, Manifest, Part, corrupt, parse_manifest, parse_part, part_name
+from .manifest import (
+    MANIFEST,
+    NAME,
+    Listed,
+    Manifest,
+    Part,
+    corrupt,
+    parse_manifest,
+    parse_part,
+    part_name,
+)
 
 MARKER = ".iobench-checkpoints"
 """Says that a root is iobench's: claimed before anything is written, required before anything is removed."""
@@ -58,7 +68,10 @@ class CheckpointRoot:
         found = next((name for name in self._names() if name != MARKER + _PART), None)
         if found is not None:
             remedy = f"name a new or empty directory, e.g. {self.url}/checkpoints"
-            raise TargetRefusedError(f"{self.url} is not empty (it holds '{found}') and has no checkpoints of iobench", remedy=remedy)
+            raise TargetRefusedError(
+                f"{self.url} is not empty (it holds '{found}') and has no checkpoints of iobench",
+                remedy=remedy,
+            )
         marker = {"created": _now(), "made_root": self.path is not None and not self.path.exists()}
         with self.storage.create(MARKER) as sink:
             sink.write(json.dumps(marker).encode() + b"\n")
@@ -78,7 +91,9 @@ class CheckpointRoot:
 
     def partial(self) -> list[CheckpointTarget]:
         """Those without a manifest: going on, or cut off. Oldest first."""
-        return [self.step(number) for number, names in self._steps().items() if MANIFEST not in names]
+        return [
+            self.step(number) for number, names in self._steps().items() if MANIFEST not in names
+        ]
 
     def latest(self) -> CheckpointTarget | None:
         """The newest that is complete; a partial one is never it."""
@@ -103,7 +118,9 @@ class CheckpointRoot:
         if exists(self.storage, target.key(MANIFEST)):
             self.storage.delete(target.key(MANIFEST))
         if self.path is not None:
-            return remove_exactly(self.path / target.folder, _owned, last=(), folders=lambda name: name == "")
+            return remove_exactly(
+                self.path / target.folder, _owned, last=(), folders=lambda name: name == ""
+            )
         entries = list(self.storage.list(target.folder))
         mine = [entry for entry in entries if _owned(entry.key.removeprefix(f"{target.folder}/"))]
         for entry in mine:
@@ -127,7 +144,11 @@ class CheckpointRoot:
         """Remove every checkpoint, the marker, and the root itself where ``claim`` made it and nothing else is in it."""
         marker = self._require_marker()
         steps = self._steps()
-        mine = {f"{self.step(number).folder}/{name}" for number, names in steps.items() for name in names} | {MARKER}
+        mine = {
+            f"{self.step(number).folder}/{name}"
+            for number, names in steps.items()
+            for name in names
+        } | {MARKER}
         entries = list(self.storage.list())
         sizes = [entry.size for entry in entries if entry.key in mine]
         foreign = sorted(entry.key for entry in entries if entry.key not in mine)
@@ -148,14 +169,21 @@ class CheckpointRoot:
         if isinstance(inner := innermost(self.storage), Folders):
             inner.remove_empty(lambda name: _STEP.fullmatch(name) is not None)
         for folder in self.path.iterdir() if self.path is not None else ():
-            if _STEP.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink() and not os.listdir(folder):
+            if (
+                _STEP.fullmatch(folder.name)
+                and folder.is_dir()
+                and not folder.is_symlink()
+                and not os.listdir(folder)
+            ):
                 folder.rmdir()
 
     def _require_marker(self) -> dict[str, Any]:
         if isinstance(self.storage, Guarded):
             self.storage.check_target()
         if not exists(self.storage, MARKER):
-            raise TargetRefusedError(f"{self.url} has no checkpoints of iobench (no {MARKER}), so nothing in it is removed")
+            raise TargetRefusedError(
+                f"{self.url} has no checkpoints of iobench (no {MARKER}), so nothing in it is removed"
+            )
         try:
             return dict(json.loads(read_object(self.storage, MARKER)))
         except (ValueError, TypeError, RecursionError):
@@ -191,13 +219,18 @@ class CheckpointTarget:
     def prepare(self) -> None:
         """Make the folder, and refuse one that holds a checkpoint already. Raises CheckpointError."""
         if exists(self.storage, self.key(MANIFEST)):
-            raise CheckpointError(f"{self.url} holds a checkpoint already", remedy="save another step, or remove this one first")
+            raise CheckpointError(
+                f"{self.url} holds a checkpoint already",
+                remedy="save another step, or remove this one first",
+            )
         folder = self.path()
         if folder is not None:
             try:
                 make_folders(folder)
             except OSError as error:
-                raise StorageError(f"cannot create {folder}: {error.strerror}", remedy="choose another target") from error
+                raise StorageError(
+                    f"cannot create {folder}: {error.strerror}", remedy="choose another target"
+                ) from error
 
     def direct(self, name: str) -> Storage:
         """The storage that reads this file past the page cache where that can be had."""
@@ -211,27 +244,48 @@ class CheckpointTarget:
     def publish(self, saved: Saved, *, rank: int) -> None:
         """Write this rank's part; its files are where ``saved`` says. Off the clock."""
         checksums = {name: self.file_checksum(name) for name in saved.files} if saved.shared else {}
-        part = Part(rank=rank, files=saved.files, checksums=saved.checksums, file_checksums=checksums)
+        part = Part(
+            rank=rank, files=saved.files, checksums=saved.checksums, file_checksums=checksums
+        )
         self._write(part_name(rank), part.dump())
 
-    def commit(self, *, writer: str, world: int, facts: Mapping[str, Any] | None = None) -> Manifest:
+    def commit(
+        self, *, writer: str, world: int, facts: Mapping[str, Any] | None = None
+    ) -> Manifest:
         """Write the manifest, once all ranks have published. Raises CheckpointError that names a rank whose part or file is missing."""
         present = {entry.key: entry.size for entry in self.storage.list(self.folder)}
         listed = []
         for rank in range(world):
             name = part_name(rank)
             if self.key(name) not in present:
-                raise CheckpointError(f"{self.url} stays partial: rank {rank} of {world} did not finish its save")
+                raise CheckpointError(
+                    f"{self.url} stays partial: rank {rank} of {world} did not finish its save"
+                )
             text = read_object(self.storage, self.key(name))
             part = parse_part(text, f"{self.url}/{name}")
             for file, size in part.files.items():
                 if present.get(self.key(file)) != size:
                     found = present.get(self.key(file), "no")
-                    raise CheckpointError(f"{self.url} stays partial: rank {rank} wrote {size} bytes of {file}, the storage has {found}")
-            listed.append(Listed(rank=rank, xxh3=xxhash.xxh3_64_hexdigest(text), files=part.files, file_checksums=part.file_checksums))
+                    raise CheckpointError(
+                        f"{self.url} stays partial: rank {rank} wrote {size} bytes of {file}, the storage has {found}"
+                    )
+            listed.append(
+                Listed(
+                    rank=rank,
+                    xxh3=xxhash.xxh3_64_hexdigest(text),
+                    files=part.files,
+                    file_checksums=part.file_checksums,
+                )
+            )
         total = sum({name: size for part in listed for name, size in part.files.items()}.values())
         manifest = Manifest(
-            step=self.number, writer=writer, world=world, created=_now(), bytes=total, parts=tuple(listed), facts=dict(facts or {})
+            step=self.number,
+            writer=writer,
+            world=world,
+            created=_now(),
+            bytes=total,
+            parts=tuple(listed),
+            facts=dict(facts or {}),
         )
         self._write(MANIFEST, manifest.dump())
         return manifest
@@ -245,7 +299,10 @@ class CheckpointTarget:
         try:
             text = read_object(self.storage, self.key(MANIFEST))
         except MissingObjectError:
-            raise CheckpointError(f"no complete checkpoint at {self.url} (no {MANIFEST})", remedy="restore the latest one") from None
+            raise CheckpointError(
+                f"no complete checkpoint at {self.url} (no {MANIFEST})",
+                remedy="restore the latest one",
+            ) from None
         return parse_manifest(text, f"{self.url}/{MANIFEST}")
 
     def part(self, manifest: Manifest, rank: int) -> Part:

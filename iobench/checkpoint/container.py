@@ -55,7 +55,12 @@ def lay_out(state: dict[str, Any]) -> Layout:
     header = _header(found, relative, place)
     segments = [Segment(0, header)]
     segments += sorted(
-        (Segment(len(header) + relative[name], data) for name, data in memory.items() if data.nbytes), key=lambda s: s.offset
+        (
+            Segment(len(header) + relative[name], data)
+            for name, data in memory.items()
+            if data.nbytes
+        ),
+        key=lambda s: s.offset,
     )
     return Layout(len(header) + place, segments)
 
@@ -65,18 +70,27 @@ def _header(found: Leaves, relative: dict[str, int], data_size: int) -> Bytes:
     start = PAGE
     while True:
         tensors = {
-            name: {"dtype": str(leaf.dtype), "shape": list(leaf.shape), "offset": start + relative[name], "bytes": leaf.nbytes}
+            name: {
+                "dtype": str(leaf.dtype),
+                "shape": list(leaf.shape),
+                "offset": start + relative[name],
+                "bytes": leaf.nbytes,
+            }
             for name, leaf in found.items()
             if isinstance(leaf, torch.Tensor)
         }
         values = {name: leaf for name, leaf in found.items() if not isinstance(leaf, torch.Tensor)}
-        text = json.dumps({"size": start + data_size, "tensors": tensors, "values": values}).encode()
+        text = json.dumps(
+            {"size": start + data_size, "tensors": tensors, "values": values}
+        ).encode()
         needed = _PREFIX.size + len(text)
         if needed <= start:
             break
         start = needed + -needed % PAGE
     prefix = _PREFIX.pack(MAGIC, len(text).to_bytes(8, "little"), xxhash.xxh3_64_digest(text))
-    return raw(torch.frombuffer(bytearray(prefix + text + bytes(start - needed)), dtype=torch.uint8))
+    return raw(
+        torch.frombuffer(bytearray(prefix + text + bytes(start - needed)), dtype=torch.uint8)
+    )
 
 
 def read_header(storage: Storage, key: str) -> dict[str, Any]:
@@ -98,7 +112,9 @@ def read_header(storage: Storage, key: str) -> dict[str, Any]:
     return dict(header)
 
 
-def landing(state: dict[str, Any], header: dict[str, Any]) -> tuple[Layout, list[tuple[torch.Tensor, Bytes]]]:
+def landing(
+    state: dict[str, Any], header: dict[str, Any]
+) -> tuple[Layout, list[tuple[torch.Tensor, Bytes]]]:
     """Where each byte of the file goes; and the tensors that are not contiguous, which have to be filled from memory beside them."""
     segments, aside = [], []
     size = int(header["size"])
@@ -108,7 +124,11 @@ def landing(state: dict[str, Any], header: dict[str, Any]) -> tuple[Layout, list
         entry = header["tensors"][name]
         memory = raw(leaf)
         offset = int(entry["offset"])
-        if entry["dtype"] != str(leaf.dtype) or entry["shape"] != list(leaf.shape) or not 0 <= offset <= size - memory.nbytes:
+        if (
+            entry["dtype"] != str(leaf.dtype)
+            or entry["shape"] != list(leaf.shape)
+            or not 0 <= offset <= size - memory.nbytes
+        ):
             raise ValueError(f"its header contradicts the manifest about '{name}'")
         if not leaf.is_contiguous():
             aside.append((leaf, memory))

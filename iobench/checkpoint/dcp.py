@@ -39,33 +39,60 @@ class Dcp:
         self.threads = int(threads)
         self.group = Group(job)
 
-    def save(self, state: State, target: CheckpointTarget, *, fsync: bool = True, checksums: Mapping[str, str] | None = None) -> Pending:
+    def save(
+        self,
+        state: State,
+        target: CheckpointTarget,
+        *,
+        fsync: bool = True,
+        checksums: Mapping[str, str] | None = None,
+    ) -> Pending:
         known, shared = self.prepare(state, target, checksums)
         group = self.group.open()
         clock = Clock()
         with writing(target):
             save(
                 self.named(state),
-                storage_writer=writer_for(target, fsync=fsync, threads=self.threads, nbytes=tensor_bytes(state)),
+                storage_writer=writer_for(
+                    target, fsync=fsync, threads=self.threads, nbytes=tensor_bytes(state)
+                ),
                 process_group=group,
             )
             accepted = clock.wall()
             if fsync:
                 self.sync(target)
         wall, cpu = clock.wall(), clock.cpu()
-        return Finished(self.saved(target, clock.started_s, wall, accepted, wall if fsync else None, known, shared=shared, cpu_s=cpu))
+        return Finished(
+            self.saved(
+                target,
+                clock.started_s,
+                wall,
+                accepted,
+                wall if fsync else None,
+                known,
+                shared=shared,
+                cpu_s=cpu,
+            )
+        )
 
-    def prepare(self, state: State, target: CheckpointTarget, checksums: Mapping[str, str] | None) -> tuple[dict[str, str], bool]:
+    def prepare(
+        self, state: State, target: CheckpointTarget, checksums: Mapping[str, str] | None
+    ) -> tuple[dict[str, str], bool]:
         """Before the clock starts: the state's checksums, and whether anything in it is shared. Raises CheckpointError."""
         known = dict(checksums) if checksums is not None else state_checksums(state)
         target.prepare()
         if any(exists(target.storage, target.key(name)) for name in self.files()):
-            raise CheckpointError(f"{target.url} holds a partial checkpoint", remedy="remove it first, or save another step")
+            raise CheckpointError(
+                f"{target.url} holds a partial checkpoint",
+                remedy="remove it first, or save another step",
+            )
         return known, any(checksum.endswith(_SHARED) for checksum in known.values())
 
     def files(self) -> list[str]:
         """What this rank writes; the metadata comes from rank 0."""
-        return [f"__{self.job.rank}_{number}.distcp" for number in range(self.threads)] + ([METADATA] if self.job.rank == 0 else [])
+        return [f"__{self.job.rank}_{number}.distcp" for number in range(self.threads)] + (
+            [METADATA] if self.job.rank == 0 else []
+        )
 
     def named(self, state: State) -> Leaves:
         return {self.dcp_name(name, leaf): leaf for name, leaf in leaves(state).items()}
@@ -94,7 +121,11 @@ class Dcp:
         backpressure_s: float = 0.0,
     ) -> Saved:
         keys = {name: target.key(name) for name in self.files()}
-        files = {name: target.storage.size(key) for name, key in keys.items() if exists(target.storage, key)}
+        files = {
+            name: target.storage.size(key)
+            for name, key in keys.items()
+            if exists(target.storage, key)
+        }
         return Saved(
             started_s=started_s,
             blocked_s=blocked_s,
@@ -111,7 +142,11 @@ class Dcp:
 
     def restore(self, state: State, target: CheckpointTarget) -> Restored:
         manifest = target.manifest()
-        part = own_part(self.name, self.job, target) if manifest.world == self.job.world else self._others(state, target, manifest)
+        part = (
+            own_part(self.name, self.job, target)
+            if manifest.world == self.job.world
+            else self._others(state, target, manifest)
+        )
         check_fits(state, part.checksums, target.url)
         wanted = {self._saved_name(name, leaf, part): leaf for name, leaf in leaves(state).items()}
         together = {name for name, checksum in part.checksums.items() if checksum.endswith(_SHARED)}
@@ -126,7 +161,14 @@ class Dcp:
         except BaseException as error:
             with reading(f"{target.url}/{reader.current or METADATA}"):
                 raise _cause(error) from error
-        set_values(state, {name: wanted[self._saved_name(name, leaf, part)] for name, leaf in leaves(state).items() if not _tensor(leaf)})
+        set_values(
+            state,
+            {
+                name: wanted[self._saved_name(name, leaf, part)]
+                for name, leaf in leaves(state).items()
+                if not _tensor(leaf)
+            },
+        )
         wall, cpu = clock.wall(), clock.cpu()
         own = {name: checksum for name, checksum in part.checksums.items() if name not in together}
         verify(state, own, lambda name: f"{target.url}/{reader.file_of(self._private(name))}")
@@ -166,7 +208,11 @@ class Dcp:
 
     def _verify_files(self, target: CheckpointTarget, manifest: Manifest) -> None:
         """Each rank verifies its share of the files; the job's restore is verified when all ranks have returned."""
-        expected = {name: checksum for part in manifest.parts for name, checksum in part.file_checksums.items()}
+        expected = {
+            name: checksum
+            for part in manifest.parts
+            for name, checksum in part.file_checksums.items()
+        }
         for number, (name, checksum) in enumerate(sorted(expected.items())):
             if number % self.job.world == self.job.rank and target.file_checksum(name) != checksum:
                 raise corrupt(f"{target.url}/{name}", "it is not what was saved (XXH3 differs)")
@@ -211,5 +257,9 @@ def raise_in_one_line(error: BaseException, target: CheckpointTarget) -> None:
         return
     folder = target.path()
     if isinstance(cause, OSError | RuntimeError) and folder is not None:
-        raise cannot_write(Path(str(getattr(cause, "filename", None) or folder / METADATA)), cause) from error
-    raise StorageError(f"cannot write {target.url}: {(str(cause).splitlines() or [type(cause).__name__])[0][:200]}") from error
+        raise cannot_write(
+            Path(str(getattr(cause, "filename", None) or folder / METADATA)), cause
+        ) from error
+    raise StorageError(
+        f"cannot write {target.url}: {(str(cause).splitlines() or [type(cause).__name__])[0][:200]}"
+    ) from error

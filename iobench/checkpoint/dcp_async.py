@@ -12,7 +12,11 @@ from typing import Any
 from torch.distributed.checkpoint import _async_process_executor as executor
 from torch.distributed.checkpoint._async_process_executor import _AsyncCheckpointProcess
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse, async_save
+from torch.distributed.checkpoint.state_dict_saver import (
+    AsyncCheckpointerType,
+    AsyncSaveResponse,
+    async_save,
+)
 
 from ..errors import CheckpointError, IobenchError, UsageError
 from .base import Job, Pending, Saved, State
@@ -35,7 +39,14 @@ class DcpThread(Dcp):
         self._stager: DefaultStager | None = None
         self._before: _Background | None = None
 
-    def save(self, state: State, target: CheckpointTarget, *, fsync: bool = True, checksums: Mapping[str, str] | None = None) -> Pending:
+    def save(
+        self,
+        state: State,
+        target: CheckpointTarget,
+        *,
+        fsync: bool = True,
+        checksums: Mapping[str, str] | None = None,
+    ) -> Pending:
         known, shared = self.prepare(state, target, checksums)
         self.check(state, target)
         group = self.group.open()
@@ -47,12 +58,16 @@ class DcpThread(Dcp):
         backpressure = clock.wall()
         response = async_save(
             self.named(state),
-            storage_writer=writer_for(target, fsync=fsync, threads=self.threads, nbytes=tensor_bytes(state)),
+            storage_writer=writer_for(
+                target, fsync=fsync, threads=self.threads, nbytes=tensor_bytes(state)
+            ),
             process_group=group,
             async_checkpointer_type=self._kind,
             async_stager=self._stager,
         )
-        upload: Future[Any] = response.upload_completion if isinstance(response, AsyncSaveResponse) else response
+        upload: Future[Any] = (
+            response.upload_completion if isinstance(response, AsyncSaveResponse) else response
+        )
         blocked = clock.wall()
 
         def finish() -> Saved:
@@ -97,7 +112,9 @@ class _QuietProcess(_AsyncCheckpointProcess):
 
     @staticmethod
     def _checkpointing_subprocess(pg_init_info: Any, parent_conn: Any) -> None:
-        logging.getLogger().addFilter(_matters)  # before the library's own set-up, which leaves filters alone
+        logging.getLogger().addFilter(
+            _matters
+        )  # before the library's own set-up, which leaves filters alone
         _AsyncCheckpointProcess._checkpointing_subprocess(pg_init_info, parent_conn)
 
 
@@ -121,7 +138,9 @@ class DcpProcess(DcpThread):
             try:
                 pickle.dumps(target.storage)
             except (IobenchError, TypeError, pickle.PicklingError) as error:
-                raise UsageError(f"{self.name} can't write to {target.storage.url} from another process: {error}") from error
+                raise UsageError(
+                    f"{self.name} can't write to {target.storage.url} from another process: {error}"
+                ) from error
         if self._before is None:
             room = os.statvfs("/dev/shm")
             need = tensor_bytes(state)

@@ -35,13 +35,18 @@ class StorageFiles(library.FileSystemBase):
         self._size_hint = size_hint  # bytes, about, of one file of tensors
 
     @contextmanager
-    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
+    def create_stream(
+        self, path: str | os.PathLike[str], mode: str
+    ) -> Generator[io.IOBase, None, None]:
         key = str(path).removesuffix(_TEMPORARY)
         if mode == "rb":
             yield buffered(self._storage, key)
             return
         size_hint = 0 if key.endswith(METADATA) else self._size_hint
-        with self._storage.create(key, size_hint=size_hint, durable=self._fsync) as sink, file_over(sink) as file:
+        with (
+            self._storage.create(key, size_hint=size_hint, durable=self._fsync) as sink,
+            file_over(sink) as file,
+        ):
             yield file
 
     def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str:
@@ -67,10 +72,14 @@ class StorageFiles(library.FileSystemBase):
         return True
 
 
-def writer_for(target: CheckpointTarget, *, fsync: bool, threads: int, nbytes: int) -> library.FileSystemWriter:
+def writer_for(
+    target: CheckpointTarget, *, fsync: bool, threads: int, nbytes: int
+) -> library.FileSystemWriter:
     """The library's own writer: as it is for local files (made safe by fsync afterwards), else on top of the storage's sinks."""
     folder = target.path()
-    writer = library.FileSystemWriter(folder or target.folder, sync_files=False, thread_count=threads)
+    writer = library.FileSystemWriter(
+        folder or target.folder, sync_files=False, thread_count=threads
+    )
     if folder is None:
         writer.fs = StorageFiles(target.storage, fsync=fsync, size_hint=nbytes // threads)  # type: ignore[assignment]
         writer.path = target.folder
@@ -96,7 +105,10 @@ class SafeReader(library.FileSystemReader):
             try:
                 found = _Unpickler(cast(Any, stream)).load()
             except pickle.UnpicklingError:
-                raise corrupt(where, "it asks for code to be run, or holds other objects than metadata; nothing was executed") from None
+                raise corrupt(
+                    where,
+                    "it asks for code to be run, or holds other objects than metadata; nothing was executed",
+                ) from None
             except Exception as error:  # a damaged pickle raises anything
                 raise corrupt(where, f"it can't be read ({type(error).__name__})") from None
         if not isinstance(found, metadata.Metadata) or not isinstance(found.storage_data, dict):
@@ -109,7 +121,9 @@ class SafeReader(library.FileSystemReader):
         found.storage_meta = found.storage_meta or metadata.StorageMeta()
         return found
 
-    def read_metadata(self) -> metadata.Metadata:  # no per-rank metadata: iobench's writers make none
+    def read_metadata(
+        self,
+    ) -> metadata.Metadata:  # no per-rank metadata: iobench's writers make none
         return self._known
 
     def _slice_file(self, file: Any, sinfo: Any) -> Any:
@@ -119,7 +133,9 @@ class SafeReader(library.FileSystemReader):
     def file_of(self, name: str) -> str:
         """The file with a tensor's first piece."""
         places: Any = self._known.storage_data
-        return next((place.relative_path for index, place in places.items() if index.fqn == name), METADATA)
+        return next(
+            (place.relative_path for index, place in places.items() if index.fqn == name), METADATA
+        )
 
 
 class SafePlanner(DefaultLoadPlanner):

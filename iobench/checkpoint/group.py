@@ -28,15 +28,20 @@ class Group:
         if not dist.is_initialized():
             if job.world > 1 and not job.rendezvous:
                 raise UsageError(
-                    f"the {job.world} ranks of a dcp checkpoint have no place to meet", remedy="give the job a rendezvous: tcp://host:port"
+                    f"the {job.world} ranks of a dcp checkpoint have no place to meet",
+                    remedy="give the job a rendezvous: tcp://host:port",
                 )
             if job.world == 1:
                 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
             else:
-                dist.init_process_group("gloo", init_method=job.rendezvous, rank=job.rank, world_size=job.world)
+                dist.init_process_group(
+                    "gloo", init_method=job.rendezvous, rank=job.rank, world_size=job.world
+                )
             self._owned = True
         self._group = dist.group.WORLD if self._owned else dist.new_group(backend="gloo")
-        one_host = job.world == 1 or job.rendezvous.startswith(("file://", "tcp://127.0.0.1", "tcp://localhost"))
+        one_host = job.world == 1 or job.rendezvous.startswith(
+            ("file://", "tcp://127.0.0.1", "tcp://localhost")
+        )
         if one_host and "MASTER_ADDR" not in os.environ:
             # The process of dcp-async-process meets those of the other ranks here; a host's own name need not have an address.
             os.environ["MASTER_ADDR"] = "127.0.0.1"

@@ -37,7 +37,10 @@ def _walk(state: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         elif isinstance(value, torch.Tensor | int | float | str):
             yield name, value
         else:
-            raise UsageError(f"the state's '{name}' is a {type(value).__name__}", remedy="a state holds tensors, int, float, str and dicts")
+            raise UsageError(
+                f"the state's '{name}' is a {type(value).__name__}",
+                remedy="a state holds tensors, int, float, str and dicts",
+            )
 
 
 def set_values(state: dict[str, Any], values: Mapping[str, Any], prefix: str = "") -> None:
@@ -97,7 +100,9 @@ def check_fits(state: Mapping[str, Any], checksums: Mapping[str, str], where: st
     )
 
 
-def verify(state: Mapping[str, Any], checksums: Mapping[str, str], where: str | Callable[[str], str]) -> None:
+def verify(
+    state: Mapping[str, Any], checksums: Mapping[str, str], where: str | Callable[[str], str]
+) -> None:
     """After reading: every leaf has the bytes that were saved. Raises CorruptCheckpointError that names the file and the leaf.
 
     ``where`` is the file, or tells it of a leaf's name.
@@ -106,4 +111,7 @@ def verify(state: Mapping[str, Any], checksums: Mapping[str, str], where: str | 
     wrong = [name for name, checksum in checksums.items() if found.get(name) != checksum]
     if wrong:
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise corrupt(where if isinstance(where, str) else where(wrong[0]), f"'{wrong[0]}'{more} is not what was saved (XXH3 differs)")
+        raise corrupt(
+            where if isinstance(where, str) else where(wrong[0]),
+            f"'{wrong[0]}'{more} is not what was saved (XXH3 differs)",
+        )

@@ -14,7 +14,9 @@ MANIFEST = "checkpoint.json"
 Text = bytes
 VERSION = 1
 
-NAME = re.compile(r"rank-\d{4,}\.(?:pt|safetensors|tensors|json)|checkpoint\.json|__\d+_\d+\.distcp|\.metadata(?:\.tmp)?")
+NAME = re.compile(
+    r"rank-\d{4,}\.(?:pt|safetensors|tensors|json)|checkpoint\.json|__\d+_\d+\.distcp|\.metadata(?:\.tmp)?"
+)
 """The files that writers make in a checkpoint; no others are ever read or removed."""
 
 
@@ -25,7 +27,9 @@ class Part:
     rank: int
     files: dict[str, int]  # name -> bytes
     checksums: dict[str, str]  # leaf of the state -> kind and XXH3
-    file_checksums: dict[str, str] = field(default_factory=dict)  # name -> XXH3, of files that hold tensors shared among ranks
+    file_checksums: dict[str, str] = field(
+        default_factory=dict
+    )  # name -> XXH3, of files that hold tensors shared among ranks
 
     def dump(self) -> Text:
         return json.dumps({"version": VERSION, **asdict(self)}).encode()
@@ -51,7 +55,9 @@ class Manifest:
     created: str
     bytes: int
     parts: tuple[Listed, ...]  # by rank
-    facts: dict[str, Any] = field(default_factory=dict)  # what the one who saved wants to know again: model, scale, ...
+    facts: dict[str, Any] = field(
+        default_factory=dict
+    )  # what the one who saved wants to know again: model, scale, ...
 
     def dump(self) -> Text:
         return json.dumps({"version": VERSION, **asdict(self)}, indent=1).encode() + b"\n"
@@ -147,8 +153,14 @@ def _texts(value: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _reason(error: Exception) -> str:
-    return f"no {error}" if isinstance(error, KeyError) else (str(error).splitlines() or ["not what it should be"])[0]
+    return (
+        f"no {error}"
+        if isinstance(error, KeyError)
+        else (str(error).splitlines() or ["not what it should be"])[0]
+    )
 
 
 def corrupt(where: str, why: str) -> CorruptCheckpointError:
-    return CorruptCheckpointError(f"{where} is corrupt: {why}", remedy="restore an older checkpoint, or a copy of this file")
+    return CorruptCheckpointError(
+        f"{where} is corrupt: {why}", remedy="restore an older checkpoint, or a copy of this file"
+    )

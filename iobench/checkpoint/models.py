@@ -73,7 +73,11 @@ class Model:
     width: tuple[str, ...]
     step: int = 16  # scaled widths are multiples of this
     dtype: str = "bfloat16"  # of the parameters
-    optimizer: tuple[str, ...] = ("master", "exp_avg", "exp_avg_sq")  # float32 tensors beside each parameter: Adam in mixed precision
+    optimizer: tuple[str, ...] = (
+        "master",
+        "exp_avg",
+        "exp_avg_sq",
+    )  # float32 tensors beside each parameter: Adam in mixed precision
     layout: Parallelism = Parallelism()  # as published
 
     def parameters(self) -> list[Parameter]:
@@ -130,14 +134,26 @@ def scale(model: Model, share: float) -> tuple[Model, dict[str, Any]]:
         low, high, kept = 0.0, 1.0, small.dimensions.get("layers")
         for _ in range(40):
             middle = (low + high) / 2
-            low, high = (middle, high) if model.resized(kept, middle).state_bytes <= target else (low, middle)
+            low, high = (
+                (middle, high)
+                if model.resized(kept, middle).state_bytes <= target
+                else (low, middle)
+            )
         small = model.resized(kept, high if low == 0 else low)
-    changed = {key: [value, small.dimensions[key]] for key, value in model.dimensions.items() if small.dimensions[key] != value}
+    changed = {
+        key: [value, small.dimensions[key]]
+        for key, value in model.dimensions.items()
+        if small.dimensions[key] != value
+    }
     return small, {"share": small.state_bytes / model.state_bytes, "changed": changed}
 
 
-def _llama(*, layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, vocabulary: int) -> Iterator[Parameter]:
-    kv = max(1, hidden // heads) * kv_heads  # a head's size is rounded down where it does not divide, as DLIO has it (the 1T, scaled ones)
+def _llama(
+    *, layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, vocabulary: int
+) -> Iterator[Parameter]:
+    kv = (
+        max(1, hidden // heads) * kv_heads
+    )  # a head's size is rounded down where it does not divide, as DLIO has it (the 1T, scaled ones)
     yield Parameter("embed_tokens.weight", (vocabulary, hidden), -1, 0)
     for layer in range(layers):
         at = f"layers.{layer}"
@@ -154,7 +170,9 @@ def _llama(*, layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, voc
     yield Parameter("lm_head.weight", (vocabulary, hidden), None, 0)
 
 
-def _linear(name: str, rows: int, columns: int, layer: int | None, cut: int | None = None) -> Iterator[Parameter]:
+def _linear(
+    name: str, rows: int, columns: int, layer: int | None, cut: int | None = None
+) -> Iterator[Parameter]:
     yield Parameter(f"{name}.weight", (rows, columns), layer, cut)
     yield Parameter(f"{name}.bias", (rows,), layer, 0 if cut == 0 else None)
 
@@ -176,7 +194,9 @@ def _encoder(layers: int, hidden: int, ffn: int) -> Iterator[Parameter]:
         yield from _norm(f"{at}.ffn.norm", hidden, layer)
 
 
-def _bert(*, layers: int, hidden: int, ffn: int, vocabulary: int, positions: int) -> Iterator[Parameter]:
+def _bert(
+    *, layers: int, hidden: int, ffn: int, vocabulary: int, positions: int
+) -> Iterator[Parameter]:
     yield Parameter("embeddings.word.weight", (vocabulary, hidden), -1, 0)
     yield Parameter("embeddings.position.weight", (positions, hidden), -1)
     yield Parameter("embeddings.type.weight", (2, hidden), -1)
@@ -189,7 +209,9 @@ def _bert(*, layers: int, hidden: int, ffn: int, vocabulary: int, positions: int
     yield from _linear("heads.next_sentence", 2, hidden, None)
 
 
-def _vit(*, layers: int, hidden: int, ffn: int, patch: int, positions: int, classes: int) -> Iterator[Parameter]:
+def _vit(
+    *, layers: int, hidden: int, ffn: int, patch: int, positions: int, classes: int
+) -> Iterator[Parameter]:
     yield Parameter("patch.weight", (hidden, 3, patch, patch), -1)
     yield Parameter("patch.bias", (hidden,), -1)
     yield Parameter("class_token", (1, 1, hidden), -1)
@@ -223,14 +245,28 @@ def _resnet(*, width: int, classes: int) -> Iterator[Parameter]:
 def _llama_model(name: str, summary: str, layout: Parallelism, *dimensions: int) -> Model:
     keys = ("layers", "hidden", "ffn", "heads", "kv_heads")
     sizes = {**dict(zip(keys, dimensions, strict=True)), "vocabulary": 128_256}
-    return Model(name=name, summary=summary, dimensions=sizes, build=_llama, width=("hidden", "ffn", "vocabulary"), layout=layout)
+    return Model(
+        name=name,
+        summary=summary,
+        dimensions=sizes,
+        build=_llama,
+        width=("hidden", "ffn", "vocabulary"),
+        layout=layout,
+    )
 
 
 MODELS = {
     model.name: model
     for model in (
         _llama_model(
-            "llama3-8b", "Llama 3 8B, as MLPerf Storage saves it: 8 ranks, ZeRO 3", Parallelism(data=8, zero=3), 32, 4096, 14336, 32, 8
+            "llama3-8b",
+            "Llama 3 8B, as MLPerf Storage saves it: 8 ranks, ZeRO 3",
+            Parallelism(data=8, zero=3),
+            32,
+            4096,
+            14336,
+            32,
+            8,
         ),
         _llama_model(
             "llama3-70b",
@@ -257,7 +293,13 @@ MODELS = {
         Model(
             name="bert-large",
             summary="BERT-large, float32 with Adam",
-            dimensions={"layers": 24, "hidden": 1024, "ffn": 4096, "vocabulary": 30_522, "positions": 512},
+            dimensions={
+                "layers": 24,
+                "hidden": 1024,
+                "ffn": 4096,
+                "vocabulary": 30_522,
+                "positions": 512,
+            },
             build=_bert,
             width=("hidden", "ffn", "vocabulary"),
             dtype="float32",
@@ -266,7 +308,14 @@ MODELS = {
         Model(
             name="vit-b16",
             summary="ViT-B/16, float32 with Adam",
-            dimensions={"layers": 12, "hidden": 768, "ffn": 3072, "patch": 16, "positions": 197, "classes": 1000},
+            dimensions={
+                "layers": 12,
+                "hidden": 768,
+                "ffn": 3072,
+                "patch": 16,
+                "positions": 197,
+                "classes": 1000,
+            },
             build=_vit,
             width=("hidden", "ffn"),
             dtype="float32",

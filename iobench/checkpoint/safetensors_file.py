@@ -53,7 +53,10 @@ class Safetensors(FileWriter):
         super().check(state, target)
         for name, leaf in leaves(state).items():
             if isinstance(leaf, torch.Tensor) and leaf.dtype not in _DTYPES:
-                raise CheckpointError(f"'{name}' is {leaf.dtype}, which the safetensors format does not have", remedy="use another writer")
+                raise CheckpointError(
+                    f"'{name}' is {leaf.dtype}, which the safetensors format does not have",
+                    remedy="use another writer",
+                )
 
     def write(self, state: State, target: CheckpointTarget, *, fsync: bool, clock: Clock) -> float:
         tensors, values = _split(state)
@@ -74,7 +77,9 @@ class Safetensors(FileWriter):
             return clock.wall()
 
     def read(self, state: State, target: CheckpointTarget) -> None:
-        tensors = {name: leaf for name, leaf in leaves(state).items() if isinstance(leaf, torch.Tensor)}
+        tensors = {
+            name: leaf for name, leaf in leaves(state).items() if isinstance(leaf, torch.Tensor)
+        }
         path = target.path(self.file())
         if path is not None:
             with safe_open(path, framework="pt", device="cpu") as file:
@@ -90,8 +95,14 @@ class Safetensors(FileWriter):
 
 def _split(state: State) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     found = leaves(state)
-    tensors = {name: leaf.detach().contiguous() for name, leaf in found.items() if isinstance(leaf, torch.Tensor)}
-    return tensors, {name: leaf for name, leaf in found.items() if not isinstance(leaf, torch.Tensor)}
+    tensors = {
+        name: leaf.detach().contiguous()
+        for name, leaf in found.items()
+        if isinstance(leaf, torch.Tensor)
+    }
+    return tensors, {
+        name: leaf for name, leaf in found.items() if not isinstance(leaf, torch.Tensor)
+    }
 
 
 def _header(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> bytes:
@@ -99,7 +110,11 @@ def _header(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> bytes
     end = 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.nbytes
-        entries[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        entries[name] = {
+            "dtype": _DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
@@ -117,7 +132,11 @@ def _read(file: StorageFile, tensors: dict[str, torch.Tensor]) -> dict[str, str]
     for name, tensor in tensors.items():
         entry = entries[name]
         begin, end = entry["data_offsets"]
-        if entry["dtype"] != _DTYPES[tensor.dtype] or entry["shape"] != list(tensor.shape) or end - begin != tensor.nbytes:
+        if (
+            entry["dtype"] != _DTYPES[tensor.dtype]
+            or entry["shape"] != list(tensor.shape)
+            or end - begin != tensor.nbytes
+        ):
             raise ValueError(f"its header contradicts the manifest about '{name}'")
         if tensor.nbytes:
             file.seek(8 + length + begin)

@@ -58,7 +58,14 @@ class FileWriter(ABC):
     def file(self) -> str:
         return f"rank-{self.job.rank:04d}{self.suffix}"
 
-    def save(self, state: State, target: CheckpointTarget, *, fsync: bool = True, checksums: Mapping[str, str] | None = None) -> Pending:
+    def save(
+        self,
+        state: State,
+        target: CheckpointTarget,
+        *,
+        fsync: bool = True,
+        checksums: Mapping[str, str] | None = None,
+    ) -> Pending:
         known = dict(checksums) if checksums is not None else state_checksums(state)
         self.check(state, target)
         target.prepare()
@@ -86,7 +93,9 @@ class FileWriter(ABC):
         where = f"{target.url}/{self.file()}"
         self.check(state, target)
         check_fits(state, part.checksums, where)
-        target.check_sizes({self.file(): part.files[self.file()]} if self.file() in part.files else part.files)
+        target.check_sizes(
+            {self.file(): part.files[self.file()]} if self.file() in part.files else part.files
+        )
         clock = Clock()
         with reading(where):
             self.read(state, target)
@@ -105,7 +114,10 @@ class FileWriter(ABC):
         """Before the clock starts: can this state be saved, or restored into, at all? Raises CheckpointError."""
         shared = next((name for name, leaf in leaves(state).items() if is_shared(leaf)), None)
         if shared is not None:
-            raise CheckpointError(f"'{shared}' is a share of a tensor (DTensor), which {self.name} can't handle", remedy="use dcp")
+            raise CheckpointError(
+                f"'{shared}' is a share of a tensor (DTensor), which {self.name} can't handle",
+                remedy="use dcp",
+            )
 
     @abstractmethod
     def write(self, state: State, target: CheckpointTarget, *, fsync: bool, clock: Clock) -> float:
@@ -122,7 +134,9 @@ class FileWriter(ABC):
 def own_part(writer: str, job: Job, target: CheckpointTarget) -> Part:
     """This rank's part. Raises CheckpointError for another writer's checkpoint, and for one of another number of ranks."""
     manifest = target.manifest()
-    if manifest.writer.partition("-")[0] != writer.partition("-")[0]:  # torch reads torch-nocrc, and dcp reads dcp-async
+    if (
+        manifest.writer.partition("-")[0] != writer.partition("-")[0]
+    ):  # torch reads torch-nocrc, and dcp reads dcp-async
         raise CheckpointError(
             f"{target.url} was saved by the writer '{manifest.writer}', and '{writer}' can't read it",
             remedy=f"use --writer {manifest.writer}",
@@ -135,12 +149,17 @@ def own_part(writer: str, job: Job, target: CheckpointTarget) -> Part:
     return target.part(manifest, job.rank)
 
 
-def write_file(target: CheckpointTarget, name: str, write: Callable[[Path], None], *, fsync: bool, clock: Clock) -> float:
+def write_file(
+    target: CheckpointTarget, name: str, write: Callable[[Path], None], *, fsync: bool, clock: Clock
+) -> float:
     """A plain local file as a library writes it, then made safe; when it was accepted. What an error interrupts leaves no file."""
     path = target.path(name)
     assert path is not None
     if path.exists():
-        raise CheckpointError(f"{path} is there already", remedy="remove the partial checkpoint first, or save another step")
+        raise CheckpointError(
+            f"{path} is there already",
+            remedy="remove the partial checkpoint first, or save another step",
+        )
     try:
         write(path)
         accepted = clock.wall()
@@ -148,7 +167,9 @@ def write_file(target: CheckpointTarget, name: str, write: Callable[[Path], None
             make_durable([path])
     except BaseException as error:
         if path.exists():
-            os.truncate(path, 0)  # the error itself may hold the library's open file, and with it the space
+            os.truncate(
+                path, 0
+            )  # the error itself may hold the library's open file, and with it the space
             path.unlink()
         if not isinstance(error, Exception):
             raise
@@ -177,7 +198,10 @@ def cannot_write(path: Path, error: Exception) -> StorageError:
     except OSError:
         free = 1 << 62
     full = f" ({free >> 20} MiB are free)" if free < 1 << 30 and "space" not in why else ""
-    return StorageError(f"cannot write {path}: {why}{full}", remedy="free some space, or choose another target" if full else "")
+    return StorageError(
+        f"cannot write {path}: {why}{full}",
+        remedy="free some space, or choose another target" if full else "",
+    )
 
 
 @contextmanager
@@ -192,7 +216,10 @@ def reading(where: str) -> Iterator[None]:
             raise StorageError(f"cannot read {where}: {error.strerror}") from error
         raise corrupt(where, _first_line(error)) from error
     except pickle.UnpicklingError as error:
-        raise corrupt(where, "it asks for code to be run, or holds other objects than tensors; nothing was executed") from error
+        raise corrupt(
+            where,
+            "it asks for code to be run, or holds other objects than tensors; nothing was executed",
+        ) from error
     except BaseException as error:  # torch.distributed's CheckpointException is no Exception
         raise corrupt(where, _first_line(error)) from error
 

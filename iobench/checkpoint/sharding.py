@@ -54,7 +54,10 @@ def layout(model: Model, ranks: int | None, asked: dict[str, int] | None = None)
     if asked:
         unknown = sorted(set(asked) - set(Parallelism.__dataclass_fields__))
         if unknown:
-            raise UsageError(f"parallelism has no '{unknown[0]}'", remedy=f"known: {', '.join(Parallelism.__dataclass_fields__)}")
+            raise UsageError(
+                f"parallelism has no '{unknown[0]}'",
+                remedy=f"known: {', '.join(Parallelism.__dataclass_fields__)}",
+            )
         chosen = Parallelism(**asked)
         if min(chosen.tensor, chosen.pipeline, chosen.data) < 1 or not 0 <= chosen.zero <= 3:
             raise UsageError("parallelism: tensor, pipeline and data are 1 or more, zero is 0 to 3")
@@ -80,24 +83,35 @@ def shares(model: Model, parallelism: Parallelism) -> list[Share]:
     for data in range(parallelism.data):
         for stage in range(parallelism.pipeline):
             for tensor in range(parallelism.tensor):
-                pieces = [_piece(parameter, tensor, parallelism.tensor) for parameter in stages[stage]]
+                pieces = [
+                    _piece(parameter, tensor, parallelism.tensor) for parameter in stages[stage]
+                ]
                 rank = len(found)
                 found.append(
-                    Share(tuple(_parameters(model, pieces, parallelism, data)), tuple(_optimizer(model, pieces, parallelism, data, rank)))
+                    Share(
+                        tuple(_parameters(model, pieces, parallelism, data)),
+                        tuple(_optimizer(model, pieces, parallelism, data, rank)),
+                    )
                 )
     return found
 
 
-def _parameters(model: Model, pieces: Sequence[Parameter], parallelism: Parallelism, data: int) -> Iterator[TensorSpec]:
+def _parameters(
+    model: Model, pieces: Sequence[Parameter], parallelism: Parallelism, data: int
+) -> Iterator[TensorSpec]:
     if parallelism.zero == 3 and parallelism.data > 1:
         for piece in pieces:
-            yield TensorSpec(piece.name, (_part(piece.elements, data, parallelism.data),), model.dtype)
+            yield TensorSpec(
+                piece.name, (_part(piece.elements, data, parallelism.data),), model.dtype
+            )
     elif data == 0:
         for piece in pieces:
             yield TensorSpec(piece.name, piece.shape, model.dtype)
 
 
-def _optimizer(model: Model, pieces: Sequence[Parameter], parallelism: Parallelism, data: int, rank: int) -> Iterator[TensorSpec]:
+def _optimizer(
+    model: Model, pieces: Sequence[Parameter], parallelism: Parallelism, data: int, rank: int
+) -> Iterator[TensorSpec]:
     if parallelism.zero == 0 or parallelism.ranks == 1:
         if data == 0:
             for kind in model.optimizer:
@@ -127,14 +141,21 @@ def _piece(parameter: Parameter, rank: int, ranks: int) -> Parameter:
 
 def _stages(parameters: Sequence[Parameter], count: int) -> list[list[Parameter]]:
     """Layers in order over the stages, the first ones with one more; the embedding in the first, what follows the layers in the last."""
-    layers = 1 + max((parameter.layer for parameter in parameters if parameter.layer is not None), default=-1)
+    layers = 1 + max(
+        (parameter.layer for parameter in parameters if parameter.layer is not None), default=-1
+    )
     if count > max(layers, 1):
-        raise UsageError(f"{count} pipeline stages for {layers} layers", remedy="use fewer stages, or a larger --scale")
+        raise UsageError(
+            f"{count} pipeline stages for {layers} layers",
+            remedy="use fewer stages, or a larger --scale",
+        )
     ends = [sum(_part(layers, stage, count) for stage in range(last + 1)) for last in range(count)]
     stages: list[list[Parameter]] = [[] for _ in range(count)]
     for parameter in parameters:
         if parameter.layer is None:
             stages[-1].append(parameter)
         else:
-            stages[next(stage for stage, end in enumerate(ends) if parameter.layer < end)].append(parameter)
+            stages[next(stage for stage, end in enumerate(ends) if parameter.layer < end)].append(
+                parameter
+            )
     return stages

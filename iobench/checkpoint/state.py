@@ -29,7 +29,11 @@ def build_state(share: Share, *, seed: int, rank: int) -> State:
             payload.fill(piece.data, seed=seed, index=(rank << 20) + number)
         tensors.append(_tensor(piece, spec))
         start += _room(spec)
-    return {"model": _named(share.model, tensors), "optimizer": _named(share.optimizer, tensors[len(share.model) :]), "step": 0}
+    return {
+        "model": _named(share.model, tensors),
+        "optimizer": _named(share.optimizer, tensors[len(share.model) :]),
+        "step": 0,
+    }
 
 
 def _room(spec: TensorSpec) -> int:

@@ -42,12 +42,19 @@ class Stream(FileWriter):
     name = "stream"
     suffix = ".tensors"
 
-    def __init__(self, job: Job, *, block_size: int | str = 0, concurrency: int | str = CONCURRENCY) -> None:
+    def __init__(
+        self, job: Job, *, block_size: int | str = 0, concurrency: int | str = CONCURRENCY
+    ) -> None:
         super().__init__(job)
         self.block_size = parse_size(block_size)
         self.concurrency = int(concurrency)
         held = (self.block_size or OBJECT_BLOCK) * self.concurrency
-        if self.block_size % PAGE or self.block_size < 0 or self.concurrency < 1 or held > _MOST_MEMORY:
+        if (
+            self.block_size % PAGE
+            or self.block_size < 0
+            or self.concurrency < 1
+            or held > _MOST_MEMORY
+        ):
             raise UsageError(
                 f"stream: block_size {self.block_size}, concurrency {self.concurrency}",
                 remedy="a block is a multiple of 4096 bytes, and all in flight are no more than 256 MiB",
@@ -56,9 +63,19 @@ class Stream(FileWriter):
 
     def check(self, state: State, target: CheckpointTarget) -> None:
         super().check(state, target)
-        away = next((n for n, leaf in leaves(state).items() if isinstance(leaf, torch.Tensor) and leaf.device.type != "cpu"), None)
+        away = next(
+            (
+                n
+                for n, leaf in leaves(state).items()
+                if isinstance(leaf, torch.Tensor) and leaf.device.type != "cpu"
+            ),
+            None,
+        )
         if away is not None:
-            raise CheckpointError(f"'{away}' is not in this host's memory, and stream copies nothing from a device", remedy="use dcp")
+            raise CheckpointError(
+                f"'{away}' is not in this host's memory, and stream copies nothing from a device",
+                remedy="use dcp",
+            )
         size = self._block(target)
         if self._free and len(self._free[0]) != size:
             self._free.clear()
@@ -72,7 +89,9 @@ class Stream(FileWriter):
         layout, block = lay_out(state), self._block(target)
         storage, key = target.storage, target.key(self.file())
         if isinstance(storage, Parallel):
-            with storage.create_parallel(key, size=layout.size, block_size=block, durable=fsync) as sink:
+            with storage.create_parallel(
+                key, size=layout.size, block_size=block, durable=fsync
+            ) as sink:
                 size, alignment = sink.block_size, sink.alignment
 
                 def put(offset: int) -> None:
@@ -81,13 +100,20 @@ class Stream(FileWriter):
 
                 self._each(range(0, layout.size, size), put)
                 return clock.wall()
-        with storage.create(key, size_hint=layout.size, durable=fsync) as plain, self._bounce(block) as bounce:
+        with (
+            storage.create(key, size_hint=layout.size, durable=fsync) as plain,
+            self._bounce(block) as bounce,
+        ):
             for offset in range(0, layout.size, block):
                 plain.write(gather(layout, offset, block, 1, bounce))
             return clock.wall()
 
     def read(self, state: State, target: CheckpointTarget) -> None:
-        storage, key, block = target.direct(self.file()), target.key(self.file()), self._block(target)
+        storage, key, block = (
+            target.direct(self.file()),
+            target.key(self.file()),
+            self._block(target),
+        )
         try:
             header = read_header(storage, key)
             layout, aside = landing(state, header)
@@ -180,14 +206,20 @@ def gather(layout: Layout, offset: int, size: int, alignment: int, bounce: Bytes
     return bounce[:padded].data
 
 
-def scatter(storage: Storage, key: str, layout: Layout, offset: int, size: int, bounce: Bytes) -> None:
+def scatter(
+    storage: Storage, key: str, layout: Layout, offset: int, size: int, bounce: Bytes
+) -> None:
     """Read one block of the file, into the tensor's own memory where that can be, else by way of ``bounce``.
 
     Raises ValueError where the file is too short, StorageError.
     """
     end = min(offset + size, layout.size)
     pieces = list(_pieces(layout, offset, end))
-    if len(pieces) == 1 and len(pieces[0][1]) == size and pieces[0][1].ctypes.data % storage.alignment == 0:
+    if (
+        len(pieces) == 1
+        and len(pieces[0][1]) == size
+        and pieces[0][1].ctypes.data % storage.alignment == 0
+    ):
         if storage.read_into(key, offset, pieces[0][1].data) < size:
             raise ValueError(f"it ends before byte {end}")
         return
@@ -202,7 +234,9 @@ def needed(layout: Layout, size: int) -> list[int]:
     """Offsets of the blocks that hold any tensor's bytes."""
     blocks: set[int] = set()
     for segment in layout.segments:
-        blocks.update(range(segment.offset // size, (segment.offset + len(segment.memory) - 1) // size + 1))
+        blocks.update(
+            range(segment.offset // size, (segment.offset + len(segment.memory) - 1) // size + 1)
+        )
     return [block * size for block in sorted(blocks)]
 
 

@@ -31,7 +31,12 @@ class TorchSave(FileWriter):
                     torch.save(state, path)
 
                 return write_file(target, self.file(), save, fsync=fsync, clock=clock)
-            with target.storage.create(target.key(self.file()), size_hint=_size(state), durable=fsync) as sink, file_over(sink) as file:
+            with (
+                target.storage.create(
+                    target.key(self.file()), size_hint=_size(state), durable=fsync
+                ) as sink,
+                file_over(sink) as file,
+            ):
                 torch.save(state, cast(IO[bytes], file))
                 return clock.wall()
         finally:
@@ -43,7 +48,11 @@ class TorchSave(FileWriter):
         if path is not None:
             loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         else:
-            loaded = torch.load(buffered(target.storage, target.key(self.file())), map_location="cpu", weights_only=True)
+            loaded = torch.load(
+                buffered(target.storage, target.key(self.file())),
+                map_location="cpu",
+                weights_only=True,
+            )
         found = leaves(loaded)
         values = {}
         for name, leaf in leaves(state).items():

@@ -21,7 +21,11 @@ def register(subparsers: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", metavar="DIR", help="a folder that holds the runs of a sweep, each in its own directory")
+    parser.add_argument(
+        "directory",
+        metavar="DIR",
+        help="a folder that holds the runs of a sweep, each in its own directory",
+    )
     parser.add_argument("--workload", metavar="NAME", help="choose the runs of this workload")
     parser.add_argument(
         "--default",
@@ -30,9 +34,20 @@ def register(subparsers: Any) -> None:
         metavar="KEY=VALUE",
         help="a setting of today, which gains are over (default: the sweep's, else as the workload ships); may be repeated",
     )
-    parser.add_argument("--dataset-size", metavar="SIZE", help="stored bytes of the real data, where the sweep ran on less, e.g. 20TiB")
-    parser.add_argument("--first-batch", metavar="TIME", default="3s", help="longest wait for a first shard (default: 3s)")
-    parser.add_argument("--shuffle-window", metavar="SIZE", help="bytes that each worker shuffles over, e.g. 256MiB")
+    parser.add_argument(
+        "--dataset-size",
+        metavar="SIZE",
+        help="stored bytes of the real data, where the sweep ran on less, e.g. 20TiB",
+    )
+    parser.add_argument(
+        "--first-batch",
+        metavar="TIME",
+        default="3s",
+        help="longest wait for a first shard (default: 3s)",
+    )
+    parser.add_argument(
+        "--shuffle-window", metavar="SIZE", help="bytes that each worker shuffles over, e.g. 256MiB"
+    )
     from .common import add_common
 
     add_common(parser)
@@ -52,7 +67,9 @@ def run(args: argparse.Namespace) -> int:
     target = Target(
         dataset_bytes=None if args.dataset_size is None else float(parse_size(args.dataset_size)),
         first_batch_s=parse_duration(args.first_batch),
-        shuffle_window_bytes=None if args.shuffle_window is None else float(parse_size(args.shuffle_window)),
+        shuffle_window_bytes=None
+        if args.shuffle_window is None
+        else float(parse_size(args.shuffle_window)),
     )
     for flag, value in (
         ("--dataset-size", target.dataset_bytes),
@@ -61,7 +78,9 @@ def run(args: argparse.Namespace) -> int:
     ):
         if value is not None and value <= 0:
             raise UsageError(f"{flag} is {value:g}", remedy="give more than 0")
-    sweep = read_sweep(Path(args.directory), workload=args.workload, default=_settings(args.default))
+    sweep = read_sweep(
+        Path(args.directory), workload=args.workload, default=_settings(args.default)
+    )
     found = recommend(sweep, target)
     if args.json:
         print_json(asdict(found))
@@ -69,7 +88,11 @@ def run(args: argparse.Namespace) -> int:
     from ..report.advise import render_advise
 
     print(render_advise(found))
-    if sweep.default is not None and found.changes and (Path(args.directory) / "sweep.json").is_file():
+    if (
+        sweep.default is not None
+        and found.changes
+        and (Path(args.directory) / "sweep.json").is_file()
+    ):
         print(f"\nconfirm: iobench sweep --confirm {args.directory}")
     return 0
 
@@ -80,5 +103,8 @@ def _settings(texts: list[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts]
     for text, (key, equals, value) in zip(texts, pairs, strict=True):
         if not (key and equals and value):
-            raise UsageError(f"--default {text} is not of the form KEY=VALUE", remedy="write it like --default loader.workers=2")
+            raise UsageError(
+                f"--default {text} is not of the form KEY=VALUE",
+                remedy="write it like --default loader.workers=2",
+            )
     return {key.strip(): value.strip() for key, _, value in pairs}

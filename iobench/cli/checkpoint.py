@@ -29,29 +29,101 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", help="whose state (iobench list models)")
-    parser.add_argument("--to", required=True, metavar="DIR", help="a directory or URL for the checkpoints")
-    parser.add_argument("--writer", default="stream", metavar="NAME", help="how to save (iobench list writers; default: stream)")
-    parser.add_argument("--async", dest="asynchronous", action="store_true", help="the writer's asynchronous version")
-    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="processes that share the state (default: 1)")
-    parser.add_argument("--scale", default="1", metavar="SHARE", help="of the model's bytes, e.g. 1/64 (default: 1)")
-    parser.add_argument("--count", type=int, default=10, metavar="N", help="saves, and as many restores (default: 10)")
-    parser.add_argument("--keep-data", action="store_true", help="leave the last checkpoint in the target")
+    parser.add_argument(
+        "--to", required=True, metavar="DIR", help="a directory or URL for the checkpoints"
+    )
+    parser.add_argument(
+        "--writer",
+        default="stream",
+        metavar="NAME",
+        help="how to save (iobench list writers; default: stream)",
+    )
+    parser.add_argument(
+        "--async",
+        dest="asynchronous",
+        action="store_true",
+        help="the writer's asynchronous version",
+    )
+    parser.add_argument(
+        "--ranks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes that share the state (default: 1)",
+    )
+    parser.add_argument(
+        "--scale", default="1", metavar="SHARE", help="of the model's bytes, e.g. 1/64 (default: 1)"
+    )
+    parser.add_argument(
+        "--count",
+        type=int,
+        default=10,
+        metavar="N",
+        help="saves, and as many restores (default: 10)",
+    )
+    parser.add_argument(
+        "--keep-data", action="store_true", help="leave the last checkpoint in the target"
+    )
     meaning = parser.add_argument_group("what it means for a training")
     meaning.add_argument(
-        "--accelerators", type=int, metavar="N", help="of the training: their failures, their price (default: as published)"
+        "--accelerators",
+        type=int,
+        metavar="N",
+        help="of the training: their failures, their price (default: as published)",
     )
-    meaning.add_argument("--mtbf", metavar="TIME", help="mean time between interruptions of the whole job, e.g. 3h (default: published)")
     meaning.add_argument(
-        "--restart", default="0s", metavar="TIME", help="to get going after an interruption, beside the restore (default: 0s)"
+        "--mtbf",
+        metavar="TIME",
+        help="mean time between interruptions of the whole job, e.g. 3h (default: published)",
+    )
+    meaning.add_argument(
+        "--restart",
+        default="0s",
+        metavar="TIME",
+        help="to get going after an interruption, beside the restore (default: 0s)",
     )
     meaning.add_argument("--interval", metavar="TIME", help="at which the training saves today")
-    meaning.add_argument("--price", type=float, metavar="USD", help="of one accelerator for one hour")
-    meaning.add_argument("--samples-per-s", type=float, metavar="RATE", help="of the whole training, to count lost samples")
-    meaning.add_argument("--stall-budget", default="1%", metavar="SHARE", help="of the time that saving may take (default: 1%%)")
-    meaning.add_argument("--notice", default="2m", metavar="TIME", help="warning before a spot instance ends (default: 2m)")
-    parser.add_argument("--rules", choices=("quick", "mlperf"), default="quick", help="mlperf makes findings refuse (default: quick)")
-    parser.add_argument("--fail-on", action="append", default=[], metavar="EXPR", help="exit 4 if it holds, e.g. 'blocked_s>5'; repeatable")
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where run directories go (default: results)")
+    meaning.add_argument(
+        "--price", type=float, metavar="USD", help="of one accelerator for one hour"
+    )
+    meaning.add_argument(
+        "--samples-per-s",
+        type=float,
+        metavar="RATE",
+        help="of the whole training, to count lost samples",
+    )
+    meaning.add_argument(
+        "--stall-budget",
+        default="1%",
+        metavar="SHARE",
+        help="of the time that saving may take (default: 1%%)",
+    )
+    meaning.add_argument(
+        "--notice",
+        default="2m",
+        metavar="TIME",
+        help="warning before a spot instance ends (default: 2m)",
+    )
+    parser.add_argument(
+        "--rules",
+        choices=("quick", "mlperf"),
+        default="quick",
+        help="mlperf makes findings refuse (default: quick)",
+    )
+    parser.add_argument(
+        "--fail-on",
+        action="append",
+        default=[],
+        metavar="EXPR",
+        help="exit 4 if it holds, e.g. 'blocked_s>5'; repeatable",
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help="where run directories go (default: results)",
+    )
     from .common import add_common, add_overrides
 
     add_overrides(parser, "fsync=false")
@@ -70,16 +142,29 @@ def run(args: argparse.Namespace) -> int:
 
     for expression in args.fail_on:
         parse(expression)  # a typing error is told before anything runs
-    asked = {"model": args.model, "writer": args.writer, "ranks": args.ranks, "scale": args.scale, "count": args.count}
+    asked = {
+        "model": args.model,
+        "writer": args.writer,
+        "ranks": args.ranks,
+        "scale": args.scale,
+        "count": args.count,
+    }
     if args.asynchronous and not args.writer.startswith("dcp-async"):
         asked["writer"] = f"{args.writer}-async"
     spec = build(CheckpointSpec, apply_overrides(asked, args.overrides), where="checkpoint")
     plan = make_study_plan(spec, args.to, asked_meaning(args))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # batch schedulers stop jobs so: save what was measured, as for Ctrl-C
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # batch schedulers stop jobs so: save what was measured, as for Ctrl-C
     live = Live(quiet=args.quiet or args.json)
     try:
         doc, directory = run_study(
-            plan, results=args.results, rules=args.rules, command=tuple(args.command_line), keep_data=args.keep_data, progress=live
+            plan,
+            results=args.results,
+            rules=args.rules,
+            command=tuple(args.command_line),
+            keep_data=args.keep_data,
+            progress=live,
         )
     finally:
         live.close()

@@ -29,9 +29,15 @@ def register(subparsers: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("dir", metavar="DIR", help="the directory or URL of a dataset or of checkpoints")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
-    parser.add_argument("--yes", action="store_true", help="accepted for scripts; nothing is ever asked")
+    parser.add_argument(
+        "dir", metavar="DIR", help="the directory or URL of a dataset or of checkpoints"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be removed, and remove nothing"
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="accepted for scripts; nothing is ever asked"
+    )
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -44,11 +50,17 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(report._asdict()))
         return 0
-    uploads = f", and {format_count(report.unfinished)} unfinished uploads" if report.unfinished else ""
+    uploads = (
+        f", and {format_count(report.unfinished)} unfinished uploads" if report.unfinished else ""
+    )
     verb = "would remove" if report.dry_run else "removed"
-    print(f"{verb} {format_count(report.files)} files, {format_bytes(report.bytes)}{uploads}: {report.root}")
+    print(
+        f"{verb} {format_count(report.files)} files, {format_bytes(report.bytes)}{uploads}: {report.root}"
+    )
     if report.foreign:
-        shown = ", ".join(report.foreign[:_SHOWN]) + (f" and {len(report.foreign) - _SHOWN} more" if len(report.foreign) > _SHOWN else "")
+        shown = ", ".join(report.foreign[:_SHOWN]) + (
+            f" and {len(report.foreign) - _SHOWN} more" if len(report.foreign) > _SHOWN else ""
+        )
         print(f"left in place, not made by iobench: {shown}")
     return 0
 
@@ -67,4 +79,6 @@ def _checkpoints(url: str, dry_run: bool) -> CleanReport | None:
     except StorageError:
         return None  # what is wrong with this place is told by whoever looks for a dataset there
     removal = root.clean(dry_run=dry_run)
-    return CleanReport(url, removal.files, removal.bytes, removal.foreign, removal.root_removed, dry_run)
+    return CleanReport(
+        url, removal.files, removal.bytes, removal.foreign, removal.root_removed, dry_run
+    )

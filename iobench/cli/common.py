@@ -11,14 +11,21 @@ from typing import Any
 def add_common(parser: argparse.ArgumentParser) -> None:
     """``--json``, ``--quiet``, ``--debug``."""
     group = parser.add_argument_group("common")
-    group.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
+    group.add_argument(
+        "--json", action="store_true", help="print one JSON document on stdout and nothing else"
+    )
     group.add_argument("--quiet", action="store_true", help="no progress on stderr")
     group.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
 def add_overrides(parser: argparse.ArgumentParser, example: str) -> None:
     parser.add_argument(
-        "--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=f"override a key, e.g. {example}; repeatable"
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="KEY=VALUE",
+        help=f"override a key, e.g. {example}; repeatable",
     )
 
 
@@ -31,7 +38,9 @@ def parse_share(flag: str, text: str) -> float:
     except ValueError:
         share = 0.0
     if not 0 < share < 1:
-        raise UsageError(f"{flag} {text} is no share of the time", remedy="write it like 1% or 0.01")
+        raise UsageError(
+            f"{flag} {text} is no share of the time", remedy="write it like 1% or 0.01"
+        )
     return share
 
 
@@ -52,7 +61,11 @@ def print_json(document: Any) -> None:
     """One JSON document on stdout: a pydantic model, or plain data."""
     import json
 
-    text = document.model_dump_json(indent=2) if hasattr(document, "model_dump_json") else json.dumps(document, indent=2, default=str)
+    text = (
+        document.model_dump_json(indent=2)
+        if hasattr(document, "model_dump_json")
+        else json.dumps(document, indent=2, default=str)
+    )
     print(text)
 
 

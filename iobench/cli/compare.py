@@ -35,13 +35,37 @@ def register(subparsers: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="run directories, or folders of runs, e.g. results/<run>")
-    parser.add_argument("--by", metavar="KEY", help="group all runs by a key of run.json or a setting; the first value is the baseline")
-    parser.add_argument("--across", default="", metavar="KEYS", help="keys that may differ, e.g. dataset.shard_size,dataset.format")
-    parser.add_argument("--metric", action="append", metavar="NAME", help="compare this one only; repeatable")
-    parser.add_argument("--fail-on", metavar="CHANGE", help="exit 4 on a regression beyond this, e.g. 5%%")
+    parser.add_argument(
+        "results",
+        nargs="+",
+        type=Path,
+        metavar="RESULTS",
+        help="run directories, or folders of runs, e.g. results/<run>",
+    )
+    parser.add_argument(
+        "--by",
+        metavar="KEY",
+        help="group all runs by a key of run.json or a setting; the first value is the baseline",
+    )
+    parser.add_argument(
+        "--across",
+        default="",
+        metavar="KEYS",
+        help="keys that may differ, e.g. dataset.shard_size,dataset.format",
+    )
+    parser.add_argument(
+        "--metric", action="append", metavar="NAME", help="compare this one only; repeatable"
+    )
+    parser.add_argument(
+        "--fail-on", metavar="CHANGE", help="exit 4 on a regression beyond this, e.g. 5%%"
+    )
     parser.add_argument("--include-invalid", action="store_true", help="count INVALID runs, too")
-    parser.add_argument("--format", choices=("text", "json", "csv", "markdown"), default="text", help="default: text")
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "csv", "markdown"),
+        default="text",
+        help="default: text",
+    )
     from .common import add_common
 
     add_common(parser)
@@ -58,26 +82,40 @@ def run(args: argparse.Namespace) -> int:
         if name not in METRICS:
             raise UnknownNameError("metric", name, METRICS)
     beyond = _change(args.fail_on) if args.fail_on is not None else None
-    free = (*filter(None, (key.strip() for key in args.across.split(","))), *([args.by] if args.by else []))
+    free = (
+        *filter(None, (key.strip() for key in args.across.split(","))),
+        *([args.by] if args.by else []),
+    )
     left_out: list[str] = []
     pairs = (_by_key if args.by else _by_place)(args, free, left_out)
     compared = [compare(before, after, across=free, metrics=metrics) for before, after in pairs]
     if not compared:
         why = f": {left_out[0]}" if left_out else ""
-        raise UsageError(f"there is nothing to compare{why}", remedy="name two runs of one workload, or a folder and --by KEY")
+        raise UsageError(
+            f"there is nothing to compare{why}",
+            remedy="name two runs of one workload, or a folder and --by KEY",
+        )
     sys.stdout.write(render(compared, left_out, kind="json" if args.json else args.format))
     if all(each.obstacles for each in compared):
         first = compared[0]
-        print(f"iobench: not comparable: {first.obstacles[0]}. --across names keys that may differ", file=sys.stderr)
+        print(
+            f"iobench: not comparable: {first.obstacles[0]}. --across names keys that may differ",
+            file=sys.stderr,
+        )
         return 2
     if not any(each.rows for each in compared):
         print(f"iobench: nothing was compared: {NOTHING}", file=sys.stderr)
         return 2
-    failed = [(each, row) for each in compared for row in each.regressions(beyond)] if beyond is not None else []
+    failed = (
+        [(each, row) for each in compared for row in each.regressions(beyond)]
+        if beyond is not None
+        else []
+    )
     for each, row in failed:
         ratio = "" if row.judgement.ratio is None else f" ({row.judgement.ratio:.3g} x)"
         print(
-            f"iobench: --fail-on {args.fail_on}: {row.metric} of {each.workload} is worse{ratio}: {each.candidate.label}", file=sys.stderr
+            f"iobench: --fail-on {args.fail_on}: {row.metric} of {each.workload} is worse{ratio}: {each.candidate.label}",
+            file=sys.stderr,
         )
     return 4 if failed else 0
 
@@ -94,18 +132,27 @@ def _change(text: str) -> float:
     return share
 
 
-def _by_place(args: argparse.Namespace, across: tuple[str, ...], left_out: list[str]) -> list[tuple[Group, Group]]:
+def _by_place(
+    args: argparse.Namespace, across: tuple[str, ...], left_out: list[str]
+) -> list[tuple[Group, Group]]:
     """The first place against each other one, question by question; where no question is the same, the nearest pair that says why."""
     from ..errors import UsageError
 
     if len(args.results) < 2:
-        raise UsageError("one place is nothing to compare with", remedy="name a baseline and a candidate, or group a folder with --by KEY")
+        raise UsageError(
+            "one place is nothing to compare with",
+            remedy="name a baseline and a candidate, or group a folder with --by KEY",
+        )
     places = [_groups(place, args.include_invalid, across, left_out) for place in args.results]
     pairs = []
     for candidates in places[1:]:
         used: set[tuple[str, ...]] = {asked for asked in places[0] if asked in candidates}
         matched = {asked[0] for asked in places[0] if asked in candidates}
-        pairs += [(before, candidates[asked]) for asked, before in places[0].items() if asked in candidates]
+        pairs += [
+            (before, candidates[asked])
+            for asked, before in places[0].items()
+            if asked in candidates
+        ]
         for workload in dict.fromkeys(asked[0] for asked in places[0] if asked[0] not in matched):
             before = next(asked for asked in places[0] if asked[0] == workload)
             after = next((asked for asked in candidates if asked[0] == workload), None)
@@ -118,7 +165,11 @@ def _by_place(args: argparse.Namespace, across: tuple[str, ...], left_out: list[
     return pairs
 
 
-def _alone(groups: dict[tuple[str, ...], Group], others: dict[tuple[str, ...], Group], used: set[tuple[str, ...]]) -> Iterator[str]:
+def _alone(
+    groups: dict[tuple[str, ...], Group],
+    others: dict[tuple[str, ...], Group],
+    used: set[tuple[str, ...]],
+) -> Iterator[str]:
     """One line for each question of ``groups`` that nothing of ``others`` was compared with."""
     for asked, group in groups.items():
         if asked in used:
@@ -128,11 +179,16 @@ def _alone(groups: dict[tuple[str, ...], Group], others: dict[tuple[str, ...], G
             yield f"{asked[0]} is in {group.label} only"
             continue
         nearest = max(peers, key=lambda other: len(set(other) & set(asked)))
-        keys = ", ".join(sorted(set(asked) - set(nearest))) or f"less than {', '.join(sorted(set(nearest) - set(asked)))}"
+        keys = (
+            ", ".join(sorted(set(asked) - set(nearest)))
+            or f"less than {', '.join(sorted(set(nearest) - set(asked)))}"
+        )
         yield f"{asked[0]} with {keys} is in {group.label} only"
 
 
-def _groups(place: Path, include_invalid: bool, across: tuple[str, ...], left_out: list[str]) -> dict[tuple[str, ...], Group]:
+def _groups(
+    place: Path, include_invalid: bool, across: tuple[str, ...], left_out: list[str]
+) -> dict[tuple[str, ...], Group]:
     from ..analyse.compare import Group, question
 
     groups: dict[tuple[str, ...], Group] = {}
@@ -141,7 +197,9 @@ def _groups(place: Path, include_invalid: bool, across: tuple[str, ...], left_ou
     return groups
 
 
-def _counted(place: Path, include_invalid: bool, left_out: list[str], seen: set[Path] | None = None) -> Iterator[RunDocument]:
+def _counted(
+    place: Path, include_invalid: bool, left_out: list[str], seen: set[Path] | None = None
+) -> Iterator[RunDocument]:
     """Runs that count; of directories in ``seen``, places before this one had them."""
     from ..analyse.collect import collect
     from ..analyse.compare import usable
@@ -160,7 +218,9 @@ def _counted(place: Path, include_invalid: bool, left_out: list[str], seen: set[
             yield doc
 
 
-def _by_key(args: argparse.Namespace, across: tuple[str, ...], left_out: list[str]) -> list[tuple[Group, Group]]:
+def _by_key(
+    args: argparse.Namespace, across: tuple[str, ...], left_out: list[str]
+) -> list[tuple[Group, Group]]:
     """All runs of all places, grouped by a key's value within each question."""
     from ..analyse.compare import Group, lookup, question
     from ..analyse.points import number
@@ -170,13 +230,24 @@ def _by_key(args: argparse.Namespace, across: tuple[str, ...], left_out: list[st
     for place in args.results:
         for doc in _counted(place, args.include_invalid, left_out, seen):
             value = lookup(doc, args.by)
-            groups.setdefault(question(doc, across), {}).setdefault(value, Group(f"{args.by}={value}")).runs.append(doc)
+            groups.setdefault(question(doc, across), {}).setdefault(
+                value, Group(f"{args.by}={value}")
+            ).runs.append(doc)
     pairs: list[tuple[Group, Group]] = []
     for values in groups.values():
-        ordered = [values[value] for value in sorted(values, key=lambda text: (number(text) is None, number(text) or 0.0, text))]
+        ordered = [
+            values[value]
+            for value in sorted(
+                values, key=lambda text: (number(text) is None, number(text) or 0.0, text)
+            )
+        ]
         pairs += [(ordered[0], other) for other in ordered[1:]]
     if groups and not pairs:
         labels = sorted({group.label for values in groups.values() for group in values.values()})
-        told = f"all have {labels[0]}" if len(labels) == 1 else f"{' and '.join(labels[:3])} are of runs that ask something else"
+        told = (
+            f"all have {labels[0]}"
+            if len(labels) == 1
+            else f"{' and '.join(labels[:3])} are of runs that ask something else"
+        )
         left_out.insert(0, f"no two runs of one question differ in {args.by}: {told}")
     return pairs

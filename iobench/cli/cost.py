@@ -29,7 +29,13 @@ def register(subparsers: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="run directories, or folders of runs, e.g. results/<run>")
+    parser.add_argument(
+        "results",
+        nargs="+",
+        type=Path,
+        metavar="RESULTS",
+        help="run directories, or folders of runs, e.g. results/<run>",
+    )
     parser.add_argument(
         "--instance",
         action="append",
@@ -37,21 +43,57 @@ def register(subparsers: Any) -> None:
         metavar="[N x]TYPE",
         help="what a run's machine costs as (default: as recorded): one for all, or one for each RESULTS in their order; 4xTYPE: 4 hosts",
     )
-    parser.add_argument("--price", type=float, metavar="USD", help="of one host for one hour, on demand")
-    parser.add_argument("--spot", type=float, metavar="USD", help="of one host for one hour, as a spot instance")
-    parser.add_argument("--prices", type=Path, metavar="CSV", help="a list with the columns type and usd_per_hour")
-    parser.add_argument("--hosts", type=int, default=1, metavar="N", help="machines that train together (default: 1)")
     parser.add_argument(
-        "--efficiency", type=float, default=1.0, metavar="E", help="scaling efficiency of several hosts, 0 to 1 (default: 1)"
+        "--price", type=float, metavar="USD", help="of one host for one hour, on demand"
+    )
+    parser.add_argument(
+        "--spot", type=float, metavar="USD", help="of one host for one hour, as a spot instance"
+    )
+    parser.add_argument(
+        "--prices", type=Path, metavar="CSV", help="a list with the columns type and usd_per_hour"
+    )
+    parser.add_argument(
+        "--hosts",
+        type=int,
+        default=1,
+        metavar="N",
+        help="machines that train together (default: 1)",
+    )
+    parser.add_argument(
+        "--efficiency",
+        type=float,
+        default=1.0,
+        metavar="E",
+        help="scaling efficiency of several hosts, 0 to 1 (default: 1)",
     )
     parser.add_argument("--epochs", type=int, metavar="N", help="of the job")
-    parser.add_argument("--samples", type=int, metavar="N", help="of one epoch (default: the run's dataset)")
+    parser.add_argument(
+        "--samples", type=int, metavar="N", help="of one epoch (default: the run's dataset)"
+    )
     parser.add_argument("--deadline", metavar="TIME", help="for the job, e.g. 24h")
     parser.add_argument("--budget", type=float, metavar="USD", help="for the job")
-    parser.add_argument("--interruptions", type=float, default=0.0, metavar="RATE", help="of each spot instance in an hour (default: 0)")
-    parser.add_argument("--checkpoint-every", default="1h", metavar="TIME", help="half of it is lost with an interruption (default: 1h)")
-    parser.add_argument("--restart", default="5m", metavar="TIME", help="after an interruption (default: 5m)")
-    parser.add_argument("--format", choices=("text", "json", "csv", "markdown"), default="text", help="default: text")
+    parser.add_argument(
+        "--interruptions",
+        type=float,
+        default=0.0,
+        metavar="RATE",
+        help="of each spot instance in an hour (default: 0)",
+    )
+    parser.add_argument(
+        "--checkpoint-every",
+        default="1h",
+        metavar="TIME",
+        help="half of it is lost with an interruption (default: 1h)",
+    )
+    parser.add_argument(
+        "--restart", default="5m", metavar="TIME", help="after an interruption (default: 5m)"
+    )
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "csv", "markdown"),
+        default="text",
+        help="default: text",
+    )
     from .common import add_common
 
     add_common(parser)
@@ -84,7 +126,8 @@ def run(args: argparse.Namespace) -> int:
 
     if len(args.instance) > 1 and len(args.instance) != len(args.results):
         raise UsageError(
-            f"{len(args.instance)} instances for {len(args.results)} RESULTS", remedy="name one for all, or one for each, in their order"
+            f"{len(args.instance)} instances for {len(args.results)} RESULTS",
+            remedy="name one for all, or one for each, in their order",
         )
     asked = [_hosts_of(text, args.hosts) for text in args.instance] or [("", args.hosts)]
     if len(asked) == 1:
@@ -93,7 +136,10 @@ def run(args: argparse.Namespace) -> int:
     def instance_of(asked_for: str, recorded: object) -> Instance:
         name = asked_for or recorded
         if not name and args.price is None and args.spot is None:
-            raise UsageError("these runs do not say on which instance they ran", remedy="name one with --instance, or state a --price")
+            raise UsageError(
+                "these runs do not say on which instance they ran",
+                remedy="name one with --instance, or state a --price",
+            )
         named = str(name) if name else "this machine"
         stated = args.price is not None or args.spot is not None
         known = find_instance(named, prices) if name and not (stated and not asked_for) else None
@@ -105,16 +151,27 @@ def run(args: argparse.Namespace) -> int:
         left_out += found.left_out
         for directory, doc in found.runs.items():
             why = usable(doc, str(directory))
-            one = None if why else cost(doc, instance_of(name, doc.host.get("instance_type")), replace(terms, hosts=hosts))
+            one = (
+                None
+                if why
+                else cost(
+                    doc,
+                    instance_of(name, doc.host.get("instance_type")),
+                    replace(terms, hosts=hosts),
+                )
+            )
             if one is None:
                 left_out.append(why or f"{directory} has no samples/s")
             else:
                 costs.append(one)
     if not costs:
-        raise UsageError(f"there is nothing to put a price on: {left_out[0] if left_out else 'no run'}")
+        raise UsageError(
+            f"there is nothing to put a price on: {left_out[0] if left_out else 'no run'}"
+        )
     if not any(one.prices for one in costs):
         raise UsageError(
-            f"no price of {costs[0].instance.type} is known", remedy="state it with --price or --spot, or give a list with --prices"
+            f"no price of {costs[0].instance.type} is known",
+            remedy="state it with --price or --spot, or give a list with --prices",
         )
     sys.stdout.write(render(costs, left_out, kind="json" if args.json else args.format))
     return 0
@@ -140,8 +197,12 @@ def _check(args: argparse.Namespace) -> None:
         if value is not None and value < least:
             raise UsageError(f"--{name} must be {least} or more, not {value}")
     if not 0 < args.efficiency <= 1:
-        raise UsageError(f"--efficiency {args.efficiency:g} is no share", remedy="above 0, at most 1")
+        raise UsageError(
+            f"--efficiency {args.efficiency:g} is no share", remedy="above 0, at most 1"
+        )
     if args.budget is not None and not args.budget > 0:
         raise UsageError(f"--budget {args.budget:g} buys nothing", remedy="more than 0 USD")
     if not 0 <= args.interruptions <= 60:
-        raise UsageError(f"--interruptions {args.interruptions:g} is no rate for an hour", remedy="0 to 60")
+        raise UsageError(
+            f"--interruptions {args.interruptions:g} is no rate for an hour", remedy="0 to 60"
+        )

@@ -28,11 +28,29 @@ def register(subparsers: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--s3", action="store_true", help="on an S3 server on loopback instead of local disk")
-    parser.add_argument("--samples", type=int, metavar="N", help="fewer samples than the dataset has")
-    parser.add_argument("--repeat", type=int, default=6, metavar="N", help="repetitions (default: 6)")
-    parser.add_argument("--calibration-s", type=float, default=3.0, metavar="S", help="seconds for each ceiling (default: 3)")
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where the run directory goes")
+    parser.add_argument(
+        "--s3", action="store_true", help="on an S3 server on loopback instead of local disk"
+    )
+    parser.add_argument(
+        "--samples", type=int, metavar="N", help="fewer samples than the dataset has"
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=6, metavar="N", help="repetitions (default: 6)"
+    )
+    parser.add_argument(
+        "--calibration-s",
+        type=float,
+        default=3.0,
+        metavar="S",
+        help="seconds for each ceiling (default: 3)",
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help="where the run directory goes",
+    )
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -42,7 +60,10 @@ def run(args: argparse.Namespace) -> int:
         return _tell(args, _LOCAL, generate=not (Path(_LOCAL) / "manifest.json").is_file())
     from ..run.demo import BUCKET, s3_server
 
-    with tempfile.TemporaryDirectory(prefix="iobench-demo-") as folder, s3_server(Path(folder)) as environment:
+    with (
+        tempfile.TemporaryDirectory(prefix="iobench-demo-") as folder,
+        s3_server(Path(folder)) as environment,
+    ):
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             del os.environ[name]  # another account's settings have no business with this server
         os.environ.update(environment)
@@ -55,13 +76,28 @@ def _tell(args: argparse.Namespace, place: str, *, generate: bool) -> int:
 
     common = [flag for flag, given in (("--quiet", args.quiet), ("--debug", args.debug)) if given]
     if generate:
-        words = ["generate", "demo", "--to", place, *(["--samples", str(args.samples)] if args.samples is not None else [])]
+        words = [
+            "generate",
+            "demo",
+            "--to",
+            place,
+            *(["--samples", str(args.samples)] if args.samples is not None else []),
+        ]
         print(f"$ iobench {' '.join(words)}", file=sys.stderr)
         with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
             done = main([*words, *common])
         if done:
             return done
-    words = ["run", "demo", "--data", place, "--repeat", str(args.repeat), "--results", str(args.results)]
+    words = [
+        "run",
+        "demo",
+        "--data",
+        place,
+        "--repeat",
+        str(args.repeat),
+        "--results",
+        str(args.results),
+    ]
     words += ["--calibration-s", str(args.calibration_s)] if args.calibration_s != 3.0 else []
     print(f"$ iobench {' '.join(words)}", file=sys.stderr)
     return main([*words, *common, *(["--json"] if args.json else [])])

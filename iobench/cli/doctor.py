@@ -23,7 +23,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("path", nargs="?", default=".", metavar="PATH", help="a directory on the storage in question (default: here)")
+    parser.add_argument(
+        "path",
+        nargs="?",
+        default=".",
+        metavar="PATH",
+        help="a directory on the storage in question (default: here)",
+    )
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -35,13 +41,21 @@ def run(args: argparse.Namespace) -> int:
     from ..measure.doctor import examine, findings, lines
 
     if "://" in args.path:
-        raise UsageError(f"'{args.path}' is a URL, doctor looks at directories", remedy="for a read's latency: iobench plan --probe")
+        raise UsageError(
+            f"'{args.path}' is a URL, doctor looks at directories",
+            remedy="for a read's latency: iobench plan --probe",
+        )
     if not os.path.exists(args.path):
-        raise UsageError(f"no such directory: {args.path}", remedy="name one that is there, on the storage in question")
+        raise UsageError(
+            f"no such directory: {args.path}",
+            remedy="name one that is there, on the storage in question",
+        )
     facts = examine(args.path)
     found = findings(facts)
     if args.json:
-        print(json.dumps({**facts, "findings": [finding.model_dump() for finding in found]}, indent=2))
+        print(
+            json.dumps({**facts, "findings": [finding.model_dump() for finding in found]}, indent=2)
+        )
         return 0
     rows = lines(facts)
     width = max(len(label) for label, _ in rows)

@@ -30,14 +30,33 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("dataset", help="a dataset's name (iobench list datasets) or a YAML file")
-    parser.add_argument("--to", required=True, metavar="DIR", help="a directory or URL that is new, empty, or holds this very dataset")
+    parser.add_argument(
+        "--to",
+        required=True,
+        metavar="DIR",
+        help="a directory or URL that is new, empty, or holds this very dataset",
+    )
     amount = parser.add_mutually_exclusive_group()
     amount.add_argument("--size", metavar="SIZE", help="total bytes of the samples, e.g. 20GiB")
     amount.add_argument("--samples", type=int, metavar="N", help="number of samples")
-    amount.add_argument("--memory-multiple", type=float, metavar="X", help="total bytes as a multiple of this host's memory")
+    amount.add_argument(
+        "--memory-multiple",
+        type=float,
+        metavar="X",
+        help="total bytes as a multiple of this host's memory",
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="seed of sizes and contents")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="override a key of the spec")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each core)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
+        help="override a key of the spec",
+    )
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes (default: one for each core)"
+    )
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -56,9 +75,16 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(storage, Guarded):
         storage.check_target()
     target = storage.url
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's end is Ctrl-C's: what is finished is kept, and said so
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # a scheduler's end is Ctrl-C's: what is finished is kept, and said so
     with _bar(args, "generating") as tell:
-        report = generate(spec, storage, workers=args.workers, progress=lambda p: tell(p.done_bytes, p.total_bytes))
+        report = generate(
+            spec,
+            storage,
+            workers=args.workers,
+            progress=lambda p: tell(p.done_bytes, p.total_bytes),
+        )
     header = report.manifest.header
     rate = report.written_bytes / report.wall_s if report.wall_s > 0 else 0.0
     if args.json:
@@ -84,8 +110,14 @@ def run(args: argparse.Namespace) -> int:
     if not report.written_samples:
         print(f"nothing to do: {target} already holds this dataset, {what}")
         return 0
-    resumed = "" if report.written_samples == header.samples else f" ({format_bytes(report.written_bytes)} of it now)"
-    print(f"generated {what}{resumed} at {format_rate(rate)}, durable, in {format_duration(report.wall_s)}: {target}")
+    resumed = (
+        ""
+        if report.written_samples == header.samples
+        else f" ({format_bytes(report.written_bytes)} of it now)"
+    )
+    print(
+        f"generated {what}{resumed} at {format_rate(rate)}, durable, in {format_duration(report.wall_s)}: {target}"
+    )
     return 0
 
 
@@ -99,7 +131,10 @@ def _spec(args: argparse.Namespace) -> Any:
     size = parse_size(args.size) if args.size is not None else None
     if args.memory_multiple is not None:
         if not 0 < args.memory_multiple < 1e6:
-            raise UsageError(f"--memory-multiple is {args.memory_multiple}", remedy="give a number above 0, e.g. 5")
+            raise UsageError(
+                f"--memory-multiple is {args.memory_multiple}",
+                remedy="give a number above 0, e.g. 5",
+            )
         import psutil
 
         size = round(args.memory_multiple * psutil.virtual_memory().total)

@@ -24,9 +24,21 @@ def register(subparsers: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("workload", help="a workload's name, as recorded (of checkpoint studies: the model's)")
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where the runs are (default: results)")
-    parser.add_argument("--metric", metavar="NAME", help="what to look at (default: samples_per_s, of checkpoint studies blocked_s)")
+    parser.add_argument(
+        "workload", help="a workload's name, as recorded (of checkpoint studies: the model's)"
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help="where the runs are (default: results)",
+    )
+    parser.add_argument(
+        "--metric",
+        metavar="NAME",
+        help="what to look at (default: samples_per_s, of checkpoint studies blocked_s)",
+    )
     from .common import add_common
 
     add_common(parser)
@@ -56,20 +68,35 @@ def run(args: argparse.Namespace) -> int:
             groups.setdefault((str(doc.host.get("node", "?")), *question(doc)), []).append(doc)
     shown, metrics = [], set()
     for asked, runs in groups.items():
-        metric = args.metric or ("blocked_s" if asked[1].startswith("checkpoint ") else "samples_per_s")
+        metric = args.metric or (
+            "blocked_s" if asked[1].startswith("checkpoint ") else "samples_per_s"
+        )
         metrics.add(metric)
         rivals = [other for other in groups if other[:2] == asked[:2]]
-        telling = [fact for fact in asked[2:] if not fact.endswith("=null") and len(fact) <= 60]  # not the quantiles of all sizes
+        telling = [
+            fact for fact in asked[2:] if not fact.endswith("=null") and len(fact) <= 60
+        ]  # not the quantiles of all sizes
         apart = [fact for fact in telling if any(fact not in other for other in rivals)]
-        one = history(f"{asked[1]} on {asked[0]}{' with ' if apart else ''}{', '.join(apart)}", runs, metric)
+        one = history(
+            f"{asked[1]} on {asked[0]}{' with ' if apart else ''}{', '.join(apart)}", runs, metric
+        )
         if one.entries:
             shown.append(one)
     if not shown:
         if groups:
-            raise UsageError(f"no run of {args.workload} in {args.results} measured {' or '.join(sorted(metrics))}", remedy="see --metric")
+            raise UsageError(
+                f"no run of {args.workload} in {args.results} measured {' or '.join(sorted(metrics))}",
+                remedy="see --metric",
+            )
         if any(workload_of(doc) in names for doc in found.runs.values()):
-            raise UsageError(f"no run of {args.workload} in {args.results} counts: {left_out[-1]}", remedy="record one that ends")
+            raise UsageError(
+                f"no run of {args.workload} in {args.results} counts: {left_out[-1]}",
+                remedy="record one that ends",
+            )
         known = sorted({workload_of(doc) for doc in found.runs.values()})
-        raise UsageError(f"{args.results} holds no run of {args.workload}", remedy=f"there are runs of: {', '.join(known)}")
+        raise UsageError(
+            f"{args.results} holds no run of {args.workload}",
+            remedy=f"there are runs of: {', '.join(known)}",
+        )
     sys.stdout.write(render(shown, left_out, kind="json" if args.json else "text"))
     return 0

@@ -7,7 +7,19 @@ import shutil
 import textwrap
 from typing import Any
 
-KINDS = ("workloads", "datasets", "formats", "contents", "codecs", "storage", "accelerators", "loaders", "writers", "models", "instances")
+KINDS = (
+    "workloads",
+    "datasets",
+    "formats",
+    "contents",
+    "codecs",
+    "storage",
+    "accelerators",
+    "loaders",
+    "writers",
+    "models",
+    "instances",
+)
 
 
 def register(subparsers: Any) -> None:
@@ -28,7 +40,9 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from .common import print_json
 
-    kinds = [args.kind] if args.kind else [kind for kind in KINDS if kind != "instances"]  # too many to be read beside the others
+    kinds = (
+        [args.kind] if args.kind else [kind for kind in KINDS if kind != "instances"]
+    )  # too many to be read beside the others
     found = {kind: _entries(kind) for kind in kinds}
     if args.json:
         print_json(found)
@@ -38,7 +52,14 @@ def run(args: argparse.Namespace) -> int:
         print(f"{kind}:" if len(kinds) > 1 else "", end="\n" if len(kinds) > 1 else "")
         width = max((len(name) for name in entries), default=0)
         for name, summary in entries.items():
-            print(textwrap.fill(f"  {name:{width}}  {summary}", columns, subsequent_indent=" " * (width + 4), break_on_hyphens=False))
+            print(
+                textwrap.fill(
+                    f"  {name:{width}}  {summary}",
+                    columns,
+                    subsequent_indent=" " * (width + 4),
+                    break_on_hyphens=False,
+                )
+            )
     return 0
 
 
@@ -46,7 +67,10 @@ def _entries(kind: str) -> dict[str, str]:
     if kind in ("workloads", "datasets"):
         from ..spec.base import known_specs, read_yaml
 
-        return {name: str(read_yaml(path).get("description", "")).strip() for name, path in sorted(known_specs(kind[:-1]).items())}
+        return {
+            name: str(read_yaml(path).get("description", "")).strip()
+            for name, path in sorted(known_specs(kind[:-1]).items())
+        }
     if kind == "instances":
         from ..spec.instances import builtin
 
@@ -57,12 +81,23 @@ def _entries(kind: str) -> dict[str, str]:
         return {name: model.summary for name, model in MODELS.items()}
     from .. import registry
 
-    return {name: entry.summary for name, entry in registry.ALL[kind.rstrip("s") if kind != "storage" else kind].entries().items()}
+    return {
+        name: entry.summary
+        for name, entry in registry.ALL[kind.rstrip("s") if kind != "storage" else kind]
+        .entries()
+        .items()
+    }
 
 
 def _instance(found: Any) -> str:
     holds = f"{found.accelerators} x {found.accelerator}, " if found.accelerator else ""
-    network = f", network {found.network_baseline_gbps:g} Gbit/s" if found.network_baseline_gbps else ""
+    network = (
+        f", network {found.network_baseline_gbps:g} Gbit/s" if found.network_baseline_gbps else ""
+    )
     local = f", {found.nvme_gb:g} GB local" if found.nvme_gb else ""
-    price = f"{found.usd_per_hour:g} USD/h ({found.priced})" if found.usd_per_hour else "price not known"
+    price = (
+        f"{found.usd_per_hour:g} USD/h ({found.priced})"
+        if found.usd_per_hour
+        else "price not known"
+    )
     return f"{holds}{found.cores} cores, {found.memory_gib:g} GiB{network}{local}: {price}"

@@ -68,7 +68,9 @@ def build_parser() -> argparse.ArgumentParser:
     for verb in VERBS:
         importlib.import_module(f"iobench.cli.{verb}").register(verbs)
         own = verbs.choices[verb]  # its examples are lines as they stand, its description is prose
-        own.description = textwrap.fill(own.description or "", max(40, shutil.get_terminal_size().columns - 2))
+        own.description = textwrap.fill(
+            own.description or "", max(40, shutil.get_terminal_size().columns - 2)
+        )
     return parser
 
 
@@ -86,17 +88,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"iobench: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # pressed once more, it must not interrupt the interpreter's own exit
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # pressed once more, it must not interrupt the interpreter's own exit
         print("iobench: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output left; nothing to complain about
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # the reader of our output left; nothing to complain about
         return 0
     except OSError as error:
         if args.debug:
             raise
         where = f" ({error.filename})" if error.filename else ""
-        print(f"iobench: {error.strerror or error}{where}. Use --debug for the traceback", file=sys.stderr)
+        print(
+            f"iobench: {error.strerror or error}{where}. Use --debug for the traceback",
+            file=sys.stderr,
+        )
         return 1
 
 

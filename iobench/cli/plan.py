@@ -24,19 +24,48 @@ def register(subparsers: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("workload", help="a workload's name or YAML file, or a model's name (iobench list workloads, iobench list models)")
+    parser.add_argument(
+        "workload",
+        help="a workload's name or YAML file, or a model's name (iobench list workloads, iobench list models)",
+    )
     parser.add_argument("--data", help="where the dataset is, or would be")
-    parser.add_argument("--accelerators", type=int, metavar="N", help="default: 1; of a model's checkpoint: its ranks")
-    parser.add_argument("--probe", action="store_true", help="time a few reads of the data, and say how many must be in flight")
-    parser.add_argument("--repeat", type=int, default=6, metavar="N", help="repetitions (default: 6)")
+    parser.add_argument(
+        "--accelerators",
+        type=int,
+        metavar="N",
+        help="default: 1; of a model's checkpoint: its ranks",
+    )
+    parser.add_argument(
+        "--probe",
+        action="store_true",
+        help="time a few reads of the data, and say how many must be in flight",
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=6, metavar="N", help="repetitions (default: 6)"
+    )
     model = parser.add_argument_group("of a model's checkpoint")
     model.add_argument("--to", metavar="DIR", help="where checkpoints would go")
-    model.add_argument("--ranks", type=int, metavar="N", help="that share the state (default: as published)")
-    model.add_argument("--scale", metavar="SHARE", help="of the model's bytes, e.g. 1/64 (default: 1)")
-    model.add_argument("--mtbf", metavar="TIME", help="mean time between interruptions, e.g. 3h (default: published, by accelerators)")
-    model.add_argument("--interval", metavar="TIME", help="between saves (default: the one that suits each stall budget best)")
     model.add_argument(
-        "--stall-budget", action="append", metavar="SHARE", help="of the time that saving may take; repeatable (default: 1%% and 5%%)"
+        "--ranks", type=int, metavar="N", help="that share the state (default: as published)"
+    )
+    model.add_argument(
+        "--scale", metavar="SHARE", help="of the model's bytes, e.g. 1/64 (default: 1)"
+    )
+    model.add_argument(
+        "--mtbf",
+        metavar="TIME",
+        help="mean time between interruptions, e.g. 3h (default: published, by accelerators)",
+    )
+    model.add_argument(
+        "--interval",
+        metavar="TIME",
+        help="between saves (default: the one that suits each stall budget best)",
+    )
+    model.add_argument(
+        "--stall-budget",
+        action="append",
+        metavar="SHARE",
+        help="of the time that saving may take; repeatable (default: 1%% and 5%%)",
     )
     from .common import add_common, add_overrides
 
@@ -66,7 +95,9 @@ def run(args: argparse.Namespace) -> int:
     except UnknownNameError:
         if not nearest(args.workload, MODELS):
             raise
-        raise UnknownNameError("workload or model", args.workload, {*known_specs("workload"), *MODELS}) from None
+        raise UnknownNameError(
+            "workload or model", args.workload, {*known_specs("workload"), *MODELS}
+        ) from None
     _refuse(args, _OF_A_CHECKPOINT, "a workload")
     accelerators = 1 if args.accelerators is None else args.accelerators
     plan = describe_plan(workload, args.data, accelerators=accelerators, repetitions=args.repeat)
@@ -76,8 +107,13 @@ def run(args: argparse.Namespace) -> int:
         from ..run.probe import probe
 
         if not plan["generated"]:
-            raise UsageError("--probe needs data that is there", remedy="name it with --data, or generate it first")
-        plan["probe"] = probe(make_plan(workload, args.data, accelerators=accelerators, repetitions=1, seed=0))
+            raise UsageError(
+                "--probe needs data that is there",
+                remedy="name it with --data, or generate it first",
+            )
+        plan["probe"] = probe(
+            make_plan(workload, args.data, accelerators=accelerators, repetitions=1, seed=0)
+        )
     if args.json:
         print_json(plan)
         return 0
@@ -94,7 +130,10 @@ def _refuse(args: argparse.Namespace, names: tuple[str, ...], what: str) -> None
     for name in names:
         if getattr(args, name):
             flag = "--set" if name == "overrides" else f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag} says nothing about {what} such as {args.workload}", remedy="leave it out; see: iobench plan --help")
+            raise UsageError(
+                f"{flag} says nothing about {what} such as {args.workload}",
+                remedy="leave it out; see: iobench plan --help",
+            )
 
 
 def _plan_model(args: argparse.Namespace) -> int:
@@ -105,9 +144,15 @@ def _plan_model(args: argparse.Namespace) -> int:
     from .common import parse_share, parse_time, print_json
 
     asked = {"model": args.workload, "scale": args.scale, "ranks": args.ranks}
-    spec = build(CheckpointSpec, {key: value for key, value in asked.items() if value is not None}, where="plan")
+    spec = build(
+        CheckpointSpec,
+        {key: value for key, value in asked.items() if value is not None},
+        where="plan",
+    )
     if args.accelerators is not None and args.accelerators < 1:
-        raise UsageError(f"{args.accelerators} accelerators train nothing", remedy="give at least 1")
+        raise UsageError(
+            f"{args.accelerators} accelerators train nothing", remedy="give at least 1"
+        )
     plan = describe_checkpoint(
         spec,
         args.to,
@@ -115,7 +160,8 @@ def _plan_model(args: argparse.Namespace) -> int:
         accelerators=args.accelerators,
         mtbf_s=parse_time("--mtbf", args.mtbf),
         interval_s=parse_time("--interval", args.interval),
-        budgets=[parse_share("--stall-budget", text) for text in args.stall_budget or ()] or STALL_BUDGETS,
+        budgets=[parse_share("--stall-budget", text) for text in args.stall_budget or ()]
+        or STALL_BUDGETS,
     )
     if args.json:
         print_json(plan)

@@ -16,7 +16,14 @@ def progress_bar(what: str, *, enabled: bool) -> Iterator[Tell]:
         yield lambda done, total: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
     columns = (
         TextColumn("{task.description}"),

@@ -26,7 +26,12 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("directory", metavar="RUN_DIR", help="a run's directory, or its run.json")
-    parser.add_argument("--format", choices=("text", "json", "csv", "markdown"), default="text", help="default: text")
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "csv", "markdown"),
+        default="text",
+        help="default: text",
+    )
     parser.add_argument(
         "--fail-on",
         metavar="CONDITION",
@@ -35,7 +40,12 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         help="exit 4 where this holds for a median, or the metric was not measured; e.g. 'accelerator_utilization_sustained<0.9', by which "
         "the verdict goes ('accelerator_utilization' is MLPerf's); may be repeated",
     )
-    parser.add_argument("--rules", choices=("quick", "mlperf"), default=None, help="judge by this rule set (default: the run's own)")
+    parser.add_argument(
+        "--rules",
+        choices=("quick", "mlperf"),
+        default=None,
+        help="judge by this rule set (default: the run's own)",
+    )
     add_common(parser)
     parser.set_defaults(run=run)
 

@@ -28,13 +28,28 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("workload", help="a workload's name or YAML file (iobench list workloads)")
     parser.add_argument("--data", required=True, help="the dataset's directory or URL")
-    parser.add_argument("--accelerators", type=int, default=1, metavar="N", help="ranks, each with its own loader (default: 1)")
     parser.add_argument(
-        "--repeat", type=int, default=6, metavar="N", help="repetitions (default: 6, so that [min, max] covers the median with 97 %%)"
+        "--accelerators",
+        type=int,
+        default=1,
+        metavar="N",
+        help="ranks, each with its own loader (default: 1)",
     )
-    parser.add_argument("--find-max", action="store_true", help="search how many accelerators this storage can feed")
     parser.add_argument(
-        "--rules", choices=("quick", "mlperf"), default="quick", help="quick prints findings, mlperf makes them refuse (default: quick)"
+        "--repeat",
+        type=int,
+        default=6,
+        metavar="N",
+        help="repetitions (default: 6, so that [min, max] covers the median with 97 %%)",
+    )
+    parser.add_argument(
+        "--find-max", action="store_true", help="search how many accelerators this storage can feed"
+    )
+    parser.add_argument(
+        "--rules",
+        choices=("quick", "mlperf"),
+        default="quick",
+        help="quick prints findings, mlperf makes them refuse (default: quick)",
     )
     parser.add_argument(
         "--fail-on",
@@ -43,17 +58,54 @@ def register(subparsers: Any) -> None:
         metavar="EXPR",
         help="exit 4 if it holds, e.g. 'accelerator_utilization_sustained<0.9'; repeatable",
     )
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where run directories go (default: results)")
-    parser.add_argument("--seed", type=int, default=42, help="of the first repetition; each has its own (default: 42)")
     parser.add_argument(
-        "--calibration-s", type=float, default=3.0, metavar="S", help="seconds for each ceiling; 0 leaves them out (default: 3)"
+        "--results",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help="where run directories go (default: results)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=42,
+        help="of the first repetition; each has its own (default: 42)",
+    )
+    parser.add_argument(
+        "--calibration-s",
+        type=float,
+        default=3.0,
+        metavar="S",
+        help="seconds for each ceiling; 0 leaves them out (default: 3)",
     )
     beside = parser.add_argument_group("checkpoints beside the loading")
-    beside.add_argument("--checkpoint", metavar="MODEL", help="save this model's state while loading (iobench list models)")
-    beside.add_argument("--checkpoint-every", type=int, default=100, metavar="STEPS", help="steps between two saves (default: 100)")
-    beside.add_argument("--checkpoint-to", metavar="DIR", help="a directory or URL for the checkpoints")
-    beside.add_argument("--checkpoint-writer", default="stream", metavar="NAME", help="how to save (iobench list writers; default: stream)")
-    beside.add_argument("--checkpoint-scale", default="1", metavar="SHARE", help="of the model's bytes, e.g. 1/64 (default: 1)")
+    beside.add_argument(
+        "--checkpoint",
+        metavar="MODEL",
+        help="save this model's state while loading (iobench list models)",
+    )
+    beside.add_argument(
+        "--checkpoint-every",
+        type=int,
+        default=100,
+        metavar="STEPS",
+        help="steps between two saves (default: 100)",
+    )
+    beside.add_argument(
+        "--checkpoint-to", metavar="DIR", help="a directory or URL for the checkpoints"
+    )
+    beside.add_argument(
+        "--checkpoint-writer",
+        default="stream",
+        metavar="NAME",
+        help="how to save (iobench list writers; default: stream)",
+    )
+    beside.add_argument(
+        "--checkpoint-scale",
+        default="1",
+        metavar="SHARE",
+        help="of the model's bytes, e.g. 1/64 (default: 1)",
+    )
     from .common import add_common, add_overrides
 
     add_overrides(parser, "loader.workers=8")
@@ -76,9 +128,13 @@ def run(args: argparse.Namespace) -> int:
 
     for expression in args.fail_on:
         parse(expression)  # a typing error is told before anything runs
-    plan = make_plan(workload, args.data, accelerators=args.accelerators, repetitions=args.repeat, seed=args.seed)
+    plan = make_plan(
+        workload, args.data, accelerators=args.accelerators, repetitions=args.repeat, seed=args.seed
+    )
     mixed = _mixed(args)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # batch schedulers stop jobs so: save what was measured, as for Ctrl-C
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # batch schedulers stop jobs so: save what was measured, as for Ctrl-C
     live = Live(quiet=args.quiet or args.json)
     options = Options(
         results=args.results,
@@ -103,11 +159,15 @@ def _mixed(args: argparse.Namespace) -> Any:
 
     if args.checkpoint is None:
         if args.checkpoint_to is not None:
-            raise UsageError("--checkpoint-to needs a model to save", remedy="name one with --checkpoint, see: iobench list models")
+            raise UsageError(
+                "--checkpoint-to needs a model to save",
+                remedy="name one with --checkpoint, see: iobench list models",
+            )
         return None
     if args.checkpoint_to is None or args.checkpoint_every < 1:
         raise UsageError(
-            "--checkpoint needs a target, and 1 or more steps between saves", remedy="use --checkpoint-to DIR --checkpoint-every 100"
+            "--checkpoint needs a target, and 1 or more steps between saves",
+            remedy="use --checkpoint-to DIR --checkpoint-every 100",
         )
     from ..run.checkpoint_plan import make_study_plan
     from ..run.mixed import Mixed

@@ -29,9 +29,19 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("url", metavar="URL", help="the directory or URL that holds the data")
-    parser.add_argument("--save", required=True, type=Path, metavar="NAME.yaml", help="where the spec goes; the manifest goes beside it")
+    parser.add_argument(
+        "--save",
+        required=True,
+        type=Path,
+        metavar="NAME.yaml",
+        help="where the spec goes; the manifest goes beside it",
+    )
     parser.add_argument("--name", help="the dataset's name (default: the last part of the URL)")
-    parser.add_argument("--checksums", action="store_true", help="read every sample once, so that verify and reader.check=content work")
+    parser.add_argument(
+        "--checksums",
+        action="store_true",
+        help="read every sample once, so that verify and reader.check=content work",
+    )
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -43,7 +53,9 @@ def run(args: argparse.Namespace) -> int:
     from .progress import progress_bar
 
     with progress_bar("scanning", enabled=sys.stderr.isatty() and not args.quiet) as tell:
-        report = scan(open_storage(args.url), name=args.name, checksums=args.checksums, progress=tell)
+        report = scan(
+            open_storage(args.url), name=args.name, checksums=args.checksums, progress=tell
+        )
     folder = save(report, args.save)
     header, sizes = report.manifest.header, report.manifest.samples["size"]
     p50, p95 = (int(value) for value in _quantiles(sizes, (0.5, 0.95)))
@@ -55,7 +67,12 @@ def run(args: argparse.Namespace) -> int:
             "samples": header.samples,
             "shards": header.shards,
             "stored_bytes": header.stored_bytes,
-            "sample_bytes": {"min": int(sizes.min()), "p50": p50, "p95": p95, "max": int(sizes.max())},
+            "sample_bytes": {
+                "min": int(sizes.min()),
+                "p50": p50,
+                "p95": p95,
+                "max": int(sizes.max()),
+            },
             "format": header.spec.format,
             "content": header.spec.content,
             "left_out": len(report.left_out),
@@ -73,8 +90,12 @@ def run(args: argparse.Namespace) -> int:
     for note in report.notes:
         print(f"note: {note}")
     if report.left_out:
-        shown = ", ".join(entry.key for entry in report.left_out[:3]) + (" ..." if len(report.left_out) > 3 else "")
-        print(f"left out: {format_count(len(report.left_out))} files that are not the data ({shown})")
+        shown = ", ".join(entry.key for entry in report.left_out[:3]) + (
+            " ..." if len(report.left_out) > 3 else ""
+        )
+        print(
+            f"left out: {format_count(len(report.left_out))} files that are not the data ({shown})"
+        )
     print(f"saved {args.save} and {folder}")
     print(f"run it:   iobench run WORKLOAD --data {folder}")
     print(f"clone it: iobench generate {args.save} --to DIR")

@@ -24,18 +24,48 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("workload", help="a workload's name or YAML file (iobench list workloads)")
-    parser.add_argument("--accelerators", type=int, required=True, metavar="N", help="in all hosts together")
-    parser.add_argument("--hosts", type=int, default=1, metavar="H", help="that share them (default: 1)")
-    parser.add_argument("--from", dest="run_directory", metavar="RUN_DIR", help="a recorded run: what would its storage do?")
     parser.add_argument(
-        "--required-au", type=float, metavar="AU", help="required accelerator utilization, 0 to 1 (default: the workload's)"
+        "--accelerators", type=int, required=True, metavar="N", help="in all hosts together"
     )
-    parser.add_argument("--latency", metavar="TIME", help="of one read, e.g. 5ms (default: as the run of --from measured it)")
-    parser.add_argument("--dataset-size", metavar="SIZE", help="of the real data, where it differs from the workload's dataset, e.g. 20TiB")
-    parser.add_argument("--cache", metavar="SIZE", help="memory of each host that can cache data, e.g. 512GiB")
-    parser.add_argument("--checkpoint-bytes", metavar="SIZE", help="of one checkpoint of the whole job, e.g. 105GB")
-    parser.add_argument("--checkpoint-budget", metavar="TIME", help="how long one may stall the training, e.g. 1m")
-    parser.add_argument("--instance", metavar="TYPE", help="of the hosts: is its network enough? (iobench list instances)")
+    parser.add_argument(
+        "--hosts", type=int, default=1, metavar="H", help="that share them (default: 1)"
+    )
+    parser.add_argument(
+        "--from",
+        dest="run_directory",
+        metavar="RUN_DIR",
+        help="a recorded run: what would its storage do?",
+    )
+    parser.add_argument(
+        "--required-au",
+        type=float,
+        metavar="AU",
+        help="required accelerator utilization, 0 to 1 (default: the workload's)",
+    )
+    parser.add_argument(
+        "--latency",
+        metavar="TIME",
+        help="of one read, e.g. 5ms (default: as the run of --from measured it)",
+    )
+    parser.add_argument(
+        "--dataset-size",
+        metavar="SIZE",
+        help="of the real data, where it differs from the workload's dataset, e.g. 20TiB",
+    )
+    parser.add_argument(
+        "--cache", metavar="SIZE", help="memory of each host that can cache data, e.g. 512GiB"
+    )
+    parser.add_argument(
+        "--checkpoint-bytes", metavar="SIZE", help="of one checkpoint of the whole job, e.g. 105GB"
+    )
+    parser.add_argument(
+        "--checkpoint-budget", metavar="TIME", help="how long one may stall the training, e.g. 1m"
+    )
+    parser.add_argument(
+        "--instance",
+        metavar="TYPE",
+        help="of the hosts: is its network enough? (iobench list instances)",
+    )
     from .common import add_common, add_overrides
 
     add_overrides(parser, "reader.access=random")
@@ -61,24 +91,35 @@ def run(args: argparse.Namespace) -> int:
         required=args.required_au,
         latency_s=None if args.latency is None else parse_duration(args.latency),
         cache_bytes=None if args.cache is None else parse_size(args.cache),
-        checkpoint_bytes=None if args.checkpoint_bytes is None else parse_size(args.checkpoint_bytes),
-        checkpoint_budget_s=None if args.checkpoint_budget is None else parse_duration(args.checkpoint_budget),
+        checkpoint_bytes=None
+        if args.checkpoint_bytes is None
+        else parse_size(args.checkpoint_bytes),
+        checkpoint_budget_s=None
+        if args.checkpoint_budget is None
+        else parse_duration(args.checkpoint_budget),
     )
     workload = load_workload(args.workload, args.overrides)
     doc = None
     if args.run_directory is not None:
         if not Path(args.run_directory).exists():
-            raise UsageError(f"--from {args.run_directory}: there is no such run", remedy="name a run directory, e.g. results/<run>")
+            raise UsageError(
+                f"--from {args.run_directory}: there is no such run",
+                remedy="name a run directory, e.g. results/<run>",
+            )
         doc = load_run(Path(args.run_directory))
     size = None if args.dataset_size is None else parse_size(args.dataset_size)
-    found = requirement(workload, resized(load_dataset_spec(workload.dataset), size_bytes=size), demand, doc)
+    found = requirement(
+        workload, resized(load_dataset_spec(workload.dataset), size_bytes=size), demand, doc
+    )
     instance = None
     if args.instance is not None:
         from ..spec.instances import find_instance
 
         instance = find_instance(args.instance)
     if args.json:
-        print_json({**asdict(found), "instance": instance.model_dump(mode="json") if instance else None})
+        print_json(
+            {**asdict(found), "instance": instance.model_dump(mode="json") if instance else None}
+        )
         return 0
     from ..report.size import render_size
 

@@ -26,24 +26,73 @@ def register(subparsers: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("workload", nargs="?", help="a workload's name or YAML file (iobench list workloads)")
-    parser.add_argument("--data-root", metavar="DIR", help="a directory or URL below which the datasets are generated")
-    parser.add_argument("--sweep", action="append", default=[], metavar="KEY=A,B,C", dest="axes", help="an axis; repeatable")
-    parser.add_argument("--one-at-a-time", action="store_true", help="vary one key at a time from today's settings")
-    parser.add_argument("--samples", type=int, metavar="N", help="samples of each dataset")
-    parser.add_argument("--size", metavar="SIZE", help="total bytes of each dataset's samples, e.g. 2GiB")
-    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="visits of each point (default: 5)")
-    parser.add_argument("--accelerators", type=int, default=1, metavar="N", help="ranks of each run (default: 1)")
-    parser.add_argument("--time-budget", metavar="TIME", help="stop in time, e.g. 20m; what was left out is named")
-    parser.add_argument("--data-budget", metavar="SIZE", help="keep no more than this many bytes of data at a time")
-    parser.add_argument("--keep-data", action="store_true", help="leave the datasets for another sweep")
-    parser.add_argument("--resume", type=Path, metavar="SWEEP_DIR", help="go on with an interrupted sweep")
     parser.add_argument(
-        "--confirm", type=Path, metavar="SWEEP_DIR", help="advised settings against today's, on fresh runs with other seeds; exit 4 if not"
+        "workload", nargs="?", help="a workload's name or YAML file (iobench list workloads)"
     )
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where the sweep's directory goes")
-    parser.add_argument("--seed", type=int, default=42, help="of the first visits; each round has its own (default: 42)")
-    parser.add_argument("--calibration-s", type=float, default=1.0, metavar="S", help="seconds for each ceiling at a point's first visit")
+    parser.add_argument(
+        "--data-root",
+        metavar="DIR",
+        help="a directory or URL below which the datasets are generated",
+    )
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="KEY=A,B,C",
+        dest="axes",
+        help="an axis; repeatable",
+    )
+    parser.add_argument(
+        "--one-at-a-time", action="store_true", help="vary one key at a time from today's settings"
+    )
+    parser.add_argument("--samples", type=int, metavar="N", help="samples of each dataset")
+    parser.add_argument(
+        "--size", metavar="SIZE", help="total bytes of each dataset's samples, e.g. 2GiB"
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=5, metavar="N", help="visits of each point (default: 5)"
+    )
+    parser.add_argument(
+        "--accelerators", type=int, default=1, metavar="N", help="ranks of each run (default: 1)"
+    )
+    parser.add_argument(
+        "--time-budget", metavar="TIME", help="stop in time, e.g. 20m; what was left out is named"
+    )
+    parser.add_argument(
+        "--data-budget", metavar="SIZE", help="keep no more than this many bytes of data at a time"
+    )
+    parser.add_argument(
+        "--keep-data", action="store_true", help="leave the datasets for another sweep"
+    )
+    parser.add_argument(
+        "--resume", type=Path, metavar="SWEEP_DIR", help="go on with an interrupted sweep"
+    )
+    parser.add_argument(
+        "--confirm",
+        type=Path,
+        metavar="SWEEP_DIR",
+        help="advised settings against today's, on fresh runs with other seeds; exit 4 if not",
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help="where the sweep's directory goes",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=42,
+        help="of the first visits; each round has its own (default: 42)",
+    )
+    parser.add_argument(
+        "--calibration-s",
+        type=float,
+        default=1.0,
+        metavar="S",
+        help="seconds for each ceiling at a point's first visit",
+    )
     from .common import add_overrides
 
     add_overrides(parser, "batch_size=64")
@@ -59,9 +108,14 @@ def run(args: argparse.Namespace) -> int:
     from ..units import parse_duration, parse_size
     from .common import Live
 
-    asked = args.workload or args.axes or args.overrides or args.data_root or args.samples or args.size
+    asked = (
+        args.workload or args.axes or args.overrides or args.data_root or args.samples or args.size
+    )
     if args.confirm is not None and (asked or args.resume):
-        raise UsageError("--confirm asks what the sweep asked", remedy="give it alone, with --repeat and budgets if you like")
+        raise UsageError(
+            "--confirm asks what the sweep asked",
+            remedy="give it alone, with --repeat and budgets if you like",
+        )
     budget = Budget(
         seconds=parse_duration(args.time_budget) if args.time_budget else None,
         data_bytes=parse_size(args.data_budget) if args.data_budget else None,
@@ -132,18 +186,41 @@ def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
     from ..units import parse_size
 
     if args.resume is not None:
-        if args.workload or args.axes or args.overrides or args.data_root or args.samples or args.size:
-            raise UsageError("--resume goes on with what was asked then", remedy="give --resume alone, with --time-budget if you like")
+        if (
+            args.workload
+            or args.axes
+            or args.overrides
+            or args.data_root
+            or args.samples
+            or args.size
+        ):
+            raise UsageError(
+                "--resume goes on with what was asked then",
+                remedy="give --resume alone, with --time-budget if you like",
+            )
         return load_sweep(args.resume), args.resume
     if not args.workload or not args.data_root or not args.axes:
-        raise UsageError("a sweep needs a workload, --data-root and at least one --sweep", remedy="see iobench sweep --help")
-    if args.repeat < 1 or args.accelerators < 1 or args.seed < 0 or not 0 <= args.calibration_s <= 3600:
-        raise UsageError("--repeat, --accelerators, --seed or --calibration-s makes no sense", remedy="see iobench sweep --help")
+        raise UsageError(
+            "a sweep needs a workload, --data-root and at least one --sweep",
+            remedy="see iobench sweep --help",
+        )
+    if (
+        args.repeat < 1
+        or args.accelerators < 1
+        or args.seed < 0
+        or not 0 <= args.calibration_s <= 3600
+    ):
+        raise UsageError(
+            "--repeat, --accelerators, --seed or --calibration-s makes no sense",
+            remedy="see iobench sweep --help",
+        )
     axes: dict[str, list[Any]] = {}
     for text in args.axes:
         key, values = parse_axis(text)
         if key in axes:
-            raise UsageError(f"axis '{key}' is given twice", remedy="give all its values in one --sweep")
+            raise UsageError(
+                f"axis '{key}' is given twice", remedy="give all its values in one --sweep"
+            )
         axes[key] = values
     given = {
         "workload": args.workload,
@@ -163,6 +240,10 @@ def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
     planned = plan_sweep(Sweep(created="", command=[], **given), one_at_a_time=args.one_at_a_time)
     groups_within(planned.model_copy(deep=True), budget)
     sweep, directory = new_sweep(args.results, args.command_line, **given)
-    sweep = sweep.model_copy(update={name: getattr(planned, name) for name in ("points", "default", "planned", "left_out")})
+    sweep = sweep.model_copy(
+        update={
+            name: getattr(planned, name) for name in ("points", "default", "planned", "left_out")
+        }
+    )
     save_sweep(directory, sweep)
     return sweep, directory

@@ -26,7 +26,9 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("dir", metavar="DIR", help="the dataset's directory or URL")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each core)")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes (default: one for each core)"
+    )
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -43,7 +45,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--workers is {args.workers}", remedy="give 1 or more")
     manifest, place = find_dataset(args.dir)
     storage = open_storage(place)
-    with progress_bar("verifying", enabled=sys.stderr.isatty() and not getattr(args, "quiet", False)) as tell:
+    with progress_bar(
+        "verifying", enabled=sys.stderr.isatty() and not getattr(args, "quiet", False)
+    ) as tell:
         report = verify(storage, manifest, workers=args.workers, progress=tell)
     if args.json:
         document = {
@@ -61,12 +65,16 @@ def run(args: argparse.Namespace) -> int:
     what = f"{format_count(report.samples)} samples in {format_count(report.shards)} shard{'' if report.shards == 1 else 's'}"
     if report.ok:
         rate = format_rate(report.bytes_read / max(report.wall_s, 1e-9))
-        print(f"ok: {what}, {format_bytes(report.bytes_read)}, are what the manifest says ({rate}): {args.dir}")
+        print(
+            f"ok: {what}, {format_bytes(report.bytes_read)}, are what the manifest says ({rate}): {args.dir}"
+        )
         return 0
     for damage in report.damages:
         print(damage)
     more = " and more; the rest was not read" if report.stopped else ""
     count = len(report.damages)
     found = f"{count} difference{'' if count == 1 else 's'}{more}"
-    print(f"DAMAGED: {found}, in {args.dir}. Remove it (iobench clean {args.dir}) and generate it again")
+    print(
+        f"DAMAGED: {found}, in {args.dir}. Remove it (iobench clean {args.dir}) and generate it again"
+    )
     return 1

@@ -28,15 +28,34 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("directory", metavar="RUN_DIR", help="a run's directory, or its run.json")
-    parser.add_argument("--storage-bandwidth", metavar="RATE", help="of the storage, e.g. 2x or 5GB/s")
+    parser.add_argument(
+        "--storage-bandwidth", metavar="RATE", help="of the storage, e.g. 2x or 5GB/s"
+    )
     parser.add_argument("--latency", metavar="TIME", help="of one read, e.g. 5ms or 0.5x")
-    parser.add_argument("--concurrency", metavar="N", help="reads in flight in each worker, e.g. 16 or 2x")
-    parser.add_argument("--cache", metavar="SIZE", help="memory that caches data from the second epoch on, e.g. 512GiB")
-    parser.add_argument("--cache-kind", choices=("page", "pinned"), default="page", help="LRU pages, or a cache that evicts nothing")
+    parser.add_argument(
+        "--concurrency", metavar="N", help="reads in flight in each worker, e.g. 16 or 2x"
+    )
+    parser.add_argument(
+        "--cache",
+        metavar="SIZE",
+        help="memory that caches data from the second epoch on, e.g. 512GiB",
+    )
+    parser.add_argument(
+        "--cache-kind",
+        choices=("page", "pinned"),
+        default="page",
+        help="LRU pages, or a cache that evicts nothing",
+    )
     parser.add_argument("--workers", metavar="N", help="of each accelerator, e.g. 16 or 2x")
     parser.add_argument("--accelerators", metavar="N", help="on this host, e.g. 8 or 2x")
-    parser.add_argument("--step-time", metavar="TIME", help="busy time of one batch, e.g. 100ms or 0.5x")
-    parser.add_argument("--instance", metavar="TYPE", help="the storage is behind this instance's network (iobench list instances)")
+    parser.add_argument(
+        "--step-time", metavar="TIME", help="busy time of one batch, e.g. 100ms or 0.5x"
+    )
+    parser.add_argument(
+        "--instance",
+        metavar="TYPE",
+        help="the storage is behind this instance's network (iobench list instances)",
+    )
     from .common import add_common
 
     add_common(parser)
@@ -58,11 +77,18 @@ def run(args: argparse.Namespace) -> int:
 
         network = find_instance(args.instance).network_bytes_per_s
         if network is None:
-            raise UsageError(f"the network of {args.instance} is not known", remedy="state a --storage-bandwidth instead")
+            raise UsageError(
+                f"the network of {args.instance} is not known",
+                remedy="state a --storage-bandwidth instead",
+            )
     change = Change(
         network_bytes_per_s=network,
         network_of=args.instance or "",
-        storage_bandwidth=_quantity(args.storage_bandwidth, "--storage-bandwidth", lambda text: parse_size(text.removesuffix("/s"))),
+        storage_bandwidth=_quantity(
+            args.storage_bandwidth,
+            "--storage-bandwidth",
+            lambda text: parse_size(text.removesuffix("/s")),
+        ),
         latency=_quantity(args.latency, "--latency", parse_duration),
         concurrency=_quantity(args.concurrency, "--concurrency", _number),
         cache_bytes=None if args.cache is None else parse_size(args.cache),
@@ -72,7 +98,10 @@ def run(args: argparse.Namespace) -> int:
         step_time=_quantity(args.step_time, "--step-time", parse_duration),
     )
     if not Path(args.directory).exists():
-        raise UsageError(f"{args.directory}: there is no such run", remedy="name a run directory, e.g. results/<run>")
+        raise UsageError(
+            f"{args.directory}: there is no such run",
+            remedy="name a run directory, e.g. results/<run>",
+        )
     found = what_if(load_run(Path(args.directory)), change)
     if args.json:
         evidence = found.recorded.verdict
@@ -117,5 +146,8 @@ def _number(text: str) -> float:
     except ValueError:
         value = float("nan")
     if not 0 <= value < 1e9:
-        raise UsageError(f"'{text}' is not a number of zero or more", remedy="write it like 16, or as a factor like 2x")
+        raise UsageError(
+            f"'{text}' is not a number of zero or more",
+            remedy="write it like 16, or as a factor like 2x",
+        )
     return value

@@ -93,7 +93,12 @@ class Assembled(Protocol):
 
     @classmethod
     def assemble(
-        cls, contents: Iterator[Buffer], sizes: Array, write: Callable[[bytes | Buffer], None], *, spec: Any
+        cls,
+        contents: Iterator[Buffer],
+        sizes: Array,
+        write: Callable[[bytes | Buffer], None],
+        *,
+        spec: Any,
     ) -> tuple[Array, Array]:
         """Write one shard, front to back, of samples with these ``contents`` and ``sizes``; int64 (offset, stored) of each.
 
@@ -129,8 +134,12 @@ class Content(Protocol):
     name: ClassVar[str]
     suffix: ClassVar[str]
     min_bytes: ClassVar[int]  # the smallest sample that this content can make
-    in_place: ClassVar[bool]  # the decoded bytes are a slice of the content, which ``locate`` finds without copying
-    max_expansion: ClassVar[int]  # upper bound of decoded bytes over content bytes, for what ``build`` makes
+    in_place: ClassVar[
+        bool
+    ]  # the decoded bytes are a slice of the content, which ``locate`` finds without copying
+    max_expansion: ClassVar[
+        int
+    ]  # upper bound of decoded bytes over content bytes, for what ``build`` makes
 
     @classmethod
     def build(cls, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:

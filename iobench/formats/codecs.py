@@ -115,7 +115,9 @@ class Zstd:
             raise ValueError(f"not a valid zstd stream: {error}") from None
         # The reader ends silently where its input does, so a short result is the sign of a cut.
         if done < (expected if expected >= 0 else len(out)):
-            raise ValueError(f"zstd stream is truncated: {done} bytes of {expected if expected >= 0 else len(out)}")
+            raise ValueError(
+                f"zstd stream is truncated: {done} bytes of {expected if expected >= 0 else len(out)}"
+            )
         return done
 
 
@@ -133,7 +135,9 @@ class Lz4:
     def compress(cls, content: Buffer, level: int | None) -> bytes | Buffer:
         import lz4.frame
 
-        compressed: bytes = lz4.frame.compress(content, compression_level=level or 0, content_checksum=True)
+        compressed: bytes = lz4.frame.compress(
+            content, compression_level=level or 0, content_checksum=True
+        )
         return compressed
 
     @classmethod
@@ -170,7 +174,9 @@ def _append(name: str, out: Buffer, done: int, data: bytes) -> int:
 
 
 def _too_long(name: str, out: Buffer) -> ValueError:
-    return ValueError(f"codec '{name}': the stored stream holds more than the {len(out)} bytes expected")
+    return ValueError(
+        f"codec '{name}': the stored stream holds more than the {len(out)} bytes expected"
+    )
 
 
 def _check_level(name: str, level: int | None, lowest: int, highest: int) -> None:

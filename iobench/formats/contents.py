@@ -78,7 +78,9 @@ class Npz:
                 return zlib.crc32(data, before)
             end = (whole + 1) * payload.BLOCK
             before = zlib.crc32(data[: payload.BLOCK], before)  # the first block carries the stamp
-            before = crc.extend_over_blocks(before, seed=seed, index=index, first=1, count=whole, compress_ratio=compress_ratio)
+            before = crc.extend_over_blocks(
+                before, seed=seed, index=index, first=1, count=whole, compress_ratio=compress_ratio
+            )
             return zlib.crc32(data[end:], before)
 
         npz.write_around(out, crc_of)
@@ -146,7 +148,9 @@ class Jpeg:
         """Raises ValueError for a compress_ratio: a JPEG is compressed already."""
         _at_least(cls.name, cls.min_bytes, out)
         if compress_ratio != 1:
-            raise ValueError("content 'jpeg' is compressed already and cannot take a compress_ratio")
+            raise ValueError(
+                "content 'jpeg' is compressed already and cannot take a compress_ratio"
+            )
         jpeg.build(out, seed=seed, index=index)
 
     @classmethod
@@ -162,7 +166,9 @@ class Jpeg:
         except KeyError:  # what the library says of a header without a known colour space
             raise ValueError("not a JPEG that can be decoded: unknown colour space") from None
         if (size := int(height * width * 3)) > _JPEG_EXPANSION * len(content):
-            raise ValueError(f"a JPEG of {len(content)} bytes claims {height} x {width} pixels, which it can't hold")
+            raise ValueError(
+                f"a JPEG of {len(content)} bytes claims {height} x {width} pixels, which it can't hold"
+            )
         return size
 
     @classmethod
@@ -170,7 +176,9 @@ class Jpeg:
         import simplejpeg
 
         # libjpeg fills in what is missing from a cut file; strict makes that the error it is.
-        return int(simplejpeg.decode_jpeg(content, colorspace="RGB", buffer=out, strict=True).nbytes)
+        return int(
+            simplejpeg.decode_jpeg(content, colorspace="RGB", buffer=out, strict=True).nbytes
+        )
 
 
 def _address(view: Buffer) -> int:

@@ -19,7 +19,9 @@ _ONES = 0xFFFFFFFF
 _U32 = npt.NDArray[np.uint32]
 
 
-def extend_over_blocks(crc: int, *, seed: int, index: int, first: int, count: int, compress_ratio: float) -> int:
+def extend_over_blocks(
+    crc: int, *, seed: int, index: int, first: int, count: int, compress_ratio: float
+) -> int:
     """``zlib.crc32`` of bytes whose CRC is ``crc``, then ``count`` whole blocks of sample ``index`` from number ``first`` (1 or more)."""
     zero_words = payload.zero_words(compress_ratio)
     pool_raw, key_tables = _tables(seed, zero_words)
@@ -72,7 +74,9 @@ def _span(bits: list[int]) -> _U32:
 def _apply(tables: _U32, register: _U32) -> _U32:
     """A linear operator, given as tables, on each register."""
     low = register.astype("<u4").view(np.uint8).reshape(-1, 4)
-    result: _U32 = tables[0, low[:, 0]] ^ tables[1, low[:, 1]] ^ tables[2, low[:, 2]] ^ tables[3, low[:, 3]]
+    result: _U32 = (
+        tables[0, low[:, 0]] ^ tables[1, low[:, 1]] ^ tables[2, low[:, 2]] ^ tables[3, low[:, 3]]
+    )
     return result
 
 

@@ -42,7 +42,9 @@ class Hdf5:
     def check_spec(cls, spec: Any) -> None:
         codec, _ = split_codec(spec.codec)
         if codec not in ("none", "gzip"):
-            raise ValueError(f"format 'hdf5' has the filters none and gzip (deflate), not '{codec}', which plain HDF5 can't read")
+            raise ValueError(
+                f"format 'hdf5' has the filters none and gzip (deflate), not '{codec}', which plain HDF5 can't read"
+            )
         mean = spec.sample_size.mean_bytes
         shard = spec.shard_size or (spec.samples_per_shard or 1) * mean
         if shard > MAX_SHARD or mean > MAX_SHARD:
@@ -53,14 +55,21 @@ class Hdf5:
 
     @classmethod
     def assemble(
-        cls, contents: Iterator[Buffer], sizes: Int64, write: Callable[[bytes | Buffer], None], *, spec: Any
+        cls,
+        contents: Iterator[Buffer],
+        sizes: Int64,
+        write: Callable[[bytes | Buffer], None],
+        *,
+        spec: Any,
     ) -> tuple[Int64, Int64]:
         """Build one shard and write it; where the bytes of each sample lie."""
         import h5py
 
         codec, level = split_codec(spec.codec)
         offsets, stored = np.empty(len(sizes), np.int64), np.empty(len(sizes), np.int64)
-        with h5py.File("iobench", "w", driver="core", backing_store=False, block_size=_GROW, libver=_LIBVER) as file:
+        with h5py.File(
+            "iobench", "w", driver="core", backing_store=False, block_size=_GROW, libver=_LIBVER
+        ) as file:
             for place, content in enumerate(contents):
                 name, data = f"{place:09d}", np.frombuffer(content, np.uint8)
                 if codec == "none":
@@ -68,7 +77,12 @@ class Hdf5:
                     offsets[place], stored[place] = dataset.id.get_offset(), len(data)
                     continue
                 dataset = file.create_dataset(
-                    name, shape=data.shape, dtype=np.uint8, chunks=data.shape, compression=level or 6, track_times=False
+                    name,
+                    shape=data.shape,
+                    dtype=np.uint8,
+                    chunks=data.shape,
+                    compression=level or 6,
+                    track_times=False,
                 )
                 dataset.id.write_direct_chunk((0,), zlib.compress(content, level or 6))
                 chunk = dataset.id.get_chunk_info(0)
@@ -92,8 +106,18 @@ class Hdf5:
             with h5py.File(h5py.h5f.open_file_image(bytes(shard))) as file:
                 for dataset in datasets(h5py, file["/"], set()):
                     yield from _samples(dataset)
-        except (OSError, RuntimeError, KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:
-            raise ValueError(f"the HDF5 file that ends at byte {len(shard)} is damaged: {' '.join(str(error).split())[:160]}") from None
+        except (
+            OSError,
+            RuntimeError,
+            KeyError,
+            TypeError,
+            ValueError,
+            OverflowError,
+            MemoryError,
+        ) as error:
+            raise ValueError(
+                f"the HDF5 file that ends at byte {len(shard)} is damaged: {' '.join(str(error).split())[:160]}"
+            ) from None
 
 
 def datasets(h5py: Any, group: Any, seen: set[Any]) -> Iterator[Any]:
@@ -115,7 +139,9 @@ def _samples(dataset: Any) -> Iterator[Buffer]:
     if dataset.external or dataset.is_virtual or dataset.shape is None:
         return
     if dataset.size and dataset.nbytes > EXPANSION * max(1, dataset.id.get_storage_size()):
-        raise ValueError(f"{dataset.name} claims {dataset.nbytes} bytes, and stores {dataset.id.get_storage_size()}")
+        raise ValueError(
+            f"{dataset.name} claims {dataset.nbytes} bytes, and stores {dataset.id.get_storage_size()}"
+        )
     if dataset.dtype.hasobject:
         for element in dataset[()].reshape(-1) if dataset.shape else [dataset[()]]:
             if isinstance(element, bytes | str):

@@ -22,7 +22,9 @@ MIN_BYTES = 1024
 _QUALITIES = (88, 84, 79, 72, 62, 45, 20, 5, 1)
 _BYTES_PER_PIXEL = 0.553  # of this noise at the first quality, measured
 _FIXED_BYTES = 640  # tables and headers of any small JPEG
-_FILLED = 0.98  # of the size goes to the image, the rest to padding: encoded sizes vary by about 1 %
+_FILLED = (
+    0.98  # of the size goes to the image, the rest to padding: encoded sizes vary by about 1 %
+)
 _MAX_PIXELS = 1 << 26
 _APP15 = 0xFFEF
 _SEGMENT = 65533  # payload bytes of one segment
@@ -41,11 +43,15 @@ def build(out: Buffer, *, seed: int, index: int) -> None:
     least = _ENTRY + payload.STAMP_BYTES
     image = _image(_dimensions(total), seed, index)
     for quality in _QUALITIES:
-        encoded = simplejpeg.encode_jpeg(image, quality=quality, colorspace="RGB", colorsubsampling="420", fastdct=True)
+        encoded = simplejpeg.encode_jpeg(
+            image, quality=quality, colorspace="RGB", colorsubsampling="420", fastdct=True
+        )
         if len(encoded) + least <= total:
             break
     else:
-        raise ValueError(f"no JPEG of {image.shape[1]} x {image.shape[0]} pixels fits {total} bytes")
+        raise ValueError(
+            f"no JPEG of {image.shape[1]} x {image.shape[0]} pixels fits {total} bytes"
+        )
     room = total - len(encoded)
     out[:_AFTER_SOI] = encoded[:_AFTER_SOI]
     _pad(out[_AFTER_SOI : _AFTER_SOI + room], seed, index)
@@ -77,7 +83,10 @@ def _pad(room: Buffer, seed: int, index: int) -> None:
 
 def _dimensions(total: int) -> tuple[int, int]:
     """(height, width) about 3:4, whose encoding takes nearly all of ``total`` bytes."""
-    pixels = min(max((total * _FILLED - _FIXED_BYTES - payload.STAMP_BYTES) / _BYTES_PER_PIXEL, 64), _MAX_PIXELS)
+    pixels = min(
+        max((total * _FILLED - _FIXED_BYTES - payload.STAMP_BYTES) / _BYTES_PER_PIXEL, 64),
+        _MAX_PIXELS,
+    )
     height = max(8, int(math.sqrt(pixels * 0.75)))
     return height, max(8, int(pixels / height))
 

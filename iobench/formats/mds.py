@@ -42,21 +42,32 @@ class Mds:
     @classmethod
     def check_spec(cls, spec: Any) -> None:
         if spec.codec != "none":
-            raise ValueError(f"format 'mds' compresses whole shards or nothing, so codec '{spec.codec}' can't be had; use codec: none")
+            raise ValueError(
+                f"format 'mds' compresses whole shards or nothing, so codec '{spec.codec}' can't be had; use codec: none"
+            )
         shard = spec.shard_size or (spec.samples_per_shard or 1) * spec.sample_size.mean_bytes
         if shard > _MOST // 2:
-            raise ValueError(f"format 'mds' has offsets of 32 bits: shards of {shard / 2**30:.1f} GiB are too large for it")
+            raise ValueError(
+                f"format 'mds' has offsets of 32 bits: shards of {shard / 2**30:.1f} GiB are too large for it"
+            )
 
     @classmethod
     def assemble(
-        cls, contents: Iterator[Buffer], sizes: Int64, write: Callable[[bytes | Buffer], None], *, spec: Any
+        cls,
+        contents: Iterator[Buffer],
+        sizes: Int64,
+        write: Callable[[bytes | Buffer], None],
+        *,
+        spec: Any,
     ) -> tuple[Int64, Int64]:
         """Write one shard, sample after sample; where the bytes of each lie."""
         config = _config()
         start = _U32.size + _U32.size * (len(sizes) + 1) + len(config)
         ends = start + np.cumsum(sizes + _U32.size)
         if ends[-1] > _MOST:
-            raise ValueError(f"a shard of {int(ends[-1])} bytes is too large for offsets of 32 bits")
+            raise ValueError(
+                f"a shard of {int(ends[-1])} bytes is too large for offsets of 32 bits"
+            )
         offsets = np.concatenate(([start], ends))
         write(_U32.pack(len(sizes)) + offsets.astype("<u4").tobytes() + config)
         for size, content in zip(sizes.tolist(), contents, strict=True):
@@ -83,7 +94,9 @@ class Mds:
         """The first column of bytes of each sample, of other writers' shards too; where there is none, all columns together."""
         offsets = _offsets(shard)
         columns = _columns(shard, len(offsets) * _U32.size + _U32.size, int(offsets[0]))
-        place = next((number for number, (encoding, _) in enumerate(columns) if encoding in _BYTES), None)
+        place = next(
+            (number for number, (encoding, _) in enumerate(columns) if encoding in _BYTES), None
+        )
         for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
             yield _column(shard[begin:end], columns, place, begin)
 
@@ -107,10 +120,14 @@ def _offsets(shard: Buffer) -> Int64:
     count = _U32.unpack_from(shard)[0] if len(shard) >= _U32.size else 0
     table = _U32.size + _U32.size * (count + 1)
     if count == 0 or table > len(shard):
-        raise ValueError(f"no MDS shard: {count} samples need {table} bytes of offsets, the shard ends at offset {len(shard)}")
+        raise ValueError(
+            f"no MDS shard: {count} samples need {table} bytes of offsets, the shard ends at offset {len(shard)}"
+        )
     offsets = np.frombuffer(shard[_U32.size : table], "<u4").astype(np.int64)
     if offsets[0] < table or (np.diff(offsets) < 0).any() or offsets[-1] != len(shard):
-        raise ValueError(f"MDS shard is damaged: its samples lie at {offsets[0]} to {offsets[-1]}, the shard ends at offset {len(shard)}")
+        raise ValueError(
+            f"MDS shard is damaged: its samples lie at {offsets[0]} to {offsets[-1]}, the shard ends at offset {len(shard)}"
+        )
     return offsets
 
 
@@ -119,14 +136,18 @@ def _columns(shard: Buffer, start: int, end: int) -> list[tuple[str, int | None]
     try:
         config = json.loads(bytes(shard[start:end]))
         found = list(zip(map(str, config["column_encodings"]), config["column_sizes"], strict=True))
-        if found and all(size is None or (isinstance(size, int) and size >= 0) for _, size in found):
+        if found and all(
+            size is None or (isinstance(size, int) and size >= 0) for _, size in found
+        ):
             return found
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise ValueError(f"MDS shard is damaged: no description of its columns at offset {start}")
 
 
-def _column(sample: Buffer, columns: list[tuple[str, int | None]], place: int | None, begin: int) -> Buffer:
+def _column(
+    sample: Buffer, columns: list[tuple[str, int | None]], place: int | None, begin: int
+) -> Buffer:
     varying = sum(size is None for _, size in columns)
     head = varying * _U32.size
     if head > len(sample):
@@ -134,7 +155,9 @@ def _column(sample: Buffer, columns: list[tuple[str, int | None]], place: int | 
     lengths = iter(struct.unpack_from(f"<{varying}I", sample))
     sizes = [next(lengths) if size is None else size for _, size in columns]
     if head + sum(sizes) != len(sample):
-        raise ValueError(f"MDS sample at offset {begin} has {len(sample)} bytes, its columns say {head + sum(sizes)}")
+        raise ValueError(
+            f"MDS sample at offset {begin} has {len(sample)} bytes, its columns say {head + sum(sizes)}"
+        )
     if place is None:
         return sample[head:]
     start = head + sum(sizes[:place])

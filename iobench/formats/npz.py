@@ -27,7 +27,10 @@ _END64 = struct.Struct("<4sQHHIIQQQQ")
 _LOCATOR = struct.Struct("<4sIQI")
 _ZIP64_EXTRA = struct.Struct("<HHQQ")
 _MAX32 = 0xFFFFFFFF
-_DOS_EPOCH = (0 << 9 | 1 << 5 | 1, 0)  # 1980-01-01 00:00, so that the bytes do not depend on the clock
+_DOS_EPOCH = (
+    0 << 9 | 1 << 5 | 1,
+    0,
+)  # 1980-01-01 00:00, so that the bytes do not depend on the clock
 _NAME = b"x.npy"
 _LOCAL_BYTES = 64  # padded by an extra field, so that the array starts at a multiple of 64
 _NPY_BYTES = 128
@@ -41,7 +44,9 @@ OVERHEAD = DATA_OFFSET + _TRAILER
 _EXPANSION = 1100
 """No deflate stream holds more than 1032 times its length."""
 
-_SHAPE = re.compile(rb"\{'descr': '([<>|=][biufcSUmMV]\d+)', 'fortran_order': (?:False|True), 'shape': \(([\d, ]*)\), \}\s*")
+_SHAPE = re.compile(
+    rb"\{'descr': '([<>|=][biufcSUmMV]\d+)', 'fortran_order': (?:False|True), 'shape': \(([\d, ]*)\), \}\s*"
+)
 
 
 def data_bytes(total: int) -> int:
@@ -57,7 +62,12 @@ def write_around(out: Buffer, crc_of: Callable[[int], int]) -> None:
     """
     size = data_bytes(len(out))
     header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (%d,), }" % size
-    out[_LOCAL_BYTES:DATA_OFFSET] = b"\x93NUMPY\x01\x00" + struct.pack("<H", _NPY_BYTES - 10) + header.ljust(_NPY_BYTES - 11) + b"\n"
+    out[_LOCAL_BYTES:DATA_OFFSET] = (
+        b"\x93NUMPY\x01\x00"
+        + struct.pack("<H", _NPY_BYTES - 10)
+        + header.ljust(_NPY_BYTES - 11)
+        + b"\n"
+    )
     member = size + _NPY_BYTES
     zip64 = member >= _MAX32
     crc = crc_of(zlib.crc32(out[_LOCAL_BYTES:DATA_OFFSET]))
@@ -65,14 +75,30 @@ def write_around(out: Buffer, crc_of: Callable[[int], int]) -> None:
     room = _LOCAL_BYTES - _LOCAL.size - len(_NAME)
     padding = struct.pack("<HH", _PADDING_ID, room - len(extra) - 4) + bytes(room - len(extra) - 4)
     stated = _MAX32 if zip64 else member
-    common = (45 if zip64 else 20, 0, zipfile.ZIP_STORED, _DOS_EPOCH[1], _DOS_EPOCH[0], crc, stated, stated, len(_NAME))
+    common = (
+        45 if zip64 else 20,
+        0,
+        zipfile.ZIP_STORED,
+        _DOS_EPOCH[1],
+        _DOS_EPOCH[0],
+        crc,
+        stated,
+        stated,
+        len(_NAME),
+    )
     out[:_LOCAL_BYTES] = _LOCAL.pack(b"PK\x03\x04", *common, room) + _NAME + extra + padding
 
-    central = _CENTRAL.pack(b"PK\x01\x02", 45 if zip64 else 20, *common, len(extra), 0, 0, 0, 0, 0) + _NAME + extra
+    central = (
+        _CENTRAL.pack(b"PK\x01\x02", 45 if zip64 else 20, *common, len(extra), 0, 0, 0, 0, 0)
+        + _NAME
+        + extra
+    )
     start = _LOCAL_BYTES + member
     tail = central
     if zip64:
-        tail += _END64.pack(b"PK\x06\x06", _END64.size - 12, 45, 45, 0, 0, 1, 1, len(central), start)
+        tail += _END64.pack(
+            b"PK\x06\x06", _END64.size - 12, 45, 45, 0, 0, 1, 1, len(central), start
+        )
         tail += _LOCATOR.pack(b"PK\x06\x07", 0, start + len(central), 1)
     tail += _END.pack(b"PK\x05\x06", 0, 0, 1, 1, len(central), _MAX32 if zip64 else start, 0)
     out[start:] = tail
@@ -82,8 +108,13 @@ def stored_arrays(content: Buffer) -> list[Buffer] | None:
     """The bytes of each array of a stored npz, as views; None where the layout needs the slow reader."""
     arrays: list[Buffer] = []
     position = 0
-    while bytes(content[position : position + 4]) == b"PK\x03\x04" and len(content) >= position + _LOCAL.size:
-        _, _, flags, method, _, _, _, packed, size, name_bytes, extra_bytes = _LOCAL.unpack_from(content, position)
+    while (
+        bytes(content[position : position + 4]) == b"PK\x03\x04"
+        and len(content) >= position + _LOCAL.size
+    ):
+        _, _, flags, method, _, _, _, packed, size, name_bytes, extra_bytes = _LOCAL.unpack_from(
+            content, position
+        )
         start = position + _LOCAL.size + name_bytes + extra_bytes
         if flags & 0x9 or method != zipfile.ZIP_STORED:  # encrypted, or sizes that follow the data
             return None
@@ -136,10 +167,20 @@ def open_arrays(content: Buffer) -> Iterator[tuple[int, zipfile.ZipExtFile]]:
         for info in archive.infolist():
             if not info.filename.endswith(".npy"):
                 continue
-            left -= info.compress_size  # members that lie upon one another would make much of little
-            most = info.compress_size * (_EXPANSION if info.compress_type == zipfile.ZIP_DEFLATED else 1)
-            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or left < 0 or info.file_size > most:
-                raise ValueError(f"npz member claims a size of {info.file_size} bytes, which it can't hold ({info.compress_size} stored)")
+            left -= (
+                info.compress_size
+            )  # members that lie upon one another would make much of little
+            most = info.compress_size * (
+                _EXPANSION if info.compress_type == zipfile.ZIP_DEFLATED else 1
+            )
+            if (
+                info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+                or left < 0
+                or info.file_size > most
+            ):
+                raise ValueError(
+                    f"npz member claims a size of {info.file_size} bytes, which it can't hold ({info.compress_size} stored)"
+                )
             with archive.open(info) as member:
                 yield _array_size(member, info.file_size), member  # type: ignore[misc]
 
@@ -152,12 +193,19 @@ def readable() -> Iterator[None]:
     except ValueError as error:
         raise ValueError(" ".join(str(error).split())[:200]) from None
     except _DAMAGED as error:
-        raise ValueError(f"not a readable npz: {' '.join(str(error).split())[:200] or type(error).__name__}") from None
+        raise ValueError(
+            f"not a readable npz: {' '.join(str(error).split())[:200] or type(error).__name__}"
+        ) from None
 
 
 _DAMAGED = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OverflowError),
-    *(TypeError, LookupError, SyntaxError, tokenize.TokenError),  # of numpy, about a header that is no literal, or no type's
+    *(
+        TypeError,
+        LookupError,
+        SyntaxError,
+        tokenize.TokenError,
+    ),  # of numpy, about a header that is no literal, or no type's
 )
 
 
@@ -165,7 +213,10 @@ def _array_size(member: object, file_size: int) -> int:
     """Bytes of the array that follows, from its header, which must agree with the member's size (so nothing can claim memory)."""
     stream: io.BufferedIOBase = member  # type: ignore[assignment]
     version = np.lib.format.read_magic(stream)
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }.get(version)
     if read is None:
         raise ValueError(f"npy version {version[0]}.{version[1]} is not supported")
     shape, _, dtype = read(stream)

@@ -47,13 +47,17 @@ class Parquet:
     def check_spec(cls, spec: Any) -> None:
         codec, level = split_codec(spec.codec)
         if codec not in ("none", "gzip", "zstd", "lz4"):
-            raise ValueError(f"format 'parquet' has page codecs none, gzip, zstd and lz4, not '{codec}'")
+            raise ValueError(
+                f"format 'parquet' has page codecs none, gzip, zstd and lz4, not '{codec}'"
+            )
         if codec == "lz4" and level is not None:
             raise ValueError("format 'parquet' has no levels of lz4; write codec: lz4")
         size = spec.sample_size
         least = size.mean if size.distribution == "constant" else size.min or 1
         if (spec.columns or 1) > least:
-            raise ValueError(f"{spec.columns} columns need samples of {spec.columns} bytes at least, not {least}; set sample_size.min")
+            raise ValueError(
+                f"{spec.columns} columns need samples of {spec.columns} bytes at least, not {least}; set sample_size.min"
+            )
         if max(size.max or 0, round(size.mean_bytes)) > _LARGEST:
             raise ValueError(f"format 'parquet' holds samples of up to {_LARGEST >> 30} GiB")
 
@@ -74,7 +78,12 @@ class Parquet:
 
     @classmethod
     def assemble(
-        cls, contents: Iterator[Buffer], sizes: Int64, write: Callable[[bytes | Buffer], None], *, spec: Any
+        cls,
+        contents: Iterator[Buffer],
+        sizes: Int64,
+        write: Callable[[bytes | Buffer], None],
+        *,
+        spec: Any,
     ) -> tuple[Int64, Int64]:
         """Write one shard, a row group in memory at a time; (offset, stored) of each sample: the extent of its row group."""
         import pyarrow as pa
@@ -83,7 +92,12 @@ class Parquet:
         columns, fixed = spec.columns or 1, spec.sample_size.distribution == "constant"
         ends = _part_ends(int(sizes[0]), columns) if fixed else None
         widths = np.diff(ends, prepend=0).tolist() if ends is not None else [-1] * columns
-        schema = pa.schema([pa.field(f"c{number:03d}", pa.binary(width), nullable=False) for number, width in enumerate(widths)])
+        schema = pa.schema(
+            [
+                pa.field(f"c{number:03d}", pa.binary(width), nullable=False)
+                for number, width in enumerate(widths)
+            ]
+        )
         codec, level = split_codec(spec.codec)
         sink = _Sink(write)
         written: list[Any] = []
@@ -102,15 +116,21 @@ class Parquet:
         try:
             for first, last in itertools.pairwise(bounds):
                 parts = _gather(contents, sizes[first:last], columns)
-                arrays = [_array(pa, width, *part) for width, part in zip(widths, parts, strict=True)]
-                writer.write_table(pa.Table.from_arrays(arrays, schema=schema), row_group_size=last - first)
+                arrays = [
+                    _array(pa, width, *part) for width, part in zip(widths, parts, strict=True)
+                ]
+                writer.write_table(
+                    pa.Table.from_arrays(arrays, schema=schema), row_group_size=last - first
+                )
             writer.close()
         except BaseException:
             sink.deaf = True  # the writer ends its file whatever happens; nobody wants to hear it
             with suppress(Exception):
                 writer.close()
             raise
-        extents = np.array([_extent(written[0].row_group(group)) for group in range(len(bounds) - 1)])
+        extents = np.array(
+            [_extent(written[0].row_group(group)) for group in range(len(bounds) - 1)]
+        )
         group = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
         return extents[group, 0], extents[group, 1] - extents[group, 0]
 
@@ -126,7 +146,9 @@ class Parquet:
             extent = opened.extent(group)
             if extent is None:
                 continue  # an empty table has a group without rows
-            rows = opened.decode(group, None, [(extent[0], shard[extent[0] : extent[1]])], check=check)
+            rows = opened.decode(
+                group, None, [(extent[0], shard[extent[0] : extent[1]])], check=check
+            )
             for row in range(rows.count):
                 yield rows.content(row)
 
@@ -144,7 +166,9 @@ def group_bounds(sizes: Int64, block: int) -> list[int]:
 def _extent(group: Any) -> tuple[int, int]:
     """From where to where the column chunks lie that were just written."""
     chunks = [group.column(number) for number in range(group.num_columns)]
-    return chunks[0].data_page_offset, chunks[-1].data_page_offset + chunks[-1].total_compressed_size
+    return chunks[0].data_page_offset, chunks[-1].data_page_offset + chunks[
+        -1
+    ].total_compressed_size
 
 
 def _part_ends(size: int, columns: int) -> Int64:
@@ -152,7 +176,9 @@ def _part_ends(size: int, columns: int) -> Int64:
     return Parquet.prefix(np.int64(size), columns=np.arange(1, columns + 1), of=columns)  # type: ignore[arg-type]
 
 
-def _gather(contents: Iterator[Buffer], sizes: Int64, columns: int) -> list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]]:
+def _gather(
+    contents: Iterator[Buffer], sizes: Int64, columns: int
+) -> list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]]:
     """(bytes, offsets) of each column of one row group. The iterator's memory is reused, so everything is copied out of it."""
     row_ends = np.cumsum(sizes)
     data = np.empty(int(row_ends[-1]), np.uint8)
@@ -163,23 +189,41 @@ def _gather(contents: Iterator[Buffer], sizes: Int64, columns: int) -> list[tupl
     if sizes.min() == sizes.max():
         ends = _part_ends(int(sizes[0]), columns).tolist()
         matrix = data.reshape(len(sizes), -1)
-        cuts = [np.ascontiguousarray(matrix[:, start:end]) for start, end in zip([0, *ends], ends, strict=False)]
-        return [(cut.reshape(-1), np.arange(0, cut.size + 1, cut.shape[1], dtype=np.int32)) for cut in cuts]
+        cuts = [
+            np.ascontiguousarray(matrix[:, start:end])
+            for start, end in zip([0, *ends], ends, strict=False)
+        ]
+        return [
+            (cut.reshape(-1), np.arange(0, cut.size + 1, cut.shape[1], dtype=np.int32))
+            for cut in cuts
+        ]
     found = []
     starts = row_ends - sizes
     for number in range(columns):
         begins = starts + Parquet.prefix(sizes, columns=number, of=columns)
         finishes = starts + Parquet.prefix(sizes, columns=number + 1, of=columns)
-        pieces = [data[begin:finish] for begin, finish in zip(begins.tolist(), finishes.tolist(), strict=True)]
-        found.append((np.concatenate(pieces), np.concatenate(([0], np.cumsum(finishes - begins))).astype(np.int32)))
+        pieces = [
+            data[begin:finish]
+            for begin, finish in zip(begins.tolist(), finishes.tolist(), strict=True)
+        ]
+        found.append(
+            (
+                np.concatenate(pieces),
+                np.concatenate(([0], np.cumsum(finishes - begins))).astype(np.int32),
+            )
+        )
     return found
 
 
 def _array(pa: Any, width: int, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int32]) -> Any:
     rows = len(offsets) - 1
     if width >= 0:
-        return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), rows, [None, pa.py_buffer(data)])
-    return pa.BinaryArray.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+        return pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(width), rows, [None, pa.py_buffer(data)]
+        )
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
 
 
 class _Sink:

@@ -66,13 +66,20 @@ class Rows:
     @property
     def even(self) -> bool:
         """All parts of a column are of one size (not 0)."""
-        return all(len(offsets) > 1 and (steps := np.diff(offsets)).min() == steps.max() > 0 for _, offsets in self._columns)
+        return all(
+            len(offsets) > 1 and (steps := np.diff(offsets)).min() == steps.max() > 0
+            for _, offsets in self._columns
+        )
 
 
 def _slice(numbers: Int64) -> Int64 | slice:
     """Consecutive numbers as a slice, which is quicker to follow."""
     first, last = int(numbers[0]), int(numbers[-1])
-    return slice(first, last + 1) if last - first == len(numbers) - 1 and bool((np.diff(numbers) == 1).all()) else numbers
+    return (
+        slice(first, last + 1)
+        if last - first == len(numbers) - 1 and bool((np.diff(numbers) == 1).all())
+        else numbers
+    )
 
 
 def footer_bytes(tail: Buffer, size: int) -> int:
@@ -84,7 +91,9 @@ def footer_bytes(tail: Buffer, size: int) -> int:
         raise ValueError(f"no Parquet file: no PAR1 at its end (byte {size})")
     length = int.from_bytes(tail[-_END:-4], "little") + _END
     if length > size:
-        raise ValueError(f"the Parquet footer is damaged: it claims {length - _END} bytes, of {size - _END} in the file")
+        raise ValueError(
+            f"the Parquet footer is damaged: it claims {length - _END} bytes, of {size - _END} in the file"
+        )
     return length
 
 
@@ -101,7 +110,9 @@ class ParquetShard:
 
         length = footer_bytes(tail, size) - _END
         if length + _END > len(tail):
-            raise ValueError(f"the Parquet footer is damaged: it claims {length} bytes, of {len(tail) - _END} behind the row groups")
+            raise ValueError(
+                f"the Parquet footer is damaged: it claims {length} bytes, of {len(tail) - _END} behind the row groups"
+            )
         self._source = _Source(size)
         try:
             metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(tail[-_END - length :])))
@@ -109,10 +120,16 @@ class ParquetShard:
             raise ValueError(f"the Parquet footer is damaged: {_line(error)}") from None
         self._metadata = metadata
         self._files: dict[bool, Any] = {}
-        self._paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
+        self._paths = [
+            metadata.schema.column(number).path for number in range(metadata.num_columns)
+        ]
         self._leaves = _sample_columns(metadata)
         # Writers that are flushed without a row leave a group of none, which holds no sample and no bytes.
-        self._numbers = [number for number in range(metadata.num_row_groups) if metadata.row_group(number).num_rows]
+        self._numbers = [
+            number
+            for number in range(metadata.num_row_groups)
+            if metadata.row_group(number).num_rows
+        ]
         self.groups = len(self._numbers)
         self.nbytes = int(metadata.serialized_size)
 
@@ -125,7 +142,10 @@ class ParquetShard:
     def width(self) -> int | None:
         """Bytes of every sample, where the schema tells: columns of a fixed length that hold no null."""
         leaves = [self._metadata.schema.column(leaf) for leaf in self._leaves]
-        fixed = leaves and all(leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" and leaf.max_definition_level == 0 for leaf in leaves)
+        fixed = leaves and all(
+            leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" and leaf.max_definition_level == 0
+            for leaf in leaves
+        )
         return sum(int(leaf.length) for leaf in leaves) if fixed else None
 
     def rows(self, group: int) -> int:
@@ -134,9 +154,13 @@ class ParquetShard:
 
     def codec(self, group: int) -> str:
         """Parquet's name for what compresses the pages of the samples' first column. Only of a group whose ``extent`` was found."""
-        return str(self._metadata.row_group(self._numbers[group]).column(self._leaves[0]).compression).lower()
+        return str(
+            self._metadata.row_group(self._numbers[group]).column(self._leaves[0]).compression
+        ).lower()
 
-    def decode(self, group: int, columns: int | None, parts: Sequence[tuple[int, Buffer]], *, check: bool) -> Rows:
+    def decode(
+        self, group: int, columns: int | None, parts: Sequence[tuple[int, Buffer]], *, check: bool
+    ) -> Rows:
         """Rows of a group, or their first ``columns`` columns, out of ``parts`` of the file in memory: (offset, bytes). Raises ValueError.
 
         ``check``: the pages' own checksums, where they have some.
@@ -147,7 +171,9 @@ class ParquetShard:
             data = np.frombuffer(parts[0][1], np.uint8)
             return Rows([(data, np.array([0, len(data)]))])
         try:
-            table = self._read(group, [self._paths[leaf] for leaf in self._leaves[:columns]], parts, check=check)
+            table = self._read(
+                group, [self._paths[leaf] for leaf in self._leaves[:columns]], parts, check=check
+            )
             while any(pa.types.is_struct(field.type) for field in table.schema):
                 table = table.flatten()
             return Rows([_column(pa, column) for column in table.columns])
@@ -175,7 +201,14 @@ class ParquetShard:
             raise ValueError(f"row group {group} is damaged: {_line(error)}") from None
         return None
 
-    def _read(self, group: int, paths: list[str], parts: Sequence[tuple[int, Buffer]] | None, *, check: bool) -> Any:
+    def _read(
+        self,
+        group: int,
+        paths: list[str],
+        parts: Sequence[tuple[int, Buffer]] | None,
+        *,
+        check: bool,
+    ) -> Any:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -183,8 +216,15 @@ class ParquetShard:
         try:
             if check not in self._files:
                 file = pa.PythonFile(self._source, mode="r")
-                self._files[check] = pq.ParquetFile(file, metadata=self._metadata, pre_buffer=False, page_checksum_verification=check)
-            return self._files[check].read_row_group(self._numbers[group], columns=paths, use_threads=False)
+                self._files[check] = pq.ParquetFile(
+                    file,
+                    metadata=self._metadata,
+                    pre_buffer=False,
+                    page_checksum_verification=check,
+                )
+            return self._files[check].read_row_group(
+                self._numbers[group], columns=paths, use_threads=False
+            )
         finally:
             self._source.parts = None
 
@@ -192,15 +232,25 @@ class ParquetShard:
 def _sample_columns(metadata: Any) -> list[int]:
     """The leaf columns that make up a sample: iobench's own all, of other files the first binary one (else of text), or none."""
     schema = [metadata.schema.column(number) for number in range(metadata.num_columns)]
-    if schema and all(_OWN.fullmatch(leaf.path) and leaf.max_definition_level == 0 and _binary(leaf) for leaf in schema):
+    if schema and all(
+        _OWN.fullmatch(leaf.path) and leaf.max_definition_level == 0 and _binary(leaf)
+        for leaf in schema
+    ):
         return list(range(len(schema)))
-    flat = [number for number, leaf in enumerate(schema) if leaf.max_repetition_level == 0]  # not within lists
+    flat = [
+        number for number, leaf in enumerate(schema) if leaf.max_repetition_level == 0
+    ]  # not within lists
     binary = [number for number in flat if _binary(schema[number])]
-    return (binary or [number for number in flat if schema[number].physical_type == "BYTE_ARRAY"])[:1]
+    return (binary or [number for number in flat if schema[number].physical_type == "BYTE_ARRAY"])[
+        :1
+    ]
 
 
 def _binary(leaf: Any) -> bool:
-    return leaf.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY") and leaf.logical_type.type == "NONE"
+    return (
+        leaf.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+        and leaf.logical_type.type == "NONE"
+    )
 
 
 def _column(pa: Any, column: Any) -> tuple[Bytes, Int64]:
@@ -212,7 +262,9 @@ def _column(pa: Any, column: Any) -> tuple[Bytes, Int64]:
             return _column(pa, column)
         array = _one(pa, column)
         width, first = kind.byte_width, array.offset
-        data = np.frombuffer(array.buffers()[1], np.uint8)[first * width : (first + len(array)) * width]
+        data = np.frombuffer(array.buffers()[1], np.uint8)[
+            first * width : (first + len(array)) * width
+        ]
         return data, np.arange(0, len(data) + 1, width)
     if pa.types.is_dictionary(kind):
         column = column.cast(kind.value_type)
@@ -223,7 +275,11 @@ def _column(pa: Any, column: Any) -> tuple[Bytes, Int64]:
 
 
 def _one(pa: Any, column: Any) -> Any:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+    return (
+        column.chunk(0)
+        if column.num_chunks == 1
+        else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+    )
 
 
 def _line(error: BaseException) -> str:

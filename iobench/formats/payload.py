@@ -53,7 +53,14 @@ def fill(out: Buffer, *, seed: int, index: int, compress_ratio: float = 1.0) -> 
     whole = total // BLOCK
     # numpy is several times slower on words that are not aligned: make those blocks in scratch, and copy.
     if whole and address % 8 == 0:
-        _blocks(np.frombuffer(out[: whole * BLOCK], dtype=np.uint64).reshape(whole, _WORDS), words, seed, index, 0, zeros)
+        _blocks(
+            np.frombuffer(out[: whole * BLOCK], dtype=np.uint64).reshape(whole, _WORDS),
+            words,
+            seed,
+            index,
+            0,
+            zeros,
+        )
     elif whole:
         for first in range(0, whole, _CHUNK_BLOCKS):
             count = min(_CHUNK_BLOCKS, whole - first)
@@ -108,7 +115,9 @@ def zero_words(compress_ratio: float) -> int:
 def pool(seed: int) -> _U64:
     """1024 blocks x 512 words, read-only."""
     # The raw words of a bit generator are stable over numpy versions; those of its distributions are not.
-    words = np.random.SFC64(np.random.SeedSequence([seed, 0x696F62656E6368])).random_raw(_POOL_BLOCKS * _WORDS)
+    words = np.random.SFC64(np.random.SeedSequence([seed, 0x696F62656E6368])).random_raw(
+        _POOL_BLOCKS * _WORDS
+    )
     blocks: _U64 = np.asarray(words, dtype=np.uint64).reshape(_POOL_BLOCKS, _WORDS)
     blocks.flags.writeable = False
     return blocks

@@ -34,7 +34,9 @@ class Tar:
         header[0 : len(name)] = name
         header[100:108] = b"0000644\0"
         header[108:124] = b"0000000\0" * 2  # uid, gid
-        header[124:136] = b"%011o\0" % size if size < _OCTAL_LIMIT else b"\x80" + size.to_bytes(11, "big")
+        header[124:136] = (
+            b"%011o\0" % size if size < _OCTAL_LIMIT else b"\x80" + size.to_bytes(11, "big")
+        )
         header[136:148] = b"%011o\0" % 0  # mtime: the same bytes whenever they are generated
         header[156:157] = b"0"
         header[257:265] = b"ustar\x0000"
@@ -63,18 +65,26 @@ class Tar:
             start = position + _BLOCK
             if kind in _FILE_TYPES and pax_size is not None:
                 size = pax_size
-            if kind in b"12346":  # links, devices, directories and FIFOs carry no data, whatever their size field says
+            if (
+                kind in b"12346"
+            ):  # links, devices, directories and FIFOs carry no data, whatever their size field says
                 size = 0
             if start + size > len(shard):
-                raise ValueError(f"tar is truncated: the member at offset {position} ends at {start + size}, the shard at {len(shard)}")
+                raise ValueError(
+                    f"tar is truncated: the member at offset {position} ends at {start + size}, the shard at {len(shard)}"
+                )
             if kind in _FILE_TYPES:
                 yield shard[start : start + size]
             elif kind == b"S":
-                raise ValueError(f"tar member at offset {position} is a sparse file, which is not supported")
+                raise ValueError(
+                    f"tar member at offset {position} is a sparse file, which is not supported"
+                )
             if kind == b"x":
                 found = _PAX_SIZE.findall(bytes(shard[start : start + size]))
                 pax_size = int(found[-1]) if found else None
-            elif kind not in b"gLK":  # those describe the next member too, and leave its pax header in force
+            elif (
+                kind not in b"gLK"
+            ):  # those describe the next member too, and leave its pax header in force
                 pax_size = None
             position = start + -(-size // _BLOCK) * _BLOCK
 
@@ -84,7 +94,9 @@ class Tar:
             raise ValueError(f"tar member of {len(framed)} bytes is shorter than its header")
         size, _ = _parse(framed[:_BLOCK], 0)
         if _BLOCK + -(-size // _BLOCK) * _BLOCK != len(framed):
-            raise ValueError(f"tar header says {size} bytes, which do not fill a member of {len(framed)}")
+            raise ValueError(
+                f"tar header says {size} bytes, which do not fill a member of {len(framed)}"
+            )
 
 
 def _parse(header: Buffer, position: int) -> tuple[int, bytes]:
@@ -92,13 +104,21 @@ def _parse(header: Buffer, position: int) -> tuple[int, bytes]:
     try:
         stated = int(bytes(header[148:156]).rstrip(b" \0") or b"0", 8)
         field = bytes(header[124:136])
-        size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else int(field.strip(b" \0") or b"0", 8)
+        size = (
+            int.from_bytes(field[1:], "big")
+            if field[0] == 0x80
+            else int(field.strip(b" \0") or b"0", 8)
+        )
     except ValueError:
-        raise ValueError(f"no tar header at offset {position}: a number field is not octal") from None
+        raise ValueError(
+            f"no tar header at offset {position}: a number field is not octal"
+        ) from None
     if size < 0:  # octal with a sign: the next header would be this one, or one before it
         raise ValueError(f"no tar header at offset {position}: a size of {size} bytes")
     if stated != _checksum(header):
-        raise ValueError(f"tar header at offset {position} is damaged: checksum {stated}, computed {_checksum(header)}")
+        raise ValueError(
+            f"tar header at offset {position} is damaged: checksum {stated}, computed {_checksum(header)}"
+        )
     return size, bytes(header[156:157])
 
 

@@ -96,13 +96,19 @@ def _varint_length(value: int) -> int:
 def _record_end(shard: Buffer, position: int) -> int:
     """Where the record at ``position`` ends. Its length is always checked: everything after depends on it."""
     if position + _HEAD > len(shard):
-        raise ValueError(f"TFRecord is truncated at offset {position}: {len(shard) - position} bytes of a record's header")
+        raise ValueError(
+            f"TFRecord is truncated at offset {position}: {len(shard) - position} bytes of a record's header"
+        )
     (length,) = _LENGTH.unpack_from(shard, position)
-    if _CRC.unpack_from(shard, position + _LENGTH.size)[0] != _mask(crc32c(shard[position : position + _LENGTH.size])):
+    if _CRC.unpack_from(shard, position + _LENGTH.size)[0] != _mask(
+        crc32c(shard[position : position + _LENGTH.size])
+    ):
         raise ValueError(f"record at offset {position}: the CRC of its length is wrong")
     end: int = position + _HEAD + length + _CRC.size
     if end > len(shard):
-        raise ValueError(f"TFRecord is truncated: the record at offset {position} ends at {end}, the shard at {len(shard)}")
+        raise ValueError(
+            f"TFRecord is truncated: the record at offset {position} ends at {end}, the shard at {len(shard)}"
+        )
     return end
 
 

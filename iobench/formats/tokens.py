@@ -29,7 +29,9 @@ class Tokens:
     @classmethod
     def check_spec(cls, spec: Any) -> None:
         if spec.codec != "none":
-            raise ValueError("format 'tokens' is a flat array that is mapped into memory, and can't be compressed; remove the codec")
+            raise ValueError(
+                "format 'tokens' is a flat array that is mapped into memory, and can't be compressed; remove the codec"
+            )
         if spec.content != "raw":
             raise ValueError(f"format 'tokens' holds numbers only, not content '{spec.content}'")
         size = spec.sample_size
@@ -55,7 +57,9 @@ class Tokens:
     def unpack(cls, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
         """The whole array: only who reads it knows how long a window is."""
         if len(shard) % TOKEN_BYTES:
-            raise ValueError(f"no array of tokens: it ends at byte {len(shard)}, in the middle of one")
+            raise ValueError(
+                f"no array of tokens: it ends at byte {len(shard)}, in the middle of one"
+            )
         yield shard
 
     @classmethod

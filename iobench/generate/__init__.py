@@ -8,4 +8,13 @@ from .cleaner import CleanReport, clean
 from .engine import GenerateReport, Progress, generate
 from .plan import ShardPlan, plan_shards, sample_sizes
 
-__all__ = ["CleanReport", "GenerateReport", "Progress", "ShardPlan", "clean", "generate", "plan_shards", "sample_sizes"]
+__all__ = [
+    "CleanReport",
+    "GenerateReport",
+    "Progress",
+    "ShardPlan",
+    "clean",
+    "generate",
+    "plan_shards",
+    "sample_sizes",
+]

@@ -15,7 +15,18 @@ from ..registry import LOADERS
 from ..safety import Removal, check_target, remove_exactly
 from ..spec.base import build
 from ..spec.dataset import DatasetSpec
-from ..spec.manifest import DATA, LAYOUT_RECORD, LAYOUTS, MANIFEST, MARKER, SAMPLES, SHARDS, Keys, index_key, layout_files
+from ..spec.manifest import (
+    DATA,
+    LAYOUT_RECORD,
+    LAYOUTS,
+    MANIFEST,
+    MARKER,
+    SAMPLES,
+    SHARDS,
+    Keys,
+    index_key,
+    layout_files,
+)
 from ..storage import open_storage
 from ..storage.base import Folders, Guarded, Storage, Unfinished
 from ..storage.catalog import exists, innermost, local_root, read_object
@@ -57,18 +68,35 @@ def clean(root: str | Path, *, dry_run: bool = False) -> CleanReport:
         text = read_object(storage, MARKER) if exists(storage, MARKER) else None
         marker = parse_marker(text, where=f"{storage.url}/{MARKER}") if text is not None else None
     if marker is None:
-        raise TargetRefusedError(f"{root} was not made by iobench (no {MARKER}), so nothing in it is removed")
+        raise TargetRefusedError(
+            f"{root} was not made by iobench (no {MARKER}), so nothing in it is removed"
+        )
     spec = build(DatasetSpec, marker["spec"], where=f"{storage.url}/{MARKER}")
     keys = Keys(spec)
-    owned = {keys(shard) for shard in range(plan_shards(spec).shard_count)} | {MANIFEST, SAMPLES, SHARDS, MARKER}
-    unfinished = re.compile(rf"{LAYOUTS}/(?:{'|'.join(LOADERS.entries())})\.part(?:/.*)?")  # made by us alone, where there was nothing
+    owned = {keys(shard) for shard in range(plan_shards(spec).shard_count)} | {
+        MANIFEST,
+        SAMPLES,
+        SHARDS,
+        MARKER,
+    }
+    unfinished = re.compile(
+        rf"{LAYOUTS}/(?:{'|'.join(LOADERS.entries())})\.part(?:/.*)?"
+    )  # made by us alone, where there was nothing
     if path is not None:
-        owned |= {f"{LAYOUTS}/{kind}/{name}" for kind in LOADERS.entries() for name in layout_files(path / LAYOUTS / kind)}
+        owned |= {
+            f"{LAYOUTS}/{kind}/{name}"
+            for kind in LOADERS.entries()
+            for name in layout_files(path / LAYOUTS / kind)
+        }
     owned |= {index for index in (index_key(spec),) if index is not None}
 
     def is_owned(name: str) -> bool:
         name = name.removesuffix(_PART)
-        return name in owned or _JOURNAL_ENTRY.fullmatch(name) is not None or unfinished.fullmatch(name) is not None
+        return (
+            name in owned
+            or _JOURNAL_ENTRY.fullmatch(name) is not None
+            or unfinished.fullmatch(name) is not None
+        )
 
     folders = {key.rpartition("/")[0] for key in owned} | {DATA, JOURNAL, LAYOUTS}
     folders |= {f"{LAYOUTS}/{kind}" for kind in LOADERS.entries()}
@@ -81,24 +109,37 @@ def clean(root: str | Path, *, dry_run: bool = False) -> CleanReport:
     def is_ours(folder: str) -> bool:
         return folder in folders or unfinished.fullmatch(folder) is not None
 
-    removal = remove_exactly(path, is_owned, last=(MARKER, LAYOUT_RECORD), folders=is_ours, dry_run=dry_run)
+    removal = remove_exactly(
+        path, is_owned, last=(MARKER, LAYOUT_RECORD), folders=is_ours, dry_run=dry_run
+    )
     return CleanReport(str(path), *removal, dry_run)
 
 
-def _clean_objects(storage: Storage, owned: Callable[[str], bool], folders: Callable[[str], bool], *, dry_run: bool) -> CleanReport:
+def _clean_objects(
+    storage: Storage, owned: Callable[[str], bool], folders: Callable[[str], bool], *, dry_run: bool
+) -> CleanReport:
     """Delete by key, then the emptied ``folders`` where there are such, the marker last: an interrupted removal can be repeated."""
     inner = innermost(storage)
     entries = list(storage.list())
     mine = [entry for entry in entries if owned(entry.key)]
     foreign = sorted(entry.key for entry in entries if not owned(entry.key))
-    unfinished = storage.discard_unfinished(owned, dry_run=dry_run) if isinstance(storage, Unfinished) else ()
+    unfinished = (
+        storage.discard_unfinished(owned, dry_run=dry_run)
+        if isinstance(storage, Unfinished)
+        else ()
+    )
     if not dry_run:
         with ThreadPoolExecutor(_DELETES) as threads:
-            deque(threads.map(storage.delete, (entry.key for entry in mine if entry.key != MARKER)), maxlen=0)
+            deque(
+                threads.map(storage.delete, (entry.key for entry in mine if entry.key != MARKER)),
+                maxlen=0,
+            )
         if isinstance(inner, Folders):
             inner.remove_empty(folders)
         storage.delete(MARKER)
-    gone = not dry_run and not foreign and not isinstance(inner, Folders)  # a folder that is the root stays
+    gone = (
+        not dry_run and not foreign and not isinstance(inner, Folders)
+    )  # a folder that is the root stays
     removal = Removal(len(mine), sum(entry.size for entry in mine), foreign, gone)
     return CleanReport(storage.url, *removal, dry_run, len(unfinished))
 
@@ -114,8 +155,14 @@ def read_marker(root: Path) -> dict[str, Any] | None:
 def parse_marker(text: bytes, *, where: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
-        if isinstance(data, dict) and isinstance(data["id"], str) and isinstance(data["spec"], dict):
+        if (
+            isinstance(data, dict)
+            and isinstance(data["id"], str)
+            and isinstance(data["spec"], dict)
+        ):
             return data
     except (ValueError, KeyError, RecursionError):
         pass
-    raise DatasetError(f"{where} is damaged", remedy="remove the directory by hand, or generate elsewhere")
+    raise DatasetError(
+        f"{where} is damaged", remedy="remove the directory by hand, or generate elsewhere"
+    )

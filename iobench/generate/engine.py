@@ -41,7 +41,11 @@ class GenerateReport:
 
 
 def generate(
-    spec: DatasetSpec, storage: Any, *, workers: int | None = None, progress: Callable[[Progress], None] | None = None
+    spec: DatasetSpec,
+    storage: Any,
+    *,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
 ) -> GenerateReport:
     """Generate the dataset at the root of ``storage``, or finish it, or find it complete.
 
@@ -49,14 +53,22 @@ def generate(
     place is not empty and not this dataset's), StorageError (with what was finished kept), WorkerError, InterruptedRun.
     """
     start = time.monotonic()
-    target.check_nominal_space(spec, storage)  # before millions of sizes are drawn for what can't fit
+    target.check_nominal_space(
+        spec, storage
+    )  # before millions of sizes are drawn for what can't fit
     plan = plan_shards(spec)
     package = getattr(FORMATS.load(spec.format), "writes_with", "")
     if package:
         FORMATS.require(spec.format, package)
     state = target.claim(spec, storage, plan, generator=f"iobench {__version__}")
     if state.manifest is not None:
-        return GenerateReport(manifest=state.manifest, written_samples=0, written_bytes=0, wall_s=time.monotonic() - start, workers=0)
+        return GenerateReport(
+            manifest=state.manifest,
+            written_samples=0,
+            written_bytes=0,
+            wall_s=time.monotonic() - start,
+            workers=0,
+        )
     todo = [unit for unit in range(plan.unit_count) if unit not in state.finished]
     count = min(default_workers(len(todo)) if workers is None else workers, len(todo))
     results = dict(state.finished)
@@ -64,7 +76,10 @@ def generate(
         for result in _write_units(spec, plan, storage, todo, count, progress, state.finished):
             results[result.unit] = result
     except KeyboardInterrupt:
-        raise InterruptedRun("generation stopped", remedy="what is finished is kept: run the same command again to go on") from None
+        raise InterruptedRun(
+            "generation stopped",
+            remedy="what is finished is kept: run the same command again to go on",
+        ) from None
     manifest = publish(spec, plan, results, storage, state)
     fresh = [results[unit] for unit in todo]
     return GenerateReport(
@@ -92,7 +107,14 @@ def _write_units(
     def tell() -> None:
         if progress is not None:
             total, samples = plan.sample_bytes, plan.sample_count
-            progress(Progress(done_bytes=done_bytes, total_bytes=total, done_samples=done_samples, total_samples=samples))
+            progress(
+                Progress(
+                    done_bytes=done_bytes,
+                    total_bytes=total,
+                    done_samples=done_samples,
+                    total_samples=samples,
+                )
+            )
 
     def make() -> Callable[[int], UnitResult]:
         writer = UnitWriter(spec, plan, storage)

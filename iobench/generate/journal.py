@@ -25,7 +25,9 @@ def entry_key(unit: int) -> str:
 
 def record(storage: Any, result: UnitResult) -> None:
     """Note that a unit is finished. Raises StorageError."""
-    arrays = {name: base64.b64encode(array.tobytes()).decode() for name, array in _arrays(result).items()}
+    arrays = {
+        name: base64.b64encode(array.tobytes()).decode() for name, array in _arrays(result).items()
+    }
     body = json.dumps({"unit": result.unit, **arrays}, separators=(",", ":")).encode()
     line = json.dumps({"xxh3": xxhash.xxh3_64_hexdigest(body)}).encode()
     with storage.create(entry_key(result.unit), size_hint=len(body)) as sink:
@@ -42,15 +44,26 @@ def parse(text: bytes, plan: ShardPlan) -> UnitResult | None:
         unit = data["unit"]
         shards = slice(int(plan.units[unit]), int(plan.units[unit + 1]))
         samples = int(plan.first[shards.stop] - plan.first[shards.start])
-        result = UnitResult(unit, *(np.frombuffer(base64.b64decode(data[name]), dtype) for name, dtype in _TYPES.items()))
+        result = UnitResult(
+            unit,
+            *(np.frombuffer(base64.b64decode(data[name]), dtype) for name, dtype in _TYPES.items()),
+        )
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         return None
     lengths = [len(array) for array in result[1:]]
     return result if lengths == [samples] * 3 + [shards.stop - shards.start] * 2 else None
 
 
-_TYPES = {"offset": np.int64, "stored": np.int64, "xxh3": np.uint64, "shard_size": np.int64, "shard_xxh3": np.uint64}
+_TYPES = {
+    "offset": np.int64,
+    "stored": np.int64,
+    "xxh3": np.uint64,
+    "shard_size": np.int64,
+    "shard_xxh3": np.uint64,
+}
 
 
 def _arrays(result: UnitResult) -> dict[str, Any]:
-    return {name: np.ascontiguousarray(getattr(result, name), dtype) for name, dtype in _TYPES.items()}
+    return {
+        name: np.ascontiguousarray(getattr(result, name), dtype) for name, dtype in _TYPES.items()
+    }

@@ -29,10 +29,15 @@ from .target import Claim
 from .writer import UnitResult
 
 
-def publish(spec: DatasetSpec, plan: ShardPlan, results: dict[int, UnitResult], storage: Any, claim: Claim) -> Manifest:
+def publish(
+    spec: DatasetSpec, plan: ShardPlan, results: dict[int, UnitResult], storage: Any, claim: Claim
+) -> Manifest:
     """Write the tables, then ``manifest.json``, then drop the journal. Raises StorageError."""
     manifest = assemble(spec, plan, results, claim)
-    for name, columns, arrays in ((SAMPLES, SAMPLE_COLUMNS, manifest.samples), (SHARDS, SHARD_COLUMNS, manifest.shards)):
+    for name, columns, arrays in (
+        (SAMPLES, SAMPLE_COLUMNS, manifest.samples),
+        (SHARDS, SHARD_COLUMNS, manifest.shards),
+    ):
         if name in claim.leftovers:
             storage.delete(name)
         _create(storage, name, write_table(columns, arrays))
@@ -53,7 +58,9 @@ def _publish_index(manifest: Manifest, storage: Any, claim: Claim) -> None:
     _create(storage, key, contents)
 
 
-def assemble(spec: DatasetSpec, plan: ShardPlan, results: dict[int, UnitResult], claim: Claim) -> Manifest:
+def assemble(
+    spec: DatasetSpec, plan: ShardPlan, results: dict[int, UnitResult], claim: Claim
+) -> Manifest:
     """The manifest in memory; every unit must be in ``results``."""
     ordered = [results[unit] for unit in range(plan.unit_count)]
 
@@ -86,7 +93,10 @@ def assemble(spec: DatasetSpec, plan: ShardPlan, results: dict[int, UnitResult],
         shards=plan.shard_count,
         stored_bytes=int(shards["size"].sum()),
         sample_bytes=plan.sample_bytes,
-        tables={SAMPLES: hash_bytes(write_table(SAMPLE_COLUMNS, samples)), SHARDS: hash_bytes(write_table(SHARD_COLUMNS, shards))},
+        tables={
+            SAMPLES: hash_bytes(write_table(SAMPLE_COLUMNS, samples)),
+            SHARDS: hash_bytes(write_table(SHARD_COLUMNS, shards)),
+        },
     )
     return Manifest(header, samples, shards)
 

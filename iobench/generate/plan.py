@@ -62,7 +62,9 @@ def plan_shards(spec: DatasetSpec) -> ShardPlan:
     if form.one_sample_per_shard:
         first = np.arange(len(sizes) + 1, dtype=np.int64)
     elif spec.samples_per_shard is not None:
-        first = np.append(np.arange(0, len(sizes), spec.samples_per_shard, dtype=np.int64), len(sizes))
+        first = np.append(
+            np.arange(0, len(sizes), spec.samples_per_shard, dtype=np.int64), len(sizes)
+        )
     elif sizes.strides == (0,):
         first = _even_boundaries(int(sizes[0]), len(sizes), spec.shard_size or DEFAULT_SHARD_BYTES)
     else:
@@ -82,23 +84,39 @@ def check_spec(spec: DatasetSpec) -> Any:
     try:
         name, level = split_codec(spec.codec)
         CODECS.load(name).check_level(level)
-        content.build(memoryview(bytearray(max(content.min_bytes, 64))), seed=spec.seed, index=0, compress_ratio=spec.compress_ratio)
+        content.build(
+            memoryview(bytearray(max(content.min_bytes, 64))),
+            seed=spec.seed,
+            index=0,
+            compress_ratio=spec.compress_ratio,
+        )
         if hasattr(form, "check_spec"):
             form.check_spec(spec)
     except ValueError as error:
         raise SpecError(f"{where}: {error}") from None
     for key in ("block_size", "columns"):
         if getattr(spec, key) is not None and not getattr(form, "blocks", False):
-            raise SpecError(f"{where}: format '{spec.format}' has no {key}", remedy=f"add --set {key}=null")
+            raise SpecError(
+                f"{where}: format '{spec.format}' has no {key}", remedy=f"add --set {key}=null"
+            )
     if form.one_sample_per_shard:
         for key in ("shard_size", "samples_per_shard"):
             if getattr(spec, key) not in (None, 1 if key == "samples_per_shard" else None):
-                raise SpecError(f"{where}: format '{spec.format}' is one sample per file and has no {key}", remedy=f"add --set {key}=null")
+                raise SpecError(
+                    f"{where}: format '{spec.format}' is one sample per file and has no {key}",
+                    remedy=f"add --set {key}=null",
+                )
     size = spec.sample_size
-    stated = {"mean": size.mean if size.distribution == "constant" else None, "min": size.min, "max": size.max}
+    stated = {
+        "mean": size.mean if size.distribution == "constant" else None,
+        "min": size.min,
+        "max": size.max,
+    }
     for key, value in stated.items():
         if value is not None and value < content.min_bytes:
-            raise SpecError(f"{where}: sample_size.{key} is {value} bytes, content '{spec.content}' needs at least {content.min_bytes}")
+            raise SpecError(
+                f"{where}: sample_size.{key} is {value} bytes, content '{spec.content}' needs at least {content.min_bytes}"
+            )
     return form
 
 
@@ -110,7 +128,9 @@ def sample_sizes(spec: DatasetSpec) -> Int64:
     most = size.max if size.max is not None else max(top, least)
     if size.distribution == "constant":
         # One number, seen from every sample: there may be billions of them.
-        return np.broadcast_to(np.int64(min(max(round(size.mean_bytes), least), most)), (spec.samples,))
+        return np.broadcast_to(
+            np.int64(min(max(round(size.mean_bytes), least), most)), (spec.samples,)
+        )
     drawn = _draw(size, spec.seed, np.arange(spec.samples, dtype=np.uint64))
     result: Int64 = np.clip(np.rint(drawn), least, most).astype(np.int64)
     return result

@@ -31,7 +31,9 @@ def default_workers(tasks: int) -> int:
     return max(1, min(len(os.sched_getaffinity(0)), tasks))
 
 
-def run_tasks(tasks: Sequence[int], make: Callable[[], Callable[[int], T]], *, workers: int) -> Iterator[T]:
+def run_tasks(
+    tasks: Sequence[int], make: Callable[[], Callable[[int], T]], *, workers: int
+) -> Iterator[T]:
     """Yield ``make()(task)`` for each task, in the order in which they finish.
 
     ``make`` runs once in each worker; ``workers`` 0 does everything in this process. An IobenchError of a task is raised here, and a worker
@@ -50,7 +52,9 @@ def run_tasks(tasks: Sequence[int], make: Callable[[], Callable[[int], T]], *, w
         with undisturbed():  # until a worker has said what signals mean to it, and we know of it
             for _ in range(min(workers, len(tasks))):
                 ours, theirs = context.Pipe()
-                process = context.Process(target=_worker, args=(theirs, make, os.getpid()), daemon=True)
+                process = context.Process(
+                    target=_worker, args=(theirs, make, os.getpid()), daemon=True
+                )
                 process.start()
                 theirs.close()
                 everyone[ours] = process
@@ -91,8 +95,14 @@ def _receive(connection: Connection, process: ForkProcess) -> Any:
 def _death(process: ForkProcess) -> WorkerError:
     process.join(5)
     code = process.exitcode
-    how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code is not None and code < 0 else f"ended with status {code}"
-    return WorkerError(f"worker process {process.pid} {how}", remedy="start it again: finished work is kept")
+    how = (
+        f"was killed by signal {-code} ({signal.strsignal(-code)})"
+        if code is not None and code < 0
+        else f"ended with status {code}"
+    )
+    return WorkerError(
+        f"worker process {process.pid} {how}", remedy="start it again: finished work is kept"
+    )
 
 
 def _worker(connection: Connection, make: Callable[[], Callable[[int], Any]], parent: int) -> None:
@@ -101,7 +111,9 @@ def _worker(connection: Connection, make: Callable[[], Callable[[int], Any]], pa
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole group; the parent decides
     signal.signal(signal.SIGTERM, _stop)
     try:
         work: Callable[[int], Any] | None = None
@@ -112,7 +124,12 @@ def _worker(connection: Connection, make: Callable[[], Callable[[int], Any]], pa
             except IobenchError as error:
                 answer = (False, error)
             except Exception as error:
-                answer = (False, WorkerError(f"task {task} failed: {type(error).__name__}: {' '.join(str(error).split())}"))
+                answer = (
+                    False,
+                    WorkerError(
+                        f"task {task} failed: {type(error).__name__}: {' '.join(str(error).split())}"
+                    ),
+                )
             connection.send(answer)
     except (_Stopped, EOFError, OSError):
         pass
@@ -130,13 +147,17 @@ def _next(connection: Connection) -> Any:
 
 
 def _stop(_signal: int, _frame: Any) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: do not interrupt the cleaning up
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # once is enough: do not interrupt the cleaning up
     raise _Stopped
 
 
 def _end(workers: dict[Connection, ForkProcess], *, at_once: bool) -> None:
     deadline = time.monotonic() + _GRACE_S
-    while (living := [process for process in workers.values() if process.is_alive()]) and time.monotonic() < deadline:
+    while (
+        living := [process for process in workers.values() if process.is_alive()]
+    ) and time.monotonic() < deadline:
         for process in living if at_once else ():
             process.terminate()  # in each turn: one that had only just begun did not know yet what that means
         living[0].join(_TURN_S)

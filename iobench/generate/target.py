@@ -62,18 +62,32 @@ def claim(spec: DatasetSpec, storage: Storage, plan: ShardPlan, *, generator: st
         state = "another dataset" if complete else "a half-generated other dataset"
         name = data["spec"].get("name", "?")
         remedy = f"choose another directory, or remove it: iobench clean {storage.url}"
-        raise TargetRefusedError(f"{storage.url} holds {state} ('{name}', seed {data['spec'].get('seed', '?')})", remedy=remedy)
+        raise TargetRefusedError(
+            f"{storage.url} holds {state} ('{name}', seed {data['spec'].get('seed', '?')})",
+            remedy=remedy,
+        )
     created, generator = str(data.get("created", "")), str(data.get("generator", generator))
     if complete:
-        return Claim(id=identity, created=created, generator=generator, finished={}, leftovers=frozenset(), manifest=read_manifest(storage))
+        return Claim(
+            id=identity,
+            created=created,
+            generator=generator,
+            finished={},
+            leftovers=frozenset(),
+            manifest=read_manifest(storage),
+        )
     finished, leftovers = _take_up(spec, storage, plan)
     done = plan.unit_bytes()[list(finished)].sum() if finished else 0
     done_shards = sum(len(result.shard_size) for result in finished.values())
     _require_space(spec, plan, root, done_bytes=int(done), done_shards=done_shards)
-    return Claim(id=identity, created=created, generator=generator, finished=finished, leftovers=leftovers)
+    return Claim(
+        id=identity, created=created, generator=generator, finished=finished, leftovers=leftovers
+    )
 
 
-def _fresh(spec: DatasetSpec, storage: Storage, root: Path | None, identity: str, generator: str) -> Claim:
+def _fresh(
+    spec: DatasetSpec, storage: Storage, root: Path | None, identity: str, generator: str
+) -> Claim:
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     marker = {
         "id": identity,
@@ -83,14 +97,24 @@ def _fresh(spec: DatasetSpec, storage: Storage, root: Path | None, identity: str
         "spec": spec.model_dump(mode="json"),
     }
     text = json.dumps(marker, indent=2).encode() + b"\n"
-    with storage.create(MARKER, size_hint=len(text)) as sink:  # exclusive: of two that race, one is refused
+    with storage.create(
+        MARKER, size_hint=len(text)
+    ) as sink:  # exclusive: of two that race, one is refused
         sink.write(text)
-    return Claim(id=identity, created=created, generator=generator, finished={}, leftovers=frozenset())
+    return Claim(
+        id=identity, created=created, generator=generator, finished={}, leftovers=frozenset()
+    )
 
 
-def _take_up(spec: DatasetSpec, storage: Storage, plan: ShardPlan) -> tuple[dict[int, UnitResult], frozenset[str]]:
+def _take_up(
+    spec: DatasetSpec, storage: Storage, plan: ShardPlan
+) -> tuple[dict[int, UnitResult], frozenset[str]]:
     """Units that are finished by the journal and there by their sizes; everything else of the plan's names is removed."""
-    present = {entry.key: entry.size for folder in (DATA, journal.JOURNAL) for entry in storage.list(folder)}
+    present = {
+        entry.key: entry.size
+        for folder in (DATA, journal.JOURNAL)
+        for entry in storage.list(folder)
+    }
     finished: dict[int, UnitResult] = {}
     for unit in range(plan.unit_count):
         key = journal.entry_key(unit)
@@ -98,25 +122,42 @@ def _take_up(spec: DatasetSpec, storage: Storage, plan: ShardPlan) -> tuple[dict
         keys = Keys(spec)
         names = [keys(shard) for shard in shards]
         entry = journal.parse(read_object(storage, key), plan) if key in present else None
-        if entry is not None and entry.unit == unit and [present.get(name) for name in names] == entry.shard_size.tolist():
+        if (
+            entry is not None
+            and entry.unit == unit
+            and [present.get(name) for name in names] == entry.shard_size.tolist()
+        ):
             finished[unit] = entry
             continue
         for name in (*names, key):
             for leftover in (name, f"{name}.part"):
                 if leftover in present:
                     storage.delete(leftover)
-    top = {name for name in (SAMPLES, SHARDS, index_key(spec)) if name is not None and exists(storage, name)}
+    top = {
+        name
+        for name in (SAMPLES, SHARDS, index_key(spec))
+        if name is not None and exists(storage, name)
+    }
     return finished, frozenset(top)
 
 
 def _require_empty(storage: Storage) -> None:
     root = local_root(innermost(storage))
     # An interrupted start may have left the marker's own unfinished file: that much is iobench's.
-    names = (entry.key for entry in storage.list()) if root is None else os.listdir(root) if root.is_dir() else ()
+    names = (
+        (entry.key for entry in storage.list())
+        if root is None
+        else os.listdir(root)
+        if root.is_dir()
+        else ()
+    )
     found = next((name for name in names if name != f"{MARKER}.part"), None)
     if found is not None:
         remedy = f"name a new or empty directory, e.g. {storage.url}/data"
-        raise TargetRefusedError(f"{storage.url} is not empty (it holds '{found}') and is no iobench dataset", remedy=remedy)
+        raise TargetRefusedError(
+            f"{storage.url} is not empty (it holds '{found}') and is no iobench dataset",
+            remedy=remedy,
+        )
 
 
 def check_nominal_space(spec: DatasetSpec, storage: Storage) -> None:
@@ -134,7 +175,9 @@ def check_nominal_space(spec: DatasetSpec, storage: Storage) -> None:
         )
 
 
-def _require_space(spec: DatasetSpec, plan: ShardPlan, root: Path | None, *, done_bytes: int, done_shards: int) -> None:
+def _require_space(
+    spec: DatasetSpec, plan: ShardPlan, root: Path | None, *, done_bytes: int, done_shards: int
+) -> None:
     """Before the first byte: does it fit? Unknown free space (no local root) passes."""
     if root is None:
         return
@@ -145,15 +188,24 @@ def _require_space(spec: DatasetSpec, plan: ShardPlan, root: Path | None, *, don
     need = plan.sample_bytes - done_bytes
     if split_codec(spec.codec)[0] != "none" and spec.compress_ratio > 1:
         need = int(need / spec.compress_ratio)
-    need += framing_bytes(FORMATS.load(spec.format)) * plan.sample_count * (plan.sample_bytes - done_bytes) // plan.sample_bytes
+    need += (
+        framing_bytes(FORMATS.load(spec.format))
+        * plan.sample_count
+        * (plan.sample_bytes - done_bytes)
+        // plan.sample_bytes
+    )
     need += plan.sample_count * 36 + (shards * free.f_frsize // 2 if one_each else 0)
     have = free.f_bavail * free.f_frsize
     remedy = "free some space, choose another target, or a smaller --size"
     if need > have:
-        raise StorageError(f"{existing} has {format_bytes(have)} free, the dataset needs {format_bytes(need)}", remedy=remedy)
+        raise StorageError(
+            f"{existing} has {format_bytes(have)} free, the dataset needs {format_bytes(need)}",
+            remedy=remedy,
+        )
     if free.f_files and shards > free.f_favail:
         raise StorageError(
-            f"{existing} has {format_count(free.f_favail)} free inodes, the dataset needs {format_count(shards)}", remedy=remedy
+            f"{existing} has {format_count(free.f_favail)} free inodes, the dataset needs {format_count(shards)}",
+            remedy=remedy,
         )
     if free.f_flag & os.ST_RDONLY:
         raise StorageError(f"{existing} is read-only", remedy="choose another target")

@@ -81,7 +81,9 @@ class UnitWriter:
         """Bytes of a shard's samples before the codec."""
         return int(self.plan.sizes[self.plan.first[shard] : self.plan.first[shard + 1]].sum())
 
-    def _write_shard(self, key: str, shard: int, rows: UnitResult, origin: int, durable: bool) -> None:
+    def _write_shard(
+        self, key: str, shard: int, rows: UnitResult, origin: int, durable: bool
+    ) -> None:
         first, last = int(self.plan.first[shard]), int(self.plan.first[shard + 1])
         mine = slice(first - origin, last - origin)
         with self.storage.create(key, size_hint=self._hint(shard), durable=durable) as sink:
@@ -89,7 +91,9 @@ class UnitWriter:
             contents = self._contents(first, last, rows.xxh3[mine])
             if hasattr(self.format, "assemble"):
                 sizes = self.plan.sizes[first:last]
-                rows.offset[mine], rows.stored[mine] = self.format.assemble(contents, sizes, counted.write, spec=self.spec)
+                rows.offset[mine], rows.stored[mine] = self.format.assemble(
+                    contents, sizes, counted.write, spec=self.spec
+                )
             else:
                 self._frame(first, contents, counted, rows.offset[mine], rows.stored[mine])
         row = shard - int(self.plan.units[rows.unit])
@@ -100,11 +104,15 @@ class UnitWriter:
         """The samples' contents, one after the other in the same memory; fills in their checksums."""
         for row, index in enumerate(range(first, last)):
             content = self._scratch[: int(self.plan.sizes[index])]
-            self.content.build(content, seed=self.spec.seed, index=index, compress_ratio=self.spec.compress_ratio)
+            self.content.build(
+                content, seed=self.spec.seed, index=index, compress_ratio=self.spec.compress_ratio
+            )
             xxh3[row] = xxhash.xxh3_64_intdigest(content)
             yield content
 
-    def _frame(self, first: int, contents: Iterator[Buffer], sink: _Counted, offset: Array, length: Array) -> None:
+    def _frame(
+        self, first: int, contents: Iterator[Buffer], sink: _Counted, offset: Array, length: Array
+    ) -> None:
         """Sample after sample, each within its frame, through the sink as they come."""
         for row, content in enumerate(contents):
             stored = memoryview(self.codec.compress(content, self.level))
@@ -120,7 +128,9 @@ class UnitWriter:
         size = self._nominal(shard)
         if self.codec.suffix and self.spec.compress_ratio > 1:
             return int(size / self.spec.compress_ratio)
-        return size + framing_bytes(self.format) * int(self.plan.first[shard + 1] - self.plan.first[shard])
+        return size + framing_bytes(self.format) * int(
+            self.plan.first[shard + 1] - self.plan.first[shard]
+        )
 
 
 class _Counted:

@@ -61,15 +61,30 @@ def make_loader(
     >>> for batch in make_loader("/mnt/fast/resnet50", batch_size=400, loader={"workers": 4}):  # doctest: +SKIP
     ...     train(batch.stacked())
     """
-    manifest, place = (data, str(data.root or "")) if isinstance(data, Manifest) else find_dataset(str(data))
+    manifest, place = (
+        (data, str(data.root or "")) if isinstance(data, Manifest) else find_dataset(str(data))
+    )
     reading = reader if isinstance(reader, ReaderSpec) else ReaderSpec.model_validate(reader or {})
     loading = loader if isinstance(loader, LoaderSpec) else LoaderSpec.model_validate(loader or {})
     if storage is None:
         if not place:
-            raise UsageError("this manifest does not know where its shards lie", remedy="give make_loader a storage")
-        direct = use_direct(reading, open_storage(place), manifest) if loading.kind == OWN else False
+            raise UsageError(
+                "this manifest does not know where its shards lie",
+                remedy="give make_loader a storage",
+            )
+        direct = (
+            use_direct(reading, open_storage(place), manifest) if loading.kind == OWN else False
+        )
         storage = open_storage(place, direct=direct)
-    return build_loader(make_reader(manifest, storage, reading), loading, reading, batch_size=batch_size, rank=rank, world=world, seed=seed)
+    return build_loader(
+        make_reader(manifest, storage, reading),
+        loading,
+        reading,
+        batch_size=batch_size,
+        rank=rank,
+        world=world,
+        seed=seed,
+    )
 
 
 def build_loader(
@@ -92,18 +107,38 @@ def build_loader(
     """
     manifest = reader.manifest
     if loading.kind != OWN and isinstance(reader, BatchReader):
-        return open_library(manifest, reader.storage, reading, loading, batch_size=batch_size, rank=rank, world=world, seed=seed)
+        return open_library(
+            manifest,
+            reader.storage,
+            reading,
+            loading,
+            batch_size=batch_size,
+            rank=rank,
+            world=world,
+            seed=seed,
+        )
     firsts, counts = manifest.shards["first"], manifest.shards["samples"]
     if shards is not None:
         firsts, counts = firsts[shards], counts[shards]
     sequential = is_sequential(reading, manifest)
 
     total = int(counts.sum())
-    links = min(_MOST_LINKS, -(-_PLENTY * max(1, loading.workers) * batch_size * world // total)) if chain else 1
+    links = (
+        min(_MOST_LINKS, -(-_PLENTY * max(1, loading.workers) * batch_size * world // total))
+        if chain
+        else 1
+    )
 
     def plan_epoch(epoch: int) -> BatchPlan:
         orders = [
-            epoch_order(firsts, counts, sequential=sequential, shuffle=reading.shuffle, seed=seed, epoch=epoch * links + link)
+            epoch_order(
+                firsts,
+                counts,
+                sequential=sequential,
+                shuffle=reading.shuffle,
+                seed=seed,
+                epoch=epoch * links + link,
+            )
             for link in range(links)
         ]
         order = np.concatenate(orders)

@@ -56,7 +56,9 @@ class _Kept(NamedTuple):
     rows: Any
 
     def has(self, wanted: _Wanted) -> bool:
-        return (self.shard, self.group) == (wanted.shard, wanted.group) and int(wanted.rows.min()) > self.row
+        return (self.shard, self.group) == (wanted.shard, wanted.group) and int(
+            wanted.rows.min()
+        ) > self.row
 
 
 class _Opened(NamedTuple):
@@ -70,7 +72,9 @@ class _Opened(NamedTuple):
 class BlockReader(BatchReader):
     """Reads batches by whole blocks. Like any BatchReader: one per worker, and nothing is read until the first batch."""
 
-    def __init__(self, manifest: Manifest, storage: Storage, spec: ReaderSpec, *, bytes_only: bool = False) -> None:
+    def __init__(
+        self, manifest: Manifest, storage: Storage, spec: ReaderSpec, *, bytes_only: bool = False
+    ) -> None:
         super().__init__(manifest, storage, spec, bytes_only=bytes_only)
         self._codec = None  # the format's own business
         self._pages, self._framed = self._framed, False
@@ -78,7 +82,9 @@ class BlockReader(BatchReader):
         self._raw = not (self.spec.decode and self._content.name != "raw")
         self._take = self._check_columns(spec.columns, manifest.spec.columns or 1)
         if self._take is not None:
-            self._columns["size"] = self._format.prefix(manifest.samples["size"], columns=self._take, of=manifest.spec.columns or 1)
+            self._columns["size"] = self._format.prefix(
+                manifest.samples["size"], columns=self._take, of=manifest.spec.columns or 1
+            )
         self._shards: OrderedDict[int, _Opened] = OrderedDict()
         self._kept: _Kept | None = None
 
@@ -87,13 +93,18 @@ class BlockReader(BatchReader):
             return None
         if columns > have:
             raise UsageError(
-                f"reader.columns is {columns}, the samples have {have} column{'' if have == 1 else 's'}", remedy=f"use {have} at most"
+                f"reader.columns is {columns}, the samples have {have} column{'' if have == 1 else 's'}",
+                remedy=f"use {have} at most",
             )
         if self.spec.check == "content":
-            raise UsageError("reader.check=content needs all columns of a sample", remedy="use reader.check=format")
+            raise UsageError(
+                "reader.check=content needs all columns of a sample",
+                remedy="use reader.check=format",
+            )
         if not self._raw:
             raise UsageError(
-                f"some columns of a sample make no {self._content.name} that can be decoded", remedy="use --set reader.decode=false"
+                f"some columns of a sample make no {self._content.name} that can be decoded",
+                remedy="use --set reader.decode=false",
             )
         return columns
 
@@ -173,24 +184,35 @@ class BlockReader(BatchReader):
         for shard in numbers.tolist():
             self._shards.move_to_end(shard)
             found[shard] = self._shards[shard]
-        while len(self._shards) > len(found) and sum(opened.footer.nbytes for opened in self._shards.values()) > _FOOTERS:
+        while (
+            len(self._shards) > len(found)
+            and sum(opened.footer.nbytes for opened in self._shards.values()) > _FOOTERS
+        ):
             self._shards.popitem(last=False)
         return found, count, spent
 
     def _tail(self, shard: int) -> tuple[int, int, int]:
         """Bytes of a shard's end to read for its footer, how many may be read for it at most, and the shard's size."""
-        first, samples, size = (int(self.manifest.shards[name][shard]) for name in ("first", "samples", "size"))
+        first, samples, size = (
+            int(self.manifest.shards[name][shard]) for name in ("first", "samples", "size")
+        )
         mine = slice(first, first + samples)
         most = size - int((self._columns["offset"][mine] + self._columns["stored"][mine]).max())
         return (min(_TAIL, most) if self.manifest.header.origin else most), most, size
 
     def _opened(self, shard: int, tail: bytes, size: int, index: int) -> _Opened:
         opened = self._guard(index, self._format.open, memoryview(tail), size)
-        first, samples = int(self.manifest.shards["first"][shard]), int(self.manifest.shards["samples"][shard])
+        first, samples = (
+            int(self.manifest.shards["first"][shard]),
+            int(self.manifest.shards["samples"][shard]),
+        )
         changes = np.flatnonzero(np.diff(self._columns["offset"][first : first + samples])) + 1
         bounds = np.concatenate(([0], changes, [samples]))
         if opened.groups != len(bounds) - 1:
-            raise self._corrupt(index, f"its footer tells of {opened.groups} row groups, the manifest of {len(bounds) - 1}")
+            raise self._corrupt(
+                index,
+                f"its footer tells of {opened.groups} row groups, the manifest of {len(bounds) - 1}",
+            )
         return _Opened(opened, bounds, first)
 
     def _extent(self, shard: int, begin: int, end: int, landing: int) -> Extent:
@@ -209,13 +231,21 @@ class BlockReader(BatchReader):
             mine = shard_of == shard
             groups[mine] = np.searchsorted(opened.bounds, rows[mine], side="right") - 1
             rows[mine] -= opened.bounds[groups[mine]]
-        _, first, member = np.unique(shard_of << 32 | groups, return_index=True, return_inverse=True)
-        places = np.split(np.argsort(member, kind="stable"), np.cumsum(np.bincount(member))[:-1]) if len(indices) else []
+        _, first, member = np.unique(
+            shard_of << 32 | groups, return_index=True, return_inverse=True
+        )
+        places = (
+            np.split(np.argsort(member, kind="stable"), np.cumsum(np.bincount(member))[:-1])
+            if len(indices)
+            else []
+        )
         found = []
         for number in np.argsort(first).tolist():
             where = places[number]
             shard, group = int(shard_of[where[0]]), int(groups[where[0]])
-            found.append(_Wanted(shard, group, rows[where], where, *self._block(group, shards[shard])))
+            found.append(
+                _Wanted(shard, group, rows[where], where, *self._block(group, shards[shard]))
+            )
         return found
 
     @staticmethod
@@ -242,7 +272,9 @@ class BlockReader(BatchReader):
             return begin, end
         chunk = self._guard(index, shard.footer.chunk, group, self._take - 1)
         if chunk is None or not begin <= chunk[0] < chunk[1] <= end:
-            raise self._corrupt(index, f"its footer tells of other columns than lie at bytes {begin} to {end}")
+            raise self._corrupt(
+                index, f"its footer tells of other columns than lie at bytes {begin} to {end}"
+            )
         return begin, int(chunk[1])
 
     def _fetch_blocks(
@@ -258,43 +290,71 @@ class BlockReader(BatchReader):
                 continue
             extent = self._extent(wanted.shard, wanted.begin, wanted.end, landing)
             extents.append(extent)
-            places.append((landing + wanted.begin - extent.offset, wanted.begin, wanted.end - wanted.begin))
+            places.append(
+                (landing + wanted.begin - extent.offset, wanted.begin, wanted.end - wanted.begin)
+            )
             landing += extent.length
         memory = None if self._bytes_only else self._memory("landing", landing)
         clock = time.monotonic_ns()
         count = self._engine.read(extents, memory) if extents else 0
         return memory, places, count, time.monotonic_ns() - clock
 
-    def _decode(self, wanted: _Wanted, shard: _Opened, place: tuple[int, int, int], memory: memoryview) -> Any:
+    def _decode(
+        self, wanted: _Wanted, shard: _Opened, place: tuple[int, int, int], memory: memoryview
+    ) -> Any:
         at, offset, length = place
-        first, count = shard.first + int(shard.bounds[wanted.group]), int(np.diff(shard.bounds)[wanted.group])
+        first, count = (
+            shard.first + int(shard.bounds[wanted.group]),
+            int(np.diff(shard.bounds)[wanted.group]),
+        )
         parts = [(offset, memory[at : at + length])]
-        rows = self._guard(first, lambda: shard.footer.decode(wanted.group, self._take, parts, check=self._pages))
+        rows = self._guard(
+            first, lambda: shard.footer.decode(wanted.group, self._take, parts, check=self._pages)
+        )
         if rows.count != count:
-            raise self._corrupt(first, f"row group {wanted.group} has {rows.count} rows, not {count}")
+            raise self._corrupt(
+                first, f"row group {wanted.group} has {rows.count} rows, not {count}"
+            )
         return rows
 
     def _share(self, wanted: _Wanted, shard: _Opened, indices: Indices) -> float:
         """Stored bytes of the wanted rows: their share of what is read of the row group."""
-        sizes = self._columns["size"][shard.first + shard.bounds[wanted.group] : shard.first + shard.bounds[wanted.group + 1]]
-        return float((wanted.end - wanted.begin) * self._columns["size"][indices[wanted.where]].sum() / max(1, sizes.sum()))
+        sizes = self._columns["size"][
+            shard.first + shard.bounds[wanted.group] : shard.first + shard.bounds[wanted.group + 1]
+        ]
+        return float(
+            (wanted.end - wanted.begin)
+            * self._columns["size"][indices[wanted.where]].sum()
+            / max(1, sizes.sum())
+        )
 
     # Samples
 
     def _hand_over(
-        self, rows: Any, wanted: _Wanted, indices: Indices, output: memoryview | None, used: int, offsets: Indices, lengths: Indices
+        self,
+        rows: Any,
+        wanted: _Wanted,
+        indices: Indices,
+        output: memoryview | None,
+        used: int,
+        offsets: Indices,
+        lengths: Indices,
     ) -> int:
         """The wanted rows into ``output``; where the next sample would go, if it is not laid down in ``offsets``."""
         mine = indices[wanted.where]
         wrong = np.flatnonzero(rows.sizes[wanted.rows] != self._columns["size"][mine])
         if len(wrong):
             row, index = int(wanted.rows[wrong[0]]), int(mine[wrong[0]])
-            raise self._corrupt(index, f"{rows.sizes[row]} bytes, not {self._columns['size'][index]}")
+            raise self._corrupt(
+                index, f"{rows.sizes[row]} bytes, not {self._columns['size'][index]}"
+            )
         if self._raw and self.spec.check != "content":
             if output is not None:
                 self._copy(rows, wanted, output, offsets, lengths)
             return used
-        for row, position, index in zip(wanted.rows.tolist(), wanted.where.tolist(), mine.tolist(), strict=True):
+        for row, position, index in zip(
+            wanted.rows.tolist(), wanted.where.tolist(), mine.tolist(), strict=True
+        ):
             content = rows.content(row)
             self._check_content(index, content)
             if self._raw:
@@ -305,11 +365,15 @@ class BlockReader(BatchReader):
             used += int(lengths[position])
         return used
 
-    def _copy(self, rows: Any, wanted: _Wanted, output: memoryview, offsets: Indices, lengths: Indices) -> None:
+    def _copy(
+        self, rows: Any, wanted: _Wanted, output: memoryview, offsets: Indices, lengths: Indices
+    ) -> None:
         target = np.frombuffer(output, np.uint8)
         length = int(lengths[0])
         if length < _ROW_BY_ROW and int(lengths.min()) == int(lengths.max()) and rows.even:
-            rows.scatter(wanted.rows, target[: len(lengths) * length].reshape(-1, length), wanted.where)
+            rows.scatter(
+                wanted.rows, target[: len(lengths) * length].reshape(-1, length), wanted.where
+            )
             return
         for row, position in zip(wanted.rows.tolist(), wanted.where.tolist(), strict=True):
             start = int(offsets[position])

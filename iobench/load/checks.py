@@ -14,7 +14,9 @@ class Checks:
     ``check``: of the batch's n-th sample, raises CorruptSampleError.
     """
 
-    def __init__(self, requests: Sequence[Request], base: int, check: Callable[[int], None]) -> None:
+    def __init__(
+        self, requests: Sequence[Request], base: int, check: Callable[[int], None]
+    ) -> None:
         self._left = {request.landing + base: request for request in requests}
         self._check = check
         self._took: list[int] = []

@@ -31,14 +31,19 @@ def is_sequential(spec: ReaderSpec, manifest: Manifest) -> bool:
     return manifest.sample_count > manifest.shard_count
 
 
-def make_reader(manifest: Manifest, storage: Storage, spec: ReaderSpec, *, bytes_only: bool = False) -> BatchReader:
+def make_reader(
+    manifest: Manifest, storage: Storage, spec: ReaderSpec, *, bytes_only: bool = False
+) -> BatchReader:
     """The reader for this dataset's format. Cheap. Raises UsageError for settings that the dataset or its storage can't have."""
     if spec.mmap:
         storage = _mapped(storage, random=not is_sequential(spec, manifest))
     if getattr(FORMATS.load(manifest.spec.format), "blocks", False):
         return BlockReader(manifest, storage, spec, bytes_only=bytes_only)
     if spec.columns is not None:
-        raise UsageError(f"format '{manifest.spec.format}' has no columns to choose from", remedy="use --set reader.columns=null")
+        raise UsageError(
+            f"format '{manifest.spec.format}' has no columns to choose from",
+            remedy="use --set reader.columns=null",
+        )
     return BatchReader(manifest, storage, spec, bytes_only=bytes_only)
 
 
@@ -47,6 +52,7 @@ def _mapped(storage: Storage, *, random: bool) -> Storage:
         return storage  # memory needs no map
     if not isinstance(storage, LocalStorage) or storage.direct:
         raise UsageError(
-            f"reader.mmap maps local files, and {storage.url} can't be mapped", remedy="use --set reader.mmap=false, or a local directory"
+            f"reader.mmap maps local files, and {storage.url} can't be mapped",
+            remedy="use --set reader.mmap=false, or a local directory",
         )
     return MappedStorage(storage.root, random=random)

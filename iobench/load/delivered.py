@@ -27,9 +27,21 @@ class Stats(NamedTuple):
     throttled: int = 0  # of these: because the server asked to slow down
 
 
-def own_stats(*, samples: int, stored: int, started_ns: int, read_ns: int, prep_ns: int, again: Retries) -> Stats:
+def own_stats(
+    *, samples: int, stored: int, started_ns: int, read_ns: int, prep_ns: int, again: Retries
+) -> Stats:
     """What a batch cost this process, where nobody counts its reads: ``bytes_read`` is its samples' stored bytes, whatever was read."""
-    return Stats(samples, stored, stored, started_ns, read_ns, prep_ns, time.process_time_ns(), os.getpid(), *again)
+    return Stats(
+        samples,
+        stored,
+        stored,
+        started_ns,
+        read_ns,
+        prep_ns,
+        time.process_time_ns(),
+        os.getpid(),
+        *again,
+    )
 
 
 @dataclass(slots=True)

@@ -38,9 +38,14 @@ class DeviceFeed:
         try:
             self.device = torch.device(device)
         except RuntimeError as error:
-            raise UsageError(f"unknown device '{device}'", remedy="use cuda, cuda:N or cpu") from error
+            raise UsageError(
+                f"unknown device '{device}'", remedy="use cuda, cuda:N or cpu"
+            ) from error
         if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise UsageError(f"device '{device}' is not available on this host", remedy="use --set accelerator.device=null")
+            raise UsageError(
+                f"device '{device}' is not available on this host",
+                remedy="use --set accelerator.device=null",
+            )
         self._stream: Any = _stream(self.device) if self.device.type == "cuda" else None
         self._target = torch.empty(0, dtype=torch.uint8, device=self.device)
         self._registered: tuple[int, int] | None = None

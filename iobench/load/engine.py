@@ -43,7 +43,9 @@ class ReadEngine:
     ``once``: each object is read by one extent only (one sample per file), so a handle on it is not worth keeping.
     """
 
-    def __init__(self, storage: Storage, *, concurrency: int, block_size: int, once: bool = False) -> None:
+    def __init__(
+        self, storage: Storage, *, concurrency: int, block_size: int, once: bool = False
+    ) -> None:
         self.storage = storage
         self.once = once
         self.concurrency = concurrency
@@ -58,7 +60,9 @@ class ReadEngine:
         while len(self._blocks_free) < self.concurrency:
             self._blocks_free.append(buffers.private(self.block_size).array.data)
 
-    def read(self, extents: Sequence[Extent], memory: Buffer | None, then: Then | None = None) -> int:
+    def read(
+        self, extents: Sequence[Extent], memory: Buffer | None, then: Then | None = None
+    ) -> int:
         """Fill ``memory`` as the extents say; the bytes read. Raises StorageError for a failed read or an object that ends too early.
 
         ``memory`` None: the bytes are only counted. They land in a few blocks that are used over and over, as fio's do.
@@ -70,7 +74,10 @@ class ReadEngine:
         if workers <= 1:
             return self._drain(tasks, memory, None, then)
         stop = threading.Event()
-        futures = [self._threads().submit(self._drain, tasks, memory, stop, then) for _ in range(workers - 1)]
+        futures = [
+            self._threads().submit(self._drain, tasks, memory, stop, then)
+            for _ in range(workers - 1)
+        ]
         total = 0
         failure: BaseException | None = None
         try:
@@ -96,10 +103,25 @@ class ReadEngine:
             for start in range(0, extent.length, size):
                 length = min(size, extent.length - start)
                 needed = min(length, max(0, extent.needed - start))
-                blocks.append(Extent(extent.key, extent.offset + start, length, extent.landing + start, needed, whole=False))
+                blocks.append(
+                    Extent(
+                        extent.key,
+                        extent.offset + start,
+                        length,
+                        extent.landing + start,
+                        needed,
+                        whole=False,
+                    )
+                )
         return blocks
 
-    def _drain(self, tasks: deque[Extent], memory: Buffer | None, stop: threading.Event | None, then: Then | None) -> int:
+    def _drain(
+        self,
+        tasks: deque[Extent],
+        memory: Buffer | None,
+        stop: threading.Event | None,
+        then: Then | None,
+    ) -> int:
         if memory is not None:
             return self._work(tasks, memory, stop, then, scratch=False)
         try:
@@ -111,7 +133,15 @@ class ReadEngine:
         finally:
             self._blocks_free.append(block)
 
-    def _work(self, tasks: deque[Extent], memory: Buffer, stop: threading.Event | None, then: Then | None, *, scratch: bool) -> int:
+    def _work(
+        self,
+        tasks: deque[Extent],
+        memory: Buffer,
+        stop: threading.Event | None,
+        then: Then | None,
+        *,
+        scratch: bool,
+    ) -> int:
         total = 0
         read_into, block_size, once = self.storage.read_into, self.block_size, self.once
         try:
@@ -122,10 +152,16 @@ class ReadEngine:
                     break
                 if scratch:
                     landing = 0
-                count = read_into(key, offset, memory[landing : landing + length], once=once and length < block_size)
+                count = read_into(
+                    key,
+                    offset,
+                    memory[landing : landing + length],
+                    once=once and length < block_size,
+                )
                 if count < needed:
                     raise StorageError(
-                        f"{key} ends at byte {offset + count}, {offset + needed} were expected", remedy="check it: iobench verify"
+                        f"{key} ends at byte {offset + count}, {offset + needed} were expected",
+                        remedy="check it: iobench verify",
                     )
                 total += count
                 if then is not None and whole:

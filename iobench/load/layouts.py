@@ -38,7 +38,10 @@ def layout_folder(storage: Storage, kind: str) -> Path:
     """Where a kind's layout of this dataset lies. Raises UsageError where the dataset is in no directory."""
     root = local_root(storage)
     if root is None:
-        raise UsageError(f"loader '{kind}' keeps a layout in a directory, and {storage.url} is none", remedy="use --set loader.kind=torch")
+        raise UsageError(
+            f"loader '{kind}' keeps a layout in a directory, and {storage.url} is none",
+            remedy="use --set loader.kind=torch",
+        )
     return root / LAYOUTS / kind
 
 
@@ -61,7 +64,11 @@ def made_layout(manifest: Manifest, storage: Storage, kind: str) -> Path:
     found = read_layout(storage, kind)
     if found is not None and found.dataset == manifest.header.id:
         return folder
-    what = f"there is none, or not all of it, in {folder}" if found is None else f"that in {folder} is of other data"
+    what = (
+        f"there is none, or not all of it, in {folder}"
+        if found is None
+        else f"that in {folder} is of other data"
+    )
     root = folder.parent.parent
     raise UsageError(
         f"loader '{kind}' reads a layout of its own, and {what}",
@@ -97,7 +104,9 @@ def make_layout(source: Source, package: str) -> tuple[Layout, bool]:
         for path in (*part.rglob("*"), part):
             _flush(path)
         size = sum((part / name).stat().st_size for name in files)
-        made = Layout(kind, package, source.manifest.header.id, time.monotonic() - started, size, tuple(files))
+        made = Layout(
+            kind, package, source.manifest.header.id, time.monotonic() - started, size, tuple(files)
+        )
         (part / RECORD).write_text(json.dumps(asdict(made), indent=2) + "\n", encoding="utf-8")
         _flush(part / RECORD)
         _flush(part)
@@ -105,7 +114,9 @@ def make_layout(source: Source, package: str) -> tuple[Layout, bool]:
         for above in (folder.parent, folder.parent.parent):  # the name
             _flush(above)
     except OSError as error:
-        raise StorageError(f"cannot write the layout of loader '{kind}' to {folder}: {error.strerror or error}") from error
+        raise StorageError(
+            f"cannot write the layout of loader '{kind}' to {folder}: {error.strerror or error}"
+        ) from error
     return made, False
 
 
@@ -114,7 +125,10 @@ def _remove(folder: Path, owned: Callable[[str], bool]) -> None:
         return
     left = remove_exactly(folder, owned, last=(RECORD,), folders=lambda _: True).foreign
     if left:
-        raise UsageError(f"{folder} is the place of a layout, and holds what is not iobench's: {left[0]}", remedy="move it elsewhere")
+        raise UsageError(
+            f"{folder} is the place of a layout, and holds what is not iobench's: {left[0]}",
+            remedy="move it elsewhere",
+        )
 
 
 def _flush(path: Path) -> None:

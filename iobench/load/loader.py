@@ -46,7 +46,14 @@ class Batch:
 
     __slots__ = ("data", "indices", "lengths", "offsets", "stats")
 
-    def __init__(self, data: torch.Tensor | None, indices: Indices, offsets: Indices, lengths: Indices, stats: Stats) -> None:
+    def __init__(
+        self,
+        data: torch.Tensor | None,
+        indices: Indices,
+        offsets: Indices,
+        lengths: Indices,
+        stats: Stats,
+    ) -> None:
         self.data = data
         self.indices = indices
         self.offsets = offsets
@@ -58,7 +65,10 @@ class Batch:
 
     def __getitem__(self, position: int) -> torch.Tensor:
         if self.data is None:
-            raise UsageError("transport 'null' delivers no data", remedy="use transport 'ring', 'tensor' or 'thread'")
+            raise UsageError(
+                "transport 'null' delivers no data",
+                remedy="use transport 'ring', 'tensor' or 'thread'",
+            )
         offset = int(self.offsets[position])
         return self.data[offset : offset + int(self.lengths[position])]
 
@@ -68,13 +78,22 @@ class Batch:
     def stacked(self) -> torch.Tensor:
         """[samples, bytes], without a copy where the samples lie evenly. Raises UsageError where they differ in length."""
         if self.data is None:
-            raise UsageError("transport 'null' delivers no data", remedy="use transport 'ring', 'tensor' or 'thread'")
+            raise UsageError(
+                "transport 'null' delivers no data",
+                remedy="use transport 'ring', 'tensor' or 'thread'",
+            )
         if len(set(self.lengths.tolist())) > 1:
-            raise UsageError("samples of different lengths can't be stacked", remedy="set reader.crop")
+            raise UsageError(
+                "samples of different lengths can't be stacked", remedy="set reader.crop"
+            )
         steps = np.diff(self.offsets)
         if len(steps) == 0 or (steps == steps[0]).all():
             step = int(steps[0]) if len(steps) else int(self.lengths[0])
-            return self.data.as_strided((len(self), int(self.lengths[0])), (step, 1), self.data.storage_offset() + int(self.offsets[0]))
+            return self.data.as_strided(
+                (len(self), int(self.lengths[0])),
+                (step, 1),
+                self.data.storage_offset() + int(self.offsets[0]),
+            )
         return torch.stack(list(self))
 
 
@@ -104,12 +123,18 @@ class _Requests(Sampler[Request]):
     no slot is free.
     """
 
-    def __init__(self, ring: SlotRing | None, room: Callable[[Indices], Indices] | None = None) -> None:
+    def __init__(
+        self, ring: SlotRing | None, room: Callable[[Indices], Indices] | None = None
+    ) -> None:
         self.ring = ring
         self.room = room
         self.plan = BatchPlan(_NOTHING, batch_size=1)
-        self.let_go = 0  # while positive, this is asked of so many workers, one after the other, and no batch
-        self.outstanding: set[int] = set()  # slots on their way; each iteration that has workers of its own gets a set of its own
+        self.let_go = (
+            0  # while positive, this is asked of so many workers, one after the other, and no batch
+        )
+        self.outstanding: set[int] = (
+            set()
+        )  # slots on their way; each iteration that has workers of its own gets a set of its own
 
     def __len__(self) -> int:
         return len(self.plan)
@@ -143,7 +168,14 @@ class _Requests(Sampler[Request]):
 class _Worker(Dataset[Any]):
     """What runs in a worker: a request in, a reply out."""
 
-    def __init__(self, reader: AnyReader, transport: str, ring: SlotRing | None, samples: int, largest_batch: int) -> None:
+    def __init__(
+        self,
+        reader: AnyReader,
+        transport: str,
+        ring: SlotRing | None,
+        samples: int,
+        largest_batch: int,
+    ) -> None:
         self.largest_batch = largest_batch
         self.reader = reader
         self.transport = transport
@@ -179,12 +211,17 @@ class _Worker(Dataset[Any]):
         memory = self._memory(int(self.reader.room(indices).sum()))
         delivered = self.reader.read(indices, memory)
         whole = torch.frombuffer(memory, dtype=torch.uint8)
-        parts = [whole[o : o + n] for o, n in zip(delivered.offsets.tolist(), delivered.lengths.tolist(), strict=True)]
+        parts = [
+            whole[o : o + n]
+            for o, n in zip(delivered.offsets.tolist(), delivered.lengths.tolist(), strict=True)
+        ]
         # default_collate refuses samples of unequal length; what people then write is a flat tensor with offsets.
         equal = len(set(delivered.lengths.tolist())) == 1
         tensor = default_collate(parts).reshape(-1) if equal else torch.cat(parts)
         packed = np.cumsum(delivered.lengths) - delivered.lengths
-        return _reply(NO_SLOT, indices, Delivered(packed, delivered.lengths, delivered.stats), tensor)
+        return _reply(
+            NO_SLOT, indices, Delivered(packed, delivered.lengths, delivered.stats), tensor
+        )
 
     def _memory(self, nbytes: int) -> memoryview:
         if self._own is None or len(self._own) < nbytes:
@@ -192,7 +229,9 @@ class _Worker(Dataset[Any]):
         return self._own.data[:nbytes]  # type: ignore[no-any-return]
 
 
-def _reply(slot: int, indices: Indices, delivered: Delivered, tensor: torch.Tensor | None) -> _Reply:
+def _reply(
+    slot: int, indices: Indices, delivered: Delivered, tensor: torch.Tensor | None
+) -> _Reply:
     return _Reply(slot, indices, delivered.offsets, delivered.lengths, delivered.stats, tensor)
 
 
@@ -243,7 +282,15 @@ class BatchLoader(DataLoader[Any]):
     ``plan_epoch(epoch)`` gives the rank's BatchPlan of an epoch; ``largest_batch`` is the room in bytes that a slot must have.
     """
 
-    def __init__(self, reader: AnyReader, spec: LoaderSpec, plan_epoch: Any, *, samples: int, largest_batch: int) -> None:
+    def __init__(
+        self,
+        reader: AnyReader,
+        spec: LoaderSpec,
+        plan_epoch: Any,
+        *,
+        samples: int,
+        largest_batch: int,
+    ) -> None:
         self.reader = reader
         self.loader_spec = spec
         self.plan_epoch = plan_epoch
@@ -253,7 +300,11 @@ class BatchLoader(DataLoader[Any]):
         self.in_flight = max(1, max(processes, self.thread_workers) * spec.prefetch_factor)
         if spec.transport == "tensor" and processes:
             check_shared_memory(self.in_flight * largest_batch)
-        self.ring = self._make_ring(largest_batch, shared=processes > 0) if spec.transport in ("ring", "thread") else None
+        self.ring = (
+            self._make_ring(largest_batch, shared=processes > 0)
+            if spec.transport in ("ring", "thread")
+            else None
+        )
         self.requests = _Requests(self.ring, reader.room if spec.slot_size is None else None)
         self._lasting = spec.persistent_workers and processes > 0
         self.epoch = 0
@@ -280,7 +331,9 @@ class BatchLoader(DataLoader[Any]):
 
     def _make_ring(self, largest_batch: int, *, shared: bool) -> SlotRing:
         slot = self.loader_spec.slot_size or max(largest_batch, 4096)
-        count = self.in_flight + 2  # one batch in the consumer's hands, one on its way to the device
+        count = (
+            self.in_flight + 2
+        )  # one batch in the consumer's hands, one on its way to the device
         need = count * slot
         have = _available_memory()
         if need > 0.8 * have:
@@ -372,7 +425,9 @@ class BatchLoader(DataLoader[Any]):
         self.reader.mapped.let_go()  # threads share its storage
         if not self._lasting or getattr(self, "_iterator", None) is None:
             return  # workers that have ended took their maps along
-        self.requests.let_go = self.num_workers  # an iteration hands its requests to the workers in turn, so each gets one
+        self.requests.let_go = (
+            self.num_workers
+        )  # an iteration hands its requests to the workers in turn, so each gets one
         try:
             for reply in super().__iter__():
                 if isinstance(reply, IobenchError):
@@ -403,7 +458,10 @@ def worker_death(error: BaseException) -> WorkerError | None:
     """
     if not isinstance(error, RuntimeError) or "DataLoader worker" not in str(error):
         return None
-    return WorkerError(f"a loader worker died: {str(error).splitlines()[0]}", remedy="see the kernel log for out-of-memory kills")
+    return WorkerError(
+        f"a loader worker died: {str(error).splitlines()[0]}",
+        remedy="see the kernel log for out-of-memory kills",
+    )
 
 
 def check_shared_memory(needed: int, folder: str = "/dev/shm") -> None:

@@ -53,7 +53,9 @@ class NullReader:
         cpu = time.process_time_ns()
         if self._cpu_before is None:
             self._cpu_before = cpu
-        stats = Stats(len(indices), 0, stored, time.monotonic_ns(), 0, 0, cpu - self._cpu_before, os.getpid())
+        stats = Stats(
+            len(indices), 0, stored, time.monotonic_ns(), 0, 0, cpu - self._cpu_before, os.getpid()
+        )
         return Delivered(ends - lengths, lengths, stats)
 
 

@@ -8,7 +8,9 @@ import numpy.typing as npt
 Indices = npt.NDArray[np.int64]
 
 
-def epoch_order(firsts: Indices, counts: Indices, *, sequential: bool, shuffle: bool, seed: int, epoch: int) -> Indices:
+def epoch_order(
+    firsts: Indices, counts: Indices, *, sequential: bool, shuffle: bool, seed: int, epoch: int
+) -> Indices:
     """All sample numbers in the order of this epoch, each exactly once; the same for every rank that knows the seed.
 
     ``firsts`` and ``counts`` describe the shards: samples ``first .. first + count - 1``. Random access permutes samples; sequential access
@@ -19,7 +21,9 @@ def epoch_order(firsts: Indices, counts: Indices, *, sequential: bool, shuffle: 
         shards = generator.permutation(len(firsts))
         firsts, counts = firsts[shards], counts[shards]
     ends = np.cumsum(counts)
-    order = np.repeat(firsts - (ends - counts), counts) + np.arange(int(counts.sum()), dtype=np.int64)
+    order = np.repeat(firsts - (ends - counts), counts) + np.arange(
+        int(counts.sum()), dtype=np.int64
+    )
     return generator.permutation(order) if shuffle and not sequential else order
 
 
@@ -66,4 +70,8 @@ class BatchPlan:
         """The largest sum of ``sizes`` (per sample) over the batches; 0 without batches."""
         if not len(self._share):
             return 0
-        return int(np.add.reduceat(sizes[self._share], np.arange(0, len(self._share), self._batch_size)).max())
+        return int(
+            np.add.reduceat(
+                sizes[self._share], np.arange(0, len(self._share), self._batch_size)
+            ).max()
+        )

@@ -38,11 +38,15 @@ class BatchReader:
     ``bytes_only``: fetch what is stored and undo nothing, whatever the spec says (the fetch ceiling).
     """
 
-    def __init__(self, manifest: Manifest, storage: Storage, spec: ReaderSpec, *, bytes_only: bool = False) -> None:
+    def __init__(
+        self, manifest: Manifest, storage: Storage, spec: ReaderSpec, *, bytes_only: bool = False
+    ) -> None:
         if bytes_only:
             spec = spec.model_copy(update={"decode": False, "crop": None, "check": "none"})
         self._bytes_only = bytes_only
-        self._retrying = storage if isinstance(storage, Retrying) else None  # asked once: checking a protocol takes microseconds
+        self._retrying = (
+            storage if isinstance(storage, Retrying) else None
+        )  # asked once: checking a protocol takes microseconds
         self.mapped = storage if isinstance(storage, Mapped) else None
         self._owns_storage = True
         self.manifest = manifest
@@ -54,16 +58,31 @@ class BatchReader:
         name, _ = split_codec(dataset.codec)
         self._codec = None if name == "none" or bytes_only else CODECS.load(name)
         self._suffix = self._content.suffix + CODECS.load(name).suffix
-        self._engine = ReadEngine(storage, concurrency=spec.concurrency, block_size=spec.block_size, once=self._format.one_sample_per_shard)
+        self._engine = ReadEngine(
+            storage,
+            concurrency=spec.concurrency,
+            block_size=spec.block_size,
+            once=self._format.one_sample_per_shard,
+        )
         self._scratch: dict[str, npt.NDArray[np.uint8]] = {}
-        self._columns = {name: manifest.samples[name] for name in ("shard", "offset", "stored", "size", "xxh3")}
+        self._columns = {
+            name: manifest.samples[name] for name in ("shard", "offset", "stored", "size", "xxh3")
+        }
         self._key = manifest.key
         self._cpu_before: int | None = None
         self._framed = spec.check == "format" and self._format.has_checksums
         # In place: what is delivered is a slice of what is stored.
-        self.in_place = self._codec is None and spec.crop is None and (not spec.decode or self._content.in_place)
+        self.in_place = (
+            self._codec is None
+            and spec.crop is None
+            and (not spec.decode or self._content.in_place)
+        )
         # Nobody will look at the bytes: for byte counts they need not even stay in memory.
-        self._nowhere = self.in_place and spec.check == "none" and not (spec.decode and self._content.name != "raw")
+        self._nowhere = (
+            self.in_place
+            and spec.check == "none"
+            and not (spec.decode and self._content.name != "raw")
+        )
 
     def clone(self) -> BatchReader:
         """Another reader of the same data, with its own memory and threads. The storage is shared, and this reader's to close."""
@@ -86,7 +105,11 @@ class BatchReader:
             # Each sample may start a request of its own, and takes the framing between neighbours along.
             return np.asarray(size + 3 * max(self.storage.alignment, 4096))
         if self.spec.crop is not None:
-            return np.minimum(size, self.spec.crop) if not self.spec.decode else np.full(len(size), self.spec.crop, dtype=np.int64)
+            return (
+                np.minimum(size, self.spec.crop)
+                if not self.spec.decode
+                else np.full(len(size), self.spec.crop, dtype=np.int64)
+            )
         if self.spec.decode and not self._content.in_place:
             expansion = self.manifest.header.expansion or self._content.max_expansion
             return np.asarray(np.ceil(size * expansion), dtype=np.int64)
@@ -96,7 +119,12 @@ class BatchReader:
         """Allocate and touch scratch memory before the first read, for batches of up to ``largest_batch`` bytes of output."""
         stored = self._columns["stored"]
         if not self.in_place:
-            self._memory("landing", min(int(stored.max()), _GROUP) + _GROUP if stored.max() < _GROUP else int(stored.max() * 1.01))
+            self._memory(
+                "landing",
+                min(int(stored.max()), _GROUP) + _GROUP
+                if stored.max() < _GROUP
+                else int(stored.max() * 1.01),
+            )
         elif not into_output and self._nowhere:
             self._engine.reserve()
         elif not into_output:
@@ -131,10 +159,16 @@ class BatchReader:
             started = started or fetching  # fresh scratch memory is not storage
             if self._cpu_before is None:
                 self._cpu_before = time.process_time_ns()
-            checks = self._checks(part, requests, memory, base) if self._framed and self.in_place and memory is not None else None
+            checks = (
+                self._checks(part, requests, memory, base)
+                if self._framed and self.in_place and memory is not None
+                else None
+            )
             read_bytes += self._fetch(requests, memory, base, checks)
             took = time.monotonic_ns() - fetching
-            checking = checks.share(took, min(self.spec.concurrency, len(requests))) if checks else 0
+            checking = (
+                checks.share(took, min(self.spec.concurrency, len(requests))) if checks else 0
+            )
             read_ns += took - checking
             prep_ns += fetching - clock + checking
             clock = time.monotonic_ns()
@@ -146,7 +180,9 @@ class BatchReader:
                 self._place(part, requests, memory, base, offsets[start:stop], lengths[start:stop])
                 used = base + needed
             else:
-                used = self._prepare(part, requests, memory, output, used, offsets[start:stop], lengths[start:stop])
+                used = self._prepare(
+                    part, requests, memory, output, used, offsets[start:stop], lengths[start:stop]
+                )
             prep_ns += time.monotonic_ns() - clock
         after = self._retried()
         stats = Stats(
@@ -180,23 +216,54 @@ class BatchReader:
 
     def _plan(self, indices: Indices) -> tuple[list[Request], int]:
         """Requests for these samples, and the memory they take when laid out one after the other."""
-        shards, offsets, stored = (self._columns[name][indices].tolist() for name in ("shard", "offset", "stored"))
-        margins = [self._margins(int(index), size) for index, size in zip(indices, stored, strict=True)] if self._framed else None
+        shards, offsets, stored = (
+            self._columns[name][indices].tolist() for name in ("shard", "offset", "stored")
+        )
+        margins = (
+            [self._margins(int(index), size) for index, size in zip(indices, stored, strict=True)]
+            if self._framed
+            else None
+        )
         # Checksums are checked by the thread that read the bytes, so that a request must be read in one piece.
         most = self._engine.block_size if self._framed and self.in_place else 1 << 62
-        return plan_requests(shards, offsets, stored, margins, step=max(self.storage.alignment, 1), most=most)
+        return plan_requests(
+            shards, offsets, stored, margins, step=max(self.storage.alignment, 1), most=most
+        )
 
-    def _fetch(self, requests: list[Request], memory: memoryview | None, base: int, then: Callable[[int], None] | None) -> int:
+    def _fetch(
+        self,
+        requests: list[Request],
+        memory: memoryview | None,
+        base: int,
+        then: Callable[[int], None] | None,
+    ) -> int:
         key = self._key
-        extents = [Extent(key(shard), offset, length, landing + base, needed) for _, _, shard, offset, length, needed, landing in requests]
+        extents = [
+            Extent(key(shard), offset, length, landing + base, needed)
+            for _, _, shard, offset, length, needed, landing in requests
+        ]
         return self._engine.read(extents, memory, then)
 
-    def _checks(self, indices: Indices, requests: list[Request], memory: memoryview, base: int) -> Checks:
+    def _checks(
+        self, indices: Indices, requests: list[Request], memory: memoryview, base: int
+    ) -> Checks:
         begin = starts(requests, self._columns["offset"][indices], base).tolist()
         numbers = indices.tolist()
-        return Checks(requests, base, lambda position: self._check_format(numbers[position], memory, begin[position]))
+        return Checks(
+            requests,
+            base,
+            lambda position: self._check_format(numbers[position], memory, begin[position]),
+        )
 
-    def _place(self, indices: Indices, requests: list[Request], memory: memoryview, base: int, offsets: Indices, lengths: Indices) -> None:
+    def _place(
+        self,
+        indices: Indices,
+        requests: list[Request],
+        memory: memoryview,
+        base: int,
+        offsets: Indices,
+        lengths: Indices,
+    ) -> None:
         """The samples stay where they landed."""
         begins = starts(requests, self._columns["offset"][indices], base)
         stored = self._columns["stored"][indices]
@@ -245,7 +312,9 @@ class BatchReader:
             used += int(lengths[position])
         return used
 
-    def _deliver(self, index: int, content: memoryview, output: memoryview | None, used: int) -> int:
+    def _deliver(
+        self, index: int, content: memoryview, output: memoryview | None, used: int
+    ) -> int:
         """Decode and crop one sample, and put it into ``output`` at ``used``; how long it is then."""
         crop = self.spec.crop
         if not self.spec.decode:
@@ -258,7 +327,11 @@ class BatchReader:
             whole = output is None or crop is not None
             if not whole and output is not None and used + room > len(output):
                 raise too_small(used + room, len(output))
-            target = self._memory("decoded", room) if whole or output is None else output[used : used + room]
+            target = (
+                self._memory("decoded", room)
+                if whole or output is None
+                else output[used : used + room]
+            )
             room = self._guard(index, self._content.decode, content, target)
             if not whole:
                 return int(room)
@@ -268,7 +341,10 @@ class BatchReader:
         if output is not None:
             if used + len(result) > len(output):
                 raise too_small(used + len(result), len(output))
-            np.copyto(np.frombuffer(output, np.uint8)[used : used + len(result)], np.frombuffer(result, np.uint8))
+            np.copyto(
+                np.frombuffer(output, np.uint8)[used : used + len(result)],
+                np.frombuffer(result, np.uint8),
+            )
         return len(result)
 
     # Checks
@@ -302,7 +378,10 @@ class BatchReader:
 
     def _corrupt(self, index: int, why: str) -> CorruptSampleError:
         key = self.manifest.key(int(self._columns["shard"][index]))
-        return CorruptSampleError(f"sample {index} in shard {key} is damaged: {why}", remedy="find all damage with: iobench verify")
+        return CorruptSampleError(
+            f"sample {index} in shard {key} is damaged: {why}",
+            remedy="find all damage with: iobench verify",
+        )
 
     def _memory(self, role: str, nbytes: int) -> memoryview:
         """Scratch memory that is kept and only ever grows: fresh memory costs more than the read into it."""

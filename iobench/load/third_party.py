@@ -24,7 +24,9 @@ OWN = "torch"
 """The kind that is iobench's own."""
 
 
-def check_library(manifest: Manifest, storage: Storage, reading: ReaderSpec, loading: LoaderSpec, *, world: int) -> None:
+def check_library(
+    manifest: Manifest, storage: Storage, reading: ReaderSpec, loading: LoaderSpec, *, world: int
+) -> None:
     """Raises UsageError for a dataset, a place or a setting that this kind of loader can't have, or a library that is not installed."""
     library = LOADERS.load(loading.kind)
     if loading.kind == OWN:
@@ -34,14 +36,24 @@ def check_library(manifest: Manifest, storage: Storage, reading: ReaderSpec, loa
     if library.formats and form not in library.formats:
         wanted = " or ".join(library.formats)
         raise UsageError(
-            f"{name} reads format {wanted}, this dataset is '{form}'", remedy=f"generate one with --set format={wanted}, or {own}"
+            f"{name} reads format {wanted}, this dataset is '{form}'",
+            remedy=f"generate one with --set format={wanted}, or {own}",
         )
     if not library.formats and getattr(FORMATS.load(form), "blocks", False):
-        raise UsageError(f"{name} reads byte ranges, and format '{form}' is read by blocks", remedy=f"use loader hf-datasets, or {own}")
+        raise UsageError(
+            f"{name} reads byte ranges, and format '{form}' is read by blocks",
+            remedy=f"use loader hf-datasets, or {own}",
+        )
     if library.local and local_root(storage) is None:
-        raise UsageError(f"{name} opens files by their path, and {storage.url} has none", remedy=f"mount it, or {own}")
+        raise UsageError(
+            f"{name} opens files by their path, and {storage.url} has none",
+            remedy=f"mount it, or {own}",
+        )
     if library.layout and manifest.header.origin:
-        raise UsageError(f"{name} writes a layout of its own beside the data, and this data is not iobench's", remedy=own)
+        raise UsageError(
+            f"{name} writes a layout of its own beside the data, and this data is not iobench's",
+            remedy=own,
+        )
     if library.shards_each and manifest.shard_count < world * max(1, loading.workers):
         raise UsageError(
             f"{name} gives each worker shards of its own: {manifest.shard_count} are too few for {world} x {loading.workers} workers",
@@ -54,7 +66,10 @@ def check_library(manifest: Manifest, storage: Storage, reading: ReaderSpec, loa
         ("check", reading.check, ("none",)),
     ):
         if value not in default:
-            raise UsageError(f"{name} has no reader.{key}, which is iobench's own reader's", remedy=f"{own}, or leave reader.{key} out")
+            raise UsageError(
+                f"{name} has no reader.{key}, which is iobench's own reader's",
+                remedy=f"{own}, or leave reader.{key} out",
+            )
 
 
 def library_version(kind: str) -> str:
@@ -93,7 +108,9 @@ def open_library(
         rank=rank,
         world=world,
         seed=seed,
-        layout=made_layout(manifest, storage, loading.kind) if LOADERS.load(loading.kind).layout else None,
+        layout=made_layout(manifest, storage, loading.kind)
+        if LOADERS.load(loading.kind).layout
+        else None,
     )
     return LibraryLoader(source)
 
@@ -121,7 +138,13 @@ class LibraryLoader:
             for packed in self._library.epoch(self.epoch):
                 self.cpu_ns[packed.stats.process] = packed.stats.cpu_ns
                 ends = np.cumsum(packed.lengths)
-                yield Batch(packed.data, np.full(len(ends), -1, np.int64), ends - packed.lengths, packed.lengths, packed.stats)
+                yield Batch(
+                    packed.data,
+                    np.full(len(ends), -1, np.int64),
+                    ends - packed.lengths,
+                    packed.lengths,
+                    packed.stats,
+                )
 
     def let_go(self) -> None:
         """Libraries that map files have workers for one epoch at a time (see their own modules)."""
@@ -146,5 +169,10 @@ class _One:
         death = worker_death(error)
         if death is not None:
             raise death from error
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        raise WorkerError(f"loader '{self.kind}' failed: {lines[-1][:300]}", remedy="see its own traceback with --debug") from error
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
+            type(error).__name__
+        ]
+        raise WorkerError(
+            f"loader '{self.kind}' failed: {lines[-1][:300]}",
+            remedy="see its own traceback with --debug",
+        ) from error

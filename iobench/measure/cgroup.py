@@ -59,7 +59,10 @@ def cpu_quota_cores(root: Path = Path("/")) -> float | None:
         if version == 2:
             fields = (read_text(path / "cpu.max") or "").split()
         else:
-            fields = [read_text(path / "cpu.cfs_quota_us") or "", read_text(path / "cpu.cfs_period_us") or ""]
+            fields = [
+                read_text(path / "cpu.cfs_quota_us") or "",
+                read_text(path / "cpu.cfs_period_us") or "",
+            ]
         if len(fields) == 2 and fields[0].isdigit() and fields[1].isdigit() and int(fields[1]) > 0:
             quotas.append(int(fields[0]) / int(fields[1]))
     return min(quotas, default=None)

@@ -22,7 +22,9 @@ def block_devices(st_dev: int, source: str = "", sys: Path = Path("/sys")) -> li
     if directory is None and source.startswith("/dev/"):
         try:
             status = os.stat(source)
-            directory = _sys_directory(status.st_rdev, sys) if stat.S_ISBLK(status.st_mode) else None
+            directory = (
+                _sys_directory(status.st_rdev, sys) if stat.S_ISBLK(status.st_mode) else None
+            )
         except OSError:
             directory = None
     chain: list[dict[str, Any]] = []
@@ -52,7 +54,9 @@ def _facts(directory: Path) -> dict[str, Any]:
         "partition": (directory / "partition").exists(),
         "model": read_text(directory / "device/model") or None,
         "backing_file": read_text(directory / "loop/backing_file"),
-        "size_bytes": _times(_number(read_text(directory / "size")), 512),  # always in sectors of 512 bytes
+        "size_bytes": _times(
+            _number(read_text(directory / "size")), 512
+        ),  # always in sectors of 512 bytes
         "rotational": rotational == "1" if rotational is not None else None,
         "scheduler": selected(read_text(queue / "scheduler")),
         "read_ahead_kb": _number(read_text(queue / "read_ahead_kb")),

@@ -30,10 +30,21 @@ def probe(path: Path, *, write: bool = True) -> dict[str, Any]:
         reason = "not writable" if write else "not probed by writing"
     try:
         with os.scandir(path) as entries:
-            found = next((Path(entry.path) for entry in islice(entries, _LOOK_AT) if entry.is_file(follow_symlinks=False)), None)
+            found = next(
+                (
+                    Path(entry.path)
+                    for entry in islice(entries, _LOOK_AT)
+                    if entry.is_file(follow_symlinks=False)
+                ),
+                None,
+            )
     except OSError:
         found = None
-    return _read_existing(found) if found else _answer(None, None, f"{reason}, and no file to read there")
+    return (
+        _read_existing(found)
+        if found
+        else _answer(None, None, f"{reason}, and no file to read there")
+    )
 
 
 def _answer(supported: bool | None, alignment: int | None, how: str) -> dict[str, Any]:
@@ -45,7 +56,11 @@ def _read_existing(path: Path) -> dict[str, Any]:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
     except OSError as error:
         refused = error.errno == errno.EINVAL
-        return _answer(False if refused else None, None, f"opening an existing file with O_DIRECT: {error.strerror}")
+        return _answer(
+            False if refused else None,
+            None,
+            f"opening an existing file with O_DIRECT: {error.strerror}",
+        )
     try:
         if os.fstat(fd).st_size < 2 * _ALIGNMENTS[0]:
             return _answer(True, None, "opened an existing file, too small to read at an offset")

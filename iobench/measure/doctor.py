@@ -23,7 +23,10 @@ def examine(path: Path | str) -> dict[str, Any]:
         "host": fingerprint(),
         "storage": describe_path(path),
         "page_cache": method(),
-        "fio": {"version": fio.version(), "install": None if fio.available() else fio.install_hint()},
+        "fio": {
+            "version": fio.version(),
+            "install": None if fio.available() else fio.install_hint(),
+        },
     }
 
 
@@ -36,43 +39,67 @@ def findings(facts: dict[str, Any]) -> list[Finding]:
 def _host(host: dict[str, Any]) -> Iterator[Finding]:
     cores, affinity, quota = host["cores"], host["affinity_cores"], host["cpu_quota_cores"]
     if cores and affinity and affinity < cores:
-        evidence = f"this process may run on {affinity} of {cores} cores (CPUs {host['affinity_cpus']})"
+        evidence = (
+            f"this process may run on {affinity} of {cores} cores (CPUs {host['affinity_cpus']})"
+        )
         yield _warning(
-            "host.affinity", evidence, "start iobench without taskset, cpuset or a scheduler's core binding, or size the workers to it"
+            "host.affinity",
+            evidence,
+            "start iobench without taskset, cpuset or a scheduler's core binding, or size the workers to it",
         )
     if quota and quota < (affinity or cores or 0):
         evidence = f"a cgroup quota allows {quota:g} of {affinity or cores} cores"
-        yield _warning("host.cpu-quota", evidence, "raise the container's CPU limit (cpu.max): a throttled reader looks like slow storage")
+        yield _warning(
+            "host.cpu-quota",
+            evidence,
+            "raise the container's CPU limit (cpu.max): a throttled reader looks like slow storage",
+        )
     limit, memory = host["cgroup_memory_limit_bytes"], host["memory_bytes"]
     if limit and memory and limit < memory:
         evidence = f"a cgroup limits memory to {format_bytes(limit)} of {format_bytes(memory)}, page cache included"
-        yield _info("host.memory-limit", evidence, "expect fewer cache hits than on the whole machine")
+        yield _info(
+            "host.memory-limit", evidence, "expect fewer cache hits than on the whole machine"
+        )
     if host["transparent_hugepage"]["enabled"] == "never":
         remedy = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
         yield _warning(
-            "host.huge-pages", "transparent huge pages are off: direct reads into 4 KiB pages reach about half the speed", remedy
+            "host.huge-pages",
+            "transparent huge pages are off: direct reads into 4 KiB pages reach about half the speed",
+            remedy,
         )
     if host["gpus"] is None:
-        yield _info("host.gpu", "nvidia-smi is installed and does not answer", "run it by hand; iobench emulates accelerators either way")
+        yield _info(
+            "host.gpu",
+            "nvidia-smi is installed and does not answer",
+            "run it by hand; iobench emulates accelerators either way",
+        )
 
 
 def _storage(storage: dict[str, Any]) -> Iterator[Finding]:
     where = storage["mount_point"] or storage["path"]
     if storage["is_tmpfs"]:
         yield _warning(
-            "storage.memory", f"{where} is {storage['fs_type']}: this is memory, no storage", "name a directory on the storage in question"
+            "storage.memory",
+            f"{where} is {storage['fs_type']}: this is memory, no storage",
+            "name a directory on the storage in question",
         )
     if storage["read_only"]:
         yield _warning(
-            "storage.read-only", f"{where} is read-only: datasets can be read and not generated there", f"mount -o remount,rw {where}"
+            "storage.read-only",
+            f"{where} is read-only: datasets can be read and not generated there",
+            f"mount -o remount,rw {where}",
         )
     direct = storage["direct"]
     if direct["supported"] is False:
         remedy = "reads go through the page cache there: evict before each epoch, and expect more CPU time per GB"
-        yield _warning("storage.no-direct-io", f"O_DIRECT does not work on {where} ({direct['how']})", remedy)
+        yield _warning(
+            "storage.no-direct-io", f"O_DIRECT does not work on {where} ({direct['how']})", remedy
+        )
     elif direct["supported"] is None:
         remedy = "name a directory that you can write in, or a file on it"
-        yield _unknown("storage.direct-io", f"whether O_DIRECT works is not known ({direct['how']})", remedy)
+        yield _unknown(
+            "storage.direct-io", f"whether O_DIRECT works is not known ({direct['how']})", remedy
+        )
     total, free, inodes = storage["total_bytes"], storage["free_bytes"], storage["free_inodes"]
     if total and free < _LITTLE_FREE * total and not storage["read_only"]:
         yield _warning(
@@ -82,32 +109,50 @@ def _storage(storage: dict[str, Any]) -> Iterator[Finding]:
         )
     if inodes == 0:
         yield _warning(
-            "storage.inodes", f"{where} has no free inodes: no file can be made", "remove small files, or use a format with shards"
+            "storage.inodes",
+            f"{where} has no free inodes: no file can be made",
+            "remove small files, or use a format with shards",
         )
     disk = storage["devices"][-1] if storage["devices"] else None
-    queue = next((device for device in storage["devices"] if device["read_ahead_kb"] is not None), None)
+    queue = next(
+        (device for device in storage["devices"] if device["read_ahead_kb"] is not None), None
+    )
     if queue and queue["read_ahead_kb"] < _READ_AHEAD_KB:
         evidence = f"read-ahead of {queue['name']} is {queue['read_ahead_kb']} KiB: buffered sequential reads may not fill the device"
-        yield _info("storage.read-ahead", evidence, f"echo 4096 > /sys/block/{queue['name']}/queue/read_ahead_kb, or read with O_DIRECT")
+        yield _info(
+            "storage.read-ahead",
+            evidence,
+            f"echo 4096 > /sys/block/{queue['name']}/queue/read_ahead_kb, or read with O_DIRECT",
+        )
     if disk and disk["name"].startswith("nvme") and disk["scheduler"] not in (None, "none"):
         remedy = f"echo none > /sys/block/{disk['name']}/queue/scheduler"
-        yield _info("storage.scheduler", f"{disk['name']} is scheduled by {disk['scheduler']}, which costs CPU time on NVMe", remedy)
+        yield _info(
+            "storage.scheduler",
+            f"{disk['name']} is scheduled by {disk['scheduler']}, which costs CPU time on NVMe",
+            remedy,
+        )
     if storage["is_network"]:
         evidence = f"{where} is {storage['fs_type']}: its server caches, too"
         yield _info(
-            "storage.network", evidence, "cold for this host is not cold for the server: use a dataset larger than the server's memory"
+            "storage.network",
+            evidence,
+            "cold for this host is not cold for the server: use a dataset larger than the server's memory",
         )
 
 
 def _tools(facts: dict[str, Any]) -> Iterator[Finding]:
     if facts["fio"]["version"] is None:
         yield _warning(
-            "tools.fio", "fio is not installed: the storage's raw ceiling will not be measured", facts["fio"]["install"] or "install fio"
+            "tools.fio",
+            "fio is not installed: the storage's raw ceiling will not be measured",
+            facts["fio"]["install"] or "install fio",
         )
     if facts["page_cache"] is None:
         evidence = "neither cachestat nor mincore works: whether reads are cold cannot be proven"
         yield _warning(
-            "tools.page-cache", evidence, "allow one of these system calls in the container's seccomp profile, or read with O_DIRECT"
+            "tools.page-cache",
+            evidence,
+            "allow one of these system calls in the container's seccomp profile, or read with O_DIRECT",
         )
 
 
@@ -128,17 +173,39 @@ def lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     host, storage = facts["host"], facts["storage"]
     quota = f"{host['cpu_quota_cores']:g} cores" if host["cpu_quota_cores"] else "none"
     virtual = host["virtualisation"]
-    machine = " ".join(filter(None, (virtual["vendor"], virtual["product"]))) or ("virtual machine" if virtual["hypervisor"] else "?")
+    machine = " ".join(filter(None, (virtual["vendor"], virtual["product"]))) or (
+        "virtual machine" if virtual["hypervisor"] else "?"
+    )
     limit = host["cgroup_memory_limit_bytes"]
     pages = host["transparent_hugepage"]
     rows = [
         ("machine", f"{host['node']}, {machine}, kernel {host['kernel']}"),
         ("processor", f"{host['cpu_model'] or '?'}, {host['numa_nodes'] or '?'} NUMA node(s)"),
-        ("cores", f"{host['cores']}, affinity {host['affinity_cores']} (CPUs {host['affinity_cpus']}), cgroup quota {quota}"),
-        ("memory", f"{_bytes(host['memory_bytes'])}, cgroup limit {_bytes(limit) if limit else 'none'}"),
-        ("huge pages", f"transparent {pages['enabled']}, defrag {pages['defrag']}, shared memory {pages['shmem_enabled']}"),
-        ("path", storage["path"] + ("" if storage["probed"] == storage["path"] else f" (not there yet; looked at {storage['probed']})")),
-        ("file system", f"{storage['fs_type'] or '?'} on {storage['mount_point'] or '?'} from {storage['source'] or '?'}"),
+        (
+            "cores",
+            f"{host['cores']}, affinity {host['affinity_cores']} (CPUs {host['affinity_cpus']}), cgroup quota {quota}",
+        ),
+        (
+            "memory",
+            f"{_bytes(host['memory_bytes'])}, cgroup limit {_bytes(limit) if limit else 'none'}",
+        ),
+        (
+            "huge pages",
+            f"transparent {pages['enabled']}, defrag {pages['defrag']}, shared memory {pages['shmem_enabled']}",
+        ),
+        (
+            "path",
+            storage["path"]
+            + (
+                ""
+                if storage["probed"] == storage["path"]
+                else f" (not there yet; looked at {storage['probed']})"
+            ),
+        ),
+        (
+            "file system",
+            f"{storage['fs_type'] or '?'} on {storage['mount_point'] or '?'} from {storage['source'] or '?'}",
+        ),
         ("mount options", storage["mount_options"] or "?"),
         (
             "space",
@@ -146,12 +213,23 @@ def lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         *(("device", _device(device)) for device in storage["devices"]),
         ("O_DIRECT", _direct(storage["direct"])),
-        ("page cache", f"measured by {facts['page_cache']}" if facts["page_cache"] else "cannot be measured"),
+        (
+            "page cache",
+            f"measured by {facts['page_cache']}" if facts["page_cache"] else "cannot be measured",
+        ),
         ("fio", facts["fio"]["version"] or f"not installed: {facts['fio']['install']}"),
-        ("python", f"{host['python']}, torch {host['packages']['torch'] or 'not installed'}, iobench {host['iobench_version']}"),
+        (
+            "python",
+            f"{host['python']}, torch {host['packages']['torch'] or 'not installed'}, iobench {host['iobench_version']}",
+        ),
     ]
-    gpus = [f"{gpu['name']}, {_bytes(gpu['memory_bytes'])}, driver {gpu['driver']}" for gpu in host["gpus"] or []]
-    return rows + [("GPU", text) for text in gpus or ["unknown" if host["gpus"] is None else "none"]]
+    gpus = [
+        f"{gpu['name']}, {_bytes(gpu['memory_bytes'])}, driver {gpu['driver']}"
+        for gpu in host["gpus"] or []
+    ]
+    return rows + [
+        ("GPU", text) for text in gpus or ["unknown" if host["gpus"] is None else "none"]
+    ]
 
 
 def _bytes(value: int | None) -> str:
@@ -164,12 +242,22 @@ def _count(value: int | None) -> str:
 
 def _direct(direct: dict[str, Any]) -> str:
     answer = {True: "works", False: "does not work", None: "unknown"}[direct["supported"]]
-    return f"{answer}, alignment {direct['alignment_bytes']} bytes" if direct["alignment_bytes"] else f"{answer} ({direct['how']})"
+    return (
+        f"{answer}, alignment {direct['alignment_bytes']} bytes"
+        if direct["alignment_bytes"]
+        else f"{answer} ({direct['how']})"
+    )
 
 
 def _device(device: dict[str, Any]) -> str:
     if device["partition"]:
         return f"{device['name']}, partition"
     kind = {True: "rotational", False: "solid state", None: "?"}[device["rotational"]]
-    parts = [device["name"], device["model"], kind, f"scheduler {device['scheduler'] or '?'}", f"read-ahead {device['read_ahead_kb']} KiB"]
+    parts = [
+        device["name"],
+        device["model"],
+        kind,
+        f"scheduler {device['scheduler'] or '?'}",
+        f"read-ahead {device['read_ahead_kb']} KiB",
+    ]
     return ", ".join(filter(None, [*parts, f"{device['nr_requests']} requests"]))

@@ -17,8 +17,35 @@ from .device import block_devices
 from .direct import probe
 
 _MEMORY = frozenset({"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"})
-_NETWORK = nfs.TYPES.union({"cifs", "smb3", "smbfs", "ceph", "9p", "virtiofs", "lustre", "gpfs", "beegfs", "glusterfs", "afs", "wekafs"})
-_NETWORK_FUSE = ("sshfs", "s3fs", "rclone", "gcsfuse", "goofys", "mount-s3", "juicefs", "ceph", "glusterfs", "alluxio", "davfs")
+_NETWORK = nfs.TYPES.union(
+    {
+        "cifs",
+        "smb3",
+        "smbfs",
+        "ceph",
+        "9p",
+        "virtiofs",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "glusterfs",
+        "afs",
+        "wekafs",
+    }
+)
+_NETWORK_FUSE = (
+    "sshfs",
+    "s3fs",
+    "rclone",
+    "gcsfuse",
+    "goofys",
+    "mount-s3",
+    "juicefs",
+    "ceph",
+    "glusterfs",
+    "alluxio",
+    "davfs",
+)
 
 
 class Mount(NamedTuple):
@@ -40,7 +67,15 @@ def parse_mountinfo(text: str) -> list[Mount]:
         if dash and len(left) >= 6 and len(right) >= 2:
             super_options = right[2] if len(right) > 2 else ""
             mounts.append(
-                Mount(left[2], nfs.unescape(left[3]), nfs.unescape(left[4]), left[5], right[0], nfs.unescape(right[1]), super_options)
+                Mount(
+                    left[2],
+                    nfs.unescape(left[3]),
+                    nfs.unescape(left[4]),
+                    left[5],
+                    right[0],
+                    nfs.unescape(right[1]),
+                    super_options,
+                )
             )
     return mounts
 
@@ -75,8 +110,12 @@ def describe_path(path: Path | str, *, write_probe: bool = True) -> dict[str, An
         existing = nearest_existing(target)
         status, space = existing.stat(), os.statvfs(existing)
     except (OSError, RuntimeError) as error:
-        raise StorageError(f"cannot look at {path}: {getattr(error, 'strerror', None) or error}") from error
-    mount = find_mount(str(existing), parse_mountinfo(read_text(Path("/proc/self/mountinfo")) or ""))
+        raise StorageError(
+            f"cannot look at {path}: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    mount = find_mount(
+        str(existing), parse_mountinfo(read_text(Path("/proc/self/mountinfo")) or "")
+    )
     fs_type = mount.fs_type if mount else None
     return {
         "path": str(target),
@@ -87,10 +126,14 @@ def describe_path(path: Path | str, *, write_probe: bool = True) -> dict[str, An
         "source": mount.source if mount else None,
         "total_bytes": space.f_blocks * space.f_frsize,
         "free_bytes": space.f_bavail * space.f_frsize,
-        "free_inodes": space.f_favail if space.f_files else None,  # btrfs and some network file systems do not count them
+        "free_inodes": space.f_favail
+        if space.f_files
+        else None,  # btrfs and some network file systems do not count them
         "read_only": bool(space.f_flag & os.ST_RDONLY),
         "is_nfs": fs_type in nfs.TYPES,
-        "nfs": nfs.describe(mount.source, _merge(mount.options, mount.super_options)) if mount and fs_type in nfs.TYPES else None,
+        "nfs": nfs.describe(mount.source, _merge(mount.options, mount.super_options))
+        if mount and fs_type in nfs.TYPES
+        else None,
         "is_network": is_network(fs_type),
         "is_tmpfs": fs_type in _MEMORY,
         "devices": block_devices(status.st_dev, mount.source if mount else ""),
@@ -109,9 +152,13 @@ def is_network(fs_type: str | None) -> bool:
     """Whether another machine serves it, as far as the type tells (``fuse`` alone does not)."""
     if fs_type is None:
         return False
-    return fs_type in _NETWORK or (fs_type.startswith("fuse.") and fs_type[5:].startswith(_NETWORK_FUSE))
+    return fs_type in _NETWORK or (
+        fs_type.startswith("fuse.") and fs_type[5:].startswith(_NETWORK_FUSE)
+    )
 
 
 def _merge(options: str, super_options: str) -> str:
     """Both option lists as one, in order, each once."""
-    return ",".join(dict.fromkeys(option for option in f"{options},{super_options}".split(",") if option))
+    return ",".join(
+        dict.fromkeys(option for option in f"{options},{super_options}".split(",") if option)
+    )

@@ -55,8 +55,16 @@ def version() -> str | None:
 
 def install_hint() -> str:
     """The command that installs fio here."""
-    known = {"apt-get": "apt-get install -y fio", "dnf": "dnf install -y fio", "zypper": "zypper install -y fio", "apk": "apk add fio"}
-    command = next((line for tool, line in known.items() if shutil.which(tool)), "see https://github.com/axboe/fio")
+    known = {
+        "apt-get": "apt-get install -y fio",
+        "dnf": "dnf install -y fio",
+        "zypper": "zypper install -y fio",
+        "apk": "apk add fio",
+    }
+    command = next(
+        (line for tool, line in known.items() if shutil.which(tool)),
+        "see https://github.com/axboe/fio",
+    )
     return command if os.geteuid() == 0 or command.startswith("see") else f"sudo {command}"
 
 
@@ -88,20 +96,34 @@ def raw_read(
     alternatives: dict[str, float | str] = {}
     engines = engines if direct and large else ("psync",)
     for engine in engines:
-        jobs = concurrency if engine == "psync" else max(1, min(concurrency, int(effective_cores())))
+        jobs = (
+            concurrency if engine == "psync" else max(1, min(concurrency, int(effective_cores())))
+        )
         share = max(0.5, seconds / len(engines))
         try:
             if large:
                 iodepth = 1 if engine == "psync" else max(1, concurrency // jobs)
                 rw = "read" if sequential else "randread"
                 job = large_read_job(
-                    large, engine=engine, jobs=jobs, iodepth=iodepth, block=block_size, direct=direct, seconds=share, rw=rw, seed=seed
+                    large,
+                    engine=engine,
+                    jobs=jobs,
+                    iodepth=iodepth,
+                    block=block_size,
+                    direct=direct,
+                    seconds=share,
+                    rw=rw,
+                    seed=seed,
                 )
                 what = f"{'sequential' if sequential else 'random'} reads of {format_bytes(block_size)}"
             else:
-                job = small_read_job(small, jobs=jobs, block=block_size, direct=direct, seconds=share, seed=seed)
+                job = small_read_job(
+                    small, jobs=jobs, block=block_size, direct=direct, seconds=share, seed=seed
+                )
                 what = "whole files in random order, each opened and closed"
-            figures = run_fio(job, run_dir / "fio", f"raw-{engine}", kind="read", timeout_s=seconds + 60)
+            figures = run_fio(
+                job, run_dir / "fio", f"raw-{engine}", kind="read", timeout_s=seconds + 60
+            )
         except StorageError as error:
             alternatives[engine] = error.what
             if engine == engines[-1] and not done:
@@ -116,7 +138,9 @@ def raw_read(
     return best
 
 
-def seq_write(directory: Path, *, bytes: int, block_size: int, jobs: int, direct: bool, run_dir: Path) -> FioResult:
+def seq_write(
+    directory: Path, *, bytes: int, block_size: int, jobs: int, direct: bool, run_dir: Path
+) -> FioResult:
     """Durable sequential writes of new files in a fresh directory below ``directory``, which is always removed.
 
     ``end_fsync=1``: each job flushes its file once at the end, as a generator does. fio counts that time in the run time and in its
@@ -129,17 +153,27 @@ def seq_write(directory: Path, *, bytes: int, block_size: int, jobs: int, direct
         space = os.statvfs(directory)
         if space.f_bavail * space.f_frsize < each * jobs:
             free = format_bytes(space.f_bavail * space.f_frsize)
-            raise StorageError(f"{directory} has {free} free, the write test needs {format_bytes(each * jobs)}")
+            raise StorageError(
+                f"{directory} has {free} free, the write test needs {format_bytes(each * jobs)}"
+            )
         with tempfile.TemporaryDirectory(prefix=".iobench-fio-", dir=directory) as scratch:
             job = write_job(Path(scratch), jobs=jobs, each=each, block=block_size, direct=direct)
-            figures = run_fio(job, run_dir / "fio", "write-psync", kind="write", timeout_s=max(120.0, each * jobs / 1e6))
+            figures = run_fio(
+                job,
+                run_dir / "fio",
+                "write-psync",
+                kind="write",
+                timeout_s=max(120.0, each * jobs / 1e6),
+            )
     except OSError as error:
         raise StorageError(f"cannot write in {directory}: {error.strerror}") from error
     how = f"fio psync, {jobs} jobs, {format_bytes(block_size)} blocks, {'O_DIRECT' if direct else 'buffered'}, fsync at the end counted"
     return _result(figures, "psync", jobs, 1, jobs, direct, how)
 
 
-def _result(figures: Figures, engine: str, jobs: int, iodepth: int, files: int, direct: bool, how: str) -> FioResult:
+def _result(
+    figures: Figures, engine: str, jobs: int, iodepth: int, files: int, direct: bool, how: str
+) -> FioResult:
     return FioResult(
         bytes_per_s=figures.bytes_per_s,
         iops=figures.iops,

@@ -19,7 +19,9 @@ _LARGE_BLOCKS = 8
 _MAX_SMALL_FILES = 8192  # fio looks files up one by one
 _MAX_READS = 65536  # lines of the iologs: some megabytes
 _MAX_OPEN = 512  # files that stay open, below the usual limit of 1024
-_REPLAY_BYTES_PER_S = 8e9  # faster than any storage for small files; replays are cut off by the run time
+_REPLAY_BYTES_PER_S = (
+    8e9  # faster than any storage for small files; replays are cut off by the run time
+)
 _UNSAFE = re.compile(r"\s|\$\{|^[;#\[]|\\")  # what a job file or an iolog cannot carry
 
 Files = Sequence[tuple[Path, int]]
@@ -48,29 +50,63 @@ def split_by_size(files: Files, block: int) -> tuple[Files, Files]:
 
 
 def large_read_job(
-    files: Files, *, engine: str, jobs: int, iodepth: int, block: int, direct: bool, seconds: float, rw: str, seed: int
+    files: Files,
+    *,
+    engine: str,
+    jobs: int,
+    iodepth: int,
+    block: int,
+    direct: bool,
+    seconds: float,
+    rw: str,
+    seed: int,
 ) -> Job:
     """Jobs over disjoint parts: whole files where there are enough of them, else equal pieces of each file."""
     cwd, named = _relative(files)
     random.Random(seed).shuffle(named)
-    lines = [*_read_head(engine, direct, seconds), f"rw={rw}", f"bs={block}", f"iodepth={iodepth}", f"randseed={seed + 1}"]
+    lines = [
+        *_read_head(engine, direct, seconds),
+        f"rw={rw}",
+        f"bs={block}",
+        f"iodepth={iodepth}",
+        f"randseed={seed + 1}",
+    ]
     lines.append("file_service_type=sequential" if rw == "read" else "file_service_type=random")
     if direct:
-        lines += ["time_based=1", "norandommap=1"]  # buffered reads end after one pass: a second one would come from the cache
+        lines += [
+            "time_based=1",
+            "norandommap=1",
+        ]  # buffered reads end after one pass: a second one would come from the cache
     sections: list[list[str]] = []
     if len(named) >= jobs:
         named = named[: max(_MAX_OPEN // jobs, 1) * jobs]
-        sections = [[f"filename={_escape(name)}" for name, _ in named[job::jobs]] for job in range(jobs)]
+        sections = [
+            [f"filename={_escape(name)}" for name, _ in named[job::jobs]] for job in range(jobs)
+        ]
     else:
         for index, (name, size) in enumerate(named):
             pieces = jobs // len(named) + (index < jobs % len(named))
             length = max(size // block // pieces, 1) * block
-            starts = [start for start in range(0, pieces * length, length) if start + length <= size]
-            sections += [[f"filename={_escape(name)}", f"offset={start}", f"size={length}"] for start in starts]
-    return Job(text=_text(lines, sections), cwd=cwd, jobs=len(sections), iodepth=iodepth, files=len(named), readonly=True)
+            starts = [
+                start for start in range(0, pieces * length, length) if start + length <= size
+            ]
+            sections += [
+                [f"filename={_escape(name)}", f"offset={start}", f"size={length}"]
+                for start in starts
+            ]
+    return Job(
+        text=_text(lines, sections),
+        cwd=cwd,
+        jobs=len(sections),
+        iodepth=iodepth,
+        files=len(named),
+        readonly=True,
+    )
 
 
-def small_read_job(files: Files, *, jobs: int, block: int, direct: bool, seconds: float, seed: int) -> Job:
+def small_read_job(
+    files: Files, *, jobs: int, block: int, direct: bool, seconds: float, seed: int
+) -> Job:
     """Threads that replay open, read, close over disjoint random samples of the files; ends of less than 4 KiB are not read."""
     cwd, named = _relative(files)
     shuffle = random.Random(seed)
@@ -86,7 +122,10 @@ def small_read_job(files: Files, *, jobs: int, block: int, direct: bool, seconds
                 whole = size // _ALIGN * _ALIGN
                 step = max(block // _ALIGN, 1) * _ALIGN
                 lines.append(f"{name} open")
-                lines += [f"{name} read {start} {min(step, whole - start)}" for start in range(0, whole, step)]
+                lines += [
+                    f"{name} read {start} {min(step, whole - start)}"
+                    for start in range(0, whole, step)
+                ]
                 lines.append(f"{name} close")
                 reads, total = reads + -(-whole // step), total + whole
             if not direct:
@@ -95,27 +134,61 @@ def small_read_job(files: Files, *, jobs: int, block: int, direct: bool, seconds
         iologs[f"{job}.iolog"] = "\n".join(lines) + "\n"
     lines = [*_read_head("psync", direct, seconds), "rw=read", "replay_no_stall=1"]
     sections = [[f"read_iolog={{iologs}}/{name}"] for name in iologs]
-    return Job(text=_text(lines, sections), cwd=cwd, jobs=jobs, iodepth=1, files=len(named), readonly=True, iologs=iologs)
+    return Job(
+        text=_text(lines, sections),
+        cwd=cwd,
+        jobs=jobs,
+        iodepth=1,
+        files=len(named),
+        readonly=True,
+        iologs=iologs,
+    )
 
 
 def write_job(directory: Path, *, jobs: int, each: int, block: int, direct: bool) -> Job:
     """One new file of ``each`` bytes per job, flushed at its end."""
-    lines = [*_common("psync", direct), "rw=write", f"bs={block}", f"size={each}", "end_fsync=1", "fallocate=none"]
+    lines = [
+        *_common("psync", direct),
+        "rw=write",
+        f"bs={block}",
+        f"size={each}",
+        "end_fsync=1",
+        "fallocate=none",
+    ]
     sections = [[f"filename=write.{job}"] for job in range(jobs)]
-    return Job(text=_text(lines, sections), cwd=directory, jobs=jobs, iodepth=1, files=jobs, readonly=False)
+    return Job(
+        text=_text(lines, sections), cwd=directory, jobs=jobs, iodepth=1, files=jobs, readonly=False
+    )
 
 
 def _common(engine: str, direct: bool) -> list[str]:
-    head = [f"ioengine={engine}", f"direct={int(direct)}", "thread=1", "group_reporting=1", "percentile_list=50:99"]
-    return [*head, "iomem=malloc", "iomem_align=2M"]  # huge pages, with the tunable that run_fio sets
+    head = [
+        f"ioengine={engine}",
+        f"direct={int(direct)}",
+        "thread=1",
+        "group_reporting=1",
+        "percentile_list=50:99",
+    ]
+    return [
+        *head,
+        "iomem=malloc",
+        "iomem_align=2M",
+    ]  # huge pages, with the tunable that run_fio sets
 
 
 def _read_head(engine: str, direct: bool, seconds: float) -> list[str]:
-    return [*_common(engine, direct), "allow_file_create=0", f"runtime={max(round(seconds * 1000), 1)}ms"]
+    return [
+        *_common(engine, direct),
+        "allow_file_create=0",
+        f"runtime={max(round(seconds * 1000), 1)}ms",
+    ]
 
 
 def _text(lines: list[str], sections: list[list[str]]) -> str:
-    blocks = [["[global]", *lines], *([f"[job{number}]", *section] for number, section in enumerate(sections))]
+    blocks = [
+        ["[global]", *lines],
+        *([f"[job{number}]", *section] for number, section in enumerate(sections)),
+    ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 

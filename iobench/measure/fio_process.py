@@ -42,12 +42,19 @@ def fio_version() -> str | None:
     if path is None:
         return None
     try:
-        return subprocess.run([path, "--version"], capture_output=True, text=True, timeout=5, check=True).stdout.strip() or None
+        return (
+            subprocess.run(
+                [path, "--version"], capture_output=True, text=True, timeout=5, check=True
+            ).stdout.strip()
+            or None
+        )
     except (OSError, subprocess.SubprocessError):
         return None
 
 
-def run_fio(job: Job, directory: Path, name: str, *, kind: Literal["read", "write"], timeout_s: float) -> Figures:
+def run_fio(
+    job: Job, directory: Path, name: str, *, kind: Literal["read", "write"], timeout_s: float
+) -> Figures:
     """Run ``job`` with its files kept under ``directory/name.*``. Raises StorageError with fio's own message in one line."""
     fio = executable() or "fio"
     try:
@@ -55,16 +62,29 @@ def run_fio(job: Job, directory: Path, name: str, *, kind: Literal["read", "writ
         stem = _free_stem(directory.resolve(), name)
         for log, text in job.iologs.items():
             stem.with_name(f"{stem.name}.{log}").write_text(text, encoding="utf-8")
-        job_file, json_file = stem.with_name(f"{stem.name}.fio"), stem.with_name(f"{stem.name}.json")
+        job_file, json_file = (
+            stem.with_name(f"{stem.name}.fio"),
+            stem.with_name(f"{stem.name}.json"),
+        )
         # ':' separates names in read_iolog, too
         logs = str(stem).replace(":", "\\:")
-        command = [fio, *(["--readonly"] if job.readonly else []), "--output-format=json", "--eta=never", str(job_file)]
+        command = [
+            fio,
+            *(["--readonly"] if job.readonly else []),
+            "--output-format=json",
+            "--eta=never",
+            str(job_file),
+        ]
         shown = f"cd {shlex.quote(str(job.cwd))} && GLIBC_TUNABLES={_TUNABLE} {shlex.join(command)}"
-        job_file.write_text(f"# {shown}\n{job.text.replace('{iologs}/', logs + '.')}", encoding="utf-8")
+        job_file.write_text(
+            f"# {shown}\n{job.text.replace('{iologs}/', logs + '.')}", encoding="utf-8"
+        )
         code, out, err = _communicate(command, job.cwd, timeout_s)
         json_file.write_text(out, encoding="utf-8")
     except OSError as error:
-        raise StorageError(f"cannot run fio: {error.strerror or error} ({error.filename or fio})") from error
+        raise StorageError(
+            f"cannot run fio: {error.strerror or error} ({error.filename or fio})"
+        ) from error
     return parse(out, err, code, kind=kind)._replace(command=shown, job_file=str(job_file))
 
 
@@ -75,7 +95,9 @@ def parse(out: str, err: str, code: int, *, kind: Literal["read", "write"]) -> F
     failed = next((job["error"] for job in jobs if job.get("error")), 0)
     if code != 0 or failed or not jobs:
         text = out if document is None else out[: out.index("{")]
-        raise StorageError(f"fio failed: {_message(err, text) or (os.strerror(failed) if failed else f'exit status {code}')}")
+        raise StorageError(
+            f"fio failed: {_message(err, text) or (os.strerror(failed) if failed else f'exit status {code}')}"
+        )
     try:
         sides = [job[kind] for job in jobs]
         moved = sum(int(side["io_bytes"]) for side in sides)
@@ -83,13 +105,28 @@ def parse(out: str, err: str, code: int, *, kind: Literal["read", "write"]) -> F
         count = sum(int(side["total_ios"]) for side in sides)
         busiest = max(sides, key=lambda side: int(side["total_ios"]))
         # With group_reporting the percentages refer to job_runtime, which is then the sum over the group's jobs
-        cpu = sum((float(job["usr_cpu"]) + float(job["sys_cpu"])) / 100 * float(job["job_runtime"]) / 1000 for job in jobs)
+        cpu = sum(
+            (float(job["usr_cpu"]) + float(job["sys_cpu"])) / 100 * float(job["job_runtime"]) / 1000
+            for job in jobs
+        )
     except (KeyError, TypeError, ValueError) as error:
-        raise StorageError(f"fio's JSON lacks what is needed ({type(error).__name__}: {error})", remedy="use fio 3.0 or newer") from error
+        raise StorageError(
+            f"fio's JSON lacks what is needed ({type(error).__name__}: {error})",
+            remedy="use fio 3.0 or newer",
+        ) from error
     if moved <= 0 or seconds <= 0:
-        raise StorageError("fio moved no data in a measurable time", remedy="give it more data or more time")
+        raise StorageError(
+            "fio moved no data in a measurable time", remedy="give it more data or more time"
+        )
     percentiles = busiest.get("clat_ns", {}).get("percentile", {})
-    return Figures(moved, seconds, count / seconds, _nanoseconds(percentiles, 50), _nanoseconds(percentiles, 99), cpu)
+    return Figures(
+        moved,
+        seconds,
+        count / seconds,
+        _nanoseconds(percentiles, 50),
+        _nanoseconds(percentiles, 99),
+        cpu,
+    )
 
 
 def _document(out: str) -> dict[str, Any] | None:
@@ -125,7 +162,14 @@ def _communicate(command: list[str], cwd: Path, timeout_s: float) -> tuple[int, 
     environment = {**os.environ, "GLIBC_TUNABLES": tunables}
     pipe = subprocess.PIPE
     process = subprocess.Popen(
-        command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace"
+        command,
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        errors="replace",
     )
     try:
         out, err = process.communicate(timeout=timeout_s)
@@ -145,6 +189,10 @@ def _communicate(command: list[str], cwd: Path, timeout_s: float) -> tuple[int, 
 def _free_stem(directory: Path, name: str) -> Path:
     """``directory/name``, or with a number where an earlier run's files are."""
     number = 1
-    while (stem := directory / (name if number == 1 else f"{name}-{number}")).with_name(f"{stem.name}.fio").exists():
+    while (
+        (stem := directory / (name if number == 1 else f"{name}-{number}"))
+        .with_name(f"{stem.name}.fio")
+        .exists()
+    ):
         number += 1
     return stem

@@ -15,7 +15,19 @@ from . import cgroup
 from .cgroup import read_text
 from .instance import this_instance
 
-_PACKAGES = ("torch", "numpy", "pyarrow", "zstandard", "lz4", "simplejpeg", "xxhash", "crc32c", "fsspec", "s3fs", "pydantic")
+_PACKAGES = (
+    "torch",
+    "numpy",
+    "pyarrow",
+    "zstandard",
+    "lz4",
+    "simplejpeg",
+    "xxhash",
+    "crc32c",
+    "fsspec",
+    "s3fs",
+    "pydantic",
+)
 
 
 def fingerprint() -> dict[str, Any]:
@@ -36,7 +48,11 @@ def fingerprint() -> dict[str, Any]:
         "effective_memory_bytes": effective_memory_bytes(),
         "numa_nodes": _numa_nodes(),
         "transparent_hugepage": _transparent_hugepage(),
-        "hugetlb": {"total": _meminfo("HugePages_Total"), "free": _meminfo("HugePages_Free"), "page_bytes": _meminfo("Hugepagesize")},
+        "hugetlb": {
+            "total": _meminfo("HugePages_Total"),
+            "free": _meminfo("HugePages_Free"),
+            "page_bytes": _meminfo("Hugepagesize"),
+        },
         "virtualisation": _virtualisation(),
         "instance_provider": cloud.provider if cloud else None,
         "instance_type": cloud.type if cloud else None,
@@ -59,7 +75,10 @@ def effective_cores() -> float:
 
 def effective_memory_bytes() -> int | None:
     """Memory that this process can really use, page cache included: the machine's or its cgroup limit."""
-    return min((limit for limit in (_meminfo("MemTotal"), cgroup.memory_limit_bytes()) if limit), default=None)
+    return min(
+        (limit for limit in (_meminfo("MemTotal"), cgroup.memory_limit_bytes()) if limit),
+        default=None,
+    )
 
 
 def available_memory_bytes() -> int | None:
@@ -81,7 +100,11 @@ def gpus(timeout_s: float = 3.0) -> list[dict[str, Any]] | None:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
-    query = [tool, "--query-gpu=name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max", "--format=csv,noheader,nounits"]
+    query = [
+        tool,
+        "--query-gpu=name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max",
+        "--format=csv,noheader,nounits",
+    ]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=timeout_s, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -96,9 +119,19 @@ def parse_gpus(text: str) -> list[dict[str, Any]]:
         fields = [field.strip() for field in line.split(",")]
         if len(fields) == 5:
             name, mebibytes, driver, generation, lanes = fields
-            number = [int(field) if field.isdigit() else None for field in (mebibytes, generation, lanes)]
+            number = [
+                int(field) if field.isdigit() else None for field in (mebibytes, generation, lanes)
+            ]
             size = number[0] << 20 if number[0] is not None else None
-            found.append({"name": name, "memory_bytes": size, "driver": driver, "pcie_generation": number[1], "pcie_lanes": number[2]})
+            found.append(
+                {
+                    "name": name,
+                    "memory_bytes": size,
+                    "driver": driver,
+                    "pcie_generation": number[1],
+                    "pcie_lanes": number[2],
+                }
+            )
     return found
 
 
@@ -147,19 +180,35 @@ def _cpu_model() -> str | None:
 
 def _numa_nodes() -> int | None:
     try:
-        return sum(1 for entry in os.listdir("/sys/devices/system/node") if entry[:4] == "node" and entry[4:].isdigit()) or None
+        return (
+            sum(
+                1
+                for entry in os.listdir("/sys/devices/system/node")
+                if entry[:4] == "node" and entry[4:].isdigit()
+            )
+            or None
+        )
     except OSError:
         return None
 
 
 def _transparent_hugepage() -> dict[str, str | None]:
     base = Path("/sys/kernel/mm/transparent_hugepage")
-    return {name: selected(read_text(base / name)) for name in ("enabled", "defrag", "shmem_enabled")}
+    return {
+        name: selected(read_text(base / name)) for name in ("enabled", "defrag", "shmem_enabled")
+    }
 
 
 def _virtualisation() -> dict[str, Any]:
     dmi = Path("/sys/class/dmi/id")
-    flags = next((line for line in (read_text(Path("/proc/cpuinfo")) or "").splitlines() if line.startswith("flags")), None)
+    flags = next(
+        (
+            line
+            for line in (read_text(Path("/proc/cpuinfo")) or "").splitlines()
+            if line.startswith("flags")
+        ),
+        None,
+    )
     return {
         "vendor": read_text(dmi / "sys_vendor") or None,
         "product": read_text(dmi / "product_name") or None,

@@ -39,16 +39,32 @@ def this_instance() -> Found | None:
     return recognise(DMI, os.environ)
 
 
-def recognise(dmi: Path, environment: Mapping[str, str], *, aws: str = SERVICE, gcp: str = SERVICE, azure: str = SERVICE) -> Found | None:
+def recognise(
+    dmi: Path,
+    environment: Mapping[str, str],
+    *,
+    aws: str = SERVICE,
+    gcp: str = SERVICE,
+    azure: str = SERVICE,
+) -> Found | None:
     """``dmi``: the folder with the firmware's strings; the others: where the metadata services answer."""
-    said = {name: (read_text(dmi / name) or "").strip() for name in ("sys_vendor", "product_name", "chassis_asset_tag", "bios_vendor")}
+    said = {
+        name: (read_text(dmi / name) or "").strip()
+        for name in ("sys_vendor", "product_name", "chassis_asset_tag", "bios_vendor")
+    }
     asking = environment.get(OPT_OUT, "") in ("", "0")
     if "amazon" in f"{said['sys_vendor']} {said['bios_vendor']}".lower():
         if _EC2.fullmatch(said["product_name"]):
             return Found("aws", said["product_name"], "dmi")
         return _asked("aws", asking, lambda: _aws(aws))
     if said["product_name"] == "Google Compute Engine" or said["sys_vendor"] == "Google":
-        return _asked("gcp", asking, lambda: _ask(f"{gcp}/computeMetadata/v1/instance/machine-type", {"Metadata-Flavor": "Google"}))
+        return _asked(
+            "gcp",
+            asking,
+            lambda: _ask(
+                f"{gcp}/computeMetadata/v1/instance/machine-type", {"Metadata-Flavor": "Google"}
+            ),
+        )
     if said["chassis_asset_tag"] == AZURE_TAG:
         path = "/metadata/instance/compute/vmSize?api-version=2021-02-01&format=text"
         return _asked("azure", asking, lambda: _ask(azure + path, {"Metadata": "true"}))
@@ -62,7 +78,9 @@ def _asked(provider: str, asking: bool, ask: Callable[[], str]) -> Found:
         answer = ask()
     except (OSError, ValueError, HTTPException):  # the last: what answers speaks no HTTP
         return Found(provider, None, "the metadata service did not answer")
-    name = answer.rpartition("/")[2]  # of projects/<number>/machineTypes/<type> the last part: the number is an account's
+    name = answer.rpartition("/")[
+        2
+    ]  # of projects/<number>/machineTypes/<type> the last part: the number is an account's
     if not _TYPE.fullmatch(name):
         return Found(provider, None, "the metadata service said something else")
     return Found(provider, name, "metadata service")
@@ -70,12 +88,25 @@ def _asked(provider: str, asking: bool, ask: Callable[[], str]) -> Found:
 
 def _aws(base: str) -> str:
     half = TIMEOUT_S / 2
-    token = _ask(f"{base}/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, method="PUT", timeout_s=half)
-    return _ask(f"{base}/latest/meta-data/instance-type", {"X-aws-ec2-metadata-token": token}, timeout_s=half)
+    token = _ask(
+        f"{base}/latest/api/token",
+        {"X-aws-ec2-metadata-token-ttl-seconds": "60"},
+        method="PUT",
+        timeout_s=half,
+    )
+    return _ask(
+        f"{base}/latest/meta-data/instance-type",
+        {"X-aws-ec2-metadata-token": token},
+        timeout_s=half,
+    )
 
 
-def _ask(url: str, headers: Mapping[str, str], *, method: str = "GET", timeout_s: float | None = None) -> str:
+def _ask(
+    url: str, headers: Mapping[str, str], *, method: str = "GET", timeout_s: float | None = None
+) -> str:
     request = urllib.request.Request(url, headers=dict(headers), method=method)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a link-local address is never behind a proxy
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({})
+    )  # a link-local address is never behind a proxy
     with opener.open(request, timeout=TIMEOUT_S if timeout_s is None else timeout_s) as answer:
         return str(answer.read(1000).decode("ascii").strip())

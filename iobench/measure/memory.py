@@ -21,7 +21,9 @@ class PeakMemory:
     def extra_bytes(self) -> int | None:
         """The peak since then above what was resident then; None where the kernel does not tell."""
         peak = _resident("VmHWM")
-        return max(0, peak - self._before) if peak is not None and self._before is not None else None
+        return (
+            max(0, peak - self._before) if peak is not None and self._before is not None else None
+        )
 
 
 def _resident(key: str) -> int | None:

@@ -67,7 +67,9 @@ def _mount(source: str, point: str, fs_type: str, body: str) -> MountStats:
         if name == "per-op statistics":
             in_operations = True
         elif in_operations and colon and len(numbers) >= 8:
-            operations[name] = Operation._make([*numbers[:8], numbers[8] if len(numbers) > 8 else None])
+            operations[name] = Operation._make(
+                [*numbers[:8], numbers[8] if len(numbers) > 8 else None]
+            )
         elif name == "opts":
             options = parse_options(rest.strip())
         elif name == "age" and numbers:
@@ -82,7 +84,10 @@ def _mount(source: str, point: str, fs_type: str, body: str) -> MountStats:
 
 
 def parse_options(text: str) -> dict[str, str]:
-    return {name: value for name, _, value in (option.partition("=") for option in text.split(",") if option)}
+    return {
+        name: value
+        for name, _, value in (option.partition("=") for option in text.split(",") if option)
+    }
 
 
 def find(point: str, mounts: Iterable[MountStats]) -> MountStats | None:
@@ -97,10 +102,17 @@ def read(point: str) -> MountStats | None:
 
 def diff(before: MountStats | None, after: MountStats | None) -> dict[str, Any] | None:
     """What the mount did between two moments, ready for JSON; means over that time. None where either is missing, or it was remounted."""
-    if before is None or after is None or (before.source, before.point) != (after.source, after.point) or after.age_s < before.age_s:
+    if (
+        before is None
+        or after is None
+        or (before.source, before.point) != (after.source, after.point)
+        or after.age_s < before.age_s
+    ):
         return None
     changed = {
-        name: used for name, now in after.operations.items() if (used := _minus(now, before.operations.get(name))).ops or used.transmissions
+        name: used
+        for name, now in after.operations.items()
+        if (used := _minus(now, before.operations.get(name))).ops or used.transmissions
     }
     every = changed.values()
     errors = [used.errors for used in every]
@@ -152,7 +164,9 @@ def _minus(after: Operation, before: Operation | None) -> Operation:
     if before is None:
         return after
     errors = None if after.errors is None or before.errors is None else after.errors - before.errors
-    return Operation._make([*(now - then for now, then in zip(after[:8], before[:8], strict=True)), errors])
+    return Operation._make(
+        [*(now - then for now, then in zip(after[:8], before[:8], strict=True)), errors]
+    )
 
 
 def _mean(name: str, used: Operation | None) -> float | None:

@@ -41,7 +41,10 @@ class _Range(ctypes.Structure):
 
 
 class _Cachestat(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_uint64) for name in ("cache", "dirty", "writeback", "evicted", "recently_evicted"))
+    _fields_ = tuple(
+        (name, ctypes.c_uint64)
+        for name in ("cache", "dirty", "writeback", "evicted", "recently_evicted")
+    )
 
 
 def evict(paths: Iterable[Path | str]) -> None:
@@ -81,7 +84,9 @@ def residency(paths: Iterable[Path | str]) -> Residency:
             finally:
                 os.close(fd)
         except OSError as error:
-            raise StorageError(f"cannot measure the page cache of {path}: {error.strerror}") from error
+            raise StorageError(
+                f"cannot measure the page cache of {path}: {error.strerror}"
+            ) from error
         resident += min(pages * PAGE, size)  # the last page is seldom full
         total += size
     return Residency(resident, total, how)
@@ -98,7 +103,16 @@ def method() -> str | None:
 def _cachestat(fd: int) -> int | None:
     """Pages of the file in the cache; None where the kernel does not tell (too old, or filtered by a sandbox)."""
     whole, stat = _Range(0, 0), _Cachestat()
-    if _libc.syscall(ctypes.c_long(_CACHESTAT), ctypes.c_uint(fd), ctypes.byref(whole), ctypes.byref(stat), ctypes.c_uint(0)) == 0:
+    if (
+        _libc.syscall(
+            ctypes.c_long(_CACHESTAT),
+            ctypes.c_uint(fd),
+            ctypes.byref(whole),
+            ctypes.byref(stat),
+            ctypes.c_uint(0),
+        )
+        == 0
+    ):
         return int(stat.cache)
     code = ctypes.get_errno()
     if code in _UNSUPPORTED:
@@ -118,7 +132,11 @@ def _mincore(fd: int, size: int) -> int:
         vector = np.zeros((length + PAGE - 1) // PAGE, dtype=np.uint8)
         with mmap.mmap(fd, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=offset) as view:
             address = np.frombuffer(view, dtype=np.uint8)
-            code = _libc.mincore(ctypes.c_void_p(address.ctypes.data), ctypes.c_size_t(length), ctypes.c_void_p(vector.ctypes.data))
+            code = _libc.mincore(
+                ctypes.c_void_p(address.ctypes.data),
+                ctypes.c_size_t(length),
+                ctypes.c_void_p(vector.ctypes.data),
+            )
             failed = ctypes.get_errno()
             del address  # the view cannot be closed while it is exported
         if code != 0:

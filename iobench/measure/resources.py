@@ -70,9 +70,15 @@ def diff(before: Snapshot, after: Snapshot) -> dict[str, Any]:
         "throttled_periods": _minus(after.throttled_periods, before.throttled_periods),
         "throttled_s": _minus(after.throttled_s, before.throttled_s),
         "device": after.device if same_device else None,
-        "device_read_bytes": _minus(after.device_read_bytes, before.device_read_bytes) if same_device else None,
-        "device_write_bytes": _minus(after.device_write_bytes, before.device_write_bytes) if same_device else None,
-        "device_busy": min(1.0, device_busy / wall) if device_busy is not None and wall > 0 else None,
+        "device_read_bytes": _minus(after.device_read_bytes, before.device_read_bytes)
+        if same_device
+        else None,
+        "device_write_bytes": _minus(after.device_write_bytes, before.device_write_bytes)
+        if same_device
+        else None,
+        "device_busy": min(1.0, device_busy / wall)
+        if device_busy is not None and wall > 0
+        else None,
         "io_pressure_s": _minus(after.io_pressure_s, before.io_pressure_s),
         "io_pressure_full_s": _minus(after.io_pressure_full_s, before.io_pressure_full_s),
         "cpu_busy": min(1.0, busy / total) if busy is not None and total else None,
@@ -85,7 +91,12 @@ def parse_diskstats(text: str, major: int, minor: int) -> tuple[str, int, int, f
     for line in text.splitlines():
         fields = line.split()
         if len(fields) >= 14 and fields[0] == str(major) and fields[1] == str(minor):
-            return fields[2], int(fields[5]) * _SECTOR, int(fields[9]) * _SECTOR, int(fields[12]) / 1000
+            return (
+                fields[2],
+                int(fields[5]) * _SECTOR,
+                int(fields[9]) * _SECTOR,
+                int(fields[12]) / 1000,
+            )
     return None
 
 
@@ -105,7 +116,9 @@ def parse_cpu(text: str) -> tuple[float | None, float | None]:
     fields = text.partition("\n")[0].split()
     if len(fields) < 9 or fields[0] != "cpu":
         return None, None
-    user, nice, system, idle, iowait, irq, softirq, steal = (int(field) / _TICKS_PER_S for field in fields[1:9])
+    user, nice, system, idle, iowait, irq, softirq, steal = (
+        int(field) / _TICKS_PER_S for field in fields[1:9]
+    )
     busy = user + nice + system + irq + softirq  # guest time is within user and nice
     return busy, busy + idle + iowait + steal
 
@@ -123,10 +136,16 @@ def _disk(path: Path | str) -> tuple[str, int, int, float] | None:
     found = parse_diskstats(text, os.major(number), os.minor(number))
     if found or os.major(number):
         return found
-    mount = find_mount(str(existing), parse_mountinfo(read_text(Path("/proc/self/mountinfo")) or ""))
+    mount = find_mount(
+        str(existing), parse_mountinfo(read_text(Path("/proc/self/mountinfo")) or "")
+    )
     chain = block_devices(number, mount.source if mount else "")  # anonymous device numbers: btrfs
     major, _, minor = (chain[0]["number"] or "").partition(":") if chain else ("", "", "")
-    return parse_diskstats(text, int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
+    return (
+        parse_diskstats(text, int(major), int(minor))
+        if major.isdigit() and minor.isdigit()
+        else None
+    )
 
 
 def _nfs(path: Path | str) -> nfs.MountStats | None:

@@ -23,9 +23,13 @@ Columns = dict[str, Array]
 
 _CONSTANT = ("phase", "repetition", "rank")  # of one recorder, added when the events are written
 _RECORDED = tuple(name for name in EVENT_COLUMNS if name not in _CONSTANT)
-_TYPES = {name: np.dtype(text.split(",")[0]) for name, text in EVENT_COLUMNS.items() if name != "phase"}
+_TYPES = {
+    name: np.dtype(text.split(",")[0]) for name, text in EVENT_COLUMNS.items() if name != "phase"
+}
 _EPOCH, _STEP, _STEPS = (_RECORDED.index(name) for name in ("epoch", "step", "steps"))
-_FIRST = [_RECORDED.index(name) for name in ("epoch", "step", "start_ns")]  # a merged row keeps its first row's; the rest is summed
+_FIRST = [
+    _RECORDED.index(name) for name in ("epoch", "step", "start_ns")
+]  # a merged row keeps its first row's; the rest is summed
 
 
 class Recorder:
@@ -64,7 +68,16 @@ class Recorder:
         checkpoint_ns: int = 0,
     ) -> None:
         """One step; the columns are described in ``spec.result.EVENT_COLUMNS``."""
-        took = (samples, bytes_read, sample_bytes, read_ns, prep_ns, retries, throttled, checkpoint_ns)
+        took = (
+            samples,
+            bytes_read,
+            sample_bytes,
+            read_ns,
+            prep_ns,
+            retries,
+            throttled,
+            checkpoint_ns,
+        )
         row = (epoch, step, 1, start_ns, wait_ns, copy_ns, busy_ns, late_ns, *took)
         if self._stride > 1 and self._joined(row):
             return
@@ -98,9 +111,16 @@ class Recorder:
         heads = np.flatnonzero((within == 0) | (within % 2 == 1))
         merged = np.add.reduceat(rows, heads, axis=0)
         merged[:, _FIRST] = rows[heads][:, _FIRST]
-        if len(merged) > 0.75 * len(self._rows):  # nearly each row is an epoch of its own: merging again and again would free little
+        if len(merged) > 0.75 * len(
+            self._rows
+        ):  # nearly each row is an epoch of its own: merging again and again would free little
             # Merging leaves half of the rows and one for each epoch at most, so there were fewer than four rows for each epoch: this grows.
-            self._rows = np.concatenate((self._rows, np.zeros((4 * len(starts) - len(self._rows), len(_RECORDED)), dtype=np.int64)))
+            self._rows = np.concatenate(
+                (
+                    self._rows,
+                    np.zeros((4 * len(starts) - len(self._rows), len(_RECORDED)), dtype=np.int64),
+                )
+            )
         self._rows[: len(merged)] = merged
         self._used = len(merged)
         self._stride *= 2
@@ -116,17 +136,28 @@ def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> 
     tables = []
     for phase, repetition, rank, columns in parts:
         count = len(columns["step"])
-        constant = {"repetition": np.full(count, repetition, _TYPES["repetition"]), "rank": np.full(count, rank, _TYPES["rank"])}
-        phases = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), pa.array([phase]))
-        arrays = [pa.array({**columns, **constant}[name], type=schema.field(name).type) for name in _TYPES]
+        constant = {
+            "repetition": np.full(count, repetition, _TYPES["repetition"]),
+            "rank": np.full(count, rank, _TYPES["rank"]),
+        }
+        phases = pa.DictionaryArray.from_arrays(
+            pa.array(np.zeros(count, dtype=np.int32)), pa.array([phase])
+        )
+        arrays = [
+            pa.array({**columns, **constant}[name], type=schema.field(name).type) for name in _TYPES
+        ]
         tables.append(pa.Table.from_arrays([phases, *arrays], schema=schema))
     table = pa.concat_tables(tables).unify_dictionaries() if tables else schema.empty_table()
-    packed = dict.fromkeys(_TYPES, "DELTA_BINARY_PACKED")  # neighbours resemble one another: differences take fewer bits
+    packed = dict.fromkeys(
+        _TYPES, "DELTA_BINARY_PACKED"
+    )  # neighbours resemble one another: differences take fewer bits
     temporary = ""
     try:
         handle, temporary = tempfile.mkstemp(prefix=".events-", suffix=".part", dir=path.parent)
         with os.fdopen(handle, "wb") as file:
-            pq.write_table(table, file, compression="zstd", use_dictionary=["phase"], column_encoding=packed)
+            pq.write_table(
+                table, file, compression="zstd", use_dictionary=["phase"], column_encoding=packed
+            )
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)  # mkstemp makes it private
@@ -152,18 +183,29 @@ def read_events(path: Path) -> Columns:
         # Out of memory and without Arrow's threads: over a file they may outlive the read, and then the process ends by SIGABRT
         # (apache/arrow issues 34314, 50482).
         table = pq.ParquetFile(pa.BufferReader(path.read_bytes())).read(use_threads=False)
-        missing = [name for name in EVENT_COLUMNS if name not in table.column_names and name not in LATER_COLUMNS]
+        missing = [
+            name
+            for name in EVENT_COLUMNS
+            if name not in table.column_names and name not in LATER_COLUMNS
+        ]
         if missing:
-            raise IobenchError(f"{path} lacks the columns {', '.join(missing)}", remedy="it was not written by this iobench")
+            raise IobenchError(
+                f"{path} lacks the columns {', '.join(missing)}",
+                remedy="it was not written by this iobench",
+            )
         found: Columns = {
-            name: table[name].to_numpy().astype(kind, casting="safe") for name, kind in _TYPES.items() if name in table.column_names
+            name: table[name].to_numpy().astype(kind, casting="safe")
+            for name, kind in _TYPES.items()
+            if name in table.column_names
         }
         found["phase"] = np.array(table["phase"].to_pylist(), dtype=object)
     except FileNotFoundError:
         raise IobenchError(f"no step events at {path}") from None
     except (OSError, pa.ArrowException, TypeError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise IobenchError(f"cannot read the step events {path}: {reason}", remedy="the file is damaged; run again") from error
+        raise IobenchError(
+            f"cannot read the step events {path}: {reason}", remedy="the file is damaged; run again"
+        ) from error
     return {name: found[name] for name in EVENT_COLUMNS if name in found}
 
 

@@ -15,11 +15,18 @@ SHOWN = 12
 
 def render_advise(found: Recommendation, width: int = 100) -> str:
     """Sections separated by blank lines, of at most ``width`` columns where no setting is longer than that."""
-    sections = [_answer(found, width), _list("Why", found.why, width), _list("But", found.doubts, width)]
+    sections = [
+        _answer(found, width),
+        _list("Why", found.why, width),
+        _list("But", found.doubts, width),
+    ]
     if found.untested is not None:
         told = f"Worth a run: the best of each axis together, which nobody measured: {_settings(found.untested)}"
         sections.append(wrapped(told, width, "", "  "))
-    sections += [_front(found, width), _list("Left out", found.left_out[:SHOWN], width, more=len(found.left_out) - SHOWN)]
+    sections += [
+        _front(found, width),
+        _list("Left out", found.left_out[:SHOWN], width, more=len(found.left_out) - SHOWN),
+    ]
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
 
@@ -35,7 +42,9 @@ def _answer(found: Recommendation, width: int) -> list[str]:
     lines = wrapped(f"{found.workload}: {what}{stay}", width, "", "  ")
     return (
         lines
-        + wrapped(f"gain: {_gain(found, keep=keep)}; confidence: {found.confidence}", width, "  ", "    ")
+        + wrapped(
+            f"gain: {_gain(found, keep=keep)}; confidence: {found.confidence}", width, "  ", "    "
+        )
         + wrapped(f"based on {found.basis}", width, "  ", "    ")
     )
 

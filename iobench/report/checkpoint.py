@@ -34,9 +34,16 @@ def render_study(doc: RunDocument, width: int = 100, color: bool = False) -> str
     study = doc.checkpoint
     assert study is not None
     paint = painter(color)
-    sections = [_headline(doc, study, width, paint), _figures(study, width, paint), meaning_lines(study, width, paint)]
+    sections = [
+        _headline(doc, study, width, paint),
+        _figures(study, width, paint),
+        meaning_lines(study, width, paint),
+    ]
     sections += [findings_lines(doc.findings, width, paint), _about(doc, study, width)]
-    return "\n\n".join("\n".join(line.rstrip() for line in lines) for lines in sections if lines) + "\n"
+    return (
+        "\n\n".join("\n".join(line.rstrip() for line in lines) for lines in sections if lines)
+        + "\n"
+    )
 
 
 def beside_lines(doc: RunDocument, width: int, paint: Paint) -> list[str]:
@@ -44,34 +51,58 @@ def beside_lines(doc: RunDocument, width: int, paint: Paint) -> list[str]:
     study = doc.checkpoint
     if study is None:
         return []
-    lines = [paint(f"Checkpoints of {study.model} by {study.writer} while loading: {_many(len(study.saves), 'save')}", "title")]
+    lines = [
+        paint(
+            f"Checkpoints of {study.model} by {study.writer} while loading: {_many(len(study.saves), 'save')}",
+            "title",
+        )
+    ]
     alone = with_figures(study.model_copy(update={"saves": study.alone})).figures
     for name, label, show in _ROWS:
-        if name in study.figures and name not in ("restore_s", "waited_s", "first_done_s", "committed_s"):
+        if name in study.figures and name not in (
+            "restore_s",
+            "waited_s",
+            "first_done_s",
+            "committed_s",
+        ):
             beside = f"; alone {show(alone[name].median)}" if name in alone else ""
             lines.append(f"  {label:<{_LABEL}}{_spread(study.figures[name], show)}{beside}")
     if doc.quiet is not None and doc.quiet.samples_per_s:
-        lines.append(f"  {'samples/s without saves':<{_LABEL}}{format_count(doc.quiet.samples_per_s)}")
+        lines.append(
+            f"  {'samples/s without saves':<{_LABEL}}{format_count(doc.quiet.samples_per_s)}"
+        )
     return lines
 
 
 def _headline(doc: RunDocument, study: Study, width: int, paint: Paint) -> list[str]:
     state = {"valid": "valid", "invalid": "INVALID", "unknown": "validity unknown"}[doc.validity]
     state = state if doc.status == "ok" else f"{doc.status}, {state}"
-    lines = [paint(f"Checkpoint of {study.model} by {study.writer} ({state}, {doc.rules} rules)", "title")]
-    lines += wrapped(study.meaning.get("sentence", ""), width) if study.meaning.get("sentence") else []
+    lines = [
+        paint(
+            f"Checkpoint of {study.model} by {study.writer} ({state}, {doc.rules} rules)", "title"
+        )
+    ]
+    lines += (
+        wrapped(study.meaning.get("sentence", ""), width) if study.meaning.get("sentence") else []
+    )
     return lines + (wrapped(f"error: {doc.error}", width) if doc.error else [])
 
 
 def _figures(study: Study, width: int, paint: Paint) -> list[str]:
     if not study.saves:
         return []
-    lines = [paint(f"Measured: median [min, max], p95, of {_many(len(study.saves), 'save')}", "title")]
+    lines = [
+        paint(f"Measured: median [min, max], p95, of {_many(len(study.saves), 'save')}", "title")
+    ]
     for name, label, show in _ROWS:
-        if name in study.figures and not (name == "waited_s" and study.figures[name].max < _NO_WAIT_S):
+        if name in study.figures and not (
+            name == "waited_s" and study.figures[name].max < _NO_WAIT_S
+        ):
             lines.append(f"  {label:<{_LABEL}}{_spread(study.figures[name], show)}")
     lines.append(f"  {'write bandwidth':<{_LABEL}}{_rate(study, 'write_bytes_per_s', study.saves)}")
-    lines.append(f"  {'restore bandwidth':<{_LABEL}}{_rate(study, 'restore_bytes_per_s', study.restores)}")
+    lines.append(
+        f"  {'restore bandwidth':<{_LABEL}}{_rate(study, 'restore_bytes_per_s', study.restores)}"
+    )
     slower = slowdown(study)
     if slower is not None:
         lines.append(f"  {'steps beside a save':<{_LABEL}}{slower:.3f} x as long as without one")
@@ -83,7 +114,11 @@ def _rate(study: Study, name: str, done: list[object] | list[object] | object) -
     if value is None:
         return f"not measured: {study.not_measured.get(name, 'no reason was recorded')}"
     cpu = cpu_s_per_gb(done)  # type: ignore[arg-type]
-    spent = "CPU s/GB not measured: the writer shares its process with the training" if cpu is None else f"{cpu:.3f} CPU s/GB"
+    spent = (
+        "CPU s/GB not measured: the writer shares its process with the training"
+        if cpu is None
+        else f"{cpu:.3f} CPU s/GB"
+    )
     return f"{format_rate(value)}, {spent}"
 
 
@@ -100,8 +135,14 @@ def meaning_lines(study: Study, width: int, paint: Paint) -> list[str]:
     job = f"{_many(found['accelerators'], 'accelerator')}, interrupted every {format_duration(found['mtbf_s'])} ({found['mtbf_how']})"
     rows = [
         ("training", job),
-        ("one save", f"blocks {format_duration(found['blocked_s'])}, durable after {format_duration(found['durable_s'])}"),
-        ("restart", f"{format_duration(found['restart_s'])}, of it {_optional(found['restore_s'], format_duration)} to restore"),
+        (
+            "one save",
+            f"blocks {format_duration(found['blocked_s'])}, durable after {format_duration(found['durable_s'])}",
+        ),
+        (
+            "restart",
+            f"{format_duration(found['restart_s'])}, of it {_optional(found['restore_s'], format_duration)} to restore",
+        ),
         (
             "save every",
             f"{format_duration(found['interval_s'])} (Young {format_duration(found['young_s'])}, Daly "
@@ -117,18 +158,36 @@ def meaning_lines(study: Study, width: int, paint: Paint) -> list[str]:
             "to buy",
             f"{format_rate(found['needed_write_bytes_per_s'])} of durable writes, for {format_share(found['stall_budget'])} of the time",
         ),
-        ("spot", f"a save {'fits' if found['fits_notice'] else 'does NOT fit'} into a notice of {format_duration(found['notice_s'])}"),
+        (
+            "spot",
+            f"a save {'fits' if found['fits_notice'] else 'does NOT fit'} into a notice of {format_duration(found['notice_s'])}",
+        ),
     ]
-    lines = [paint(f"What it means for {study.model}: {format_bytes(found['bytes'])} a checkpoint", "title")]
+    lines = [
+        paint(
+            f"What it means for {study.model}: {format_bytes(found['bytes'])} a checkpoint", "title"
+        )
+    ]
     for name, text in rows:
         lines += wrapped(text, width, f"  {name:<12}", " " * 14) if text else []
-    return [*lines, "", paint("Time lost, over the interval between saves", "title"), *_chart(found, width)]
+    return [
+        *lines,
+        "",
+        paint("Time lost, over the interval between saves", "title"),
+        *_chart(found, width),
+    ]
 
 
 def _lost(found: dict[str, Any]) -> str:
     parts = [f"{format_duration(found['lost_s_per_day'])} of training"]
-    parts += [f"{format_count(found['lost_samples_per_day'])} samples"] if found["lost_samples_per_day"] is not None else []
-    parts += [f"{found['lost_usd_per_day']:,.2f} USD"] if found["lost_usd_per_day"] is not None else []
+    parts += (
+        [f"{format_count(found['lost_samples_per_day'])} samples"]
+        if found["lost_samples_per_day"] is not None
+        else []
+    )
+    parts += (
+        [f"{found['lost_usd_per_day']:,.2f} USD"] if found["lost_usd_per_day"] is not None else []
+    )
     return ", ".join(parts)
 
 
@@ -145,7 +204,9 @@ def _chart(found: dict[str, Any], width: int) -> list[str]:
     lines = []
     for at, share in found["curve"]:
         best = " < best" if math.isclose(at, found["interval_s"]) else ""
-        lines.append(f"  {format_duration(at):>13}{format_share(share):>10}  {'█' * max(1, round(room * share / most))}{best}")
+        lines.append(
+            f"  {format_duration(at):>13}{format_share(share):>10}  {'█' * max(1, round(room * share / most))}{best}"
+        )
     return lines
 
 
@@ -154,10 +215,17 @@ def _optional(value: float | None, show: Callable[[float], str]) -> str:
 
 
 def _about(doc: RunDocument, study: Study, width: int) -> list[str]:
-    facts = [f"run {doc.run_id}", f"{_many(study.ranks, 'rank')} of {format_bytes(study.largest_rank_bytes)} or less"]
-    facts.append(f"{format_bytes(study.bytes)} in {_many(study.files, 'file')}, {_many(study.tensors, 'tensor')}")
+    facts = [
+        f"run {doc.run_id}",
+        f"{_many(study.ranks, 'rank')} of {format_bytes(study.largest_rank_bytes)} or less",
+    ]
+    facts.append(
+        f"{format_bytes(study.bytes)} in {_many(study.files, 'file')}, {_many(study.tensors, 'tensor')}"
+    )
     if study.bytes < study.full_bytes:
-        facts.append(f"{format_share(study.bytes / study.full_bytes)} of {format_bytes(study.full_bytes)}")
+        facts.append(
+            f"{format_share(study.bytes / study.full_bytes)} of {format_bytes(study.full_bytes)}"
+        )
     facts += [str(doc.storage["url"])] if doc.storage.get("url") else []
     return wrapped(", ".join(facts), width)
 

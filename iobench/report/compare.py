@@ -34,7 +34,9 @@ LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
 
 def render(compared: Sequence[Comparison], left_out: Sequence[str], *, kind: str) -> str:
     """As text, json, csv or markdown."""
-    return {"text": _text, "json": _json, "csv": _csv, "markdown": _markdown}[kind](compared, left_out)
+    return {"text": _text, "json": _json, "csv": _csv, "markdown": _markdown}[kind](
+        compared, left_out
+    )
 
 
 def _text(compared: Sequence[Comparison], left_out: Sequence[str], width: int = 120) -> str:
@@ -48,7 +50,9 @@ def _text(compared: Sequence[Comparison], left_out: Sequence[str], width: int = 
         if each.changes:
             lines += wrapped(f"differs    {'; '.join(each.changes)}", width, "  ", " " * 13)
         if each.rows:
-            lines.append(f"  {'':<18}{'baseline':<35}{'candidate':<35}{'ratio':<22}{'p':<8}{'A12':<6}")
+            lines.append(
+                f"  {'':<18}{'baseline':<35}{'candidate':<35}{'ratio':<22}{'p':<8}{'A12':<6}"
+            )
         for row in each.rows:
             name, show = LABELS[row.metric]
             line = f"  {name:<18}{_spread(row.baseline, show):<35}{_spread(row.candidate, show):<35}{_ratio(row):<22}{_p(row):<8}"
@@ -94,7 +98,9 @@ def _p(row: Row) -> str:
     if p is None:
         return "-"
     shown = f"{p:.2g}"
-    return f"<{SIGNIFICANT:g}" if p < SIGNIFICANT <= float(shown) else shown  # 0.0498 is not 0.05, which would be none
+    return (
+        f"<{SIGNIFICANT:g}" if p < SIGNIFICANT <= float(shown) else shown
+    )  # 0.0498 is not 0.05, which would be none
 
 
 def _effect(row: Row) -> str:
@@ -121,7 +127,9 @@ def _records(compared: Sequence[Comparison]) -> list[dict[str, Any]]:
 
 
 def _json(compared: Sequence[Comparison], left_out: Sequence[str]) -> str:
-    return json.dumps({"comparisons": _records(compared), "left_out": list(left_out)}, indent=2) + "\n"
+    return (
+        json.dumps({"comparisons": _records(compared), "left_out": list(left_out)}, indent=2) + "\n"
+    )
 
 
 def _csv(compared: Sequence[Comparison], left_out: Sequence[str]) -> str:
@@ -147,21 +155,47 @@ def _csv(compared: Sequence[Comparison], left_out: Sequence[str]) -> str:
         for row in each.rows:
             judged = row.judgement
             figures = (judged.ratio, judged.low, judged.high, judged.p, judged.effect)
-            values = (median(row.baseline), median(row.candidate), *("" if figure is None else figure for figure in figures))
-            writer.writerow((each.workload, each.baseline.label, each.candidate.label, row.metric, *values, judged.difference))
+            values = (
+                median(row.baseline),
+                median(row.candidate),
+                *("" if figure is None else figure for figure in figures),
+            )
+            writer.writerow(
+                (
+                    each.workload,
+                    each.baseline.label,
+                    each.candidate.label,
+                    row.metric,
+                    *values,
+                    judged.difference,
+                )
+            )
     return out.getvalue()
 
 
 def _markdown(compared: Sequence[Comparison], left_out: Sequence[str]) -> str:
     lines: list[str] = []
     for each in compared:
-        lines += [f"**{each.workload}: {_verdict(each)}** ({each.baseline.label} -> {each.candidate.label})", ""]
+        lines += [
+            f"**{each.workload}: {_verdict(each)}** ({each.baseline.label} -> {each.candidate.label})",
+            "",
+        ]
         lines += [f"- not comparable: {line}" for line in each.obstacles]
         if each.rows:
-            lines += ["| metric | baseline | candidate | ratio | p | A12 | |", "|---|---|---|---|---:|---:|---|"]
+            lines += [
+                "| metric | baseline | candidate | ratio | p | A12 | |",
+                "|---|---|---|---|---:|---:|---|",
+            ]
         for row in each.rows:
             name, show = LABELS[row.metric]
-            cells = (name, _spread(row.baseline, show), _spread(row.candidate, show), _ratio(row), _p(row), _effect(row))
+            cells = (
+                name,
+                _spread(row.baseline, show),
+                _spread(row.candidate, show),
+                _ratio(row),
+                _p(row),
+                _effect(row),
+            )
             lines.append(f"| {' | '.join(cells)} | {WORDS[row.judgement.difference]} |")
         lines.append("")
     lines += [f"- left out: {why}" for why in left_out]

@@ -27,16 +27,26 @@ def _text(costs: Sequence[Cost], left_out: Sequence[str], width: int = 110) -> s
     best = max((price.samples_per_usd for one in costs for price in one.prices), default=0.0)
     for one in costs:
         kind = one.instance
-        holds = f" ({kind.accelerators or ''} {kind.accelerator})".replace("( ", "(") if kind.accelerator else ""
+        holds = (
+            f" ({kind.accelerators or ''} {kind.accelerator})".replace("( ", "(")
+            if kind.accelerator
+            else ""
+        )
         many = f"{one.hosts} x " if one.hosts > 1 else ""
         middle, low, high = one.samples_per_s
-        lines.append(f"{one.workload} on {many}{kind.type}{holds}: {_rate(middle)} [{_rate(low)}, {_rate(high)}] samples/s each")
+        lines.append(
+            f"{one.workload} on {many}{kind.type}{holds}: {_rate(middle)} [{_rate(low)}, {_rate(high)}] samples/s each"
+        )
         if one.preparation_s is not None:
-            lines.append(f"  the loader's own layout takes {format_duration(one.preparation_s)} to write, once: counted in a job")
+            lines.append(
+                f"  the loader's own layout takes {format_duration(one.preparation_s)} to write, once: counted in a job"
+            )
         for price in one.prices:
             some = 0 < price.samples_per_usd < best
             share = f", {best / price.samples_per_usd:.3g} x fewer than the best" if some else ""
-            head = f"{format_count(price.samples_per_usd)} samples per dollar {_range(price)}{share}"
+            head = (
+                f"{format_count(price.samples_per_usd)} samples per dollar {_range(price)}{share}"
+            )
             lines += wrapped(head, width, f"  {price.kind:<10}", " " * 12)
             for text in _details(price, kind.region):
                 lines += wrapped(text, width, " " * 12, " " * 14)
@@ -55,7 +65,9 @@ def _rate(value: float) -> str:
 
 
 def _range(price: Price) -> str:
-    return f"[{format_count(price.samples_per_usd_low)}, {format_count(price.samples_per_usd_high)}]"
+    return (
+        f"[{format_count(price.samples_per_usd_low)}, {format_count(price.samples_per_usd_high)}]"
+    )
 
 
 def _details(price: Price, region: str | None) -> list[str]:
@@ -68,8 +80,16 @@ def _details(price: Price, region: str | None) -> list[str]:
     if price.lost_share:
         found.append(f"{format_percent(price.lost_share)} of the time is lost to interruptions")
     if price.job_s is not None and price.job_usd is not None:
-        dear = "" if price.within_budget is None else ", within the budget" if price.within_budget else ", OVER the budget"
-        found.append(f"the job takes {format_duration(price.job_s)} and {_usd(price.job_usd)}{dear}{_late(price)}")
+        dear = (
+            ""
+            if price.within_budget is None
+            else ", within the budget"
+            if price.within_budget
+            else ", OVER the budget"
+        )
+        found.append(
+            f"the job takes {format_duration(price.job_s)} and {_usd(price.job_usd)}{dear}{_late(price)}"
+        )
     elif price.within_deadline is False or price.within_budget is False:
         found.append("the job never ends")
     if price.samples_in_budget is not None:
@@ -107,7 +127,10 @@ def _records(costs: Sequence[Cost]) -> list[dict[str, object]]:
             "accelerator_utilization_strict": one.utilization,
             "preparation_s": one.preparation_s,
             "notes": list(one.notes),
-            "prices": [{field.name: getattr(price, field.name) for field in fields(price)} for price in one.prices],
+            "prices": [
+                {field.name: getattr(price, field.name) for field in fields(price)}
+                for price in one.prices
+            ],
         }
         for one in costs
     ]
@@ -126,18 +149,52 @@ def _csv(costs: Sequence[Cost], left_out: Sequence[str]) -> str:
         for price in one.prices:
             values = (getattr(price, name) for name in names)
             row = ("" if value is None else value for value in values)
-            writer.writerow((one.run_id, one.workload, one.instance.type, one.hosts, _region(price, one.instance.region), *row))
+            writer.writerow(
+                (
+                    one.run_id,
+                    one.workload,
+                    one.instance.type,
+                    one.hosts,
+                    _region(price, one.instance.region),
+                    *row,
+                )
+            )
     return out.getvalue()
 
 
 def _markdown(costs: Sequence[Cost], left_out: Sequence[str]) -> str:
-    names = ("workload", "instance", "hosts", "pay", "USD/h", "samples/s", "samples per USD", "USD per million", "priced", "region")
+    names = (
+        "workload",
+        "instance",
+        "hosts",
+        "pay",
+        "USD/h",
+        "samples/s",
+        "samples per USD",
+        "USD per million",
+        "priced",
+        "region",
+    )
     lines = [f"| {' | '.join(names)} |", "|---|---|---:|---|---:|---:|---:|---:|---|---|"]
     for one in costs:
         for price in one.prices:
-            cells = [one.workload, one.instance.type, str(one.hosts), price.kind, f"{price.usd_per_hour:g}"]
-            cells += [format_count(price.samples_per_s), f"{format_count(price.samples_per_usd)} {_range(price)}"]
-            cells += ["-" if price.usd_per_million_samples is None else f"{price.usd_per_million_samples:.4g}", price.priced]
+            cells = [
+                one.workload,
+                one.instance.type,
+                str(one.hosts),
+                price.kind,
+                f"{price.usd_per_hour:g}",
+            ]
+            cells += [
+                format_count(price.samples_per_s),
+                f"{format_count(price.samples_per_usd)} {_range(price)}",
+            ]
+            cells += [
+                "-"
+                if price.usd_per_million_samples is None
+                else f"{price.usd_per_million_samples:.4g}",
+                price.priced,
+            ]
             cells.append(_region(price, one.instance.region))
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", *(f"- left out: {why}" for why in left_out)]).rstrip() + "\n"

@@ -37,7 +37,11 @@ SCALARS = (
     "late_p99_s",
 )
 
-CEILING: tuple[Callable[[float], str], ...] = (format_count, format_rate, lambda seconds: f"{seconds:.4g}")
+CEILING: tuple[Callable[[float], str], ...] = (
+    format_count,
+    format_rate,
+    lambda seconds: f"{seconds:.4g}",
+)
 """How the figures of a ceiling are shown: samples/s, bytes/s, CPU s/GB."""
 
 OPERATION = (
@@ -70,10 +74,15 @@ def to_csv(doc: RunDocument) -> str:
     writer = csv.writer(out, lineterminator="\n")
     if doc.checkpoint is not None and not doc.dataset:
         writer.writerow(("run_id", "operation", *OPERATION))
-        for operation, done in (("save", doc.checkpoint.saves), ("restore", doc.checkpoint.restores)):
+        for operation, done in (
+            ("save", doc.checkpoint.saves),
+            ("restore", doc.checkpoint.restores),
+        ):
             for one in done:
                 values = [getattr(one, name, None) for name in OPERATION]
-                writer.writerow((doc.run_id, operation, *("" if value is None else value for value in values)))
+                writer.writerow(
+                    (doc.run_id, operation, *("" if value is None else value for value in values))
+                )
         return out.getvalue()
     writer.writerow(("run_id", "repetition", *SCALARS))
     for index, repetition in enumerate(doc.repetitions):
@@ -86,34 +95,62 @@ def to_markdown(doc: RunDocument) -> str:
     """Verdict, ceilings and medians, ready to be pasted into an issue or a page."""
     if doc.checkpoint is not None and not doc.dataset:
         return _study_markdown(doc, doc.checkpoint)
-    lines = [f"**{doc.verdict.sentence}**" if doc.verdict else f"No verdict: {_cell(doc.error or doc.status)}", ""]
+    lines = [
+        f"**{doc.verdict.sentence}**"
+        if doc.verdict
+        else f"No verdict: {_cell(doc.error or doc.status)}",
+        "",
+    ]
     lines += ["| ceiling | samples/s | bandwidth | CPU s/GB | how |", "|---|---:|---:|---:|---|"]
     for name, ceiling in doc.ceilings.items():
         figures = (ceiling.samples_per_s, ceiling.bytes_per_s, ceiling.cpu_s_per_gb)
         how = f"not measured: {ceiling.not_measured}" if ceiling.not_measured else ceiling.how
-        shown = ("" if figure is None else show(figure) for show, figure in zip(CEILING, figures, strict=True))
+        shown = (
+            "" if figure is None else show(figure)
+            for show, figure in zip(CEILING, figures, strict=True)
+        )
         lines.append(f"| {name} | {' | '.join(shown)} | {_cell(how)} |")
     lines += ["", "| metric | median | min | max | n |", "|---|---:|---:|---:|---:|"]
     for name, _, show in ROWS:
         summary = doc.metrics.get(name)
         if summary is None and name == "checkpoint_s" and doc.checkpoint is None:
             continue  # nobody asked for checkpoints
-        cells = [show(summary.median), show(summary.min), show(summary.max), str(summary.n)] if summary else ["not measured", "", "", "0"]
+        cells = (
+            [show(summary.median), show(summary.min), show(summary.max), str(summary.n)]
+            if summary
+            else ["not measured", "", "", "0"]
+        )
         of = f" {OF_STORED}" if name == "read_bytes_per_s" and reads_unseen(doc) else ""
         lines.append(f"| {name}{of} | {' | '.join(cells)} |")
-    lines += ["", *(f"- {finding.level} `{finding.rule}`: {finding.evidence}" for finding in doc.findings)]
+    lines += [
+        "",
+        *(f"- {finding.level} `{finding.rule}`: {finding.evidence}" for finding in doc.findings),
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _study_markdown(doc: RunDocument, study: Study) -> str:
-    sentence = study.meaning.get("sentence") or f"{study.model} by {study.writer}: {_cell(doc.error or doc.status)}"
-    lines = [f"**{sentence}**", "", "| figure | median | p95 | min | max | n |", "|---|---:|---:|---:|---:|---:|"]
+    sentence = (
+        study.meaning.get("sentence")
+        or f"{study.model} by {study.writer}: {_cell(doc.error or doc.status)}"
+    )
+    lines = [
+        f"**{sentence}**",
+        "",
+        "| figure | median | p95 | min | max | n |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
     for name, one in study.figures.items():
-        lines.append(f"| {name} | {one.median:.4g} | {one.p95:.4g} | {one.min:.4g} | {one.max:.4g} | {one.n} |")
+        lines.append(
+            f"| {name} | {one.median:.4g} | {one.p95:.4g} | {one.min:.4g} | {one.max:.4g} | {one.n} |"
+        )
     for name in ("write_bytes_per_s", "restore_bytes_per_s"):
         value = getattr(study, name)
         lines.append(f"| {name} | {'not measured' if value is None else f'{value:.4g}'} | | | | |")
-    lines += ["", *(f"- {finding.level} `{finding.rule}`: {finding.evidence}" for finding in doc.findings)]
+    lines += [
+        "",
+        *(f"- {finding.level} `{finding.rule}`: {finding.evidence}" for finding in doc.findings),
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -16,7 +16,9 @@ BAR = 30
 def render(found: Sequence[History], left_out: Sequence[str], *, kind: str) -> str:
     """As text or json."""
     if kind == "json":
-        records = [{**asdict(one), "medians": [entry.median for entry in one.entries]} for one in found]
+        records = [
+            {**asdict(one), "medians": [entry.median for entry in one.entries]} for one in found
+        ]
         return json.dumps({"histories": records, "left_out": list(left_out)}, indent=2) + "\n"
     lines: list[str] = []
     for one in found:
@@ -31,7 +33,9 @@ def _history(one: History, width: int) -> list[str]:
     trend = "" if one.trend is None else f", newest third {one.trend:.3g} x the oldest"
     runs = f"{len(one.entries)} run{'' if len(one.entries) == 1 else 's'}"
     lines = wrapped(f"{one.workload}: {name} of {runs}{trend}", width, "", "  ")
-    varied = dict.fromkeys(change.partition(":")[0] for entry in one.entries for change in entry.changed)
+    varied = dict.fromkeys(
+        change.partition(":")[0] for entry in one.entries for change in entry.changed
+    )
     if varied:  # a trend over these is not of the storage alone
         lines += wrapped(f"not the same in all: {', '.join(varied)}", width, "  ", "    ")
     most = max(entry.median for entry in one.entries)
@@ -40,8 +44,13 @@ def _history(one: History, width: int) -> list[str]:
         if number in points:
             judged = points[number].judgement
             ratio = "" if judged.ratio is None else f" {judged.ratio:.3g} x"
-            lines.append(f"  -- {'WORSE' if judged.difference == 'worse' else 'better'}:{ratio}, p {judged.p:.2g}")
-            why = "; ".join(points[number].changed) or "nothing in the fingerprint or the settings changed"
+            lines.append(
+                f"  -- {'WORSE' if judged.difference == 'worse' else 'better'}:{ratio}, p {judged.p:.2g}"
+            )
+            why = (
+                "; ".join(points[number].changed)
+                or "nothing in the fingerprint or the settings changed"
+            )
             lines += wrapped(f"changed: {why}", width, "     ", "       ")
         spread = f"{show(entry.median)} [{show(min(entry.values))}, {show(max(entry.values))}]"
         bar = "█" * max(1, round(BAR * entry.median / most)) if most > 0 else ""

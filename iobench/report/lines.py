@@ -11,17 +11,34 @@ Paint = Callable[[str, str], str]
 """(text, name of a colour) -> the text, painted or as it is."""
 
 MARKS = {"invalid": "INVALID", "warning": "warning", "unknown": "unknown", "info": "info"}
-COLORS = {"title": "1", "invalid": "31", "warning": "33", "unknown": "35", "info": "36", "bound": "1", "good": "32"}
+COLORS = {
+    "title": "1",
+    "invalid": "31",
+    "warning": "33",
+    "unknown": "35",
+    "info": "36",
+    "bound": "1",
+    "good": "32",
+}
 
 
 def painter(color: bool) -> Paint:
-    return (lambda text, name: f"\x1b[{COLORS[name]}m{text}\x1b[0m") if color else (lambda text, name: text)
+    return (
+        (lambda text, name: f"\x1b[{COLORS[name]}m{text}\x1b[0m")
+        if color
+        else (lambda text, name: text)
+    )
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
-    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False) or [
-        first
-    ]
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [first]
 
 
 def findings_lines(findings: Iterable[Finding], width: int, paint: Paint) -> list[str]:

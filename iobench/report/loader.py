@@ -29,8 +29,16 @@ def library_lines(doc: RunDocument, width: int, paint: Paint) -> list[str]:
 def _delivered(proof: dict[str, object]) -> str:
     if "not_measured" in proof:
         return f"not measured: {proof['not_measured']}"
-    wrong = [f"{format_count(int(str(proof[key])))} {key}" for key in ("missing", "repeated", "unknown") if proof[key]]
-    part = "" if proof["whole_epoch"] else f" (a part: there are {format_count(int(str(proof['of'])))}; which are missing can't be told)"
+    wrong = [
+        f"{format_count(int(str(proof[key])))} {key}"
+        for key in ("missing", "repeated", "unknown")
+        if proof[key]
+    ]
+    part = (
+        ""
+        if proof["whole_epoch"]
+        else f" (a part: there are {format_count(int(str(proof['of'])))}; which are missing can't be told)"
+    )
     return f"{format_count(int(str(proof['delivered'])))} samples of an epoch{part}, " + (
         ", ".join(wrong) if wrong else "each once, with the contents that the manifest says"
     )
@@ -39,13 +47,25 @@ def _delivered(proof: dict[str, object]) -> str:
 def _shuffle(quality: dict[str, float | str | None]) -> str:
     if "not_measured" in quality:
         return f"not measured: {quality['not_measured']}"
-    named = (("distance from storage order", "distance"), ("shards in a batch", "shards_per_batch"), ("between epochs", "epoch_distance"))
-    return ", ".join(f"{label} {value:.2f}" for label, key in named if isinstance(value := quality.get(key), float))
+    named = (
+        ("distance from storage order", "distance"),
+        ("shards in a batch", "shards_per_batch"),
+        ("between epochs", "epoch_distance"),
+    )
+    return ", ".join(
+        f"{label} {value:.2f}"
+        for label, key in named
+        if isinstance(value := quality.get(key), float)
+    )
 
 
 def _cost(doc: RunDocument) -> str:
     """Of the repetitions, where the loader did all of its work, against the fetch ceiling, where nothing but the read was done."""
-    done = [each for each in doc.repetitions if each.complete and each.cpu_s is not None and each.sample_bytes]
+    done = [
+        each
+        for each in doc.repetitions
+        if each.complete and each.cpu_s is not None and each.sample_bytes
+    ]
     plain = doc.ceilings.get("fetch", Ceiling()).cpu_s_per_gb
     if not done:
         return ""
@@ -54,7 +74,9 @@ def _cost(doc: RunDocument) -> str:
     text = f"{taken:.2f}"
     if plain is not None:
         text += f", a plain read of the same bytes {plain:.2f}: {taken - plain:.2f} above it"
-    return text + (f" (iobench's own loader over files in memory: {own:.2f})" if own is not None else "")
+    return text + (
+        f" (iobench's own loader over files in memory: {own:.2f})" if own is not None else ""
+    )
 
 
 def _layout(layout: dict[str, float] | None) -> str:

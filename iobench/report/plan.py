@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..units import format_bytes, format_count, format_duration, format_percent, format_rate, format_share
+from ..units import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    format_rate,
+    format_share,
+)
 from .lines import wrapped
 
 WIDTH = 100
@@ -20,13 +27,21 @@ def render_plan(plan: Mapping[str, Any]) -> str:
             "workload",
             f"{plan['workload']}, {plan['accelerators']} accelerator{'s' if plan['accelerators'] != 1 else ''}, batch {plan['batch_size']}",
         ),
-        ("dataset", f"{plan['dataset']} ({state}): {plan['format']}, {plan['content']}, codec {plan['codec']}"),
+        (
+            "dataset",
+            f"{plan['dataset']} ({state}): {plan['format']}, {plan['content']}, codec {plan['codec']}",
+        ),
         (
             "size",
             f"{format_bytes(plan['bytes'])}: {format_count(plan['samples'])} samples of {format_bytes(plan['sample_bytes_mean'])} "
             f"in {_many(plan['shards'], 'shard')}",
         ),
-        ("memory", "unknown" if multiple is None else f"{format_bytes(plan['memory_bytes'])}; the dataset is {multiple:.2f} x that"),
+        (
+            "memory",
+            "unknown"
+            if multiple is None
+            else f"{format_bytes(plan['memory_bytes'])}; the dataset is {multiple:.2f} x that",
+        ),
         (
             "cache",
             "unknown"
@@ -34,8 +49,14 @@ def render_plan(plan: Mapping[str, Any]) -> str:
             else f"{format_percent(plan['expected_cache_hit_rate'])} of reads would hit the page cache if nothing were evicted",
         ),
         ("free space", _space(plan)),
-        ("steps", f"{format_count(plan['steps_per_repetition'])} per repetition and accelerator, {plan['repetitions']} repetitions"),
-        ("reads", f"{format_bytes(plan['read_bytes_total'])} in all; {plan['workers']} workers, {plan['reads_in_flight']} reads in flight"),
+        (
+            "steps",
+            f"{format_count(plan['steps_per_repetition'])} per repetition and accelerator, {plan['repetitions']} repetitions",
+        ),
+        (
+            "reads",
+            f"{format_bytes(plan['read_bytes_total'])} in all; {plan['workers']} workers, {plan['reads_in_flight']} reads in flight",
+        ),
         ("demand", _demand(plan)),
         (
             "time",
@@ -47,7 +68,9 @@ def render_plan(plan: Mapping[str, Any]) -> str:
     ]
     if "probe" in plan:
         rows.append(("probe", _probe(plan["probe"], plan)))
-    return "\n".join(line for name, text in rows for line in wrapped(text, WIDTH, f"{name:<12} ", " " * 13))
+    return "\n".join(
+        line for name, text in rows for line in wrapped(text, WIDTH, f"{name:<12} ", " " * 13)
+    )
 
 
 def _probe(probe: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
@@ -61,9 +84,15 @@ def _probe(probe: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
 
 def _space(plan: Mapping[str, Any]) -> str:
     if plan["free_bytes"] is None:
-        return "unknown (no --data)" if plan["data"] is None else "unknown (not a local file system)"
+        return (
+            "unknown (no --data)" if plan["data"] is None else "unknown (not a local file system)"
+        )
     text = format_bytes(plan["free_bytes"])
-    return text if plan["fits"] is None else f"{text}: the dataset {'fits' if plan['fits'] else 'DOES NOT FIT'}"
+    return (
+        text
+        if plan["fits"] is None
+        else f"{text}: the dataset {'fits' if plan['fits'] else 'DOES NOT FIT'}"
+    )
 
 
 def _demand(plan: Mapping[str, Any]) -> str:
@@ -84,12 +113,19 @@ def _minimum(plan: Mapping[str, Any]) -> str:
 def render_checkpoint_plan(plan: Mapping[str, Any]) -> str:
     """The plan of a model's checkpoint as aligned lines."""
     ranks, layout = plan["ranks"], plan["parallelism"]
-    each = " to ".join(dict.fromkeys(format_bytes(plan[key]) for key in ("rank_bytes_min", "rank_bytes_max")))
+    each = " to ".join(
+        dict.fromkeys(format_bytes(plan[key]) for key in ("rank_bytes_min", "rank_bytes_max"))
+    )
     cut = f"tensor {layout['tensor']} x pipeline {layout['pipeline']} x data {layout['data']}, ZeRO {layout['zero']}"
-    scaled = "".join(f"; {key} {old} -> {new}" for key, (old, new) in plan["scaling"].get("changed", {}).items())
+    scaled = "".join(
+        f"; {key} {old} -> {new}" for key, (old, new) in plan["scaling"].get("changed", {}).items()
+    )
     how = "at the published rate of failures" if plan["mtbf_published"] else "as stated"
     rows = [
-        ("model", f"{plan['model']} ({plan['summary']}): {format_count(plan['parameters'])} parameters{scaled}"),
+        (
+            "model",
+            f"{plan['model']} ({plan['summary']}): {format_count(plan['parameters'])} parameters{scaled}",
+        ),
         (
             "checkpoint",
             f"{format_bytes(plan['bytes'])}: parameters {format_bytes(plan['model_bytes'])}, "
@@ -97,9 +133,15 @@ def render_checkpoint_plan(plan: Mapping[str, Any]) -> str:
         ),
         ("ranks", f"{format_count(ranks)} ({cut}): {each} each, in {_many(plan['files'], 'file')}"),
         ("tensors", format_count(plan["tensors"])),
-        ("memory", f"all ranks on this host: {format_bytes(plan['bytes'])} of {_known(plan['memory_available_bytes'])} available"),
+        (
+            "memory",
+            f"all ranks on this host: {format_bytes(plan['bytes'])} of {_known(plan['memory_available_bytes'])} available",
+        ),
         ("free space", _room(plan)),
-        ("failures", f"every {format_duration(plan['mtbf_s'])} on {_many(plan['accelerators'], 'accelerator')}, {how}"),
+        (
+            "failures",
+            f"every {format_duration(plan['mtbf_s'])} on {_many(plan['accelerators'], 'accelerator')}, {how}",
+        ),
     ]
     for budget in plan["budgets"]:
         rows.append(
@@ -109,11 +151,15 @@ def render_checkpoint_plan(plan: Mapping[str, Any]) -> str:
                 f"every {format_duration(budget['interval_s'])}; {format_share(budget['waste'])} lost with interruptions, restarts aside",
             )
         )
-    return "\n".join(line for name, text in rows for line in wrapped(text, WIDTH, f"{name:<12} ", " " * 13))
+    return "\n".join(
+        line for name, text in rows for line in wrapped(text, WIDTH, f"{name:<12} ", " " * 13)
+    )
 
 
 def _room(plan: Mapping[str, Any]) -> str:
-    need = f"{format_bytes(plan['needed_bytes'])}, for the one before stays until the next is complete"
+    need = (
+        f"{format_bytes(plan['needed_bytes'])}, for the one before stays until the next is complete"
+    )
     if not plan["target"]:
         return f"unknown: name a target with --to; needed are {need}"
     if plan["fits"] is None:

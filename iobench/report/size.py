@@ -17,7 +17,10 @@ def render_size(need: Requirement, instance: Instance | None = None, width: int 
         ("buy", headline(need)),
         ("job", _job(need)),
         ("data", _data(need)),
-        ("demand", f"{_both(need.demanded_read_bytes_per_s)}, {format_count(need.demanded_samples_per_s)} samples/s, if nobody ever waits"),
+        (
+            "demand",
+            f"{_both(need.demanded_read_bytes_per_s)}, {format_count(need.demanded_samples_per_s)} samples/s, if nobody ever waits",
+        ),
         ("reads", _reads(need)),
         ("concurrency", _concurrency(need)),
         ("each host", _host(need)),
@@ -27,15 +30,30 @@ def render_size(need: Requirement, instance: Instance | None = None, width: int 
         ("CPU", _cpu(need)),
     ]
     if need.measured is not None:
-        rows += [("measured", _measured(need.measured)), ("would feed", _would_feed(need, need.measured))]
+        rows += [
+            ("measured", _measured(need.measured)),
+            ("would feed", _would_feed(need, need.measured)),
+        ]
         rows += [("but", note) for note in need.measured.notes]
-    return "\n".join(line for name, text in rows for line in wrapped(text, width, f"{name:<{LABEL}}", " " * LABEL))
+    return "\n".join(
+        line
+        for name, text in rows
+        for line in wrapped(text, width, f"{name:<{LABEL}}", " " * LABEL)
+    )
 
 
 def headline(need: Requirement) -> str:
     """The one number to buy, as a sentence."""
-    writes = "" if need.write_bytes_per_s is None else f", and {_both(need.write_bytes_per_s)} of durable writes"
-    flight = "" if need.reads_in_flight is None else f" with {format_count(need.reads_in_flight)} in flight"
+    writes = (
+        ""
+        if need.write_bytes_per_s is None
+        else f", and {_both(need.write_bytes_per_s)} of durable writes"
+    )
+    flight = (
+        ""
+        if need.reads_in_flight is None
+        else f" with {format_count(need.reads_in_flight)} in flight"
+    )
     return f"{_both(need.read_bytes_per_s)} of sustained, uncached reads{flight}{writes}"
 
 
@@ -58,7 +76,11 @@ def _job(need: Requirement) -> str:
 
 
 def _data(need: Requirement) -> str:
-    cut = "one in each file" if need.samples_per_shard <= 1 else f"{format_count(need.samples_per_shard)} in each shard"
+    cut = (
+        "one in each file"
+        if need.samples_per_shard <= 1
+        else f"{format_count(need.samples_per_shard)} in each shard"
+    )
     return (
         f"{need.dataset}: {format_bytes(need.dataset_bytes)}, samples of {format_bytes(need.sample_bytes)} as stored, {cut}, "
         f"{need.access} access"
@@ -74,7 +96,11 @@ def _concurrency(need: Requirement) -> str:
     asked = f"the workload's readers keep up to {format_count(need.reads_in_flight_asked)}"
     if need.latency_s is None or need.reads_in_flight is None:
         return f"not known: {need.not_measured['reads_in_flight']}; {asked}"
-    enough = "" if need.reads_in_flight <= need.reads_in_flight_asked else ", which is too few: raise reader.concurrency or loader.workers"
+    enough = (
+        ""
+        if need.reads_in_flight <= need.reads_in_flight_asked
+        else ", which is too few: raise reader.concurrency or loader.workers"
+    )
     return (
         f"{format_count(need.reads_in_flight)} reads in flight at {format_duration(need.latency_s)} each ({need.latency_from}; "
         f"Little's law); {asked}{enough}"
@@ -97,8 +123,12 @@ def _instance(need: Requirement, instance: Instance) -> str:
         word = f"enough: {needed:.3g} Gb/s are {format_percent(needed / kept)} of the {kept:g} Gb/s that it keeps up{burst}"
     else:
         more = f"{-(-needed // kept):g} x as many hosts, or data on local drives"
-        word = f"NOT enough: {needed:.3g} Gb/s are needed and it keeps up {kept:g} Gb/s{burst}: {more}"
-    local = f"; {instance.nvme_gb:g} GB of local drives" if instance.nvme_gb else ""  # null in the table: none, or not known
+        word = (
+            f"NOT enough: {needed:.3g} Gb/s are needed and it keeps up {kept:g} Gb/s{burst}: {more}"
+        )
+    local = (
+        f"; {instance.nvme_gb:g} GB of local drives" if instance.nvme_gb else ""
+    )  # null in the table: none, or not known
     few = ""
     if instance.accelerators and need.accelerators > instance.accelerators * need.hosts:
         hosts = -(-need.accelerators // instance.accelerators)
@@ -121,9 +151,15 @@ def _cache(need: Requirement, cache: Cache | None) -> str:
 
 
 def _checkpoints(need: Requirement) -> str:
-    if need.write_bytes_per_s is None or need.checkpoint_bytes is None or need.checkpoint_budget_s is None:
+    if (
+        need.write_bytes_per_s is None
+        or need.checkpoint_bytes is None
+        or need.checkpoint_budget_s is None
+    ):
         return f"not sized: {need.not_measured['write_bytes_per_s']}"
-    each = f", {_both(need.write_bytes_per_s / need.hosts)} from each host" if need.hosts > 1 else ""
+    each = (
+        f", {_both(need.write_bytes_per_s / need.hosts)} from each host" if need.hosts > 1 else ""
+    )
     within = f"{format_bytes(need.checkpoint_bytes)} durable within {format_duration(need.checkpoint_budget_s)}"
     return f"{within}: {_both(need.write_bytes_per_s)} of writes{each}"
 

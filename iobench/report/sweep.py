@@ -15,24 +15,45 @@ from .lines import wrapped
 
 def render_sweep(sweep: Sweep) -> str:
     """One line for each point: median [min, max] of samples/s over its visits."""
-    lines = [f"{sweep.workload}: {len(sweep.points)} points, {sweep.repetitions} visits each, samples/s as median [min, max]"]
-    measured = sorted((p for p in sweep.points if p.samples_per_s), key=lambda p: -median(p.samples_per_s))
+    lines = [
+        f"{sweep.workload}: {len(sweep.points)} points, {sweep.repetitions} visits each, samples/s as median [min, max]"
+    ]
+    measured = sorted(
+        (p for p in sweep.points if p.samples_per_s), key=lambda p: -median(p.samples_per_s)
+    )
     width = max((len(describe(point.settings)) for point in sweep.points), default=0)
     for point in measured:
         rates = point.samples_per_s
         spread = f"{format_count(median(rates)):>9} [{format_count(min(rates))}, {format_count(max(rates))}]"
-        marks = [f"{len(rates)} visit{'' if len(rates) == 1 else 's'}"] if len(rates) != sweep.repetitions else []
+        marks = (
+            [f"{len(rates)} visit{'' if len(rates) == 1 else 's'}"]
+            if len(rates) != sweep.repetitions
+            else []
+        )
         marks += ["today's settings"] if point.settings == sweep.default else []
-        marks += [f"dropped: {point.dropped}"] if point.dropped and len(rates) < sweep.repetitions else []
-        lines.append(f"  {describe(point.settings):<{width}}  {spread}{'  (' + '; '.join(marks) + ')' if marks else ''}")
-    lines += [f"  {describe(point.settings):<{width}}  failed: {point.failed}" for point in sweep.points if point.failed]
+        marks += (
+            [f"dropped: {point.dropped}"]
+            if point.dropped and len(rates) < sweep.repetitions
+            else []
+        )
+        lines.append(
+            f"  {describe(point.settings):<{width}}  {spread}{'  (' + '; '.join(marks) + ')' if marks else ''}"
+        )
+    lines += [
+        f"  {describe(point.settings):<{width}}  failed: {point.failed}"
+        for point in sweep.points
+        if point.failed
+    ]
     lines += [f"note: {text}" for text in sweep.left_out]
     return "\n".join(lines)
 
 
 def render_confirmation(found: Confirmation, width: int = 100) -> str:
     """What was advised, what fresh runs say, and whether that bears it out."""
-    advice, row = found.advice, next(row for row in found.comparison.rows if row.metric == "samples_per_s")
+    advice, row = (
+        found.advice,
+        next(row for row in found.comparison.rows if row.metric == "samples_per_s"),
+    )
     ratio = row.judgement
     promised = f"{advice.gain:.2f} x" if advice.gain is not None else "an unknown gain"
     if advice.gain_low is not None and advice.gain_high is not None:
@@ -40,12 +61,23 @@ def render_confirmation(found: Confirmation, width: int = 100) -> str:
     measured = f"{ratio.ratio:.2f} x" if ratio.ratio is not None else "nothing that can be told"
     if ratio.low is not None and ratio.high is not None:
         measured += f" [{ratio.low:.2f}, {ratio.high:.2f}]"
-    answer = "confirmed" if found.better else "confirmed as no slower" if found.confirmed else "NOT confirmed"
+    answer = (
+        "confirmed"
+        if found.better
+        else "confirmed as no slower"
+        if found.confirmed
+        else "NOT confirmed"
+    )
     p = "" if ratio.p is None else f", p = {ratio.p:.2g}"
     changes = ", ".join(f"{key}={value}" for key, value in advice.changes.items())
     text = f"{answer}: with {changes} fresh runs with other seeds do {measured} today's samples/s{p}; the sweep promised {promised}"
     lines = wrapped(text, width, "", "  ")
-    return "\n".join(lines) + "\n\n" + render([found.comparison], found.notes, kind="text") + f"\nresults: {found.directory}\n"
+    return (
+        "\n".join(lines)
+        + "\n\n"
+        + render([found.comparison], found.notes, kind="text")
+        + f"\nresults: {found.directory}\n"
+    )
 
 
 def confirmation_document(found: Confirmation) -> dict[str, Any]:

@@ -11,7 +11,13 @@ from .checkpoint import beside_lines
 from .lines import Paint, findings_lines, painter, wrapped
 from .loader import library_lines
 
-LABELS = {"storage_raw": "storage, raw", "fetch": "fetch", "prep": "prep", "harness": "harness", "accelerator": "accelerators"}
+LABELS = {
+    "storage_raw": "storage, raw",
+    "fetch": "fetch",
+    "prep": "prep",
+    "harness": "harness",
+    "accelerator": "accelerators",
+}
 BOUND_BY = {
     "storage": ("fetch", "storage_raw"),
     "prep": ("prep",),
@@ -52,7 +58,12 @@ def reads_unseen(doc: RunDocument) -> bool:
 def render_run(doc: RunDocument, width: int = 100, color: bool = False) -> str:
     """All sections that ``doc`` has something for, separated by blank lines."""
     paint = painter(color)
-    sections = [_verdict(doc, width, paint), _ceilings(doc, width, paint), _metrics(doc, width, paint), _find_max(doc, width, paint)]
+    sections = [
+        _verdict(doc, width, paint),
+        _ceilings(doc, width, paint),
+        _metrics(doc, width, paint),
+        _find_max(doc, width, paint),
+    ]
     sections += [
         library_lines(doc, width, paint),
         beside_lines(doc, width, paint),
@@ -60,17 +71,32 @@ def render_run(doc: RunDocument, width: int = 100, color: bool = False) -> str:
         _advice(doc, width, paint),
         _about(doc, width),
     ]
-    return "\n\n".join("\n".join(line.rstrip() for line in lines) for lines in sections if lines) + "\n"
+    return (
+        "\n\n".join("\n".join(line.rstrip() for line in lines) for lines in sections if lines)
+        + "\n"
+    )
 
 
 def _verdict(doc: RunDocument, width: int, paint: Paint) -> list[str]:
     if doc.verdict is None:
-        return [paint("No verdict", "title"), *wrapped(doc.error or f"the run's status is {doc.status}", width)]
-    binds = "what binds is undecided" if doc.verdict.binds == "undecided" else f"{doc.verdict.binds} binds"
+        return [
+            paint("No verdict", "title"),
+            *wrapped(doc.error or f"the run's status is {doc.status}", width),
+        ]
+    binds = (
+        "what binds is undecided"
+        if doc.verdict.binds == "undecided"
+        else f"{doc.verdict.binds} binds"
+    )
     state = {"valid": "valid", "invalid": "INVALID", "unknown": "validity unknown"}[doc.validity]
     if doc.status != "ok":
         state = f"{doc.status}, {state}"
-    lines = [paint(f"Verdict: {binds} ({state}, {doc.rules} rules)", "good" if doc.verdict.starved is False else "title")]
+    lines = [
+        paint(
+            f"Verdict: {binds} ({state}, {doc.rules} rules)",
+            "good" if doc.verdict.starved is False else "title",
+        )
+    ]
     lines += wrapped(doc.verdict.sentence, width)
     return lines + (wrapped(f"error: {doc.error}", width) if doc.error else [])
 
@@ -79,12 +105,23 @@ def _ceilings(doc: RunDocument, width: int, paint: Paint) -> list[str]:
     """Bars for the ceilings, the prediction and the measured rate: stored bytes/s in one unit (samples/s where bytes are unknown)."""
     size, evidence = bytes_per_sample(doc), gather(doc)
     bound = BOUND_BY[doc.verdict.binds] if doc.verdict else ()
-    rates = {"storage_raw": evidence.raw, "fetch": evidence.fetch, "prep": evidence.prep, "harness": evidence.harness}
+    rates = {
+        "storage_raw": evidence.raw,
+        "fetch": evidence.fetch,
+        "prep": evidence.prep,
+        "harness": evidence.harness,
+    }
     rates["accelerator"] = evidence.accelerator
     shown = [name for name in LABELS if name in doc.ceilings or rates[name] is not None]
-    rows = [(LABELS[name], rates[name], doc.ceilings.get(name, Ceiling()).not_measured, name in bound) for name in shown]
+    rows = [
+        (LABELS[name], rates[name], doc.ceilings.get(name, Ceiling()).not_measured, name in bound)
+        for name in shown
+    ]
     if "fetch" in bound and rates["fetch"] is not None:
-        rows = [(label, rate, why, binds and label != LABELS["storage_raw"]) for label, rate, why, binds in rows]
+        rows = [
+            (label, rate, why, binds and label != LABELS["storage_raw"])
+            for label, rate, why, binds in rows
+        ]
     rows += [
         ("predicted", evidence.predicted, "no ceiling was measured", False),
         ("measured", evidence.measured, "no complete repetition", False),
@@ -94,12 +131,21 @@ def _ceilings(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         return []
     scale = min(max(known), LONGEST * min(known))
     divisor, unit = _unit(min(known) * size) if size else (1.0, "samples/s")
-    title = f"Ceilings of each stage alone, {unit} of stored bytes (samples/s)" if size else "Ceilings of each stage alone, samples/s"
+    title = (
+        f"Ceilings of each stage alone, {unit} of stored bytes (samples/s)"
+        if size
+        else "Ceilings of each stage alone, samples/s"
+    )
     lines = [paint(title, "title")]
     room = max(8, width - 2 - 14 - 9 - 12 - 2 - 8)
     for label, rate, why, binds in rows:
         if not rate:
-            lines += wrapped(f"not measured: {why or 'no reason was recorded'}", width, f"  {label:<14}", " " * 16)
+            lines += wrapped(
+                f"not measured: {why or 'no reason was recorded'}",
+                width,
+                f"  {label:<14}",
+                " " * 16,
+            )
             continue
         figure = f"{_figure(rate * size / divisor):>9}" if size else f"{format_count(rate):>9}"
         samples = f" ({format_count(rate)})" if size else ""
@@ -107,8 +153,14 @@ def _ceilings(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         lines.append(paint(line, "bound") if binds else line)
     tax = doc.ceilings.get("harness", Ceiling()).details.get("tensor_samples_per_s")
     if tax:
-        moved = f"{format_rate(tax * size)} ({format_count(tax)} samples/s)" if size else f"{format_count(tax)} samples/s"
-        lines += wrapped(f"with torch's default transport the harness would end at {moved}", width, "  ", "  ")
+        moved = (
+            f"{format_rate(tax * size)} ({format_count(tax)} samples/s)"
+            if size
+            else f"{format_count(tax)} samples/s"
+        )
+        lines += wrapped(
+            f"with torch's default transport the harness would end at {moved}", width, "  ", "  "
+        )
     return lines
 
 
@@ -131,9 +183,17 @@ def _bar(rate: float, scale: float, room: int) -> str:
 def _metrics(doc: RunDocument, width: int, paint: Paint) -> list[str]:
     if not doc.repetitions:
         return []
-    reasons = {key: reason for repetition in doc.repetitions for key, reason in repetition.not_measured.items()}
-    n = max((doc.metrics[name].n for name, _, _ in ROWS if name in doc.metrics), default=0)  # not that of saves beside the run
-    lines = [paint(f"Measured: median [min, max] of {n} repetition{'' if n == 1 else 's'}", "title")]
+    reasons = {
+        key: reason
+        for repetition in doc.repetitions
+        for key, reason in repetition.not_measured.items()
+    }
+    n = max(
+        (doc.metrics[name].n for name, _, _ in ROWS if name in doc.metrics), default=0
+    )  # not that of saves beside the run
+    lines = [
+        paint(f"Measured: median [min, max] of {n} repetition{'' if n == 1 else 's'}", "title")
+    ]
     for name, label, show in ROWS:
         summary = doc.metrics.get(name)
         if summary is None and name == "checkpoint_s" and doc.checkpoint is None:
@@ -141,15 +201,30 @@ def _metrics(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         if name == "accelerator_utilization_sustained" and doc.checkpoint is not None:
             label = "utilization, saves left out"
         if summary is None:
-            lines += wrapped(f"not measured: {reasons.get(name, 'no complete repetition')}", width, f"  {label:<30}", " " * 32)
+            lines += wrapped(
+                f"not measured: {reasons.get(name, 'no complete repetition')}",
+                width,
+                f"  {label:<30}",
+                " " * 32,
+            )
         else:
             of = f" {OF_STORED}" if name == "read_bytes_per_s" and reads_unseen(doc) else ""
-            lines.append(f"  {label:<30}{_spread(summary, show)}{of}{f' n={summary.n}' if summary.n != n else ''}")
+            lines.append(
+                f"  {label:<30}{_spread(summary, show)}{of}{f' n={summary.n}' if summary.n != n else ''}"
+            )
     if doc.verdict:
-        shares = (("fetch stall", doc.verdict.fetch_stall, "fetch_stall"), ("prep stall", doc.verdict.prep_stall, "prep_stall"))
+        shares = (
+            ("fetch stall", doc.verdict.fetch_stall, "fetch_stall"),
+            ("prep stall", doc.verdict.prep_stall, "prep_stall"),
+        )
         for label, share, key in shares:
             why = f"not measured: {doc.verdict.not_measured.get(key, 'no reason was recorded')}"
-            lines += wrapped(why if share is None else f"{format_percent(share)} of the time", width, f"  {label:<30}", " " * 32)
+            lines += wrapped(
+                why if share is None else f"{format_percent(share)} of the time",
+                width,
+                f"  {label:<30}",
+                " " * 32,
+            )
     return lines
 
 
@@ -168,15 +243,23 @@ def _find_max(doc: RunDocument, width: int, paint: Paint) -> list[str]:
     for point in sorted(found.points, key=lambda point: point.accelerators):
         au = point.accelerator_utilization_sustained
         if au is None:
-            why = point.not_measured.get("accelerator_utilization_sustained", "no reason was recorded")
-            lines += wrapped(f"not measured: {why}", width, f"  {point.accelerators:>6}  ", " " * 10)
+            why = point.not_measured.get(
+                "accelerator_utilization_sustained", "no reason was recorded"
+            )
+            lines += wrapped(
+                f"not measured: {why}", width, f"  {point.accelerators:>6}  ", " " * 10
+            )
             continue
         rate = "" if point.read_bytes_per_s is None else format_rate(point.read_bytes_per_s)
         verdict = "fed" if point.passed else "starved"
-        lines.append(f"  {point.accelerators:>6}  {format_percent(au):>8}  {rate:>12}  {verdict:<8} {_bar(au, 1.0, room)}")
+        lines.append(
+            f"  {point.accelerators:>6}  {format_percent(au):>8}  {rate:>12}  {verdict:<8} {_bar(au, 1.0, room)}"
+        )
     if reads_unseen(doc):
         lines += wrapped(f"bandwidths are {OF_STORED}", width, "  ", "  ")
-    return lines + (wrapped(f"the search stopped: {found.bound}", width, "  ", "  ") if found.bound else [])
+    return lines + (
+        wrapped(f"the search stopped: {found.bound}", width, "  ", "  ") if found.bound else []
+    )
 
 
 def _advice(doc: RunDocument, width: int, paint: Paint) -> list[str]:

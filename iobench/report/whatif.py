@@ -18,16 +18,24 @@ def render_whatif(found: Prediction, width: int = 100) -> str:
     lines = wrapped(f"Run {found.recorded.run_id} with {'; '.join(found.changes)}", width, "", "  ")
     verdict = found.document.verdict
     if verdict is not None:
-        binds = "what binds is undecided" if verdict.binds == "undecided" else f"{verdict.binds} binds"
+        binds = (
+            "what binds is undecided" if verdict.binds == "undecided" else f"{verdict.binds} binds"
+        )
         lines += [f"Predicted verdict: {binds}", *wrapped(verdict.sentence, width)]
     lines += ["", f"{'Ceilings, samples/s':<22}{'recorded':>14}{'what if':>14}"]
     rows = [
         (label, getattr(before, key), getattr(after, key))
-        for label, key in zip(LABELS.values(), ("raw", "fetch", "prep", "harness", "accelerator"), strict=True)
+        for label, key in zip(
+            LABELS.values(), ("raw", "fetch", "prep", "harness", "accelerator"), strict=True
+        )
     ]
     rows += [("predicted", before.predicted, after.predicted), ("measured", before.measured, None)]
     for label, old, new in rows:
-        moved = "" if old is None or new is None or abs(new / old - 1) < 1e-9 else f"   {new / old:.2f} x"
+        moved = (
+            ""
+            if old is None or new is None or abs(new / old - 1) < 1e-9
+            else f"   {new / old:.2f} x"
+        )
         lines.append(f"  {label:<20}{_count(old):>14}{_count(new):>14}{moved}")
     lines += ["", *wrapped(_error(found), width)]
     for basis in found.bases:

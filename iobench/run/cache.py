@@ -11,9 +11,14 @@ from .plan import Plan
 
 def prepare_cache(plan: Plan, epoch: int) -> Epoch:
     """Evict for a cold epoch, read everything once for a warm one; record the residency that this epoch starts with."""
-    storage, keys = plan.storage, [*plan.keys, *layout_keys(plan.storage, plan.workload.loader.kind)]
+    storage, keys = (
+        plan.storage,
+        [*plan.keys, *layout_keys(plan.storage, plan.workload.loader.kind)],
+    )
     if not isinstance(storage, Cached):
-        return Epoch(epoch=epoch, residency_how="not measured: this storage has no page cache on this host")
+        return Epoch(
+            epoch=epoch, residency_how="not measured: this storage has no page cache on this host"
+        )
     try:
         if plan.workload.cache == "cold":
             storage.evict(keys)

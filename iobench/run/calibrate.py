@@ -49,7 +49,10 @@ def measure_raw(plan: Plan, run_dir: Path, *, seconds: float) -> Ceiling:
     if not fio.available():
         return Ceiling(not_measured=f"fio is not installed; install it with: {fio.install_hint()}")
     sizes = plan.manifest.shards["size"]
-    files = [(plan.storage.local_path(key), int(size)) for key, size in zip(plan.keys, sizes.tolist(), strict=True)]
+    files = [
+        (plan.storage.local_path(key), int(size))
+        for key, size in zip(plan.keys, sizes.tolist(), strict=True)
+    ]
     workers = max(1, plan.workload.loader.workers) * plan.accelerators
     if not plan.direct:
         prepare_cache(plan, 0)
@@ -65,7 +68,11 @@ def measure_raw(plan: Plan, run_dir: Path, *, seconds: float) -> Ceiling:
         )
     except StorageError as error:
         return Ceiling(not_measured=str(error))
-    details = {"latency_p50_s": result.latency_p50_s, "latency_p99_s": result.latency_p99_s, "alternatives": result.alternatives}
+    details = {
+        "latency_p50_s": result.latency_p50_s,
+        "latency_p99_s": result.latency_p99_s,
+        "alternatives": result.alternatives,
+    }
     return Ceiling(
         samples_per_s=result.bytes_per_s / plan.manifest.mean_stored_bytes,
         bytes_per_s=result.bytes_per_s,
@@ -75,7 +82,9 @@ def measure_raw(plan: Plan, run_dir: Path, *, seconds: float) -> Ceiling:
     )
 
 
-def measure_fetch(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:
+def measure_fetch(
+    plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None
+) -> None:
     """The reader over cold storage: bytes only, nothing undone, no accelerator."""
     loading = plan.workload.loader.model_copy(update={"kind": OWN, "transport": "null"})
     reader = make_reader(plan.manifest, plan.storage, plan.workload.reader, bytes_only=True)
@@ -97,20 +106,32 @@ def _rate_raw(calibration: Calibration, outcome: Outcome) -> None:
         raw.details["read_bytes_per_sample"] = read / samples
 
 
-def measure_parallel(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:
+def measure_parallel(
+    plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None
+) -> None:
     """The raw ceiling of a storage that fio can't read: the same reader with several times the requests in flight."""
     reading = plan.workload.reader
     more = min(_MOST_IN_FLIGHT, reading.concurrency * _MORE_IN_FLIGHT)
     reading = reading.model_copy(update={"concurrency": more})
     loading = plan.workload.loader.model_copy(update={"kind": OWN, "transport": "null"})
     reader = make_reader(plan.manifest, plan.storage, reading, bytes_only=True)
-    phase = _phase(plan, "storage_raw", reader, loading, seconds=seconds, epochs=0 if plan.uncached else 1)
+    phase = _phase(
+        plan, "storage_raw", reader, loading, seconds=seconds, epochs=0 if plan.uncached else 1
+    )
     outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=tick)
-    _keep(calibration, "storage_raw", outcome, f"the reader with {more} reads in flight a worker", workers=loading.workers)
+    _keep(
+        calibration,
+        "storage_raw",
+        outcome,
+        f"the reader with {more} reads in flight a worker",
+        workers=loading.workers,
+    )
     calibration.ceilings["storage_raw"].details["concurrency"] = more
 
 
-def measure_prep(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:
+def measure_prep(
+    plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None
+) -> None:
     """The reader over an in-memory copy: decompress, decode, check, collate."""
     shards = _subset(plan)
     with ThreadPoolExecutor(COPIES) as threads:
@@ -124,7 +145,9 @@ def measure_prep(plan: Plan, calibration: Calibration, *, seconds: float, tick: 
     _keep(calibration, "prep", run_phase(phase, tick=tick), how, workers=loading.workers)
 
 
-def measure_library(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:
+def measure_library(
+    plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None
+) -> None:
     """A library's loader over files in memory: decoding, collating and handing over, which can't be told apart from outside.
 
     It takes the place of prep; iobench's own loader over the same files says what could be had.
@@ -134,20 +157,32 @@ def measure_library(plan: Plan, calibration: Calibration, *, seconds: float, tic
     calibration.ceilings["harness"] = Ceiling(not_measured=why)
     try:
         with in_memory(plan, enough_shards(plan, _subset(plan))) as (manifest, storage):
-            for name, each in (("prep", loading), ("prep-own", loading.model_copy(update={"kind": OWN}))):
-                reader = make_reader(manifest, storage, plan.workload.reader.model_copy(update={"direct": False}))
+            for name, each in (
+                ("prep", loading),
+                ("prep-own", loading.model_copy(update={"kind": OWN})),
+            ):
+                reader = make_reader(
+                    manifest, storage, plan.workload.reader.model_copy(update={"direct": False})
+                )
                 phase = replace(_phase(plan, name, reader, each, seconds=seconds), share=False)
                 how = f"loader '{each.kind}' over {manifest.header.stored_bytes >> 20} MiB of files in memory, {_workers(plan)}"
                 _keep(calibration, name, run_phase(phase, tick=tick), how, workers=loading.workers)
         own = calibration.ceilings.pop("prep-own")
-        calibration.ceilings["prep"].details |= {"own_samples_per_s": own.samples_per_s, "own_cpu_s_per_gb": own.cpu_s_per_gb}
+        calibration.ceilings["prep"].details |= {
+            "own_samples_per_s": own.samples_per_s,
+            "own_cpu_s_per_gb": own.cpu_s_per_gb,
+        }
     except UsageError as error:
         calibration.ceilings["prep"] = Ceiling(not_measured=str(error))
 
 
-def measure_harness(plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None) -> None:
+def measure_harness(
+    plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None
+) -> None:
     """The same loader over a reader that delivers at once: workers, transport, and nothing else."""
-    reader = NullReader(plan.manifest, delivered_bytes(plan.manifest, plan.storage, plan.workload.reader))
+    reader = NullReader(
+        plan.manifest, delivered_bytes(plan.manifest, plan.storage, plan.workload.reader)
+    )
     loading = plan.workload.loader
     outcome = run_phase(_phase(plan, "harness", reader, loading, seconds=seconds), tick=tick)
     how = f"loader over null storage, transport {loading.transport}, {_workers(plan)}"
@@ -157,28 +192,53 @@ def measure_harness(plan: Plan, calibration: Calibration, *, seconds: float, tic
         # What the same training would pay with torch's default way of handing batches over: the DataLoader tax.
         default = loading.model_copy(update={"transport": "tensor", "slot_size": None})
         taxed = Calibration()
-        outcome = run_phase(_phase(plan, "harness-tensor", reader, default, seconds=seconds / 2), tick=tick)
+        outcome = run_phase(
+            _phase(plan, "harness-tensor", reader, default, seconds=seconds / 2), tick=tick
+        )
         _keep(taxed, "harness-tensor", outcome, "", workers=loading.workers)
         calibration.parts += taxed.parts
-        calibration.ceilings["harness"].details["tensor_samples_per_s"] = taxed.ceilings["harness-tensor"].samples_per_s
+        calibration.ceilings["harness"].details["tensor_samples_per_s"] = taxed.ceilings[
+            "harness-tensor"
+        ].samples_per_s
 
 
 def measure_accelerator(plan: Plan, calibration: Calibration, *, seconds: float) -> None:
     """The step alone, on a batch that is already in place."""
     if plan.workload.accelerator.kind == "null":
-        calibration.ceilings["accelerator"] = Ceiling(not_measured="a null accelerator has no limit")
+        calibration.ceilings["accelerator"] = Ceiling(
+            not_measured="a null accelerator has no limit"
+        )
         return
     phase = _phase(plan, "accelerator", None, plan.workload.loader, seconds=seconds)
-    phase = Phase(**{**phase.__dict__, "accelerator": plan.workload.accelerator, "max_steps": 200, "epochs": 1})
+    phase = Phase(
+        **{
+            **phase.__dict__,
+            "accelerator": plan.workload.accelerator,
+            "max_steps": 200,
+            "epochs": 1,
+        }
+    )
     outcome = run_phase(phase)
-    _keep(calibration, "accelerator", outcome, f"{plan.accelerators} x {plan.workload.accelerator.name}, step alone")
+    _keep(
+        calibration,
+        "accelerator",
+        outcome,
+        f"{plan.accelerators} x {plan.workload.accelerator.name}, step alone",
+    )
     ceiling = calibration.ceilings["accelerator"]
     if ceiling.samples_per_s is not None:
         ceiling.bytes_per_s = ceiling.samples_per_s * plan.manifest.mean_stored_bytes
 
 
 def _phase(
-    plan: Plan, name: str, reader: Any, loading: LoaderSpec, *, seconds: float, epochs: int = 0, shards: Indices | None = None
+    plan: Plan,
+    name: str,
+    reader: Any,
+    loading: LoaderSpec,
+    *,
+    seconds: float,
+    epochs: int = 0,
+    shards: Indices | None = None,
 ) -> Phase:
     return Phase(
         name=f"calibrate.{name}",
@@ -197,8 +257,12 @@ def _phase(
     )
 
 
-def _keep(calibration: Calibration, name: str, outcome: Outcome, how: str, *, workers: int = 1) -> None:
-    calibration.parts += [(f"calibrate.{name}", 0, rank, columns) for rank, columns in sorted(outcome.columns.items())]
+def _keep(
+    calibration: Calibration, name: str, outcome: Outcome, how: str, *, workers: int = 1
+) -> None:
+    calibration.parts += [
+        (f"calibrate.{name}", 0, rank, columns) for rank, columns in sorted(outcome.columns.items())
+    ]
     events = joined(outcome)
     startups = [epoch.startup_s for epoch in outcome.epochs]
     context = Repetition(seed=0, accelerators=len(outcome.columns), epochs=outcome.epochs)
@@ -217,8 +281,13 @@ def _keep(calibration: Calibration, name: str, outcome: Outcome, how: str, *, wo
 def joined(outcome: Outcome) -> dict[str, Any]:
     """The event columns of all ranks in one table, with the rank's number."""
     ranks = sorted(outcome.columns)
-    table = {name: np.concatenate([outcome.columns[rank][name] for rank in ranks]) for name in outcome.columns[ranks[0]]}
-    table["rank"] = np.concatenate([np.full(len(outcome.columns[rank]["step"]), rank) for rank in ranks])
+    table = {
+        name: np.concatenate([outcome.columns[rank][name] for rank in ranks])
+        for name in outcome.columns[ranks[0]]
+    }
+    table["rank"] = np.concatenate(
+        [np.full(len(outcome.columns[rank]["step"]), rank) for rank in ranks]
+    )
     return table
 
 
@@ -242,7 +311,10 @@ def _copy(plan: Plan, shard: int) -> memoryview:
         block = min(64 << 20, len(memory) - done)
         count = plan.storage.read_into(plan.manifest.key(shard), done, memory[done : done + block])
         if count == 0:
-            raise StorageError(f"{plan.manifest.key(shard)} ends at byte {done}, {size} were expected", remedy="check it: iobench verify")
+            raise StorageError(
+                f"{plan.manifest.key(shard)} ends at byte {done}, {size} were expected",
+                remedy="check it: iobench verify",
+            )
         done += count
     return memory[:size]
 

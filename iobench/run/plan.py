@@ -50,7 +50,9 @@ class Plan:
         return self.direct or self.storage.describe().get("page_cache") is False
 
 
-def make_plan(workload: Workload, data: str, *, accelerators: int, repetitions: int, seed: int) -> Plan:
+def make_plan(
+    workload: Workload, data: str, *, accelerators: int, repetitions: int, seed: int
+) -> Plan:
     """Check that data and workload fit, and settle what ``auto`` means here.
 
     Raises DatasetError for a dataset that is missing, foreign, half generated, incomplete, or another than the workload's; UsageError for
@@ -66,9 +68,14 @@ def make_plan(workload: Workload, data: str, *, accelerators: int, repetitions: 
     reading = workload.reader
     if workload.cache == "warm" and reading.direct is True:
         raise UsageError(
-            "a warm run can't use direct IO, which bypasses the cache", remedy="use --set reader.direct=false, or --set cache=cold"
+            "a warm run can't use direct IO, which bypasses the cache",
+            remedy="use --set reader.direct=false, or --set cache=cold",
         )
-    direct = use_direct(reading, probe, manifest) if workload.cache == "cold" or reading.direct is True else False
+    direct = (
+        use_direct(reading, probe, manifest)
+        if workload.cache == "cold" or reading.direct is True
+        else False
+    )
     if workload.loader.kind != OWN:
         check_library(manifest, probe, reading, workload.loader, world=accelerators)
         direct = False  # libraries read through the page cache
@@ -97,7 +104,10 @@ def make_plan(workload: Workload, data: str, *, accelerators: int, repetitions: 
 def check_asked(workload: Workload, *, accelerators: int, repetitions: int) -> None:
     """What can be refused without looking at any data. Raises UsageError, UnknownNameError."""
     if accelerators < 1 or repetitions < 1:
-        raise UsageError(f"{accelerators} accelerators and {repetitions} repetitions make no run", remedy="both must be at least 1")
+        raise UsageError(
+            f"{accelerators} accelerators and {repetitions} repetitions make no run",
+            remedy="both must be at least 1",
+        )
     ACCELERATORS.load(workload.accelerator.kind)
     LOADERS.load(workload.loader.kind)
 
@@ -120,7 +130,9 @@ def check_match(workload: Workload, manifest: Manifest, data: str) -> None:
 def check_reading(workload: Workload, manifest: Manifest) -> None:
     """Checks of samples need what only ``generate`` writes down."""
     check = workload.reader.check
-    if manifest.header.origin and (check == "format" or (check == "content" and not manifest.header.checksums)):
+    if manifest.header.origin and (
+        check == "format" or (check == "content" and not manifest.header.checksums)
+    ):
         raise UsageError(
             f"reader.check={check} needs a dataset that iobench generated, or scanned with --checksums",
             remedy="use --set reader.check=none",
@@ -133,14 +145,19 @@ def check_shards(manifest: Manifest, storage: Storage) -> None:
     if local_root(innermost(storage)) is None and count > _FEW_SHARDS:
         _check_listing(manifest, storage)
         return
-    shards = np.arange(count) if count <= _CHECKED_SHARDS else np.random.default_rng(0).choice(count, _CHECKED_SHARDS, replace=False)
+    shards = (
+        np.arange(count)
+        if count <= _CHECKED_SHARDS
+        else np.random.default_rng(0).choice(count, _CHECKED_SHARDS, replace=False)
+    )
     sizes = manifest.shards["size"]
     for shard in shards.tolist():
         key = manifest.key(shard)
         actual = storage.size(key)
         if actual != int(sizes[shard]):
             raise DatasetError(
-                f"shard {key} has {actual} bytes, the manifest says {int(sizes[shard])}", remedy="find all damage with: iobench verify"
+                f"shard {key} has {actual} bytes, the manifest says {int(sizes[shard])}",
+                remedy="find all damage with: iobench verify",
             )
 
 
@@ -150,14 +167,20 @@ def _check_listing(manifest: Manifest, storage: Storage) -> None:
     for shard, size in enumerate(manifest.shards["size"].tolist()):
         actual = present.get(manifest.key(shard))
         if actual is None:
-            raise DatasetError(f"shard {manifest.key(shard)} is missing in {storage.url}", remedy="find all damage with: iobench verify")
+            raise DatasetError(
+                f"shard {manifest.key(shard)} is missing in {storage.url}",
+                remedy="find all damage with: iobench verify",
+            )
         if actual != size:
             raise DatasetError(
-                f"shard {manifest.key(shard)} has {actual} bytes, the manifest says {size}", remedy="find all damage with: iobench verify"
+                f"shard {manifest.key(shard)} has {actual} bytes, the manifest says {size}",
+                remedy="find all damage with: iobench verify",
             )
 
 
-def describe_plan(workload: Workload, data: str | None, *, accelerators: int, repetitions: int) -> dict[str, Any]:
+def describe_plan(
+    workload: Workload, data: str | None, *, accelerators: int, repetitions: int
+) -> dict[str, Any]:
     """The figures that ``iobench plan`` shows, for a dataset that is there or one that is yet to be generated."""
     check_asked(workload, accelerators=accelerators, repetitions=repetitions)
     manifest: Manifest | None = None
@@ -182,12 +205,19 @@ def describe_plan(workload: Workload, data: str | None, *, accelerators: int, re
     minimum = None
     if memory is not None:
         minimum = sizing.mlperf_minimum_samples(
-            batch_size=workload.batch_size, accelerators=accelerators, memory_bytes=memory, hosts=1, record_bytes=per_sample
+            batch_size=workload.batch_size,
+            accelerators=accelerators,
+            memory_bytes=memory,
+            hosts=1,
+            record_bytes=per_sample,
         )
     demand = None
     if step_time:
         demand = sizing.demanded_bytes_per_s(
-            batch_size=workload.batch_size, step_time_s=step_time, accelerators=accelerators, bytes_per_sample=read
+            batch_size=workload.batch_size,
+            step_time_s=step_time,
+            accelerators=accelerators,
+            bytes_per_sample=read,
         )
     return {
         "workload": workload.name,
@@ -204,7 +234,9 @@ def describe_plan(workload: Workload, data: str | None, *, accelerators: int, re
         "sample_bytes_mean": per_sample,
         "memory_bytes": memory,
         "memory_multiple": stored / memory if memory else None,
-        "expected_cache_hit_rate": sizing.expected_hit_rate(min(1.0, memory / stored)) if memory else None,
+        "expected_cache_hit_rate": sizing.expected_hit_rate(min(1.0, memory / stored))
+        if memory
+        else None,
         "free_bytes": free,
         "fits": None if free is None or manifest is not None else free > stored,
         "batch_size": workload.batch_size,
@@ -213,11 +245,16 @@ def describe_plan(workload: Workload, data: str | None, *, accelerators: int, re
         "demanded_bytes_per_s": demand,
         "demanded_samples_per_s": demand / read if demand else None,
         "busy_s": steps * step_time * repetitions if step_time else None,
-        "read_bytes_total": round(min(steps * workload.batch_size * accelerators, samples * workload.epochs) * read) * repetitions,
+        "read_bytes_total": round(
+            min(steps * workload.batch_size * accelerators, samples * workload.epochs) * read
+        )
+        * repetitions,
         "mlperf_minimum_samples": minimum,
         "mlperf_minimum_bytes": round(minimum * per_sample) if minimum else None,
         "workers": workload.loader.workers * accelerators,
-        "reads_in_flight": max(1, workload.loader.workers) * accelerators * workload.reader.concurrency,
+        "reads_in_flight": max(1, workload.loader.workers)
+        * accelerators
+        * workload.reader.concurrency,
     }
 
 

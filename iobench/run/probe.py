@@ -25,7 +25,11 @@ def probe(plan: Plan) -> dict[str, Any]:
     least. It is None where the accelerators take whatever comes. Raises StorageError.
     """
     workload, manifest, storage = plan.workload, plan.manifest, plan.storage
-    together = workload.batch_size * manifest.mean_stored_bytes if plan.sequential else float(np.median(manifest.samples["stored"]))
+    together = (
+        workload.batch_size * manifest.mean_stored_bytes
+        if plan.sequential
+        else float(np.median(manifest.samples["stored"]))
+    )
     size = int(max(storage.alignment, min(workload.reader.block_size, together)))
     size += -size % storage.alignment
     memory = buffers.private(size).array.data
@@ -45,7 +49,12 @@ def probe(plan: Plan) -> dict[str, Any]:
     finally:
         storage.close()
     latency = median(took[_UNCOUNTED:])
-    found: dict[str, Any] = {"reads": _READS, "request_bytes": size, "latency_p50_s": latency, "latency_max_s": max(took[_UNCOUNTED:])}
+    found: dict[str, Any] = {
+        "reads": _READS,
+        "request_bytes": size,
+        "latency_p50_s": latency,
+        "latency_max_s": max(took[_UNCOUNTED:]),
+    }
     workers = max(1, workload.loader.workers) * plan.accelerators
     step_time = workload.accelerator.step_time
     if step_time is None:

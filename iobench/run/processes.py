@@ -31,7 +31,10 @@ class Ranks:
     def __init__(self, count: int, body: Body) -> None:
         self._pipes = [fork.Pipe() for _ in range(count)]
         # Forked processes must not write what the parent has buffered a second time.
-        self.processes = [fork.Process(target=_rank, args=(body, rank, self._pipes[rank][1]), daemon=False) for rank in range(count)]
+        self.processes = [
+            fork.Process(target=_rank, args=(body, rank, self._pipes[rank][1]), daemon=False)
+            for rank in range(count)
+        ]
 
     def start(self) -> None:
         with undisturbed():  # until a rank has said that Ctrl-C is its parent's
@@ -58,7 +61,11 @@ class Ranks:
 
         Raises what a rank raised, and WorkerError for one that died.
         """
-        mine: list[Any] = [pipe for rank, (pipe, _) in enumerate(self._pipes) if rank in awaited and not pipe.closed]
+        mine: list[Any] = [
+            pipe
+            for rank, (pipe, _) in enumerate(self._pipes)
+            if rank in awaited and not pipe.closed
+        ]
         ends = [pipe for pipe, _ in self._pipes]
         heard = set()
         for pipe in wait(mine, timeout=timeout_s):
@@ -79,7 +86,9 @@ class Ranks:
 
     def end(self, farewell: Any) -> None:
         """Send ``farewell`` to whoever still listens, and wait; a rank that does not end in time is killed."""
-        with undisturbed():  # else those that are left are waited for by Python's own exit, without an end
+        with (
+            undisturbed()
+        ):  # else those that are left are waited for by Python's own exit, without an end
             for pipe, _ in self._pipes:
                 with suppress(OSError):
                     pipe.send(farewell)
@@ -98,8 +107,14 @@ class Ranks:
 def _died(rank: int, process: Any) -> WorkerError:
     process.join(GRACE_S)  # its end of the pipe closes a little earlier
     code = process.exitcode
-    reason = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-    return WorkerError(f"rank {rank} died ({reason})", remedy="see the kernel log for out-of-memory kills")
+    reason = (
+        f"killed by {signal.Signals(-code).name}"
+        if code is not None and code < 0
+        else f"exit code {code}"
+    )
+    return WorkerError(
+        f"rank {rank} died ({reason})", remedy="see the kernel log for out-of-memory kills"
+    )
 
 
 # In the rank's own process
@@ -107,7 +122,9 @@ def _died(rank: int, process: Any) -> WorkerError:
 
 def _rank(body: Body, rank: int, pipe: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent tells when to stop
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole process group; the parent tells when to stop
     die_with_parent()
     single_threaded()
     try:
@@ -117,7 +134,9 @@ def _rank(body: Body, rank: int, pipe: Connection) -> None:
     except (EOFError, BrokenPipeError):
         pass  # the parent is gone
     except BaseException as error:
-        failure = worker_death(error) or WorkerError(f"rank {rank} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        failure = worker_death(error) or WorkerError(
+            f"rank {rank} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        )
         failure.add_note(traceback.format_exc())
         _send_failure(pipe, failure)
     finally:

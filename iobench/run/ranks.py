@@ -62,7 +62,9 @@ class Phase:
     limit_s: float | None = None  # of each rank, over all epochs
     whole_rounds: bool = False  # let each worker finish its turn before ``limit_s`` ends the phase (see _Stepper._may_stop)
     shards: Indices | None = None
-    share: bool = True  # ranks split the epoch; otherwise each reads all of it, in an order of its own
+    share: bool = (
+        True  # ranks split the epoch; otherwise each reads all of it, in an order of its own
+    )
     evicts: bool = False  # the page cache is emptied before each epoch, so ranks must hold no page of the data then
     saving: Saving | None = None
 
@@ -102,13 +104,18 @@ def run_phase(phase: Phase, *, prepare: Prepare | None = None, tick: Tick | None
     """
     steps = fork.RawArray(ctypes.c_int64, phase.accelerators)
     stop = fork.RawValue(ctypes.c_bool, False)
-    ranks = Ranks(phase.accelerators, lambda rank, pipe: _Stepper(phase, rank, pipe, steps, stop).run())
+    ranks = Ranks(
+        phase.accelerators, lambda rank, pipe: _Stepper(phase, rank, pipe, steps, stop).run()
+    )
     conductor = _Conductor(ranks, phase.saving.book if phase.saving else None)
     outcome = conductor.outcome
     interrupted = False
     try:
         ranks.start()
-        conductor.conduct(prepare or (lambda epoch: Epoch(epoch=epoch)), lambda: tick(sum(steps)) if tick else None)
+        conductor.conduct(
+            prepare or (lambda epoch: Epoch(epoch=epoch)),
+            lambda: tick(sum(steps)) if tick else None,
+        )
         ranks.end(0)
     except KeyboardInterrupt as interrupt:
         interrupted = True
@@ -138,7 +145,9 @@ class _Conductor:
         self.outcome = Outcome()
         self.working = list(range(len(ranks.processes)))
         self.waiting: dict[int, int] = {}  # rank -> the epoch that it is ready for
-        self.saving: dict[int, int] = {}  # rank -> the number of the checkpoint that it is ready for
+        self.saving: dict[
+            int, int
+        ] = {}  # rank -> the number of the checkpoint that it is ready for
 
     def conduct(self, prepare: Prepare, tick: Callable[[], None]) -> None:
         """Until all ranks are done."""
@@ -168,7 +177,11 @@ class _Conductor:
                 self._listen()
             except IobenchError:
                 known = self.outcome.columns
-                self.working = [rank for rank in self.working if rank not in known and self.ranks.processes[rank].is_alive()]
+                self.working = [
+                    rank
+                    for rank in self.working
+                    if rank not in known and self.ranks.processes[rank].is_alive()
+                ]
 
     def _listen(self) -> None:
         for rank, (kind, value) in self.ranks.receive(self.working):
@@ -186,8 +199,16 @@ class _Conductor:
     def _answer_saves(self) -> None:
         """Shares differ by a batch at most: a checkpoint for which a rank has no step left is not taken."""
         if self.saving and len(self.saving) + len(self.waiting) == len(self.working):
-            everyone = len(self.saving) == len(self.ranks.processes) and len(set(self.saving.values())) == 1
-            self._go(self.saving, self.book.begin(max(self.saving.values())) if self.book is not None and everyone else NO_SAVE)
+            everyone = (
+                len(self.saving) == len(self.ranks.processes)
+                and len(set(self.saving.values())) == 1
+            )
+            self._go(
+                self.saving,
+                self.book.begin(max(self.saving.values()))
+                if self.book is not None and everyone
+                else NO_SAVE,
+            )
 
     def _go(self, waiting: dict[int, int], start: int) -> None:
         for rank in list(waiting):
@@ -203,7 +224,9 @@ def _keep(outcome: Outcome, rank: int, value: dict[str, Any]) -> None:
     for epoch, startup in value["startups"].items():
         for context in outcome.epochs:
             if context.epoch == epoch and startup is not None:
-                context.startup_s = min(startup, context.startup_s if context.startup_s is not None else startup)
+                context.startup_s = min(
+                    startup, context.startup_s if context.startup_s is not None else startup
+                )
 
 
 # In the rank's own process
@@ -278,7 +301,9 @@ class _Stepper:
 
     def _hurry(self, number: int, frame: object) -> None:
         """A stop was not enough: report now. Who hangs in storage can't be waited for: threads and workers end with this process."""
-        if self.may_hang and os.getpid() == self.pid:  # workers inherit this, and have nothing to report
+        if (
+            self.may_hang and os.getpid() == self.pid
+        ):  # workers inherit this, and have nothing to report
             self.may_hang = False
             self._report(self._cpu_ns(), complete=False)
             os._exit(0)
@@ -295,7 +320,11 @@ class _Stepper:
     def _cpu_ns(self) -> int:
         """Of this process since it was ready, and of its workers."""
         workers = self.loader.cpu_ns.items() if self.loader is not None else ()
-        return time.process_time_ns() - self.cpu_began + sum(ns for pid, ns in workers if pid != os.getpid())
+        return (
+            time.process_time_ns()
+            - self.cpu_began
+            + sum(ns for pid, ns in workers if pid != os.getpid())
+        )
 
     def _report(self, cpu_ns: int, *, complete: bool) -> None:
         """What was recorded."""
@@ -305,7 +334,9 @@ class _Stepper:
             "cpu_s": cpu_ns / 1e9,
             "complete": complete,
             "startups": self.startups,
-            "loader": self._describe(loader) | ({"pinned": feed.pinned} if feed is not None else {}) if loader is not None else {},
+            "loader": self._describe(loader) | ({"pinned": feed.pinned} if feed is not None else {})
+            if loader is not None
+            else {},
         }
         self.pipe.send(("done", value))
 
@@ -361,19 +392,45 @@ class _Stepper:
         return (rounds >= _ROUNDS and not rest) or now > end + patience
 
     def _epoch(self, epoch: int, start: int) -> None:
-        phase, record, accelerator, stop = self.phase, self.recorder.record, self.accelerator, self.stop
+        phase, record, accelerator, stop = (
+            self.phase,
+            self.recorder.record,
+            self.accelerator,
+            self.stop,
+        )
         now = time.monotonic_ns
         last_step = phase.max_steps if phase.max_steps is not None else None
-        end = start + round(phase.limit_s * 1e9) - self.spent_ns if phase.limit_s is not None else None
+        end = (
+            start + round(phase.limit_s * 1e9) - self.spent_ns
+            if phase.limit_s is not None
+            else None
+        )
         first_read: int | None = None
         accelerator.start()
         asked = start
         step = 0
         if self.loader is None:
-            while not stop.value and (end is None or asked < end) and (last_step is None or self.done < last_step):
+            while (
+                not stop.value
+                and (end is None or asked < end)
+                and (last_step is None or self.done < last_step)
+            ):
                 ready = now()
                 busy, late = accelerator.step(None, ready)
-                record(epoch, step, asked - start, ready - asked, 0, busy, late, phase.batch_size, 0, 0, 0, 0)
+                record(
+                    epoch,
+                    step,
+                    asked - start,
+                    ready - asked,
+                    0,
+                    busy,
+                    late,
+                    phase.batch_size,
+                    0,
+                    0,
+                    0,
+                    0,
+                )
                 asked = now()
                 step += 1
                 self.done += 1
@@ -395,7 +452,9 @@ class _Stepper:
                     break
                 copied = self.feed.copy(batch)[1] if self.feed is not None else 0
                 stats = batch.stats
-                busy, late = accelerator.step(batch, ready + copied, stats.samples / phase.batch_size)
+                busy, late = accelerator.step(
+                    batch, ready + copied, stats.samples / phase.batch_size
+                )
                 saved = self._checkpoint() if self.saver is not None else 0
                 record(
                     epoch, step, asked - start, ready - asked, copied, busy, late,

@@ -36,7 +36,9 @@ from .ranks import Outcome, Phase, Saving, run_phase
 from .third_party import is_library, prepare_library
 
 EVENTS_FILE = "events.parquet"
-MOST_VERSIONS = 20_000  # objects whose versions are compared: more take longer to list than that is worth
+MOST_VERSIONS = (
+    20_000  # objects whose versions are compared: more take longer to list than that is worth
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +57,9 @@ class Options:
 def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple[RunDocument, Path]:
     """Run the plan; the concluded document and the run directory. Raises InterruptedRun or the failure, after both were written."""
     progress = progress or Silent()
-    make_reader(plan.manifest, plan.storage, plan.workload.reader)  # refuses what the data can't give before anything is written
+    make_reader(
+        plan.manifest, plan.storage, plan.workload.reader
+    )  # refuses what the data can't give before anything is written
     directory = new_directory(options.results, plan.workload.name)
     doc = describe(plan, options, run_id=directory.name)
     saver = Saver(options.mixed) if options.mixed else None
@@ -65,7 +69,12 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
     try:
         before = _versions(plan)
         if is_library(plan):
-            with _timed(doc, "prepare", progress, f"the samples that loader '{plan.workload.loader.kind}' delivers"):
+            with _timed(
+                doc,
+                "prepare",
+                progress,
+                f"the samples that loader '{plan.workload.loader.kind}' delivers",
+            ):
                 doc.loader |= prepare_library(plan, proof=options.prove)
         if options.calibration_s > 0:
             _calibrate(plan, options, directory, calibration, doc, progress)
@@ -76,7 +85,10 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
                 _repeat(plan, 0, doc, calibration, progress, name="quiet")
         for number in range(plan.repetitions):
             title = f"repetition {number + 1} of {plan.repetitions}"
-            with _timed(doc, "measure", progress, title), saver.beside(number) if saver else nullcontext() as saving:
+            with (
+                _timed(doc, "measure", progress, title),
+                saver.beside(number) if saver else nullcontext() as saving,
+            ):
                 _repeat(plan, number, doc, calibration, progress, saving=saving)
         if options.find_max:
             with _timed(doc, "find_max", progress, "finding the largest number of accelerators"):
@@ -102,11 +114,20 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
     return doc, directory
 
 
-def _calibrate(plan: Plan, options: Options, directory: Path, calibration: Calibration, doc: RunDocument, progress: Progress) -> None:
+def _calibrate(
+    plan: Plan,
+    options: Options,
+    directory: Path,
+    calibration: Calibration,
+    doc: RunDocument,
+    progress: Progress,
+) -> None:
     """The five ceilings, cheapest evidence first."""
     seconds = options.calibration_s
     with _timed(doc, "calibrate", progress, "ceiling: raw storage (fio)"):
-        calibration.ceilings["storage_raw"] = calibrate.measure_raw(plan, directory, seconds=seconds)
+        calibration.ceilings["storage_raw"] = calibrate.measure_raw(
+            plan, directory, seconds=seconds
+        )
     with _timed(doc, "calibrate", progress, "ceiling: fetch"):
         calibrate.measure_fetch(plan, calibration, seconds=seconds, tick=progress.steps)
     if not isinstance(plan.storage, Files):
@@ -154,11 +175,15 @@ def _repeat(
     root = _local_root(plan.storage)
     before = resources.Snapshot.take(root)
     try:
-        outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=progress.steps)
+        outcome = run_phase(
+            phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=progress.steps
+        )
     except KeyboardInterrupt as interrupt:
         outcome = getattr(interrupt, "outcome", Outcome())
         with undisturbed(swallow=True):
-            if name == "measure" and any(len(columns["step"]) for columns in outcome.columns.values()):
+            if name == "measure" and any(
+                len(columns["step"]) for columns in outcome.columns.values()
+            ):
                 doc.repetitions.append(_record(phase, outcome, calibration, {}))
         raise
     with undisturbed():
@@ -178,7 +203,9 @@ def _local_root(storage: Any) -> Path | None:
     return getattr(storage, "root", None)
 
 
-def _record(phase: Phase, outcome: Outcome, calibration: Calibration, used: dict[str, Any]) -> Repetition:
+def _record(
+    phase: Phase, outcome: Outcome, calibration: Calibration, used: dict[str, Any]
+) -> Repetition:
     residencies = [epoch.residency_before for epoch in outcome.epochs]
     known = [value for value in residencies if value is not None]
     context = Repetition(
@@ -192,7 +219,10 @@ def _record(phase: Phase, outcome: Outcome, calibration: Calibration, used: dict
         residency_before=max(known) if known and len(known) == len(residencies) else None,
         not_measured=unseen_reads(phase.loading.kind),
     )
-    calibration.parts += [(phase.name, phase.repetition, rank, columns) for rank, columns in sorted(outcome.columns.items())]
+    calibration.parts += [
+        (phase.name, phase.repetition, rank, columns)
+        for rank, columns in sorted(outcome.columns.items())
+    ]
     return repetition_metrics(joined(outcome), context)
 
 
@@ -212,7 +242,9 @@ def _compare_versions(plan: Plan, before: dict[str, str] | str, doc: RunDocument
         doc.dataset |= {"changed": None, "changed_unknown": before}
         return
     after = _versions(plan)
-    doc.dataset["changed"] = [key for key in before if before[key] != after[key]] if isinstance(after, dict) else None
+    doc.dataset["changed"] = (
+        [key for key in before if before[key] != after[key]] if isinstance(after, dict) else None
+    )
 
 
 @contextmanager
@@ -229,9 +261,24 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
     """The document before anything was measured: complete specifications and fingerprints."""
     manifest, loading = plan.manifest, plan.workload.loader
     findings = []
-    if not plan.uncached and plan.workload.reader.direct == "auto" and not plan.workload.reader.mmap and plan.workload.cache == "cold":
-        why = "the storage has no O_DIRECT" if not is_library(plan) else f"the loader '{loading.kind}' opens files without O_DIRECT"
-        findings.append(Finding(rule="reader.buffered", level="info", evidence=f"{why}, so reads go through the page cache"))
+    if (
+        not plan.uncached
+        and plan.workload.reader.direct == "auto"
+        and not plan.workload.reader.mmap
+        and plan.workload.cache == "cold"
+    ):
+        why = (
+            "the storage has no O_DIRECT"
+            if not is_library(plan)
+            else f"the loader '{loading.kind}' opens files without O_DIRECT"
+        )
+        findings.append(
+            Finding(
+                rule="reader.buffered",
+                level="info",
+                evidence=f"{why}, so reads go through the page cache",
+            )
+        )
     return RunDocument(
         iobench_version=__version__,
         run_id=run_id,
@@ -260,6 +307,8 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
             "kind": loading.kind,
             "workers": loading.workers,
             "transport": loading.transport,
-            "prefetched_samples": loading.workers * loading.prefetch_factor * plan.workload.batch_size,  # of one rank
+            "prefetched_samples": loading.workers
+            * loading.prefetch_factor
+            * plan.workload.batch_size,  # of one rank
         },
     )

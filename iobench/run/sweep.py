@@ -61,7 +61,9 @@ class _Clock:
         """Whether another visit of this point, as long as its last one (or any point's first), would end too late."""
         if self.budget_s is None:
             return False
-        known = point.seconds[-1:] or [max((p.seconds[0] for p in sweep.points if p.seconds), default=0.0)]
+        known = point.seconds[-1:] or [
+            max((p.seconds[0] for p in sweep.points if p.seconds), default=0.0)
+        ]
         first = self.pace_s * point.dataset_bytes if generating else 0.0
         return time.monotonic() - self.started + first + known[0] > self.budget_s
 
@@ -91,25 +93,56 @@ def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
         seen[effective] = settings
         data = _join(sweep.data_root, f"{spec.name}-{dataset_id(spec)[:8]}")
         points.append(SweepPoint(settings=settings, data=data, dataset_bytes=spec.nominal_bytes))
-    now = next((point for point in points if all(_same(point.settings[key], base[key]) for key in base)), None)
-    points.sort(key=lambda point: point is not now)  # if a budget leaves something out, then not what all gains are measured against
-    return sweep.model_copy(update={"points": points, "default": now.settings if now else None, "planned": folded, "left_out": folded})
+    now = next(
+        (point for point in points if all(_same(point.settings[key], base[key]) for key in base)),
+        None,
+    )
+    points.sort(
+        key=lambda point: point is not now
+    )  # if a budget leaves something out, then not what all gains are measured against
+    return sweep.model_copy(
+        update={
+            "points": points,
+            "default": now.settings if now else None,
+            "planned": folded,
+            "left_out": folded,
+        }
+    )
 
 
 def resolve(sweep: Sweep, settings: dict[str, Any]) -> tuple[Workload, DatasetSpec]:
     """The workload and the dataset that a point means. Raises SpecError, UnknownNameError."""
     given = [*sweep.overrides, *(f"{key}={_text(value)}" for key, value in settings.items())]
-    workload = load_workload(sweep.workload, [text for text in given if not text.startswith(DATASET)])
+    workload = load_workload(
+        sweep.workload, [text for text in given if not text.startswith(DATASET)]
+    )
     of_dataset = [text.removeprefix(DATASET) for text in given if text.startswith(DATASET)]
-    form = FORMATS.load(load_dataset_spec(workload.dataset, [text for text in of_dataset if text.startswith("format=")]).format)
+    form = FORMATS.load(
+        load_dataset_spec(
+            workload.dataset, [text for text in of_dataset if text.startswith("format=")]
+        ).format
+    )
     if form.one_sample_per_shard:  # there are no shards to cut, whatever the other axes say
-        of_dataset = [text for text in of_dataset if text.partition("=")[0] not in ("shard_size", "samples_per_shard")]
-    spec = resized(load_dataset_spec(workload.dataset, of_dataset), samples=sweep.samples, size_bytes=sweep.size_bytes)
+        of_dataset = [
+            text
+            for text in of_dataset
+            if text.partition("=")[0] not in ("shard_size", "samples_per_shard")
+        ]
+    spec = resized(
+        load_dataset_spec(workload.dataset, of_dataset),
+        samples=sweep.samples,
+        size_bytes=sweep.size_bytes,
+    )
     return workload, spec
 
 
 def run_sweep(
-    sweep: Sweep, directory: Path, budget: Budget, *, progress: Progress | None = None, tell: Callable[[str], None] = lambda line: None
+    sweep: Sweep,
+    directory: Path,
+    budget: Budget,
+    *,
+    progress: Progress | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Sweep:
     """Visit every point until each has its repetitions, or a budget ends. ``sweep.json`` is true after every visit.
 
@@ -119,7 +152,9 @@ def run_sweep(
     clock = _Clock(budget.seconds, time.monotonic())
     sweep = sweep.model_copy(update={"status": "running", "left_out": list(sweep.planned)})
     for point in sweep.points:
-        if point.failed == OVER_BUDGET:  # of an earlier run of this sweep; what holds now is told below
+        if (
+            point.failed == OVER_BUDGET
+        ):  # of an earlier run of this sweep; what holds now is told below
             point.failed = ""
     made: list[str] = []
     try:
@@ -134,9 +169,18 @@ def run_sweep(
     except (KeyboardInterrupt, InterruptedRun):
         sweep.status = "interrupted"
         save_sweep(directory, sweep)
-        raise InterruptedRun(f"interrupted; go on with: iobench sweep --resume {directory}") from None
-    short = [point for point in sweep.points if len(point.runs) < sweep.repetitions and not point.dropped and not point.failed]
-    sweep.left_out += [f"{describe(point.settings)}: {len(point.runs)} of {sweep.repetitions} repetitions, no time left" for point in short]
+        raise InterruptedRun(
+            f"interrupted; go on with: iobench sweep --resume {directory}"
+        ) from None
+    short = [
+        point
+        for point in sweep.points
+        if len(point.runs) < sweep.repetitions and not point.dropped and not point.failed
+    ]
+    sweep.left_out += [
+        f"{describe(point.settings)}: {len(point.runs)} of {sweep.repetitions} repetitions, no time left"
+        for point in short
+    ]
     sweep.status = "out of time" if short else "ok"
     save_sweep(directory, sweep)
     return sweep
@@ -161,7 +205,9 @@ def _visit_group(
             if point.data not in made:
                 began = time.monotonic()
                 provided = _provide(sweep, point, progress, tell)
-                clock.pace_s = max(clock.pace_s, (time.monotonic() - began) / max(1, point.dataset_bytes))
+                clock.pace_s = max(
+                    clock.pace_s, (time.monotonic() - began) / max(1, point.dataset_bytes)
+                )
                 if not provided:
                     save_sweep(directory, sweep)
                     continue
@@ -172,7 +218,9 @@ def _visit_group(
             _drop_hopeless(sweep, tell)
 
 
-def _provide(sweep: Sweep, point: SweepPoint, progress: Progress, tell: Callable[[str], None]) -> bool:
+def _provide(
+    sweep: Sweep, point: SweepPoint, progress: Progress, tell: Callable[[str], None]
+) -> bool:
     """The point's dataset, generated where it is not there yet."""
     _, spec = resolve(sweep, point.settings)
     progress.phase(f"generating {point.data}")
@@ -190,15 +238,32 @@ def _provide(sweep: Sweep, point: SweepPoint, progress: Progress, tell: Callable
     return True
 
 
-def _visit(sweep: Sweep, point: SweepPoint, number: int, directory: Path, progress: Progress, tell: Callable[[str], None]) -> None:
+def _visit(
+    sweep: Sweep,
+    point: SweepPoint,
+    number: int,
+    directory: Path,
+    progress: Progress,
+    tell: Callable[[str], None],
+) -> None:
     workload, _ = resolve(sweep, point.settings)
     began = time.monotonic()
     first = not point.runs
     options = Options(
-        results=directory, command=tuple(sweep.command), calibration_s=sweep.calibration_s if first else 0.0, rules="quick", prove=first
+        results=directory,
+        command=tuple(sweep.command),
+        calibration_s=sweep.calibration_s if first else 0.0,
+        rules="quick",
+        prove=first,
     )
     try:
-        plan = make_plan(workload, point.data, accelerators=sweep.accelerators, repetitions=1, seed=sweep.seed + number)
+        plan = make_plan(
+            workload,
+            point.data,
+            accelerators=sweep.accelerators,
+            repetitions=1,
+            seed=sweep.seed + number,
+        )
         doc, run_directory = run_plan(plan, options, progress)
     except InterruptedRun:
         raise
@@ -206,7 +271,14 @@ def _visit(sweep: Sweep, point: SweepPoint, number: int, directory: Path, progre
         point.failed = str(error)
         tell(f"{describe(point.settings)}: {error}")
         return
-    false = next((finding.evidence for finding in doc.findings if finding.rule == "loader.delivery" and finding.level == "invalid"), "")
+    false = next(
+        (
+            finding.evidence
+            for finding in doc.findings
+            if finding.rule == "loader.delivery" and finding.level == "invalid"
+        ),
+        "",
+    )
     if false:  # only the first visit looks
         point.failed = false
         tell(f"{describe(point.settings)}: {false}")
@@ -216,18 +288,28 @@ def _visit(sweep: Sweep, point: SweepPoint, number: int, directory: Path, progre
     point.samples_per_s.append(rate)
     point.seconds.append(time.monotonic() - began)
     took = format_duration(point.seconds[-1])
-    tell(f"{number + 1}/{sweep.repetitions}  {describe(point.settings)}: {rate:,.0f} samples/s ({took})")
+    tell(
+        f"{number + 1}/{sweep.repetitions}  {describe(point.settings)}: {rate:,.0f} samples/s ({took})"
+    )
 
 
 def _drop_hopeless(sweep: Sweep, tell: Callable[[str], None]) -> None:
     """Points that are dominated whatever noise does; today's settings stay, they are what the others are compared with."""
-    measured = [p for p in sweep.points if len(p.samples_per_s) >= _VISITS_BEFORE_DROPPING and not p.failed]
+    measured = [
+        p for p in sweep.points if len(p.samples_per_s) >= _VISITS_BEFORE_DROPPING and not p.failed
+    ]
     if not measured:
         return
     best = max(measured, key=lambda point: min(point.samples_per_s))
     for point in measured:
-        if not point.dropped and point.settings != sweep.default and max(point.samples_per_s) < HOPELESS * min(best.samples_per_s):
-            point.dropped = f"below {HOPELESS:.0%} of {describe(best.settings)} after {len(point.runs)} visits"
+        if (
+            not point.dropped
+            and point.settings != sweep.default
+            and max(point.samples_per_s) < HOPELESS * min(best.samples_per_s)
+        ):
+            point.dropped = (
+                f"below {HOPELESS:.0%} of {describe(best.settings)} after {len(point.runs)} visits"
+            )
             if len(point.runs) < sweep.repetitions:
                 tell(f"{describe(point.settings)}: dropped, {point.dropped}")
 
@@ -243,10 +325,15 @@ def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
     inside: dict[str, int] = {}
     for point in sorted(sweep.points, key=lambda p: p.data):
         if point.dataset_bytes > budget.data_bytes:
-            sweep.left_out.append(f"{describe(point.settings)}: its {format_bytes(point.dataset_bytes)} exceed the byte budget")
+            sweep.left_out.append(
+                f"{describe(point.settings)}: its {format_bytes(point.dataset_bytes)} exceed the byte budget"
+            )
             point.failed = OVER_BUDGET
             continue
-        if not groups or (point.data not in inside and sum(inside.values()) + point.dataset_bytes > budget.data_bytes):
+        if not groups or (
+            point.data not in inside
+            and sum(inside.values()) + point.dataset_bytes > budget.data_bytes
+        ):
             groups.append([])
             inside = {}
         inside[point.data] = point.dataset_bytes
@@ -264,7 +351,11 @@ def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
 def _value_now(sweep: Sweep, key: str) -> Any:
     """What the workload or its dataset says of a key today. Raises SpecError for a key that does not exist."""
     workload, spec = resolve(sweep, {})
-    data: Any = spec.model_dump(mode="json") if key.startswith(DATASET) else workload.model_dump(mode="json")
+    data: Any = (
+        spec.model_dump(mode="json")
+        if key.startswith(DATASET)
+        else workload.model_dump(mode="json")
+    )
     for part in key.removeprefix(DATASET).split("."):
         if not isinstance(data, dict):
             raise SpecError(f"there is no setting '{key}'")
@@ -280,13 +371,31 @@ def _value_now(sweep: Sweep, key: str) -> Any:
 def _refuse_unknown(sweep: Sweep, key: str, workload: Workload, spec: DatasetSpec) -> None:
     value = sweep.axes[key][0]
     if key.startswith(DATASET):
-        build(DatasetSpec, apply_overrides(spec.model_dump(mode="json"), [f"{key.removeprefix(DATASET)}={_text(value)}"]), where="--sweep")
+        build(
+            DatasetSpec,
+            apply_overrides(
+                spec.model_dump(mode="json"), [f"{key.removeprefix(DATASET)}={_text(value)}"]
+            ),
+            where="--sweep",
+        )
     else:
-        build(Workload, apply_overrides(workload.model_dump(mode="json"), [f"{key}={_text(value)}"]), where="--sweep")
+        build(
+            Workload,
+            apply_overrides(workload.model_dump(mode="json"), [f"{key}={_text(value)}"]),
+            where="--sweep",
+        )
 
 
 def _text(value: Any) -> str:
-    return "null" if value is None else "true" if value is True else "false" if value is False else str(value)
+    return (
+        "null"
+        if value is None
+        else "true"
+        if value is True
+        else "false"
+        if value is False
+        else str(value)
+    )
 
 
 def _same(asked: Any, now: Any) -> bool:
@@ -312,5 +421,7 @@ def _join(root: str, name: str) -> str:
 
 def new_sweep(results: Path, command: Sequence[str], **given: Any) -> tuple[Sweep, Path]:
     """An empty sweep and its fresh directory."""
-    sweep = Sweep(created=datetime.now(UTC).isoformat(timespec="seconds"), command=list(command), **given)
+    sweep = Sweep(
+        created=datetime.now(UTC).isoformat(timespec="seconds"), command=list(command), **given
+    )
     return sweep, new_directory(results, f"sweep-{Path(sweep.workload).stem}")

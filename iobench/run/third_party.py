@@ -50,7 +50,9 @@ def prepare_library(plan: Plan, *, proof: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"kind": kind, "library": library_version(kind), "transport": None}
     if LOADERS.load(kind).layout:
         layout, kept = make_layout(_source(plan, plan.manifest, plan.storage), found["library"])
-        found["layout"] = {key: value for key, value in asdict(layout).items() if key in ("seconds", "bytes")} | {
+        found["layout"] = {
+            key: value for key, value in asdict(layout).items() if key in ("seconds", "bytes")
+        } | {
             "files": len(layout.files),
             "made_earlier": kept,
         }
@@ -70,10 +72,20 @@ def prove(plan: Plan) -> dict[str, Any]:
     proof = delivery(everything, manifest.sample_count if whole else None, unknown=unknown)
     proof |= {"of": manifest.sample_count, "whole_epoch": whole}
     if not whole:
-        proof["missing_not_measured"] = f"the proof ended after {format_bytes(MOST_BYTES)} of an epoch; what it lacks may come later"
+        proof["missing_not_measured"] = (
+            f"the proof ended after {format_bytes(MOST_BYTES)} of an epoch; what it lacks may come later"
+        )
     # How well one rank's share is shuffled; the others' are shuffled alike.
-    order, later = identify(hashes, ranks[0][0])[0], identify(hashes, ranks[0][1])[0] if whole else None
-    return {"delivery": proof, "shuffle": shuffle_quality(order, manifest.samples["shard"], plan.workload.batch_size, later)}
+    order, later = (
+        identify(hashes, ranks[0][0])[0],
+        identify(hashes, ranks[0][1])[0] if whole else None,
+    )
+    return {
+        "delivery": proof,
+        "shuffle": shuffle_quality(
+            order, manifest.samples["shard"], plan.workload.batch_size, later
+        ),
+    }
 
 
 def _delivered(plan: Plan) -> list[list[Any]]:
@@ -129,11 +141,20 @@ def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]
     kind = plan.workload.loader.kind
     need = int(manifest.shards["size"].sum()) * (2 if LOADERS.load(kind).layout else 1)
     if not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < need:
-        raise UsageError(f"{_MEMORY} has no {format_bytes(need)} free for a copy of some shards", remedy="mount it larger")
+        raise UsageError(
+            f"{_MEMORY} has no {format_bytes(need)} free for a copy of some shards",
+            remedy="mount it larger",
+        )
     folder = Path(tempfile.mkdtemp(prefix=f"iobench-{os.getpid()}-", dir=_MEMORY))
     try:
         with ThreadPoolExecutor(COPIES) as threads:
-            deque(threads.map(lambda shard: _copy(plan.storage, manifest.key(shard), folder), range(manifest.shard_count)), maxlen=0)
+            deque(
+                threads.map(
+                    lambda shard: _copy(plan.storage, manifest.key(shard), folder),
+                    range(manifest.shard_count),
+                ),
+                maxlen=0,
+            )
         if (index := index_file(manifest)) is not None:
             (folder / index[0]).write_bytes(index[1])  # of these shards, not of the whole dataset
         storage = LocalStorage(folder)
@@ -147,7 +168,11 @@ def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]
 
 def enough_shards(plan: Plan, shards: Indices) -> Indices:
     """``shards``, or as many as the workers of one rank need, each having some of its own."""
-    workers = max(1, plan.workload.loader.workers) if LOADERS.load(plan.workload.loader.kind).shards_each else 1
+    workers = (
+        max(1, plan.workload.loader.workers)
+        if LOADERS.load(plan.workload.loader.kind).shards_each
+        else 1
+    )
     if len(shards) >= workers:
         return shards
     rest = np.setdiff1d(np.arange(plan.manifest.shard_count), shards)
@@ -161,7 +186,13 @@ def is_library(plan: Plan) -> bool:
 def _source(plan: Plan, manifest: Manifest, storage: Storage) -> Source:
     workload = plan.workload
     reading = workload.reader.model_copy(update={"decode": False, "crop": None})
-    return Source(manifest=manifest, storage=storage, reading=reading, loading=workload.loader, batch_size=workload.batch_size)
+    return Source(
+        manifest=manifest,
+        storage=storage,
+        reading=reading,
+        loading=workload.loader,
+        batch_size=workload.batch_size,
+    )
 
 
 def _copy(storage: Storage, key: str, folder: Path) -> None:

@@ -50,7 +50,11 @@ def classify(entries: Sequence[Entry]) -> Kind:
 
     A folder of many kinds without shards among the large ones is read file by file, whatever they are.
     """
-    visible = [entry for entry in entries if entry.size and not any(part.startswith(".") for part in entry.key.split("/"))]
+    visible = [
+        entry
+        for entry in entries
+        if entry.size and not any(part.startswith(".") for part in entry.key.split("/"))
+    ]
     weight: dict[str, int] = {}
     for entry in visible:
         name = _kind(entry)
@@ -62,4 +66,9 @@ def classify(entries: Sequence[Entry]) -> Kind:
     taken = {entry.key for entry in data}
     suffixes = [shard_suffix(entry.key) for entry in data]
     suffix = max(set(suffixes), key=suffixes.count)
-    return Kind(chosen if chosen in FORMATS.values() else "files", suffix, data, [entry for entry in entries if entry.key not in taken])
+    return Kind(
+        chosen if chosen in FORMATS.values() else "files",
+        suffix,
+        data,
+        [entry for entry in entries if entry.key not in taken],
+    )

@@ -30,7 +30,9 @@ _RUN = 64  # samples that are read by one thread, one after the other
 class Contents:
     """The samples of a table, by number; each block is decoded once while its samples are asked for in their order. Not thread-safe."""
 
-    def __init__(self, storage: Storage, form: str, codec: str, keys: Sequence[str], table: dict[str, Any]) -> None:
+    def __init__(
+        self, storage: Storage, form: str, codec: str, keys: Sequence[str], table: dict[str, Any]
+    ) -> None:
         self.storage = storage
         self.keys = keys
         self.table = table
@@ -40,13 +42,17 @@ class Contents:
         self._window = Window(storage, 0, nbytes=1 << 16) if self.blocks else None
         self._shard: tuple[int, Any] = (-1, None)
         self._block: tuple[int, Any] = (-1, None)
-        changes = np.flatnonzero((np.diff(table["shard"]) != 0) | (np.diff(table["offset"]) != 0)) + 1
+        changes = (
+            np.flatnonzero((np.diff(table["shard"]) != 0) | (np.diff(table["offset"]) != 0)) + 1
+        )
         self.starts = np.concatenate(([0], changes))  # of blocks
 
     def __getitem__(self, index: int) -> Buffer:
         """One sample's content. Raises DatasetError naming the shard, StorageError."""
         key = self.keys[int(self.table["shard"][index])]
-        offset, stored, size = (int(self.table[name][index]) for name in ("offset", "stored", "size"))
+        offset, stored, size = (
+            int(self.table[name][index]) for name in ("offset", "stored", "size")
+        )
         try:
             if self._window is not None:
                 return self._row(self._window, key, index)
@@ -73,29 +79,46 @@ class Contents:
                 self._shard = shard, opened(window, window.open(key))[0]
             before = int(np.searchsorted(self.starts, np.searchsorted(self.table["shard"], shard)))
             begin, stored = int(self.table["offset"][index]), int(self.table["stored"][index])
-            rows = self._shard[1].decode(block - before, None, [(begin, window.apart(begin, begin + stored))], check=False)
-            count = int(self.starts[block + 1] if block + 1 < len(self.starts) else len(self.table["size"])) - first
+            rows = self._shard[1].decode(
+                block - before, None, [(begin, window.apart(begin, begin + stored))], check=False
+            )
+            count = (
+                int(
+                    self.starts[block + 1]
+                    if block + 1 < len(self.starts)
+                    else len(self.table["size"])
+                )
+                - first
+            )
             if rows.count != count:
-                raise ValueError(f"the row group at byte {begin} has {rows.count} rows, its footer tells of {count}")
+                raise ValueError(
+                    f"the row group at byte {begin} has {rows.count} rows, its footer tells of {count}"
+                )
             self._block = block, rows
             self.bytes_read = window.bytes_read
         content: Buffer = self._block[1].content(index - first)
         return content
 
 
-def content_of(contents: Contents, shards: Sequence[Found], notes: list[str]) -> tuple[str, float | None]:
+def content_of(
+    contents: Contents, shards: Sequence[Found], notes: list[str]
+) -> tuple[str, float | None]:
     """What the samples are, by their names and by a look into some of them; and by how much decoding expands them at most."""
     suffixes = frozenset().union(*(found.suffixes for found in shards))
     names = {KNOWN.get(suffix, ()) for suffix in suffixes}
     if len(names) != 1 or not (candidates := names.pop()):
         return "raw", None
     total = len(contents.table["size"])
-    probes = np.sort(np.random.default_rng(0).choice(total, min(_PROBES, total), replace=False)).tolist()
+    probes = np.sort(
+        np.random.default_rng(0).choice(total, min(_PROBES, total), replace=False)
+    ).tolist()
     for name in candidates:
         key, why, expansion = _fits(contents, CONTENTS.load(name), probes)
         if not why:
             return name, expansion
-    notes.append(f"samples are delivered as raw bytes: {key} is no {name} that can be decoded ({why})")
+    notes.append(
+        f"samples are delivered as raw bytes: {key} is no {name} that can be decoded ({why})"
+    )
     return "raw", None
 
 
@@ -130,5 +153,9 @@ def checksums(make: Any, table: dict[str, Any], *, workers: int) -> tuple[Any, i
     probe: Contents = make()
     starts = probe.starts if probe.blocks else np.arange(0, len(digests), _RUN)
     with ThreadPoolExecutor(workers) as threads:
-        list(threads.map(walk, zip(starts.tolist(), [*starts[1:].tolist(), len(digests)], strict=True)))
+        list(
+            threads.map(
+                walk, zip(starts.tolist(), [*starts[1:].tolist(), len(digests)], strict=True)
+            )
+        )
     return digests, sum(contents.bytes_read for contents in made)

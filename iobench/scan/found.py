@@ -31,11 +31,17 @@ class Found:
     stored: Int64
     size: Int64  # bytes of the content, where what compresses it is undone
     suffixes: frozenset[str] = frozenset({""})
-    deflated: npt.NDArray[np.bool_] | None = None  # samples that are a zlib stream; None: none of them
+    deflated: npt.NDArray[np.bool_] | None = (
+        None  # samples that are a zlib stream; None: none of them
+    )
     nbytes: int = 0  # that are read to have all samples
     blocks: tuple[int, ...] = ()  # content bytes of each block, for formats that are read by blocks
-    codecs: Counter[str] = field(default_factory=Counter)  # of their pages: stored bytes of each codec
-    notes: Counter[str] = field(default_factory=Counter)  # what the reader of a report should know, and how many things it is about
+    codecs: Counter[str] = field(
+        default_factory=Counter
+    )  # of their pages: stored bytes of each codec
+    notes: Counter[str] = field(
+        default_factory=Counter
+    )  # what the reader of a report should know, and how many things it is about
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -45,7 +51,13 @@ def listed(samples: Sequence[Sample], nbytes: int) -> Found:
     """Samples that are stored as they are, in a shard of ``nbytes``."""
     offset = np.array([sample.offset for sample in samples], np.int64)
     size = np.array([sample.size for sample in samples], np.int64)
-    return Found(offset=offset, stored=size, size=size, suffixes=frozenset(sample.suffix for sample in samples), nbytes=nbytes)
+    return Found(
+        offset=offset,
+        stored=size,
+        size=size,
+        suffixes=frozenset(sample.suffix for sample in samples),
+        nbytes=nbytes,
+    )
 
 
 def suffix_of(name: str) -> str:
@@ -55,4 +67,7 @@ def suffix_of(name: str) -> str:
 
 
 def damaged(key: str, why: str) -> DatasetError:
-    return DatasetError(f"{key} cannot be read: {why}", remedy="leave it out, or scan the folder that holds the good files")
+    return DatasetError(
+        f"{key} cannot be read: {why}",
+        remedy="leave it out, or scan the folder that holds the good files",
+    )

@@ -73,13 +73,24 @@ def hdf5(window: Window, key: str, size: int) -> Found:
                 if part is not None:
                     _check(part.offset, part.stored, dataset.name, size)
                     parts.append(part)
-    except (OSError, RuntimeError, LookupError, TypeError, ValueError, OverflowError, MemoryError, zlib.error) as error:
+    except (
+        OSError,
+        RuntimeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        MemoryError,
+        zlib.error,
+    ) as error:
         if source.failure is not None:
             raise source.failure from None
         raise damaged(key, " ".join(str(error).split())[:160]) from None
     if not parts:
         parts.append(_as_stored(np.empty(0, np.int64), np.empty(0, np.int64), Counter(), ""))
-    offset, stored, content = (np.concatenate([part[number] for part in parts]) for number in range(3))
+    offset, stored, content = (
+        np.concatenate([part[number] for part in parts]) for number in range(3)
+    )
     return Found(
         offset=offset,
         stored=stored,
@@ -112,16 +123,26 @@ def _samples(h5py: Any, dataset: Any, notes: Counter[str], source: _Pages) -> _P
         notes[UNWRITTEN] += count
         return None
     if dataset.id.get_storage_size() < count * each:
-        raise ValueError(f"{dataset.name} claims {count * each} bytes, and stores {dataset.id.get_storage_size()}")
-    if begin + count * each > source.size:  # before there are as many numbers in memory as it claims samples
-        raise ValueError(f"{dataset.name} would end at byte {begin + count * each} of {source.size}")
+        raise ValueError(
+            f"{dataset.name} claims {count * each} bytes, and stores {dataset.id.get_storage_size()}"
+        )
+    if (
+        begin + count * each > source.size
+    ):  # before there are as many numbers in memory as it claims samples
+        raise ValueError(
+            f"{dataset.name} would end at byte {begin + count * each} of {source.size}"
+        )
     return _plain(begin + np.arange(count, dtype=np.int64) * each, each, dataset)
 
 
 def _variable(h5py: Any, dataset: Any, notes: Counter[str], source: _Pages) -> _Part | None:
     each = heap.element_bytes(h5py, dataset)
     compact = dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
-    found = None if each is None or compact else heap.references(dataset, *_chunks(dataset, source.size), source.between)
+    found = (
+        None
+        if each is None or compact
+        else heap.references(dataset, *_chunks(dataset, source.size), source.between)
+    )
     if each is None or found is None:
         notes[VARIABLE] += 1
         return None
@@ -148,7 +169,10 @@ def _chunks(dataset: Any, size: int) -> tuple[list[Any], list[int]]:
 
 
 def _places(chunks: list[Any]) -> tuple[Int64, Int64]:
-    begin, length = (np.array([getattr(chunk, name) for chunk in chunks], np.int64) for name in ("byte_offset", "size"))
+    begin, length = (
+        np.array([getattr(chunk, name) for chunk in chunks], np.int64)
+        for name in ("byte_offset", "size")
+    )
     return begin, length
 
 
@@ -158,7 +182,9 @@ def _chunked(dataset: Any, notes: Counter[str], size: int) -> _Part | None:
         notes[UNWRITTEN] += _count(dataset)
         return None
     begin, length = _places(chunks)
-    skipped = np.array([chunk.filter_mask for chunk in chunks], np.int64) != 0  # filters that were of no use are left out, chunk by chunk
+    skipped = (
+        np.array([chunk.filter_mask for chunk in chunks], np.int64) != 0
+    )  # filters that were of no use are left out, chunk by chunk
     element, one = _element(dataset), _one(dataset)
     each, full = element * math.prod(one), element * math.prod(dataset.chunks)
     single = len(dataset.shape) < 2
@@ -171,16 +197,31 @@ def _chunked(dataset: Any, notes: Counter[str], size: int) -> _Part | None:
         within = np.arange(min(per, _count(dataset)), dtype=np.int64)
         there = first[:, None] + within < _count(dataset)
         offsets = (begin[:, None] + within * each)[there]
-        notes.update({UNWRITTEN: _count(dataset) - len(offsets)} if len(offsets) < _count(dataset) else {})
+        notes.update(
+            {UNWRITTEN: _count(dataset) - len(offsets)} if len(offsets) < _count(dataset) else {}
+        )
         return _plain(offsets, each, dataset)
     if filters == [_DEFLATE] and full == each:
         if not (length[skipped] == each).all() or (EXPANSION * length < each).any():
-            raise ValueError(f"{dataset.name} claims {each} bytes of chunks that store {int(length.min())}")
+            raise ValueError(
+                f"{dataset.name} claims {each} bytes of chunks that store {int(length.min())}"
+            )
         if len(chunks) < _count(dataset):
             notes[UNWRITTEN] += _count(dataset) - len(chunks)
-        return _Part(begin, length, np.full(len(chunks), each), ~skipped, suffix_of(dataset.name) if single else "")
+        return _Part(
+            begin,
+            length,
+            np.full(len(chunks), each),
+            ~skipped,
+            suffix_of(dataset.name) if single else "",
+        )
     if filters == [_DEFLATE]:
-        return _as_stored(begin, length, notes, "several samples are compressed together, or one with what fills up its chunk")
+        return _as_stored(
+            begin,
+            length,
+            notes,
+            "several samples are compressed together, or one with what fills up its chunk",
+        )
     names = ", ".join(_FILTERS.get(number, f"number {number}") for number in filters) or "none"
     return _as_stored(begin, length, notes, f"iobench does not undo their filters ({names})")
 
@@ -208,7 +249,13 @@ def _varies(dataset: Any) -> bool:
 
 def _plain(offset: Int64, each: int, dataset: Any) -> _Part:
     size = np.full(len(offset), each, np.int64)
-    return _Part(offset, size, size, np.zeros(len(offset), np.bool_), suffix_of(dataset.name) if len(dataset.shape) < 2 else "")
+    return _Part(
+        offset,
+        size,
+        size,
+        np.zeros(len(offset), np.bool_),
+        suffix_of(dataset.name) if len(dataset.shape) < 2 else "",
+    )
 
 
 def _as_stored(begin: Int64, length: Int64, notes: Counter[str], why: str) -> _Part:

@@ -31,7 +31,11 @@ def element_bytes(h5py: Any, dataset: Any) -> int | None:
     if h5py.check_string_dtype(dataset.dtype) is not None:
         return 1
     base = h5py.check_vlen_dtype(dataset.dtype)
-    return None if base is None or base.hasobject else int(dataset.id.get_type().get_super().get_size())
+    return (
+        None
+        if base is None or base.hasobject
+        else int(dataset.id.get_type().get_super().get_size())
+    )
 
 
 def references(dataset: Any, chunks: list[Any], filters: list[int], read: Read) -> Any:
@@ -39,7 +43,9 @@ def references(dataset: Any, chunks: list[Any], filters: list[int], read: Read) 
     if dataset.chunks is None:
         begin = dataset.id.get_offset()
         count = dataset.size if begin is not None else 0
-        return np.frombuffer(read(begin or 0, (begin or 0) + count * _REFERENCE.itemsize), _REFERENCE)
+        return np.frombuffer(
+            read(begin or 0, (begin or 0) + count * _REFERENCE.itemsize), _REFERENCE
+        )
     if len(dataset.shape) != 1 or filters not in ([], [_DEFLATE]):
         return None
     parts = []
@@ -50,7 +56,9 @@ def references(dataset: Any, chunks: list[Any], filters: list[int], read: Read) 
             data = zlib.decompressobj().decompress(data, most)
         if len(data) < most:
             raise ValueError(f"a chunk of {dataset.name} is cut off")
-        parts.append(np.frombuffer(data[:most], _REFERENCE)[: dataset.shape[0] - chunk.chunk_offset[0]])
+        parts.append(
+            np.frombuffer(data[:most], _REFERENCE)[: dataset.shape[0] - chunk.chunk_offset[0]]
+        )
     return np.concatenate(parts) if parts else np.empty(0, _REFERENCE)
 
 
@@ -61,12 +69,16 @@ def locate(found: Any, each: int, base: int, read: Read) -> tuple[Int64, Int64]:
     offset = np.empty(len(filled), np.int64)
     known: dict[int, tuple[int, int]] = {}
     last = -1
-    for place, (address, index) in enumerate(zip(filled["address"].tolist(), filled["index"].tolist(), strict=True)):
+    for place, (address, index) in enumerate(
+        zip(filled["address"].tolist(), filled["index"].tolist(), strict=True)
+    ):
         if address != last:
             known, last = _objects(base + address, read), address
         begin, length = known.get(index, (0, -1))
         if length < size[place]:
-            raise ValueError(f"an element of {size[place]} bytes is not where its reference says (byte {base + address}, number {index})")
+            raise ValueError(
+                f"an element of {size[place]} bytes is not where its reference says (byte {base + address}, number {index})"
+            )
         offset[place] = begin
     return offset, size
 

@@ -32,7 +32,9 @@ def tar(window: Window, key: str, size: int) -> Iterator[Sample]:
     try:
         with tarfile.open(fileobj=_File(window, size), mode="r:") as archive:
             while (member := archive.next()) is not None:
-                if archive.offset <= place:  # a negative size, which tarfile believes (CVE-2025-8194)
+                if (
+                    archive.offset <= place
+                ):  # a negative size, which tarfile believes (CVE-2025-8194)
                     raise tarfile.ReadError(f"the member before byte {place} ends before it begins")
                 place = archive.offset
                 if member.isreg() and not member.sparse:
@@ -42,7 +44,11 @@ def tar(window: Window, key: str, size: int) -> Iterator[Sample]:
                     group.append(member)
                 archive.members.clear()  # type: ignore[attr-defined]  # tarfile remembers every member; a million of them are a gigabyte
             # tarfile takes a header that is none for the end of the archive, which is a block of zeros or the end of the file.
-            if any(window.read(archive.offset, min(archive.offset + tarfile.BLOCKSIZE, size)) if archive.offset < size else b""):
+            if any(
+                window.read(archive.offset, min(archive.offset + tarfile.BLOCKSIZE, size))
+                if archive.offset < size
+                else b""
+            ):
                 raise tarfile.ReadError(f"no header at byte {archive.offset}")
     except (tarfile.TarError, ValueError, IndexError, OverflowError, RecursionError) as error:
         raise damaged(key, str(error)) from None
@@ -59,14 +65,21 @@ def tfrecord(window: Window, key: str, size: int) -> Iterator[Sample]:
         head = window.read(position, position + 12)
         (length,) = struct.unpack_from("<Q", head)
         if masked_crc(head[:8]) != struct.unpack_from("<I", head, 8)[0]:
-            raise damaged(key, f"no TFRecord at byte {position}: the checksum of its length differs")
+            raise damaged(
+                key, f"no TFRecord at byte {position}: the checksum of its length differs"
+            )
         if position + 16 + length > size:
-            raise damaged(key, f"the record at byte {position} ends at {position + 16 + length}, the file at {size}")
+            raise damaged(
+                key,
+                f"the record at byte {position} ends at {position + 16 + length}, the file at {size}",
+            )
         yield Sample(position + 12, length)
         position += 16 + length
 
 
-def _walked(walk: Callable[[Window, str, int], Iterator[Sample]]) -> Callable[[Window, str, int], Found]:
+def _walked(
+    walk: Callable[[Window, str, int], Iterator[Sample]],
+) -> Callable[[Window, str, int], Found]:
     return lambda window, key, size: listed(list(walk(window, key, size)), size)
 
 

@@ -25,12 +25,16 @@ _CLAIM = 4 << 30
 """Bytes of content that a row group may claim without being read: more would fit no worker's memory."""
 
 _LARGE = 64 << 20
-_one_at_a_time = Lock()  # of row groups larger than that, or as many would be in memory as shards are walked
+_one_at_a_time = (
+    Lock()
+)  # of row groups larger than that, or as many would be in memory as shards are walked
 
 _MAGIC = {b"\xff\xd8\xff": ".jpg", b"PK\x03\x04": ".npz"}
 """How samples without names begin."""
 
-READ = "row groups were read and decoded, because Parquet tells no sizes of rows outside of its pages"
+READ = (
+    "row groups were read and decoded, because Parquet tells no sizes of rows outside of its pages"
+)
 AS_STORED = "row groups are samples as they are stored, because no column holds bytes or text"
 EMPTY = "samples are null or empty"
 
@@ -56,7 +60,9 @@ def parquet(window: Window, key: str, size: int) -> Found:
         for group in range(shard.groups):
             begin, end = shard.extent(group) or (0, 0)
             if not 0 < begin < end <= size - footer:
-                raise ValueError(f"row group {group} would lie at bytes {begin} to {end} of {size - footer}")
+                raise ValueError(
+                    f"row group {group} would lie at bytes {begin} to {end} of {size - footer}"
+                )
             if not shard.columns:
                 found, suffix = np.array([end - begin]), ""
                 notes[AS_STORED] += 1
@@ -64,11 +70,15 @@ def parquet(window: Window, key: str, size: int) -> Found:
                 found, suffix = _claimed(shard, group), ""
             else:
                 with _one_at_a_time if end - begin > _LARGE else nullcontext():
-                    rows = shard.decode(group, None, [(begin, window.apart(begin, end))], check=False)
+                    rows = shard.decode(
+                        group, None, [(begin, window.apart(begin, end))], check=False
+                    )
                     found, suffix = rows.sizes, _suffix(rows, suffix)
                 notes[READ] += 1
                 if rows.count != shard.rows(group):
-                    raise ValueError(f"row group {group} has {rows.count} rows, its footer tells of {shard.rows(group)}")
+                    raise ValueError(
+                        f"row group {group} has {rows.count} rows, its footer tells of {shard.rows(group)}"
+                    )
             if shard.columns:
                 codecs[shard.codec(group)] += end - begin
             sizes.append(found)
@@ -85,7 +95,9 @@ def parquet(window: Window, key: str, size: int) -> Found:
         size=size_of,
         suffixes=frozenset({suffix or ""} if sizes else ()),
         nbytes=sum(int(part[0]) for part in stored) + footer,
-        blocks=tuple(int(part.sum()) for part in sizes) if shard.columns else (1,) * len(sizes),  # where row groups are samples: one each
+        blocks=tuple(int(part.sum()) for part in sizes)
+        if shard.columns
+        else (1,) * len(sizes),  # where row groups are samples: one each
         codecs=codecs,
         notes=notes,
     )
@@ -109,5 +121,7 @@ def _suffix(rows: Rows, before: str | None) -> str:
     return before or ""
 
 
-def _joined(parts: list[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _joined(
+    parts: list[np.ndarray[tuple[int], np.dtype[np.int64]]],
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, np.int64)

@@ -18,7 +18,17 @@ import yaml
 
 from .. import __version__
 from ..errors import DatasetError, TargetRefusedError, UsageError
-from ..spec.manifest import MANIFEST, SAMPLE_COLUMNS, SAMPLES, SHARD_COLUMNS, SHARDS, Header, Manifest, hash_bytes, write_table
+from ..spec.manifest import (
+    MANIFEST,
+    SAMPLE_COLUMNS,
+    SAMPLES,
+    SHARD_COLUMNS,
+    SHARDS,
+    Header,
+    Manifest,
+    hash_bytes,
+    write_table,
+)
 from ..storage.base import Entry, Storage
 from ..storage.catalog import innermost
 from ..storage.window import Window
@@ -43,7 +53,11 @@ class ScanReport:
 
 
 def scan(
-    storage: Storage, *, name: str | None = None, checksums: bool = False, progress: Callable[[int, int], None] | None = None
+    storage: Storage,
+    *,
+    name: str | None = None,
+    checksums: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> ScanReport:
     """Find the samples below a storage's root. ``progress`` gets (shards done, shards in all).
 
@@ -55,10 +69,18 @@ def scan(
         raise DatasetError(f"{storage.url} holds no data", remedy="name a folder with files in it")
     notes: list[str] = []
     shards, counts, bytes_read = _walk(storage, kind.format, kind.data, progress)
-    notes += [f"{count} {text}" for text, count in sorted(sum((found.notes for found in shards), Counter()).items())]
+    notes += [
+        f"{count} {text}"
+        for text, count in sorted(sum((found.notes for found in shards), Counter()).items())
+    ]
     if not any(found.size.any() for found in shards):
-        raise DatasetError(f"{storage.url} holds no sample in its {len(counts)} shards" + "".join(f"; {note}" for note in notes))
-    if empty := [entry.key for entry, count in zip(kind.data, counts.tolist(), strict=True) if not count]:
+        raise DatasetError(
+            f"{storage.url} holds no sample in its {len(counts)} shards"
+            + "".join(f"; {note}" for note in notes)
+        )
+    if empty := [
+        entry.key for entry, count in zip(kind.data, counts.tolist(), strict=True) if not count
+    ]:
         notes.append(f"{len(empty)} shards hold no sample, e.g. {empty[0]}")
     data = [entry for entry, count in zip(kind.data, counts.tolist(), strict=True) if count]
     shards, counts = [found for found in shards if len(found)], counts[counts > 0]
@@ -70,12 +92,19 @@ def scan(
 
     content, expansion = content_of(looked := contents(), shards, notes)
     bytes_read += looked.bytes_read
-    spec = shape(name or _name(url), kind.format, content, codec, table, shards, len(data), url, notes)
+    spec = shape(
+        name or _name(url), kind.format, content, codec, table, shards, len(data), url, notes
+    )
     if checksums:
         table["xxh3"], more = checksums_of(contents, table, workers=_WORKERS)
         bytes_read += more
     sizes = np.array([entry.size for entry in data], np.int64)
-    rows = {"size": sizes, "first": np.cumsum(counts) - counts, "samples": counts, "xxh3": np.zeros(len(data), np.uint64)}
+    rows = {
+        "size": sizes,
+        "first": np.cumsum(counts) - counts,
+        "samples": counts,
+        "xxh3": np.zeros(len(data), np.uint64),
+    }
     digest = xxhash.xxh3_128(f"{url}\n".encode())
     for entry in data:
         digest.update(f"{entry.key}\0{entry.size}\n".encode())
@@ -96,7 +125,12 @@ def scan(
             SHARDS: hash_bytes(write_table(SHARD_COLUMNS, rows, keys)),
         },
     )
-    return ScanReport(manifest=Manifest(header, table, rows, keys), left_out=kind.left_out, notes=notes, bytes_read=bytes_read)
+    return ScanReport(
+        manifest=Manifest(header, table, rows, keys),
+        left_out=kind.left_out,
+        notes=notes,
+        bytes_read=bytes_read,
+    )
 
 
 def save(report: ScanReport, path: Path) -> Path:
@@ -110,10 +144,16 @@ def save(report: ScanReport, path: Path) -> Path:
     manifest = report.manifest
     scheme, url, place = manifest.header.origin.rpartition("://")
     if (not url or scheme == "local") and path.resolve().is_relative_to(Path(place).resolve()):
-        raise TargetRefusedError(f"{path} lies within the data, and a scan writes nothing there", remedy="choose another place for --save")
+        raise TargetRefusedError(
+            f"{path} lies within the data, and a scan writes nothing there",
+            remedy="choose another place for --save",
+        )
     for taken in (path, folder):
         if taken.exists() or taken.is_symlink():
-            raise TargetRefusedError(f"{taken} exists, and is not overwritten", remedy="choose another name, or remove it")
+            raise TargetRefusedError(
+                f"{taken} exists, and is not overwritten",
+                remedy="choose another name, or remove it",
+            )
     data = manifest.spec.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     wrote = False
     try:
@@ -121,14 +161,19 @@ def save(report: ScanReport, path: Path) -> Path:
         wrote = True
         (folder / SAMPLES).write_bytes(write_table(SAMPLE_COLUMNS, manifest.samples))
         (folder / SHARDS).write_bytes(write_table(SHARD_COLUMNS, manifest.shards, manifest.names))
-        (folder / MANIFEST).write_text(manifest.header.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        (folder / MANIFEST).write_text(
+            manifest.header.model_dump_json(indent=2) + "\n", encoding="utf-8"
+        )
         path.write_text(yaml.safe_dump(data, sort_keys=False, width=130), encoding="utf-8")
     except OSError as error:
         if wrote:  # half of it would stand in the way of the next attempt
             for half in (*(folder / name for name in (SAMPLES, SHARDS, MANIFEST)), path):
                 half.unlink(missing_ok=True)
             folder.rmdir()
-        raise UsageError(f"cannot write {error.filename or path}: {error.strerror}", remedy="choose another place for --save") from error
+        raise UsageError(
+            f"cannot write {error.filename or path}: {error.strerror}",
+            remedy="choose another place for --save",
+        ) from error
     return folder
 
 
@@ -154,20 +199,32 @@ def _walk(
             shards.append(found)
             if progress is not None:
                 progress(len(shards), len(data))
-    return shards, np.array([len(found) for found in shards], np.int64), sum(window.bytes_read for window in windows)
+    return (
+        shards,
+        np.array([len(found) for found in shards], np.int64),
+        sum(window.bytes_read for window in windows),
+    )
 
 
 def _table(shards: Sequence[Found], counts: Int64, notes: list[str]) -> tuple[dict[str, Any], str]:
     """The table of samples, and the one codec that all of them are behind."""
-    table = {name: np.concatenate([getattr(found, name) for found in shards]) for name in ("offset", "stored", "size")}
+    table = {
+        name: np.concatenate([getattr(found, name) for found in shards])
+        for name in ("offset", "stored", "size")
+    }
     table["shard"] = np.repeat(np.arange(len(counts), dtype=np.uint32), counts)
     table["xxh3"] = np.zeros(len(table["size"]), np.uint64)
-    none = [np.zeros(len(found), np.bool_) if found.deflated is None else found.deflated for found in shards]
+    none = [
+        np.zeros(len(found), np.bool_) if found.deflated is None else found.deflated
+        for found in shards
+    ]
     deflated = np.concatenate(none)
     if deflated.all():
         return table, "gzip"
     if deflated.any():
-        notes.append(f"{deflated.sum()} samples are delivered as they are stored, deflated, because others are not compressed")
+        notes.append(
+            f"{deflated.sum()} samples are delivered as they are stored, deflated, because others are not compressed"
+        )
         table["size"][deflated] = table["stored"][deflated]
     return table, "none"
 

@@ -16,24 +16,46 @@ from .found import Found
 
 _QUANTILES = 33
 
-_PAGE_CODECS = {"uncompressed": "none", "gzip": "gzip", "zstd": "zstd", "lz4": "lz4", "lz4_raw": "lz4"}
+_PAGE_CODECS = {
+    "uncompressed": "none",
+    "gzip": "gzip",
+    "zstd": "zstd",
+    "lz4": "lz4",
+    "lz4_raw": "lz4",
+}
 """Parquet's names for what format 'parquet' writes."""
 
 _LARGEST_BLOCK = 1 << 30  # of a DatasetSpec
 
 
 def shape(
-    name: str, form: str, content: str, codec: str, table: dict[str, Any], shards: Sequence[Found], count: int, url: str, notes: list[str]
+    name: str,
+    form: str,
+    content: str,
+    codec: str,
+    table: dict[str, Any],
+    shards: Sequence[Found],
+    count: int,
+    url: str,
+    notes: list[str],
 ) -> DatasetSpec:
     """Counts, the distribution of sizes, format, content and codec, of ``count`` shards. ``notes`` takes what a clone can't have."""
     sizes = table["size"]
     least = int(CONTENTS.load(content).min_bytes)
     if sizes.min() == sizes.max():
-        distribution: dict[str, Any] = {"distribution": "constant", "mean": max(least, int(sizes[0]))}
+        distribution: dict[str, Any] = {
+            "distribution": "constant",
+            "mean": max(least, int(sizes[0])),
+        }
     else:
         points = np.linspace(0, 1, _QUANTILES)
-        values = np.maximum(least, np.quantile(sizes, points, method="inverted_cdf")).astype(np.int64)
-        distribution = {"distribution": "quantiles", "quantiles": [[float(p), int(v)] for p, v in zip(points, values, strict=True)]}
+        values = np.maximum(least, np.quantile(sizes, points, method="inverted_cdf")).astype(
+            np.int64
+        )
+        distribution = {
+            "distribution": "quantiles",
+            "quantiles": [[float(p), int(v)] for p, v in zip(points, values, strict=True)],
+        }
         distribution |= {"min": int(values[0]), "max": int(values[-1])}
     data: dict[str, Any] = {
         "name": name,
@@ -49,8 +71,13 @@ def shape(
         data["samples_per_shard"] = max(1, round(len(sizes) / count))
     if form == "parquet":
         data |= {"codec": _page_codec(shards, notes), "block_size": _block_size(shards)}
-    if form == "hdf5" and (fit := int(MAX_SHARD // max(1, sizes.mean()))) < data["samples_per_shard"]:
-        notes.append(f"a clone has smaller shards: format 'hdf5' builds them in memory, of {MAX_SHARD >> 30} GiB at most")
+    if (
+        form == "hdf5"
+        and (fit := int(MAX_SHARD // max(1, sizes.mean()))) < data["samples_per_shard"]
+    ):
+        notes.append(
+            f"a clone has smaller shards: format 'hdf5' builds them in memory, of {MAX_SHARD >> 30} GiB at most"
+        )
         data["samples_per_shard"] = max(1, fit)
     if data["codec"] != "none" and content != "jpeg":
         stored = sum(found.nbytes for found in shards)

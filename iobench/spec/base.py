@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from ..errors import SpecError, UnknownNameError, UsageError, nearest
 from ..units import parse_duration, parse_size
@@ -56,11 +63,15 @@ M = TypeVar("M", bound=BaseModel)
 def build(model: type[M], data: Any, *, where: str) -> M:
     """Validate ``data``; every problem becomes one SpecError line that starts with ``where`` and the key's path."""
     if not isinstance(data, Mapping):
-        raise SpecError(f"{where}: expected a mapping of keys to values, found {type(data).__name__}")
+        raise SpecError(
+            f"{where}: expected a mapping of keys to values, found {type(data).__name__}"
+        )
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise SpecError(f"{where}: {'; '.join(_explain(model, problem) for problem in error.errors())}") from None
+        raise SpecError(
+            f"{where}: {'; '.join(_explain(model, problem) for problem in error.errors())}"
+        ) from None
 
 
 def _explain(model: type[BaseModel], problem: Any) -> str:
@@ -68,7 +79,11 @@ def _explain(model: type[BaseModel], problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
         owner = _model_at(model, problem["loc"][:-1])
         near = nearest(str(problem["loc"][-1]), owner.model_fields) if owner else []
-        known = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(owner.model_fields) if owner else ''}"
+        known = (
+            f"did you mean '{near[0]}'?"
+            if near
+            else f"known keys: {', '.join(owner.model_fields) if owner else ''}"
+        )
         return f"unknown key '{path}', {known}"
     if problem["type"] == "missing":
         return f"'{path}' is missing"
@@ -94,7 +109,9 @@ def _model_at(model: type[BaseModel], path: Sequence[Any]) -> type[BaseModel] | 
         if field is None:
             continue  # an index into a list, or the tag of a union
         candidates = [field.annotation, *get_args(field.annotation)]
-        found = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+        found = next(
+            (c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None
+        )
         if found is None:
             return None
         model = found
@@ -107,8 +124,14 @@ class _UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignor
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         written = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value != "<<" and written.count(key.value) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"key '{key.value}' is there twice", key.start_mark)
+            if (
+                isinstance(key, yaml.ScalarNode)
+                and key.value != "<<"
+                and written.count(key.value) > 1
+            ):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key '{key.value}' is there twice", key.start_mark
+                )
         return super().construct_mapping(node, deep)
 
 
@@ -116,7 +139,11 @@ def _parse_yaml(text: str) -> Any:
     """Raises ValueError in one line for whatever YAML cannot make sense of."""
     try:
         return yaml.load(text, Loader=_UniqueKeys)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2024-13-45
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: a date such as 2024-13-45
         raise ValueError(" ".join(str(error).split())) from None
 
 
@@ -131,7 +158,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise SpecError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(data, dict):
-        raise SpecError(f"{path}: expected a mapping of keys to values, found {type(data).__name__}")
+        raise SpecError(
+            f"{path}: expected a mapping of keys to values, found {type(data).__name__}"
+        )
     return data
 
 
@@ -141,7 +170,10 @@ def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str,
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key.strip():
-            raise SpecError(f"override '{override}' is not of the form key=value", remedy="write it like --set reader.concurrency=8")
+            raise SpecError(
+                f"override '{override}' is not of the form key=value",
+                remedy="write it like --set reader.concurrency=8",
+            )
         try:
             value = _parse_yaml(text)
         except ValueError as error:
@@ -151,7 +183,9 @@ def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str,
         for parent in parents:
             child = node.setdefault(parent, {})
             if not isinstance(child, dict):
-                raise SpecError(f"override '{override}': '{parent}' is a value, not a group of keys")
+                raise SpecError(
+                    f"override '{override}': '{parent}' is a value, not a group of keys"
+                )
             node = child
         node[last] = value
     return result
@@ -172,15 +206,22 @@ def find_spec(kind: str, name: str) -> Path:
         candidate = folder / f"{name}.yaml"
         if candidate.is_file():
             return candidate
-    raise UnknownNameError(kind, name, known_specs(kind), remedy=f"list them with: iobench list {kind}s")
+    raise UnknownNameError(
+        kind, name, known_specs(kind), remedy=f"list them with: iobench list {kind}s"
+    )
 
 
 def spec_folders(kind: str) -> list[Path]:
     """Where specs of this kind are looked up by name, in order."""
     package = Path(__file__).resolve().parent.parent
-    builtin = next((p for p in (package / f"{kind}s", package.parent / f"{kind}s") if p.is_dir()), package / f"{kind}s")
+    builtin = next(
+        (p for p in (package / f"{kind}s", package.parent / f"{kind}s") if p.is_dir()),
+        package / f"{kind}s",
+    )
     local = Path.cwd() / f"{kind}s"
-    return [local, builtin] if local.is_dir() and local.resolve() != builtin.resolve() else [builtin]
+    return (
+        [local, builtin] if local.is_dir() and local.resolve() != builtin.resolve() else [builtin]
+    )
 
 
 def known_specs(kind: str) -> dict[str, Path]:

@@ -48,7 +48,9 @@ class CheckpointSpec(Strict):
     seed: int = Field(default=42, ge=0)
     concurrency: int = Field(default=4, ge=1, le=256)
     block_size: Bytes = Field(default=8 << 20, ge=4096, le=1 << 30)
-    parallelism: dict[str, int] = Field(default_factory=dict)  # tensor, pipeline, data, zero: None of them: the model's own
+    parallelism: dict[str, int] = Field(
+        default_factory=dict
+    )  # tensor, pipeline, data, zero: None of them: the model's own
 
     @property
     def share(self) -> Fraction:
@@ -64,7 +66,9 @@ class RankSave(Record):
 
     blocked_s: float
     accepted_s: float | None = None
-    durable_s: float | None = None  # None: it was not asked for (fsync=false), or the writer can't tell
+    durable_s: float | None = (
+        None  # None: it was not asked for (fsync=false), or the writer can't tell
+    )
     bytes: int
     files: int
     cpu_s: float | None = None
@@ -80,7 +84,9 @@ class Save(Record):
     blocked_s: float
     accepted_s: float | None = None
     durable_s: float | None = None
-    committed_s: float | None = None  # the job's manifest is in place: from now on a restore finds this checkpoint
+    committed_s: float | None = (
+        None  # the job's manifest is in place: from now on a restore finds this checkpoint
+    )
     first_done_s: float | None = None  # the fastest rank's; last: the slowest's
     last_done_s: float | None = None
     staged_s: float | None = None
@@ -136,7 +142,9 @@ class Study(Record):
     restores: list[Restore] = []
     alone: list[Save] = []  # mixed run: saves with no loading beside them
     figures: dict[str, Spread] = {}  # blocked_s, accepted_s, durable_s, restore_s, staged_s ...
-    write_bytes_per_s: float | None = None  # MLPerf's rule: of the slowest rank, over durable time; mean of the saves
+    write_bytes_per_s: float | None = (
+        None  # MLPerf's rule: of the slowest rank, over durable time; mean of the saves
+    )
     restore_bytes_per_s: float | None = None
     meaning: dict[str, Any] = {}  # analyse.checkpoint: interval, overhead, waste; see report
     not_measured: dict[str, str] = {}

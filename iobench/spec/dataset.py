@@ -17,7 +17,12 @@ MIN_SAMPLE_BYTES = 1
 DEFAULT_SHARD_BYTES = 64 << 20
 """Of formats with many samples in a shard, where a spec does not say how to cut them."""
 
-_PARAMETERS = {"constant": ("mean",), "normal": ("mean", "stdev"), "lognormal": ("mean", "sigma"), "quantiles": ("quantiles",)}
+_PARAMETERS = {
+    "constant": ("mean",),
+    "normal": ("mean", "stdev"),
+    "lognormal": ("mean", "sigma"),
+    "quantiles": ("quantiles",),
+}
 
 
 class SampleSize(Strict):
@@ -44,7 +49,9 @@ class SampleSize(Strict):
                 raise ValueError(f"distribution '{self.distribution}' needs '{key}'")
         for key in ("mean", "stdev", "sigma", "quantiles"):
             if key not in needs and getattr(self, key) is not None:
-                raise ValueError(f"distribution '{self.distribution}' has no '{key}': remove it, or choose the distribution that you mean")
+                raise ValueError(
+                    f"distribution '{self.distribution}' has no '{key}': remove it, or choose the distribution that you mean"
+                )
         if self.quantiles is not None:
             points = [p for p, _ in self.quantiles]
             sizes = [b for _, b in self.quantiles]
@@ -56,11 +63,17 @@ class SampleSize(Strict):
                 or sorted(points) != points
                 or sorted(sizes) != sizes
             ):
-                raise ValueError("quantiles must rise from probability 0 to probability 1, sizes with them")
+                raise ValueError(
+                    "quantiles must rise from probability 0 to probability 1, sizes with them"
+                )
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ValueError(f"min ({self.min}) is above max ({self.max})")
-        if self.mean is not None and not (self.min or self.mean) <= self.mean <= (self.max or self.mean):
-            raise ValueError(f"mean ({self.mean}) is outside [min, max], to which draws are clipped")
+        if self.mean is not None and not (self.min or self.mean) <= self.mean <= (
+            self.max or self.mean
+        ):
+            raise ValueError(
+                f"mean ({self.mean}) is outside [min, max], to which draws are clipped"
+            )
         return self
 
     @property
@@ -99,7 +112,11 @@ class DatasetSpec(Strict):
     @classmethod
     def _content_as_format(cls, data: Any) -> Any:
         """``format: npz`` is short for one npz file per sample: ``format: files, content: npz``."""
-        if isinstance(data, dict) and isinstance(data.get("format"), str) and data["format"] in CONTENTS.entries():
+        if (
+            isinstance(data, dict)
+            and isinstance(data.get("format"), str)
+            and data["format"] in CONTENTS.entries()
+        ):
             data = {**data, "content": data["format"], "format": "files"}
         return data
 
@@ -118,7 +135,11 @@ class DatasetSpec(Strict):
         """What decides the bytes: everything but the prose. Equal identities generate equal datasets."""
         everything = self.model_dump(mode="json", exclude={"description", "source"})
         # A key that came later must not change what older datasets are.
-        return {key: value for key, value in everything.items() if value is not None or key not in ("block_size", "columns")}
+        return {
+            key: value
+            for key, value in everything.items()
+            if value is not None or key not in ("block_size", "columns")
+        }
 
 
 def load_dataset_spec(name: str, overrides: Sequence[str] = ()) -> DatasetSpec:
@@ -142,11 +163,17 @@ def load_dataset_spec(name: str, overrides: Sequence[str] = ()) -> DatasetSpec:
                 changed.pop(key, None)
     # So does choosing another distribution: parameters that it does not have go, unless they were given too.
     sizes = changed.get("sample_size")
-    if "sample_size.distribution" in keys and isinstance(sizes, dict) and sizes.get("distribution") in _PARAMETERS:
+    if (
+        "sample_size.distribution" in keys
+        and isinstance(sizes, dict)
+        and sizes.get("distribution") in _PARAMETERS
+    ):
         for key in {"mean", "stdev", "sigma", "quantiles"} - {*_PARAMETERS[sizes["distribution"]]}:
             if f"sample_size.{key}" not in keys:
                 sizes.pop(key, None)
-    return build(DatasetSpec, changed, where=str(path) if path.stem != name else f"dataset '{name}'")
+    return build(
+        DatasetSpec, changed, where=str(path) if path.stem != name else f"dataset '{name}'"
+    )
 
 
 def _one_sample_per_shard(form: Any) -> bool:
@@ -180,11 +207,15 @@ def expected_samples_per_shard(spec: DatasetSpec) -> float:
     """Samples in one shard, on average; 1 for formats of one file per sample."""
     if _one_sample_per_shard(spec.format):
         return 1.0
-    cut = spec.samples_per_shard or max(1.0, (spec.shard_size or DEFAULT_SHARD_BYTES) / spec.sample_size.mean_bytes)
+    cut = spec.samples_per_shard or max(
+        1.0, (spec.shard_size or DEFAULT_SHARD_BYTES) / spec.sample_size.mean_bytes
+    )
     return float(min(cut, spec.samples))
 
 
-def resized(spec: DatasetSpec, *, samples: int | None = None, size_bytes: int | None = None) -> DatasetSpec:
+def resized(
+    spec: DatasetSpec, *, samples: int | None = None, size_bytes: int | None = None
+) -> DatasetSpec:
     """The same dataset with another sample count, given directly or as total bytes."""
     if samples is not None and size_bytes is not None:
         raise SpecError("give --samples or a size, not both")
@@ -192,8 +223,13 @@ def resized(spec: DatasetSpec, *, samples: int | None = None, size_bytes: int | 
         samples = int(size_bytes // spec.sample_size.mean_bytes)
         if samples < 1:
             raise SpecError(
-                f"{size_bytes} bytes hold no sample of {spec.sample_size.mean_bytes:.0f} bytes on average", remedy="ask for a larger size"
+                f"{size_bytes} bytes hold no sample of {spec.sample_size.mean_bytes:.0f} bytes on average",
+                remedy="ask for a larger size",
             )
     if samples is None:
         return spec
-    return build(DatasetSpec, {**spec.model_dump(mode="json"), "samples": samples}, where=f"dataset '{spec.name}'")
+    return build(
+        DatasetSpec,
+        {**spec.model_dump(mode="json"), "samples": samples},
+        where=f"dataset '{spec.name}'",
+    )

@@ -51,19 +51,29 @@ class Instance(Strict):
 def builtin() -> dict[str, Instance]:
     """The instances that come with iobench, by type."""
     package = Path(__file__).resolve().parent.parent
-    path = next((path for path in (package / FILE, package.parent / "results" / FILE) if path.is_file()), package / FILE)
+    path = next(
+        (path for path in (package / FILE, package.parent / "results" / FILE) if path.is_file()),
+        package / FILE,
+    )
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise SpecError(f"cannot read the instances in {path}: {error}") from None
     date = str(data["collected"])
-    rows = [build(Instance, {**row, **_dated(row, date)}, where=f"{path}: {row.get('type', '?')}") for row in data["instances"]]
+    rows = [
+        build(Instance, {**row, **_dated(row, date)}, where=f"{path}: {row.get('type', '?')}")
+        for row in data["instances"]
+    ]
     return {row.type: row for row in rows}
 
 
 def _dated(row: Mapping[str, Any], source: str) -> dict[str, str]:
     """Where the prices that ``row`` has are from; one that it lacks stays without a source, or with that of another row."""
-    return {name: source for name, price in (("priced", "usd_per_hour"), ("spot_priced", "spot_usd_per_hour")) if row.get(price)}
+    return {
+        name: source
+        for name, price in (("priced", "usd_per_hour"), ("spot_priced", "spot_usd_per_hour"))
+        if row.get(price)
+    }
 
 
 def read_prices(path: Path) -> dict[str, Instance]:
@@ -71,7 +81,13 @@ def read_prices(path: Path) -> dict[str, Instance]:
 
     Raises SpecError that names the line.
     """
-    names = {"instancetype": "type", "price": "usd_per_hour", "spotprice": "spot_usd_per_hour", "vcpus": "cores", "memorygib": "memory_gib"}
+    names = {
+        "instancetype": "type",
+        "price": "usd_per_hour",
+        "spotprice": "spot_usd_per_hour",
+        "vcpus": "cores",
+        "memorygib": "memory_gib",
+    }
     names |= {"acceleratorname": "accelerator", "acceleratorcount": "accelerators"}
     known = set(Instance.model_fields)
     found: dict[str, Instance] = {}
@@ -80,14 +96,25 @@ def read_prices(path: Path) -> dict[str, Instance]:
             for number, row in enumerate(csv.DictReader(file), start=2):
                 if None in row:
                     raise SpecError(f"{path}: line {number} has more cells than there are columns")
-                cells = {names.get(str(key).strip().lower(), str(key).strip().lower()): (value or "").strip() for key, value in row.items()}
+                cells = {
+                    names.get(str(key).strip().lower(), str(key).strip().lower()): (
+                        value or ""
+                    ).strip()
+                    for key, value in row.items()
+                }
                 if "type" not in cells or not {"usd_per_hour", "spot_usd_per_hour"} & set(cells):
                     raise SpecError(f"{path}: the columns 'type' and 'usd_per_hour' are missing")
-                data: dict[str, Any] = {key: value for key, value in cells.items() if key in known and value}
+                data: dict[str, Any] = {
+                    key: value for key, value in cells.items() if key in known and value
+                }
                 for key in ("cores", "accelerators", "sources"):
                     if key in data and _is_number(data[key]):  # 8.0 is 8
                         data[key] = f"{float(data[key]):.15g}"
-                made = build(Instance, {**_dated(data, f"of {path.name}"), **data}, where=f"{path}: line {number}")
+                made = build(
+                    Instance,
+                    {**_dated(data, f"of {path.name}"), **data},
+                    where=f"{path}: line {number}",
+                )
                 found.setdefault(made.type, made)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError(f"cannot read the prices in {path}: {error}") from None
@@ -110,17 +137,27 @@ def find_instance(name: str, prices: Mapping[str, Instance] | None = None) -> In
     own = prices.get(name) if prices else None
     if own is None:
         if name not in known:
-            raise UnknownNameError("instance", name, [*known, *(prices or {})], remedy="list them with: iobench list instances")
+            raise UnknownNameError(
+                "instance",
+                name,
+                [*known, *(prices or {})],
+                remedy="list them with: iobench list instances",
+            )
         return known[name]
     stated = own.model_dump(exclude_none=True, exclude_defaults=True)
     return known[name].model_copy(update=stated) if name in known else own
 
 
-def priced_at(name: str, usd_per_hour: float | None, spot: float | None, instance: Instance | None) -> Instance:
+def priced_at(
+    name: str, usd_per_hour: float | None, spot: float | None, instance: Instance | None
+) -> Instance:
     """``instance`` at prices that the user states. Raises UsageError for prices that make no sense."""
     for flag, value in (("--price", usd_per_hour), ("--spot", spot)):
         if value is not None and not 0 < value <= MOST_USD_PER_HOUR:
-            raise UsageError(f"{flag} {value:g} is no price", remedy=f"above 0 and at most {MOST_USD_PER_HOUR} USD for one hour")
+            raise UsageError(
+                f"{flag} {value:g} is no price",
+                remedy=f"above 0 and at most {MOST_USD_PER_HOUR} USD for one hour",
+            )
     base = instance or Instance(type=name)
     update: dict[str, Any] = {}
     stated = f"stated on {datetime.date.today().isoformat()}"

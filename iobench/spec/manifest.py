@@ -67,9 +67,15 @@ class Header(Strict):
     stored_bytes: int  # of all shards, framing included
     sample_bytes: int  # of all samples before the codec
     origin: str = ""  # URL of data that iobench did not write (a scanned dataset); '' where shards lie beside the manifest
-    checksums: bool = True  # False: the xxh3 columns are empty, because a scan did not read the contents
-    expansion: float | None = None  # decoded bytes of a sample over stored ones, at most; None: what the content's builder keeps to
-    tables: dict[str, str]  # file name -> xxh3_64 (hex), so that a foreign or stale table is noticed
+    checksums: bool = (
+        True  # False: the xxh3 columns are empty, because a scan did not read the contents
+    )
+    expansion: float | None = (
+        None  # decoded bytes of a sample over stored ones, at most; None: what the content's builder keeps to
+    )
+    tables: dict[
+        str, str
+    ]  # file name -> xxh3_64 (hex), so that a foreign or stale table is noticed
 
 
 class Manifest:
@@ -88,9 +94,15 @@ class Manifest:
         self.samples = samples
         self.shards = shards
         self.names = names  # of shards that others named
-        self.numbers = numbers  # of a part: the samples' numbers in the whole, ascending within a shard
-        self.key: Callable[[int], str] = names.__getitem__ if names is not None else Keys(header.spec)
-        self.root: Path | None = None  # where it was loaded from, so that a process that did not fork opens it again
+        self.numbers = (
+            numbers  # of a part: the samples' numbers in the whole, ascending within a shard
+        )
+        self.key: Callable[[int], str] = (
+            names.__getitem__ if names is not None else Keys(header.spec)
+        )
+        self.root: Path | None = (
+            None  # where it was loaded from, so that a process that did not fork opens it again
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.root is not None:
@@ -117,7 +129,10 @@ class Manifest:
         chosen = np.repeat(firsts - (ends - counts), counts) + np.arange(int(counts.sum()))
         samples = {name: column[chosen] for name, column in self.samples.items()}
         samples["shard"] = np.repeat(np.arange(len(shards), dtype=np.uint32), counts)
-        rows = {**{name: column[shards] for name, column in self.shards.items()}, "first": ends - counts}
+        rows = {
+            **{name: column[shards] for name, column in self.shards.items()},
+            "first": ends - counts,
+        }
         totals = {
             "samples": len(chosen),
             "shards": len(shards),
@@ -146,7 +161,9 @@ class Keys:
         form = FORMATS.load(spec.format)
         self._single = bool(form.one_sample_per_shard)
         codec = CODECS.load(spec.codec.partition(":")[0])
-        self._suffix = CONTENTS.load(spec.content).suffix + codec.suffix if self._single else form.suffix
+        self._suffix = (
+            CONTENTS.load(spec.content).suffix + codec.suffix if self._single else form.suffix
+        )
         self._prefix = DATA if self._single else f"{DATA}/{spec.name}"
 
     def __call__(self, shard: int) -> str:
@@ -183,7 +200,9 @@ def index_file(manifest: Manifest) -> tuple[str, bytes] | None:
     if key is None:
         return None
     names = [name.rpartition("/")[2] for name in manifest.keys()]  # noqa: SIM118
-    return key, FORMATS.load(manifest.spec.format).index(names, manifest.shards["size"], manifest.shards["samples"])
+    return key, FORMATS.load(manifest.spec.format).index(
+        names, manifest.shards["size"], manifest.shards["samples"]
+    )
 
 
 def shard_key(spec: DatasetSpec, shard: int) -> str:
@@ -191,11 +210,15 @@ def shard_key(spec: DatasetSpec, shard: int) -> str:
     return Keys(spec)(shard)
 
 
-def write_table(columns: dict[str, Any], arrays: dict[str, Array], names: list[str] | None = None) -> bytes:
+def write_table(
+    columns: dict[str, Any], arrays: dict[str, Array], names: list[str] | None = None
+) -> bytes:
     """An Arrow IPC file (uncompressed) of the given columns, in the schema's order and types; ``names`` become a column ``key``."""
     import pyarrow as pa
 
-    table = pa.table({name: np.ascontiguousarray(arrays[name], dtype=dtype) for name, dtype in columns.items()})
+    table = pa.table(
+        {name: np.ascontiguousarray(arrays[name], dtype=dtype) for name, dtype in columns.items()}
+    )
     if names is not None:
         table = table.append_column("key", pa.array(names, pa.large_string()))
     sink = pa.BufferOutputStream()
@@ -205,20 +228,33 @@ def write_table(columns: dict[str, Any], arrays: dict[str, Array], names: list[s
     return bytes(sink.getvalue().to_pybytes())
 
 
-def read_table(columns: dict[str, Any], source: str | bytes) -> tuple[dict[str, Array], list[str] | None]:
+def read_table(
+    columns: dict[str, Any], source: str | bytes
+) -> tuple[dict[str, Array], list[str] | None]:
     """Columns of an Arrow IPC file as arrays, mapped where ``source`` is a path; and its column ``key``, if it has one."""
     import pyarrow as pa
 
     where = source if isinstance(source, str) else "table"
     try:
-        table = pa.ipc.open_file(pa.memory_map(source, "r") if isinstance(source, str) else pa.BufferReader(source)).read_all()
+        table = pa.ipc.open_file(
+            pa.memory_map(source, "r") if isinstance(source, str) else pa.BufferReader(source)
+        ).read_all()
         parts = {name: table.column(name).combine_chunks() for name in columns}
         names = table.column("key").to_pylist() if "key" in table.column_names else None
     except (pa.ArrowException, KeyError, OSError) as error:
-        raise DatasetError(f"{where} is damaged: {' '.join(str(error).split())}", remedy="generate the dataset again") from None
-    wrong = [name for name, dtype in columns.items() if parts[name].type != pa.from_numpy_dtype(dtype) or parts[name].null_count]
+        raise DatasetError(
+            f"{where} is damaged: {' '.join(str(error).split())}",
+            remedy="generate the dataset again",
+        ) from None
+    wrong = [
+        name
+        for name, dtype in columns.items()
+        if parts[name].type != pa.from_numpy_dtype(dtype) or parts[name].null_count
+    ]
     if wrong:
-        raise DatasetError(f"{where}: column '{wrong[0]}' has the wrong type", remedy="generate the dataset again")
+        raise DatasetError(
+            f"{where}: column '{wrong[0]}' has the wrong type", remedy="generate the dataset again"
+        )
     return {name: _values(parts[name], dtype) for name, dtype in columns.items()}, names
 
 
@@ -237,12 +273,14 @@ def parse_header(text: bytes, *, where: str) -> Header:
         version = data.get("format_version") if isinstance(data, dict) else None
         if version != FORMAT_VERSION:
             raise DatasetError(
-                f"{where} has format version {version}, this iobench reads {FORMAT_VERSION}", remedy="generate the dataset again"
+                f"{where} has format version {version}, this iobench reads {FORMAT_VERSION}",
+                remedy="generate the dataset again",
             )
         return Header.model_validate(data)
     except (ValueError, ValidationError, RecursionError) as error:
         raise DatasetError(
-            f"{where} is not an iobench manifest: {' '.join(str(error).split())[:200]}", remedy="generate the dataset again"
+            f"{where} is not an iobench manifest: {' '.join(str(error).split())[:200]}",
+            remedy="generate the dataset again",
         ) from None
 
 
@@ -253,12 +291,19 @@ def load_manifest(root: str | Path) -> Manifest:
     """
     root = Path(root)
     if not root.is_dir():
-        raise DatasetError(f"no dataset at {root}: no such directory", remedy=f"generate one: iobench generate NAME --to {root}")
+        raise DatasetError(
+            f"no dataset at {root}: no such directory",
+            remedy=f"generate one: iobench generate NAME --to {root}",
+        )
     if not (root / MANIFEST).is_file():
         if (root / MARKER).is_file():
-            raise DatasetError(f"the dataset at {root} is half generated", remedy="finish it: run the same iobench generate again")
+            raise DatasetError(
+                f"the dataset at {root} is half generated",
+                remedy="finish it: run the same iobench generate again",
+            )
         raise DatasetError(
-            f"{root} is not an iobench dataset (no {MANIFEST})", remedy=f"generate one: iobench generate NAME --to {root}/NEW"
+            f"{root} is not an iobench dataset (no {MANIFEST})",
+            remedy=f"generate one: iobench generate NAME --to {root}/NEW",
         )
     header = parse_header((root / MANIFEST).read_bytes(), where=str(root / MANIFEST))
     manifest = assemble(header, lambda name: str(root / name), lambda name: _hash_file(root / name))
@@ -266,21 +311,33 @@ def load_manifest(root: str | Path) -> Manifest:
     return manifest
 
 
-def assemble(header: Header, source: Callable[[str], str | bytes], checksum: Callable[[str], str]) -> Manifest:
+def assemble(
+    header: Header, source: Callable[[str], str | bytes], checksum: Callable[[str], str]
+) -> Manifest:
     """Header and tables to a Manifest, after checking that they belong together."""
     tables: list[dict[str, Array]] = []
     names: list[str] | None = None
-    for name, columns, rows in ((SAMPLES, SAMPLE_COLUMNS, header.samples), (SHARDS, SHARD_COLUMNS, header.shards)):
+    for name, columns, rows in (
+        (SAMPLES, SAMPLE_COLUMNS, header.samples),
+        (SHARDS, SHARD_COLUMNS, header.shards),
+    ):
         if checksum(name) != header.tables.get(name):
-            raise DatasetError(f"{name} is not the table that {MANIFEST} was written with", remedy="generate the dataset again")
+            raise DatasetError(
+                f"{name} is not the table that {MANIFEST} was written with",
+                remedy="generate the dataset again",
+            )
         arrays, names = read_table(columns, source(name))
         if len(next(iter(arrays.values()))) != rows:
             raise DatasetError(
-                f"{name} has {len(next(iter(arrays.values())))} rows, {MANIFEST} says {rows}", remedy="generate the dataset again"
+                f"{name} has {len(next(iter(arrays.values())))} rows, {MANIFEST} says {rows}",
+                remedy="generate the dataset again",
             )
         tables.append(arrays)
     if (names is not None) != bool(header.origin):
-        raise DatasetError(f"{SHARDS} does not belong to {MANIFEST}: only scanned data has names of its own", remedy="scan it again")
+        raise DatasetError(
+            f"{SHARDS} does not belong to {MANIFEST}: only scanned data has names of its own",
+            remedy="scan it again",
+        )
     return Manifest(header, tables[0], tables[1], names)
 
 
@@ -299,5 +356,8 @@ def _hash_file(path: Path) -> str:
             while chunk := file.read(8 << 20):
                 digest.update(chunk)
     except OSError as error:
-        raise DatasetError(f"cannot read {path}: {os.strerror(error.errno or 0)}", remedy="generate the dataset again") from None
+        raise DatasetError(
+            f"cannot read {path}: {os.strerror(error.errno or 0)}",
+            remedy="generate the dataset again",
+        ) from None
     return digest.hexdigest()

@@ -48,7 +48,9 @@ class Finding(Record):
     """The outcome of one rule that did not simply pass."""
 
     rule: str  # stable id, e.g. "cache.cold-residency"
-    level: Literal["info", "warning", "invalid", "unknown"]  # unknown: the evidence is missing, neither pass nor fail
+    level: Literal[
+        "info", "warning", "invalid", "unknown"
+    ]  # unknown: the evidence is missing, neither pass nor fail
     evidence: str
     remedy: str = ""
 
@@ -58,7 +60,9 @@ class Ceiling(Record):
 
     samples_per_s: float | None = None
     bytes_per_s: float | None = None  # stored bytes, so that all ceilings share one unit
-    cpu_s_per_gb: float | None = None  # CPU seconds per 1e9 stored bytes, all processes of the stage
+    cpu_s_per_gb: float | None = (
+        None  # CPU seconds per 1e9 stored bytes, all processes of the stage
+    )
     how: str = ""  # what was measured, in one sentence
     not_measured: str = ""  # why, where the figures are None
     details: dict[str, Any] = {}
@@ -71,7 +75,9 @@ class Epoch(Record):
     residency_before: float | None = None  # share of the dataset's bytes in the page cache, 0 to 1
     residency_after: float | None = None
     residency_how: str = ""  # cachestat, mincore, or why it was not measured
-    startup_s: float | None = None  # from the common start to the first read of any worker (process creation, not storage)
+    startup_s: float | None = (
+        None  # from the common start to the first read of any worker (process creation, not storage)
+    )
 
 
 class Repetition(Record):
@@ -83,7 +89,9 @@ class Repetition(Record):
     complete: bool = True  # False: interrupted, or stopped before all steps
     cpu_s: float | None = None  # ranks and workers
     throttled_s: float | None = None  # time this cgroup was throttled by its CPU quota
-    nfs: dict[str, Any] | None = None  # what the NFS mount did (measure.nfs.diff): read_ops, read_bytes, read_rtt_ms, retransmits ...
+    nfs: dict[str, Any] | None = (
+        None  # what the NFS mount did (measure.nfs.diff): read_ops, read_bytes, read_rtt_ms, retransmits ...
+    )
     residency_before: float | None = None  # the largest of the epochs'
     samples: int = 0
     steps: int = 0  # of all ranks together
@@ -92,17 +100,25 @@ class Repetition(Record):
     throttled: int | None = None  # of these: because the server asked to slow down
     sample_bytes: int = 0  # stored bytes of the samples delivered; bytes_read is at least this much, or the data came from elsewhere
     wall_s: float | None = None
-    checkpoint_s: float | None = None  # of this, standing still for checkpoints, mean over ranks; None where none was asked for
+    checkpoint_s: float | None = (
+        None  # of this, standing still for checkpoints, mean over ranks; None where none was asked for
+    )
     read_s: float | None = None  # in storage reads, sum over the workers of all ranks
     busy_s: float | None = None  # mean over ranks
     wait_s: float | None = None  # mean over ranks
     time_to_first_batch_s: float | None = None
-    accelerator_utilization: float | None = None  # MLPerf Storage's: first step of each epoch left out
-    accelerator_utilization_sustained: float | None = None  # busy over the wall time less process creation: what the verdict goes by
+    accelerator_utilization: float | None = (
+        None  # MLPerf Storage's: first step of each epoch left out
+    )
+    accelerator_utilization_sustained: float | None = (
+        None  # busy over the wall time less process creation: what the verdict goes by
+    )
     accelerator_utilization_strict: float | None = None  # busy over the whole wall time
     samples_per_s: float | None = None
     read_bytes_per_s: float | None = None  # of sample_bytes where bytes_read is None
-    read_amplification: float | None = None  # bytes_read / sample_bytes: whole row groups, footers, and direct IO's alignment count
+    read_amplification: float | None = (
+        None  # bytes_read / sample_bytes: whole row groups, footers, and direct IO's alignment count
+    )
     wait_p50_s: float | None = None
     wait_p99_s: float | None = None
     late_p99_s: float | None = None  # emulation error
@@ -179,8 +195,12 @@ class RunDocument(Record):
     metrics: dict[str, Summary] = {}
     verdict: Verdict | None = None
     find_max: FindMax | None = None
-    quiet: Repetition | None = None  # where checkpoints were saved while loading: a repetition without them
-    checkpoint: Study | None = None  # of a checkpoint study, or of a run that saves checkpoints while it loads
+    quiet: Repetition | None = (
+        None  # where checkpoints were saved while loading: a repetition without them
+    )
+    checkpoint: Study | None = (
+        None  # of a checkpoint study, or of a run that saves checkpoints while it loads
+    )
     timings: dict[str, float] = {}  # seconds spent in each phase of the run
     error: str = ""  # one line, where status is failed
 
@@ -196,9 +216,14 @@ def load_run(directory: Path) -> RunDocument:
     try:
         data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_figure)
     except FileNotFoundError:
-        raise IobenchError(f"no run.json in {directory}", remedy="name a run directory, e.g. results/<run>") from None
+        raise IobenchError(
+            f"no run.json in {directory}", remedy="name a run directory, e.g. results/<run>"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise IobenchError(f"cannot read {path}: {error}", remedy="it is half written or not iobench's: name another run") from error
+        raise IobenchError(
+            f"cannot read {path}: {error}",
+            remedy="it is half written or not iobench's: name another run",
+        ) from error
     version = str(data.get("schema_version", "")) if isinstance(data, dict) else ""
     if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
         raise IobenchError(
@@ -208,4 +233,6 @@ def load_run(directory: Path) -> RunDocument:
     try:
         return RunDocument.model_validate(data)
     except ValidationError as error:
-        raise IobenchError(f"{path} does not fit the schema: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from None
+        raise IobenchError(
+            f"{path} does not fit the schema: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}"
+        ) from None

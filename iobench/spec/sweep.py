@@ -49,8 +49,12 @@ class Sweep(Record):
     default: dict[str, Any] | None = None
     points: list[SweepPoint] = Field(default_factory=list)
     status: Literal["running", "ok", "interrupted", "out of time"] = "running"
-    planned: list[str] = Field(default_factory=list)  # how the axes became points, where that needs words
-    left_out: list[str] = Field(default_factory=list)  # ``planned``, and what the budgets of the last run did not allow
+    planned: list[str] = Field(
+        default_factory=list
+    )  # how the axes became points, where that needs words
+    left_out: list[str] = Field(
+        default_factory=list
+    )  # ``planned``, and what the budgets of the last run did not allow
 
 
 def parse_axis(text: str) -> tuple[str, list[Any]]:
@@ -67,10 +71,14 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
     return key.strip(), found
 
 
-def combinations(axes: dict[str, list[Any]], *, one_at_a_time: bool, base: dict[str, Any]) -> list[dict[str, Any]]:
+def combinations(
+    axes: dict[str, list[Any]], *, one_at_a_time: bool, base: dict[str, Any]
+) -> list[dict[str, Any]]:
     """All products of the axes' values; or ``base`` and each other value of one axis with the rest as in ``base``."""
     if not one_at_a_time:
-        return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+        return [
+            dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
+        ]
     points = [dict(base)]
     for key, values in axes.items():
         points += [{**base, key: value} for value in values if value != base[key]]
@@ -95,10 +103,15 @@ def load_sweep(directory: Path) -> Sweep:
         data = json.loads(path.read_text(encoding="utf-8"))
         version = str(data.get("schema_version", ""))
         if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
-            raise IobenchError(f"{path} has schema version '{version}', this iobench reads {SCHEMA_VERSION}", remedy="use a newer iobench")
+            raise IobenchError(
+                f"{path} has schema version '{version}', this iobench reads {SCHEMA_VERSION}",
+                remedy="use a newer iobench",
+            )
         return Sweep.model_validate(data)
     except FileNotFoundError:
-        raise IobenchError(f"no {SWEEP_FILE} in {directory}", remedy="name a sweep's directory") from None
+        raise IobenchError(
+            f"no {SWEEP_FILE} in {directory}", remedy="name a sweep's directory"
+        ) from None
     except (OSError, ValueError, AttributeError, ValidationError, RecursionError) as error:
         raise IobenchError(f"cannot read {path}: {' '.join(str(error).split())[:200]}") from None
 

@@ -61,7 +61,9 @@ class ReaderSpec(Strict):
     @model_validator(mode="after")
     def _a_map_is_not_direct(self) -> ReaderSpec:
         if self.mmap and self.direct is True:
-            raise ValueError("reader.mmap reads through the page cache, reader.direct past it: set one of them to false")
+            raise ValueError(
+                "reader.mmap reads through the page cache, reader.direct past it: set one of them to false"
+            )
         return self
 
 
@@ -77,7 +79,9 @@ class LoaderSpec(Strict):
     kind: str = "torch"
     workers: int = Field(default=2, ge=0, le=1024)
     prefetch_factor: int = Field(default=2, ge=1, le=1024)
-    transport: Annotated[Literal["ring", "tensor", "thread", "null"], BeforeValidator(_null_is_a_name)] = "ring"
+    transport: Annotated[
+        Literal["ring", "tensor", "thread", "null"], BeforeValidator(_null_is_a_name)
+    ] = "ring"
     persistent_workers: bool = True
     pin_memory: bool = False
     start_method: Literal["fork", "spawn", "forkserver"] = "fork"
@@ -112,7 +116,10 @@ class Workload(Strict):
 
     def storage_options(self) -> dict[str, str]:
         """The options of the storage as its URL would spell them (``tls_verify: false`` is ``false``)."""
-        return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in self.storage.items()}
+        return {
+            key: str(value).lower() if isinstance(value, bool) else str(value)
+            for key, value in self.storage.items()
+        }
 
     @property
     def samples_per_s_per_accelerator(self) -> float | None:

@@ -14,7 +14,9 @@ from .base import Storage
 _SECRET = re.compile(r"secret|token|passw|credential|access_?key|session_?key", re.IGNORECASE)
 
 
-def open_storage(url: str, *, direct: bool = False, options: Mapping[str, str] | None = None) -> Storage:
+def open_storage(
+    url: str, *, direct: bool = False, options: Mapping[str, str] | None = None
+) -> Storage:
     """The storage behind a path or a URL.
 
     A plain path or ``file://`` is a local directory; ``SCHEME://...?key=value`` a place of its own, with options;
@@ -30,10 +32,15 @@ def open_storage(url: str, *, direct: bool = False, options: Mapping[str, str] |
     if wrapper:
         if wrapper not in STORAGE.entries():
             remedy = f"for a directory of that name write ./{url}"
-            raise UnknownNameError("storage", wrapper, STORAGE.entries(), remedy=remedy if "://" not in url else "")
+            raise UnknownNameError(
+                "storage", wrapper, STORAGE.entries(), remedy=remedy if "://" not in url else ""
+            )
         kind = STORAGE.load(wrapper)
         if not hasattr(kind, "wrap"):
-            raise UsageError(f"storage '{wrapper}' does not wrap another", remedy="wrap with throttled+ or faulty+")
+            raise UsageError(
+                f"storage '{wrapper}' does not wrap another",
+                remedy="wrap with throttled+ or faulty+",
+            )
         inner, _, query = url[len(wrapper) + 1 :].partition("?")
         given = _parse(query)
         own = {key: value for key, value in given.items() if key in kind.OPTIONS}
@@ -53,7 +60,10 @@ def open_storage(url: str, *, direct: bool = False, options: Mapping[str, str] |
     for key in sorted(given):
         if _SECRET.search(key):
             remedy = "S3 takes them from the environment, the shared credentials file or the instance's role"
-            raise UsageError("a storage URL holds no credentials: one of its options is named like one", remedy=remedy)
+            raise UsageError(
+                "a storage URL holds no credentials: one of its options is named like one",
+                remedy=remedy,
+            )
         if key not in kind.OPTIONS:
             _refuse(scheme, key, kind.OPTIONS)
     return kind.open(place, direct=direct, options=given)  # type: ignore[no-any-return]
@@ -86,5 +96,9 @@ def _refuse(scheme: str, key: str, known: Any) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", key):
         key = "..."  # no name of an option: perhaps the end of a password that has a question mark in it
     near = nearest(key, known)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
+    hint = (
+        f"did you mean {' or '.join(near)}?"
+        if near
+        else f"known: {', '.join(sorted(known)) or 'none'}"
+    )
     raise UsageError(f"{scheme} storage has no option '{key}'", remedy=hint)

@@ -54,7 +54,9 @@ class Storage(Protocol):
     """
 
     url: str
-    alignment: int  # read_into's offset, length and address must be multiples of it (1: anything goes)
+    alignment: (
+        int  # read_into's offset, length and address must be multiples of it (1: anything goes)
+    )
 
     def describe(self) -> dict[str, Any]:
         """A fingerprint for the result: scheme, URL without secrets, file system, mount options, device, direct ..."""
@@ -71,7 +73,9 @@ class Storage(Protocol):
         ``once`` is a hint: this object will not be asked for again soon.
         """
 
-    def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> AbstractContextManager[Sink]:
+    def create(
+        self, key: str, *, size_hint: int = 0, durable: bool = True
+    ) -> AbstractContextManager[Sink]:
         """A new object; an existing key is refused, never overwritten. ``durable=False`` leaves durability to ``flush``."""
 
     def flush(self) -> None:
@@ -89,7 +93,9 @@ class ParallelSink(Protocol):
     Leaving the ``with`` block is as with a Sink; all writes have returned by then.
     """
 
-    block_size: int  # every write begins at a multiple of it, and is that long, but for the last one
+    block_size: (
+        int  # every write begins at a multiple of it, and is that long, but for the last one
+    )
     alignment: int  # of the memory that is written, address and length (the end's padding is cut off again)
 
     def write_at(self, offset: int, data: Buffer) -> None: ...
@@ -99,7 +105,9 @@ class ParallelSink(Protocol):
 class Parallel(Protocol):
     """A storage that takes the blocks of one object in parallel."""
 
-    def create_parallel(self, key: str, *, size: int, block_size: int, durable: bool = True) -> AbstractContextManager[ParallelSink]:
+    def create_parallel(
+        self, key: str, *, size: int, block_size: int, durable: bool = True
+    ) -> AbstractContextManager[ParallelSink]:
         """As ``create``; the sink's blocks are ``block_size`` bytes, or larger where the storage needs that."""
 
 
@@ -174,5 +182,7 @@ class Folders(Protocol):
 class Unfinished(Protocol):
     """A storage where a killed writer leaves what no listing shows (S3's multipart uploads)."""
 
-    def discard_unfinished(self, owned: Callable[[str], bool], *, dry_run: bool = False) -> tuple[str, ...]:
+    def discard_unfinished(
+        self, owned: Callable[[str], bool], *, dry_run: bool = False
+    ) -> tuple[str, ...]:
         """Abort the unfinished uploads below the root whose keys are ``owned``, and no others; their keys."""

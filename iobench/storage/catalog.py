@@ -7,7 +7,17 @@ from pathlib import Path
 
 from ..buffers import private
 from ..errors import DatasetError, MissingObjectError, StorageError
-from ..spec.manifest import MANIFEST, MARKER, SAMPLES, SHARDS, Manifest, assemble, hash_bytes, load_manifest, parse_header
+from ..spec.manifest import (
+    MANIFEST,
+    MARKER,
+    SAMPLES,
+    SHARDS,
+    Manifest,
+    assemble,
+    hash_bytes,
+    load_manifest,
+    parse_header,
+)
 from . import open_storage, wrapper_of
 from .base import Storage
 
@@ -38,8 +48,14 @@ def read_manifest(storage: Storage) -> Manifest:
         return load_manifest(root)
     if not exists(storage, MANIFEST):
         if exists(storage, MARKER):
-            raise DatasetError(f"the dataset at {storage.url} is half generated", remedy="finish it: run the same iobench generate again")
-        raise DatasetError(f"no dataset at {storage.url} (no {MANIFEST})", remedy=f"generate one: iobench generate NAME --to {storage.url}")
+            raise DatasetError(
+                f"the dataset at {storage.url} is half generated",
+                remedy="finish it: run the same iobench generate again",
+            )
+        raise DatasetError(
+            f"no dataset at {storage.url} (no {MANIFEST})",
+            remedy=f"generate one: iobench generate NAME --to {storage.url}",
+        )
     header = parse_header(read_object(storage, MANIFEST), where=f"{storage.url}/{MANIFEST}")
     tables = {name: read_object(storage, name) for name in (SAMPLES, SHARDS)}
     return assemble(header, tables.__getitem__, lambda name: hash_bytes(tables[name]))

@@ -69,18 +69,27 @@ class FaultyStorage(Wrapper):
         counts = {}
         for name in _COUNTS:
             if name in options:
-                if not (options[name].isascii() and options[name].isdigit() and len(options[name]) < 19):
-                    raise UsageError(f"faulty storage: {name} is '{options[name]}'", remedy=f"give a whole number, e.g. {name}=100")
+                if not (
+                    options[name].isascii() and options[name].isdigit() and len(options[name]) < 19
+                ):
+                    raise UsageError(
+                        f"faulty storage: {name} is '{options[name]}'",
+                        remedy=f"give a whole number, e.g. {name}=100",
+                    )
                 counts[name] = int(options[name])
         if "stall" in options and not counts.get("stall_every"):
             raise UsageError(
-                "faulty storage: stall says for how long, and nothing says when", remedy="add stall_every, e.g. stall_every=100"
+                "faulty storage: stall says for how long, and nothing says when",
+                remedy="add stall_every, e.g. stall_every=100",
             )
         return cls(inner, stall_s=parse_duration(options.get("stall", STALL_S)), **counts)
 
     def describe(self) -> dict[str, Any]:
         faults = {name: getattr(self, name) for name in _COUNTS if getattr(self, name)}
-        return {**super().describe(), "faults": {**faults, **({"stall_s": self.stall_s} if self.stall_every else {})}}
+        return {
+            **super().describe(),
+            "faults": {**faults, **({"stall_s": self.stall_s} if self.stall_every else {})},
+        }
 
     def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
         number = self._reads.next()
@@ -94,7 +103,11 @@ class FaultyStorage(Wrapper):
     @contextmanager
     def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> Iterator[Sink]:
         with self.inner.create(key, size_hint=size_hint, durable=durable) as sink:
-            yield FaultySink(sink, key, self._writes, self.fail_write_at) if self.fail_write_at else sink
+            yield (
+                FaultySink(sink, key, self._writes, self.fail_write_at)
+                if self.fail_write_at
+                else sink
+            )
 
 
 class FaultySink:
@@ -109,7 +122,9 @@ class FaultySink:
     def write(self, data: bytes | Buffer) -> None:
         number = self._writes.next()
         if number == self._fail_at:
-            raise StorageError(f"cannot write {self._key}: simulated input/output error (write {number})")
+            raise StorageError(
+                f"cannot write {self._key}: simulated input/output error (write {number})"
+            )
         self._inner.write(data)
 
 

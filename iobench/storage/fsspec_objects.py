@@ -80,7 +80,12 @@ def size(fs: Any, path: str) -> int:
 
 def version_of(info: dict[str, Any]) -> str:
     told = {str(name).lower(): value for name, value in info.items()}
-    text = repr([info.get("size"), *((name, told[name]) for name in _VERSION_KEYS if told.get(name) is not None)])
+    text = repr(
+        [
+            info.get("size"),
+            *((name, told[name]) for name in _VERSION_KEYS if told.get(name) is not None),
+        ]
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -29,7 +29,17 @@ _EXTRAS = {"gcsfs": "gcs", "adlfs": "azure", "huggingface_hub": "hf", "paramiko"
 """Python package -> the extra of iobench that installs it."""
 
 _NOT_A_PLACE = frozenset(
-    {"asyncwrapper", "async_wrapper", "blockcache", "cached", "dir", "filecache", "generic", "reference", "simplecache"}
+    {
+        "asyncwrapper",
+        "async_wrapper",
+        "blockcache",
+        "cached",
+        "dir",
+        "filecache",
+        "generic",
+        "reference",
+        "simplecache",
+    }
 )
 """What wraps another file system; a cache in front would be measured instead of the storage."""
 
@@ -58,16 +68,21 @@ class FsspecStorage:
         """``direct`` makes no difference. Raises UsageError for a missing package, naming it, and for a URL with a password."""
         if "::" in url:
             raise UsageError(
-                f"'{url}' chains file systems: a cache would be measured instead of the storage", remedy="name the last one alone"
+                f"'{url}' chains file systems: a cache would be measured instead of the storage",
+                remedy="name the last one alone",
             )
         if "@" in urlsplit(url).netloc and urlsplit(url).password is not None:
             where = f"{urlsplit(url).scheme}://{urlsplit(url).hostname}"
             raise UsageError(
-                f"the URL for {where} holds a password", remedy="leave it to the scheme's own chain (agent, key file, environment)"
+                f"the URL for {where} holds a password",
+                remedy="leave it to the scheme's own chain (agent, key file, environment)",
             )
         scheme = urlsplit(url).scheme
         if not known(scheme):
-            raise UsageError(f"fsspec has no file system '{scheme}'", remedy="write the URL with its own scheme, e.g. gs://bucket/prefix")
+            raise UsageError(
+                f"fsspec has no file system '{scheme}'",
+                remedy="write the URL with its own scheme, e.g. gs://bucket/prefix",
+            )
         _file_system_class(scheme)
         return cls(url)
 
@@ -161,7 +176,10 @@ class FsspecStorage:
                 raise
             if len(data) > want:
                 raise ValueError("the server ignores byte ranges and sends whole objects")
-            np.copyto(np.frombuffer(buffer, dtype=np.uint8)[: len(data)], np.frombuffer(data, dtype=np.uint8))
+            np.copyto(
+                np.frombuffer(buffer, dtype=np.uint8)[: len(data)],
+                np.frombuffer(data, dtype=np.uint8),
+            )
             return len(data)
 
         return self._ask(read, "read", key) if want else 0
@@ -187,10 +205,16 @@ class FsspecStorage:
                 infos: dict[str, dict[str, Any]] = fs.find(self._at(fs, prefix), detail=True)
             except FileNotFoundError:
                 return {}
-            return {path.removeprefix(root).lstrip("/"): info for path, info in infos.items() if info.get("type", "file") != "directory"}
+            return {
+                path.removeprefix(root).lstrip("/"): info
+                for path, info in infos.items()
+                if info.get("type", "file") != "directory"
+            }
 
         found = self._ask(find, "list", prefix)
-        return ((key, found[key]) for key in sorted(found) if not prefix or key.startswith(f"{prefix}/"))
+        return (
+            (key, found[key]) for key in sorted(found) if not prefix or key.startswith(f"{prefix}/")
+        )
 
     # Writing
 
@@ -200,7 +224,8 @@ class FsspecStorage:
             safety.check_target(Path(root))
         elif "/" not in root.strip("/"):
             raise TargetRefusedError(
-                f"refusing {self.url}: it is the root of a bucket", remedy=f"name a prefix, e.g. {self.url}/iobench-data"
+                f"refusing {self.url}: it is the root of a bucket",
+                remedy=f"name a prefix, e.g. {self.url}/iobench-data",
             )
 
     @contextmanager
@@ -239,8 +264,14 @@ class FsspecStorage:
         if isinstance(error, FileNotFoundError):
             return MissingObjectError(f"cannot {verb} {where}: no such object")
         if isinstance(error, NotImplementedError):
-            return StorageError(f"cannot {verb} {where}: {self.scheme} storage is read-only, or can't do this")
-        remedy = "check the credentials in the scheme's own chain" if isinstance(error, PermissionError) else ""
+            return StorageError(
+                f"cannot {verb} {where}: {self.scheme} storage is read-only, or can't do this"
+            )
+        remedy = (
+            "check the credentials in the scheme's own chain"
+            if isinstance(error, PermissionError)
+            else ""
+        )
         text = without_secrets(str(error))
         plain = isinstance(error, OSError | ValueError)
         reason = text if plain and text else f"{type(error).__name__}{': ' if text else ''}{text}"
@@ -257,7 +288,9 @@ def _file_system_class(scheme: str) -> Any:
         package = str(missing).partition(".")[0] if missing else f"of fsspec's {scheme}"
         install = f"'iobench[{_EXTRAS[package]}]'" if package in _EXTRAS else package
         remedy = f"install it: pip install {install}"
-        raise UsageError(f"storage '{scheme}' needs the Python package '{package}'", remedy=remedy) from error
+        raise UsageError(
+            f"storage '{scheme}' needs the Python package '{package}'", remedy=remedy
+        ) from error
 
 
 def _version(package: str) -> str | None:

@@ -89,11 +89,16 @@ def shared_object() -> Any:
             function = getattr(loaded, name)
             function.restype, function.argtypes = result, arguments
         return loaded
-    raise UsageError(f"nfs:// needs the library libnfs ({' or '.join(SONAMES)})", remedy="install it: apt-get install libnfs13")
+    raise UsageError(
+        f"nfs:// needs the library libnfs ({' or '.join(SONAMES)})",
+        remedy="install it: apt-get install libnfs13",
+    )
 
 
 def library_version() -> str:
     """The file that was loaded, whose name carries the version (``libnfs.so.13.0.0``); libnfs has no call that tells."""
     shared_object()
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        return next((os.path.basename(line.split()[-1]) for line in maps if "/libnfs.so" in line), "libnfs")
+        return next(
+            (os.path.basename(line.split()[-1]) for line in maps if "/libnfs.so" in line), "libnfs"
+        )

@@ -42,7 +42,10 @@ class LocalStorage:
         if url.startswith("file://"):
             parts = urlsplit(url)
             if parts.netloc not in ("", "localhost"):
-                raise UsageError(f"'{url}' names a host, and file:// is local", remedy="write it like file:///mnt/data or /mnt/data")
+                raise UsageError(
+                    f"'{url}' names a host, and file:// is local",
+                    remedy="write it like file:///mnt/data or /mnt/data",
+                )
             url = unquote(parts.path)
         if "\0" in url:
             raise UsageError(f"'{url!r}' is no path: it has a byte of 0", remedy="check its %00")
@@ -71,7 +74,12 @@ class LocalStorage:
         self.__init__(state["root"], direct=state["direct"])  # type: ignore[misc]
 
     def describe(self) -> dict[str, Any]:
-        return {"scheme": "file", "url": self.url, "direct": self.direct, **filesystem.describe_path(self.root, write_probe=False)}
+        return {
+            "scheme": "file",
+            "url": self.url,
+            "direct": self.direct,
+            **filesystem.describe_path(self.root, write_probe=False),
+        }
 
     def local_path(self, key: str) -> Path:
         return self.root / key
@@ -134,12 +142,16 @@ class LocalStorage:
             if self._root_fd < 0:
                 with self._lock:
                     if self._root_fd < 0:
-                        self._root_fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                        self._root_fd = os.open(
+                            self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+                        )
             flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if self.direct else 0)
             return os.open(key, flags, dir_fd=self._root_fd)
         except OSError as error:
             if error.errno == errno.EINVAL and self.direct:
-                raise StorageError(f"{self.root} has no O_DIRECT", remedy="use --set reader.direct=false") from error
+                raise StorageError(
+                    f"{self.root} has no O_DIRECT", remedy="use --set reader.direct=false"
+                ) from error
             raise self._failed("open", key, error) from error
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
@@ -152,7 +164,9 @@ class LocalStorage:
                 for name in sorted(files):
                     path = os.path.join(folder, name)
                     status = os.lstat(path)
-                    if stat.S_ISREG(status.st_mode):  # links are not followed, and no key names a pipe or a socket
+                    if stat.S_ISREG(
+                        status.st_mode
+                    ):  # links are not followed, and no key names a pipe or a socket
                         yield Entry(os.path.relpath(path, self.root), status.st_size)
         except OSError as error:
             raise self._failed("list", prefix or ".", error) from error
@@ -193,11 +207,19 @@ class LocalStorage:
     def check_target(self) -> None:
         check_target(self.root)
 
-    def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> AbstractContextManager[Sink]:
-        return self._created(key, lambda path: open_sink(path, size_hint=size_hint, durable=durable))
+    def create(
+        self, key: str, *, size_hint: int = 0, durable: bool = True
+    ) -> AbstractContextManager[Sink]:
+        return self._created(
+            key, lambda path: open_sink(path, size_hint=size_hint, durable=durable)
+        )
 
-    def create_parallel(self, key: str, *, size: int, block_size: int, durable: bool = True) -> AbstractContextManager[ParallelSink]:
-        return self._created(key, lambda path: ParallelFile(path, size=size, block_size=block_size, durable=durable))
+    def create_parallel(
+        self, key: str, *, size: int, block_size: int, durable: bool = True
+    ) -> AbstractContextManager[ParallelSink]:
+        return self._created(
+            key, lambda path: ParallelFile(path, size=size, block_size=block_size, durable=durable)
+        )
 
     @contextmanager
     def _created(self, key: str, start: Callable[[Path], _Sink]) -> Iterator[_Sink]:
@@ -253,7 +275,9 @@ class LocalStorage:
 
     def __del__(self) -> None:
         """What nobody closed: a descriptor is a number, and nobody collects those."""
-        with suppress(Exception):  # at the end of the interpreter, or of a storage that was never whole
+        with suppress(
+            Exception
+        ):  # at the end of the interpreter, or of a storage that was never whole
             self.close()
 
     def _failed(self, verb: str, key: str, error: OSError) -> StorageError:

@@ -53,12 +53,20 @@ class NfsStorage:
     def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
         self._made_of = (url, dict(options or {}))
         server, port, path = _parse(url)
-        given = {"version": "3", **({"nfsport": str(port)} if port is not None else {}), **(options or {})}
+        given = {
+            "version": "3",
+            **({"nfsport": str(port)} if port is not None else {}),
+            **(options or {}),
+        }
         timeout_s = parse_duration(given["timeout"]) if "timeout" in given else TIMEOUT_S
         self.version = int(_checked(given)["version"])
         # Nested exports are not entered unless asked for: the search for them needs a procedure that not every server has.
-        settings = {_NUMBERS[name]: value for name, value in {"traverse": "0", **_checked(given)}.items()}
-        self.connections = Connections(server, path, urlencode(settings), timeout_s=max(1.0, timeout_s))
+        settings = {
+            _NUMBERS[name]: value for name, value in {"traverse": "0", **_checked(given)}.items()
+        }
+        self.connections = Connections(
+            server, path, urlencode(settings), timeout_s=max(1.0, timeout_s)
+        )
         self.url = f"nfs://{server}{path.rstrip('/')}?{urlencode(given, safe='/:')}"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -99,7 +107,9 @@ class NfsStorage:
             with nfs.opened(path, keep=not once) as handle:
                 try:
                     while done < want:
-                        count = nfs.pread(handle, offset + done, address + done, min(nfs.readmax, want - done))
+                        count = nfs.pread(
+                            handle, offset + done, address + done, min(nfs.readmax, want - done)
+                        )
                         if count == 0:
                             break
                         done += count
@@ -115,7 +125,9 @@ class NfsStorage:
         return self.connections.ask(read, "read", key)
 
     def size(self, key: str) -> int:
-        return self.connections.ask(lambda nfs: nfs.stat(self.connections.path_of(key)).size, "stat", key)
+        return self.connections.ask(
+            lambda nfs: nfs.stat(self.connections.path_of(key)).size, "stat", key
+        )
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """Everything below the folder ``prefix``, sorted by key; links are listed, not followed. A folder that is not there is empty."""
@@ -123,10 +135,15 @@ class NfsStorage:
 
     def versions(self, prefix: str = "") -> dict[str, str]:
         """Time of last change (of contents or status) and size, by key."""
-        return {key: f"{item.mtime_ns}-{item.ctime_ns}-{item.size}" for key, item in self._walk(prefix.strip("/"))}
+        return {
+            key: f"{item.mtime_ns}-{item.ctime_ns}-{item.size}"
+            for key, item in self._walk(prefix.strip("/"))
+        }
 
     def _walk(self, folder: str) -> Iterator[tuple[str, Item]]:
-        items = self.connections.ask(lambda nfs: _items(nfs, self.connections.path_of(folder)), "list", folder)
+        items = self.connections.ask(
+            lambda nfs: _items(nfs, self.connections.path_of(folder)), "list", folder
+        )
         # A folder sorts by its name with the slash, so that keys come in their order.
         for item in sorted(items, key=lambda item: f"{item.name}/" if item.folder else item.name):
             key = f"{folder}/{item.name}" if folder else item.name
@@ -139,9 +156,14 @@ class NfsStorage:
 
     def check_target(self) -> None:
         if self.connections.path == "/":
-            raise TargetRefusedError(f"refusing {self.url}: it is the root of the server", remedy="name a directory in an export")
+            raise TargetRefusedError(
+                f"refusing {self.url}: it is the root of the server",
+                remedy="name a directory in an export",
+            )
 
-    def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> AbstractContextManager[Sink]:
+    def create(
+        self, key: str, *, size_hint: int = 0, durable: bool = True
+    ) -> AbstractContextManager[Sink]:
         """Written to ``KEY.part``, committed to stable storage, then named: complete and durable (whatever ``durable``), or absent.
 
         Nothing is overwritten: the name is given by LINK, which fails where it exists. Where a server has no LINK the name is checked and
@@ -151,7 +173,10 @@ class NfsStorage:
         """
         if self.version != 3:
             remedy = "use version=3, or mount the export"
-            raise StorageError(f"cannot create {key} in {self.url}: libnfs can't write with NFS version {self.version}", remedy=remedy)
+            raise StorageError(
+                f"cannot create {key} in {self.url}: libnfs can't write with NFS version {self.version}",
+                remedy=remedy,
+            )
         return writing(self.connections, key)
 
     def flush(self) -> None:
@@ -173,7 +198,9 @@ class NfsStorage:
 
     def remove_empty(self, ours: Callable[[str], bool], folder: str = "") -> None:
         """Links are not followed. A folder that the server won't remove stays."""
-        for item in self.connections.ask(lambda nfs: _items(nfs, self.connections.path_of(folder)), "list", folder):
+        for item in self.connections.ask(
+            lambda nfs: _items(nfs, self.connections.path_of(folder)), "list", folder
+        ):
             if item.folder:
                 self.remove_empty(ours, f"{folder}/{item.name}" if folder else item.name)
 
@@ -211,8 +238,16 @@ def _parse(url: str) -> tuple[str, int | None, str]:
     except ValueError:
         port = -1
     path = unquote(parts.path)
-    if parts.scheme != "nfs" or not parts.hostname or parts.username is not None or port == -1 or "\0" in path:
-        raise UsageError(f"'{url}' is no NFS URL", remedy="write it like nfs://server/export/path?version=3")
+    if (
+        parts.scheme != "nfs"
+        or not parts.hostname
+        or parts.username is not None
+        or port == -1
+        or "\0" in path
+    ):
+        raise UsageError(
+            f"'{url}' is no NFS URL", remedy="write it like nfs://server/export/path?version=3"
+        )
     server = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return server, port, posixpath.normpath("/" + path.strip("/"))
 
@@ -224,8 +259,11 @@ def _checked(given: Mapping[str, str]) -> dict[str, str]:
         limit = 65535 if name.endswith("port") else 2**31 - 1
         if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= limit):
             raise UsageError(
-                f"nfs storage: {name} is '{text}'", remedy=f"give a whole number, e.g. {name}={3 if name == 'version' else 2049}"
+                f"nfs storage: {name} is '{text}'",
+                remedy=f"give a whole number, e.g. {name}={3 if name == 'version' else 2049}",
             )
     if numbers.get("version", "3") not in ("3", "4"):
-        raise UsageError(f"nfs storage: version is '{numbers['version']}'", remedy="give version=3 or version=4")
+        raise UsageError(
+            f"nfs storage: version is '{numbers['version']}'", remedy="give version=3 or version=4"
+        )
     return numbers

@@ -109,13 +109,19 @@ class Connections:
         try:
             socket.getaddrinfo(self.server, None)
         except OSError as error:
-            raise OSError(errno.EHOSTUNREACH, f"the name of the server is unknown ({error.strerror})") from error
+            raise OSError(
+                errno.EHOSTUNREACH, f"the name of the server is unknown ({error.strerror})"
+            ) from error
         folder = self.mounted or self.path
         refusal: OSError | None = None
         while True:
             try:
                 context = Context(self.server, folder, self.settings, timeout_s=timeout_s)
-            except (FileNotFoundError, NotADirectoryError, PermissionError) as error:  # some servers let only an export itself be mounted
+            except (
+                FileNotFoundError,
+                NotADirectoryError,
+                PermissionError,
+            ) as error:  # some servers let only an export itself be mounted
                 refusal = refusal or error
                 if folder == "/" or self.mounted:
                     raise refusal from None
@@ -141,13 +147,19 @@ class Connections:
         """One line for whatever went wrong."""
         where = f"nfs://{self.server}{self.path.rstrip('/')}" + (f"/{key}" if key else "")
         if isinstance(error, Lost):
-            silent = f"no answer from the NFS server for {format_duration(self.timeout_s)}" if self.mounted else "no NFS server was reached"
+            silent = (
+                f"no answer from the NFS server for {format_duration(self.timeout_s)}"
+                if self.mounted
+                else "no NFS server was reached"
+            )
             remedy = "check that it runs and can be reached; nfsport= and mountport= name its ports, timeout= says how long to wait"
             return StorageError(f"cannot {verb} {where}: {silent} ({error})", remedy=remedy)
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         remedy = _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
         missing = isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.ENOTDIR)
-        return (MissingObjectError if missing else StorageError)(f"cannot {verb} {where}: {reason}", remedy=remedy)
+        return (MissingObjectError if missing else StorageError)(
+            f"cannot {verb} {where}: {reason}", remedy=remedy
+        )
 
 
 def _end(context: Context) -> None:

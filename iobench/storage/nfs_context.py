@@ -98,7 +98,9 @@ class Context:
         """Waits by itself: libnfs's own wait has no end while a connection is being made."""
         outcome: list[int] = []
         done = Callback(lambda status, nfs, data, private: outcome.append(status))
-        self._check(self._lib.nfs_mount_async(self._nfs, server.encode(), os.fsencode(folder), done, None))
+        self._check(
+            self._lib.nfs_mount_async(self._nfs, server.encode(), os.fsencode(folder), done, None)
+        )
         end = time.monotonic() + timeout_s
         while not outcome:
             left = end - time.monotonic()
@@ -161,7 +163,9 @@ class Context:
         if handle is None:
             handle = c.c_void_p()
             try:
-                self._check(self._lib.nfs_open(self._nfs, os.fsencode(path), os.O_RDONLY, c.byref(handle)))
+                self._check(
+                    self._lib.nfs_open(self._nfs, os.fsencode(path), os.O_RDONLY, c.byref(handle))
+                )
             except OSError:
                 self.spoiled = self._version_4
                 raise
@@ -183,7 +187,9 @@ class Context:
         """A new file, open for writing. Raises FileExistsError."""
         handle = c.c_void_p()
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-        self._check(self._lib.nfs_open2(self._nfs, os.fsencode(path), flags, 0o644, c.byref(handle)))
+        self._check(
+            self._lib.nfs_open2(self._nfs, os.fsencode(path), flags, 0o644, c.byref(handle))
+        )
         return handle
 
     def close(self, handle: c.c_void_p) -> None:

@@ -23,7 +23,10 @@ def writing(connections: Connections, key: str) -> Iterator[Sink]:
     connections.ask(lambda nfs: _prepare(nfs, connections.path_of(key)), "create", key)
     try:
         nfs = connections.take()
-    except (Lost, OSError) as error:  # another thread has the connection that was just given back, and a new one can't be made
+    except (
+        Lost,
+        OSError,
+    ) as error:  # another thread has the connection that was just given back, and a new one can't be made
         raise connections.failed("create", key, error) from error
     path = connections.path_of(key)
     part = f"{path}.part"
@@ -41,7 +44,9 @@ def writing(connections: Connections, key: str) -> Iterator[Sink]:
     except Lost as lost:
         nfs.abandon()
         try:
-            connections.ask(lambda other: other.unlink(part), "delete", f"{key}.part", patient=False)
+            connections.ask(
+                lambda other: other.unlink(part), "delete", f"{key}.part", patient=False
+            )
         except StorageError:
             pass  # the server is still away; the next writer begins the file again
         raise connections.failed("write", key, lost) from lost
@@ -127,7 +132,9 @@ class NfsSink:
         address = int(block.__array_interface__["data"][0])
         done = 0
         while done < len(block):
-            done += self._nfs.pwrite(self._handle, self._offset + done, address + done, len(block) - done)
+            done += self._nfs.pwrite(
+                self._handle, self._offset + done, address + done, len(block) - done
+            )
         self._offset += len(block)
 
     def commit(self) -> None:

@@ -39,10 +39,15 @@ class S3Storage:
                 remedy="write s3://bucket/prefix?endpoint=..; credentials come from the environment or the shared credentials file",
             )
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}", bucket) or ".." in bucket:
-            raise UsageError(f"'{bucket[:80]}' is not a bucket's name", remedy="write s3://bucket/prefix")
+            raise UsageError(
+                f"'{bucket[:80]}' is not a bucket's name", remedy="write s3://bucket/prefix"
+            )
         prefix = prefix.strip("/")
         if prefix and not _KEY.fullmatch(prefix):
-            raise UsageError(f"'{prefix[:80]}' is not a prefix", remedy="leave out empty parts, '.', '..' and control characters")
+            raise UsageError(
+                f"'{prefix[:80]}' is not a prefix",
+                remedy="leave out empty parts, '.', '..' and control characters",
+            )
         settings = parse_options(options)
         check_installed(settings.client)
         return cls(bucket, prefix, settings)
@@ -95,9 +100,7 @@ class S3Storage:
             failure = self._asked_again(self._root + key, failure)
         what, remedy = words(failure, verb)
         if failure.kind is Kind.UNREACHABLE:
-            what = (
-                f"{what} ({self.options.endpoint or os.environ.get('AWS_ENDPOINT_URL_S3') or os.environ.get('AWS_ENDPOINT_URL') or 'AWS'})"
-            )
+            what = f"{what} ({self.options.endpoint or os.environ.get('AWS_ENDPOINT_URL_S3') or os.environ.get('AWS_ENDPOINT_URL') or 'AWS'})"
         kind = MissingObjectError if failure.kind is Kind.MISSING else StorageError
         return kind(f"cannot {verb} {where}: {what}", remedy=remedy)
 
@@ -131,7 +134,10 @@ class S3Storage:
 
     def check_target(self) -> None:
         if not self.prefix:
-            raise TargetRefusedError(f"{self.url} is a bucket's root, and needs a prefix", remedy=f"write it like {self.url}/iobench-data")
+            raise TargetRefusedError(
+                f"{self.url} is a bucket's root, and needs a prefix",
+                remedy=f"write it like {self.url}/iobench-data",
+            )
 
     def retried(self) -> Retries:
         return self._open.retrier.counts if self._open is not None else Retries(0, 0)
@@ -190,7 +196,9 @@ class S3Storage:
             target = Target(session, full)
             if size_hint > self.options.part_size:
                 target.refuse_existing()  # before gigabytes are sent
-            sink = UploadSink(target, session.uploads, part_size=self.options.part_size, size_hint=size_hint)
+            sink = UploadSink(
+                target, session.uploads, part_size=self.options.part_size, size_hint=size_hint
+            )
             yield sink
             sink.commit()
             return
@@ -205,7 +213,9 @@ class S3Storage:
         raise problem
 
     @contextmanager
-    def create_parallel(self, key: str, *, size: int, block_size: int, durable: bool = True) -> Iterator[ParallelSink]:
+    def create_parallel(
+        self, key: str, *, size: int, block_size: int, durable: bool = True
+    ) -> Iterator[ParallelSink]:
         """Each block is one part of a multipart upload, sent by the thread that writes it."""
         full = self._key("create", key)
         sink: ParallelUpload | None = None
@@ -239,7 +249,9 @@ class S3Storage:
 
         self._run("delete", key, delete)
 
-    def discard_unfinished(self, owned: Callable[[str], bool], *, dry_run: bool = False) -> tuple[str, ...]:
+    def discard_unfinished(
+        self, owned: Callable[[str], bool], *, dry_run: bool = False
+    ) -> tuple[str, ...]:
         found: tuple[Upload, ...] = ()
         place = ("", "")
         while True:
@@ -281,7 +293,8 @@ class S3Storage:
     def _key(self, verb: str, key: str) -> str:
         if not _KEY.fullmatch(key):
             raise StorageError(
-                f"cannot {verb} {key!r} below {self.url}: it is not a relative key", remedy="leave out empty parts, '.' and '..'"
+                f"cannot {verb} {key!r} below {self.url}: it is not a relative key",
+                remedy="leave out empty parts, '.' and '..'",
             )
         return self._root + key
 

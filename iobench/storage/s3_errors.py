@@ -28,7 +28,9 @@ class Kind(StrEnum):
     OTHER = "the request failed"
 
 
-PASSING = frozenset({Kind.UNREACHABLE, Kind.LOST, Kind.TIMEOUT, Kind.SERVER, Kind.THROTTLED, Kind.NAME})
+PASSING = frozenset(
+    {Kind.UNREACHABLE, Kind.LOST, Kind.TIMEOUT, Kind.SERVER, Kind.THROTTLED, Kind.NAME}
+)
 """Sending the request again may help."""
 
 _CODES = {
@@ -39,13 +41,42 @@ _CODES = {
     Kind.RANGE: ("InvalidRange",),
     Kind.UNSUPPORTED: ("NotImplemented", "MethodNotAllowed"),
     Kind.DENIED: ("AccessDenied", "AllAccessDisabled", "AccountProblem"),
-    Kind.CREDENTIALS: ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSecurity", "InvalidClientTokenId"),
-    Kind.EXPIRED: ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired", "RequestExpired"),
+    Kind.CREDENTIALS: (
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "InvalidSecurity",
+        "InvalidClientTokenId",
+    ),
+    Kind.EXPIRED: (
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "InvalidToken",
+        "TokenRefreshRequired",
+        "RequestExpired",
+    ),
     Kind.CLOCK: ("RequestTimeTooSkewed",),
-    Kind.REGION: ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "TemporaryRedirect"),
+    Kind.REGION: (
+        "PermanentRedirect",
+        "AuthorizationHeaderMalformed",
+        "IllegalLocationConstraintException",
+        "TemporaryRedirect",
+    ),
     # 409 of two conditional writes at once: AWS asks to send the request again.
-    Kind.SERVER: ("InternalError", "ServiceUnavailable", "RequestTimeout", "ConditionalRequestConflict", "IncompleteBody"),
-    Kind.THROTTLED: ("SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "ThrottlingException", "TooManyRequests"),
+    Kind.SERVER: (
+        "InternalError",
+        "ServiceUnavailable",
+        "RequestTimeout",
+        "ConditionalRequestConflict",
+        "IncompleteBody",
+    ),
+    Kind.THROTTLED: (
+        "SlowDown",
+        "SlowDownRead",
+        "SlowDownWrite",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequests",
+    ),
 }
 _KIND_OF_CODE = {code: kind for kind, codes in _CODES.items() for code in codes}
 
@@ -110,7 +141,11 @@ class Failure(Exception):
 def answered(status: int, code: str, message: str) -> Failure:
     """The server answered with an error. A HEAD request's answer has no code but its status."""
     code = "" if code.isdigit() else code
-    kind = _KIND_OF_CODE.get(code) or _STATUSES.get(status) or (Kind.SERVER if status >= 500 else Kind.OTHER)
+    kind = (
+        _KIND_OF_CODE.get(code)
+        or _STATUSES.get(status)
+        or (Kind.SERVER if status >= 500 else Kind.OTHER)
+    )
     return Failure(kind, code=code, status=status, detail=message)
 
 
@@ -124,7 +159,13 @@ def words(failure: Failure, verb: str) -> tuple[str, str]:
     said = " ".join(part for part in (str(failure.status or ""), failure.code) if part)
     if said and failure.kind not in (Kind.EXISTS, Kind.MISSING):
         what += f" ({said})"
-    if failure.detail and failure.kind in (Kind.OTHER, Kind.REGION, Kind.TLS, Kind.UNSUPPORTED, Kind.NAME):
+    if failure.detail and failure.kind in (
+        Kind.OTHER,
+        Kind.REGION,
+        Kind.TLS,
+        Kind.UNSUPPORTED,
+        Kind.NAME,
+    ):
         what += f": {failure.detail}"
     if failure.attempts > 1:
         what += f"; tried {failure.attempts} times in {failure.elapsed_s:.1f} s"

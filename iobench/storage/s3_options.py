@@ -28,7 +28,9 @@ class S3Options:
 
     client: str = "obstore"  # which library sends the requests
     endpoint: str = ""  # http(s)://host[:port]; '' is AWS, unless AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL says otherwise
-    region: str = ""  # '' is AWS_REGION, AWS_DEFAULT_REGION, the profile's region, us-east-1, in this order
+    region: str = (
+        ""  # '' is AWS_REGION, AWS_DEFAULT_REGION, the profile's region, us-east-1, in this order
+    )
     addressing: str = "auto"  # where the bucket's name goes: auto is virtual on AWS, and path at an endpoint of one's own
     tls_verify: str = "true"  # true, false, or a file of certificates (PEM) to trust
     signing: str = "v4"  # none: anonymous requests
@@ -41,7 +43,11 @@ class S3Options:
     def facts(self) -> dict[str, Any]:
         """For the result; names carry their unit."""
         facts = asdict(self)
-        for plain, named in (("part_size", "part_size_bytes"), ("timeout", "timeout_s"), ("deadline", "deadline_s")):
+        for plain, named in (
+            ("part_size", "part_size_bytes"),
+            ("timeout", "timeout_s"),
+            ("deadline", "deadline_s"),
+        ):
             facts[named] = facts.pop(plain)
         return facts
 
@@ -88,13 +94,22 @@ def check_endpoint(endpoint: str, what: str) -> str:
         return endpoint
     try:
         parts = urlsplit(endpoint)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        usable = (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and (parts.port is None or parts.port > 0)
+        )
     except ValueError:
         usable = False
     if "@" in endpoint:
-        raise UsageError(f"{what} holds credentials", remedy="give them by the environment or the shared credentials file")
+        raise UsageError(
+            f"{what} holds credentials",
+            remedy="give them by the environment or the shared credentials file",
+        )
     if not usable or parts.query or parts.fragment:
-        raise UsageError(f"{what} is '{endpoint}'", remedy="write it like https://s3.example.com:9000")
+        raise UsageError(
+            f"{what} is '{endpoint}'", remedy="write it like https://s3.example.com:9000"
+        )
     return endpoint.rstrip("/")
 
 

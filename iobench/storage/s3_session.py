@@ -14,7 +14,12 @@ from .s3_retry import Retrier
 from .s3_sink import PARTS
 from .s3_threads import Threads
 
-ENFORCED, IGNORED, REFUSED, UNKNOWN = "enforced", "ignored by the server", "refused by the server", "not checked"
+ENFORCED, IGNORED, REFUSED, UNKNOWN = (
+    "enforced",
+    "ignored by the server",
+    "refused by the server",
+    "not checked",
+)
 """What the server does with a conditional write (If-None-Match: *)."""
 
 _PROBE = 1 << 20
@@ -75,7 +80,11 @@ class Target:
                 self._client.put(self._key, data, only_new=only_new)
             except Failure as failure:
                 # Sent again, a write meets itself where only the first answer was lost.
-                ours = number and failure.kind is Kind.EXISTS and self._is(len(data), hashlib.md5(data, usedforsecurity=False).hexdigest())
+                ours = (
+                    number
+                    and failure.kind is Kind.EXISTS
+                    and self._is(len(data), hashlib.md5(data, usedforsecurity=False).hexdigest())
+                )
                 if not ours:
                     raise
 
@@ -93,16 +102,24 @@ class Target:
         return self._session.retrier.run(lambda _: self._client.start(self._key))
 
     def part(self, upload: str, number: int, data: bytearray, stop: Event) -> str:
-        return self._session.retrier.run(lambda _: self._client.part(self._key, upload, number, data), stop=stop)
+        return self._session.retrier.run(
+            lambda _: self._client.part(self._key, upload, number, data), stop=stop
+        )
 
     def finish(self, upload: str, etags: list[str], size: int) -> None:
         self.refuse_existing()  # a server that looks at the condition of a PUT may not look at this one's
 
         def finish(number: int) -> None:
             try:
-                self._client.finish(self._key, upload, etags, only_new=self._session.conditional != REFUSED)
+                self._client.finish(
+                    self._key, upload, etags, only_new=self._session.conditional != REFUSED
+                )
             except Failure as failure:
-                ours = number and failure.kind in (Kind.NO_UPLOAD, Kind.EXISTS, Kind.MISSING) and self._is(size)
+                ours = (
+                    number
+                    and failure.kind in (Kind.NO_UPLOAD, Kind.EXISTS, Kind.MISSING)
+                    and self._is(size)
+                )
                 if not ours:
                     raise
 

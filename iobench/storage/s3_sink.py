@@ -76,7 +76,10 @@ class UploadSink:
         if not self._upload:
             self._upload = self._target.start()
         if len(self._parts) == _MOST_PARTS:
-            raise Failure(Kind.OTHER, detail=f"it has more than {_MOST_PARTS} parts: raise the option part_size")
+            raise Failure(
+                Kind.OTHER,
+                detail=f"it has more than {_MOST_PARTS} parts: raise the option part_size",
+            )
         self._room.acquire()
         if failed := next((part for part in self._parts if part.done() and part.exception()), None):
             failed.result()
@@ -110,7 +113,9 @@ class UploadSink:
             _for_a_while(self._abort)
 
     def _abort(self) -> None:
-        wait([part for part in self._parts if not part.cancel()])  # else they would come after the abort, and stay
+        wait(
+            [part for part in self._parts if not part.cancel()]
+        )  # else they would come after the abort, and stay
         try:
             self._target.abort(self._upload)
         except Failure:
@@ -132,7 +137,9 @@ class ParallelUpload:
         self._upload = target.start() if size > self.block_size else ""
 
     def write_at(self, offset: int, data: Buffer) -> None:
-        copy = bytearray(data)  # a request may be sent again, and its library may look at the bytes again
+        copy = bytearray(
+            data
+        )  # a request may be sent again, and its library may look at the bytes again
         if not self._upload:
             self._whole = copy
             return

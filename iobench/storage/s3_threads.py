@@ -27,7 +27,9 @@ class Threads:
         with self._lock:
             if self._started < self._count:
                 self._started += 1
-                threading.Thread(target=_work, args=(self._calls,), daemon=True, name=self._name).start()
+                threading.Thread(
+                    target=_work, args=(self._calls,), daemon=True, name=self._name
+                ).start()
         self._calls.put((future, call))
         return future
 
@@ -46,7 +48,9 @@ class Aside:
     """
 
     def __init__(self) -> None:
-        self._main = threading.main_thread().ident if multiprocessing.parent_process() is None else None
+        self._main = (
+            threading.main_thread().ident if multiprocessing.parent_process() is None else None
+        )
         self._calls: SimpleQueue[tuple[Callable[[], Any], SimpleQueue[Any]] | None] | None = None
         self._results: SimpleQueue[Any] = SimpleQueue()
 
@@ -55,7 +59,9 @@ class Aside:
             return call()
         if self._calls is None:
             self._calls, self._results = SimpleQueue(), SimpleQueue()
-            threading.Thread(target=_answer, args=(self._calls,), daemon=True, name="iobench-aside").start()
+            threading.Thread(
+                target=_answer, args=(self._calls,), daemon=True, name="iobench-aside"
+            ).start()
         self._calls.put((call, self._results))
         try:
             result, error = self._results.get()

@@ -9,7 +9,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..errors import MissingObjectError, StorageError, UsageError
-from .base import Buffer, Cached, Entry, Guarded, Residency, Retries, Retrying, Sink, Storage, Unfinished
+from .base import (
+    Buffer,
+    Cached,
+    Entry,
+    Guarded,
+    Residency,
+    Retries,
+    Retrying,
+    Sink,
+    Storage,
+    Unfinished,
+)
 
 
 class _ReadOnly:
@@ -22,7 +33,9 @@ class _ReadOnly:
     def describe(self) -> dict[str, Any]:
         return {"scheme": self.scheme, "url": self.url}
 
-    def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> AbstractContextManager[Sink]:
+    def create(
+        self, key: str, *, size_hint: int = 0, durable: bool = True
+    ) -> AbstractContextManager[Sink]:
         raise StorageError(f"cannot create {key}: {self.scheme} storage is read-only")
 
     def flush(self) -> None:
@@ -41,12 +54,20 @@ class MemoryStorage(_ReadOnly):
     scheme = "memory"
     OPTIONS: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, url: str = "memory://", *, direct: bool = False, objects: Mapping[str, Buffer] | None = None) -> None:
+    def __init__(
+        self,
+        url: str = "memory://",
+        *,
+        direct: bool = False,
+        objects: Mapping[str, Buffer] | None = None,
+    ) -> None:
         self.url = url
         self._objects = dict(objects or {})
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        return (Entry(key, len(data)) for key, data in self._objects.items() if key.startswith(prefix))
+        return (
+            Entry(key, len(data)) for key, data in self._objects.items() if key.startswith(prefix)
+        )
 
     def size(self, key: str) -> int:
         return len(self._object(key))
@@ -54,11 +75,17 @@ class MemoryStorage(_ReadOnly):
     def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
         source = self._object(key)[offset : offset + len(buffer)]
         # numpy lets go of the GIL while it copies; a memoryview assignment does not.
-        np.copyto(np.frombuffer(buffer, dtype=np.uint8)[: len(source)], np.frombuffer(source, dtype=np.uint8))
+        np.copyto(
+            np.frombuffer(buffer, dtype=np.uint8)[: len(source)],
+            np.frombuffer(source, dtype=np.uint8),
+        )
         return len(source)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"url": self.url, "_objects": {key: bytes(data) for key, data in self._objects.items()}}
+        return {
+            "url": self.url,
+            "_objects": {key: bytes(data) for key, data in self._objects.items()},
+        }
 
     def _object(self, key: str) -> Buffer:
         try:
@@ -79,7 +106,8 @@ class Wrapper:
 
     def __getstate__(self) -> dict[str, Any]:
         raise UsageError(
-            f"{self.scheme} storage counts over forked processes and can't be sent to others", remedy="use --set loader.start_method=fork"
+            f"{self.scheme} storage counts over forked processes and can't be sent to others",
+            remedy="use --set loader.start_method=fork",
         )
 
     def describe(self) -> dict[str, Any]:
@@ -94,7 +122,9 @@ class Wrapper:
     def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
         return self.inner.read_into(key, offset, buffer, once=once)
 
-    def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> AbstractContextManager[Sink]:
+    def create(
+        self, key: str, *, size_hint: int = 0, durable: bool = True
+    ) -> AbstractContextManager[Sink]:
         return self.inner.create(key, size_hint=size_hint, durable=durable)
 
     def flush(self) -> None:
@@ -113,8 +143,14 @@ class Wrapper:
     def retried(self) -> Retries:
         return self.inner.retried() if isinstance(self.inner, Retrying) else Retries(0, 0)
 
-    def discard_unfinished(self, owned: Callable[[str], bool], *, dry_run: bool = False) -> tuple[str, ...]:
-        return self.inner.discard_unfinished(owned, dry_run=dry_run) if isinstance(self.inner, Unfinished) else ()
+    def discard_unfinished(
+        self, owned: Callable[[str], bool], *, dry_run: bool = False
+    ) -> tuple[str, ...]:
+        return (
+            self.inner.discard_unfinished(owned, dry_run=dry_run)
+            if isinstance(self.inner, Unfinished)
+            else ()
+        )
 
     def evict(self, keys: Iterable[str]) -> None:
         if isinstance(self.inner, Cached):

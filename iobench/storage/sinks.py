@@ -41,7 +41,11 @@ def open_sink(path: Path, *, size_hint: int, durable: bool) -> FileSink:
     ``durable``: the file appears under its name only when complete and on disk (fsync of file and folder). Otherwise it is written in
     place and becomes durable with the storage's next flush.
     """
-    return LargeSink(path, durable=durable, size_hint=size_hint) if size_hint >= _LARGE else SmallSink(path, durable=durable)
+    return (
+        LargeSink(path, durable=durable, size_hint=size_hint)
+        if size_hint >= _LARGE
+        else SmallSink(path, durable=durable)
+    )
 
 
 class SmallSink:
@@ -56,7 +60,9 @@ class SmallSink:
         if durable:
             self._fd = claim(self._name, os.O_WRONLY)
         else:
-            self._fd = os.open(self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(
+                self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
+            )
 
     def write(self, data: bytes | Buffer) -> None:
         view = memoryview(data)
@@ -122,7 +128,9 @@ class LargeSink:
         self._filled = 0
         self._buffer = previous.result() if previous else _take()
 
-    def _put(self, buffer: npt.NDArray[np.uint8], filled: int, offset: int) -> npt.NDArray[np.uint8]:
+    def _put(
+        self, buffer: npt.NDArray[np.uint8], filled: int, offset: int
+    ) -> npt.NDArray[np.uint8]:
         length = -(-filled // _ALIGN) * _ALIGN if self.direct else filled
         view = buffer.data[:length]
         while len(view):
@@ -170,9 +178,13 @@ def claim(part: Path, flags: int) -> int:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno == errno.EWOULDBLOCK:
-                raise OSError(errno.EBUSY, "another process is writing it") from None  # else: a file system without locks
+                raise OSError(
+                    errno.EBUSY, "another process is writing it"
+                ) from None  # else: a file system without locks
         if not part.exists() or not os.path.samestat(os.fstat(fd), part.stat()):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))  # it was given its name just now
+            raise FileExistsError(
+                errno.EEXIST, os.strerror(errno.EEXIST)
+            )  # it was given its name just now
         os.ftruncate(fd, 0)
     except OSError:
         os.close(fd)

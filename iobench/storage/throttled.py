@@ -33,7 +33,9 @@ class Link:
     """Serves one after another, in order of arrival, for every process that was forked from the one that made it."""
 
     def __init__(self) -> None:
-        self._free_at = multiprocessing.get_context("fork").Value("d", 0.0)  # on the monotonic clock, which all processes share
+        self._free_at = multiprocessing.get_context("fork").Value(
+            "d", 0.0
+        )  # on the monotonic clock, which all processes share
 
     def served_at(self, arrived_s: float, service_s: float) -> float:
         """When a request that takes ``service_s`` is through; the link is taken until then."""
@@ -47,7 +49,9 @@ class ThrottledStorage(Wrapper):
     """See the module. Bandwidths in bytes/s, latencies in seconds; None or 0: no cap."""
 
     scheme = "throttled"
-    OPTIONS: ClassVar[frozenset[str]] = frozenset({"bandwidth", "latency", "latency_p99", "iops", "write_bandwidth"})
+    OPTIONS: ClassVar[frozenset[str]] = frozenset(
+        {"bandwidth", "latency", "latency_p99", "iops", "write_bandwidth"}
+    )
 
     def __init__(
         self,
@@ -61,7 +65,9 @@ class ThrottledStorage(Wrapper):
     ) -> None:
         super().__init__(inner)
         if latency_p99_s is not None and not 0 < latency_s <= latency_p99_s:
-            raise UsageError("throttled storage: latency_p99 needs a latency (the median) above zero that is not above it")
+            raise UsageError(
+                "throttled storage: latency_p99 needs a latency (the median) above zero that is not above it"
+            )
         self.bandwidth = bandwidth
         self.latency_s = latency_s
         self.latency_p99_s = latency_p99_s
@@ -74,11 +80,22 @@ class ThrottledStorage(Wrapper):
     @classmethod
     def wrap(cls, inner: Storage, options: Mapping[str, str]) -> ThrottledStorage:
         """Raises UsageError for what is not a rate or a duration, and for a rate of zero."""
-        rates = {name: parse_size(options[name].removesuffix("/s")) for name in ("bandwidth", "write_bandwidth") if name in options}
+        rates = {
+            name: parse_size(options[name].removesuffix("/s"))
+            for name in ("bandwidth", "write_bandwidth")
+            if name in options
+        }
         iops = _parse_iops(options["iops"]) if "iops" in options else None
         if 0 in rates.values():
-            raise UsageError("throttled storage needs bandwidths above zero", remedy="e.g. throttled+/data?bandwidth=100MB")
-        latencies = {f"{name}_s": parse_duration(options[name]) for name in ("latency", "latency_p99") if name in options}
+            raise UsageError(
+                "throttled storage needs bandwidths above zero",
+                remedy="e.g. throttled+/data?bandwidth=100MB",
+            )
+        latencies = {
+            f"{name}_s": parse_duration(options[name])
+            for name in ("latency", "latency_p99")
+            if name in options
+        }
         return cls(inner, iops=iops, **rates, **latencies)
 
     def describe(self) -> dict[str, Any]:
@@ -95,19 +112,29 @@ class ThrottledStorage(Wrapper):
     def latency(self) -> float:
         """Seconds for the next read."""
         # The random module is seeded anew in a forked process.
-        return self.latency_s * math.exp(random.gauss(0.0, self._sigma)) if self._sigma else self.latency_s
+        return (
+            self.latency_s * math.exp(random.gauss(0.0, self._sigma))
+            if self._sigma
+            else self.latency_s
+        )
 
     def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
         arrived = time.monotonic()
         count = self.inner.read_into(key, offset, buffer, once=once)
-        service = max(count / self.bandwidth if self.bandwidth else 0.0, 1 / self.iops if self.iops else 0.0)
+        service = max(
+            count / self.bandwidth if self.bandwidth else 0.0, 1 / self.iops if self.iops else 0.0
+        )
         _wait_until(self._reads.served_at(arrived, service) + self.latency())
         return count
 
     @contextmanager
     def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> Iterator[Sink]:
         with self.inner.create(key, size_hint=size_hint, durable=durable) as sink:
-            yield ThrottledSink(sink, self._writes, self.write_bandwidth) if self.write_bandwidth else sink
+            yield (
+                ThrottledSink(sink, self._writes, self.write_bandwidth)
+                if self.write_bandwidth
+                else sink
+            )
 
 
 class ThrottledSink:
@@ -136,5 +163,8 @@ def _parse_iops(text: str) -> float:
     except ValueError:
         iops = 0.0
     if not 0 < iops < math.inf:  # NaN fails too
-        raise UsageError(f"throttled storage: iops is '{text}'", remedy="give a number above zero, e.g. iops=1000 or iops=1e3")
+        raise UsageError(
+            f"throttled storage: iops is '{text}'",
+            remedy="give a number above zero, e.g. iops=1000 or iops=1e3",
+        )
     return iops

@@ -37,7 +37,9 @@ class Window:
         if not (self._start <= start and end <= self._end):
             self._start = start - start % self.alignment
             # A small object is not read past its end by more than the rounding.
-            want = min(len(self._buffer), -(-(self._size - self._start) // self.alignment) * self.alignment)
+            want = min(
+                len(self._buffer), -(-(self._size - self._start) // self.alignment) * self.alignment
+            )
             got = self.storage.read_into(self._key, self._start, self._buffer[:want])
             self._end = self._start + got
             self.bytes_read += got

@@ -37,7 +37,10 @@ class Study:
         torch.manual_seed(1)
         # Few large tensors, as a transformer has, and some small ones.
         count = max(1, mib // 64)
-        self.state: dict[str, Any] = {f"layer{n}": {"weight": _noise(64 * MIB), "norm": torch.randn(4096)} for n in range(count)}
+        self.state: dict[str, Any] = {
+            f"layer{n}": {"weight": _noise(64 * MIB), "norm": torch.randn(4096)}
+            for n in range(count)
+        }
         self.folder = folder
         self.bytes = lay_out(self.state).size
         self.checksums = state_checksums(self.state)
@@ -51,7 +54,9 @@ class Study:
         saved = writer.save(self.state, target, checksums=self.checksums).wait()
         target.publish(saved, rank=0)
         target.commit(writer=name, world=1)
-        return Figure(saved.bytes / saved.durable_s, (saved.cpu_s or 0.0) / (saved.bytes / 1e9)), target
+        return Figure(
+            saved.bytes / saved.durable_s, (saved.cpu_s or 0.0) / (saved.bytes / 1e9)
+        ), target
 
 
 def _noise(size: int) -> torch.Tensor:
@@ -73,16 +78,30 @@ def stream_write(study: Study, seconds: float, *, own_memory: bool) -> Case:
 
     def peer() -> Figure:
         result = fio.seq_write(
-            study.folder, bytes=study.bytes, block_size=block, jobs=CONCURRENCY, direct=True, run_dir=study.folder / "fio-write"
+            study.folder,
+            bytes=study.bytes,
+            block_size=block,
+            jobs=CONCURRENCY,
+            direct=True,
+            run_dir=study.folder / "fio-write",
         )
         return Figure(result.bytes_per_s, result.cpu_s_per_gb)
 
     name = f"stream: {study.bytes // MIB} MiB state, durable, {CONCURRENCY} x {BLOCK // MIB} MiB"
     target = "0.95 x, 0.2 CPU s/GB"
-    return Case(name, target, ours, peer, f"fio psync {block // MIB} MiB direct, {CONCURRENCY} jobs, fsync{_MEMORY[own_memory]}")
+    return Case(
+        name,
+        target,
+        ours,
+        peer,
+        f"fio psync {block // MIB} MiB direct, {CONCURRENCY} jobs, fsync{_MEMORY[own_memory]}",
+    )
 
 
-_MEMORY = {True: ": each job's whole share in its memory", False: ": one block of memory for each job, over and over"}
+_MEMORY = {
+    True: ": each job's whole share in its memory",
+    False: ": one block of memory for each job, over and over",
+}
 
 
 def stream_read(study: Study, seconds: float, *, own_memory: bool) -> Case:
@@ -113,7 +132,13 @@ def stream_read(study: Study, seconds: float, *, own_memory: bool) -> Case:
         return Figure(result.bytes_per_s, result.cpu_s_per_gb)
 
     name = f"stream: cold restore of {study.bytes // MIB} MiB, {CONCURRENCY} x {BLOCK // MIB} MiB"
-    return Case(name, "0.90 x", ours, peer, f"fio psync {block // MIB} MiB direct, {CONCURRENCY} jobs{_MEMORY[own_memory]}")
+    return Case(
+        name,
+        "0.90 x",
+        ours,
+        peer,
+        f"fio psync {block // MIB} MiB direct, {CONCURRENCY} jobs{_MEMORY[own_memory]}",
+    )
 
 
 def library(study: Study, seconds: float, *, name: str, bare: Callable[[Any, Path], None]) -> Case:
@@ -139,7 +164,13 @@ def library(study: Study, seconds: float, *, name: str, bare: Callable[[Any, Pat
         folder.rmdir()
         return Figure(size / wall, cpu / (size / 1e9))
 
-    return Case(f"{name}: {study.bytes // MIB} MiB state, durable", "0.99 x", ours, peer, "the bare call, and fsync")
+    return Case(
+        f"{name}: {study.bytes // MIB} MiB state, durable",
+        "0.99 x",
+        ours,
+        peer,
+        "the bare call, and fsync",
+    )
 
 
 def _torch(state: Any, folder: Path) -> None:
@@ -149,7 +180,14 @@ def _torch(state: Any, folder: Path) -> None:
 def _safetensors(state: Any, folder: Path) -> None:
     from safetensors.torch import save_file
 
-    save_file({f"{name}.{leaf}": tensor for name, layer in state.items() for leaf, tensor in layer.items()}, folder / "state.safetensors")
+    save_file(
+        {
+            f"{name}.{leaf}": tensor
+            for name, layer in state.items()
+            for leaf, tensor in layer.items()
+        },
+        folder / "state.safetensors",
+    )
 
 
 def _dcp(state: Any, folder: Path) -> None:
@@ -164,25 +202,33 @@ CASES: dict[str, Callable[[Study, float], Case]] = {
     "stream-read": partial(stream_read, own_memory=False),
     "stream-read-memory": partial(stream_read, own_memory=True),
     "torch": lambda study, seconds: library(study, seconds, name="torch", bare=_torch),
-    "safetensors": lambda study, seconds: library(study, seconds, name="safetensors", bare=_safetensors),
+    "safetensors": lambda study, seconds: library(
+        study, seconds, name="safetensors", bare=_safetensors
+    ),
     "dcp": lambda study, seconds: library(study, seconds, name="dcp", bare=_dcp),
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--case", action="append", choices=sorted(CASES), help="only these; repeatable")
+    parser.add_argument(
+        "--case", action="append", choices=sorted(CASES), help="only these; repeatable"
+    )
     parser.add_argument("--size", type=int, default=512, help="MiB of the state")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="length of fio's timed read")
-    parser.add_argument("--dir", type=Path, default=Path("."), help="a directory on the disk to measure")
+    parser.add_argument(
+        "--dir", type=Path, default=Path("."), help="a directory on the disk to measure"
+    )
     args = parser.parse_args()
     if not fio.available():
         print(f"fio is not installed: {fio.install_hint()}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix=".iobench-bench-", dir=args.dir) as folder:
         study = Study(Path(folder), args.size)
-        keep(compare((CASES[name](study, args.seconds) for name in args.case or CASES), args.repeat))
+        keep(
+            compare((CASES[name](study, args.seconds) for name in args.case or CASES), args.repeat)
+        )
     return 0
 
 

@@ -63,7 +63,10 @@ def gets(objects: Objects, *, concurrency: int, block: int, name: str, target: s
             done = 0
             for first in range(0, len(objects.keys), concurrency * 8):
                 keys = objects.keys[first : first + concurrency * 8]
-                extents = [Extent(key, 0, objects.size, n % concurrency * objects.size, objects.size) for n, key in enumerate(keys)]
+                extents = [
+                    Extent(key, 0, objects.size, n % concurrency * objects.size, objects.size)
+                    for n, key in enumerate(keys)
+                ]
                 done += engine.read(extents, memory)
             return done
 
@@ -93,12 +96,24 @@ def gets(objects: Objects, *, concurrency: int, block: int, name: str, target: s
 
 
 def large(server: S3Server, block: int, name: str) -> Case:
-    return gets(Objects(server, "large", 8, 64 * MIB), concurrency=4, block=block, name=name, target="CPU 1.3 x")
+    return gets(
+        Objects(server, "large", 8, 64 * MIB),
+        concurrency=4,
+        block=block,
+        name=name,
+        target="CPU 1.3 x",
+    )
 
 
 def small(server: S3Server) -> Case:
     objects = Objects(server, "small", 1500, 100_000)
-    return gets(objects, concurrency=16, block=4 * MIB, name="S3: GET of 100 kB objects, 16 in flight", target="0.90 x")
+    return gets(
+        objects,
+        concurrency=16,
+        block=4 * MIB,
+        name="S3: GET of 100 kB objects, 16 in flight",
+        target="0.90 x",
+    )
 
 
 CASES: dict[str, Callable[[S3Server], Case]] = {
@@ -109,15 +124,24 @@ CASES: dict[str, Callable[[S3Server], Case]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", action="append", choices=sorted(CASES), help="only these; repeatable")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--case", action="append", choices=sorted(CASES), help="only these; repeatable"
+    )
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--dir", type=Path, default=Path("."), help="a directory for the server's data")
+    parser.add_argument(
+        "--dir", type=Path, default=Path("."), help="a directory for the server's data"
+    )
     args = parser.parse_args()
     import os
 
     os.environ.update(ENVIRONMENT)
-    with tempfile.TemporaryDirectory(prefix=".iobench-bench-", dir=args.dir) as root, rclone_server(Path(root)) as server:
+    with (
+        tempfile.TemporaryDirectory(prefix=".iobench-bench-", dir=args.dir) as root,
+        rclone_server(Path(root)) as server,
+    ):
         rows = compare((CASES[name](server) for name in args.case or CASES), args.repeat)
     keep(rows)
     return 0

@@ -64,7 +64,9 @@ class Data:
     def dataset(self, name: str, **spec: Any) -> tuple[Manifest, Path]:
         path = self.root / name
         if name not in self._made:
-            self._made[name] = generate(build(DatasetSpec, {"name": name, **spec}, where=name), LocalStorage(path)).manifest
+            self._made[name] = generate(
+                build(DatasetSpec, {"name": name, **spec}, where=name), LocalStorage(path)
+            ).manifest
         return self._made[name], path
 
     def drop(self, name: str) -> None:
@@ -73,7 +75,16 @@ class Data:
 
 
 def through_loader(
-    manifest: Manifest, path: Path, *, direct: bool, transport: str, workers: int, concurrency: int, batch: int, seconds: float, access: str
+    manifest: Manifest,
+    path: Path,
+    *,
+    direct: bool,
+    transport: str,
+    workers: int,
+    concurrency: int,
+    batch: int,
+    seconds: float,
+    access: str,
 ) -> Figure:
     """A whole loader (rank, workers, transport) over the dataset for some seconds, with an accelerator that never waits."""
     reading = ReaderSpec(decode=False, concurrency=concurrency, access=access)  # type: ignore[arg-type]
@@ -97,8 +108,20 @@ def through_loader(
     return Figure(rate or 0.0, outcome.cpu_s / (float(events["sample_bytes"].sum()) / 1e9))
 
 
-def raw(manifest: Manifest, path: Path, run_dir: Path, *, concurrency: int, seconds: float, engine: str, sequential: bool) -> Figure:
-    files = [(path / key, int(size)) for key, size in zip(manifest.keys(), manifest.shards["size"].tolist(), strict=True)]
+def raw(
+    manifest: Manifest,
+    path: Path,
+    run_dir: Path,
+    *,
+    concurrency: int,
+    seconds: float,
+    engine: str,
+    sequential: bool,
+) -> Figure:
+    files = [
+        (path / key, int(size))
+        for key, size in zip(manifest.keys(), manifest.shards["size"].tolist(), strict=True)
+    ]
     result = fio.raw_read(
         files,
         block_size=4 * MIB,
@@ -127,22 +150,33 @@ def _cpu() -> float:
 
 
 def fetch_large(data: Data, seconds: float) -> Case:
-    manifest, path = data.dataset("large", samples=16, sample_size={"mean": 64 * MIB}, format="tar", samples_per_shard=1)
+    manifest, path = data.dataset(
+        "large", samples=16, sample_size={"mean": 64 * MIB}, format="tar", samples_per_shard=1
+    )
     run_dir = data.root / "fio-large"
-    probes = {e: raw(manifest, path, run_dir, concurrency=4, seconds=seconds, engine=e, sequential=True) for e in ENGINES}
+    probes = {
+        e: raw(manifest, path, run_dir, concurrency=4, seconds=seconds, engine=e, sequential=True)
+        for e in ENGINES
+    }
     engine = max(probes, key=lambda name: probes[name].bytes_per_s)
-    settings = {(w, c): _fetch(manifest, path, w, c, seconds) for w, c in ((1, 1), (1, 2), (1, 4), (2, 2))}
+    settings = {
+        (w, c): _fetch(manifest, path, w, c, seconds) for w, c in ((1, 1), (1, 2), (1, 4), (2, 2))
+    }
     workers, concurrency = max(settings, key=lambda key: settings[key].bytes_per_s)
     return Case(
         f"fetch 64 MiB shards, O_DIRECT, {workers} x {concurrency} threads",
         "0.95 x, CPU 2 x",
         lambda: _fetch(manifest, path, workers, concurrency, seconds),
-        lambda: raw(manifest, path, run_dir, concurrency=4, seconds=seconds, engine=engine, sequential=True),
+        lambda: raw(
+            manifest, path, run_dir, concurrency=4, seconds=seconds, engine=engine, sequential=True
+        ),
         f"fio {engine} 4 MiB, 4 in flight",
     )
 
 
-def _fetch(manifest: Manifest, path: Path, workers: int, concurrency: int, seconds: float) -> Figure:
+def _fetch(
+    manifest: Manifest, path: Path, workers: int, concurrency: int, seconds: float
+) -> Figure:
     return through_loader(
         manifest,
         path,
@@ -157,7 +191,9 @@ def _fetch(manifest: Manifest, path: Path, workers: int, concurrency: int, secon
 
 
 def fetch_small(data: Data, seconds: float) -> Case:
-    manifest, path = data.dataset("small", samples=4000, sample_size={"mean": 102_400}, format="files")
+    manifest, path = data.dataset(
+        "small", samples=4000, sample_size={"mean": 102_400}, format="files"
+    )
     run_dir = data.root / "fio-small"
 
     def ours(workers: int, concurrency: int) -> Figure:
@@ -179,13 +215,23 @@ def fetch_small(data: Data, seconds: float) -> Case:
         f"fetch 100 KiB files, random, O_DIRECT, {workers} x {concurrency}",
         "1.0 x",
         lambda: ours(workers, concurrency),
-        lambda: raw(manifest, path, run_dir, concurrency=4, seconds=seconds, engine="psync", sequential=False),
+        lambda: raw(
+            manifest,
+            path,
+            run_dir,
+            concurrency=4,
+            seconds=seconds,
+            engine="psync",
+            sequential=False,
+        ),
         "fio psync, 4 jobs, open/read/close",
     )
 
 
 def ring(data: Data, seconds: float, *, against: str, target: str) -> Case:
-    manifest, path = data.dataset("large", samples=16, sample_size={"mean": 64 * MIB}, format="tar", samples_per_shard=1)
+    manifest, path = data.dataset(
+        "large", samples=16, sample_size={"mean": 64 * MIB}, format="tar", samples_per_shard=1
+    )
 
     def through(transport: str) -> Figure:
         return through_loader(
@@ -200,22 +246,49 @@ def ring(data: Data, seconds: float, *, against: str, target: str) -> Case:
             access="sequential",
         )
 
-    return Case("ring: 4 x 64 MiB delivered, O_DIRECT, 2 workers", target, lambda: through("ring"), lambda: through(against), against)
+    return Case(
+        "ring: 4 x 64 MiB delivered, O_DIRECT, 2 workers",
+        target,
+        lambda: through("ring"),
+        lambda: through(against),
+        against,
+    )
 
 
 def ring_small(data: Data, seconds: float, *, against: str, target: str) -> Case:
-    manifest, path = data.dataset("small", samples=4000, sample_size={"mean": 102_400}, format="files")
+    manifest, path = data.dataset(
+        "small", samples=4000, sample_size={"mean": 102_400}, format="files"
+    )
 
     def through(transport: str) -> Figure:
         return through_loader(
-            manifest, path, direct=True, transport=transport, workers=2, concurrency=8, batch=400, seconds=seconds, access="random"
+            manifest,
+            path,
+            direct=True,
+            transport=transport,
+            workers=2,
+            concurrency=8,
+            batch=400,
+            seconds=seconds,
+            access="random",
         )
 
-    return Case("ring: 400 x 100 KiB files delivered, O_DIRECT", target, lambda: through("ring"), lambda: through(against), against)
+    return Case(
+        "ring: 400 x 100 KiB files delivered, O_DIRECT",
+        target,
+        lambda: through("ring"),
+        lambda: through(against),
+        against,
+    )
 
 
 def write_large(data: Data, seconds: float) -> Case:
-    spec = {"samples": 1536, "sample_size": {"mean": MIB}, "format": "tar", "samples_per_shard": 256}
+    spec = {
+        "samples": 1536,
+        "sample_size": {"mean": MIB},
+        "format": "tar",
+        "samples_per_shard": 256,
+    }
 
     def ours() -> Figure:
         data.drop("written")
@@ -223,19 +296,50 @@ def write_large(data: Data, seconds: float) -> Case:
 
     def peer() -> Figure:
         data.drop("written")
-        result = fio.seq_write(data.root, bytes=1536 * MIB, block_size=8 * MIB, jobs=2, direct=True, run_dir=data.root / "fio-write")
+        result = fio.seq_write(
+            data.root,
+            bytes=1536 * MIB,
+            block_size=8 * MIB,
+            jobs=2,
+            direct=True,
+            run_dir=data.root / "fio-write",
+        )
         return Figure(result.bytes_per_s, result.cpu_s_per_gb)
 
-    return Case("generate 256 MiB shards, durable, 2 workers", "0.90 x", ours, peer, "fio psync 8 MiB direct, 2 jobs, fsync")
+    return Case(
+        "generate 256 MiB shards, durable, 2 workers",
+        "0.90 x",
+        ours,
+        peer,
+        "fio psync 8 MiB direct, 2 jobs, fsync",
+    )
 
 
 def in_process(
-    manifest: Manifest, path: Path, *, check: str = "none", decode: bool = False, batch: int = 1, block: int = 4 * MIB
+    manifest: Manifest,
+    path: Path,
+    *,
+    check: str = "none",
+    decode: bool = False,
+    batch: int = 1,
+    block: int = 4 * MIB,
 ) -> Callable[[], int]:
     """Read everything once in this process, warm, with a thread for each core: there is no latency to hide."""
     threads = len(os.sched_getaffinity(0))
-    reading = ReaderSpec(decode=decode, check=check, shuffle=False, direct=False, block_size=block, concurrency=threads)  # type: ignore[arg-type]
-    loader = build_loader(BatchReader(manifest, LocalStorage(path), reading), LoaderSpec(workers=0), reading, batch_size=batch)
+    reading = ReaderSpec(
+        decode=decode,
+        check=check,
+        shuffle=False,
+        direct=False,
+        block_size=block,
+        concurrency=threads,
+    )  # type: ignore[arg-type]
+    loader = build_loader(
+        BatchReader(manifest, LocalStorage(path), reading),
+        LoaderSpec(workers=0),
+        reading,
+        batch_size=batch,
+    )
 
     def work() -> int:
         return sum(int(batch.lengths.sum()) for batch in loader)
@@ -244,7 +348,9 @@ def in_process(
 
 
 def npz(data: Data, seconds: float) -> Case:
-    manifest, path = data.dataset("npz", samples=12, sample_size={"mean": 32 * MIB}, format="files", content="npz")
+    manifest, path = data.dataset(
+        "npz", samples=12, sample_size={"mean": 32 * MIB}, format="files", content="npz"
+    )
     ours = in_process(manifest, path, decode=True)
     files = [path / key for key in manifest.keys()]  # noqa: SIM118
 
@@ -255,18 +361,29 @@ def npz(data: Data, seconds: float) -> Case:
                 total += int(arrays["x"].nbytes)
         return total
 
-    return Case("npz (stored), 32 MiB, warm, in process", "2 x", lambda: timed(ours), lambda: timed(peer), "np.load")
+    return Case(
+        "npz (stored), 32 MiB, warm, in process",
+        "2 x",
+        lambda: timed(ours),
+        lambda: timed(peer),
+        "np.load",
+    )
 
 
 def tar(data: Data, seconds: float, *, batch: int) -> Case:
     import webdataset
 
-    manifest, path = data.dataset("tar", samples=3500, sample_size={"mean": 115_000}, format="tar", shard_size=64 * MIB)
+    manifest, path = data.dataset(
+        "tar", samples=3500, sample_size={"mean": 115_000}, format="tar", shard_size=64 * MIB
+    )
     ours = in_process(manifest, path, batch=batch, block=MIB)
     urls = [str(path / key) for key in manifest.keys()]  # noqa: SIM118
 
     def peer() -> int:
-        return sum(len(sample["bin"]) for sample in webdataset.WebDataset(urls, shardshuffle=False, empty_check=False))
+        return sum(
+            len(sample["bin"])
+            for sample in webdataset.WebDataset(urls, shardshuffle=False, empty_check=False)
+        )
 
     name = f"tar shards of 115 KB samples in batches of {batch}, warm"
     return Case(name, "4 x", lambda: timed(ours), lambda: timed(peer), "webdataset, in no batches")
@@ -276,12 +393,22 @@ def tfrecord(data: Data, seconds: float, *, check: bool) -> Case:
     from crc32c import crc32c
     from tfrecord.reader import tfrecord_iterator, tfrecord_loader
 
-    manifest, path = data.dataset("tfrecord", samples=3500, sample_size={"mean": 115_000}, format="tfrecord", shard_size=64 * MIB)
+    manifest, path = data.dataset(
+        "tfrecord",
+        samples=3500,
+        sample_size={"mean": 115_000},
+        format="tfrecord",
+        shard_size=64 * MIB,
+    )
     ours = in_process(manifest, path, check="format", batch=128, block=MIB)
     files = [str(path / key) for key in manifest.keys()]  # noqa: SIM118
 
     def unchecked() -> int:
-        return sum(len(record["data"]) for file in files for record in tfrecord_loader(file, None, {"data": "byte"}))
+        return sum(
+            len(record["data"])
+            for file in files
+            for record in tfrecord_loader(file, None, {"data": "byte"})
+        )
 
     batch = np.zeros((128, 120_000), dtype=np.uint8)
 
@@ -296,7 +423,9 @@ def tfrecord(data: Data, seconds: float, *, check: bool) -> Case:
                 total += len(view)
         return total
 
-    name = "tfrecord package + CRC + a batch of 128" if check else "tfrecord package: no CRC, no batch"
+    name = (
+        "tfrecord package + CRC + a batch of 128" if check else "tfrecord package: no CRC, no batch"
+    )
     return Case(
         "TFRecord with CRC check, 115 KB, warm, in process",
         "1 x",
@@ -329,17 +458,23 @@ def spread(values: list[float]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--case", action="append", choices=sorted(CASES), help="only these; repeatable")
+    parser.add_argument(
+        "--case", action="append", choices=sorted(CASES), help="only these; repeatable"
+    )
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="length of each timed read")
-    parser.add_argument("--dir", type=Path, default=Path("."), help="a directory on the disk to measure")
+    parser.add_argument(
+        "--dir", type=Path, default=Path("."), help="a directory on the disk to measure"
+    )
     args = parser.parse_args()
     if not fio.available():
         print(f"fio is not installed: {fio.install_hint()}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix=".iobench-bench-", dir=args.dir) as root:
         data = Data(Path(root))
-        rows = compare((CASES[name](data, args.seconds) for name in args.case or CASES), args.repeat)
+        rows = compare(
+            (CASES[name](data, args.seconds) for name in args.case or CASES), args.repeat
+        )
     keep(rows)
     return 0
 
@@ -347,7 +482,9 @@ def main() -> int:
 def compare(cases: Iterable[Case], repeat: int) -> list[dict[str, Any]]:
     """Both sides of each case in turn; prints the ratios as they come."""
     rows = []
-    print(f"{'case':<58} {'ratio':<20} {'GB/s ours':<20} {'GB/s peer':<20} {'CPU s/GB ours, peer':<20} target")
+    print(
+        f"{'case':<58} {'ratio':<20} {'GB/s ours':<20} {'GB/s peer':<20} {'CPU s/GB ours, peer':<20} target"
+    )
     for case in cases:
         case.ours(), case.peer()  # page cache, memory, code: the first of each is not counted
         pairs = [(case.ours(), case.peer()) for _ in range(repeat)]
@@ -360,9 +497,14 @@ def compare(cases: Iterable[Case], repeat: int) -> list[dict[str, Any]]:
             "ratios": [a.bytes_per_s / b.bytes_per_s for a, b in pairs],
         }
         rows.append(row)
-        cpu = [statistics.median(f.cpu_s_per_gb or 0.0 for f in side) for side in zip(*pairs, strict=True)]
+        cpu = [
+            statistics.median(f.cpu_s_per_gb or 0.0 for f in side)
+            for side in zip(*pairs, strict=True)
+        ]
         gb = [spread([f.bytes_per_s / 1e9 for f in side]) for side in zip(*pairs, strict=True)]
-        print(f"{case.name:<58} {spread(row['ratios']):<20} {gb[0]:<20} {gb[1]:<20} {cpu[0]:.3f}, {cpu[1]:.3f}{'':<8} {case.target}")
+        print(
+            f"{case.name:<58} {spread(row['ratios']):<20} {gb[0]:<20} {gb[1]:<20} {cpu[0]:.3f}, {cpu[1]:.3f}{'':<8} {case.target}"
+        )
         print(f"{'':<58} against {case.peer_name}", flush=True)
     return rows
 
@@ -371,7 +513,10 @@ def keep(rows: list[dict[str, Any]]) -> None:
     folder = Path("results/bench")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"bench-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
-    path.write_text(json.dumps({"host": host.fingerprint(), "load": os.getloadavg(), "rows": rows}, indent=1), encoding="utf-8")
+    path.write_text(
+        json.dumps({"host": host.fingerprint(), "load": os.getloadavg(), "rows": rows}, indent=1),
+        encoding="utf-8",
+    )
     print(f"every repetition: {path}")
 
 

@@ -48,7 +48,10 @@ def test_generate_jpeg_115_kb(benchmark: BenchmarkFixture) -> None:
 @pytest.mark.parametrize("form", [Tar, TFRecord])
 def test_parse_shard_of_64(benchmark: BenchmarkFixture, form: type[Tar] | type[TFRecord]) -> None:
     shard = _shard(form)
-    assert benchmark(lambda: sum(len(stored) for stored in form.unpack(shard, check=True))) == 64 * SAMPLE
+    assert (
+        benchmark(lambda: sum(len(stored) for stored in form.unpack(shard, check=True)))
+        == 64 * SAMPLE
+    )
 
 
 def test_locate_npz_array_8_mib(benchmark: BenchmarkFixture) -> None:
@@ -69,14 +72,41 @@ def test_decompress_8_mib(benchmark: BenchmarkFixture, codec: type[Zstd] | type[
 
 def test_record_a_step(benchmark: BenchmarkFixture) -> None:
     recorder = Recorder()
-    benchmark(recorder.record, 0, 1, 10**9, 10**6, 0, 10**8, 10**4, 400, 46 * 10**6, 46 * 10**6, 10**7, 10**6)
+    benchmark(
+        recorder.record,
+        0,
+        1,
+        10**9,
+        10**6,
+        0,
+        10**8,
+        10**4,
+        400,
+        46 * 10**6,
+        46 * 10**6,
+        10**7,
+        10**6,
+    )
 
 
 def test_a_step_on_disk_takes_few_bytes(tmp_path: Path) -> None:
     recorder = Recorder()
     noise = np.random.default_rng(0).integers(0, 10**6, size=(10_000, 4))
     for step, (a, b, c, d) in enumerate(noise.tolist()):
-        recorder.record(0, step, step * 10**8 + a, b, 0, 10**8, c, 400, 46 * 10**6, 46 * 10**6 - 512, 10**7 + d, 10**6 + a)
+        recorder.record(
+            0,
+            step,
+            step * 10**8 + a,
+            b,
+            0,
+            10**8,
+            c,
+            400,
+            46 * 10**6,
+            46 * 10**6 - 512,
+            10**7 + d,
+            10**6 + a,
+        )
     write_events(tmp_path / "events.parquet", [("measure", 0, 0, recorder.columns())])
     assert (tmp_path / "events.parquet").stat().st_size < 200 * 10_000
 
@@ -89,7 +119,12 @@ def test_order_of_a_million_samples(benchmark: BenchmarkFixture) -> None:
 
 def test_load_a_million_samples(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
     table = tmp_path / "samples.arrow"
-    table.write_bytes(write_table(SAMPLE_COLUMNS, {name: np.arange(10**6, dtype=dtype) for name, dtype in SAMPLE_COLUMNS.items()}))
+    table.write_bytes(
+        write_table(
+            SAMPLE_COLUMNS,
+            {name: np.arange(10**6, dtype=dtype) for name, dtype in SAMPLE_COLUMNS.items()},
+        )
+    )
     columns, keys = benchmark(read_table, SAMPLE_COLUMNS, str(table))
     assert (len(columns["xxh3"]), keys) == (10**6, None)
 
@@ -103,4 +138,9 @@ def test_lease_a_slot(benchmark: BenchmarkFixture) -> None:
 @pytest.mark.parametrize("words", ["--help", "list"])
 def test_start_up(benchmark: BenchmarkFixture, words: str) -> None:
     """A fresh interpreter to its end; ``test_startup.py`` holds what must not be imported on the way."""
-    benchmark.pedantic(subprocess.run, ([sys.executable, "-m", "iobench", words],), {"stdout": subprocess.DEVNULL, "check": True}, rounds=5)
+    benchmark.pedantic(
+        subprocess.run,
+        ([sys.executable, "-m", "iobench", words],),
+        {"stdout": subprocess.DEVNULL, "check": True},
+        rounds=5,
+    )

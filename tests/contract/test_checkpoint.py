@@ -59,7 +59,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, s3_environment: Mappin
 @pytest.mark.parametrize("left_out", ["write", "read"])
 def test_a_writer_of_files_must_say_how_they_are_written_and_read(left_out: str) -> None:
     parts = {"name": "half", "suffix": ".half", "write": TorchSave.write, "read": TorchSave.read}
-    kind = type("Half", (FileWriter,), {name: part for name, part in parts.items() if name != left_out})
+    kind = type(
+        "Half", (FileWriter,), {name: part for name, part in parts.items() if name != left_out}
+    )
     with pytest.raises(TypeError, match=left_out):
         kind(Job())
 
@@ -74,7 +76,10 @@ def test_what_is_restored_is_what_was_saved(place: str, writer: str) -> None:
     root.claim()
     made = make_writer(writer)
     try:
-        for step in (1, 2):  # an asynchronous writer keeps its memory and its process for the second
+        for step in (
+            1,
+            2,
+        ):  # an asynchronous writer keeps its memory and its process for the second
             target = root.step(step)
             pending = made.save(state, target)
             saved = pending.wait()
@@ -87,8 +92,16 @@ def test_what_is_restored_is_what_was_saved(place: str, writer: str) -> None:
             assert root.latest() == (root.step(1) if step == 2 else None)
             manifest = target.commit(writer=writer, world=1, facts={"model": "test"})
             assert root.latest() == target
-            assert manifest.bytes == saved.bytes == sum(root.storage.size(target.key(name)) for name in saved.files)
-            tensor_bytes = sum(leaf.nbytes for leaf in (*state["model"].values(), *state["optimizer"].values()) if hasattr(leaf, "nbytes"))
+            assert (
+                manifest.bytes
+                == saved.bytes
+                == sum(root.storage.size(target.key(name)) for name in saved.files)
+            )
+            tensor_bytes = sum(
+                leaf.nbytes
+                for leaf in (*state["model"].values(), *state["optimizer"].values())
+                if hasattr(leaf, "nbytes")
+            )
             assert saved.bytes > tensor_bytes
     finally:
         made.close()
@@ -130,7 +143,10 @@ def test_shares_go_to_another_number_of_ranks(place: str, writer: str, ranks: Ra
     root.step(4).commit(writer=writer, world=2)
     assert ranks.run("rank_restores_shares", writer, place, 4) == ["files", "files"]
     # One rank, into plain whole tensors.
-    state = {"model": {name: torch.zeros_like(tensor) for name, tensor in whole().items()}, "step": 0}
+    state = {
+        "model": {name: torch.zeros_like(tensor) for name, tensor in whole().items()},
+        "step": 0,
+    }
     assert restore("dcp", root.step(4), state).verified == "files"
     assert same(state, {"model": whole(), "step": 9})
 
@@ -148,7 +164,9 @@ def test_shares_of_one_rank_go_to_two_and_back(tmp_path: Path, ranks: Ranks) -> 
     assert rank_restores_shares(alone, "dcp", root.url, 2) == "files"
 
 
-def test_what_one_rank_has_to_itself_goes_to_no_other_number_of_ranks(tmp_path: Path, ranks: Ranks) -> None:
+def test_what_one_rank_has_to_itself_goes_to_no_other_number_of_ranks(
+    tmp_path: Path, ranks: Ranks
+) -> None:
     root, state = CheckpointRoot.open(str(tmp_path / "c")), make_state(large=100)
     root.claim()
     save("dcp", root, 1, state)
@@ -157,7 +175,11 @@ def test_what_one_rank_has_to_itself_goes_to_no_other_number_of_ranks(tmp_path: 
     root.step(2).commit(writer="dcp", world=2)
     with pytest.raises(CheckpointError) as caught:
         restore("dcp", root.step(2), blank(state))
-    for refusal, saved, wanted in ((refusals[0], 1, 2), (refusals[1], 1, 2), (str(caught.value), 2, 1)):
+    for refusal, saved, wanted in (
+        (refusals[0], 1, 2),
+        (refusals[1], 1, 2),
+        (str(caught.value), 2, 1),
+    ):
         assert f"was saved by {saved} rank" in refusal
         assert f"not {wanted}, and 'model/embedding' is rank 0's own tensor" in refusal
         assert f"--ranks {saved}" in refusal
@@ -173,7 +195,9 @@ def test_nfs(nfs_server: NfsServer, writer: str) -> None:
     root.clean()
 
 
-def test_stream_sends_parts_that_a_strict_server_takes(swift_s3: S3Server, s3_environment: Mapping[str, str]) -> None:
+def test_stream_sends_parts_that_a_strict_server_takes(
+    swift_s3: S3Server, s3_environment: Mapping[str, str]
+) -> None:
     root, state = CheckpointRoot.open(swift_s3.url()), make_state(large=4_000_001)
     root.claim()
     target = save("stream", root, 1, state, block_size="5MiB", concurrency=3)
@@ -201,7 +225,9 @@ def test_block_and_concurrency_do_not_change_the_file(tmp_path: Path) -> None:
     root.claim()
     files = []
     for step, (block, threads) in enumerate(((4096, 1), (1 << 16, 3), ("8MiB", 4))):
-        path = save("stream", root, step, state, block_size=block, concurrency=threads).path("rank-0000.tensors")
+        path = save("stream", root, step, state, block_size=block, concurrency=threads).path(
+            "rank-0000.tensors"
+        )
         assert path is not None
         files.append(path.read_bytes())
         again = blank(state)
@@ -216,11 +242,15 @@ def test_tensors_that_are_whole_pages_are_written_from_their_own_memory(tmp_path
 
     state = make_state(large=4_000_001)
     layout, bounce = lay_out(state), torch.zeros(1 << 20, dtype=torch.uint8).numpy()
-    blocks = [gather(layout, offset, 1 << 20, 4096, bounce) for offset in range(0, layout.size, 1 << 20)]
+    blocks = [
+        gather(layout, offset, 1 << 20, 4096, bounce) for offset in range(0, layout.size, 1 << 20)
+    ]
     import numpy as np
 
     own = [np.frombuffer(block, np.uint8).ctypes.data != bounce.ctypes.data for block in blocks]
-    assert sum(own) >= len(own) - 5  # header and small tensors, and where one large one ends and the next begins
+    assert (
+        sum(own) >= len(own) - 5
+    )  # header and small tensors, and where one large one ends and the next begins
 
 
 def test_other_libraries_read_the_files(place: str, tmp_path: Path) -> None:
@@ -259,7 +289,9 @@ def test_a_process_can_not_share_a_wrapper(tmp_path: Path) -> None:
         save("dcp-async-process", root, 1, make_state(large=10))
 
 
-def test_the_process_tells_of_failures_and_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_process_tells_of_failures_and_nothing_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     root, state = CheckpointRoot.open(str(tmp_path / "c")), make_state(large=10)
     root.claim()
     made = make_writer("dcp-async-process")
@@ -289,7 +321,10 @@ def test_keep_and_remove(place: str) -> None:
     assert root.latest() == root.step(200)
     root.remove(root.step(200))
     assert root.latest() == root.step(30)
-    assert {entry.key.split("/")[0] for entry in root.storage.list()} == {".iobench-checkpoints", "step-00000030"}
+    assert {entry.key.split("/")[0] for entry in root.storage.list()} == {
+        ".iobench-checkpoints",
+        "step-00000030",
+    }
 
 
 def test_options_and_names() -> None:

@@ -46,15 +46,24 @@ def test_names_and_suffix(codec: Any) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(content=st.one_of(st.binary(min_size=1, max_size=5000), st.integers(1, 300_000).map(lambda n: TEXT[:n])))
+@given(
+    content=st.one_of(
+        st.binary(min_size=1, max_size=5000), st.integers(1, 300_000).map(lambda n: TEXT[:n])
+    )
+)
 def test_round_trip(name: str, content: bytes) -> None:
     codec = CODECS.load(name)
-    assert decompressed(codec, bytes(codec.compress(memoryview(content), None)), len(content)) == content
+    assert (
+        decompressed(codec, bytes(codec.compress(memoryview(content), None)), len(content))
+        == content
+    )
 
 
 def test_deterministic_and_from_many_threads(codec: Any) -> None:
     with ThreadPoolExecutor(4) as threads:
-        stored = list(threads.map(lambda _: bytes(codec.compress(memoryview(TEXT), None)), range(8)))
+        stored = list(
+            threads.map(lambda _: bytes(codec.compress(memoryview(TEXT), None)), range(8))
+        )
         assert len(set(stored)) == 1
         assert all(threads.map(lambda s: decompressed(codec, s, len(TEXT)) == TEXT, stored * 4))
 
@@ -69,7 +78,10 @@ def test_levels(compressing: Any) -> None:
     for level in (-1, 1000):
         with pytest.raises(ValueError, match="levels"):
             compressing.check_level(level)
-    assert decompressed(compressing, bytes(compressing.compress(memoryview(TEXT), 3)), len(TEXT)) == TEXT
+    assert (
+        decompressed(compressing, bytes(compressing.compress(memoryview(TEXT), 3)), len(TEXT))
+        == TEXT
+    )
 
 
 def test_truncated_is_an_error(compressing: Any) -> None:
@@ -81,7 +93,11 @@ def test_truncated_is_an_error(compressing: Any) -> None:
 
 def test_garbage_is_an_error_of_one_line(compressing: Any) -> None:
     stored = bytes(compressing.compress(memoryview(TEXT), None))
-    for bad in (b"this is not compressed at all" * 10, stored + b"garbage after the end", bytes(100)):
+    for bad in (
+        b"this is not compressed at all" * 10,
+        stored + b"garbage after the end",
+        bytes(100),
+    ):
         with pytest.raises(ValueError) as caught:
             compressing.decompress(memoryview(bad), memoryview(bytearray(len(TEXT))))
         assert "\n" not in str(caught.value)
@@ -119,14 +135,29 @@ def test_independent_readers_accept_the_streams() -> None:
     assert gzip.decompress(CODECS.load("gzip").compress(view, None)) == TEXT
     assert zstandard.ZstdDecompressor().decompress(CODECS.load("zstd").compress(view, None)) == TEXT
     assert lz4.frame.decompress(CODECS.load("lz4").compress(view, None)) == TEXT
-    listed = subprocess.run(["gzip", "-t"], input=CODECS.load("gzip").compress(view, None), capture_output=True, check=False)
+    listed = subprocess.run(
+        ["gzip", "-t"],
+        input=CODECS.load("gzip").compress(view, None),
+        capture_output=True,
+        check=False,
+    )
     assert listed.returncode == 0
 
 
 def test_foreign_streams_are_read() -> None:
-    assert decompressed(CODECS.load("gzip"), gzip.compress(TEXT[:1000]) + gzip.compress(TEXT[1000:]), len(TEXT)) == TEXT
+    assert (
+        decompressed(
+            CODECS.load("gzip"), gzip.compress(TEXT[:1000]) + gzip.compress(TEXT[1000:]), len(TEXT)
+        )
+        == TEXT
+    )
     streamed = io.BytesIO()
-    with zstandard.ZstdCompressor().stream_writer(streamed, closefd=False) as writer:  # states no content size
+    with zstandard.ZstdCompressor().stream_writer(
+        streamed, closefd=False
+    ) as writer:  # states no content size
         writer.write(TEXT)
     assert decompressed(CODECS.load("zstd"), streamed.getvalue(), len(TEXT)) == TEXT
-    assert decompressed(CODECS.load("lz4"), lz4.frame.compress(TEXT, store_size=False), len(TEXT)) == TEXT
+    assert (
+        decompressed(CODECS.load("lz4"), lz4.frame.compress(TEXT, store_size=False), len(TEXT))
+        == TEXT
+    )

@@ -19,7 +19,9 @@ from iobench.registry import CONTENTS
 NAMES = sorted(CONTENTS.entries())
 
 
-def built(content: Any, size: int, *, seed: int = 1, index: int = 0, ratio: float = 1.0, shift: int = 0) -> bytes:
+def built(
+    content: Any, size: int, *, seed: int = 1, index: int = 0, ratio: float = 1.0, shift: int = 0
+) -> bytes:
     whole = memoryview(bytearray(size + shift))
     content.build(whole[shift:], seed=seed, index=index, compress_ratio=ratio)
     return bytes(whole[shift:])
@@ -40,8 +42,15 @@ def content(request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=40)
-@given(extra=st.integers(0, 120_000), seed=st.integers(0, 2**63 - 1), index=st.integers(0, 10**10), shift=st.integers(0, 9))
-def test_pure_exact_and_identified(name: str, extra: int, seed: int, index: int, shift: int) -> None:
+@given(
+    extra=st.integers(0, 120_000),
+    seed=st.integers(0, 2**63 - 1),
+    index=st.integers(0, 10**10),
+    shift=st.integers(0, 9),
+)
+def test_pure_exact_and_identified(
+    name: str, extra: int, seed: int, index: int, shift: int
+) -> None:
     content = CONTENTS.load(name)
     size = content.min_bytes + extra
     data = built(content, size, seed=seed, index=index)
@@ -65,7 +74,13 @@ def test_too_small_is_refused(content: Any) -> None:
 
 
 def test_others_are_not_identified(content: Any) -> None:
-    for data in (b"", bytes(10), bytes(5000), b"\xff\xd8\xff\xef\0\x04zz", b"\xff\xd8" + bytes(100)):
+    for data in (
+        b"",
+        bytes(10),
+        bytes(5000),
+        b"\xff\xd8\xff\xef\0\x04zz",
+        b"\xff\xd8" + bytes(100),
+    ):
         assert content.identify(memoryview(data)) is None
 
 
@@ -82,7 +97,21 @@ class TestNpz:
     content = CONTENTS.load("npz")
 
     @pytest.mark.parametrize("ratio", [1.0, 1.3, 500.0])
-    @pytest.mark.parametrize("size", [content.min_bytes, 1000, 4096, 99_999, 262_144, 266_604, 270_700, 532_481, 5_000_000, 9_000_001])
+    @pytest.mark.parametrize(
+        "size",
+        [
+            content.min_bytes,
+            1000,
+            4096,
+            99_999,
+            262_144,
+            266_604,
+            270_700,
+            532_481,
+            5_000_000,
+            9_000_001,
+        ],
+    )
     def test_numpy_reads_it(self, size: int, ratio: float) -> None:
         data = built(self.content, size, seed=3, index=4, ratio=ratio)
         with np.load(io.BytesIO(data)) as arrays:  # checks the CRC on the way
@@ -104,10 +133,16 @@ class TestNpz:
 
     @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
     def test_foreign_files_are_read(self, save: Any) -> None:
-        arrays = {"a": np.arange(30_000, dtype="<f4").reshape(100, 300), "b": np.arange(7, dtype=np.int16), "c": np.array(5)}
+        arrays = {
+            "a": np.arange(30_000, dtype="<f4").reshape(100, 300),
+            "b": np.arange(7, dtype=np.int16),
+            "c": np.array(5),
+        }
         file = io.BytesIO()
         save(file, **arrays)
-        assert decoded(self.content, file.getvalue()) == b"".join(a.tobytes() for a in arrays.values())
+        assert decoded(self.content, file.getvalue()) == b"".join(
+            a.tobytes() for a in arrays.values()
+        )
 
     def test_objects_are_never_unpickled(self) -> None:
         file = io.BytesIO()
@@ -142,7 +177,9 @@ class TestNpz:
         text = header.encode().ljust(117) + b"\n"
         forged = io.BytesIO()
         with zipfile.ZipFile(forged, "w", compression) as archive:
-            archive.writestr("a.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(8))
+            archive.writestr(
+                "a.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(8)
+            )
         with pytest.raises(ValueError) as caught:
             decoded(self.content, forged.getvalue())
         assert "\n" not in str(caught.value)
@@ -167,7 +204,14 @@ class TestNpz:
         start, end = data.rindex(b"PK\x01\x02"), data.rindex(b"PK\x05\x06")
         entries = data[start:end] * 50
         count = struct.pack("<HH", 50, 50)
-        forged = data[:start] + entries + data[end : end + 8] + count + struct.pack("<I", len(entries)) + data[end + 16 :]
+        forged = (
+            data[:start]
+            + entries
+            + data[end : end + 8]
+            + count
+            + struct.pack("<I", len(entries))
+            + data[end + 16 :]
+        )
         assert len(zipfile.ZipFile(io.BytesIO(forged)).infolist()) == 50
         with pytest.raises(ValueError, match=r"claims a size|verlapped"):
             decoded(CONTENTS.load("arrays"), forged)

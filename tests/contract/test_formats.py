@@ -51,10 +51,19 @@ def packed(form: Any, samples: list[bytes], first: int = 0) -> tuple[bytes, list
 def assembled(form: Any, samples: list[bytes], **spec: Any) -> tuple[bytes, list[int], list[int]]:
     """The same by a format that builds whole shards, from memory that is used again; and how many bytes are stored of each sample."""
     sizes = np.array([len(sample) for sample in samples], np.int64)
-    size: dict[str, Any] = {"distribution": "quantiles", "quantiles": [[0, int(sizes.min())], [1, int(sizes.max())]]}
+    size: dict[str, Any] = {
+        "distribution": "quantiles",
+        "quantiles": [[0, int(sizes.min())], [1, int(sizes.max())]],
+    }
     if sizes.min() == sizes.max():
         size = {"mean": int(sizes[0])}
-    full = {"name": "x", "samples": len(samples), "sample_size": {**size, "min": int(sizes.min())}, "format": form.name, **spec}
+    full = {
+        "name": "x",
+        "samples": len(samples),
+        "sample_size": {**size, "min": int(sizes.min())},
+        "format": form.name,
+        **spec,
+    }
     shard = bytearray()
 
     def contents() -> Iterator[memoryview]:
@@ -78,7 +87,13 @@ def unpacked(form: Any, shard: bytes, *, check: bool = True) -> list[bytes]:
 def test_round_trip_and_offsets(name: str, data: st.DataObject) -> None:
     form = FORMATS.load(name)
     most = 12 if name in PACKING else 1
-    samples = data.draw(st.lists(st.binary(min_size=2, max_size=1500).map(lambda half: half * 2), min_size=1, max_size=most))
+    samples = data.draw(
+        st.lists(
+            st.binary(min_size=2, max_size=1500).map(lambda half: half * 2),
+            min_size=1,
+            max_size=most,
+        )
+    )
     first = data.draw(st.integers(0, 10**9))
     shard, offsets = packed(form, samples, first)
     assert unpacked(form, shard) == unpacked(form, shard, check=False) == samples
@@ -106,7 +121,10 @@ def test_one_framed_sample_checks(name: str) -> None:
 def test_truncation_anywhere_is_found(name: str) -> None:
     form = FORMATS.load(name)
     shard, _ = packed(form, [b"a" * 700, b"b" * 1300, b"c" * 10])
-    frames = {len(packed(form, [b"a" * 700, b"b" * 1300, b"c" * 10][:n])[0]) - len(form.finish(0)) for n in range(4)}
+    frames = {
+        len(packed(form, [b"a" * 700, b"b" * 1300, b"c" * 10][:n])[0]) - len(form.finish(0))
+        for n in range(4)
+    }
     ends_marked = bool(form.finish(0))
     for cut in range(1, len(shard) - 1023 if ends_marked else len(shard)):
         if cut in frames and not ends_marked:
@@ -120,7 +138,18 @@ def test_truncation_anywhere_is_found(name: str) -> None:
 def test_a_shard_cut_short_is_a_value_error(name: str) -> None:
     form = FORMATS.load(name)
     shard, _ = packed(form, [b"a" * 700, b"b" * 1300, b"c" * 10])
-    for cut in (0, 1, 7, 8, 100, 700, len(shard) // 2, len(shard) - 9, len(shard) - 8, len(shard) - 1):
+    for cut in (
+        0,
+        1,
+        7,
+        8,
+        100,
+        700,
+        len(shard) // 2,
+        len(shard) - 9,
+        len(shard) - 8,
+        len(shard) - 1,
+    ):
         with pytest.raises(ValueError) as caught:
             unpacked(form, shard[:cut])
         assert "\n" not in str(caught.value)
@@ -135,7 +164,10 @@ def test_the_same_samples_give_the_same_bytes(name: str, data: st.DataObject) ->
     shard, offsets, stored = assembled(form, samples, codec=codec)
     assert (shard, offsets, stored) == assembled(form, samples, codec=codec)
     assert unpacked(form, shard) == samples
-    assert all(0 < offset < offset + length <= len(shard) for offset, length in zip(offsets, stored, strict=True))
+    assert all(
+        0 < offset < offset + length <= len(shard)
+        for offset, length in zip(offsets, stored, strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", PACKING)
@@ -188,7 +220,9 @@ class TestTar:
         info = tarfile.TarInfo.frombuf(self.form.frame(0, SUFFIX, Long()).head, "utf-8", "strict")
         assert info.size == size
 
-    @pytest.mark.parametrize("style", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+    @pytest.mark.parametrize(
+        "style", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
+    )
     def test_foreign_archives(self, style: int) -> None:
         file = io.BytesIO()
         with tarfile.open(fileobj=file, mode="w", format=style) as archive:
@@ -198,7 +232,11 @@ class TestTar:
             link = tarfile.TarInfo("folder/link")
             link.type, link.linkname = tarfile.SYMTYPE, "../../etc/passwd"
             archive.addfile(link)
-            for name, data in (("../../up", b"1" * 600), ("folder/" + "long" * 22 + "é", b"2" * 5), ("/etc/x", b"")):
+            for name, data in (
+                ("../../up", b"1" * 600),
+                ("folder/" + "long" * 22 + "é", b"2" * 5),
+                ("/etc/x", b""),
+            ):
                 info = tarfile.TarInfo(name)
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))
@@ -237,7 +275,12 @@ class TestMds:
         (count,) = struct.unpack_from("<I", shard)
         offsets = struct.unpack_from(f"<{count + 1}I", shard, 4)
         config = json.loads(shard[4 + 4 * (count + 1) : offsets[0]])
-        assert (config["format"], config["version"], config["column_encodings"], config["column_sizes"]) == ("mds", 2, ["bytes"], [None])
+        assert (
+            config["format"],
+            config["version"],
+            config["column_encodings"],
+            config["column_sizes"],
+        ) == ("mds", 2, ["bytes"], [None])
         found = []
         for begin, end in itertools.pairwise(offsets):
             (size,) = struct.unpack_from("<I", shard, begin)
@@ -254,7 +297,10 @@ class TestMds:
         index = json.loads((root / "data" / "index.json").read_text())
         assert index["version"] == 2
         assert [shard["samples"] for shard in index["shards"]] == [10, 10, 5]
-        found = [(root / "data" / shard["raw_data"]["basename"]).read_bytes() for shard in index["shards"]]
+        found = [
+            (root / "data" / shard["raw_data"]["basename"]).read_bytes()
+            for shard in index["shards"]
+        ]
         assert [shard["raw_data"]["bytes"] for shard in index["shards"]] == list(map(len, found))
         assert sum(len(self.read(shard)) for shard in found) == manifest.sample_count
 
@@ -265,12 +311,19 @@ class TestMds:
         assert found is not None
         assert found[0] == "data/index.json"
         shards = json.loads(found[1])["shards"]
-        assert [shard["raw_data"]["basename"] for shard in shards] == ["demo-000002.mds", "demo-000000.mds"]
+        assert [shard["raw_data"]["basename"] for shard in shards] == [
+            "demo-000002.mds",
+            "demo-000000.mds",
+        ]
         assert [shard["samples"] for shard in shards] == [5, 10]
 
     def test_the_index_comes_back_and_goes(self, tmp_path: Path) -> None:
         """A start that was killed before its manifest is taken up again; clean takes the index along."""
-        spec = build(DatasetSpec, {"name": "demo", "samples": 9, "sample_size": {"mean": 500}, "format": "mds"}, where="test")
+        spec = build(
+            DatasetSpec,
+            {"name": "demo", "samples": 9, "sample_size": {"mean": 500}, "format": "mds"},
+            where="test",
+        )
         generate(spec, LocalStorage(tmp_path / "d"), workers=0)
         (tmp_path / "d" / "manifest.json").unlink()
         index = tmp_path / "d" / "data" / "index.json"
@@ -281,8 +334,14 @@ class TestMds:
         assert list(tmp_path.iterdir()) == []
 
     def test_foreign_shards_of_several_columns(self) -> None:
-        config = {"column_encodings": ["int", "jpeg", "str"], "column_names": ["a", "b", "c"], "column_sizes": [8, None, None]}
-        samples = [struct.pack("<IIq", len(jpeg), 2, 7) + jpeg + b"ab" for jpeg in (b"one", b"three")]
+        config = {
+            "column_encodings": ["int", "jpeg", "str"],
+            "column_names": ["a", "b", "c"],
+            "column_sizes": [8, None, None],
+        }
+        samples = [
+            struct.pack("<IIq", len(jpeg), 2, 7) + jpeg + b"ab" for jpeg in (b"one", b"three")
+        ]
         head = json.dumps(config).encode()
         starts = list(itertools.accumulate(map(len, samples), initial=4 + 4 * 3 + len(head)))
         shard = struct.pack("<I3I", 2, *starts) + head + b"".join(samples)
@@ -302,7 +361,10 @@ class TestTFRecord:
         for _ in range(2):
             (length,) = struct.unpack_from("<Q", shard, position)
             data = shard[position + 12 : position + 12 + length]
-            for stated, covered in ((position + 8, shard[position : position + 8]), (position + 12 + length, data)):
+            for stated, covered in (
+                (position + 8, shard[position : position + 8]),
+                (position + 12 + length, data),
+            ):
                 crc = bitwise_crc32c(covered)
                 rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
                 assert struct.unpack_from("<I", shard, stated)[0] == (rotated + 0xA282EAD8) % 2**32
@@ -320,7 +382,11 @@ class TestTFRecord:
 
             samples = [bytes([i]) * size for i in range(5)]
             (tmp_path / "x.tfrecord").write_bytes(packed(self.form, samples, first=300)[0])
-            found = list(tfrecord_loader(str(tmp_path / "x.tfrecord"), None, {"data": "byte", "index": "int"}))
+            found = list(
+                tfrecord_loader(
+                    str(tmp_path / "x.tfrecord"), None, {"data": "byte", "index": "int"}
+                )
+            )
         assert [bytes(record["data"]) for record in found] == samples
         assert [int(record["index"][0]) for record in found] == [300, 301, 302, 303, 304]
 
@@ -330,8 +396,20 @@ class TestTFRecord:
             from tfrecord.writer import TFRecordWriter
 
             writer = TFRecordWriter(str(tmp_path / "x.tfrecord"))
-            writer.write({"image/encoded": (b"jpeg", "byte"), "image/text": (b"longer text", "byte"), "label": (3, "int")})
-            writer.write({"a": (b"small", "byte"), "b": (b"larger than that", "byte"), "f": ([1.0, 2.0], "float")})
+            writer.write(
+                {
+                    "image/encoded": (b"jpeg", "byte"),
+                    "image/text": (b"longer text", "byte"),
+                    "label": (3, "int"),
+                }
+            )
+            writer.write(
+                {
+                    "a": (b"small", "byte"),
+                    "b": (b"larger than that", "byte"),
+                    "f": ([1.0, 2.0], "float"),
+                }
+            )
             writer.write({"label": (3, "int")})
             writer.close()
         shard = (tmp_path / "x.tfrecord").read_bytes()
@@ -340,7 +418,10 @@ class TestTFRecord:
         assert samples[2] in shard  # an Example without bytes is given whole
         assert len(samples[2]) > 5
 
-    @pytest.mark.parametrize("data", [b"", b"plain text, no Example", bytes(50), b"\x0a\xff\xff\xff\xff\x7f", b"\x0a" * 99])
+    @pytest.mark.parametrize(
+        "data",
+        [b"", b"plain text, no Example", bytes(50), b"\x0a\xff\xff\xff\xff\x7f", b"\x0a" * 99],
+    )
     def test_records_that_are_no_examples_are_given_whole(self, data: bytes) -> None:
         def masked(covered: bytes) -> bytes:
             crc = bitwise_crc32c(covered)

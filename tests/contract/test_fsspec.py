@@ -60,7 +60,9 @@ def test_it_says_that_it_is_the_compatibility_path(memory: Any, tmp_path: Path) 
     assert (facts["compatibility"], facts["page_cache"], facts["scheme"]) == (True, False, "memory")
     assert facts["client"] == "fsspec.implementations.memory.MemoryFileSystem"
     assert facts["fsspec_version"] == facts["client_version"] == fsspec.__version__
-    assert "page_cache" not in open_storage(f"local://{tmp_path}/x").describe()  # files of this host may be cached
+    assert (
+        "page_cache" not in open_storage(f"local://{tmp_path}/x").describe()
+    )  # files of this host may be cached
     for protocol in (Storage, Guarded, Versioned):
         assert isinstance(memory, protocol)
     assert not isinstance(memory, Cached)
@@ -102,7 +104,12 @@ def test_a_late_rival_is_refused(memory: Any) -> None:
 
 @pytest.mark.parametrize("key", ["../x", "a/../../x", "/etc/passwd"])
 def test_no_key_leads_out_of_the_root(memory: Any, key: str) -> None:
-    for call in (lambda: read(memory, key, 0, 1), lambda: memory.size(key), lambda: memory.delete(key), lambda: put(memory, key)):
+    for call in (
+        lambda: read(memory, key, 0, 1),
+        lambda: memory.size(key),
+        lambda: memory.delete(key),
+        lambda: put(memory, key),
+    ):
         with pytest.raises(StorageError, match="leads out"):
             call()
 
@@ -124,8 +131,12 @@ def test_a_bucket_is_no_target(url: str) -> None:
         ("oss://bucket/x", "ossfs", "pip install ossfs"),
     ],
 )
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, url: str, package: str, extra: str) -> None:
-    monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed, whatever this machine has
+def test_a_missing_package_is_named(
+    monkeypatch: pytest.MonkeyPatch, url: str, package: str, extra: str
+) -> None:
+    monkeypatch.setitem(
+        sys.modules, package, None
+    )  # as if it were not installed, whatever this machine has
     monkeypatch.delitem(sys.modules, "fsspec.implementations.sftp", raising=False)
     with pytest.raises(UsageError, match=package) as caught:
         open_storage(url)
@@ -133,7 +144,9 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, url: str, p
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("scheme", "near"), [("memry", "memory"), ("gss", "gs"), ("nfss", "nfs"), ("qqqqq", "file")])
+@pytest.mark.parametrize(
+    ("scheme", "near"), [("memry", "memory"), ("gss", "gs"), ("nfss", "nfs"), ("qqqqq", "file")]
+)
 def test_an_unknown_scheme_names_the_nearest(scheme: str, near: str) -> None:
     with pytest.raises(UnknownNameError) as caught:
         open_storage(f"{scheme}://place/x")
@@ -142,7 +155,14 @@ def test_an_unknown_scheme_names_the_nearest(scheme: str, near: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", [f"sftp://me:{SECRET}@host/x", "simplecache::memory://x/y", "simplecache://x", "fsspec://x/y", "memory://x/y?token=1"]
+    "url",
+    [
+        f"sftp://me:{SECRET}@host/x",
+        "simplecache::memory://x/y",
+        "simplecache://x",
+        "fsspec://x/y",
+        "memory://x/y?token=1",
+    ],
 )
 def test_urls_that_are_not_meant_are_usage_errors(url: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -166,7 +186,10 @@ def test_a_clients_error_is_one_line_without_its_secrets() -> None:
     put(storage, "x")
     with pytest.raises(StorageError) as caught:
         read(storage, "x", 0, 4)
-    assert str(caught.value) == "cannot read leaky://bucket/t/x: RuntimeError: 403 for https://store.example/x more"
+    assert (
+        str(caught.value)
+        == "cannot read leaky://bucket/t/x: RuntimeError: 403 for https://store.example/x more"
+    )
     assert caught.value.__suppress_context__  # a traceback does not show the original either
     MemoryFileSystem.store.clear()
 
@@ -199,7 +222,16 @@ def web(tmp_path: Path) -> Iterator[tuple[Any, Path]]:
         missing("aiohttp (pip install aiohttp)")
     (tmp_path / "data").mkdir()
     port = free_port()
-    command = [rclone(), "serve", "http", "--addr", f"127.0.0.1:{port}", "--config", "/dev/null", str(tmp_path / "data")]
+    command = [
+        rclone(),
+        "serve",
+        "http",
+        "--addr",
+        f"127.0.0.1:{port}",
+        "--config",
+        "/dev/null",
+        str(tmp_path / "data"),
+    ]
     server = serve(command, port, tmp_path / "log")
     try:
         yield open_storage(f"http://127.0.0.1:{port}"), tmp_path / "data"
@@ -216,7 +248,11 @@ def test_ranges_over_http(web: tuple[Any, Path]) -> None:
         assert read(storage, "x", offset, length) == content(300_000)[offset : offset + length]
     assert read(storage, "empty", 0, 10) == b""
     assert storage.size("x") == 300_000
-    for call in (lambda: read(storage, "no", 0, 1), lambda: storage.size("no"), lambda: storage.create("y").__enter__()):
+    for call in (
+        lambda: read(storage, "no", 0, 1),
+        lambda: storage.size("no"),
+        lambda: storage.create("y").__enter__(),
+    ):
         with pytest.raises(StorageError, match=r"no such object|read-only"):
             call()
 
@@ -233,7 +269,10 @@ def test_parent_and_child_both_read_on(web: tuple[Any, Path]) -> None:
         os._exit(0 if fine else 1)
     assert os.waitpid(child, 0)[1] == 0
     found: list[bytes] = []
-    threads = [threading.Thread(target=lambda: found.append(read(storage, "x", 0, 50_000)), daemon=True) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: found.append(read(storage, "x", 0, 50_000)), daemon=True)
+        for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -48,7 +48,9 @@ def datasets(manifest: Manifest, path: Path) -> list[bytes]:
             assert list(file) == sorted(file)
             for name in file:
                 assert file[name].compression == (None if manifest.spec.codec == "none" else "gzip")
-                assert file[name].chunks == (None if manifest.spec.codec == "none" else file[name].shape)
+                assert file[name].chunks == (
+                    None if manifest.spec.codec == "none" else file[name].shape
+                )
                 found.append(file[name][:].tobytes())
     return found
 
@@ -69,7 +71,10 @@ def load() -> Iterator[Any]:
 def taken(loader: BatchLoader) -> list[bytes]:
     found: dict[int, bytes] = {}
     for batch in loader:
-        found.update((i, sample.numpy().tobytes()) for i, sample in zip(batch.indices.tolist(), batch, strict=True))
+        found.update(
+            (i, sample.numpy().tobytes())
+            for i, sample in zip(batch.indices.tolist(), batch, strict=True)
+        )
     return [found[index] for index in range(len(found))]
 
 
@@ -86,7 +91,9 @@ def taken(loader: BatchLoader) -> list[bytes]:
     ],
     ids=lambda spec: "-".join(str(value) for value in spec.values()),
 )
-def test_every_byte_is_right(make_dataset: Any, load: Any, spec: dict[str, Any], transport: str, workers: int) -> None:
+def test_every_byte_is_right(
+    make_dataset: Any, load: Any, spec: dict[str, Any], transport: str, workers: int
+) -> None:
     manifest, path = make_dataset(format="hdf5", **spec)
     expected = datasets(manifest, path)
     assert len(expected) == manifest.sample_count
@@ -96,7 +103,13 @@ def test_every_byte_is_right(make_dataset: Any, load: Any, spec: dict[str, Any],
         ({"access": "sequential", "check": "content"}, DECODE[manifest.spec.content]),
         ({"decode": False, "check": "format"}, bytes),
     ):
-        loader = load(path, batch_size=7, seed=5, reader=reader, loader={"transport": transport, "workers": workers})
+        loader = load(
+            path,
+            batch_size=7,
+            seed=5,
+            reader=reader,
+            loader={"transport": transport, "workers": workers},
+        )
         assert taken(loader) == [truth(data) for data in expected]
 
 
@@ -111,8 +124,14 @@ def test_the_stored_bytes_are_where_the_manifest_says(make_dataset: Any, codec: 
                 if codec == "none":
                     where = (dataset.id.get_offset(), dataset.size)
                 else:
-                    where = (dataset.id.get_chunk_info(0).byte_offset, dataset.id.get_chunk_info(0).size)
-                assert where == (manifest.samples["offset"][place], manifest.samples["stored"][place])
+                    where = (
+                        dataset.id.get_chunk_info(0).byte_offset,
+                        dataset.id.get_chunk_info(0).size,
+                    )
+                assert where == (
+                    manifest.samples["offset"][place],
+                    manifest.samples["stored"][place],
+                )
     reader = make_reader(manifest, LocalStorage(path), ReaderSpec(direct=False), bytes_only=True)
     stats = reader.read(np.arange(60), None).stats
     reader.close()
@@ -120,8 +139,15 @@ def test_the_stored_bytes_are_where_the_manifest_says(make_dataset: Any, codec: 
     assert stats.sample_bytes <= stats.bytes_read < stats.sample_bytes + 60 * 8192
 
 
-def test_the_same_spec_gives_the_same_bytes_in_another_process(make_dataset: Any, tmp_path: Path) -> None:
-    spec = {"samples": 300, "sample_size": {"distribution": "lognormal", "mean": 900, "sigma": 1.0}, "format": "hdf5", "codec": "gzip"}
+def test_the_same_spec_gives_the_same_bytes_in_another_process(
+    make_dataset: Any, tmp_path: Path
+) -> None:
+    spec = {
+        "samples": 300,
+        "sample_size": {"distribution": "lognormal", "mean": 900, "sigma": 1.0},
+        "format": "hdf5",
+        "codec": "gzip",
+    }
     manifest, path = make_dataset(**spec)
     program = (
         "import sys; from iobench.generate import generate; from iobench.spec.dataset import DatasetSpec;"
@@ -149,8 +175,14 @@ def test_reading_needs_no_h5py(make_dataset: Any) -> None:
 
 def test_generating_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
-    spec = build(DatasetSpec, {"name": "x", "samples": 3, "sample_size": {"mean": 100}, "format": "hdf5"}, where="test")
-    with pytest.raises(UsageError, match=r"format 'hdf5' needs the Python package 'h5py'.*iobench\[hdf5\]") as caught:
+    spec = build(
+        DatasetSpec,
+        {"name": "x", "samples": 3, "sample_size": {"mean": 100}, "format": "hdf5"},
+        where="test",
+    )
+    with pytest.raises(
+        UsageError, match=r"format 'hdf5' needs the Python package 'h5py'.*iobench\[hdf5\]"
+    ) as caught:
         generate(spec, LocalStorage(tmp_path / "x"), workers=0)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "x").exists()
@@ -167,7 +199,11 @@ def test_generating_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     ],
 )
 def test_what_it_can_not_hold_is_refused(change: dict[str, Any], why: str) -> None:
-    spec = build(DatasetSpec, {"name": "x", "samples": 10, "sample_size": {"mean": 20_000}, "format": "hdf5", **change}, where="test")
+    spec = build(
+        DatasetSpec,
+        {"name": "x", "samples": 10, "sample_size": {"mean": 20_000}, "format": "hdf5", **change},
+        where="test",
+    )
     with pytest.raises(SpecError, match=why) as caught:
         plan_shards(spec)
     assert "\n" not in str(caught.value)
@@ -185,22 +221,31 @@ class TestDamage:
         file = path / manifest.key(1)
         file.write_bytes(b"plain text " * (file.stat().st_size // 11 + 1))
         reader = make_reader(manifest, LocalStorage(path), ReaderSpec())
-        with pytest.raises(CorruptSampleError, match=r"sample 20 in shard .*000001\.h5 is damaged: not a valid gzip stream") as caught:
+        with pytest.raises(
+            CorruptSampleError,
+            match=r"sample 20 in shard .*000001\.h5 is damaged: not a valid gzip stream",
+        ) as caught:
             reader.read(np.arange(60), None)
         reader.close()
         assert "\n" not in str(caught.value)
-        assert {damage.shard for damage in verify(LocalStorage(path), manifest, workers=0).damages} == {manifest.key(1)}
+        assert {
+            damage.shard for damage in verify(LocalStorage(path), manifest, workers=0).damages
+        } == {manifest.key(1)}
 
     @pytest.mark.parametrize("codec", ["none", "gzip"])
     def test_verify_finds_any_flipped_bit(self, make_dataset: Any, codec: str) -> None:
-        manifest, path = make_dataset(format="hdf5", samples=6, sample_size={"mean": 100}, samples_per_shard=3, codec=codec)
+        manifest, path = make_dataset(
+            format="hdf5", samples=6, sample_size={"mean": 100}, samples_per_shard=3, codec=codec
+        )
         objects = {key: bytearray((path / key).read_bytes()) for key in manifest.keys()}  # noqa: SIM118
         storage = MemoryStorage(objects={key: memoryview(data) for key, data in objects.items()})
         assert verify(storage, manifest, workers=0).ok
         shard = objects[manifest.key(1)]
         for position in range(0, len(shard), 7):
             shard[position] ^= 16
-            assert {damage.shard for damage in verify(storage, manifest, workers=0).damages} == {manifest.key(1)}, position
+            assert {damage.shard for damage in verify(storage, manifest, workers=0).damages} == {
+                manifest.key(1)
+            }, position
             shard[position] ^= 16
         assert verify(storage, manifest, workers=0).ok
 
@@ -217,14 +262,28 @@ class TestForeign:
 
     CUBES = np.random.default_rng(0).random((5, 8, 8, 2)).astype(np.float32)
 
-    @pytest.mark.parametrize("options", [{}, {"chunks": (2, 8, 8, 2)}, {"compression": "gzip"}, {"compression": "lzf", "shuffle": True}])
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"chunks": (2, 8, 8, 2)},
+            {"compression": "gzip"},
+            {"compression": "lzf", "shuffle": True},
+        ],
+    )
     def test_each_of_the_first_dimension(self, options: dict[str, Any]) -> None:
-        found = foreign(lambda file: file.create_dataset("climate/data", data=self.CUBES, **options))
+        found = foreign(
+            lambda file: file.create_dataset("climate/data", data=self.CUBES, **options)
+        )
         assert found == [cube.tobytes() for cube in self.CUBES]
 
     def test_one_dimension_is_one_sample(self) -> None:
-        assert foreign(lambda file: file.create_dataset("x", data=np.arange(10))) == [np.arange(10).tobytes()]
-        assert foreign(lambda file: file.create_dataset("x", data=7.0)) == [np.float64(7.0).tobytes()]
+        assert foreign(lambda file: file.create_dataset("x", data=np.arange(10))) == [
+            np.arange(10).tobytes()
+        ]
+        assert foreign(lambda file: file.create_dataset("x", data=7.0)) == [
+            np.float64(7.0).tobytes()
+        ]
 
     def test_elements_of_their_own_length(self) -> None:
         def images(file: Any) -> None:
@@ -256,10 +315,15 @@ class TestForeign:
     def test_a_claim_is_not_believed(self) -> None:
         with pytest.raises(ValueError, match=r"claims 1000000000000000 bytes, and stores 0"):
             foreign(lambda file: file.create_dataset("x", (10**15,), np.uint8, chunks=(1 << 20,)))
-        assert foreign(lambda file: file.create_dataset("x", (0, 5), np.uint8, maxshape=(None, 5))) == []
+        assert (
+            foreign(lambda file: file.create_dataset("x", (0, 5), np.uint8, maxshape=(None, 5)))
+            == []
+        )
         assert foreign(lambda file: file.create_dataset("x", data=h5py.Empty("f4"))) == []
 
-    @pytest.mark.parametrize("data", [b"", b"\x89HDF\r\n\x1a\n", b"\x89HDF\r\n\x1a\n" + bytes(3000), b"PAR1" * 100])
+    @pytest.mark.parametrize(
+        "data", [b"", b"\x89HDF\r\n\x1a\n", b"\x89HDF\r\n\x1a\n" + bytes(3000), b"PAR1" * 100]
+    )
     def test_what_is_no_hdf5(self, data: bytes) -> None:
         with pytest.raises(ValueError, match=r"no HDF5 file|is damaged") as caught:
             list(HDF5.unpack(memoryview(data), check=True))
@@ -269,6 +333,8 @@ class TestForeign:
 def test_the_registry_knows_the_extra() -> None:
     entry = FORMATS.entries()["hdf5"]
     assert entry.extra == "hdf5"
-    broken = Registry("format", "none", {"hdf5": Entry(target="no_such_module:X", summary="", extra="hdf5")})
+    broken = Registry(
+        "format", "none", {"hdf5": Entry(target="no_such_module:X", summary="", extra="hdf5")}
+    )
     with pytest.raises(UsageError, match=r"pip install 'iobench\[hdf5\]'"):
         broken.load("hdf5")

@@ -36,7 +36,12 @@ TRANSPORTS = [("ring", 0), ("ring", 2), ("tensor", 0), ("tensor", 2), ("thread",
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
-UNCOMPRESS = {"none": bytes, "gzip": gzip.decompress, "lz4": lz4.frame.decompress, "zstd": zstandard.decompress}
+UNCOMPRESS = {
+    "none": bytes,
+    "gzip": gzip.decompress,
+    "lz4": lz4.frame.decompress,
+    "zstd": zstandard.decompress,
+}
 DECODE = {
     "raw": bytes,
     "npz": lambda data: np.load(io.BytesIO(data))["x"].tobytes(),
@@ -54,7 +59,10 @@ def records(path: Path) -> Iterator[bytes]:
             warnings.simplefilter("ignore")
             from tfrecord.reader import tfrecord_loader
 
-            yield from (bytes(record["data"]) for record in tfrecord_loader(str(path), None, {"data": "byte"}))
+            yield from (
+                bytes(record["data"])
+                for record in tfrecord_loader(str(path), None, {"data": "byte"})
+            )
     else:
         yield path.read_bytes()
 
@@ -105,25 +113,38 @@ def by(transport: str, workers: int, **more: Any) -> dict[str, Any]:
         {"format": "tfrecord", "content": "npz", "codec": "zstd:1", "samples_per_shard": 30},
         {"format": "tfrecord", "content": "jpeg", "samples_per_shard": 30},
         {"format": "tar", "content": "jpeg", "codec": "gzip:1"},
-        {"format": "tar", "sample_size": {"mean": 700}},  # so small that a request spans what lies between samples
+        {
+            "format": "tar",
+            "sample_size": {"mean": 700},
+        },  # so small that a request spans what lies between samples
         {"format": "files", "content": "raw", "codec": "lz4", "compress_ratio": 2},
     ],
     ids=lambda spec: "-".join(str(value) for value in spec.values()),
 )
 @pytest.mark.parametrize("access", ["sequential", "random"])
-def test_every_byte_is_right(make_dataset: Any, load: Any, spec: dict[str, Any], transport: str, workers: int, access: str) -> None:
+def test_every_byte_is_right(
+    make_dataset: Any, load: Any, spec: dict[str, Any], transport: str, workers: int, access: str
+) -> None:
     manifest, path = make_dataset(**spec)
     expected = truth(manifest, path)
     assert len(expected) == 60
     for batch_size in (2, 500) if workers < 2 else (9,):
-        loader = load(path, batch_size=batch_size, seed=batch_size, reader={"access": access}, loader=by(transport, workers))
+        loader = load(
+            path,
+            batch_size=batch_size,
+            seed=batch_size,
+            reader={"access": access},
+            loader=by(transport, workers),
+        )
         found = taken(loader)
         assert [found[index] for index in range(60)] == expected
         loader.shutdown()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("spec", [{"format": "files"}, {"format": "tar"}, {"format": "tfrecord", "codec": "zstd:1"}])
+@pytest.mark.parametrize(
+    "spec", [{"format": "files"}, {"format": "tar"}, {"format": "tfrecord", "codec": "zstd:1"}]
+)
 def test_counts_only(make_dataset: Any, load: Any, workers: int, spec: dict[str, Any]) -> None:
     manifest, path = make_dataset(**spec)
     batches = list(load(path, batch_size=7, reader={"direct": False}, loader=by("null", workers)))
@@ -139,12 +160,16 @@ def test_counts_only(make_dataset: Any, load: Any, workers: int, spec: dict[str,
 
 
 @pytest.mark.parametrize(("transport", "workers"), TRANSPORTS)
-def test_a_shorter_sample_than_the_crop_stays_whole(make_dataset: Any, load: Any, transport: str, workers: int) -> None:
+def test_a_shorter_sample_than_the_crop_stays_whole(
+    make_dataset: Any, load: Any, transport: str, workers: int
+) -> None:
     sizes = {"distribution": "lognormal", "mean": 8000, "sigma": 1.0, "min": 300, "max": 60_000}
     manifest, path = make_dataset(format="tar", sample_size=sizes)
     loader = load(path, batch_size=8, reader={"crop": 5000}, loader=by(transport, workers))
     found = taken(loader)
-    assert [found[index] for index in range(60)] == [sample[:5000] for sample in truth(manifest, path)]
+    assert [found[index] for index in range(60)] == [
+        sample[:5000] for sample in truth(manifest, path)
+    ]
     assert len({len(sample) for sample in found.values()}) > 2
 
 
@@ -156,19 +181,30 @@ def test_samples_of_unequal_length_are_not_stacked(make_dataset: Any, load: Any)
 
 
 @pytest.mark.parametrize("transport", ["ring", "tensor", "thread", "null"])
-def test_damage_is_found_by_every_transport(make_dataset: Any, load: Any, tmp_path: Path, transport: str) -> None:
+def test_damage_is_found_by_every_transport(
+    make_dataset: Any, load: Any, tmp_path: Path, transport: str
+) -> None:
     manifest, path = make_dataset(format="tfrecord", samples_per_shard=13)
     copy = tmp_path / "copy"
     shutil.copytree(path, copy)
     shard, start = int(manifest.samples["shard"][40]), int(manifest.samples["offset"][40])
     file = copy / manifest.key(shard)
     whole = file.read_bytes()
-    for where, check in ((start, "content"), (start + 19_999, "content"), (start + 5, "format"), (start - 1, "format")):
+    for where, check in (
+        (start, "content"),
+        (start + 19_999, "content"),
+        (start + 5, "format"),
+        (start - 1, "format"),
+    ):
         damaged = bytearray(whole)
         damaged[where] ^= 128
         file.write_bytes(damaged)
-        with pytest.raises(CorruptSampleError, match=f"^sample 40 in shard {manifest.key(shard)} is damaged") as caught:
-            taken_or_counted(load(copy, batch_size=7, reader={"check": check}, loader=by(transport, 1)))
+        with pytest.raises(
+            CorruptSampleError, match=f"^sample 40 in shard {manifest.key(shard)} is damaged"
+        ) as caught:
+            taken_or_counted(
+                load(copy, batch_size=7, reader={"check": check}, loader=by(transport, 1))
+            )
         assert "\n" not in str(caught.value)
         taken_or_counted(load(copy, batch_size=7, loader=by(transport, 1)))  # nobody asked
     file.write_bytes(whole)
@@ -177,7 +213,9 @@ def test_damage_is_found_by_every_transport(make_dataset: Any, load: Any, tmp_pa
 
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("block_size", [4096, 30_000, 65_536, 1 << 20])
-def test_checksums_are_checked_on_whole_samples(make_dataset: Any, load: Any, tmp_path: Path, direct: bool, block_size: int) -> None:
+def test_checksums_are_checked_on_whole_samples(
+    make_dataset: Any, load: Any, tmp_path: Path, direct: bool, block_size: int
+) -> None:
     """Requests are aligned and split into blocks, and a sample may lie across two: only whole ones may be checked, and all must be."""
     sizes = {"distribution": "normal", "mean": 30_000, "stdev": 9000}
     manifest, path = make_dataset(format="tfrecord", samples_per_shard=20, sample_size=sizes)
@@ -190,7 +228,9 @@ def test_checksums_are_checked_on_whole_samples(make_dataset: Any, load: Any, tm
     whole = file.read_bytes()
     for victim in (0, 7, 19):
         damaged = bytearray(whole)
-        damaged[int(manifest.samples["offset"][victim]) + int(manifest.samples["stored"][victim]) - 1] ^= 1
+        damaged[
+            int(manifest.samples["offset"][victim]) + int(manifest.samples["stored"][victim]) - 1
+        ] ^= 1
         file.write_bytes(damaged)
         with pytest.raises(CorruptSampleError, match=f"^sample {victim} in shard"):
             taken_or_counted(load(copy, batch_size=20, reader=settings, loader=by("ring", 0)))
@@ -209,7 +249,15 @@ def test_ranks_share_an_epoch(make_dataset: Any, load: Any, tail: str) -> None:
     found: dict[int, bytes] = {}
     sizes = []
     for rank in range(4):
-        loader = load(path, batch_size=4, rank=rank, world=4, seed=9, reader={"tail": tail, "access": "random"}, loader=by("ring", 0))
+        loader = load(
+            path,
+            batch_size=4,
+            rank=rank,
+            world=4,
+            seed=9,
+            reader={"tail": tail, "access": "random"},
+            loader=by("ring", 0),
+        )
         before = len(found)
         assert len(loader) == len([taken([batch], into=found) for batch in loader])
         sizes.append(len(found) - before)
@@ -222,11 +270,18 @@ def test_ranks_share_an_epoch(make_dataset: Any, load: Any, tail: str) -> None:
 
 
 @pytest.mark.parametrize(("transport", "workers"), TRANSPORTS)
-def test_two_iterations_at_once_do_not_disturb_each_other(make_dataset: Any, load: Any, transport: str, workers: int) -> None:
+def test_two_iterations_at_once_do_not_disturb_each_other(
+    make_dataset: Any, load: Any, transport: str, workers: int
+) -> None:
     """As in zip(loader, loader): workers of one may still fill slots when the other begins."""
     manifest, path = make_dataset(format="tar", samples=120, samples_per_shard=11)
     expected = truth(manifest, path)
-    loader = load(path, batch_size=4, reader={"access": "random"}, loader=by(transport, workers, persistent_workers=False))
+    loader = load(
+        path,
+        batch_size=4,
+        reader={"access": "random"},
+        loader=by(transport, workers, persistent_workers=False),
+    )
     first = iter(loader)
     found = [taken([next(first)]), {}]
     loader.set_epoch(1)
@@ -244,7 +299,9 @@ def test_two_iterations_at_once_do_not_disturb_each_other(make_dataset: Any, loa
 
 @pytest.mark.parametrize("persistent", [True, False])
 @pytest.mark.parametrize(("transport", "workers"), [("ring", 0), ("ring", 2), ("thread", 2)])
-def test_iterations_given_up_return_their_slots(make_dataset: Any, load: Any, persistent: bool, transport: str, workers: int) -> None:
+def test_iterations_given_up_return_their_slots(
+    make_dataset: Any, load: Any, persistent: bool, transport: str, workers: int
+) -> None:
     _, path = make_dataset(format="tar")
     loader = load(path, batch_size=4, loader=by(transport, workers, persistent_workers=persistent))
     for _ in range(5):
@@ -268,7 +325,9 @@ def test_a_thread_may_train_and_end(make_dataset: Any, load: Any, transport: str
     assert counts == [60, 60]
 
 
-@pytest.mark.parametrize(("transport", "workers"), [("ring", 0), ("ring", 2), ("thread", 2), ("tensor", 2)])
+@pytest.mark.parametrize(
+    ("transport", "workers"), [("ring", 0), ("ring", 2), ("thread", 2), ("tensor", 2)]
+)
 def test_a_kept_batch_outlives_its_loader(make_dataset: Any, transport: str, workers: int) -> None:
     manifest, path = make_dataset(format="tar")
     loader = make_loader(path, batch_size=6, loader=by(transport, workers))
@@ -281,7 +340,9 @@ def test_a_kept_batch_outlives_its_loader(make_dataset: Any, transport: str, wor
 
 
 @pytest.mark.parametrize(("transport", "workers"), TRANSPORTS)
-def test_loaders_that_come_and_go_leave_nothing_open(make_dataset: Any, transport: str, workers: int) -> None:
+def test_loaders_that_come_and_go_leave_nothing_open(
+    make_dataset: Any, transport: str, workers: int
+) -> None:
     """An open descriptor of a ring would keep all of its memory."""
     _, path = make_dataset(format="tar", samples_per_shard=5)
 
@@ -310,8 +371,12 @@ class TestBatchesThatOutgrowTheirSlots:
         return make_dataset(format="files", samples=200, sample_size={"mean": 100})[0]  # type: ignore[no-any-return]
 
     def loader(self, manifest: Manifest, **spec: Any) -> BatchLoader:
-        sizes = np.round(np.random.default_rng(0).lognormal(0, 1, manifest.sample_count) * 1_000_000).astype(np.int64)
-        return build_loader(NullReader(manifest, sizes), LoaderSpec(workers=0, **spec), ReaderSpec(), batch_size=4)
+        sizes = np.round(
+            np.random.default_rng(0).lognormal(0, 1, manifest.sample_count) * 1_000_000
+        ).astype(np.int64)
+        return build_loader(
+            NullReader(manifest, sizes), LoaderSpec(workers=0, **spec), ReaderSpec(), batch_size=4
+        )
 
     def test_later_epochs_work(self, manifest: Manifest) -> None:
         loader = self.loader(manifest)
@@ -322,7 +387,9 @@ class TestBatchesThatOutgrowTheirSlots:
         assert 0 < loader.ring.misses < 80
 
     def test_a_size_that_the_user_set_is_meant(self, manifest: Manifest) -> None:
-        with pytest.raises(UsageError, match=r"does not fit a slot of \d+ bytes.*loader\.slot_size=\d+MiB"):
+        with pytest.raises(
+            UsageError, match=r"does not fit a slot of \d+ bytes.*loader\.slot_size=\d+MiB"
+        ):
             list(self.loader(manifest, slot_size=2 << 20))
 
     def test_the_size_in_the_message_is_enough(self, manifest: Manifest) -> None:
@@ -344,7 +411,9 @@ class TestBatchesThatOutgrowTheirSlots:
 
 def test_a_ring_that_memory_can_not_hold_is_refused_with_numbers(make_dataset: Any) -> None:
     _, path = make_dataset(format="tar")
-    with pytest.raises(UsageError, match=r"ring needs .*iB \(\d+ slots of .*iB\), .*iB of memory are available"):
+    with pytest.raises(
+        UsageError, match=r"ring needs .*iB \(\d+ slots of .*iB\), .*iB of memory are available"
+    ):
         make_loader(path, batch_size=4, loader=by("ring", 2, slot_size=1 << 40))
 
 
@@ -352,10 +421,14 @@ def test_a_ring_that_memory_can_not_hold_is_refused_with_numbers(make_dataset: A
 
 
 @pytest.mark.parametrize(("transport", "workers"), [("ring", 2), ("tensor", 2), ("thread", 2)])
-def test_a_training_loop_in_plain_torch(make_dataset: Any, load: Any, transport: str, workers: int) -> None:
+def test_a_training_loop_in_plain_torch(
+    make_dataset: Any, load: Any, transport: str, workers: int
+) -> None:
     """Ops in place on the batch, ops that copy, and a model whose graph holds on to its input."""
     manifest, path = make_dataset(format="tar", sample_size={"mean": 4096})
-    expected = torch.stack([torch.frombuffer(bytearray(sample), dtype=torch.uint8) for sample in truth(manifest, path)])
+    expected = torch.stack(
+        [torch.frombuffer(bytearray(sample), dtype=torch.uint8) for sample in truth(manifest, path)]
+    )
     model = torch.nn.Linear(4096, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     loader = load(path, batch_size=8, loader=by(transport, workers))
@@ -386,7 +459,9 @@ def test_the_copy_to_a_device_is_the_batch(make_dataset: Any, load: Any) -> None
         target, spent = feed.copy(batch)
         assert target is not None
         assert spent > 0
-        for index, offset, length in zip(batch.indices.tolist(), batch.offsets.tolist(), batch.lengths.tolist(), strict=True):
+        for index, offset, length in zip(
+            batch.indices.tolist(), batch.offsets.tolist(), batch.lengths.tolist(), strict=True
+        ):
             assert target[offset : offset + length].numpy().tobytes() == expected[index]
     feed.close()
 
@@ -396,14 +471,26 @@ def test_a_manifest_and_a_storage_of_ones_own(make_dataset: Any, load: Any) -> N
     objects = {key: memoryview((path / key).read_bytes()) for key in manifest.keys()}  # noqa: SIM118
     for start_method in ("fork", "spawn"):
         storage = MemoryStorage(objects=objects)
-        found = taken(load(load_manifest(path), storage=storage, batch_size=20, loader=by("tensor", 1, start_method=start_method)))
+        found = taken(
+            load(
+                load_manifest(path),
+                storage=storage,
+                batch_size=20,
+                loader=by("tensor", 1, start_method=start_method),
+            )
+        )
         assert [found[index] for index in range(60)] == truth(manifest, path)
 
 
 def test_what_can_not_be_spawned_says_so(make_dataset: Any, load: Any) -> None:
     _, path = make_dataset(format="tar")
     storage = open_storage(f"throttled+{path}?latency=1us")
-    loader = load(load_manifest(path), storage=storage, batch_size=20, loader=by("ring", 1, start_method="spawn"))
+    loader = load(
+        load_manifest(path),
+        storage=storage,
+        batch_size=20,
+        loader=by("ring", 1, start_method="spawn"),
+    )
     with pytest.raises(UsageError, match=r"loader\.start_method=fork"):
         next(iter(loader))
 
@@ -415,4 +502,7 @@ def test_batches_say_what_they_cost(make_dataset: Any, load: Any) -> None:
     assert {batch.stats.process for batch in batches} == set(loader.cpu_ns)
     assert os.getpid() not in loader.cpu_ns
     assert len(loader.cpu_ns) == 2
-    assert all(batch.stats.read_ns > 0 and batch.stats.prep_ns > 0 and batch.stats.samples == len(batch) for batch in batches)
+    assert all(
+        batch.stats.read_ns > 0 and batch.stats.prep_ns > 0 and batch.stats.samples == len(batch)
+        for batch in batches
+    )

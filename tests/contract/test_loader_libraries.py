@@ -60,7 +60,9 @@ def _spec(kind: str, **more: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _open(manifest: Manifest, storage: Storage, kind: str, workers: int = 2, **more: Any) -> Iterator[LibraryLoader]:
+def _open(
+    manifest: Manifest, storage: Storage, kind: str, workers: int = 2, **more: Any
+) -> Iterator[LibraryLoader]:
     """The loader, its layout made where it needs one, and ended."""
     reading = ReaderSpec.model_validate(more.pop("reader", {"decode": False}))
     loading = LoaderSpec(kind=kind, workers=workers)
@@ -84,17 +86,25 @@ def test_every_kind_goes_through_this_suite() -> None:
     """But for one that CI can't have either: it wants NumPy below 2.2 and xxhash below 4, and a torchvision built with its torch."""
     assert set(NOT_HERE) <= {MOSAIC}
     if NOT_HERE:
-        pytest.skip(f"NOT RUN: loader {MOSAIC}, which can't be installed beside the versions in constraints.txt ({NOT_HERE[MOSAIC]})")
+        pytest.skip(
+            f"NOT RUN: loader {MOSAIC}, which can't be installed beside the versions in constraints.txt ({NOT_HERE[MOSAIC]})"
+        )
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_sample_once_in_every_epoch_and_in_another_order(kind: str, workers: int, make_dataset: Any, nothing_left: None) -> None:
+def test_each_sample_once_in_every_epoch_and_in_another_order(
+    kind: str, workers: int, make_dataset: Any, nothing_left: None
+) -> None:
     manifest, root = make_dataset(**_spec(kind))
     truth = sorted(manifest.samples["xxh3"].tolist())
     with _open(manifest, LocalStorage(root), kind, workers) as loader:
         orders = [_epoch(loader, epoch) for epoch in range(3)]
-        again = _epoch(loader, 1) if kind in ("torch-map", "torchdata", "spdl", "grain", MOSAIC) else None
+        again = (
+            _epoch(loader, 1)
+            if kind in ("torch-map", "torchdata", "spdl", "grain", MOSAIC)
+            else None
+        )
     assert [sorted(order) for order in orders] == [truth] * 3
     assert orders[0] != orders[1] != orders[2] != orders[0]
     assert orders[0] != manifest.samples["xxh3"].tolist()
@@ -105,12 +115,20 @@ def test_each_sample_once_in_every_epoch_and_in_another_order(kind: str, workers
 @pytest.mark.parametrize("kind", KINDS)
 def test_unshuffled_samples_come_in_their_order(kind: str, make_dataset: Any) -> None:
     manifest, root = make_dataset(**_spec(kind))
-    with _open(manifest, LocalStorage(root), kind, 0, reader={"decode": False, "shuffle": False}) as loader:
+    with _open(
+        manifest, LocalStorage(root), kind, 0, reader={"decode": False, "shuffle": False}
+    ) as loader:
         assert _epoch(loader, 0) == manifest.samples["xxh3"].tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ranks_share_an_epoch(kind: str, make_dataset: Any, nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_share_an_epoch(
+    kind: str,
+    make_dataset: Any,
+    nothing_left: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """At once, as they are in a run; the first one to end takes nothing away from the other, and none leaves anything."""
     manifest, root = make_dataset(**_spec(kind))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -124,10 +142,14 @@ def test_ranks_share_an_epoch(kind: str, make_dataset: Any, nothing_left: None, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_decoding_and_cropping_are_those_of_iobenchs_own_loader(kind: str, make_dataset: Any) -> None:
+def test_decoding_and_cropping_are_those_of_iobenchs_own_loader(
+    kind: str, make_dataset: Any
+) -> None:
     manifest, root = make_dataset(**_spec(kind, content="npz"))
     reader = {"decode": True, "crop": 9_000}
-    own = make_loader(manifest, batch_size=16, storage=LocalStorage(root), reader=reader, loader={"workers": 0})
+    own = make_loader(
+        manifest, batch_size=16, storage=LocalStorage(root), reader=reader, loader={"workers": 0}
+    )
     truth = sorted(bytes(sample.numpy()) for batch in own for sample in batch)
     own.shutdown()
     with _open(manifest, LocalStorage(root), kind, 1, reader=reader) as loader:
@@ -144,7 +166,9 @@ def test_what_a_batch_cost_is_told(kind: str, make_dataset: Any) -> None:
     # Where a sample's own stored bytes can't be told, those of the dataset are shared out by its length.
     shared = kind in ("hf-datasets", "litdata")
     stored = manifest.header.stored_bytes if shared else int(manifest.samples["stored"].sum())
-    assert sum(each.bytes_read for each in stats) == pytest.approx(stored, rel=1e-3 if shared else 0)
+    assert sum(each.bytes_read for each in stats) == pytest.approx(
+        stored, rel=1e-3 if shared else 0
+    )
     assert all(each.started_ns > 0 and each.cpu_ns > 0 and each.prep_ns >= 0 for each in stats)
 
 
@@ -171,18 +195,29 @@ class Stubborn(MemoryStorage):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not LOADERS.load(kind).local])
 def test_a_storage_that_is_no_directory(kind: str, make_dataset: Any) -> None:
     manifest, root = make_dataset(**_spec(kind))
-    storage = Stubborn(objects={key: memoryview((root / key).read_bytes()) for key in map(manifest.key, range(manifest.shard_count))})
+    storage = Stubborn(
+        objects={
+            key: memoryview((root / key).read_bytes())
+            for key in map(manifest.key, range(manifest.shard_count))
+        }
+    )
     with _open(manifest, storage, kind) as loader:
         batches = list(loader)
-    hashes = [xxhash.xxh3_64_intdigest(sample.numpy().data) for batch in batches for sample in batch]
+    hashes = [
+        xxhash.xxh3_64_intdigest(sample.numpy().data) for batch in batches for sample in batch
+    ]
     assert sorted(hashes) == sorted(manifest.samples["xxh3"].tolist())
     retries = sum(batch.stats.retries for batch in batches)
-    assert retries == 120 if FORMAT.get(kind, "files") == "files" else retries >= manifest.shard_count
+    assert (
+        retries == 120 if FORMAT.get(kind, "files") == "files" else retries >= manifest.shard_count
+    )
     assert sum(batch.stats.throttled for batch in batches) == pytest.approx(retries / 2, abs=2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_giving_up_half_way_leaves_nothing_behind(kind: str, make_dataset: Any, nothing_left: None) -> None:
+def test_giving_up_half_way_leaves_nothing_behind(
+    kind: str, make_dataset: Any, nothing_left: None
+) -> None:
     manifest, root = make_dataset(**_spec(kind))
     with _open(manifest, LocalStorage(root), kind) as loader:
         batches = iter(loader)
@@ -191,7 +226,9 @@ def test_giving_up_half_way_leaves_nothing_behind(kind: str, make_dataset: Any, 
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"litdata"}))
-def test_a_shard_that_is_gone_is_one_line(kind: str, make_dataset: Any, tmp_path: Path, nothing_left: None) -> None:
+def test_a_shard_that_is_gone_is_one_line(
+    kind: str, make_dataset: Any, tmp_path: Path, nothing_left: None
+) -> None:
     manifest, root = make_dataset(**_spec(kind))
     for key in map(manifest.key, range(manifest.shard_count)):
         (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
@@ -220,9 +257,13 @@ class Plain(Library):
             yield collate([samples[index] for index in batch])
 
 
-def test_a_plug_in_states_only_what_differs(make_dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plug_in_states_only_what_differs(
+    make_dataset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(LOADERS._entries, "plain", Entry(target="-", summary="-"))
-    monkeypatch.setattr(LOADERS, "load", lambda name, load=LOADERS.load: Plain if name == "plain" else load(name))
+    monkeypatch.setattr(
+        LOADERS, "load", lambda name, load=LOADERS.load: Plain if name == "plain" else load(name)
+    )
     manifest, root = make_dataset(**_spec("plain"))
     with _open(manifest, LocalStorage(root), "plain") as loader:
         assert sorted(_epoch(loader, 0)) == sorted(manifest.samples["xxh3"].tolist())
@@ -244,15 +285,30 @@ def test_a_layout_is_made_once_and_belongs_to_its_dataset(make_dataset: Any) -> 
     assert (kept, made.bytes > manifest.header.sample_bytes) == (False, True)
     assert make_layout(source, "litdata 1") == (made, True)
     assert make_layout(source, "litdata 2")[1] is False  # another version of the library
-    assert sorted(layout_keys(storage, "litdata")) == [f"layouts/litdata/{name}" for name in made.files]
+    assert sorted(layout_keys(storage, "litdata")) == [
+        f"layouts/litdata/{name}" for name in made.files
+    ]
 
 
-def test_a_layout_is_durable_with_its_record_and_its_name(make_dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layout_is_durable_with_its_record_and_its_name(
+    make_dataset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manifest, root = make_dataset(samples=57, name="demo")
     synced: list[str] = []
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), root)))
-    make_layout(Source(manifest, LocalStorage(root), ReaderSpec(decode=False), LoaderSpec(kind="litdata"), 16), "litdata 1")
-    assert {"layouts/litdata.part/layout.json", "layouts/litdata.part", "layouts", "."} <= set(synced)
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda fd: synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), root)),
+    )
+    make_layout(
+        Source(
+            manifest, LocalStorage(root), ReaderSpec(decode=False), LoaderSpec(kind="litdata"), 16
+        ),
+        "litdata 1",
+    )
+    assert {"layouts/litdata.part/layout.json", "layouts/litdata.part", "layouts", "."} <= set(
+        synced
+    )
 
 
 def test_a_layout_that_was_not_made_is_one_line_that_says_what_makes_it(make_dataset: Any) -> None:
@@ -264,7 +320,10 @@ def test_a_layout_that_was_not_made_is_one_line_that_says_what_makes_it(make_dat
         make_loader(str(root), batch_size=16, loader=loader)
     assert remedy in str(caught.value)
     assert "\n" not in str(caught.value)
-    made, _ = make_layout(Source(manifest, storage, ReaderSpec(decode=False), LoaderSpec(kind="litdata"), 16), "litdata 1")
+    made, _ = make_layout(
+        Source(manifest, storage, ReaderSpec(decode=False), LoaderSpec(kind="litdata"), 16),
+        "litdata 1",
+    )
     with pytest.raises(UsageError, match="is of other data") as caught:
         make_loader(other, batch_size=16, storage=storage, loader=loader)
     assert remedy in str(caught.value)
@@ -289,15 +348,28 @@ def test_a_layout_that_was_not_made_is_one_line_that_says_what_makes_it(make_dat
     ],
 )
 def test_what_a_library_cannot_have_is_said(
-    kind: str, spec: dict[str, Any], reader: dict[str, Any], workers: int, words: str, make_dataset: Any
+    kind: str,
+    spec: dict[str, Any],
+    reader: dict[str, Any],
+    workers: int,
+    words: str,
+    make_dataset: Any,
 ) -> None:
     manifest, root = make_dataset(**{"format": "files", **spec})
     with pytest.raises(UsageError, match=words):
-        open_library(manifest, open_storage(str(root)), ReaderSpec(**reader), LoaderSpec(kind=kind, workers=workers), batch_size=16)
+        open_library(
+            manifest,
+            open_storage(str(root)),
+            ReaderSpec(**reader),
+            LoaderSpec(kind=kind, workers=workers),
+            batch_size=16,
+        )
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if LOADERS.load(kind).local])
 def test_a_library_that_opens_paths_needs_a_directory(kind: str, make_dataset: Any) -> None:
     manifest, _ = make_dataset(**_spec(kind))
     with pytest.raises(UsageError, match="by their path"):
-        open_library(manifest, MemoryStorage(objects={}), ReaderSpec(), LoaderSpec(kind=kind), batch_size=16)
+        open_library(
+            manifest, MemoryStorage(objects={}), ReaderSpec(), LoaderSpec(kind=kind), batch_size=16
+        )

@@ -72,7 +72,12 @@ def test_it_is_what_the_protocols_say(nfs: Any) -> None:
 
 def test_the_fingerprint_says_what_was_granted(nfs: Any, nfs_server: NfsServer) -> None:
     facts = nfs.describe()
-    assert (facts["version"], facts["server"], facts["mounted"], facts["page_cache"]) == (3, "127.0.0.1", "/", False)
+    assert (facts["version"], facts["server"], facts["mounted"], facts["page_cache"]) == (
+        3,
+        "127.0.0.1",
+        "/",
+        False,
+    )
     assert facts["rsize"] >= 4096
     assert facts["wsize"] >= 4096
     assert facts["library"].startswith("libnfs.so")
@@ -89,7 +94,9 @@ def test_a_directory_below_an_export_is_a_root(nfs: Any, nfs_server: NfsServer, 
     put(nfs, "deep/er/x")
     inner = open_storage(nfs_server.url(f"{root.name}/deep"))
     assert [entry.key for entry in inner.list()] == ["er/x"]
-    assert inner.describe()["mounted"] == f"/{root.name}/deep"  # the server lets it be mounted by itself
+    assert (
+        inner.describe()["mounted"] == f"/{root.name}/deep"
+    )  # the server lets it be mounted by itself
     inner.close()
 
 
@@ -134,7 +141,13 @@ def test_a_late_rival_is_refused(nfs: Any, nfs_server: NfsServer, root: Path) ->
         sink.write(b"late")
         with rival.create("elsewhere") as other:
             other.write(b"first")
-        rival.connections.ask(lambda c: c.rename(rival.connections.path_of("elsewhere"), rival.connections.path_of("x")), "rename", "x")  # type: ignore[attr-defined]
+        rival.connections.ask(
+            lambda c: c.rename(
+                rival.connections.path_of("elsewhere"), rival.connections.path_of("x")
+            ),
+            "rename",
+            "x",
+        )  # type: ignore[attr-defined]
     assert read(rival, "x", 0, 100) == b"first"
     assert [entry.key for entry in nfs.list()] == ["x"]
     rival.close()
@@ -143,7 +156,12 @@ def test_a_late_rival_is_refused(nfs: Any, nfs_server: NfsServer, root: Path) ->
 @pytest.mark.parametrize("key", ["../x", "a/../../x", "/etc/passwd"])
 def test_no_key_leads_out_of_the_root(nfs: Any, key: str) -> None:
     put(nfs, "inside")
-    for call in (lambda: read(nfs, key, 0, 1), lambda: nfs.delete(key), lambda: nfs.size(key), lambda: put(nfs, key)):
+    for call in (
+        lambda: read(nfs, key, 0, 1),
+        lambda: nfs.delete(key),
+        lambda: nfs.size(key),
+        lambda: put(nfs, key),
+    ):
         with pytest.raises(StorageError, match="leads out"):
             call()
 
@@ -163,7 +181,9 @@ def test_what_the_server_refuses_is_one_line_with_the_key(nfs: Any) -> None:
             call()
         assert f"/{key}:" in str(caught.value)
         assert "\n" not in str(caught.value)
-        assert time.monotonic() - started < 10  # an answer is not asked for again until the time-out
+        assert (
+            time.monotonic() - started < 10
+        )  # an answer is not asked for again until the time-out
 
 
 def test_a_replaced_file_is_read_anew(nfs: Any) -> None:
@@ -245,7 +265,9 @@ def test_urls_that_mean_nothing_are_usage_errors(url: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_library_is_one_line_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_one_line_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     libnfs.shared_object.cache_clear()
     monkeypatch.setattr(libnfs, "SONAMES", ("libnfs-is-not-here.so.1",))
     try:
@@ -272,12 +294,22 @@ def names(folder: Path) -> list[str]:
 
 def make_folder(storage: Any, key: str) -> None:
     """By the protocol: the server takes no notice of what is changed behind it."""
-    storage.connections.ask(lambda connection: connection.mkdir(storage.connections.path_of(key)), "make", key)
+    storage.connections.ask(
+        lambda connection: connection.mkdir(storage.connections.path_of(key)), "make", key
+    )
 
 
 @pytest.mark.parametrize("wrapper", ["", "throttled+"])
-def test_a_dataset_goes_with_its_folders(nfs: Any, nfs_server: NfsServer, root: Path, wrapper: str) -> None:
-    form = {"name": "t", "format": "npz", "content": "npz", "samples": 5, "sample_size": {"mean": 600}}
+def test_a_dataset_goes_with_its_folders(
+    nfs: Any, nfs_server: NfsServer, root: Path, wrapper: str
+) -> None:
+    form = {
+        "name": "t",
+        "format": "npz",
+        "content": "npz",
+        "samples": 5,
+        "sample_size": {"mean": 600},
+    }
     url = nfs_server.url(root.name)
     for foreign, left in (
         ([], []),
@@ -298,7 +330,9 @@ def test_a_dataset_goes_with_its_folders(nfs: Any, nfs_server: NfsServer, root: 
         nfs.remove_empty(lambda name: True)
 
 
-def test_a_clean_that_was_interrupted_can_be_repeated(nfs: Any, nfs_server: NfsServer, root: Path) -> None:
+def test_a_clean_that_was_interrupted_can_be_repeated(
+    nfs: Any, nfs_server: NfsServer, root: Path
+) -> None:
     form = {"name": "t", "samples": 4, "sample_size": {"mean": 600}}
     generate(build(DatasetSpec, form, where="test"), nfs, workers=0)
     for entry in list(nfs.list("data")):
@@ -424,7 +458,9 @@ def test_a_write_that_loses_its_server_fails_and_leaves_no_object(mortal: NfsSer
     storage.close()
 
 
-def test_a_write_that_finds_no_connection_is_one_line(mortal: NfsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_finds_no_connection_is_one_line(
+    mortal: NfsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between its first question and its first byte the server ends, and another thread has the connection that was there."""
     storage = open_storage(mortal.url("d", timeout="3s"))
     put(storage, "x")
@@ -461,11 +497,19 @@ def test_version_4_reads(tmp_path: Path) -> None:
         (server.root / "d/y").write_bytes(b"data")
         storage: Any = open_storage(server.url("export", version=4))
         assert (storage.describe()["version"], storage.describe()["mounted"]) == (4, "/export")
-        assert [(entry.key, entry.size) for entry in storage.list()] == [("d/y", 4), ("x", 3_000_001)]
+        assert [(entry.key, entry.size) for entry in storage.list()] == [
+            ("d/y", 4),
+            ("x", 3_000_001),
+        ]
         assert set(storage.versions()) == {"d/y", "x"}
         assert read(storage, "x", 0, 4_000_000) == content(3_000_001)
         # libnfs 4.0.0 makes a server repeat its answer after a failed OPEN: each failure must be the key's own.
-        for key, reason in (("no", "No such file"), ("d", "Is a directory"), ("no", "No such file"), ("d", "Is a directory")):
+        for key, reason in (
+            ("no", "No such file"),
+            ("d", "Is a directory"),
+            ("no", "No such file"),
+            ("d", "Is a directory"),
+        ):
             with pytest.raises(StorageError, match=reason):
                 read(storage, key, 0, 1)
             assert read(storage, "d/y", 0, 9) == b"data"

@@ -70,15 +70,29 @@ def taken(loader: BatchLoader) -> list[bytes]:
     "spec",
     [
         {"samples_per_shard": 23, "block_size": 60_000},
-        {"samples_per_shard": 25, "sample_size": SIZES, "block_size": 9000, "codec": "zstd:1", "compress_ratio": 3},
-        {"sample_size": SIZES, "columns": 7, "block_size": 16_384, "codec": "lz4", "compress_ratio": 2},
+        {
+            "samples_per_shard": 25,
+            "sample_size": SIZES,
+            "block_size": 9000,
+            "codec": "zstd:1",
+            "compress_ratio": 3,
+        },
+        {
+            "sample_size": SIZES,
+            "columns": 7,
+            "block_size": 16_384,
+            "codec": "lz4",
+            "compress_ratio": 2,
+        },
         {"sample_size": {"mean": 761}, "columns": 200, "block_size": 7610, "codec": "gzip"},
         {"content": "npz", "columns": 3, "codec": "zstd"},
         {"content": "jpeg", "block_size": 100_000, "samples_per_shard": 30},
     ],
     ids=lambda spec: "-".join(str(value) for value in spec.values()),
 )
-def test_every_byte_is_right(make_dataset: Any, load: Any, spec: dict[str, Any], access: str, transport: str, workers: int) -> None:
+def test_every_byte_is_right(
+    make_dataset: Any, load: Any, spec: dict[str, Any], access: str, transport: str, workers: int
+) -> None:
     manifest, path = make_dataset(format="parquet", **spec)
     expected = rows(manifest, path)
     undo = {
@@ -86,39 +100,79 @@ def test_every_byte_is_right(make_dataset: Any, load: Any, spec: dict[str, Any],
         "npz": lambda data: np.load(io.BytesIO(data))["x"].tobytes(),
         "jpeg": lambda data: simplejpeg.decode_jpeg(data, "RGB").tobytes(),
     }[manifest.spec.content]
-    for reader, truth in (({}, undo), ({"decode": False, "check": "content"}, bytes), ({"check": "format"}, undo)):
-        loader = load(path, batch_size=7, seed=5, reader={"access": access, **reader}, loader={"transport": transport, "workers": workers})
+    for reader, truth in (
+        ({}, undo),
+        ({"decode": False, "check": "content"}, bytes),
+        ({"check": "format"}, undo),
+    ):
+        loader = load(
+            path,
+            batch_size=7,
+            seed=5,
+            reader={"access": access, **reader},
+            loader={"transport": transport, "workers": workers},
+        )
         assert taken(loader) == [truth(row) for row in expected]
 
 
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("columns", [1, 40, 200])
-def test_the_first_columns_are_the_first_bytes(make_dataset: Any, load: Any, columns: int, direct: bool) -> None:
+def test_the_first_columns_are_the_first_bytes(
+    make_dataset: Any, load: Any, columns: int, direct: bool
+) -> None:
     """The shape of MLPerf's dlrm: 200 columns of 761 bytes, of which 40 columns (160 bytes) are read."""
     manifest, path = make_dataset(
-        format="parquet", name="columns", sample_size={"mean": 761}, columns=200, samples=3000, block_size=761 * 500, samples_per_shard=1500
+        format="parquet",
+        name="columns",
+        sample_size={"mean": 761},
+        columns=200,
+        samples=3000,
+        block_size=761 * 500,
+        samples_per_shard=1500,
     )
     if direct and not LocalStorage(path).supports_direct(manifest.key(0)):
         pytest.skip("this file system has no O_DIRECT")
     expected = [row[: {1: 4, 40: 160, 200: 761}[columns]] for row in rows(manifest, path)]
     reader = {"columns": columns, "direct": direct, "access": "random"}
     assert taken(load(path, batch_size=500, reader=reader, loader={"workers": 0})) == expected
-    one_by_one = make_reader(manifest, LocalStorage(path, direct=direct), ReaderSpec(columns=columns))
-    read = sum(one_by_one.read(np.arange(start, start + 100), None).stats.bytes_read for start in range(0, 3000, 100))
+    one_by_one = make_reader(
+        manifest, LocalStorage(path, direct=direct), ReaderSpec(columns=columns)
+    )
+    read = sum(
+        one_by_one.read(np.arange(start, start + 100), None).stats.bytes_read
+        for start in range(0, 3000, 100)
+    )
     one_by_one.close()
     footers = 2 * 60_000  # of 3 row groups of 200 columns
     assert columns / 200 * 0.9 * manifest.header.sample_bytes < read
     # The first column chunks of a group, the footers, and what O_DIRECT reads around both.
-    assert read < manifest.header.stored_bytes * (columns / 200 + 0.05) + footers + (6 + 2) * 8192 * direct
+    assert (
+        read
+        < manifest.header.stored_bytes * (columns / 200 + 0.05) + footers + (6 + 2) * 8192 * direct
+    )
 
 
 @pytest.mark.parametrize("crop", [10, 500, 5000])
 def test_crop(make_dataset: Any, load: Any, crop: int) -> None:
-    for spec in ({"sample_size": SIZES, "columns": 3}, {"sample_size": {"mean": 700}, "columns": 3}, {"sample_size": SIZES}):
+    for spec in (
+        {"sample_size": SIZES, "columns": 3},
+        {"sample_size": {"mean": 700}, "columns": 3},
+        {"sample_size": SIZES},
+    ):
         manifest, path = make_dataset(format="parquet", block_size=20_000, **spec)
         expected = [row[:crop] for row in rows(manifest, path)]
         for check in ("none", "content"):
-            assert taken(load(path, batch_size=9, reader={"crop": crop, "check": check}, loader={"workers": 0})) == expected
+            assert (
+                taken(
+                    load(
+                        path,
+                        batch_size=9,
+                        reader={"crop": crop, "check": check},
+                        loader={"workers": 0},
+                    )
+                )
+                == expected
+            )
 
 
 class TestAmplification:
@@ -127,29 +181,45 @@ class TestAmplification:
     @pytest.fixture
     def data(self, make_dataset: Any) -> tuple[Manifest, Path]:
         return make_dataset(  # type: ignore[no-any-return]
-            format="parquet", name="rows", samples=200, sample_size={"mean": 2000}, block_size=20_000, samples_per_shard=100
+            format="parquet",
+            name="rows",
+            samples=200,
+            sample_size={"mean": 2000},
+            block_size=20_000,
+            samples_per_shard=100,
         )
 
     @staticmethod
-    def cost(data: tuple[Manifest, Path], order: Any, batch: int = 1, **more: Any) -> tuple[int, int]:
+    def cost(
+        data: tuple[Manifest, Path], order: Any, batch: int = 1, **more: Any
+    ) -> tuple[int, int]:
         manifest, path = data
         reader = make_reader(manifest, LocalStorage(path), ReaderSpec(direct=False), **more)
-        stats = [reader.read(np.asarray(order[start : start + batch]), None).stats for start in range(0, len(order), batch)]
+        stats = [
+            reader.read(np.asarray(order[start : start + batch]), None).stats
+            for start in range(0, len(order), batch)
+        ]
         reader.close()
         return sum(s.bytes_read for s in stats), sum(s.sample_bytes for s in stats)
 
     @pytest.mark.parametrize("bytes_only", [False, True])
-    def test_a_walk_reads_everything_once(self, data: tuple[Manifest, Path], bytes_only: bool) -> None:
+    def test_a_walk_reads_everything_once(
+        self, data: tuple[Manifest, Path], bytes_only: bool
+    ) -> None:
         manifest, _ = data
         assert len(set(manifest.samples["offset"][:100].tolist())) == 10
         for batch in (1, 7, 10, 200):
             read, stored = self.cost(data, np.arange(200), batch, bytes_only=bytes_only)
-            assert read == manifest.header.stored_bytes - 2 * 4  # all but each file's PAR1 at its beginning
+            assert (
+                read == manifest.header.stored_bytes - 2 * 4
+            )  # all but each file's PAR1 at its beginning
             assert read / stored == pytest.approx(1, abs=0.05)
             assert stored <= read
 
     @pytest.mark.parametrize("bytes_only", [False, True])
-    def test_a_row_at_random_costs_its_group(self, data: tuple[Manifest, Path], bytes_only: bool) -> None:
+    def test_a_row_at_random_costs_its_group(
+        self, data: tuple[Manifest, Path], bytes_only: bool
+    ) -> None:
         order = np.arange(200).reshape(20, 10).T.reshape(-1)  # no two of a group follow each other
         read, stored = self.cost(data, order, bytes_only=bytes_only)
         assert read / stored == pytest.approx(10, rel=0.05)
@@ -170,7 +240,14 @@ class TestAmplification:
                 assert read >= stored
 
     def test_compressed_samples_count_as_stored(self, make_dataset: Any) -> None:
-        data = make_dataset(format="parquet", samples=60, compress_ratio=4, codec="zstd:1", block_size=200_000, samples_per_shard=30)
+        data = make_dataset(
+            format="parquet",
+            samples=60,
+            compress_ratio=4,
+            codec="zstd:1",
+            block_size=200_000,
+            samples_per_shard=30,
+        )
         read, stored = self.cost(data, np.arange(60))
         assert stored <= read <= data[0].header.stored_bytes
         assert read / stored == pytest.approx(1, abs=0.05)
@@ -180,7 +257,9 @@ class TestAmplification:
 class TestDamage:
     @pytest.fixture
     def copy(self, make_dataset: Any, tmp_path: Path) -> tuple[Manifest, Path]:
-        manifest, path = make_dataset(format="parquet", name="damage", block_size=60_000, samples_per_shard=20)
+        manifest, path = make_dataset(
+            format="parquet", name="damage", block_size=60_000, samples_per_shard=20
+        )
         shutil.copytree(path, tmp_path / "copy")
         return manifest, tmp_path / "copy"
 
@@ -210,7 +289,9 @@ class TestDamage:
         file = copy[1] / copy[0].key(1)
         data = bytearray(file.read_bytes())
         start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-        if where == "offset":  # of the last row group's column chunk, in thrift's variable-length integers
+        if (
+            where == "offset"
+        ):  # of the last row group's column chunk, in thrift's variable-length integers
             offset, code = int(copy[0].samples["offset"][39]) << 1, b""
             while offset:
                 code += bytes([offset & 127 | (128 if offset > 127 else 0)])
@@ -222,7 +303,10 @@ class TestDamage:
             data[at] ^= 0xFF
         file.write_bytes(data)
         for reader in ({}, {"check": "content"}):
-            with pytest.raises(CorruptSampleError, match=rf"sample \d+ in shard {copy[0].key(1)} is damaged: .*({why})") as caught:
+            with pytest.raises(
+                CorruptSampleError,
+                match=rf"sample \d+ in shard {copy[0].key(1)} is damaged: .*({why})",
+            ) as caught:
                 self.read(copy, **reader)
             self.one_line(caught)
         report = verify(LocalStorage(copy[1]), copy[0], workers=0)
@@ -231,11 +315,20 @@ class TestDamage:
     @pytest.mark.parametrize("codec", ["none", "gzip"])
     def test_no_byte_of_a_footer_ends_the_process(self, make_dataset: Any, codec: str) -> None:
         """pyarrow itself does so where a chunk's description doesn't add up (26.0: its histograms)."""
-        manifest, path = make_dataset(format="parquet", samples=4, sample_size={"mean": 50}, block_size=100, columns=2, codec=codec)
+        manifest, path = make_dataset(
+            format="parquet",
+            samples=4,
+            sample_size={"mean": 50},
+            block_size=100,
+            columns=2,
+            codec=codec,
+        )
         shard = bytearray((path / manifest.key(0)).read_bytes())
         storage = MemoryStorage(objects={manifest.key(0): memoryview(shard)})
         damaged = 0
-        for position in range(int(manifest.samples["offset"][3] + manifest.samples["stored"][3]), len(shard)):
+        for position in range(
+            int(manifest.samples["offset"][3] + manifest.samples["stored"][3]), len(shard)
+        ):
             right = shard[position]
             for wrong in (0, 0xFF, right ^ 1, right ^ 0x10):
                 shard[position] = wrong
@@ -256,8 +349,12 @@ class TestDamage:
         size = file.stat().st_size
         file.write_bytes(b"plain text\n" * (size // 11) + b"x" * (size % 11))
         for bytes_only in (False, True):
-            reader = make_reader(copy[0], LocalStorage(copy[1]), ReaderSpec(), bytes_only=bytes_only)
-            with pytest.raises(CorruptSampleError, match="no Parquet file: no PAR1 at its end") as caught:
+            reader = make_reader(
+                copy[0], LocalStorage(copy[1]), ReaderSpec(), bytes_only=bytes_only
+            )
+            with pytest.raises(
+                CorruptSampleError, match="no Parquet file: no PAR1 at its end"
+            ) as caught:
                 reader.read(np.arange(5), None)
             reader.close()
             self.one_line(caught)
@@ -265,8 +362,12 @@ class TestDamage:
         assert [damage.shard for damage in report.damages] == [copy[0].key(0)]
         assert "no Parquet file" in report.damages[0].what
 
-    def test_a_footer_of_another_shard(self, copy: tuple[Manifest, Path], make_dataset: Any) -> None:
-        manifest, path = make_dataset(format="parquet", name="damage", block_size=60_000, samples_per_shard=30)
+    def test_a_footer_of_another_shard(
+        self, copy: tuple[Manifest, Path], make_dataset: Any
+    ) -> None:
+        manifest, path = make_dataset(
+            format="parquet", name="damage", block_size=60_000, samples_per_shard=30
+        )
         (copy[1] / copy[0].key(2)).write_bytes((path / manifest.key(1)).read_bytes())
         with pytest.raises(CorruptSampleError) as caught:
             self.read(copy)
@@ -279,7 +380,9 @@ class TestDamage:
         data[offset + int(copy[0].samples["stored"][25]) // 2] ^= 4
         file.write_bytes(data)
         self.read(copy)  # nobody asked
-        with pytest.raises(CorruptSampleError, match=r"row group \d+ is damaged: .*(CRC|crc|checksum)") as caught:
+        with pytest.raises(
+            CorruptSampleError, match=r"row group \d+ is damaged: .*(CRC|crc|checksum)"
+        ) as caught:
             self.read(copy, check="format")
         self.one_line(caught)
         with pytest.raises(CorruptSampleError, match="its bytes are not what the manifest says"):
@@ -290,7 +393,13 @@ class TestDamage:
 
     def test_verify_finds_any_flipped_bit(self, make_dataset: Any) -> None:
         manifest, path = make_dataset(
-            format="parquet", samples=6, sample_size={"mean": 100}, samples_per_shard=3, block_size=200, columns=2, codec="gzip"
+            format="parquet",
+            samples=6,
+            sample_size={"mean": 100},
+            samples_per_shard=3,
+            block_size=200,
+            columns=2,
+            codec="gzip",
         )
         objects = {key: bytearray((path / key).read_bytes()) for key in manifest.keys()}  # noqa: SIM118
         storage = MemoryStorage(objects={key: memoryview(data) for key, data in objects.items()})
@@ -298,7 +407,9 @@ class TestDamage:
         shard = objects[manifest.key(1)]
         for position in range(0, len(shard), 3):
             shard[position] ^= 16
-            assert {damage.shard for damage in verify(storage, manifest, workers=0).damages} == {manifest.key(1)}, position
+            assert {damage.shard for damage in verify(storage, manifest, workers=0).damages} == {
+                manifest.key(1)
+            }, position
             shard[position] ^= 16
         assert verify(storage, manifest, workers=0).ok
 
@@ -316,13 +427,25 @@ class TestRefused:
         ("change", "why"),
         [
             ({"columns": 6000}, "columns need samples of"),
-            ({"columns": 3, "sample_size": {"distribution": "lognormal", "mean": 100, "sigma": 1}}, "set sample_size.min"),
+            (
+                {
+                    "columns": 3,
+                    "sample_size": {"distribution": "lognormal", "mean": 100, "sigma": 1},
+                },
+                "set sample_size.min",
+            ),
             ({"codec": "lz4:4"}, "no levels of lz4"),
             ({"sample_size": {"mean": "2GiB"}, "samples": 1}, "samples of up to 1 GiB"),
         ],
     )
     def test_by_its_spec(self, change: dict[str, Any], why: str) -> None:
-        full = {"name": "x", "samples": 10, "sample_size": {"mean": 5000}, "format": "parquet", **change}
+        full = {
+            "name": "x",
+            "samples": 10,
+            "sample_size": {"mean": 5000},
+            "format": "parquet",
+            **change,
+        }
         with pytest.raises(SpecError, match=why) as caught:
             plan_shards(build(DatasetSpec, full, where="test"))
         assert "\n" not in str(caught.value)
@@ -332,11 +455,21 @@ class TestRefused:
         [
             ({"format": "tar"}, {"columns": 2}, "format 'tar' has no columns"),
             ({"format": "parquet"}, {"columns": 2}, "the samples have 1 column"),
-            ({"format": "parquet", "columns": 3}, {"columns": 2, "check": "content"}, "needs all columns"),
-            ({"format": "parquet", "columns": 3, "content": "npz"}, {"columns": 2}, "make no npz that can be decoded"),
+            (
+                {"format": "parquet", "columns": 3},
+                {"columns": 2, "check": "content"},
+                "needs all columns",
+            ),
+            (
+                {"format": "parquet", "columns": 3, "content": "npz"},
+                {"columns": 2},
+                "make no npz that can be decoded",
+            ),
         ],
     )
-    def test_by_its_reader(self, make_dataset: Any, spec: dict[str, Any], reader: dict[str, Any], why: str) -> None:
+    def test_by_its_reader(
+        self, make_dataset: Any, spec: dict[str, Any], reader: dict[str, Any], why: str
+    ) -> None:
         manifest, path = make_dataset(**spec)
         with pytest.raises(UsageError, match=why) as caught:
             make_reader(manifest, LocalStorage(path), ReaderSpec(**reader))
@@ -364,19 +497,34 @@ class TestForeign:
     @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
     @pytest.mark.parametrize("version", ["1.0", "2.0"])
     def test_images_in_a_struct(self, compression: str, version: str) -> None:
-        images = [{"bytes": image, "path": f"{number}.jpg"} for number, image in enumerate(self.IMAGES)]
+        images = [
+            {"bytes": image, "path": f"{number}.jpg"} for number, image in enumerate(self.IMAGES)
+        ]
         table = pa.table({"label": list(range(50)), "text": ["a"] * 50, "image": images})
         found = foreign(table, row_group_size=8, compression=compression, data_page_version=version)
         assert found == list(self.IMAGES)
 
-    @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.dictionary(pa.int32(), pa.binary()), pa.binary_view()])
+    @pytest.mark.parametrize(
+        "kind",
+        [pa.binary(), pa.large_binary(), pa.dictionary(pa.int32(), pa.binary()), pa.binary_view()],
+    )
     def test_kinds_of_binary(self, kind: Any) -> None:
         values = [*self.IMAGES[:5], None, b"", *self.IMAGES[:5]]
-        column = pa.array(values, pa.binary()).cast(kind) if not pa.types.is_dictionary(kind) else pa.array(values).dictionary_encode()
-        assert foreign(pa.table({"n": range(12), "x": column}), row_group_size=5) == [value or b"" for value in values]
+        column = (
+            pa.array(values, pa.binary()).cast(kind)
+            if not pa.types.is_dictionary(kind)
+            else pa.array(values).dictionary_encode()
+        )
+        assert foreign(pa.table({"n": range(12), "x": column}), row_group_size=5) == [
+            value or b"" for value in values
+        ]
 
     def test_fixed_lengths(self) -> None:
-        assert foreign(pa.table({"x": pa.array([b"abcd", b"efgh", None], pa.binary(4))})) == [b"abcd", b"efgh", b""]
+        assert foreign(pa.table({"x": pa.array([b"abcd", b"efgh", None], pa.binary(4))})) == [
+            b"abcd",
+            b"efgh",
+            b"",
+        ]
 
     def test_text_where_nothing_is_binary(self) -> None:
         assert foreign(pa.table({"n": [1, 2], "text": ["grün", ""]})) == ["grün".encode(), b""]
@@ -420,7 +568,15 @@ def test_a_failing_storage_leaves_no_shard_and_one_clear_error(tmp_path: Path) -
                 yield Sink()
 
     spec = build(
-        DatasetSpec, {"name": "x", "samples": 20, "sample_size": {"mean": 20_000}, "format": "parquet", "block_size": 50_000}, where="test"
+        DatasetSpec,
+        {
+            "name": "x",
+            "samples": 20,
+            "sample_size": {"mean": 20_000},
+            "format": "parquet",
+            "block_size": 50_000,
+        },
+        where="test",
     )
     storage = Full(tmp_path / "x")
     with pytest.raises(StorageError, match="No space left on device"):

@@ -12,7 +12,16 @@ import pytest
 
 from iobench.errors import MissingObjectError, StorageError, TargetRefusedError
 from iobench.storage import open_storage
-from iobench.storage.base import Cached, Files, Guarded, Retries, Retrying, Storage, Unfinished, Versioned
+from iobench.storage.base import (
+    Cached,
+    Files,
+    Guarded,
+    Retries,
+    Retrying,
+    Storage,
+    Unfinished,
+    Versioned,
+)
 from tests.contract.test_storage_suite import SIZES, StorageContract, content, read
 from tests.servers.s3 import BUCKET, S3Server, rclone_s3, rclone_server, s3_environment, swift_s3
 
@@ -20,7 +29,13 @@ __all__ = ["rclone_s3", "s3_environment", "swift_s3"]
 
 pytestmark = pytest.mark.usefixtures("s3_environment")
 
-PAIRS = [("rclone", "obstore"), ("rclone", "s3fs"), ("rclone", "boto3"), ("swift", "obstore"), ("swift", "boto3")]
+PAIRS = [
+    ("rclone", "obstore"),
+    ("rclone", "s3fs"),
+    ("rclone", "boto3"),
+    ("swift", "obstore"),
+    ("swift", "boto3"),
+]
 
 
 @pytest.fixture(params=PAIRS, ids="-".join)
@@ -47,7 +62,9 @@ class TestS3(StorageContract):
     @pytest.mark.parametrize("size", SIZES)
     @pytest.mark.parametrize("durable", [True])  # it changes nothing here
     @pytest.mark.parametrize("hinted", [True, False])
-    def test_what_is_written_is_read(self, storage: Storage, size: int, durable: bool, hinted: bool) -> None:
+    def test_what_is_written_is_read(
+        self, storage: Storage, size: int, durable: bool, hinted: bool
+    ) -> None:
         super().test_what_is_written_is_read(storage, size, durable, hinted)
 
 
@@ -63,9 +80,13 @@ def unfinished(server: S3Server, storage: Any) -> list[str]:
     """What the server knows of uploads below the storage's root, by other eyes."""
     client = server.client()
     try:
-        found = client.list_multipart_uploads(Bucket=BUCKET, Prefix=f"{storage.prefix}/").get("Uploads", [])
+        found = client.list_multipart_uploads(Bucket=BUCKET, Prefix=f"{storage.prefix}/").get(
+            "Uploads", []
+        )
     except client.exceptions.ClientError as error:
-        if error.response["Error"]["Code"] != "NoSuchUpload":  # rclone's way to say that there was never one
+        if (
+            error.response["Error"]["Code"] != "NoSuchUpload"
+        ):  # rclone's way to say that there was never one
             raise
         found = []
     client.close()
@@ -80,7 +101,21 @@ def test_it_is_what_the_protocols_say(s3: Any) -> None:
     assert s3.alignment == 1
 
 
-KEYS = ["a b", "a+b", "a%20b", "a%b", "~x", "#1", "q&a=1", "Größe/ñ.bin", "(1),[2];'3'", "a:b@c", "a.b..c", "-", "日本"]
+KEYS = [
+    "a b",
+    "a+b",
+    "a%20b",
+    "a%b",
+    "~x",
+    "#1",
+    "q&a=1",
+    "Größe/ñ.bin",
+    "(1),[2];'3'",
+    "a:b@c",
+    "a.b..c",
+    "-",
+    "日本",
+]
 
 
 def test_keys_of_every_kind(s3: Any) -> None:
@@ -95,7 +130,12 @@ def test_keys_of_every_kind(s3: Any) -> None:
 @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", ".", "../b", "a/../../b", "a/./b", "a\nb"])
 def test_keys_that_are_none(rclone_s3: S3Server, key: str) -> None:
     storage: Any = open_storage(rclone_s3.url())
-    for call in (lambda: read(storage, key, 0, 1), lambda: storage.size(key), lambda: storage.delete(key), lambda: put(storage, key)):
+    for call in (
+        lambda: read(storage, key, 0, 1),
+        lambda: storage.size(key),
+        lambda: storage.delete(key),
+        lambda: put(storage, key),
+    ):
         with pytest.raises(StorageError, match="relative key") as caught:
             call()
         assert "\n" not in str(caught.value)
@@ -119,7 +159,9 @@ def test_more_objects_than_one_answer_holds(tmp_path: Path, client: str) -> None
         (many / f"{number:05d}").write_bytes(b"x" * (number % 7))
     with rclone_server(folder) as server:
         storage = open_storage(server.url("many", client=client))
-        assert [(entry.key, entry.size) for entry in storage.list()] == [(f"{number:05d}", number % 7) for number in range(2345)]
+        assert [(entry.key, entry.size) for entry in storage.list()] == [
+            (f"{number:05d}", number % 7) for number in range(2345)
+        ]
         storage.close()
 
 
@@ -147,7 +189,9 @@ def test_what_the_server_does_with_conditions_is_said(pair: tuple[S3Server, str]
 
 
 @pytest.mark.parametrize("size", [10, PART + 10])
-def test_a_writer_that_comes_second_is_refused(pair: tuple[S3Server, str], s3: Any, size: int) -> None:
+def test_a_writer_that_comes_second_is_refused(
+    pair: tuple[S3Server, str], s3: Any, size: int
+) -> None:
     """Where the server looks at the condition, or where the other one was done before the last look."""
     other: Any = open_storage(pair[0].url(s3.prefix, client=pair[1], part_size=PART))
     put(s3, "probe")
@@ -198,7 +242,11 @@ def test_memory_holds_a_few_parts_of_a_large_object(rclone_s3: S3Server) -> None
 def test_only_own_unfinished_uploads_are_discarded(pair: tuple[S3Server, str], s3: Any) -> None:
     server, _ = pair
     client = server.client()
-    for key in (f"{s3.prefix}/data/mine", f"{s3.prefix}/data/other", f"{s3.prefix}-neighbour/data/mine"):
+    for key in (
+        f"{s3.prefix}/data/mine",
+        f"{s3.prefix}/data/other",
+        f"{s3.prefix}-neighbour/data/mine",
+    ):
         upload = client.create_multipart_upload(Bucket=BUCKET, Key=key)["UploadId"]
         client.upload_part(Bucket=BUCKET, Key=key, UploadId=upload, PartNumber=1, Body=b"half")
     assert s3.discard_unfinished(lambda key: key == "data/mine", dry_run=True) == ("data/mine",)
@@ -206,7 +254,9 @@ def test_only_own_unfinished_uploads_are_discarded(pair: tuple[S3Server, str], s
     assert s3.discard_unfinished(lambda key: key == "data/mine") == ("data/mine",)
     assert unfinished(server, s3) == [f"{s3.prefix}/data/other"]
     assert s3.discard_unfinished(lambda key: key == "data/mine") == ()
-    neighbour = client.list_multipart_uploads(Bucket=BUCKET, Prefix=f"{s3.prefix}-neighbour/")["Uploads"]
+    neighbour = client.list_multipart_uploads(Bucket=BUCKET, Prefix=f"{s3.prefix}-neighbour/")[
+        "Uploads"
+    ]
     assert [upload["Key"] for upload in neighbour] == [f"{s3.prefix}-neighbour/data/mine"]
     for left in client.list_multipart_uploads(Bucket=BUCKET, Prefix=s3.prefix)["Uploads"]:
         client.abort_multipart_upload(Bucket=BUCKET, Key=left["Key"], UploadId=left["UploadId"])
@@ -241,7 +291,11 @@ def test_a_missing_object_is_told_from_a_missing_bucket(pair: tuple[S3Server, st
         with pytest.raises(StorageError, match="no such bucket") as caught:
             call(nowhere)
         assert not isinstance(caught.value, MissingObjectError)
-    for call in (lambda s: list(s.list()), lambda s: put(s, "x"), lambda s: put(s, "x", bytes(PART + 1))):
+    for call in (
+        lambda s: list(s.list()),
+        lambda s: put(s, "x"),
+        lambda s: put(s, "x", bytes(PART + 1)),
+    ):
         with pytest.raises(StorageError, match="no such bucket"):
             call(nowhere)
     here.close()
@@ -257,12 +311,20 @@ def test_it_pickles_and_says_what_it_is(pair: tuple[S3Server, str], s3: Any) -> 
     assert facts["page_cache"] is False
     assert facts["client"] == pair[1]
     assert pair[1] in facts["client_versions"]
-    expected = {"endpoint": pair[0].endpoint, "region": "us-east-1", "addressing": "path", "part_size_bytes": PART, "timeout_s": 20.0}
+    expected = {
+        "endpoint": pair[0].endpoint,
+        "region": "us-east-1",
+        "addressing": "path",
+        "part_size_bytes": PART,
+        "timeout_s": 20.0,
+    }
     assert {name: facts[name] for name in expected} == expected
     assert s3.retried() == Retries(0, 0)
 
 
-def test_the_environment_names_the_endpoint(rclone_s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_the_endpoint(
+    rclone_s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", rclone_s3.endpoint)
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     for client in ("obstore", "s3fs", "boto3"):
@@ -273,13 +335,17 @@ def test_the_environment_names_the_endpoint(rclone_s3: S3Server, monkeypatch: py
         storage.close()
 
 
-def test_a_profile_of_the_shared_files_is_found(rclone_s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_of_the_shared_files_is_found(
+    rclone_s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import os
 
     shared = tmp_path / "credentials"
     key, secret = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
     shared.write_text(f"[mine]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
-    (tmp_path / "config").write_text(f"[profile mine]\nregion = eu-north-1\nendpoint_url = {rclone_s3.endpoint}\n")
+    (tmp_path / "config").write_text(
+        f"[profile mine]\nregion = eu-north-1\nendpoint_url = {rclone_s3.endpoint}\n"
+    )
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(shared))
@@ -294,7 +360,9 @@ def test_a_profile_of_the_shared_files_is_found(rclone_s3: S3Server, tmp_path: P
 
 @pytest.mark.parametrize("client", ["obstore", "s3fs", "boto3"])
 def test_checksums_wherever_the_client_can(swift_s3: S3Server, client: str) -> None:
-    storage: Any = open_storage(swift_s3.url(client=client, checksum="when_supported", part_size=PART))
+    storage: Any = open_storage(
+        swift_s3.url(client=client, checksum="when_supported", part_size=PART)
+    )
     put(storage, "small", content(1000))
     put(storage, "large", content(PART + 5))
     assert read(storage, "small", 10, 100) == content(1000)[10:110]

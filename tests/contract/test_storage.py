@@ -49,26 +49,36 @@ def fds() -> int:
 
 
 def files(storage: LocalStorage) -> list[str]:
-    return sorted(str(path.relative_to(storage.root)) for path in storage.root.rglob("*") if path.is_file())
+    return sorted(
+        str(path.relative_to(storage.root)) for path in storage.root.rglob("*") if path.is_file()
+    )
 
 
 @pytest.mark.parametrize("hint", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
-@pytest.mark.parametrize("size", [0, 5, 4096, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 4097])
+@pytest.mark.parametrize(
+    "size", [0, 5, 4096, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 4097]
+)
 @pytest.mark.parametrize("durable", [True, False])
-def test_a_wrong_hint_changes_nothing(local: LocalStorage, hint: int, size: int, durable: bool) -> None:
+def test_a_wrong_hint_changes_nothing(
+    local: LocalStorage, hint: int, size: int, durable: bool
+) -> None:
     with local.create("x", size_hint=hint, durable=durable) as sink:
         for start in range(0, size, 5_000_017):
             sink.write(memoryview(DATA)[start : min(size, start + 5_000_017)])
     path = local.root / "x"
     assert path.stat().st_size == size
     assert path.read_bytes() == DATA[:size]
-    assert path.stat().st_blocks * 512 < size + 70_000  # what was set aside for the hint was given back
+    assert (
+        path.stat().st_blocks * 512 < size + 70_000
+    )  # what was set aside for the hint was given back
     assert files(local) == ["x"]
 
 
 def write_parallel(storage: LocalStorage, key: str) -> None:
     with storage.create_parallel(key, size=10_000, block_size=4096) as sink:
-        sink.write_at(0, np.frombuffer(DATA[:10_000], np.uint8) if sink.alignment == 1 else aligned(12_288))
+        sink.write_at(
+            0, np.frombuffer(DATA[:10_000], np.uint8) if sink.alignment == 1 else aligned(12_288)
+        )
 
 
 def write_in_order(storage: LocalStorage, key: str, hint: int, durable: bool) -> None:
@@ -109,12 +119,16 @@ def interrupted_at(line: int, write: Callable[[], None]) -> bool:
     "write",
     [
         pytest.param(lambda storage, key: write_in_order(storage, key, 0, True), id="small"),
-        pytest.param(lambda storage, key: write_in_order(storage, key, 0, False), id="small, not durable"),
+        pytest.param(
+            lambda storage, key: write_in_order(storage, key, 0, False), id="small, not durable"
+        ),
         pytest.param(lambda storage, key: write_in_order(storage, key, BLOCK, True), id="large"),
         pytest.param(write_parallel, id="parallel"),
     ],
 )
-def test_ctrl_c_at_any_line_leaves_the_whole_or_nothing(local: LocalStorage, write: Callable[[LocalStorage, str], None]) -> None:
+def test_ctrl_c_at_any_line_leaves_the_whole_or_nothing(
+    local: LocalStorage, write: Callable[[LocalStorage, str], None]
+) -> None:
     """Pressed at line 1, 2, ... of the storage's code, until a write ends before it is."""
     for line in range(1, 1000):
         key = f"{line}.bin"
@@ -136,7 +150,9 @@ def test_a_write_leaves_the_callers_memory_alone(local: LocalStorage, hint: int)
             scratch[:] = bytes([number]) * len(scratch)
             sink.write(memoryview(scratch))
             scratch[:] = b"\xff" * len(scratch)
-    assert (local.root / "x").read_bytes() == b"".join(bytes([number]) * len(scratch) for number in range(6))
+    assert (local.root / "x").read_bytes() == b"".join(
+        bytes([number]) * len(scratch) for number in range(6)
+    )
 
 
 def test_large_objects_written_at_once_stay_apart(local: LocalStorage) -> None:
@@ -154,7 +170,9 @@ def test_large_objects_written_at_once_stay_apart(local: LocalStorage) -> None:
         assert (local.root / f"k{number}").read_bytes() == bytes([number]) * len(DATA)
 
 
-def test_a_buffer_that_another_thread_takes_is_made_anew(local: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_buffer_that_another_thread_takes_is_made_anew(
+    local: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Taken(list[Any]):
         """Seen with a buffer in it, and empty when it is asked for it."""
 
@@ -169,7 +187,9 @@ def test_a_buffer_that_another_thread_takes_is_made_anew(local: LocalStorage, mo
 
 @pytest.mark.parametrize("hint", [0, BLOCK])
 @pytest.mark.parametrize("written", [0, 10, 2 * BLOCK + 5])
-def test_a_failed_write_leaves_neither_file_nor_descriptor(local: LocalStorage, hint: int, written: int) -> None:
+def test_a_failed_write_leaves_neither_file_nor_descriptor(
+    local: LocalStorage, hint: int, written: int
+) -> None:
     before = fds()
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt), local.create("a/x", size_hint=hint) as sink:  # noqa: PT012
@@ -197,7 +217,9 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("hint", [0, BLOCK, None])
-def test_a_durable_file_has_durable_folders(local: LocalStorage, synced: list[str], hint: int | None) -> None:
+def test_a_durable_file_has_durable_folders(
+    local: LocalStorage, synced: list[str], hint: int | None
+) -> None:
     """A folder that is new has a name of its own to lose."""
     if hint is None:
         with local.create_parallel("a/b/x", size=4, block_size=4096) as blocks:
@@ -205,7 +227,9 @@ def test_a_durable_file_has_durable_folders(local: LocalStorage, synced: list[st
     else:
         with local.create("a/b/x", size_hint=hint) as sink:
             sink.write(b"data")
-    assert {str(local.root.parent), str(local.root), f"{local.root}/a", f"{local.root}/a/b"} <= set(synced)
+    assert {str(local.root.parent), str(local.root), f"{local.root}/a", f"{local.root}/a/b"} <= set(
+        synced
+    )
 
 
 def test_a_checkpoints_folder_has_a_durable_name(tmp_path: Path, synced: list[str]) -> None:
@@ -217,24 +241,34 @@ def test_a_checkpoints_folder_has_a_durable_name(tmp_path: Path, synced: list[st
 
 
 @pytest.mark.parametrize("hint", [0, BLOCK])
-def test_a_name_that_cannot_be_made_durable_is_taken_away(local: LocalStorage, monkeypatch: pytest.MonkeyPatch, hint: int) -> None:
+def test_a_name_that_cannot_be_made_durable_is_taken_away(
+    local: LocalStorage, monkeypatch: pytest.MonkeyPatch, hint: int
+) -> None:
     local.root.mkdir()
 
     def refuse(folder: Path) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(sinks, "sync_folder", refuse)
-    with pytest.raises(StorageError, match="Input/output error"), local.create("x", size_hint=hint) as sink:
+    with (
+        pytest.raises(StorageError, match="Input/output error"),
+        local.create("x", size_hint=hint) as sink,
+    ):
         sink.write(b"data")
     assert files(local) == []
 
 
 @pytest.mark.parametrize("hint", [0, BLOCK])
-def test_a_link_in_the_place_of_an_unfinished_file_is_not_followed(local: LocalStorage, tmp_path: Path, hint: int) -> None:
+def test_a_link_in_the_place_of_an_unfinished_file_is_not_followed(
+    local: LocalStorage, tmp_path: Path, hint: int
+) -> None:
     (tmp_path / "mine").write_bytes(b"precious")
     local.root.mkdir()
     (local.root / "x.part").symlink_to(tmp_path / "mine")
-    with pytest.raises(StorageError, match="cannot create"), local.create("x", size_hint=hint) as sink:
+    with (
+        pytest.raises(StorageError, match="cannot create"),
+        local.create("x", size_hint=hint) as sink,
+    ):
         sink.write(b"data")
     assert (tmp_path / "mine").read_bytes() == b"precious"
 
@@ -269,7 +303,9 @@ def test_two_writers_never_mix(local: LocalStorage, hint: int) -> None:
 
 
 @pytest.mark.parametrize("once", [True, False])
-def test_threads_that_begin_together_open_nothing_twice(local: LocalStorage, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
+def test_threads_that_begin_together_open_nothing_twice(
+    local: LocalStorage, monkeypatch: pytest.MonkeyPatch, once: bool
+) -> None:
     with local.create("x") as sink:
         sink.write(DATA[:10_000])
     real = os.open
@@ -283,7 +319,12 @@ def test_threads_that_begin_together_open_nothing_twice(local: LocalStorage, mon
     monkeypatch.setattr(os, "open", slow)
     results: list[int] = []
     threads = [
-        threading.Thread(target=lambda: results.append(local.read_into("x", 0, memoryview(bytearray(20_000)), once=once))) for _ in range(8)
+        threading.Thread(
+            target=lambda: results.append(
+                local.read_into("x", 0, memoryview(bytearray(20_000)), once=once)
+            )
+        )
+        for _ in range(8)
     ]
     for thread in threads:
         thread.start()
@@ -296,7 +337,11 @@ def test_threads_that_begin_together_open_nothing_twice(local: LocalStorage, mon
     assert fds() == before
 
 
-@given(offset=st.integers(0, 12_000), length=st.integers(0, 12_000), size=st.sampled_from([0, 1, 4095, 4096, 8193]))
+@given(
+    offset=st.integers(0, 12_000),
+    length=st.integers(0, 12_000),
+    size=st.sampled_from([0, 1, 4095, 4096, 8193]),
+)
 def test_memory_has_the_same_ends(offset: int, length: int, size: int) -> None:
     storage = MemoryStorage(objects={"x": memoryview(DATA[:size])})
     memory = bytearray(b"\xee" * length)
@@ -313,7 +358,11 @@ def test_memory_is_a_storage_that_pickles_and_is_read_only() -> None:
     copy = pickle.loads(pickle.dumps(storage))
     assert sorted(copy.list()) == [("a/x", 4), ("b", 0)]
     assert copy.size("a/x") == 4
-    for forbidden in (lambda: storage.create("y").__enter__(), lambda: storage.delete("b"), lambda: storage.size("no")):
+    for forbidden in (
+        lambda: storage.create("y").__enter__(),
+        lambda: storage.delete("b"),
+        lambda: storage.size("no"),
+    ):
         with pytest.raises(StorageError) as caught:
             forbidden()
         assert "\n" not in str(caught.value)
@@ -383,9 +432,21 @@ def test_faults_come_when_they_are_asked_for(tmp_path: Path) -> None:
         return found
 
     assert outcomes(FaultyStorage(inner, fail_at=3)) == [1000, 1000, None, 1000, 1000, 1000, 1000]
-    assert outcomes(FaultyStorage(inner, fail_every=2)) == [1000, None, 1000, None, 1000, None, 1000]
+    assert outcomes(FaultyStorage(inner, fail_every=2)) == [
+        1000,
+        None,
+        1000,
+        None,
+        1000,
+        None,
+        1000,
+    ]
     assert outcomes(FaultyStorage(inner, short_every=3)) == [1000, 1000, 500, 1000, 1000, 500, 1000]
-    assert outcomes(open_storage(f"faulty+{tmp_path}?fail_at=1&short_every=2"))[:3] == [None, 500, 1000]
+    assert outcomes(open_storage(f"faulty+{tmp_path}?fail_at=1&short_every=2"))[:3] == [
+        None,
+        500,
+        1000,
+    ]
 
 
 def test_a_count_is_shared_with_forked_processes(tmp_path: Path) -> None:
@@ -398,7 +459,9 @@ def test_a_count_is_shared_with_forked_processes(tmp_path: Path) -> None:
     assert os.waitpid(child, 0)[1] == 0
     with pytest.raises(StorageError, match="read 2"):
         storage.read_into("x", 0, memoryview(bytearray(10)))
-    with pytest.raises(UsageError, match="start_method=fork"):  # where it can't be shared it says so
+    with pytest.raises(
+        UsageError, match="start_method=fork"
+    ):  # where it can't be shared it says so
         pickle.dumps(storage)
 
 

@@ -45,7 +45,9 @@ def _read_at_once(storage: Storage, data: dict[str, bytes]) -> int:
         keys = list(data)[shift:] + list(data)[:shift]
         begin.wait()
         try:
-            right = all(read(storage, key, 0, 30_000) == data[key] for _ in range(3) for key in keys)
+            right = all(
+                read(storage, key, 0, 30_000) == data[key] for _ in range(3) for key in keys
+            )
         except Exception:
             right = False
         if not right:
@@ -65,7 +67,9 @@ class StorageContract:
     @pytest.mark.parametrize("size", SIZES)
     @pytest.mark.parametrize("durable", [True, False])
     @pytest.mark.parametrize("hinted", [True, False])
-    def test_what_is_written_is_read(self, storage: Storage, size: int, durable: bool, hinted: bool) -> None:
+    def test_what_is_written_is_read(
+        self, storage: Storage, size: int, durable: bool, hinted: bool
+    ) -> None:
         data = content(size)
         with storage.create("a/b.bin", size_hint=size if hinted else 0, durable=durable) as sink:
             for start in range(0, size, 3_000_001):
@@ -88,7 +92,10 @@ class StorageContract:
         with storage.create("x", size_hint=5) as sink:
             sink.write(b"first")
         for durable, hint in ((True, 5), (False, 5), (True, 9 << 20)):
-            with pytest.raises(StorageError, match="exists"), storage.create("x", size_hint=hint, durable=durable) as sink:
+            with (
+                pytest.raises(StorageError, match="exists"),
+                storage.create("x", size_hint=hint, durable=durable) as sink,
+            ):
                 sink.write(b"other")
         assert read(storage, "x", 0, 10) == b"first"
 
@@ -100,7 +107,11 @@ class StorageContract:
         assert list(storage.list()) == []
 
     def test_missing_keys_are_one_clear_line(self, storage: Storage) -> None:
-        for call in (lambda: read(storage, "no", 0, 1), lambda: storage.size("no"), lambda: storage.delete("no")):
+        for call in (
+            lambda: read(storage, "no", 0, 1),
+            lambda: storage.size("no"),
+            lambda: storage.delete("no"),
+        ):
             with pytest.raises(StorageError, match="no") as caught:
                 call()
             assert "\n" not in str(caught.value)

@@ -27,7 +27,12 @@ from iobench.verify import verify
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 WINDOW = 2 * (2048 + 1)
-TOKENS: dict[str, Any] = {"format": "tokens", "samples": 200, "sample_size": {"mean": WINDOW}, "samples_per_shard": 64}
+TOKENS: dict[str, Any] = {
+    "format": "tokens",
+    "samples": 200,
+    "sample_size": {"mean": WINDOW},
+    "samples_per_shard": 64,
+}
 
 
 def windows(path: Path) -> list[bytes]:
@@ -40,12 +45,30 @@ def windows(path: Path) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize(("transport", "workers"), [("ring", 0), ("ring", 2), ("tensor", 2), ("thread", 2)])
-@pytest.mark.parametrize("reader", [{"mmap": True}, {"mmap": True, "access": "sequential"}, {"direct": False}, {}], ids=str)
-def test_every_window_is_the_one_that_numpy_maps(make_dataset: Any, reader: dict[str, Any], transport: str, workers: int) -> None:
+@pytest.mark.parametrize(
+    ("transport", "workers"), [("ring", 0), ("ring", 2), ("tensor", 2), ("thread", 2)]
+)
+@pytest.mark.parametrize(
+    "reader",
+    [{"mmap": True}, {"mmap": True, "access": "sequential"}, {"direct": False}, {}],
+    ids=str,
+)
+def test_every_window_is_the_one_that_numpy_maps(
+    make_dataset: Any, reader: dict[str, Any], transport: str, workers: int
+) -> None:
     _, path = make_dataset(**TOKENS)
-    loader = make_loader(path, batch_size=16, seed=3, reader=reader, loader={"transport": transport, "workers": workers})
-    found = {i: sample.numpy().tobytes() for batch in loader for i, sample in zip(batch.indices.tolist(), batch, strict=True)}
+    loader = make_loader(
+        path,
+        batch_size=16,
+        seed=3,
+        reader=reader,
+        loader={"transport": transport, "workers": workers},
+    )
+    found = {
+        i: sample.numpy().tobytes()
+        for batch in loader
+        for i, sample in zip(batch.indices.tolist(), batch, strict=True)
+    }
     loader.shutdown()
     assert [found[index] for index in range(200)] == windows(path)
     shards = [index // 64 for index in found]
@@ -78,7 +101,10 @@ def test_verify_finds_a_flipped_bit(make_dataset: Any, tmp_path: Path) -> None:
     ("change", "why"),
     [
         ({"sample_size": {"mean": 4097}}, "a multiple of 2 bytes"),
-        ({"sample_size": {"distribution": "normal", "mean": 4096, "stdev": 10}}, "windows of one size"),
+        (
+            {"sample_size": {"distribution": "normal", "mean": 4096, "stdev": 10}},
+            "windows of one size",
+        ),
         ({"codec": "zstd:1"}, "can't be compressed"),
         ({"content": "npz"}, "holds numbers only"),
         ({"columns": 4}, "format 'tokens' has no columns"),
@@ -95,7 +121,10 @@ def test_what_is_no_token_file_is_refused(change: dict[str, Any], why: str) -> N
 class TestMap:
     def test_a_map_and_direct_io_exclude_each_other(self, make_dataset: Any) -> None:
         manifest, path = make_dataset(**TOKENS)
-        with pytest.raises(ValidationError, match=r"reader\.mmap reads through the page cache, reader\.direct past it"):
+        with pytest.raises(
+            ValidationError,
+            match=r"reader\.mmap reads through the page cache, reader\.direct past it",
+        ):
             ReaderSpec(mmap=True, direct=True)
         with pytest.raises(UsageError, match=r"can't be mapped.*reader\.mmap=false") as caught:
             make_reader(manifest, LocalStorage(path, direct=True), ReaderSpec(mmap=True))
@@ -104,7 +133,9 @@ class TestMap:
     def test_what_is_no_local_directory_is_refused(self, make_dataset: Any) -> None:
         manifest, path = make_dataset(**TOKENS)
         with pytest.raises(UsageError, match=r"throttled\+.* can't be mapped"):
-            make_reader(manifest, open_storage(f"throttled+{path}?latency=1ms"), ReaderSpec(mmap=True))
+            make_reader(
+                manifest, open_storage(f"throttled+{path}?latency=1ms"), ReaderSpec(mmap=True)
+            )
 
     def test_it_reads_what_the_file_holds(self, tmp_path: Path) -> None:
         data = os.urandom(100_000)
@@ -139,7 +170,9 @@ class TestMap:
         ],
         ids=str,
     )
-    def test_between_epochs_the_pages_can_be_evicted(self, make_dataset: Any, loading: dict[str, Any]) -> None:
+    def test_between_epochs_the_pages_can_be_evicted(
+        self, make_dataset: Any, loading: dict[str, Any]
+    ) -> None:
         manifest, path = make_dataset(**TOKENS)
         storage, keys = LocalStorage(path), list(manifest.keys())
         storage.evict(keys)
@@ -155,7 +188,9 @@ class TestMap:
                 assert storage.residency(keys).ratio == 1
                 if loading == {"workers": 3}:
                     storage.evict(keys)
-                    assert storage.residency(keys).ratio == 1  # the workers live, and so do their maps
+                    assert (
+                        storage.residency(keys).ratio == 1
+                    )  # the workers live, and so do their maps
                 loader.let_go()
                 storage.evict(keys)
         finally:
@@ -178,7 +213,9 @@ class TestMap:
             assert storage.residency(["a"]).ratio == 0
         storage.close()
 
-    def test_a_file_that_was_replaced_by_a_shorter_one_is_a_clear_error(self, make_dataset: Any, tmp_path: Path) -> None:
+    def test_a_file_that_was_replaced_by_a_shorter_one_is_a_clear_error(
+        self, make_dataset: Any, tmp_path: Path
+    ) -> None:
         manifest, path = make_dataset(**TOKENS)
         (tmp_path / "data").mkdir()
         for key in manifest.keys():  # noqa: SIM118

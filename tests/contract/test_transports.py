@@ -39,7 +39,12 @@ def stored(manifest: Manifest, path: Path) -> list[bytes]:
 
 def plain(manifest: Manifest, path: Path) -> list[bytes]:
     """The same, decompressed."""
-    undo = {"none": bytes, "gzip": gzip.decompress, "lz4": lz4.frame.decompress, "zstd": lambda data: zstandard.decompress(data)}
+    undo = {
+        "none": bytes,
+        "gzip": gzip.decompress,
+        "lz4": lz4.frame.decompress,
+        "zstd": lambda data: zstandard.decompress(data),
+    }
     return [undo[manifest.spec.codec.partition(":")[0]](data) for data in stored(manifest, path)]
 
 
@@ -69,8 +74,16 @@ def loaders_end(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> Iterator
         loader.shutdown()
 
 
-def delivered(path: Path, *, transport: str, workers: int, batch_size: int = 7, **reader: Any) -> dict[int, bytes]:
-    loader = make_loader(path, batch_size=batch_size, seed=3, reader=reader, loader={"transport": transport, "workers": workers})
+def delivered(
+    path: Path, *, transport: str, workers: int, batch_size: int = 7, **reader: Any
+) -> dict[int, bytes]:
+    loader = make_loader(
+        path,
+        batch_size=batch_size,
+        seed=3,
+        reader=reader,
+        loader={"transport": transport, "workers": workers},
+    )
     found: dict[int, bytes] = {}
     for batch in loader:
         for index, sample in zip(batch.indices.tolist(), batch, strict=True):
@@ -83,8 +96,12 @@ def delivered(path: Path, *, transport: str, workers: int, batch_size: int = 7, 
 @pytest.mark.parametrize(("transport", "workers"), TRANSPORTS)
 @pytest.mark.parametrize("form", ["files", "tar"])
 @pytest.mark.parametrize("content", ["raw", "npz", "jpeg"])
-def test_every_sample_arrives_once_and_whole(make_dataset: Any, transport: str, workers: int, form: str, content: str) -> None:
-    manifest, path = make_dataset(format=form, content=content, **({} if form == "files" else {"samples_per_shard": 25}))
+def test_every_sample_arrives_once_and_whole(
+    make_dataset: Any, transport: str, workers: int, form: str, content: str
+) -> None:
+    manifest, path = make_dataset(
+        format=form, content=content, **({} if form == "files" else {"samples_per_shard": 25})
+    )
     truth = decoded(manifest, path)
     found = delivered(path, transport=transport, workers=workers)
     assert len(found) == 60
@@ -94,7 +111,9 @@ def test_every_sample_arrives_once_and_whole(make_dataset: Any, transport: str, 
 @pytest.mark.parametrize(("transport", "workers"), [("ring", 2), ("tensor", 1), ("thread", 1)])
 @pytest.mark.parametrize("codec", ["gzip", "zstd:3", "lz4"])
 @pytest.mark.parametrize("form", ["files", "tar"])
-def test_codecs_are_undone(make_dataset: Any, transport: str, workers: int, codec: str, form: str) -> None:
+def test_codecs_are_undone(
+    make_dataset: Any, transport: str, workers: int, codec: str, form: str
+) -> None:
     manifest, path = make_dataset(format=form, content="npz", codec=codec, compress_ratio=3)
     truth = decoded(manifest, path)
     found = delivered(path, transport=transport, workers=workers, access="random")
@@ -105,7 +124,9 @@ def test_codecs_are_undone(make_dataset: Any, transport: str, workers: int, code
 @pytest.mark.parametrize("decode", [True, False])
 def test_sizes_that_vary(make_dataset: Any, direct: bool, decode: bool) -> None:
     sizes = {"distribution": "lognormal", "mean": 30_000, "sigma": 1.0, "min": 300, "max": 200_000}
-    manifest, path = make_dataset(format="tar", content="npz", sample_size=sizes, shard_size=300_000)
+    manifest, path = make_dataset(
+        format="tar", content="npz", sample_size=sizes, shard_size=300_000
+    )
     truth = decoded(manifest, path) if decode else plain(manifest, path)
     for transport, workers in TRANSPORTS:
         found = delivered(path, transport=transport, workers=workers, direct=direct, decode=decode)
@@ -124,9 +145,13 @@ def test_a_stacked_batch_is_the_samples_row_by_row(make_dataset: Any) -> None:
     manifest, path = make_dataset(format="tar")
     truth = plain(manifest, path)
     for transport, workers in TRANSPORTS:
-        loader = make_loader(path, batch_size=8, loader={"transport": transport, "workers": workers})
+        loader = make_loader(
+            path, batch_size=8, loader={"transport": transport, "workers": workers}
+        )
         for batch in loader:
-            assert [row.numpy().tobytes() for row in batch.stacked()] == [truth[index] for index in batch.indices.tolist()]
+            assert [row.numpy().tobytes() for row in batch.stacked()] == [
+                truth[index] for index in batch.indices.tolist()
+            ]
         loader.shutdown()
 
 
@@ -148,7 +173,9 @@ def test_kept_batches_are_never_overwritten(make_dataset: Any, workers: int) -> 
     assert loader.ring is not None
     assert loader.ring.misses > 0
     for batch in kept:
-        assert [sample.numpy().tobytes() for sample in batch] == [truth[index] for index in batch.indices.tolist()]
+        assert [sample.numpy().tobytes() for sample in batch] == [
+            truth[index] for index in batch.indices.tolist()
+        ]
     del kept, batch
     assert loader.ring.free == loader.ring.count  # every slot came back
     loader.shutdown()
@@ -173,16 +200,24 @@ def test_a_view_keeps_its_slot(make_dataset: Any) -> None:
 
 @pytest.mark.parametrize("persistent", [True, False])
 @pytest.mark.parametrize("transport", ["ring", "tensor", "thread"])
-def test_an_epoch_given_up_half_way_harms_no_later_one(make_dataset: Any, persistent: bool, transport: str) -> None:
+def test_an_epoch_given_up_half_way_harms_no_later_one(
+    make_dataset: Any, persistent: bool, transport: str
+) -> None:
     manifest, path = make_dataset(format="tar", samples_per_shard=5)
     truth = plain(manifest, path)
-    loader = make_loader(path, batch_size=4, loader={"workers": 2, "persistent_workers": persistent, "transport": transport})
+    loader = make_loader(
+        path,
+        batch_size=4,
+        loader={"workers": 2, "persistent_workers": persistent, "transport": transport},
+    )
     orders = []
     for epoch in range(4):
         loader.set_epoch(epoch)
         seen = []
         for number, batch in enumerate(loader):
-            assert [sample.numpy().tobytes() for sample in batch] == [truth[index] for index in batch.indices.tolist()]
+            assert [sample.numpy().tobytes() for sample in batch] == [
+                truth[index] for index in batch.indices.tolist()
+            ]
             seen += batch.indices.tolist()
             if epoch == 1 and number == 3:
                 break
@@ -197,7 +232,11 @@ def test_spawned_workers_get_the_ring(make_dataset: Any) -> None:
     manifest, path = make_dataset(format="tar")
     truth = plain(manifest, path)
     loader = make_loader(path, batch_size=20, loader={"workers": 1, "start_method": "spawn"})
-    assert {index: s.numpy().tobytes() for b in loader for index, s in zip(b.indices.tolist(), b, strict=True)} == dict(enumerate(truth))
+    assert {
+        index: s.numpy().tobytes()
+        for b in loader
+        for index, s in zip(b.indices.tolist(), b, strict=True)
+    } == dict(enumerate(truth))
     assert loader.ring is not None
     assert loader.ring.misses == 0
     loader.shutdown()
@@ -212,8 +251,13 @@ def test_a_batch_larger_than_a_slot_says_what_to_raise(make_dataset: Any) -> Non
     loader.shutdown()
 
 
-@pytest.mark.parametrize(("check", "form"), [("content", "files"), ("content", "tar"), ("format", "tfrecord"), ("content", "tfrecord")])
-def test_a_flipped_bit_is_found_and_named(make_dataset: Any, tmp_path: Path, check: str, form: str) -> None:
+@pytest.mark.parametrize(
+    ("check", "form"),
+    [("content", "files"), ("content", "tar"), ("format", "tfrecord"), ("content", "tfrecord")],
+)
+def test_a_flipped_bit_is_found_and_named(
+    make_dataset: Any, tmp_path: Path, check: str, form: str
+) -> None:
     import shutil
 
     manifest, path = make_dataset(format=form, samples=61)
@@ -243,7 +287,9 @@ def test_a_killed_worker_ends_the_epoch_in_one_clear_error(make_dataset: Any) ->
     with pytest.raises((WorkerError, RuntimeError)) as caught:
         train()
     # torch's signal handler may strike in the training code itself; there its own error surfaces.
-    assert isinstance(caught.value, WorkerError) or isinstance(worker_death(caught.value), WorkerError)
+    assert isinstance(caught.value, WorkerError) or isinstance(
+        worker_death(caught.value), WorkerError
+    )
     loader.shutdown()
 
 
@@ -252,13 +298,17 @@ def test_verification_over_the_ring_proves_that_nothing_is_torn(make_dataset: An
     import xxhash
 
     manifest, path = make_dataset(format="tar", samples=400)
-    loader = make_loader(path, batch_size=5, reader={"check": "content", "access": "random"}, loader={"workers": 3})
+    loader = make_loader(
+        path, batch_size=5, reader={"check": "content", "access": "random"}, loader={"workers": 3}
+    )
     for epoch in range(3):
         loader.set_epoch(epoch)
         seen = []
         for batch in loader:
             for index, sample in zip(batch.indices.tolist(), batch, strict=True):
-                assert xxhash.xxh3_64_intdigest(sample.numpy()) == int(manifest.samples["xxh3"][index])
+                assert xxhash.xxh3_64_intdigest(sample.numpy()) == int(
+                    manifest.samples["xxh3"][index]
+                )
                 seen.append(index)
         assert sorted(seen) == list(range(400))
     loader.shutdown()

@@ -25,19 +25,39 @@ sample_size: {distribution: constant, mean: 20kB}
 format: tar
 samples_per_shard: 20
 """
-QUICK = ("--repeat", "1", "--calibration-s", "0", "--set", "batch_size=5", "--set", "reader.crop=null", "--set", "epochs=1")
+QUICK = (
+    "--repeat",
+    "1",
+    "--calibration-s",
+    "0",
+    "--set",
+    "batch_size=5",
+    "--set",
+    "reader.crop=null",
+    "--set",
+    "epochs=1",
+)
 
 
 def iobench(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "iobench", *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False, cwd=cwd
+        [sys.executable, "-m", "iobench", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=cwd,
     )
 
 
-def refused(code: int, *arguments: str | Path, says: tuple[str, ...] = (), cwd: Path | None = None) -> str:
+def refused(
+    code: int, *arguments: str | Path, says: tuple[str, ...] = (), cwd: Path | None = None
+) -> str:
     """The one line on stderr of a command that ends with ``code`` and prints nothing else."""
     found = iobench(*arguments, cwd=cwd)
-    told = f"{' '.join(map(str, arguments))}\nexit {found.returncode}\n{found.stdout}\n{found.stderr}"
+    told = (
+        f"{' '.join(map(str, arguments))}\nexit {found.returncode}\n{found.stdout}\n{found.stderr}"
+    )
     assert "Traceback" not in found.stderr, told
     assert found.returncode == code, told
     assert found.stdout == "", told
@@ -53,7 +73,9 @@ Refuse = Callable[..., str]
 
 
 @pytest.fixture
-def refused_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Refuse:
+def refused_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Refuse:
     """``refused`` in this process, with ``tmp_path`` for its working directory: a new interpreter for each of 150 numbers takes minutes."""
 
     def go(code: int, *arguments: str | Path, says: tuple[str, ...] = ()) -> str:
@@ -124,7 +146,9 @@ def test_foreign(tmp_path: Path, refused_here: Refuse) -> None:
     refused_here(1, "verify", foreign)
     refused_here(2, "clean", foreign)
     refused_here(2, "generate", "demo", "--to", foreign, "--samples", "3", says=("chapter.txt",))
-    (foreign / "manifest.json").write_text('{"manifest_version": 3, "extensions": []}')  # a browser extension's
+    (foreign / "manifest.json").write_text(
+        '{"manifest_version": 3, "extensions": []}'
+    )  # a browser extension's
     before["manifest.json"] = tree(foreign)["manifest.json"]
     before["."] = tree(foreign)["."]
     refused_here(1, "run", "demo", "--data", foreign)
@@ -134,7 +158,9 @@ def test_foreign(tmp_path: Path, refused_here: Refuse) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '"x"', "\x00\x01", '{"format": {}}'])
-def test_a_manifest_that_is_none(data: Path, tmp_path: Path, content: str, refused_here: Refuse) -> None:
+def test_a_manifest_that_is_none(
+    data: Path, tmp_path: Path, content: str, refused_here: Refuse
+) -> None:
     (data / "manifest.json").write_text(content)
     before = tree(data)
     refused_here(1, "run", "demo", "--data", data)
@@ -163,7 +189,9 @@ def test_of_another_spec(data: Path, tmp_path: Path, spec: Path, refused_here: R
     before = tree(data)
     refused_here(1, "run", "resnet50-h100", "--data", data, *QUICK, says=("'demo'", "resnet50"))
     refused_here(2, "generate", spec, "--to", data, "--seed", "9", says=("iobench clean",))
-    refused_here(2, "generate", "cosmoflow", "--to", data, "--samples", "2", says=("iobench clean",))
+    refused_here(
+        2, "generate", "cosmoflow", "--to", data, "--samples", "2", says=("iobench clean",)
+    )
     refused_here(2, "generate", spec, "--to", data, "--set", "codec=zstd", says=("iobench clean",))
     assert tree(data) == before
 
@@ -182,7 +210,18 @@ def _flip(data: Path, sample: int) -> Path:
 
 def test_a_flipped_bit_is_named(data: Path, tmp_path: Path) -> None:
     shard = _flip(data, 7)
-    line = refused(1, "run", "demo", "--data", data, *QUICK, "--set", "reader.check=content", cwd=tmp_path, says=(shard.name, "sample"))
+    line = refused(
+        1,
+        "run",
+        "demo",
+        "--data",
+        data,
+        *QUICK,
+        "--set",
+        "reader.check=content",
+        cwd=tmp_path,
+        says=(shard.name, "sample"),
+    )
     assert " 7" in line.partition("sample")[2], line
     (directory,) = (tmp_path / "results").iterdir()
     document = json.loads((directory / "run.json").read_text())
@@ -197,9 +236,24 @@ def test_a_flipped_bit_is_named(data: Path, tmp_path: Path) -> None:
 
 def test_a_flipped_bit_fails_every_transport(data: Path, tmp_path: Path) -> None:
     shard = _flip(data, 3)
-    for setting in (("loader.workers=0", "loader.transport=tensor"), ("loader.workers=2", "loader.transport=thread")):
+    for setting in (
+        ("loader.workers=0", "loader.transport=tensor"),
+        ("loader.workers=2", "loader.transport=thread"),
+    ):
         sets = [text for key in setting for text in ("--set", key)]
-        refused(1, "run", "demo", "--data", data, *QUICK, *sets, "--set", "reader.check=content", cwd=tmp_path, says=(shard.name,))
+        refused(
+            1,
+            "run",
+            "demo",
+            "--data",
+            data,
+            *QUICK,
+            *sets,
+            "--set",
+            "reader.check=content",
+            cwd=tmp_path,
+            says=(shard.name,),
+        )
 
 
 def test_a_bad_jpeg_is_named_without_any_check(tmp_path: Path, spec: Path) -> None:
@@ -207,7 +261,9 @@ def test_a_bad_jpeg_is_named_without_any_check(tmp_path: Path, spec: Path) -> No
     assert iobench("generate", spec, "--to", data, "--set", "content=jpeg").returncode == 0
     shard = min((data / "data").iterdir())
     content = bytearray(shard.read_bytes())
-    content[1024:1536] = bytes(512)  # somewhere in the first two images, the start-of-image marker perhaps with it
+    content[1024:1536] = bytes(
+        512
+    )  # somewhere in the first two images, the start-of-image marker perhaps with it
     content[512:516] = bytes(4)
     shard.write_bytes(content)
     refused(1, "run", "demo", "--data", data, *QUICK, cwd=tmp_path, says=(shard.name,))
@@ -246,7 +302,9 @@ def test_targets_that_are_refused(tmp_path: Path, refused_here: Refuse) -> None:
 
 def _block_devices() -> list[str]:
     """Every node of a block device here, each with its own refusal; a loop device at least, where nodes are there at all."""
-    return [str(path) for path in sorted(Path("/dev").iterdir()) if stat.S_ISBLK(path.stat().st_mode)][:4]
+    return [
+        str(path) for path in sorted(Path("/dev").iterdir()) if stat.S_ISBLK(path.stat().st_mode)
+    ][:4]
 
 
 @pytest.mark.parametrize("verb", ["clean", "verify"])
@@ -260,14 +318,20 @@ def test_what_is_no_dataset_is_not_touched(verb: str, tmp_path: Path, refused_he
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     mount = tmp_path / "disk"
     mount.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(mount)], capture_output=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(mount)],
+        capture_output=True,
+        check=False,
+    )
     if done.returncode != 0:
         pytest.skip("mounting a small tmpfs needs root: full and read-only targets were NOT tried")
     yield mount
     subprocess.run(["umount", str(mount)], check=True)
 
 
-def test_a_mount_root_a_full_and_a_read_only_target(small_disk: Path, spec: Path, data: Path, tmp_path: Path) -> None:
+def test_a_mount_root_a_full_and_a_read_only_target(
+    small_disk: Path, spec: Path, data: Path, tmp_path: Path
+) -> None:
     refused(2, "generate", spec, "--to", small_disk)
     refused(1, "generate", spec, "--to", small_disk / "d", "--size", "20MB", says=("free",))
     assert list(small_disk.iterdir()) == []
@@ -296,13 +360,18 @@ def test_a_mount_root_a_full_and_a_read_only_target(small_disk: Path, spec: Path
         (("generate", "demo", "--to", "x", "--set", "content=jpg"), "jpeg"),
         (("run", "demo", "--data", "throtled+x?bandwidth=1MB"), "throttled"),
         (("plan", "demo", "--set", "accelerator.kind=emulatd"), "emulated"),
-        (("run", "demo", "--data", "x", "--fail-on", "acelerator_utilization<0.9"), "accelerator_utilization"),
+        (
+            ("run", "demo", "--data", "x", "--fail-on", "acelerator_utilization<0.9"),
+            "accelerator_utilization",
+        ),
         (("runn", "demo"), "run"),
         (("list", "workload"), "workloads"),
         (("report", "x", "--format", "cvs"), "csv"),
     ],
 )
-def test_an_unknown_name_gets_the_nearest(tmp_path: Path, arguments: tuple[str, ...], hint: str, refused_here: Refuse) -> None:
+def test_an_unknown_name_gets_the_nearest(
+    tmp_path: Path, arguments: tuple[str, ...], hint: str, refused_here: Refuse
+) -> None:
     refused_here(2, *arguments, says=(hint,))
     assert list(tmp_path.iterdir()) == []
 
@@ -320,7 +389,9 @@ def test_an_unknown_name_gets_the_nearest(tmp_path: Path, arguments: tuple[str, 
         (("generate", "demo", "--to", "x", "--set", "smaples=1"), "samples"),
     ],
 )
-def test_unknown_keys_and_broken_overrides(tmp_path: Path, arguments: tuple[str, ...], hint: str, refused_here: Refuse) -> None:
+def test_unknown_keys_and_broken_overrides(
+    tmp_path: Path, arguments: tuple[str, ...], hint: str, refused_here: Refuse
+) -> None:
     refused_here(2, *arguments, says=(hint,))
     assert list(tmp_path.iterdir()) == []
 
@@ -328,7 +399,9 @@ def test_unknown_keys_and_broken_overrides(tmp_path: Path, arguments: tuple[str,
 # Numbers
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "1e400", "abc", "NaN", "-inf", "1.5.2MB", "12 parsecs", "9e30"])
+@pytest.mark.parametrize(
+    "value", ["0", "-1", "1e400", "abc", "NaN", "-inf", "1.5.2MB", "12 parsecs", "9e30"]
+)
 def test_sizes_that_make_no_sense(tmp_path: Path, value: str, refused_here: Refuse) -> None:
     refused_here(2, "generate", "demo", "--to", "x", f"--size={value}")
     for key in ("sample_size.mean", "shard_size"):
@@ -339,15 +412,33 @@ def test_sizes_that_make_no_sense(tmp_path: Path, value: str, refused_here: Refu
 @pytest.mark.parametrize(
     "arguments",
     [
-        *[("generate", "demo", "--to", "x", f"--samples={value}") for value in ("0", "-1", "abc", "1.5", "1e400", "NaN", "99999999999")],
-        *[("generate", "demo", "--to", "x", f"--memory-multiple={value}") for value in ("0", "-1", "abc", "1e400", "NaN")],
-        *[("generate", "demo", "--to", "x", f"--seed={value}") for value in ("-1", "abc", "1e400", "99999999999999999999")],
+        *[
+            ("generate", "demo", "--to", "x", f"--samples={value}")
+            for value in ("0", "-1", "abc", "1.5", "1e400", "NaN", "99999999999")
+        ],
+        *[
+            ("generate", "demo", "--to", "x", f"--memory-multiple={value}")
+            for value in ("0", "-1", "abc", "1e400", "NaN")
+        ],
+        *[
+            ("generate", "demo", "--to", "x", f"--seed={value}")
+            for value in ("-1", "abc", "1e400", "99999999999999999999")
+        ],
         *[("generate", "demo", "--to", "x", f"--workers={value}") for value in ("0", "-1", "abc")],
         *[("plan", "demo", f"--accelerators={value}") for value in ("0", "-1", "abc", "NaN")],
         *[("plan", "demo", f"--repeat={value}") for value in ("0", "-1", "abc")],
-        *[("plan", "demo", "--set", f"batch_size={value}") for value in ("0", "-1", "abc", ".nan", "1e400", "true", "null", "[]")],
-        *[("plan", "demo", "--set", f"accelerator.step_time={value}") for value in ("0", "-1ms", "abc", ".nan", "1e400", "null")],
-        *[("plan", "demo", "--set", f"reader.concurrency={value}") for value in ("0", "-1", "abc", "100000")],
+        *[
+            ("plan", "demo", "--set", f"batch_size={value}")
+            for value in ("0", "-1", "abc", ".nan", "1e400", "true", "null", "[]")
+        ],
+        *[
+            ("plan", "demo", "--set", f"accelerator.step_time={value}")
+            for value in ("0", "-1ms", "abc", ".nan", "1e400", "null")
+        ],
+        *[
+            ("plan", "demo", "--set", f"reader.concurrency={value}")
+            for value in ("0", "-1", "abc", "100000")
+        ],
         ("generate", "demo", "--to", "x", "--samples", "3", "--size", "1MB"),
         ("generate", "demo"),
         ("run", "demo"),
@@ -355,7 +446,9 @@ def test_sizes_that_make_no_sense(tmp_path: Path, value: str, refused_here: Refu
     ],
     ids=" ".join,
 )
-def test_numbers_that_make_no_sense(tmp_path: Path, arguments: tuple[str, ...], refused_here: Refuse) -> None:
+def test_numbers_that_make_no_sense(
+    tmp_path: Path, arguments: tuple[str, ...], refused_here: Refuse
+) -> None:
     refused_here(2, *arguments)
     assert list(tmp_path.iterdir()) == []
 
@@ -373,12 +466,16 @@ def test_numbers_that_make_no_sense(tmp_path: Path, arguments: tuple[str, ...], 
         "--fail-on=wall_s<nan",
     ],
 )
-def test_options_of_run_that_make_no_sense(data: Path, tmp_path: Path, option: str, refused_here: Refuse) -> None:
+def test_options_of_run_that_make_no_sense(
+    data: Path, tmp_path: Path, option: str, refused_here: Refuse
+) -> None:
     refused_here(2, "run", "demo", "--data", data, *QUICK, option)
     assert not (tmp_path / "results").exists()
 
 
-def test_more_samples_than_fit_anywhere_is_refused_before_they_are_counted(tmp_path: Path, refused_here: Refuse) -> None:
+def test_more_samples_than_fit_anywhere_is_refused_before_they_are_counted(
+    tmp_path: Path, refused_here: Refuse
+) -> None:
     refused_here(1, "generate", "demo", "--to", "x", "--samples", "9999999999")
     assert list(tmp_path.iterdir()) == []
 
@@ -395,7 +492,9 @@ def test_more_samples_than_fit_anywhere_is_refused_before_they_are_counted(tmp_p
         "throttled+{data}?speed=3",
     ],
 )
-def test_storage_urls_that_are_none(data: Path, tmp_path: Path, url: str, refused_here: Refuse) -> None:
+def test_storage_urls_that_are_none(
+    data: Path, tmp_path: Path, url: str, refused_here: Refuse
+) -> None:
     line = refused_here(2, "run", "demo", "--data", url.format(data=data), *QUICK)
     assert "iobench generate" not in line, "generating there is no remedy"
     assert not (tmp_path / "results").exists()
@@ -410,7 +509,19 @@ def test_some_urls_are_no_target(tmp_path: Path, url: str, refused_here: Refuse)
 def test_an_epoch_without_a_single_batch_is_no_run(data: Path, tmp_path: Path) -> None:
     """60 samples hold no batch of 100, and incomplete ones are to be dropped: nothing would be measured."""
     found = iobench(
-        *("run", "demo", "--data", data, *QUICK, "--set", "batch_size=100", "--set", "reader.tail=drop", "--results", tmp_path / "results")
+        *(
+            "run",
+            "demo",
+            "--data",
+            data,
+            *QUICK,
+            "--set",
+            "batch_size=100",
+            "--set",
+            "reader.tail=drop",
+            "--results",
+            tmp_path / "results",
+        )
     )
     assert found.returncode != 0, found.stdout[:200]
     assert found.stderr.count("\n") == 1
@@ -424,7 +535,14 @@ def test_the_name_null_can_be_given(setting: str, capfd: pytest.CaptureFixture[s
 
 
 def test_yaml_files_that_are_none(tmp_path: Path, refused_here: Refuse) -> None:
-    for content in ("", "- a\n- b\n", "a: [", "name: x\nname: y\n", "name: x\nsamples: many\n", "\x00"):
+    for content in (
+        "",
+        "- a\n- b\n",
+        "a: [",
+        "name: x\nname: y\n",
+        "name: x\nsamples: many\n",
+        "\x00",
+    ):
         (tmp_path / "mine.yaml").write_text(content)
         refused_here(2, "generate", "./mine.yaml", "--to", "x", says=("mine.yaml",))
         refused_here(2, "plan", "./mine.yaml", says=("mine.yaml",))
@@ -436,8 +554,13 @@ def test_yaml_files_that_are_none(tmp_path: Path, refused_here: Refuse) -> None:
 # Results
 
 
-@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"schema_version": "99.0"}', '{"schema_version": "1.0"}', "\x00"])
-def test_reports_of_what_is_no_run(tmp_path: Path, content: str | None, refused_here: Refuse) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [None, "", "{", "[]", '{"schema_version": "99.0"}', '{"schema_version": "1.0"}', "\x00"],
+)
+def test_reports_of_what_is_no_run(
+    tmp_path: Path, content: str | None, refused_here: Refuse
+) -> None:
     if content is not None:
         (tmp_path / "run.json").write_text(content)
     before = tree(tmp_path)

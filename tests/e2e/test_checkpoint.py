@@ -20,11 +20,27 @@ SMALL = ("llama3-8b", "--scale", "1/4096")  # some 25 MB
 
 def iobench(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "iobench", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=cwd)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=240, check=False, cwd=cwd
+    )
 
 
-def study(tmp_path: Path, *arguments: str | Path, to: str | Path | None = None, model: tuple[str, ...] = SMALL) -> dict[str, Any]:
-    found = iobench("checkpoint", *model, "--to", to or tmp_path / "ckpt", "--results", tmp_path / "results", "--json", *arguments)
+def study(
+    tmp_path: Path,
+    *arguments: str | Path,
+    to: str | Path | None = None,
+    model: tuple[str, ...] = SMALL,
+) -> dict[str, Any]:
+    found = iobench(
+        "checkpoint",
+        *model,
+        "--to",
+        to or tmp_path / "ckpt",
+        "--results",
+        tmp_path / "results",
+        "--json",
+        *arguments,
+    )
     assert (found.returncode, found.stderr) == (0, ""), found
     return dict(json.loads(found.stdout))
 
@@ -41,10 +57,17 @@ def refused(*arguments: str | Path, code: int = 2) -> str:
 def test_a_study_holds_together(tmp_path: Path, writer: str, ranks: int) -> None:
     doc = study(tmp_path, "--writer", writer, "--ranks", str(ranks), "--count", "3")
     found = doc["checkpoint"]
-    assert (doc["status"], doc["verdict"], len(found["saves"]), len(found["restores"])) == ("ok", None, 3, 3)
+    assert (doc["status"], doc["verdict"], len(found["saves"]), len(found["restores"])) == (
+        "ok",
+        None,
+        3,
+        3,
+    )
     assert sum(found["bytes_per_rank"]) == found["bytes"]
     for save in found["saves"]:
-        assert found["bytes"] <= save["bytes"] < 1.02 * found["bytes"] + 100_000  # and names, shapes, alignment
+        assert (
+            found["bytes"] <= save["bytes"] < 1.02 * found["bytes"] + 100_000
+        )  # and names, shapes, alignment
         assert 0 < save["accepted_s"] <= save["durable_s"] <= save["committed_s"]
         assert save["first_done_s"] <= save["last_done_s"] <= save["blocked_s"] + 1e-3
         assert save["files"] >= ranks
@@ -60,18 +83,24 @@ def test_a_study_holds_together(tmp_path: Path, writer: str, ranks: int) -> None
     text = iobench("report", run).stdout
     assert "save every" in text
     assert iobench("report", run, "--format", "csv").stdout.count("\n") == 1 + 6
-    assert found["meaning"]["sentence"] in iobench("report", run, "--format", "markdown").stdout.replace("**", "")
+    assert found["meaning"]["sentence"] in iobench(
+        "report", run, "--format", "markdown"
+    ).stdout.replace("**", "")
 
 
 @pytest.mark.parametrize("writer", ["dcp-async", "dcp-async-process"])
 def test_asynchronous_saves_go_on_behind_the_training(tmp_path: Path, writer: str) -> None:
-    doc = study(tmp_path, "--writer", writer, "--count", "3", "--set", "steps=30", "--set", "step_time=30ms")
+    doc = study(
+        tmp_path, "--writer", writer, "--count", "3", "--set", "steps=30", "--set", "step_time=30ms"
+    )
     for save in doc["checkpoint"]["saves"]:
         assert save["staged_s"] <= save["blocked_s"]
         assert save["durable_s"] > save["blocked_s"] - (save["waited_s"] or 0)
         assert save["persist_s"] == pytest.approx(save["durable_s"] - save["staged_s"])
         assert save["step_overlapped_s"] or save["step_alone_s"]
-    assert all(restore["verified"] for restore in doc["checkpoint"]["restores"])  # the last save was awaited
+    assert all(
+        restore["verified"] for restore in doc["checkpoint"]["restores"]
+    )  # the last save was awaited
 
 
 def test_the_asynchronous_version_by_flag(tmp_path: Path) -> None:
@@ -104,19 +133,41 @@ def test_without_fsync_nothing_is_called_durable(tmp_path: Path) -> None:
 
 
 def test_mlperfs_rules_want_ten_and_the_whole_model(tmp_path: Path) -> None:
-    found = iobench("checkpoint", *SMALL, "--to", tmp_path / "c", "--count", "2", "--rules", "mlperf", "--results", tmp_path / "r")
+    found = iobench(
+        "checkpoint",
+        *SMALL,
+        "--to",
+        tmp_path / "c",
+        "--count",
+        "2",
+        "--rules",
+        "mlperf",
+        "--results",
+        tmp_path / "r",
+    )
     assert found.returncode == 3
     for rule in ("checkpoint.count", "checkpoint.scaled"):
         assert f"INVALID {rule}" in found.stdout
 
 
 def test_a_condition_decides_the_exit_code(tmp_path: Path) -> None:
-    args = ("checkpoint", *SMALL, "--to", tmp_path / "c", "--count", "1", "--results", tmp_path / "r")
+    args = (
+        "checkpoint",
+        *SMALL,
+        "--to",
+        tmp_path / "c",
+        "--count",
+        "1",
+        "--results",
+        tmp_path / "r",
+    )
     assert iobench(*args, "--fail-on", "blocked_s>1000").returncode == 0
     broken = iobench(*args, "--fail-on", "write_bytes_per_s<1e15")
     assert broken.returncode == 4
     assert "write_bytes_per_s is" in broken.stderr
-    assert "unknown metric" in refused("checkpoint", *SMALL, "--to", tmp_path / "x", "--fail-on", "blokked_s>1")
+    assert "unknown metric" in refused(
+        "checkpoint", *SMALL, "--to", tmp_path / "x", "--fail-on", "blokked_s>1"
+    )
 
 
 def test_what_can_be_refused_is_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -147,7 +198,18 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(tmp_path: Path) -> None:
     message = ""
     for number in (10, 30, 40, 50, 60):
         url = f"faulty+{place}?fail_write_at={number}"
-        found = iobench("checkpoint", *SMALL, "--to", url, "--count", "4", "--results", tmp_path / "r", "--set", "block_size=1MiB")
+        found = iobench(
+            "checkpoint",
+            *SMALL,
+            "--to",
+            url,
+            "--count",
+            "4",
+            "--results",
+            tmp_path / "r",
+            "--set",
+            "block_size=1MiB",
+        )
         assert found.returncode == 1, found
         assert found.stderr.count("\n") == 1
         if "latest complete checkpoint is step-0000000" in found.stderr:
@@ -166,8 +228,22 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGTERM])
 def test_what_was_measured_survives_an_interruption(tmp_path: Path, kill: signal.Signals) -> None:
     place = tmp_path / "ckpt"
-    command = [sys.executable, "-m", "iobench", "checkpoint", *SMALL, "--to", place, "--count", "1000", "--results", tmp_path / "r"]
-    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "iobench",
+        "checkpoint",
+        *SMALL,
+        "--to",
+        place,
+        "--count",
+        "1000",
+        "--results",
+        tmp_path / "r",
+    ]
+    process = subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     deadline = time.monotonic() + 240
     while not list(place.glob("step-*3/checkpoint.json")):
         assert time.monotonic() < deadline
@@ -199,7 +275,9 @@ def test_a_rank_that_dies_is_named_and_its_colleagues_end(tmp_path: Path) -> Non
         "--results",
         tmp_path / "r",
     ]
-    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     deadline = time.monotonic() + 240
     while not list(place.glob("step-*2/checkpoint.json")):
         assert time.monotonic() < deadline
@@ -236,8 +314,12 @@ def test_a_plan_of_a_checkpoint(tmp_path: Path) -> None:
     assert plan["bytes"] == plan["model_bytes"] + plan["optimizer_bytes"] == 14 * plan["parameters"]
     assert plan["free_bytes"] > 0
     one, five = plan["budgets"]
-    assert one["write_bytes_per_s"] == pytest.approx(25 * five["write_bytes_per_s"])  # with the square of the budget
-    text = iobench("plan", "llama3-8b", "--to", tmp_path / "not" / "there", "--ranks", "2", "--scale", "1/64").stdout
+    assert one["write_bytes_per_s"] == pytest.approx(
+        25 * five["write_bytes_per_s"]
+    )  # with the square of the budget
+    text = iobench(
+        "plan", "llama3-8b", "--to", tmp_path / "not" / "there", "--ranks", "2", "--scale", "1/64"
+    ).stdout
     assert "layers 32 -> 2" in text
     assert not (tmp_path / "not").exists()
     assert "'scale'" in refused("plan", "llama3-8b", "--scale", "3")
@@ -263,10 +345,15 @@ def test_saves_and_reads_beside_one_another(tmp_path: Path, make_dataset: Any) -
     for repetition in doc["repetitions"]:
         assert repetition["steps"] == 2 * steps
         assert 0 < repetition["checkpoint_s"] < repetition["wall_s"]
-        assert repetition["accelerator_utilization_strict"] <= repetition["accelerator_utilization_sustained"]
+        assert (
+            repetition["accelerator_utilization_strict"]
+            <= repetition["accelerator_utilization_sustained"]
+        )
     blocked = sum(save["blocked_s"] for save in doc["checkpoint"]["saves"])
     # A save's is the slowest rank's, a repetition's the mean of its two ranks.
-    assert blocked <= 2 * sum(repetition["checkpoint_s"] for repetition in doc["repetitions"]) + 0.05
+    assert (
+        blocked <= 2 * sum(repetition["checkpoint_s"] for repetition in doc["repetitions"]) + 0.05
+    )
     assert not (tmp_path / "ckpt").exists()
     (run,) = (tmp_path / "r").iterdir()
     again = iobench("report", run, "--format", "json")

@@ -24,7 +24,18 @@ from iobench.spec.result import RunDocument
 
 Found = subprocess.CompletedProcess[str]
 
-QUICK = ("--repeat", "2", "--calibration-s", "0.2", "--set", "batch_size=10", "--set", "epochs=1", "--set", "loader.workers=1")
+QUICK = (
+    "--repeat",
+    "2",
+    "--calibration-s",
+    "0.2",
+    "--set",
+    "batch_size=10",
+    "--set",
+    "epochs=1",
+    "--set",
+    "loader.workers=1",
+)
 
 
 def iobench(*arguments: str | Path, cwd: Path | None = None, **environment: str) -> Found:
@@ -49,7 +60,18 @@ def ok(*arguments: str | Path, cwd: Path | None = None, **environment: str) -> s
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """200 JPEGs of 20 kB in 4 shards."""
     root = tmp_path_factory.mktemp("cli") / "data"
-    ok("generate", "demo", "--to", root, "--samples", "200", "--set", "sample_size.mean=20kB", "--set", "samples_per_shard=50")
+    ok(
+        "generate",
+        "demo",
+        "--to",
+        root,
+        "--samples",
+        "200",
+        "--set",
+        "sample_size.mean=20kB",
+        "--set",
+        "samples_per_shard=50",
+    )
     return root
 
 
@@ -60,7 +82,11 @@ CANARY = "canary-7f3e91c0b2d84a56"
 def ran(tmp_path_factory: pytest.TempPathFactory, data: Path) -> tuple[Found, Path]:
     """A run with text output, and its directory. Secrets are in its environment, as they are in real ones."""
     root = tmp_path_factory.mktemp("ran")
-    secrets = {"AWS_SECRET_ACCESS_KEY": CANARY, "IOBENCH_CANARY": CANARY, "FSSPEC_S3_SECRET": CANARY}
+    secrets = {
+        "AWS_SECRET_ACCESS_KEY": CANARY,
+        "IOBENCH_CANARY": CANARY,
+        "FSSPEC_S3_SECRET": CANARY,
+    }
     found = iobench("run", "demo", "--data", data, *QUICK, "--results", root / "results", **secrets)
     assert found.returncode == 0, found
     (directory,) = (root / "results").iterdir()
@@ -100,9 +126,16 @@ def test_the_help_of_the_whole_names_every_verb_and_exit_code() -> None:
 
 def _small(words: list[str], home: Path) -> list[str]:
     """An example with its places below ``home`` and its sizes scaled down; its meaning stays."""
-    spots = {"/mnt/ckpt": home / "ckpt", "/mnt/fast": home / "mnt", "/tmp/iobench-demo": home / "tmp-demo", "demo-data": home / "demo-data"}
+    spots = {
+        "/mnt/ckpt": home / "ckpt",
+        "/mnt/fast": home / "mnt",
+        "/tmp/iobench-demo": home / "tmp-demo",
+        "demo-data": home / "demo-data",
+    }
     for spot, place in spots.items():
-        words = [re.sub(rf"(?<![\w/]){re.escape(spot)}(?![\w-])", str(place), word) for word in words]
+        words = [
+            re.sub(rf"(?<![\w/]){re.escape(spot)}(?![\w-])", str(place), word) for word in words
+        ]
     verb = words[0]
     scaled = {"20GiB": "6MB", "10000": "60"}
     if verb == "demo":
@@ -113,11 +146,24 @@ def _small(words: list[str], home: Path) -> list[str]:
             words[words.index("--memory-multiple") + 1] = str(30e6 / psutil.virtual_memory().total)
         if words[1] == "unet3d":
             words += ["--set", "sample_size.distribution=constant", "--set", "sample_size.mean=3MB"]
-            words += [text for key in ("min", "max") for text in ("--set", f"sample_size.{key}=null")]
+            words += [
+                text for key in ("min", "max") for text in ("--set", f"sample_size.{key}=null")
+            ]
         if words[1] == "demo":
             words += ["--samples", "40"]
     if verb == "run":
-        words += ["--repeat", "1", "--calibration-s", "0.1", "--set", "batch_size=5", "--set", "epochs=1", "--set", "loader.workers=1"]
+        words += [
+            "--repeat",
+            "1",
+            "--calibration-s",
+            "0.1",
+            "--set",
+            "batch_size=5",
+            "--set",
+            "epochs=1",
+            "--set",
+            "loader.workers=1",
+        ]
         if "--find-max" in words:
             words += [
                 "--set",
@@ -127,14 +173,34 @@ def _small(words: list[str], home: Path) -> list[str]:
             ]  # not even one can be fed, so that the search is one point
     if verb == "sweep":
         words = [{"2000": "20"}.get(word, word) for word in words]
-        words += ["--repeat", "1", "--calibration-s", "0", "--set", "batch_size=5", "--set", "epochs=1"]
+        words += [
+            "--repeat",
+            "1",
+            "--calibration-s",
+            "0",
+            "--set",
+            "batch_size=5",
+            "--set",
+            "epochs=1",
+        ]
     if verb == "checkpoint":
         words = ["step_time=20ms" if word == "step_time=200ms" else word for word in words]
         words += ["--scale", "1/8192", "--count", "1"]
     if "--checkpoint-scale" in words:
         words += ["--checkpoint-scale", "1/8192", "--checkpoint-every", "1"]
     if words == ["clean", str(home / "ckpt")]:
-        ok("checkpoint", "resnet50", "--to", words[1], "--scale", "1/16", "--count", "1", "--keep-data", cwd=home)
+        ok(
+            "checkpoint",
+            "resnet50",
+            "--to",
+            words[1],
+            "--scale",
+            "1/16",
+            "--count",
+            "1",
+            "--keep-data",
+            cwd=home,
+        )
     if verb == "compare":  # a run with itself, and all runs by their workers
         words = [str(_sweep(home)) if word == "results" else word for word in words]
     words = [str(_runs(home)[0]) if word == "results/<run>" else word for word in words]
@@ -161,15 +227,21 @@ def _sweep(home: Path) -> Path:
     """A run of resnet50-h100, and what it would have recorded with other workers."""
     folder = home / "sweep"
     recorded = (json.loads((directory / "run.json").read_text()) for directory in _runs(home))
-    document = next(document for document in recorded if document["workload"]["name"] == "resnet50-h100")
+    document = next(
+        document for document in recorded if document["workload"]["name"] == "resnet50-h100"
+    )
     for workers in (1, 2, 4):
         document["workload"]["loader"]["workers"] = workers
         (folder / f"w{workers}").mkdir(parents=True, exist_ok=True)
-        (folder / f"w{workers}" / "run.json").write_text(json.dumps(document | {"validity": "valid"}))
+        (folder / f"w{workers}" / "run.json").write_text(
+            json.dumps(document | {"validity": "valid"})
+        )
     return folder
 
 
-def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """All examples of all helps, from generating to cleaning, in a directory of their own.
 
     In this process, since each start of Python and torch takes a second; other tests start it as a user does.
@@ -198,9 +270,18 @@ def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         "clean",
     )
     assert set(order) == set(VERBS)
-    commands = [words for verb in order for example in examples(help_of(verb)) for words in [shlex.split(example)[1:]]]
-    commands = [words for words in commands if not any("s3://" in word for word in words)]  # they run in test_s3.py
-    commands += [shlex.split(example)[1:] for example in examples(help_of())][::-1]  # run demo-data once more, generated before
+    commands = [
+        words
+        for verb in order
+        for example in examples(help_of(verb))
+        for words in [shlex.split(example)[1:]]
+    ]
+    commands = [
+        words for words in commands if not any("s3://" in word for word in words)
+    ]  # they run in test_s3.py
+    commands += [shlex.split(example)[1:] for example in examples(help_of())][
+        ::-1
+    ]  # run demo-data once more, generated before
     done = 0
     for words in commands:
         if words[0] == "generate" and words[1:] == ["demo", "--to", "demo-data"]:
@@ -226,12 +307,25 @@ def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
 # --json
 
 
-def test_json_is_one_document_and_nothing_else(tmp_path: Path, data: Path, ran: tuple[Found, Path]) -> None:
+def test_json_is_one_document_and_nothing_else(
+    tmp_path: Path, data: Path, ran: tuple[Found, Path]
+) -> None:
     for arguments in (
         ("list",),
         ("list", "codecs"),
         ("plan", "demo"),
-        ("size", "demo", "--accelerators", "4", "--hosts", "2", "--cache", "1GiB", "--from", ran[1]),
+        (
+            "size",
+            "demo",
+            "--accelerators",
+            "4",
+            "--hosts",
+            "2",
+            "--cache",
+            "1GiB",
+            "--from",
+            ran[1],
+        ),
         ("plan", "demo", "--data", data),
         ("generate", "demo", "--to", tmp_path / "d", "--samples", "2"),
         ("verify", tmp_path / "d"),
@@ -240,7 +334,9 @@ def test_json_is_one_document_and_nothing_else(tmp_path: Path, data: Path, ran: 
         ("whatif", ran[1], "--storage-bandwidth", "2x", "--workers", "4"),
         ("doctor", tmp_path),
     ):
-        document = json.loads(ok(*arguments, "--json"), parse_constant=lambda text: pytest.fail(f"{text} is not JSON"))
+        document = json.loads(
+            ok(*arguments, "--json"), parse_constant=lambda text: pytest.fail(f"{text} is not JSON")
+        )
         assert isinstance(document, dict), arguments
         assert document, arguments
 
@@ -249,14 +345,24 @@ def test_run_json_is_the_document_of_the_directory(tmp_path: Path, data: Path) -
     printed = ok("run", "demo", "--data", data, *QUICK, "--results", tmp_path / "results", "--json")
     (directory,) = (tmp_path / "results").iterdir()
     assert json.loads(printed) == json.loads((directory / "run.json").read_text())
-    assert sorted(path.name for path in directory.iterdir() if path.is_file()) == ["events.parquet", "run.json"]
+    assert sorted(path.name for path in directory.iterdir() if path.is_file()) == [
+        "events.parquet",
+        "run.json",
+    ]
 
 
 # What goes where
 
 
-def test_piped_output_has_no_ansi_and_stderr_is_silent(tmp_path: Path, data: Path, ran: tuple[Found, Path]) -> None:
-    for found in (ran[0], iobench("generate", "demo", "--to", tmp_path / "d", "--samples", "5"), iobench("verify", data), iobench("list")):
+def test_piped_output_has_no_ansi_and_stderr_is_silent(
+    tmp_path: Path, data: Path, ran: tuple[Found, Path]
+) -> None:
+    for found in (
+        ran[0],
+        iobench("generate", "demo", "--to", tmp_path / "d", "--samples", "5"),
+        iobench("verify", data),
+        iobench("list"),
+    ):
         assert found.stderr == ""
         assert "\x1b" not in found.stdout
         assert "\r" not in found.stdout
@@ -265,7 +371,15 @@ def test_piped_output_has_no_ansi_and_stderr_is_silent(tmp_path: Path, data: Pat
 def test_the_verdict_comes_first_and_every_ceiling_has_its_bar(ran: tuple[Found, Path]) -> None:
     lines = ran[0].stdout.splitlines()
     assert lines[0].startswith("Verdict: ")
-    for stage in ("storage, raw", "fetch", "prep", "harness", "accelerators", "predicted", "measured"):
+    for stage in (
+        "storage, raw",
+        "fetch",
+        "prep",
+        "harness",
+        "accelerators",
+        "predicted",
+        "measured",
+    ):
         assert [line for line in lines if line.startswith(f"  {stage} ")], stage
     assert max(map(len, lines)) <= 160
     assert str(ran[1]) in lines[-1]
@@ -288,8 +402,26 @@ def test_exit_codes(tmp_path: Path, data: Path, ran: tuple[Found, Path]) -> None
 
 
 def test_fail_on_names_what_failed(tmp_path: Path, data: Path) -> None:
-    arguments = ("run", "demo", "--data", f"throttled+{data}?bandwidth=1MB", *QUICK, "--results", tmp_path, "--set", "max_steps=5")
-    found = iobench(*arguments, "--calibration-s", "0", "--fail-on", "accelerator_utilization<90%", "--fail-on", "samples_per_s<0")
+    arguments = (
+        "run",
+        "demo",
+        "--data",
+        f"throttled+{data}?bandwidth=1MB",
+        *QUICK,
+        "--results",
+        tmp_path,
+        "--set",
+        "max_steps=5",
+    )
+    found = iobench(
+        *arguments,
+        "--calibration-s",
+        "0",
+        "--fail-on",
+        "accelerator_utilization<90%",
+        "--fail-on",
+        "samples_per_s<0",
+    )
     assert found.returncode == 4
     assert found.stdout.startswith("Verdict")
     (line,) = found.stderr.splitlines()
@@ -299,7 +431,19 @@ def test_fail_on_names_what_failed(tmp_path: Path, data: Path) -> None:
 
 
 def test_mlperfs_rules_refuse_a_tiny_run_by_name(tmp_path: Path, data: Path) -> None:
-    found = iobench("run", "demo", "--data", data, *QUICK, "--calibration-s", "0", "--results", tmp_path, "--rules", "mlperf")
+    found = iobench(
+        "run",
+        "demo",
+        "--data",
+        data,
+        *QUICK,
+        "--calibration-s",
+        "0",
+        "--results",
+        tmp_path,
+        "--rules",
+        "mlperf",
+    )
     assert found.returncode == 3
     assert "invalid" in found.stdout.splitlines()[0].lower()
     for rule in ("run.steps", "run.repetitions"):  # few steps, 2 of 5 repetitions
@@ -307,23 +451,37 @@ def test_mlperfs_rules_refuse_a_tiny_run_by_name(tmp_path: Path, data: Path) -> 
         assert "invalid" in line.lower()
     document = json.loads(next(tmp_path.iterdir()).joinpath("run.json").read_text())
     assert document["validity"] == "invalid"
-    refusing = {finding["rule"] for finding in document["findings"] if finding["level"] == "invalid"}
+    refusing = {
+        finding["rule"] for finding in document["findings"] if finding["level"] == "invalid"
+    }
     assert {"run.steps", "run.repetitions"} <= refusing
-    assert all(finding["remedy"] for finding in document["findings"] if finding["level"] == "invalid")
+    assert all(
+        finding["remedy"] for finding in document["findings"] if finding["level"] == "invalid"
+    )
 
 
 # plan
 
 
 def _state(root: Path) -> dict[str, tuple[int, int, int]]:
-    return {str(p.relative_to(root)): ((s := p.lstat()).st_mtime_ns, s.st_ctime_ns, s.st_size) for p in [root, *root.rglob("*")]}
+    return {
+        str(p.relative_to(root)): ((s := p.lstat()).st_mtime_ns, s.st_ctime_ns, s.st_size)
+        for p in [root, *root.rglob("*")]
+    }
 
 
 def _resident(path: Path) -> int:
     """Pages of a file in the page cache, by mincore(2)."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.mmap.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    ]
     libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     size = path.stat().st_size
@@ -347,7 +505,9 @@ def test_plan_has_no_side_effects(tmp_path: Path, data: Path) -> None:
         shard.read_bytes()
     residency = [_resident(shard) for shard in shards]
     if max(residency[::2]) > 0:
-        pytest.skip("this file system keeps evicted pages: the page cache before and after a plan was NOT compared")
+        pytest.skip(
+            "this file system keeps evicted pages: the page cache before and after a plan was NOT compared"
+        )
     assert min(residency[1::2]) > 0
     before = _state(data)
     ok("plan", "demo", "--data", data, "--accelerators", "2", cwd=tmp_path)
@@ -355,7 +515,9 @@ def test_plan_has_no_side_effects(tmp_path: Path, data: Path) -> None:
     assert _state(data) == before
     after = [_resident(shard) for shard in shards]
     assert after[::2] == residency[::2], "plan read shards"
-    assert all(now >= 0.9 * then for now, then in zip(after[1::2], residency[1::2], strict=True)), "plan evicted shards"
+    assert all(now >= 0.9 * then for now, then in zip(after[1::2], residency[1::2], strict=True)), (
+        "plan evicted shards"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -363,13 +525,27 @@ def test_plan_does_its_sums(data: Path) -> None:
     """The demo's accelerator takes 64 samples in 25 ms; 200 samples make 4 batches for one accelerator and 2 for each of two."""
     size = sum(path.stat().st_size for path in (data / "data").iterdir())
     for accelerators, batches in ((1, 4), (2, 2)):
-        plan = json.loads(ok("plan", "demo", "--data", data, "--accelerators", str(accelerators), "--repeat", "3", "--json"))
+        plan = json.loads(
+            ok(
+                "plan",
+                "demo",
+                "--data",
+                data,
+                "--accelerators",
+                str(accelerators),
+                "--repeat",
+                "3",
+                "--json",
+            )
+        )
         assert plan["samples"] == 200
         assert plan["shards"] == 4
         assert plan["bytes"] == pytest.approx(size, rel=0.05)
         assert plan["steps_per_repetition"] == batches * 2  # epochs
         assert plan["demanded_samples_per_s"] == pytest.approx(accelerators * 64 / 0.025)
-        assert plan["demanded_bytes_per_s"] == pytest.approx(accelerators * 64 / 0.025 * plan["bytes"] / 200)
+        assert plan["demanded_bytes_per_s"] == pytest.approx(
+            accelerators * 64 / 0.025 * plan["bytes"] / 200
+        )
         assert plan["busy_s"] == pytest.approx(batches * 2 * 0.025 * 3)
         assert plan["memory_multiple"] == pytest.approx(plan["bytes"] / plan["memory_bytes"])
 
@@ -396,8 +572,19 @@ def test_report_needs_the_events_alone(tmp_path: Path, ran: tuple[Found, Path], 
     said = {"verdict", "metrics", "findings", "validity"}
     for key in said:
         document[key] = {"verdict": None, "metrics": {}, "findings": [], "validity": "unknown"}[key]
-    context = {"seed", "accelerators", "epochs", "complete", "cpu_s", "throttled_s", "residency_before"}
-    document["repetitions"] = [{key: value for key, value in one.items() if key in context} for one in document["repetitions"]]
+    context = {
+        "seed",
+        "accelerators",
+        "epochs",
+        "complete",
+        "cpu_s",
+        "throttled_s",
+        "residency_before",
+    }
+    document["repetitions"] = [
+        {key: value for key, value in one.items() if key in context}
+        for one in document["repetitions"]
+    ]
     for name in ("fetch", "prep", "harness", "accelerator"):
         document["ceilings"][name].update(samples_per_s=1.0, bytes_per_s=1.0)
     (copy / "run.json").write_text(json.dumps(document))
@@ -411,7 +598,9 @@ def test_report_needs_the_events_alone(tmp_path: Path, ran: tuple[Found, Path], 
         assert again[key] == original[key], key
     for name, ceiling in original["ceilings"].items():
         # An accelerator alone moves no bytes: its bytes/s are the dataset's mean size, which is context.
-        for figure in ("samples_per_s",) if name == "accelerator" else ("samples_per_s", "bytes_per_s"):
+        for figure in (
+            ("samples_per_s",) if name == "accelerator" else ("samples_per_s", "bytes_per_s")
+        ):
             assert again["ceilings"][name][figure] == ceiling[figure], (name, figure)
 
 
@@ -430,7 +619,19 @@ def test_report_in_other_forms(ran: tuple[Found, Path]) -> None:
 
 
 def test_a_run_directory_is_never_used_twice(tmp_path: Path, data: Path) -> None:
-    arguments = ("run", "demo", "--data", data, *QUICK, "--repeat", "1", "--calibration-s", "0", "--results", tmp_path)
+    arguments = (
+        "run",
+        "demo",
+        "--data",
+        data,
+        *QUICK,
+        "--repeat",
+        "1",
+        "--calibration-s",
+        "0",
+        "--results",
+        tmp_path,
+    )
     ok(*arguments)
     (first,) = tmp_path.iterdir()
     before = _state(first)
@@ -450,7 +651,18 @@ def test_no_environment_and_no_secret_is_written(ran: tuple[Found, Path]) -> Non
         assert b"IOBENCH_CANARY" not in content, path
 
 
-COMMON = {"schema_version", "iobench_version", "run_id", "created", "command", "status", "validity", "findings", "workload", "dataset"}
+COMMON = {
+    "schema_version",
+    "iobench_version",
+    "run_id",
+    "created",
+    "command",
+    "status",
+    "validity",
+    "findings",
+    "workload",
+    "dataset",
+}
 COMMON |= {"host", "storage", "ceilings", "repetitions", "metrics", "verdict"}
 REPETITION = {
     "seed",
@@ -469,7 +681,16 @@ REPETITION = {
     "wait_p50_s",
     "wait_p99_s",
 }
-VERDICT = {"binds", "sentence", "headroom", "accelerators_fed", "predicted_samples_per_s", "fetch_stall", "prep_stall", "advice"}
+VERDICT = {
+    "binds",
+    "sentence",
+    "headroom",
+    "accelerators_fed",
+    "predicted_samples_per_s",
+    "fetch_stall",
+    "prep_stall",
+    "advice",
+}
 
 
 def test_run_json_has_the_agreed_keys(ran: tuple[Found, Path]) -> None:
@@ -491,9 +712,20 @@ def test_run_json_has_the_agreed_keys(ran: tuple[Found, Path]) -> None:
     for name, summary in document["metrics"].items():
         assert set(summary) >= {"median", "min", "max", "n"}, name
         assert summary["min"] <= summary["median"] <= summary["max"], name
-    assert set(document["metrics"]) >= REPETITION - {"seed", "residency_before", "samples", "bytes_read"}
+    assert set(document["metrics"]) >= REPETITION - {
+        "seed",
+        "residency_before",
+        "samples",
+        "bytes_read",
+    }
     assert set(document["verdict"]) >= VERDICT
-    assert document["verdict"]["binds"] in ("storage", "prep", "harness", "accelerator", "undecided")
+    assert document["verdict"]["binds"] in (
+        "storage",
+        "prep",
+        "harness",
+        "accelerator",
+        "undecided",
+    )
     for advice in document["verdict"]["advice"]:
         assert set(advice) >= {"change", "predicted_gain", "basis"}
     for finding in document["findings"]:

@@ -17,7 +17,12 @@ shard_size: 300kB
 
 
 def iobench(*args: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "import sys; from iobench.cli.main import main; sys.exit(main())", *map(str, args)]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from iobench.cli.main import main; sys.exit(main())",
+        *map(str, args),
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
@@ -71,7 +76,10 @@ def test_sizes_and_refusals(tmp_path: Path) -> None:
         ("clean", tmp_path),
     ):
         refused = iobench(*arguments)
-        assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1), (arguments, refused)
+        assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1), (
+            arguments,
+            refused,
+        )
         assert not (tmp_path / "e").exists()
     assert iobench("verify", tmp_path / "missing").returncode == 1
 

@@ -16,7 +16,9 @@ Found = subprocess.CompletedProcess[str]
 
 def iobench(*arguments: str | Path) -> Found:
     command = [sys.executable, "-m", "iobench", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env={**os.environ})
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=240, check=False, env={**os.environ}
+    )
 
 
 def ok(*arguments: str | Path) -> str:
@@ -30,10 +32,22 @@ def sets(*keys: str) -> list[str]:
 
 
 SHAPES: dict[str, tuple[list[str], list[str]]] = {
-    "dlrm-b200": (["dlrm", "--samples", "49152", *sets("samples_per_shard=24576")], sets("loader.workers=2")),
-    "flux-b200": (["flux", "--samples", "96", *sets("sample_size.mean=100000", "block_size=700000")], sets("accelerator.step_time=50ms")),
-    "deepcam": (["deepcam", "--samples", "40", *sets("sample_size.mean=500000")], sets("loader.workers=1")),
-    "llm-pretrain": (["llm-tokens", "--samples", "4000"], sets("accelerator.step_time=2ms", "max_steps=400")),
+    "dlrm-b200": (
+        ["dlrm", "--samples", "49152", *sets("samples_per_shard=24576")],
+        sets("loader.workers=2"),
+    ),
+    "flux-b200": (
+        ["flux", "--samples", "96", *sets("sample_size.mean=100000", "block_size=700000")],
+        sets("accelerator.step_time=50ms"),
+    ),
+    "deepcam": (
+        ["deepcam", "--samples", "40", *sets("sample_size.mean=500000")],
+        sets("loader.workers=1"),
+    ),
+    "llm-pretrain": (
+        ["llm-tokens", "--samples", "4000"],
+        sets("accelerator.step_time=2ms", "max_steps=400"),
+    ),
 }
 
 
@@ -42,15 +56,33 @@ def test_a_workload_runs(name: str, tmp_path: Path) -> None:
     generate, change = SHAPES[name]
     root, results = tmp_path / "data", tmp_path / "results"
     ok("generate", *generate, "--to", root)
-    printed = ok("run", name, "--data", root, "--repeat", "1", "--calibration-s", "0.2", *change, "--results", results, "--json")
+    printed = ok(
+        "run",
+        name,
+        "--data",
+        root,
+        "--repeat",
+        "1",
+        "--calibration-s",
+        "0.2",
+        *change,
+        "--results",
+        results,
+        "--json",
+    )
     document: dict[str, Any] = json.loads(printed)
     assert document["status"] == "ok"
     (repetition,) = document["repetitions"]
     spec = document["dataset"]["spec"]
-    assert repetition["samples"] == min(int(generate[2]), document["workload"]["batch_size"] * (document["workload"]["max_steps"] or 10**9))
+    assert repetition["samples"] == min(
+        int(generate[2]),
+        document["workload"]["batch_size"] * (document["workload"]["max_steps"] or 10**9),
+    )
     stored = {"dlrm-b200": 160}.get(name, spec["sample_size"]["mean"]) * repetition["samples"]
     assert repetition["sample_bytes"] == pytest.approx(stored, rel=0.02)
-    assert 1 <= repetition["read_amplification"] == document["metrics"]["read_amplification"]["median"]
+    assert (
+        1 <= repetition["read_amplification"] == document["metrics"]["read_amplification"]["median"]
+    )
     assert not [finding for finding in document["findings"] if finding["rule"] == "data.mismatch"]
     for ceiling in ("fetch", "prep", "harness"):
         assert document["ceilings"][ceiling]["samples_per_s"], ceiling
@@ -74,9 +106,28 @@ def test_a_workload_runs(name: str, tmp_path: Path) -> None:
 def test_each_epoch_through_a_map_begins_cold(tmp_path: Path, change: str) -> None:
     root = tmp_path / "data"
     ok("generate", "llm-tokens", "--samples", "800", "--to", root)
-    short = sets("epochs=2", "max_steps=null", "accelerator.step_time=1ms", "required_accelerator_utilization=0.01", change)
+    short = sets(
+        "epochs=2",
+        "max_steps=null",
+        "accelerator.step_time=1ms",
+        "required_accelerator_utilization=0.01",
+        change,
+    )
     where = ("--results", tmp_path / "results", "--json", "--accelerators", "2")
-    document = json.loads(ok("run", "llm-pretrain", "--data", root, "--repeat", "1", "--calibration-s", "0", *short, *where))
+    document = json.loads(
+        ok(
+            "run",
+            "llm-pretrain",
+            "--data",
+            root,
+            "--repeat",
+            "1",
+            "--calibration-s",
+            "0",
+            *short,
+            *where,
+        )
+    )
     (repetition,) = document["repetitions"]
     assert document["validity"] == "valid"
     assert [epoch["residency_before"] for epoch in repetition["epochs"]] == [0, 0]
@@ -85,11 +136,23 @@ def test_each_epoch_through_a_map_begins_cold(tmp_path: Path, change: str) -> No
 
 def test_row_groups_at_random_are_a_finding(tmp_path: Path) -> None:
     root = tmp_path / "data"
-    change = sets("format=parquet", "content=raw", "sample_size.mean=20000", "block_size=400000", "samples_per_shard=400")
+    change = sets(
+        "format=parquet",
+        "content=raw",
+        "sample_size.mean=20000",
+        "block_size=400000",
+        "samples_per_shard=400",
+    )
     ok("generate", "demo", "--samples", "1600", "--to", root, *change)
     found = {}
     for access in ("random", "sequential"):
-        keys = sets("batch_size=4", "epochs=1", f"reader.access={access}", "reader.crop=null", "accelerator.step_time=1ms")
+        keys = sets(
+            "batch_size=4",
+            "epochs=1",
+            f"reader.access={access}",
+            "reader.crop=null",
+            "accelerator.step_time=1ms",
+        )
         printed = ok(
             *("run", "demo", "--data", root, "--repeat", "1", "--calibration-s", "0", *keys),
             *("--results", tmp_path / "results", "--json"),
@@ -109,15 +172,42 @@ def test_row_groups_at_random_are_a_finding(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (["reader.columns=50"], "reader.columns is 50, the samples have 10 columns. Use 10 at most"),
-        (["reader.mmap=true", "reader.direct=true"], "reader.mmap reads through the page cache, reader.direct past it"),
-        (["reader.columns=3", "reader.check=content"], "reader.check=content needs all columns of a sample"),
+        (
+            ["reader.columns=50"],
+            "reader.columns is 50, the samples have 10 columns. Use 10 at most",
+        ),
+        (
+            ["reader.mmap=true", "reader.direct=true"],
+            "reader.mmap reads through the page cache, reader.direct past it",
+        ),
+        (
+            ["reader.columns=3", "reader.check=content"],
+            "reader.check=content needs all columns of a sample",
+        ),
     ],
 )
-def test_what_the_data_can_not_give_is_one_line_and_leaves_nothing(tmp_path: Path, change: list[str], why: str) -> None:
+def test_what_the_data_can_not_give_is_one_line_and_leaves_nothing(
+    tmp_path: Path, change: list[str], why: str
+) -> None:
     root = tmp_path / "data"
-    ok("generate", "demo", "--samples", "20", "--to", root, *sets("format=parquet", "content=raw", "columns=10", "sample_size.mean=2000"))
-    found = iobench("run", "demo", "--data", root, *sets(*change, "reader.crop=null"), "--results", tmp_path / "results")
+    ok(
+        "generate",
+        "demo",
+        "--samples",
+        "20",
+        "--to",
+        root,
+        *sets("format=parquet", "content=raw", "columns=10", "sample_size.mean=2000"),
+    )
+    found = iobench(
+        "run",
+        "demo",
+        "--data",
+        root,
+        *sets(*change, "reader.crop=null"),
+        "--results",
+        tmp_path / "results",
+    )
     assert found.returncode == 2
     assert found.stdout == ""
     assert why in found.stderr

@@ -28,7 +28,16 @@ SIZE = {"distribution": "normal", "mean": 20_000, "stdev": 5_000, "min": 1500}
 
 
 def spec(**changes: Any) -> DatasetSpec:
-    return DatasetSpec.model_validate({"name": "t", "samples": 120, "sample_size": SIZE, "format": "tar", "shard_size": "300kB", **changes})
+    return DatasetSpec.model_validate(
+        {
+            "name": "t",
+            "samples": 120,
+            "sample_size": SIZE,
+            "format": "tar",
+            "shard_size": "300kB",
+            **changes,
+        }
+    )
 
 
 def files(root: Path) -> dict[str, str]:
@@ -49,9 +58,19 @@ def stored(root: Path, manifest: Manifest, index: int) -> bytes:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip:1", "zstd:1", "lz4"])
-@pytest.mark.parametrize(("form", "content"), [("files", "npz"), ("tar", "jpeg"), ("tfrecord", "raw")])
-def test_every_sample_is_where_the_manifest_says(tmp_path: Path, form: str, content: str, codec: str) -> None:
-    wanted = spec(format=form, content=content, codec=codec, shard_size=None if form == "files" else "300kB", samples=40)
+@pytest.mark.parametrize(
+    ("form", "content"), [("files", "npz"), ("tar", "jpeg"), ("tfrecord", "raw")]
+)
+def test_every_sample_is_where_the_manifest_says(
+    tmp_path: Path, form: str, content: str, codec: str
+) -> None:
+    wanted = spec(
+        format=form,
+        content=content,
+        codec=codec,
+        shard_size=None if form == "files" else "300kB",
+        samples=40,
+    )
     generate(wanted, LocalStorage(tmp_path / "d"), workers=0)
     manifest = load_manifest(tmp_path / "d")
     coder, reader = CODECS.load(split_codec(codec)[0]), CONTENTS.load(content)
@@ -76,7 +95,13 @@ def test_sizes_on_disk_are_the_ones_asked_for(tmp_path: Path) -> None:
     """The field's reference benchmark computes MB/s from a configured size that its files do not have."""
     for content in ("raw", "npz", "jpeg"):
         generate(
-            spec(format="files", content=content, shard_size=None, sample_size={"mean": 114_660}, samples=5),
+            spec(
+                format="files",
+                content=content,
+                shard_size=None,
+                sample_size={"mean": 114_660},
+                samples=5,
+            ),
             LocalStorage(tmp_path / content),
         )
         sizes = [p.stat().st_size for p in (tmp_path / content / "data").rglob("*") if p.is_file()]
@@ -86,7 +111,12 @@ def test_sizes_on_disk_are_the_ones_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["files", "tar", "tfrecord"])
 def test_same_bytes_whatever_the_workers(tmp_path: Path, form: str) -> None:
     # More than one unit of work: 1000 shards each.
-    wanted = spec(format=form, samples=2500, sample_size={"mean": 2000}, shard_size=None if form == "files" else 2000)
+    wanted = spec(
+        format=form,
+        samples=2500,
+        sample_size={"mean": 2000},
+        shard_size=None if form == "files" else 2000,
+    )
     seen = []
     for workers in (0, 1, 2, 5):
         report = generate(wanted, LocalStorage(tmp_path / f"{workers}"), workers=workers)
@@ -116,7 +146,14 @@ def test_generated_data_is_neither_zero_nor_dedupable(tmp_path: Path) -> None:
 @pytest.mark.parametrize("codec", ["gzip:1", "zstd:1", "lz4"])
 def test_codec_and_compress_ratio_show_in_the_files(tmp_path: Path, codec: str) -> None:
     """The field's reference benchmark takes a compression setting and stores its files uncompressed."""
-    wanted = spec(format="files", shard_size=None, samples=20, sample_size={"mean": 400_000}, codec=codec, compress_ratio=4)
+    wanted = spec(
+        format="files",
+        shard_size=None,
+        samples=20,
+        sample_size={"mean": 400_000},
+        codec=codec,
+        compress_ratio=4,
+    )
     manifest = generate(wanted, LocalStorage(tmp_path / "d"), workers=0).manifest
     on_disk = sum(p.stat().st_size for p in (tmp_path / "d" / "data").rglob("*") if p.is_file())
     assert on_disk == manifest.header.stored_bytes
@@ -129,7 +166,9 @@ def test_a_complete_dataset_is_left_as_it_is(tmp_path: Path) -> None:
     again = generate(spec(), LocalStorage(tmp_path / "d"), workers=2)
     assert again.written_samples == 0
     assert again.manifest.sample_count == 120
-    assert before == {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in (tmp_path / "d").rglob("*")}
+    assert before == {
+        p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in (tmp_path / "d").rglob("*")
+    }
 
 
 def test_nothing_is_ever_overwritten(tmp_path: Path) -> None:
@@ -164,7 +203,9 @@ generate(DatasetSpec.model_validate(json.loads(sys.argv[1])), LocalStorage(sys.a
 
 def started(wanted: DatasetSpec, root: Path) -> subprocess.Popen[bytes]:
     """A generation in a process of its own that goes on no further once a unit is finished."""
-    process = subprocess.Popen([sys.executable, "-c", _SLOW, wanted.model_dump_json(), str(root)], stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SLOW, wanted.model_dump_json(), str(root)], stderr=subprocess.PIPE
+    )
     deadline = time.monotonic() + 60
     while not list(root.glob(".iobench-journal/*.json")):
         assert process.poll() is None, process.communicate()
@@ -219,7 +260,17 @@ def test_stopped_in_the_middle_then_resumed(tmp_path: Path, how: signal.Signals)
 
 
 def test_the_command_ends_in_words_when_a_scheduler_ends_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "iobench", "generate", "demo", "--to", str(tmp_path / "d"), "--size", "4GiB"]
+    command = [
+        sys.executable,
+        "-m",
+        "iobench",
+        "generate",
+        "demo",
+        "--to",
+        str(tmp_path / "d"),
+        "--size",
+        "4GiB",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not any((tmp_path / "d").glob("data/*")):
@@ -263,7 +314,10 @@ def test_a_damaged_journal_entry_is_done_again(tmp_path: Path) -> None:
     await_the_end(workers)
     entry = min((tmp_path / "d" / ".iobench-journal").glob("*.json"))
     entry.write_bytes(entry.read_bytes()[:-50])
-    assert generate(interrupted_spec(), LocalStorage(tmp_path / "d"), workers=2).written_samples >= 1000
+    assert (
+        generate(interrupted_spec(), LocalStorage(tmp_path / "d"), workers=2).written_samples
+        >= 1000
+    )
     assert verify(LocalStorage(tmp_path / "d"), load_manifest(tmp_path / "d")).ok
 
 
@@ -311,7 +365,9 @@ def test_verify_sees_the_very_last_byte(tmp_path: Path) -> None:
 
 
 def test_verify_stops_at_a_bound(tmp_path: Path) -> None:
-    manifest = generate(spec(format="files", shard_size=None, samples=300), LocalStorage(tmp_path / "d"), workers=0).manifest
+    manifest = generate(
+        spec(format="files", shard_size=None, samples=300), LocalStorage(tmp_path / "d"), workers=0
+    ).manifest
     for key in manifest.keys():  # noqa: SIM118
         damage(tmp_path / "d" / key, 50)
     report = verify(LocalStorage(tmp_path / "d"), manifest, workers=0)
@@ -335,8 +391,15 @@ class TestClean:
         assert (root / "manifest.json").is_file()
         report = clean(root)
         assert (dry.files, dry.bytes) == (report.files, report.bytes)
-        assert report.foreign == dry.foreign == ["data/link", "data/t-000001.tar", "data/t-999999.tar", "mine"]
-        assert sorted(str(p.relative_to(root)) for p in root.rglob("*")) == ["data", *report.foreign]
+        assert (
+            report.foreign
+            == dry.foreign
+            == ["data/link", "data/t-000001.tar", "data/t-999999.tar", "mine"]
+        )
+        assert sorted(str(p.relative_to(root)) for p in root.rglob("*")) == [
+            "data",
+            *report.foreign,
+        ]
         assert (outside / "t-000000.tar").read_text() == "not yours"
 
     def test_leaves_nothing_of_its_own(self, tmp_path: Path) -> None:
@@ -373,7 +436,11 @@ def test_a_manifest_of_a_million_samples_loads_lazily(tmp_path: Path) -> None:
     for unit in range(plan.unit_count):
         shards = int(plan.units[unit + 1] - plan.units[unit])
         samples = int(plan.first[plan.units[unit + 1]] - plan.first[plan.units[unit]])
-        rows = [np.zeros(samples, np.int64)] * 2 + [np.zeros(samples, np.uint64), np.zeros(shards, np.int64), np.zeros(shards, np.uint64)]
+        rows = [np.zeros(samples, np.int64)] * 2 + [
+            np.zeros(samples, np.uint64),
+            np.zeros(shards, np.int64),
+            np.zeros(shards, np.uint64),
+        ]
         results[unit] = UnitResult(unit, *rows)
     claim = Claim(id="0" * 32, created="", generator="test", finished={}, leftovers=frozenset())
     root = tmp_path / "d"
@@ -385,5 +452,7 @@ def test_a_manifest_of_a_million_samples_loads_lazily(tmp_path: Path) -> None:
         f"m = load_manifest({str(root)!r}); assert m.sample_count == 1_000_000; assert not m.samples['size'].flags.owndata; "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
-    grown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    grown = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert int(grown.stdout) < 100_000  # KiB

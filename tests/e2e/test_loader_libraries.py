@@ -38,9 +38,33 @@ def iobench(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
 
 def test_a_layout_is_made_read_cold_reported_and_cleaned(iobench: Any, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    assert iobench("generate", "demo", "--to", data, "--set", "samples=80", "--set", "sample_size.mean=50kB")[0] == 0
+    assert (
+        iobench(
+            "generate",
+            "demo",
+            "--to",
+            data,
+            "--set",
+            "samples=80",
+            "--set",
+            "sample_size.mean=50kB",
+        )[0]
+        == 0
+    )
     foreign = data / "layouts" / "mine.txt"
-    run = ("run", "demo", "--data", data, "--set", "loader.kind=litdata", "--set", "epochs=2", "--set", "batch_size=16", *QUICK)
+    run = (
+        "run",
+        "demo",
+        "--data",
+        data,
+        "--set",
+        "loader.kind=litdata",
+        "--set",
+        "epochs=2",
+        "--set",
+        "batch_size=16",
+        *QUICK,
+    )
     code, out, err = iobench(*run, "--json")
     assert (code, err) == (0, "")
     doc = json.loads(out)
@@ -52,14 +76,19 @@ def test_a_layout_is_made_read_cold_reported_and_cleaned(iobench: Any, tmp_path:
     assert re.search(r"^Loader litdata \(litdata [\d.]+\)$", out, re.M)
     assert re.search(r"^  read bandwidth .* of the samples' stored bytes$", out, re.M)
     shown = " ".join(out.split())
-    assert "read amplification not measured: what loader 'litdata' reads from storage is not seen" in shown
+    assert (
+        "read amplification not measured: what loader 'litdata' reads from storage is not seen"
+        in shown
+    )
     assert "made by an earlier run" in shown
     assert "each once" in shown
     assert "the storage has no O_DIRECT" not in shown
     kept = (foreign, data / "layouts" / "litdata" / "mine.txt")
     for path in kept:
         path.write_text("not iobench's")
-    (data / "layouts" / "litdata" / doc_files(data)[0]).unlink()  # not complete, so it would be made again
+    (
+        data / "layouts" / "litdata" / doc_files(data)[0]
+    ).unlink()  # not complete, so it would be made again
     code, out, err = iobench(*run)
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
@@ -89,12 +118,33 @@ class Forgetful(TorchMap):
         packed.data[2 * size] ^= 1
 
 
-def test_a_library_that_delivers_something_else_is_invalid(iobench: Any, make_dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_delivers_something_else_is_invalid(
+    iobench: Any, make_dataset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is timed wrong here; the figures are of another job."""
-    monkeypatch.setitem(LOADERS._entries, "forgetful", Entry(target=f"{__name__}:Forgetful", summary="a planted fault"))
-    monkeypatch.setattr(LOADERS, "load", lambda name, load=LOADERS.load: Forgetful if name == "forgetful" else load(name))
+    monkeypatch.setitem(
+        LOADERS._entries,
+        "forgetful",
+        Entry(target=f"{__name__}:Forgetful", summary="a planted fault"),
+    )
+    monkeypatch.setattr(
+        LOADERS,
+        "load",
+        lambda name, load=LOADERS.load: Forgetful if name == "forgetful" else load(name),
+    )
     _, root = make_dataset(samples=64, sample_size={"mean": 10_000})
-    code, out, _ = iobench("run", "demo", "--data", root, "--set", "loader.kind=forgetful", "--set", "batch_size=64", *QUICK, "--json")
+    code, out, _ = iobench(
+        "run",
+        "demo",
+        "--data",
+        root,
+        "--set",
+        "loader.kind=forgetful",
+        "--set",
+        "batch_size=64",
+        *QUICK,
+        "--json",
+    )
     doc = json.loads(out)
     assert doc["validity"] == "invalid"
     [finding] = [finding for finding in doc["findings"] if finding["rule"] == "loader.delivery"]
@@ -111,14 +161,31 @@ def test_all_ranks_prove_what_they_deliver(kind: str, iobench: Any, make_dataset
     code, out, err = iobench("run", "demo", "--data", root, *settings, *QUICK, "--json")
     assert (code, err) == (0, "")
     proof = json.loads(out)["loader"]["delivery"]
-    assert proof == {"delivered": 64, "missing": 0, "repeated": 0, "unknown": 0, "of": 64, "whole_epoch": True}
+    assert proof == {
+        "delivered": 64,
+        "missing": 0,
+        "repeated": 0,
+        "unknown": 0,
+        "of": 64,
+        "whole_epoch": True,
+    }
 
 
 @pytest.mark.parametrize(("kind", "wrong"), [("torch-map", 0), ("forgetful", 1)])
-def test_a_proof_of_a_part_does_not_tell_what_is_missing(kind: str, wrong: int, make_dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proof_of_a_part_does_not_tell_what_is_missing(
+    kind: str, wrong: int, make_dataset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """64 samples of 10 kB in batches of 16: the proof ends with the one that goes beyond 200 kB; each has a fault of either kind."""
-    monkeypatch.setitem(LOADERS._entries, "forgetful", Entry(target=f"{__name__}:Forgetful", summary="a planted fault"))
-    monkeypatch.setattr(LOADERS, "load", lambda name, load=LOADERS.load: Forgetful if name == "forgetful" else load(name))
+    monkeypatch.setitem(
+        LOADERS._entries,
+        "forgetful",
+        Entry(target=f"{__name__}:Forgetful", summary="a planted fault"),
+    )
+    monkeypatch.setattr(
+        LOADERS,
+        "load",
+        lambda name, load=LOADERS.load: Forgetful if name == "forgetful" else load(name),
+    )
     monkeypatch.setattr(third_party, "MOST_BYTES", 200_000)
     _, root = make_dataset(samples=64, sample_size={"mean": 10_000})
     workload = load_workload("demo", ["batch_size=16", f"loader.kind={kind}", "loader.workers=1"])
@@ -126,7 +193,14 @@ def test_a_proof_of_a_part_does_not_tell_what_is_missing(kind: str, wrong: int, 
     proof = third_party.prove(plan)["delivery"]
     why = proof.pop("missing_not_measured")
     assert "may come later" in why
-    parts = {"delivered": 32, "missing": None, "repeated": 2 * wrong, "unknown": 2 * wrong, "of": 64, "whole_epoch": False}
+    parts = {
+        "delivered": 32,
+        "missing": None,
+        "repeated": 2 * wrong,
+        "unknown": 2 * wrong,
+        "of": 64,
+        "whole_epoch": False,
+    }
     assert proof == parts
 
 
@@ -138,14 +212,20 @@ def test_a_proof_of_a_part_does_not_tell_what_is_missing(kind: str, wrong: int, 
         (("loader.kind=torch-map", "reader.direct=true"), "reader.direct"),
     ],
 )
-def test_refusals_are_one_line(settings: tuple[str, ...], words: str, iobench: Any, make_dataset: Any) -> None:
+def test_refusals_are_one_line(
+    settings: tuple[str, ...], words: str, iobench: Any, make_dataset: Any
+) -> None:
     _, root = make_dataset()
-    code, out, err = iobench("run", "demo", "--data", root, *(part for each in settings for part in ("--set", each)))
+    code, out, err = iobench(
+        "run", "demo", "--data", root, *(part for each in settings for part in ("--set", each))
+    )
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert words in err
 
 
-def test_a_library_that_is_not_installed_names_its_extra(iobench: Any, make_dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_is_not_installed_names_its_extra(
+    iobench: Any, make_dataset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "spdl.pipeline", None)
@@ -163,19 +243,37 @@ _BROKEN = "streaming is installed, but does not import: "
     ("files", "line"),
     [
         ({}, "needs the Python package 'streaming'. Install it: "),
-        ({"__init__.py": "import not_to_be_had"}, f"{_BROKEN}ModuleNotFoundError: No module named 'not_to_be_had'. See "),
-        ({"__init__.py": "raise RuntimeError('another torch\\nmore')"}, f"{_BROKEN}RuntimeError: another torch. See "),
-        ({"__init__.py": "", "base/constant.py": ""}, f"{_BROKEN}ImportError: cannot import name 'EPOCH_DATA'"),
+        (
+            {"__init__.py": "import not_to_be_had"},
+            f"{_BROKEN}ModuleNotFoundError: No module named 'not_to_be_had'. See ",
+        ),
+        (
+            {"__init__.py": "raise RuntimeError('another torch\\nmore')"},
+            f"{_BROKEN}RuntimeError: another torch. See ",
+        ),
+        (
+            {"__init__.py": "", "base/constant.py": ""},
+            f"{_BROKEN}ImportError: cannot import name 'EPOCH_DATA'",
+        ),
     ],
 )
 def test_a_library_that_does_not_import_says_why(
-    files: dict[str, str], line: str, iobench: Any, make_dataset: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    files: dict[str, str],
+    line: str,
+    iobench: Any,
+    make_dataset: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """mosaicml-streaming needs a torchvision that was built with the torch, and more: where that is not so, it is there and of no use."""
     import sys
 
     def loaded() -> list[str]:
-        return [name for name in sys.modules if name.partition(".")[0] == "streaming" or name == "iobench.load.libraries.mosaic"]
+        return [
+            name
+            for name in sys.modules
+            if name.partition(".")[0] == "streaming" or name == "iobench.load.libraries.mosaic"
+        ]
 
     for name in loaded():
         monkeypatch.delitem(sys.modules, name)
@@ -187,7 +285,9 @@ def test_a_library_that_does_not_import_says_why(
         path.write_text(text + "\n")
     monkeypatch.syspath_prepend(tmp_path / "path")
     _, root = make_dataset(format="mds", samples_per_shard=10)
-    code, out, err = iobench("run", "demo", "--data", root, "--set", "loader.kind=mosaicml-streaming")
+    code, out, err = iobench(
+        "run", "demo", "--data", root, "--set", "loader.kind=mosaicml-streaming"
+    )
     for name in loaded():
         del sys.modules[name]  # monkeypatch puts back what was there
     assert (code, out, err.count("\n")) == (2, "", 1)
@@ -202,6 +302,11 @@ def test_no_library_is_imported_unless_it_is_asked_for() -> None:
     look = "import sys, iobench.load, iobench.run.runner; print([n for n in sys.modules if n.split('.')[0] in {names!r}])"
     names = {"webdataset", "datasets", "litdata", "streaming", "torchdata", "spdl", "grain"}
     found = subprocess.run(
-        [sys.executable, "-c", look.format(names=names)], capture_output=True, text=True, check=True, env={**os.environ}, cwd="/"
+        [sys.executable, "-c", look.format(names=names)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ},
+        cwd="/",
     )
     assert found.stdout.strip() == "[]"

@@ -15,11 +15,23 @@ from iobench.cli.main import VERBS, build_parser
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```\n(.*?)```", README, flags=re.S)
-COMMANDS = [line.partition("#")[0].strip() for block in BLOCKS for line in block.splitlines() if line.startswith("iobench ")]
+COMMANDS = [
+    line.partition("#")[0].strip()
+    for block in BLOCKS
+    for line in block.splitlines()
+    if line.startswith("iobench ")
+]
 
 
 def iobench(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "iobench", *arguments], cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "iobench", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 def test_the_readme_shows_every_verb() -> None:
@@ -38,15 +50,31 @@ def test_the_readmes_story_runs(tmp_path: Path) -> None:
     data = tmp_path / "resnet50"
     small = {
         "generate": ["--samples", "200"],
-        "run": ["--set", "batch_size=20", "--set", "loader.workers=1", "--set", "epochs=1", "--calibration-s", "0.3"],
+        "run": [
+            "--set",
+            "batch_size=20",
+            "--set",
+            "loader.workers=1",
+            "--set",
+            "epochs=1",
+            "--calibration-s",
+            "0.3",
+        ],
     }
-    story = [command for command in COMMANDS if command in next(block for block in BLOCKS if "iobench clean" in block)]
+    story = [
+        command
+        for command in COMMANDS
+        if command in next(block for block in BLOCKS if "iobench clean" in block)
+    ]
     assert len(story) > 6
     for command in story:
         arguments = shlex.split(command)[1:]
         if arguments[0] == "run" and "--find-max" in arguments:
             continue  # the search has its own tests; here it would take minutes
-        arguments = [a.replace("/mnt/fast/resnet50", str(data)).replace("/mnt/fast", str(tmp_path)) for a in arguments]
+        arguments = [
+            a.replace("/mnt/fast/resnet50", str(data)).replace("/mnt/fast", str(tmp_path))
+            for a in arguments
+        ]
         arguments = [a.replace("20GiB", "60MiB") for a in arguments]
         if arguments[0] == "generate":
             arguments = [a for a in arguments if a not in ("--size", "60MiB")]
@@ -64,5 +92,9 @@ def test_the_exit_codes_are_the_documented_ones() -> None:
     from iobench import errors
 
     table = {int(code) for code in re.findall(r"^\| (\d+) \|", README, flags=re.M)}
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.IobenchError)]
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.IobenchError)
+    ]
     assert table == {0} | {kind.exit_code for kind in kinds}

@@ -19,7 +19,17 @@ __all__ = ["rclone_s3", "s3_environment"]
 pytestmark = pytest.mark.usefixtures("s3_environment")
 
 
-QUICK = ("--repeat", "1", "--calibration-s", "0.1", "--set", "epochs=1", "--set", "loader.workers=1", "--json")
+QUICK = (
+    "--repeat",
+    "1",
+    "--calibration-s",
+    "0.1",
+    "--set",
+    "epochs=1",
+    "--set",
+    "loader.workers=1",
+    "--json",
+)
 
 
 def settings(*pairs: str) -> list[str]:
@@ -51,11 +61,21 @@ def _examples() -> Iterator[list[str]]:
                 yield words
 
 
-def test_the_examples_on_s3(rclone_s3: S3Server, iobench: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_on_s3(
+    rclone_s3: S3Server,
+    iobench: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rclone_s3.client().create_bucket(Bucket="bucket")
     monkeypatch.setenv("AWS_ENDPOINT_URL", rclone_s3.endpoint)
     monkeypatch.chdir(tmp_path)
-    examples = sorted(_examples(), key=lambda words: ("generate", "scan", "checkpoint", "run", "verify", "clean").index(words[0]))
+    examples = sorted(
+        _examples(),
+        key=lambda words: ("generate", "scan", "checkpoint", "run", "verify", "clean").index(
+            words[0]
+        ),
+    )
     assert {words[0] for words in examples} >= {"generate", "clean", "checkpoint"}
     for words in examples:
         small = list(words)
@@ -66,7 +86,19 @@ def test_the_examples_on_s3(rclone_s3: S3Server, iobench: Callable[..., str], tm
         if words[0] == "scan":
             small += ["--quiet"]
         if words[0] in ("clean", "scan") and not _there(rclone_s3, words[1]):
-            main(["generate", "resnet50", "--to", words[1], "--samples", "10", "--quiet", "--set", "samples_per_shard=5"])
+            main(
+                [
+                    "generate",
+                    "resnet50",
+                    "--to",
+                    words[1],
+                    "--samples",
+                    "10",
+                    "--quiet",
+                    "--set",
+                    "samples_per_shard=5",
+                ]
+            )
         assert main(small) == 0, small
 
 
@@ -81,15 +113,36 @@ CANARY = "canary-9d2c41e7a6f05b38"
 
 
 def test_a_secret_is_found_nowhere(
-    rclone_s3: S3Server, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rclone_s3: S3Server,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Runs that succeed, and runs that fail because of the credentials, with a traceback asked for: neither shows them."""
     where = rclone_s3.url(f"{tmp_path.name}/secret")
-    words = ("generate", "cosmoflow", "--to", where, "--samples", "8", *settings("sample_size.mean=20kB", "sample_size.stdev=1kB"))
+    words = (
+        "generate",
+        "cosmoflow",
+        "--to",
+        where,
+        "--samples",
+        "8",
+        *settings("sample_size.mean=20kB", "sample_size.stdev=1kB"),
+    )
     assert main(list(words)) == 0
     results = ("--results", str(tmp_path / "results"))
     run = ("run", "cosmoflow-h100", "--data", where, *results, *QUICK, *settings("batch_size=2"))
-    checkpoint = ("checkpoint", "resnet50", "--to", rclone_s3.url(f"{tmp_path.name}/ckpt"), "--scale", "1/16", "--count", "1", *results)
+    checkpoint = (
+        "checkpoint",
+        "resnet50",
+        "--to",
+        rclone_s3.url(f"{tmp_path.name}/ckpt"),
+        "--scale",
+        "1/16",
+        "--count",
+        "1",
+        *results,
+    )
     assert main(list(run)) in (0, 3)
     assert main(list(checkpoint)) == 0
     monkeypatch.setenv("AWS_SESSION_TOKEN", CANARY)
@@ -99,7 +152,9 @@ def test_a_secret_is_found_nowhere(
         _tried([*run, *settings(f"storage.client={client}"), "--debug"])
     _tried([*checkpoint, "--debug"])
     (tmp_path / "results" / "reported").mkdir()
-    for found in [path for path in (tmp_path / "results").iterdir() if (path / "run.json").exists()]:
+    for found in [
+        path for path in (tmp_path / "results").iterdir() if (path / "run.json").exists()
+    ]:
         for form in ("text", "json", "csv", "markdown"):
             main(["report", str(found), "--format", form])
     shown = capfd.readouterr()

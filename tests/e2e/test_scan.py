@@ -29,13 +29,24 @@ from iobench.storage.local import LocalStorage
 
 QUICK = (
     *("--repeat", "1", "--calibration-s", "0.1"),
-    *("--set", "batch_size=8", "--set", "epochs=1", "--set", "loader.workers=1", "--set", "accelerator.step_time=1ms"),
+    *(
+        "--set",
+        "batch_size=8",
+        "--set",
+        "epochs=1",
+        "--set",
+        "loader.workers=1",
+        "--set",
+        "accelerator.step_time=1ms",
+    ),
 )
 
 
 def iobench(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "iobench.cli.main", *map(str, words)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def state(root: Path) -> dict[str, tuple[str, int, int]]:
@@ -43,7 +54,11 @@ def state(root: Path) -> dict[str, tuple[str, int, int]]:
     found = {}
     for path in sorted(root.rglob("*")):
         status = path.lstat()
-        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() and not path.is_symlink() else ""
+        content = (
+            hashlib.sha256(path.read_bytes()).hexdigest()
+            if path.is_file() and not path.is_symlink()
+            else ""
+        )
         found[str(path.relative_to(root))] = (content, status.st_mtime_ns, status.st_mode)
     return found
 
@@ -77,7 +92,14 @@ def tars(tmp_path: Path) -> Path:
         with webdataset.TarWriter(str(root / f"train-{shard:06d}.tar")) as sink:
             for number in range(10):
                 key = f"{shard:03d}{number:05d}"
-                sink.write({"__key__": key, "jpg": photo(number, 40), "cls": str(number).encode(), "json": b'{"a": 1}'})
+                sink.write(
+                    {
+                        "__key__": key,
+                        "jpg": photo(number, 40),
+                        "cls": str(number).encode(),
+                        "json": b'{"a": 1}',
+                    }
+                )
     return root
 
 
@@ -88,22 +110,40 @@ def ok(*words: str | Path, cwd: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", ["images", "tars"])
-def test_scanned_run_and_cloned_and_left_as_it_was(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_scanned_run_and_cloned_and_left_as_it_was(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     root: Path = request.getfixturevalue(kind)
     before = state(root)
-    found = json.loads(ok("scan", root, "--save", "mine.yaml", "--checksums", "--json", cwd=tmp_path))
+    found = json.loads(
+        ok("scan", root, "--save", "mine.yaml", "--checksums", "--json", cwd=tmp_path)
+    )
     expected = {"images": (40, 40, "files"), "tars": (30, 3, "tar")}[kind]
     assert (found["samples"], found["shards"], found["format"]) == expected
     assert found["content"] == "jpeg"
     ok("plan", "resnet50-h100", "--data", "mine.manifest", cwd=tmp_path)
-    doc = json.loads(ok("run", "resnet50-h100", "--data", "mine.manifest", *QUICK, "--set", "reader.check=content", "--json", cwd=tmp_path))
+    doc = json.loads(
+        ok(
+            "run",
+            "resnet50-h100",
+            "--data",
+            "mine.manifest",
+            *QUICK,
+            "--set",
+            "reader.check=content",
+            "--json",
+            cwd=tmp_path,
+        )
+    )
     assert doc["validity"] == "valid"
     assert doc["repetitions"][0]["samples"] == found["samples"]
     assert doc["dataset"]["changed"] == []
     assert "ok" in ok("verify", "mine.manifest", cwd=tmp_path)
     ok("generate", "mine.yaml", "--to", "clone", cwd=tmp_path)
     assert "ok" in ok("verify", "clone", cwd=tmp_path)
-    assert "(generated)" in ok("plan", "demo", "--data", "clone", "--set", f"dataset={root.name}", cwd=tmp_path)
+    assert "(generated)" in ok(
+        "plan", "demo", "--data", "clone", "--set", f"dataset={root.name}", cwd=tmp_path
+    )
     assert state(root) == before
 
 
@@ -164,7 +204,10 @@ def test_records_of_another_writer(tmp_path: Path) -> None:
     assert {bytes(sample.numpy())[-1] for sample in samples} == set(range(8))
 
 
-@pytest.mark.parametrize(("name", "damage"), [("a.tar", b"x" * 2000), ("a.tfrecord", b"x" * 2000), ("a.tar", b""), ("a.tfrecord", b"123")])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("a.tar", b"x" * 2000), ("a.tfrecord", b"x" * 2000), ("a.tar", b""), ("a.tfrecord", b"123")],
+)
 def test_a_damaged_shard_is_named(tmp_path: Path, name: str, damage: bytes) -> None:
     root = tmp_path / "d"
     root.mkdir()
@@ -174,7 +217,16 @@ def test_a_damaged_shard_is_named(tmp_path: Path, name: str, damage: bytes) -> N
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["{}", "file://{}", "throttled+{}?latency=1us", "throttled+file://{}?latency=1us", "local://{}"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "{}",
+        "file://{}",
+        "throttled+{}?latency=1us",
+        "throttled+file://{}?latency=1us",
+        "local://{}",
+    ],
+)
 def test_nothing_is_ever_saved_into_the_data(images: Path, tmp_path: Path, url: str) -> None:
     before = state(images)
     report = scan(open_storage(url.format(images)))
@@ -200,7 +252,12 @@ def test_a_save_that_fails_leaves_nothing_in_the_way(images: Path, tmp_path: Pat
 
 def tar_header(name: bytes, size: bytes, kind: bytes = b"0") -> bytes:
     header = bytearray(512)
-    header[: len(name)], header[124:136], header[156:157], header[257:265] = name, size, kind, b"ustar\x0000"
+    header[: len(name)], header[124:136], header[156:157], header[257:265] = (
+        name,
+        size,
+        kind,
+        b"ustar\x0000",
+    )
     header[148:156] = b"%06o\0 " % (sum(header) + 8 * 32)
     return bytes(header)
 
@@ -291,8 +348,13 @@ def test_bad_input_is_one_line(images: Path, tmp_path: Path) -> None:
     assert "no data" in refused(["scan", "nowhere", "--save", "x.yaml"], tmp_path)
     assert ".yaml" in refused(["scan", images, "--save", "x.txt"], tmp_path)
     ok("scan", images, "--save", "x.yaml", cwd=tmp_path)
-    assert "--checksums" in refused(["run", "resnet50-h100", "--data", "x.manifest", *QUICK, "--set", "reader.check=content"], tmp_path)
+    assert "--checksums" in refused(
+        ["run", "resnet50-h100", "--data", "x.manifest", *QUICK, "--set", "reader.check=content"],
+        tmp_path,
+    )
     victim = next(images.rglob("1*.JPEG"))
     victim.write_bytes(victim.read_bytes() + b"x")
-    assert "bytes, the manifest says" in refused(["run", "resnet50-h100", "--data", "x.manifest", *QUICK], tmp_path)
+    assert "bytes, the manifest says" in refused(
+        ["run", "resnet50-h100", "--data", "x.manifest", *QUICK], tmp_path
+    )
     assert "was not made by iobench" in refused(["clean", "x.manifest"], tmp_path)

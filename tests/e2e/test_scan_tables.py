@@ -34,7 +34,9 @@ def scanned(root: Path, **more: Any) -> ScanReport:
     return scan(LocalStorage(root), **more)
 
 
-def delivered(root: Path, report: ScanReport, tmp_path: Path, *, decode: bool = True) -> list[bytes]:
+def delivered(
+    root: Path, report: ScanReport, tmp_path: Path, *, decode: bool = True
+) -> list[bytes]:
     """Every sample in its order: by a reader in one batch, and by a loader with a worker, whose batches are drawn at random."""
     folder = save(report, tmp_path / "saved.yaml")
     manifest = load_manifest(folder)
@@ -43,11 +45,19 @@ def delivered(root: Path, report: ScanReport, tmp_path: Path, *, decode: bool = 
     out = memoryview(bytearray(int(reader.room().sum()) + 4096))
     done = reader.read(np.arange(manifest.sample_count), out)
     reader.close()
-    found = [bytes(out[start : start + length]) for start, length in zip(done.offsets.tolist(), done.lengths.tolist(), strict=True)]
-    loader = make_loader(folder, batch_size=7, reader={"decode": decode, "access": "random"}, loader={"workers": 1})
+    found = [
+        bytes(out[start : start + length])
+        for start, length in zip(done.offsets.tolist(), done.lengths.tolist(), strict=True)
+    ]
+    loader = make_loader(
+        folder, batch_size=7, reader={"decode": decode, "access": "random"}, loader={"workers": 1}
+    )
     again: dict[int, bytes] = {}
     for batch in loader:
-        again.update((i, sample.numpy().tobytes()) for i, sample in zip(batch.indices.tolist(), batch, strict=True))
+        again.update(
+            (i, sample.numpy().tobytes())
+            for i, sample in zip(batch.indices.tolist(), batch, strict=True)
+        )
     loader.shutdown()
     assert [again[index] for index in range(len(again))] == found
     assert verify(LocalStorage(root), manifest, workers=0).ok
@@ -70,23 +80,39 @@ class TestParquet:
             table = pa.table(
                 {
                     "embedding": [RANDOM.random(500).tolist() for _ in mine],
-                    "image": [{"bytes": image, "path": f"{number}.jpg"} for number, image in enumerate(mine)],
+                    "image": [
+                        {"bytes": image, "path": f"{number}.jpg"}
+                        for number, image in enumerate(mine)
+                    ],
                     "label": list(range(15)),
                     "noise": [RANDOM.random(2000).tolist() for _ in mine],
                 }
             )
-            write_parquet(root / f"train-{part:05d}-of-00002.parquet", table, **{"row_group_size": 4, "compression": "snappy", **more})
+            write_parquet(
+                root / f"train-{part:05d}-of-00002.parquet",
+                table,
+                **{"row_group_size": 4, "compression": "snappy", **more},
+            )
 
     def test_images_in_structs(self, tmp_path: Path) -> None:
         self.images(root := tmp_path / "d")
         report = scanned(root, checksums=True)
         spec = report.manifest.spec
-        assert (spec.format, spec.content, spec.codec, spec.samples) == ("parquet", "jpeg", "lz4", 30)
+        assert (spec.format, spec.content, spec.codec, spec.samples) == (
+            "parquet",
+            "jpeg",
+            "lz4",
+            30,
+        )
         assert any("can't write snappy" in note for note in report.notes)
         assert any(note.startswith("8 row groups were read") for note in report.notes)
         assert report.manifest.samples["size"].tolist() == [len(image) for image in self.PHOTOS]
         column = int(report.manifest.samples["stored"][[0, 4, 8, 12, 15, 19, 23, 27]].sum())
-        assert column < report.manifest.header.stored_bytes < sum(file.stat().st_size for file in root.iterdir()) // 2
+        assert (
+            column
+            < report.manifest.header.stored_bytes
+            < sum(file.stat().st_size for file in root.iterdir()) // 2
+        )
         assert delivered(root, report, tmp_path, decode=False) == list(self.PHOTOS)
 
     def test_pixels(self, tmp_path: Path) -> None:
@@ -94,7 +120,9 @@ class TestParquet:
 
         self.images(root := tmp_path / "d")
         shapes = [image.size for image in map(Image.open, map(io.BytesIO, self.PHOTOS))]
-        assert [len(pixels) for pixels in delivered(root, scanned(root), tmp_path)] == [3 * w * h for w, h in shapes]
+        assert [len(pixels) for pixels in delivered(root, scanned(root), tmp_path)] == [
+            3 * w * h for w, h in shapes
+        ]
 
     @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
     def test_text_with_nulls(self, tmp_path: Path, compression: str) -> None:
@@ -103,7 +131,9 @@ class TestParquet:
         write_parquet(tmp_path / "d/a.parq", table, row_group_size=90, compression=compression)
         report = scanned(tmp_path / "d")
         expected = [(value or "").encode() for value in values]
-        assert report.manifest.spec.codec == {"snappy": "lz4", "brotli": "lz4"}.get(compression, compression)
+        assert report.manifest.spec.codec == {"snappy": "lz4", "brotli": "lz4"}.get(
+            compression, compression
+        )
         blocks = [sum(map(len, expected[start : start + 90])) for start in range(0, 360, 90)]
         assert report.manifest.spec.block_size == int(np.median(blocks))
         assert f"{sum(not value for value in values)} samples are null or empty" in report.notes
@@ -111,8 +141,14 @@ class TestParquet:
 
     def test_fixed_lengths_by_the_footer_alone(self, tmp_path: Path) -> None:
         values = [RANDOM.bytes(3000) for _ in range(500)]
-        schema = pa.schema([pa.field("n", pa.int64()), pa.field("x", pa.binary(3000), nullable=False)])
-        write_parquet(tmp_path / "d/a.parquet", pa.table({"n": range(500), "x": values}, schema=schema), row_group_size=128)
+        schema = pa.schema(
+            [pa.field("n", pa.int64()), pa.field("x", pa.binary(3000), nullable=False)]
+        )
+        write_parquet(
+            tmp_path / "d/a.parquet",
+            pa.table({"n": range(500), "x": values}, schema=schema),
+            row_group_size=128,
+        )
         report = scanned(tmp_path / "d")
         assert report.bytes_read <= 64 << 10
         assert not report.notes[1:]  # of snappy alone
@@ -121,8 +157,14 @@ class TestParquet:
 
     def test_fixed_lengths_with_nulls_are_read(self, tmp_path: Path) -> None:
         values = [None if number % 3 else bytes([number]) * 16 for number in range(60)]
-        write_parquet(tmp_path / "d/a.parquet", pa.table({"x": pa.array(values, pa.binary(16))}), row_group_size=25)
-        assert delivered(tmp_path / "d", scanned(tmp_path / "d"), tmp_path) == [value or b"" for value in values]
+        write_parquet(
+            tmp_path / "d/a.parquet",
+            pa.table({"x": pa.array(values, pa.binary(16))}),
+            row_group_size=25,
+        )
+        assert delivered(tmp_path / "d", scanned(tmp_path / "d"), tmp_path) == [
+            value or b"" for value in values
+        ]
 
     def test_numbers_alone_are_row_groups(self, tmp_path: Path) -> None:
         table = pa.table({"a": RANDOM.random(50_000), "tokens": [list(range(5))] * 50_000})
@@ -130,12 +172,17 @@ class TestParquet:
         report = scanned(tmp_path / "d")
         assert report.bytes_read <= 64 << 10
         assert any("5 row groups are samples as they are stored" in note for note in report.notes)
-        metadata, whole = pq.read_metadata(tmp_path / "d/a.parquet"), (tmp_path / "d/a.parquet").read_bytes()
+        metadata, whole = (
+            pq.read_metadata(tmp_path / "d/a.parquet"),
+            (tmp_path / "d/a.parquet").read_bytes(),
+        )
         expected = []
         for number in range(5):
             chunks = [metadata.row_group(number).column(column) for column in range(2)]
             start = min(chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks)
-            expected.append(whole[start : start + sum(chunk.total_compressed_size for chunk in chunks)])
+            expected.append(
+                whole[start : start + sum(chunk.total_compressed_size for chunk in chunks)]
+            )
         assert delivered(tmp_path / "d", report, tmp_path) == expected
 
     def test_groups_and_files_without_rows(self, tmp_path: Path) -> None:
@@ -151,7 +198,11 @@ class TestParquet:
 
     def test_a_footer_longer_than_a_guess(self, tmp_path: Path) -> None:
         columns = {f"column_{number:04d}": [f"{number}"] * 40 for number in range(300)}
-        write_parquet(tmp_path / "d/a.parquet", pa.table({"x": [RANDOM.bytes(50) for _ in range(40)], **columns}), row_group_size=8)
+        write_parquet(
+            tmp_path / "d/a.parquet",
+            pa.table({"x": [RANDOM.bytes(50) for _ in range(40)], **columns}),
+            row_group_size=8,
+        )
         assert pq.read_metadata(tmp_path / "d/a.parquet").serialized_size > 64 << 10
         expected = pq.read_table(tmp_path / "d/a.parquet", columns=["x"])["x"].to_pylist()
         assert delivered(tmp_path / "d", scanned(tmp_path / "d"), tmp_path) == expected
@@ -185,10 +236,16 @@ class TestParquet:
     def test_fewer_rows_than_the_footer_tells_of(self, tmp_path: Path) -> None:
         """Rows of a fixed length are believed by the footer alone, until they are read."""
         schema = pa.schema([pa.field("x", pa.binary(16), nullable=False)])
-        write_parquet(path := tmp_path / "d/a.parquet", pa.table({"x": [bytes([n]) * 16 for n in range(50)]}, schema), compression="none")
+        write_parquet(
+            path := tmp_path / "d/a.parquet",
+            pa.table({"x": [bytes([n]) * 16 for n in range(50)]}, schema),
+            compression="none",
+        )
         good = path.read_bytes()
         refused = 0
-        for position in range(good.rindex(b"PAR1") - 4 - int.from_bytes(good[-8:-4], "little"), len(good) - 8):
+        for position in range(
+            good.rindex(b"PAR1") - 4 - int.from_bytes(good[-8:-4], "little"), len(good) - 8
+        ):
             bad = bytearray(good)
             bad[position] ^= 0x02
             path.write_bytes(bad)
@@ -201,7 +258,12 @@ class TestParquet:
 
     def test_no_byte_of_a_footer_ends_the_process(self, tmp_path: Path) -> None:
         """pyarrow itself does so where a chunk's description doesn't add up."""
-        write_parquet(tmp_path / "a.parquet", pa.table({"n": range(6), "x": [b"abc"] * 6}), row_group_size=3, store_schema=False)
+        write_parquet(
+            tmp_path / "a.parquet",
+            pa.table({"n": range(6), "x": [b"abc"] * 6}),
+            row_group_size=3,
+            store_schema=False,
+        )
         data = bytearray((tmp_path / "a.parquet").read_bytes())
         storage = MemoryStorage(objects={"a.parquet": memoryview(data)})
         refused = 0
@@ -233,12 +295,18 @@ class TestHdf5:
             file["a/cubes"] = self.CUBES
             file["b"] = np.arange(1000.0)
             file["c"] = 7
-            file.create_dataset("d", data=self.CUBES, chunks=(5, 30, 40), maxshape=(None, 30, 40))  # the last chunk is not full
+            file.create_dataset(
+                "d", data=self.CUBES, chunks=(5, 30, 40), maxshape=(None, 30, 40)
+            )  # the last chunk is not full
             file.create_dataset("e", data=np.arange(70), chunks=(100,), maxshape=(None,))
 
         write_hdf5(tmp_path / "d/a.h5", fill)
         report = scanned(tmp_path / "d", checksums=True)
-        assert (report.manifest.spec.format, report.manifest.spec.codec, report.notes) == ("hdf5", "none", [])
+        assert (report.manifest.spec.format, report.manifest.spec.codec, report.notes) == (
+            "hdf5",
+            "none",
+            [],
+        )
         expected = [cube.tobytes() for cube in self.CUBES]
         assert delivered(tmp_path / "d", report, tmp_path) == [
             *expected,
@@ -260,7 +328,9 @@ class TestHdf5:
         expected = [*(cube.tobytes() for cube in self.CUBES), np.arange(5000).tobytes()]
         assert delivered(tmp_path / "d", report, tmp_path) == expected
 
-    def test_a_chunk_that_was_not_worth_it_and_one_that_was_not_written(self, tmp_path: Path) -> None:
+    def test_a_chunk_that_was_not_worth_it_and_one_that_was_not_written(
+        self, tmp_path: Path
+    ) -> None:
         def fill(file: Any) -> None:
             data = file.create_dataset("x", (4, 100), np.uint8, chunks=(1, 100), compression="gzip")
             data[0] = 1
@@ -269,8 +339,13 @@ class TestHdf5:
 
         write_hdf5(tmp_path / "d/a.h5", fill)
         report = scanned(tmp_path / "d")
-        assert any(note.startswith("5 samples are left out: they were never written") for note in report.notes)
-        assert any("1 samples are delivered as they are stored, deflated" in note for note in report.notes)
+        assert any(
+            note.startswith("5 samples are left out: they were never written")
+            for note in report.notes
+        )
+        assert any(
+            "1 samples are delivered as they are stored, deflated" in note for note in report.notes
+        )
         with h5py.File(tmp_path / "d/a.h5") as file:
             stored = [file["x"].id.read_direct_chunk((row, 0))[1] for row in (0, 2)]
             assert file["x"][2].tobytes() == stored[1]
@@ -281,37 +356,67 @@ class TestHdf5:
         [
             ({"chunks": (1, 30, 10)}, "a sample is cut into several"),
             ({"chunks": (4, 15, 40), "compression": "gzip"}, "a sample is cut into several"),
-            ({"chunks": (4, 30, 40), "compression": "gzip"}, "several samples are compressed together"),
-            ({"chunks": (1, 30, 40), "compression": "gzip", "shuffle": True}, r"\(shuffle, deflate\)"),
+            (
+                {"chunks": (4, 30, 40), "compression": "gzip"},
+                "several samples are compressed together",
+            ),
+            (
+                {"chunks": (1, 30, 40), "compression": "gzip", "shuffle": True},
+                r"\(shuffle, deflate\)",
+            ),
             ({"chunks": (1, 30, 40), "compression": "lzf"}, r"\(lzf\)"),
             ({"chunks": (1, 30, 40), "fletcher32": True}, r"\(fletcher32\)"),
         ],
     )
-    def test_anything_else_is_chunks_as_stored(self, tmp_path: Path, options: dict[str, Any], why: str) -> None:
+    def test_anything_else_is_chunks_as_stored(
+        self, tmp_path: Path, options: dict[str, Any], why: str
+    ) -> None:
         import re
 
-        write_hdf5(tmp_path / "d/a.h5", lambda file: file.create_dataset("x", data=self.CUBES, **options))
+        write_hdf5(
+            tmp_path / "d/a.h5", lambda file: file.create_dataset("x", data=self.CUBES, **options)
+        )
         report = scanned(tmp_path / "d")
         with h5py.File(tmp_path / "d/a.h5") as file:
-            chunks = [file["x"].id.get_chunk_info(number).chunk_offset for number in range(file["x"].id.get_num_chunks())]
+            chunks = [
+                file["x"].id.get_chunk_info(number).chunk_offset
+                for number in range(file["x"].id.get_num_chunks())
+            ]
             expected = [file["x"].id.read_direct_chunk(chunk)[1] for chunk in chunks]
         (note,) = report.notes
-        assert re.match(f"{len(expected)} chunks are samples as they are stored, because .*{why}", note)
+        assert re.match(
+            f"{len(expected)} chunks are samples as they are stored, because .*{why}", note
+        )
         assert report.manifest.spec.codec == "none"
         assert delivered(tmp_path / "d", report, tmp_path) == expected
 
     def test_where_only_some_are_deflated_all_are_as_stored(self, tmp_path: Path) -> None:
-        write_hdf5(tmp_path / "d/a.h5", lambda file: file.create_dataset("x", data=self.CUBES, chunks=(1, 30, 40), compression="gzip"))
+        write_hdf5(
+            tmp_path / "d/a.h5",
+            lambda file: file.create_dataset(
+                "x", data=self.CUBES, chunks=(1, 30, 40), compression="gzip"
+            ),
+        )
         write_hdf5(tmp_path / "d/b.h5", lambda file: file.create_dataset("x", data=self.CUBES))
         report = scanned(tmp_path / "d")
-        assert "12 samples are delivered as they are stored, deflated, because others are not compressed" in report.notes
+        assert (
+            "12 samples are delivered as they are stored, deflated, because others are not compressed"
+            in report.notes
+        )
         with h5py.File(tmp_path / "d/a.h5") as file:
             stored = [file["x"].id.read_direct_chunk((number, 0, 0))[1] for number in range(12)]
-        assert delivered(tmp_path / "d", report, tmp_path) == [*stored, *(cube.tobytes() for cube in self.CUBES)]
+        assert delivered(tmp_path / "d", report, tmp_path) == [
+            *stored,
+            *(cube.tobytes() for cube in self.CUBES),
+        ]
 
-    @pytest.mark.parametrize("options", [{}, {"chunks": (7,)}, {"chunks": (7,), "compression": "gzip"}])
+    @pytest.mark.parametrize(
+        "options", [{}, {"chunks": (7,)}, {"chunks": (7,), "compression": "gzip"}]
+    )
     @pytest.mark.parametrize("userblock", [0, 512])
-    def test_elements_of_their_own_length(self, tmp_path: Path, options: dict[str, Any], userblock: int) -> None:
+    def test_elements_of_their_own_length(
+        self, tmp_path: Path, options: dict[str, Any], userblock: int
+    ) -> None:
         photos = [photo(number, 20 + 9 * number) for number in range(20)]
         texts = ["grün " * number for number in range(30)]
         (tmp_path / "d").mkdir()
@@ -326,16 +431,28 @@ class TestHdf5:
         report = scanned(tmp_path / "d", checksums=True)
         assert report.notes == ["5 samples are left out: they are empty"]
         expected = [np.arange(number + 5, dtype=np.int16).tobytes() for number in range(0, 9, 2)]
-        assert delivered(tmp_path / "d", report, tmp_path) == [*photos, *expected, *(text.encode() for text in texts[1:])]
+        assert delivered(tmp_path / "d", report, tmp_path) == [
+            *photos,
+            *expected,
+            *(text.encode() for text in texts[1:]),
+        ]
 
     def test_elements_in_a_way_that_is_not_followed(self, tmp_path: Path) -> None:
         def fill(file: Any) -> None:
             file.create_dataset("a", data=["text"] * 8, chunks=(4,), shuffle=True)
-            file.create_dataset("b", data=np.array([["x"] * 4] * 4, object), dtype=h5py.string_dtype(), chunks=(2, 2))
+            file.create_dataset(
+                "b",
+                data=np.array([["x"] * 4] * 4, object),
+                dtype=h5py.string_dtype(),
+                chunks=(2, 2),
+            )
             file.create_dataset("c", (3,), np.dtype([("n", "i4"), ("s", h5py.string_dtype())]))
 
         write_hdf5(tmp_path / "d/a.h5", fill)
-        with pytest.raises(DatasetError, match="holds no sample in its 1 shards; 3 datasets are left out: their elements vary"):
+        with pytest.raises(
+            DatasetError,
+            match="holds no sample in its 1 shards; 3 datasets are left out: their elements vary",
+        ):
             scanned(tmp_path / "d")
 
     def test_a_user_block_before_it(self, tmp_path: Path) -> None:
@@ -361,7 +478,10 @@ class TestHdf5:
     def test_what_is_left_out_is_told(self, tmp_path: Path) -> None:
         secret = tmp_path / "secret"
         secret.write_bytes(b"secret" * 100)
-        write_hdf5(tmp_path / "other.h5", lambda file: file.create_dataset("x", data=np.zeros(600, np.uint8)))
+        write_hdf5(
+            tmp_path / "other.h5",
+            lambda file: file.create_dataset("x", data=np.zeros(600, np.uint8)),
+        )
 
         def fill(file: Any) -> None:
             file["link"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/x")
@@ -377,7 +497,9 @@ class TestHdf5:
             file.create_dataset("no rows", (0, 5), np.uint8)
             compact = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
             compact.set_layout(h5py.h5d.COMPACT)
-            h5py.h5d.create(file.id, b"compact", h5py.h5t.NATIVE_INT64, h5py.h5s.create_simple((5,)), compact)
+            h5py.h5d.create(
+                file.id, b"compact", h5py.h5t.NATIVE_INT64, h5py.h5s.create_simple((5,)), compact
+            )
 
         write_hdf5(tmp_path / "d/a.h5", fill)
         report = scanned(tmp_path / "d")
@@ -386,16 +508,27 @@ class TestHdf5:
         assert delivered(tmp_path / "d", report, tmp_path) == [b"mine"]
 
     def test_damage_is_one_line(self, tmp_path: Path) -> None:
-        write_hdf5(path := tmp_path / "d/a.h5", lambda file: file.create_dataset("x", data=self.CUBES, chunks=(1, 30, 40)))
+        write_hdf5(
+            path := tmp_path / "d/a.h5",
+            lambda file: file.create_dataset("x", data=self.CUBES, chunks=(1, 30, 40)),
+        )
         good = path.read_bytes()
-        for data in (b"plain text" * 100, good[:2000], good[:-1], good[:8] + bytes(5000), b"\x89HDF\r\n\x1a\n"):
+        for data in (
+            b"plain text" * 100,
+            good[:2000],
+            good[:-1],
+            good[:8] + bytes(5000),
+            b"\x89HDF\r\n\x1a\n",
+        ):
             path.write_bytes(data)
             with pytest.raises(DatasetError, match=r"a\.h5 cannot be read: .{10}") as caught:
                 scanned(tmp_path / "d")
             assert "\n" not in str(caught.value)
 
     @pytest.mark.parametrize("chunks", [None, (2,)])
-    def test_damage_of_elements_of_their_own_length(self, tmp_path: Path, chunks: tuple[int, ...] | None) -> None:
+    def test_damage_of_elements_of_their_own_length(
+        self, tmp_path: Path, chunks: tuple[int, ...] | None
+    ) -> None:
         def fill(file: Any) -> None:
             options = {} if chunks is None else {"chunks": chunks, "compression": "gzip"}
             data = file.create_dataset("x", (6,), h5py.vlen_dtype(np.uint8), **options)
@@ -432,7 +565,9 @@ class TestHdf5:
             else:
                 assert (manifest.samples["offset"] + manifest.samples["stored"]).max() <= len(good)
 
-    def test_the_missing_package_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_missing_package_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         write_hdf5(tmp_path / "d/a.h5", lambda file: file.create_dataset("x", data=self.CUBES))
         monkeypatch.setitem(sys.modules, "h5py", None)
         with pytest.raises(UsageError, match=r"iobench\[hdf5\]"):
@@ -441,7 +576,14 @@ class TestHdf5:
 
 @pytest.mark.usefixtures("nothing_left")
 class TestNpz:
-    ARRAYS = tuple({"x": RANDOM.random((20, 30 + n)), "mask": np.zeros((40, 50), np.uint8), "label": np.array(n)} for n in range(20))
+    ARRAYS = tuple(
+        {
+            "x": RANDOM.random((20, 30 + n)),
+            "mask": np.zeros((40, 50), np.uint8),
+            "label": np.array(n),
+        }
+        for n in range(20)
+    )
 
     @pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
     def test_several_arrays(self, tmp_path: Path, write: Any) -> None:
@@ -450,7 +592,9 @@ class TestNpz:
             write(tmp_path / f"d/{number:03d}.npz", **arrays)
         report = scanned(tmp_path / "d", checksums=True)
         assert report.manifest.spec.content == "arrays"
-        assert report.notes == ["a clone's files hold one stored array each, so that decoding them costs less"]
+        assert report.notes == [
+            "a clone's files hold one stored array each, so that decoding them costs less"
+        ]
         expected = []
         for number in range(20):
             with np.load(tmp_path / f"d/{number:03d}.npz") as file:
@@ -463,7 +607,9 @@ class TestNpz:
             np.savez(tmp_path / f"d/{number}.npz", x=np.arange(number + 100))
         report = scanned(tmp_path / "d")
         assert report.manifest.spec.content == "npz"
-        assert delivered(tmp_path / "d", report, tmp_path) == [np.arange(number + 100).tobytes() for number in range(5)]
+        assert delivered(tmp_path / "d", report, tmp_path) == [
+            np.arange(number + 100).tobytes() for number in range(5)
+        ]
 
     def test_objects_are_raw_bytes(self, tmp_path: Path) -> None:
         (tmp_path / "d").mkdir()
@@ -477,7 +623,9 @@ class TestNpz:
         out = io.BytesIO()
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
             header = io.BytesIO()
-            np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (1 << 40,)})
+            np.lib.format.write_array_header_1_0(
+                header, {"descr": "|u1", "fortran_order": False, "shape": (1 << 40,)}
+            )
             archive.writestr("x.npy", header.getvalue() + bytes(1000))
         data = bytearray(out.getvalue())
         sizes = data.rindex(b"PK\x01\x02") + 24  # of the central directory: uncompressed size
@@ -495,7 +643,10 @@ def build(kind: str, root: Path) -> None:
         TestParquet().images(root)
     elif kind == "hdf5-gzip":
         data = RANDOM.integers(0, 9, (100, 2000))
-        write_hdf5(root / "a.h5", lambda file: file.create_dataset("x", data=data, chunks=(1, 2000), compression=1))
+        write_hdf5(
+            root / "a.h5",
+            lambda file: file.create_dataset("x", data=data, chunks=(1, 2000), compression=1),
+        )
     else:
         root.mkdir()
         for number, arrays in enumerate(TestNpz.ARRAYS):
@@ -506,8 +657,22 @@ def build(kind: str, root: Path) -> None:
 def test_scanned_run_and_cloned_and_left_as_it_was(kind: str, tmp_path: Path) -> None:
     build(kind, root := tmp_path / "data")
     before = state(root)
-    found = json.loads(ok("scan", root, "--save", "mine.yaml", "--checksums", "--json", cwd=tmp_path))
-    doc = json.loads(ok("run", "resnet50-h100", "--data", "mine.manifest", *QUICK, "--set", "reader.check=content", "--json", cwd=tmp_path))
+    found = json.loads(
+        ok("scan", root, "--save", "mine.yaml", "--checksums", "--json", cwd=tmp_path)
+    )
+    doc = json.loads(
+        ok(
+            "run",
+            "resnet50-h100",
+            "--data",
+            "mine.manifest",
+            *QUICK,
+            "--set",
+            "reader.check=content",
+            "--json",
+            cwd=tmp_path,
+        )
+    )
     assert doc["validity"] == "valid"
     assert doc["verdict"]
     assert doc["repetitions"][0]["samples"] == found["samples"]
@@ -521,7 +686,10 @@ def test_scanned_run_and_cloned_and_left_as_it_was(kind: str, tmp_path: Path) ->
     if kind == "hdf5-gzip":
         assert clone.samples["stored"].sum() == pytest.approx(mine.samples["stored"].sum(), rel=0.2)
     if kind == "parquet":
-        groups = [len(np.unique(m.samples["shard"].astype(np.int64) << 40 | m.samples["offset"])) for m in (mine, clone)]
+        groups = [
+            len(np.unique(m.samples["shard"].astype(np.int64) << 40 | m.samples["offset"]))
+            for m in (mine, clone)
+        ]
         assert abs(groups[0] - groups[1]) <= max(2, groups[0] // 3)
     assert state(root) == before
 

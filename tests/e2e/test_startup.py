@@ -30,7 +30,11 @@ def imported(tmp_path: Path, *arguments: str | Path) -> set[str]:
     """Top-level packages in ``sys.modules`` after ``iobench ARGUMENTS`` in a process of its own, which must end with 0."""
     out = tmp_path / "modules.json"
     found = subprocess.run(
-        [sys.executable, "-c", _PROBE, str(out), *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", _PROBE, str(out), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert found.returncode == 0, found.stderr
     seen = json.loads(out.read_text())
@@ -42,7 +46,10 @@ def test_the_probe_sees_an_import(tmp_path: Path) -> None:
     assert {"iobench", "json"} <= imported(tmp_path, "--version")
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("run", "--help"), ("generate", "--help"), ("report", "--help")])
+@pytest.mark.parametrize(
+    "arguments",
+    [("--help",), ("--version",), ("run", "--help"), ("generate", "--help"), ("report", "--help")],
+)
 def test_help_imports_nothing_heavy(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     assert imported(tmp_path, *arguments) & HEAVY == set()
 
@@ -58,7 +65,10 @@ def test_list_does_without_torch(tmp_path: Path) -> None:
 
 
 def test_sizing_does_without_torch(tmp_path: Path) -> None:
-    assert imported(tmp_path, "size", "resnet50-h100", "--accelerators", "8") & {"torch", "pyarrow"} == set()
+    assert (
+        imported(tmp_path, "size", "resnet50-h100", "--accelerators", "8") & {"torch", "pyarrow"}
+        == set()
+    )
 
 
 def test_what_reads_results_and_data_does_without_torch(tmp_path: Path, make_dataset: Any) -> None:
@@ -74,15 +84,39 @@ def test_what_reads_results_and_data_does_without_torch(tmp_path: Path, make_dat
 
 def test_a_report_needs_neither_torch_nor_storage(tmp_path: Path, make_dataset: Any) -> None:
     _, root = make_dataset()
-    quick = ["--repeat", "1", "--calibration-s", "0.2", "--set", "batch_size=5", "--set", "reader.crop=null", "--set", "epochs=1"]
-    command = [sys.executable, "-m", "iobench", "run", "demo", "--data", root, "--results", tmp_path / "results", *quick]
+    quick = [
+        "--repeat",
+        "1",
+        "--calibration-s",
+        "0.2",
+        "--set",
+        "batch_size=5",
+        "--set",
+        "reader.crop=null",
+        "--set",
+        "epochs=1",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "iobench",
+        "run",
+        "demo",
+        "--data",
+        root,
+        "--results",
+        tmp_path / "results",
+        *quick,
+    ]
     made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert made.returncode == 0, made.stderr
     (directory,) = (tmp_path / "results").iterdir()
     modules = imported(tmp_path, "report", directory)
     assert "torch" not in modules
     assert "torch" not in imported(tmp_path, "whatif", directory, "--storage-bandwidth", "2x")
-    assert "torch" not in imported(tmp_path, "size", "demo", "--accelerators", "2", "--from", directory)
+    assert "torch" not in imported(
+        tmp_path, "size", "demo", "--accelerators", "2", "--from", directory
+    )
     again = tmp_path / "results" / "again"
     shutil.copytree(directory, again)
     document = json.loads((again / "run.json").read_text())
@@ -97,7 +131,15 @@ def test_a_report_needs_neither_torch_nor_storage(tmp_path: Path, make_dataset: 
         timeout=120,
         check=True,
     )
-    names = {line.rpartition("|")[2].strip() for line in timed.stderr.splitlines() if line.startswith("import time:")}
+    names = {
+        line.rpartition("|")[2].strip()
+        for line in timed.stderr.splitlines()
+        if line.startswith("import time:")
+    }
     assert "pyarrow" in names, "the log is not what this test takes it for"
     assert not {name for name in names if name.partition(".")[0] == "torch"}
-    assert not {name for name in names if name.startswith(("iobench.load", "iobench.storage", "iobench.run"))}
+    assert not {
+        name
+        for name in names
+        if name.startswith(("iobench.load", "iobench.storage", "iobench.run"))
+    }

@@ -39,7 +39,9 @@ def command(*words: str) -> list[str]:
 
 def sweep(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     given = ("./tiny.yaml", "--data-root", "data", "--calibration-s", "0", *words)
-    return subprocess.run(command(*given), cwd=home, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        command(*given), cwd=home, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -53,14 +55,28 @@ def test_points_take_turns_and_data_goes(home: Path) -> None:
     assert found["status"] == "ok"
     points = found["points"]
     assert [point["settings"] for point in points] == [
-        {"dataset.format": form, "loader.workers": workers} for form in ("tar", "files") for workers in (1, 2)
+        {"dataset.format": form, "loader.workers": workers}
+        for form in ("tar", "files")
+        for workers in (1, 2)
     ]
     assert found["default"] == {"dataset.format": "tar", "loader.workers": 1}
     assert {len(point["runs"]) for point in points} == {2}
     assert len({point["data"] for point in points}) == 2  # workers do not change the data
-    runs = {run: json.loads((home / found["directory"] / run / "run.json").read_text()) for point in points for run in point["runs"]}
-    order = sorted(runs, key=lambda run: (runs[run]["created"], (home / found["directory"] / run).stat().st_ctime_ns))
-    rounds = [[run for point in points for run in point["runs"][visit : visit + 1]] for visit in range(2)]
+    runs = {
+        run: json.loads((home / found["directory"] / run / "run.json").read_text())
+        for point in points
+        for run in point["runs"]
+    }
+    order = sorted(
+        runs,
+        key=lambda run: (
+            runs[run]["created"],
+            (home / found["directory"] / run).stat().st_ctime_ns,
+        ),
+    )
+    rounds = [
+        [run for point in points for run in point["runs"][visit : visit + 1]] for visit in range(2)
+    ]
     assert set(order[:4]) == set(rounds[0])
     for visit, those in enumerate(rounds):
         assert {runs[run]["repetitions"][0]["seed"] for run in those} == {42 + visit}
@@ -75,16 +91,26 @@ def test_points_take_turns_and_data_goes(home: Path) -> None:
 def test_equal_points_are_one_and_it_is_said(home: Path) -> None:
     axes = ("--sweep", "dataset.format=tar,files", "--sweep", "dataset.shard_size=200kB,400kB")
     found = document(sweep(home, *axes, "--repeat", "1", "--json"))
-    assert len(found["points"]) == 4  # files have no shards to cut; and today's settings, which are none of these
+    assert (
+        len(found["points"]) == 4
+    )  # files have no shards to cut; and today's settings, which are none of these
     assert any("is the same as" in text for text in found["left_out"])
-    assert found["points"][0]["settings"] == found["default"] == {"dataset.format": "tar", "dataset.shard_size": None}
+    assert (
+        found["points"][0]["settings"]
+        == found["default"]
+        == {"dataset.format": "tar", "dataset.shard_size": None}
+    )
     assert any("added as a point" in text for text in found["left_out"])
 
 
 def test_one_at_a_time_keeps_todays_settings_in(home: Path) -> None:
     axes = ("--sweep", "loader.workers=1,2", "--sweep", "reader.concurrency=2,4")
     found = document(sweep(home, *axes, "--one-at-a-time", "--repeat", "1", "--json"))
-    assert [tuple(point["settings"].values()) for point in found["points"]] == [(1, 4), (2, 4), (1, 2)]
+    assert [tuple(point["settings"].values()) for point in found["points"]] == [
+        (1, 4),
+        (2, 4),
+        (1, 2),
+    ]
     assert found["default"] == {"loader.workers": 1, "reader.concurrency": 4}
 
 
@@ -99,7 +125,18 @@ def test_the_byte_budget_holds(home: Path) -> None:
 
 
 def test_the_time_budget_ends_it_and_names_what_is_left_out(home: Path) -> None:
-    found = document(sweep(home, "--sweep", "loader.workers=1,2", "--repeat", "500", "--time-budget", "6s", "--json"))
+    found = document(
+        sweep(
+            home,
+            "--sweep",
+            "loader.workers=1,2",
+            "--repeat",
+            "500",
+            "--time-budget",
+            "6s",
+            "--json",
+        )
+    )
     assert found["status"] == "out of time"
     assert 0 < len(found["points"][0]["runs"]) < 500
     assert any("no time left" in text for text in found["left_out"])
@@ -107,14 +144,34 @@ def test_the_time_budget_ends_it_and_names_what_is_left_out(home: Path) -> None:
 
 
 def test_interrupted_and_resumed(home: Path) -> None:
-    words = ("./tiny.yaml", "--data-root", "data", "--calibration-s", "0", "--sweep", "loader.workers=1,2", "--repeat", "3")
-    process = subprocess.Popen(command(*words), cwd=home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    words = (
+        "./tiny.yaml",
+        "--data-root",
+        "data",
+        "--calibration-s",
+        "0",
+        "--sweep",
+        "loader.workers=1,2",
+        "--repeat",
+        "3",
+    )
+    process = subprocess.Popen(
+        command(*words), cwd=home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     directory = None
     deadline = time.monotonic() + 240
     while True:
         assert time.monotonic() < deadline
-        directory = next(iter((home / "results").glob("sweep-*")), None) if (home / "results").exists() else None
-        if directory and (directory / "sweep.json").exists() and any(point.runs for point in load_sweep(directory).points):
+        directory = (
+            next(iter((home / "results").glob("sweep-*")), None)
+            if (home / "results").exists()
+            else None
+        )
+        if (
+            directory
+            and (directory / "sweep.json").exists()
+            and any(point.runs for point in load_sweep(directory).points)
+        ):
             break
         time.sleep(0.05)
     assert directory is not None
@@ -126,11 +183,20 @@ def test_interrupted_and_resumed(home: Path) -> None:
     before = load_sweep(directory)
     assert before.status == "interrupted"
     kept = [list(point.runs) for point in before.points]
-    done = subprocess.run(command("--resume", str(directory), "--json"), cwd=home, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        command("--resume", str(directory), "--json"),
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
     found = document(done)
     assert found["status"] == "ok"
     assert [len(point["runs"]) for point in found["points"]] == [3, 3]
-    assert [point["runs"][: len(runs)] for point, runs in zip(found["points"], kept, strict=True)] == kept
+    assert [
+        point["runs"][: len(runs)] for point, runs in zip(found["points"], kept, strict=True)
+    ] == kept
     assert list((home / "data").rglob("*")) == []
 
 
@@ -152,11 +218,25 @@ def test_what_an_earlier_run_had_no_room_for_is_not_told_once_it_was_done(
     for found in (late, big):
         done = call(["sweep", "--resume", found["directory"], "--json"], 0)
         assert (done["status"], done["left_out"]) == ("ok", [])
-        assert [(len(point["runs"]), point["failed"]) for point in done["points"]] == [(1, ""), (1, "")]
+        assert [(len(point["runs"]), point["failed"]) for point in done["points"]] == [
+            (1, ""),
+            (1, ""),
+        ]
 
 
 def test_a_point_that_fails_is_named_and_the_others_go_on(home: Path) -> None:
-    found = document(sweep(home, "--sweep", "loader.slot_size=4096,8MiB", "--set", "batch_size=48", "--repeat", "1", "--json"))
+    found = document(
+        sweep(
+            home,
+            "--sweep",
+            "loader.slot_size=4096,8MiB",
+            "--set",
+            "batch_size=48",
+            "--repeat",
+            "1",
+            "--json",
+        )
+    )
     today, failed, good = found["points"]
     assert "slot" in failed["failed"]
     assert [len(good["runs"]), len(today["runs"])] == [1, 1]
@@ -189,14 +269,24 @@ def test_bad_input_is_one_line_and_leaves_nothing(home: Path, words: tuple[str, 
 
 
 def test_no_sweep_to_resume(home: Path) -> None:
-    done = subprocess.run(command("--resume", "nowhere"), cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command("--resume", "nowhere"),
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (done.returncode, len(done.stderr.strip().splitlines())) == (1, 1)
 
 
 def test_axes_and_their_products() -> None:
     assert parse_axis("dataset.codec=none,zstd:1") == ("dataset.codec", ["none", "zstd:1"])
     assert parse_axis("reader.direct=true,false") == ("reader.direct", [True, False])
-    assert parse_axis("accelerator.kind=null,emulated") == ("accelerator.kind", ["null", "emulated"])
+    assert parse_axis("accelerator.kind=null,emulated") == (
+        "accelerator.kind",
+        ["null", "emulated"],
+    )
     axes = {"a": [1, 2], "b": ["x", "y", "z"]}
     assert len(combinations(axes, one_at_a_time=False, base={})) == 6
     assert combinations(axes, one_at_a_time=True, base={"a": 2, "b": "x"}) == [

@@ -20,9 +20,17 @@ from iobench.storage.local import LocalStorage
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    spec = {"name": "changing", "samples": 64, "sample_size": {"mean": 20_000}, "format": "tar", "samples_per_shard": 8}
+    spec = {
+        "name": "changing",
+        "samples": 64,
+        "sample_size": {"mean": 20_000},
+        "format": "tar",
+        "samples_per_shard": 8,
+    }
     generate(build(DatasetSpec, spec, where="test"), LocalStorage(tmp_path / "data"))
-    (tmp_path / "changing.yaml").write_text("{name: changing, samples: 64, sample_size: {mean: 20kB}, format: tar}\n")
+    (tmp_path / "changing.yaml").write_text(
+        "{name: changing, samples: 64, sample_size: {mean: 20kB}, format: tar}\n"
+    )
     (tmp_path / "job.yaml").write_text(
         "{name: job, dataset: ./changing.yaml, batch_size: 8, accelerator: {kind: 'null'}, loader: {workers: 1}, reader: {direct: false}}\n"
     )
@@ -32,12 +40,26 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def ranks_run() -> bool:
     """Whether anything is being read; versions are taken before."""
     with suppress(psutil.Error):
-        return any(child.name() == "pt_data_worker" for child in psutil.Process().children(recursive=True))
+        return any(
+            child.name() == "pt_data_worker" for child in psutil.Process().children(recursive=True)
+        )
     return False
 
 
 def run(home: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, object]]:
-    code = main(["run", "./job.yaml", "--data", "throttled+data?latency=60ms", "--repeat", "2", "--calibration-s", "0", "--json"])
+    code = main(
+        [
+            "run",
+            "./job.yaml",
+            "--data",
+            "throttled+data?latency=60ms",
+            "--repeat",
+            "2",
+            "--calibration-s",
+            "0",
+            "--json",
+        ]
+    )
     return code, json.loads(capsys.readouterr().out)
 
 

@@ -23,7 +23,13 @@ import xxhash
 from iobench.checkpoint.base import Job, make_writer
 from iobench.checkpoint.catalog import MARKER, CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.manifest import MANIFEST
-from iobench.errors import CheckpointError, CorruptCheckpointError, IobenchError, StorageError, TargetRefusedError
+from iobench.errors import (
+    CheckpointError,
+    CorruptCheckpointError,
+    IobenchError,
+    StorageError,
+    TargetRefusedError,
+)
 from tests.checkpoints import WRITERS, blank, make_state, restore, same, save
 from tests.servers.faultproxy import Fault, FaultProxy
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
@@ -65,9 +71,16 @@ def test_each_write_can_fail(tmp_path: Path, writer: str) -> None:
     plain = claimed(tmp_path / "c")
     save(writer, plain, 1, state)
     for number in sorted(
-        {*range(1, 8), *range(8, writes, max(1, writes // 12)), writes - 2, writes - 1, writes} & set(range(1, writes + 1))
+        {*range(1, 8), *range(8, writes, max(1, writes // 12)), writes - 2, writes - 1, writes}
+        & set(range(1, writes + 1))
     ):
-        failure = attempt(save, writer, CheckpointRoot.open(f"faulty+{tmp_path}/c?fail_write_at={number}"), 2, newer)
+        failure = attempt(
+            save,
+            writer,
+            CheckpointRoot.open(f"faulty+{tmp_path}/c?fail_write_at={number}"),
+            2,
+            newer,
+        )
         assert isinstance(failure, StorageError)
         assert "simulated" in str(failure)
         assert "\n" not in str(failure)
@@ -80,7 +93,16 @@ def test_each_write_can_fail(tmp_path: Path, writer: str) -> None:
     again = blank(state)
     restore(writer, plain.step(1), again)
     assert same(again, state)
-    assert attempt(save, writer, CheckpointRoot.open(f"faulty+{tmp_path}/c?fail_write_at={writes + 1}"), 2, newer) is None
+    assert (
+        attempt(
+            save,
+            writer,
+            CheckpointRoot.open(f"faulty+{tmp_path}/c?fail_write_at={writes + 1}"),
+            2,
+            newer,
+        )
+        is None
+    )
     assert plain.latest() == plain.step(2)
 
 
@@ -89,7 +111,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """16 MiB. Needs the right to mount."""
     mount = tmp_path / "disk"
     mount.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(mount)], capture_output=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(mount)],
+        capture_output=True,
+        check=False,
+    )
     if done.returncode != 0:
         pytest.skip("mounting a small tmpfs needs root: the full-disk tests did NOT run")
     yield mount
@@ -107,7 +133,9 @@ def test_the_disk_is_full_in_the_middle(small_disk: Path, writer: str) -> None:
     assert root.latest() == root.step(1)
     for target in root.partial():
         root.remove(target)
-    assert not (small_disk / "c" / "step-00000002").exists() or not list((small_disk / "c" / "step-00000002").iterdir())
+    assert not (small_disk / "c" / "step-00000002").exists() or not list(
+        (small_disk / "c" / "step-00000002").iterdir()
+    )
     again = blank(small)
     restore(writer, root.step(1), again)
     assert same(again, small)
@@ -129,7 +157,11 @@ print("too late")
 def test_kill_9_in_the_middle(tmp_path: Path, writer: str) -> None:
     root, state = claimed(tmp_path / "c"), make_state(1, large=1000)
     save(writer, root, 1, state)
-    victim = subprocess.Popen([sys.executable, "-c", _VICTIM, str(tmp_path / "c"), writer], stdout=subprocess.PIPE, cwd=os.getcwd())
+    victim = subprocess.Popen(
+        [sys.executable, "-c", _VICTIM, str(tmp_path / "c"), writer],
+        stdout=subprocess.PIPE,
+        cwd=os.getcwd(),
+    )
     part = tmp_path / "c" / "step-00000002"
     deadline = time.monotonic() + 60
     while not list(part.glob("*.part")):
@@ -161,7 +193,11 @@ def test_a_changed_byte_is_found_or_changes_nothing(tmp_path: Path, writer: str)
     found = 0
     for path in data_files(target):
         whole = path.read_bytes()
-        places = {*range(0, 60, 7), *range(len(whole) - 300, len(whole), 13), *(generator.randrange(len(whole)) for _ in range(60))}
+        places = {
+            *range(0, 60, 7),
+            *range(len(whole) - 300, len(whole), 13),
+            *(generator.randrange(len(whole)) for _ in range(60)),
+        }
         for place in sorted(places):
             damaged = bytearray(whole)
             damaged[place] ^= 1 << generator.randrange(8)
@@ -188,10 +224,15 @@ def test_a_damaged_tensor_is_named_with_its_file(tmp_path: Path, writer: str) ->
     target = save(writer, root, 1, state)
     path = max(data_files(target), key=lambda path: path.stat().st_size)
     whole = bytearray(path.read_bytes())
-    place = bytes(whole).index(state["model"]["embedding"].view(torch.uint8).numpy().tobytes()[5000:5100])
+    place = bytes(whole).index(
+        state["model"]["embedding"].view(torch.uint8).numpy().tobytes()[5000:5100]
+    )
     whole[place] ^= 1
     path.write_bytes(whole)
-    with pytest.raises(CorruptCheckpointError, match=f"{path.name} is corrupt: 'model/embedding' is not what was saved"):
+    with pytest.raises(
+        CorruptCheckpointError,
+        match=f"{path.name} is corrupt: 'model/embedding' is not what was saved",
+    ):
         restore(writer, target, blank(state))
 
 
@@ -202,7 +243,10 @@ def test_truncated_and_missing_files_are_named(tmp_path: Path, writer: str) -> N
     for path in data_files(target):
         whole = path.read_bytes()
         path.write_bytes(whole[:-1])
-        with pytest.raises(CorruptCheckpointError, match=f"{path.name} is corrupt: it has {len(whole) - 1} bytes, {len(whole)} were saved"):
+        with pytest.raises(
+            CorruptCheckpointError,
+            match=f"{path.name} is corrupt: it has {len(whole) - 1} bytes, {len(whole)} were saved",
+        ):
             restore(writer, target, blank(state))
         path.unlink()
         with pytest.raises(CorruptCheckpointError, match=f"{path.name} is corrupt: it is missing"):
@@ -216,7 +260,11 @@ def test_garbage_of_the_right_size(tmp_path: Path, writer: str) -> None:
     target = save(writer, root, 1, state)
     for path in data_files(target):
         whole = path.read_bytes()
-        for garbage in (bytes(len(whole)), random.Random(1).randbytes(len(whole)), whole[: len(whole) // 2].ljust(len(whole), b"\0")):
+        for garbage in (
+            bytes(len(whole)),
+            random.Random(1).randbytes(len(whole)),
+            whole[: len(whole) // 2].ljust(len(whole), b"\0"),
+        ):
             path.write_bytes(garbage)
             with pytest.raises(CorruptCheckpointError, match=path.name):
                 restore(writer, target, blank(state))
@@ -233,7 +281,11 @@ class Bomb:
 
 def plant(target: CheckpointTarget, name: str, content: bytes) -> None:
     """Another file in the place of one of the checkpoint's, with a manifest that agrees."""
-    path, part_path, manifest_path = target.path(name), target.path("rank-0000.json"), target.path(MANIFEST)
+    path, part_path, manifest_path = (
+        target.path(name),
+        target.path("rank-0000.json"),
+        target.path(MANIFEST),
+    )
     assert path is not None
     assert part_path is not None
     assert manifest_path is not None
@@ -242,7 +294,10 @@ def plant(target: CheckpointTarget, name: str, content: bytes) -> None:
     part["files"][name] = len(content)
     part_path.write_text(json.dumps(part))
     manifest = json.loads(manifest_path.read_text())
-    manifest["parts"][0] |= {"files": part["files"], "xxh3": xxhash.xxh3_64_hexdigest(part_path.read_bytes())}
+    manifest["parts"][0] |= {
+        "files": part["files"],
+        "xxh3": xxhash.xxh3_64_hexdigest(part_path.read_bytes()),
+    }
     manifest_path.write_text(json.dumps(manifest))
 
 
@@ -254,7 +309,9 @@ def test_a_pickle_bomb_is_never_executed(tmp_path: Path, kind: str) -> None:
     if kind == "plain":
         bomb.write_bytes(pickle.dumps({**state, "step": Bomb(canary)}))
     else:
-        torch.save({**state, "step": Bomb(canary)}, bomb, _use_new_zipfile_serialization=kind == "zip")
+        torch.save(
+            {**state, "step": Bomb(canary)}, bomb, _use_new_zipfile_serialization=kind == "zip"
+        )
     plant(target, "rank-0000.pt", bomb.read_bytes())
     with pytest.raises(CorruptCheckpointError, match=r"rank-0000\.pt is corrupt"):
         restore("torch", target, blank(state))
@@ -265,7 +322,10 @@ def test_a_bomb_in_the_metadata_of_dcp_is_never_executed(tmp_path: Path) -> None
     root, state, canary = claimed(tmp_path / "c"), make_state(large=100), tmp_path / "canary"
     target = save("dcp", root, 1, state)
     plant(target, ".metadata", pickle.dumps(Bomb(canary)))
-    with pytest.raises(CorruptCheckpointError, match=r"\.metadata is corrupt: it asks for code to be run.*nothing was executed"):
+    with pytest.raises(
+        CorruptCheckpointError,
+        match=r"\.metadata is corrupt: it asks for code to be run.*nothing was executed",
+    ):
         restore("dcp", target, blank(state))
     assert not canary.exists()
 
@@ -276,7 +336,11 @@ class OldPickler(pickle.Pickler):
     attribute = ""
 
     def reducer_override(self, value: Any) -> Any:
-        return (getattr, (type(value), self.attribute or value.name)) if isinstance(value, enum.Enum) else NotImplemented
+        return (
+            (getattr, (type(value), self.attribute or value.name))
+            if isinstance(value, enum.Enum)
+            else NotImplemented
+        )
 
 
 @pytest.mark.parametrize("attribute", ["", "__reduce_ex__"])
@@ -314,7 +378,9 @@ def test_a_bomb_among_the_values_of_dcp_is_never_executed(tmp_path: Path) -> Non
             place.offset, place.length = data_path.stat().st_size, len(buffer.getvalue())
     plant(target, "__0_0.distcp", data_path.read_bytes() + buffer.getvalue())
     plant(target, ".metadata", pickle.dumps(metadata))
-    with pytest.raises(CorruptCheckpointError, match=r"__0_0\.distcp is corrupt.*nothing was executed"):
+    with pytest.raises(
+        CorruptCheckpointError, match=r"__0_0\.distcp is corrupt.*nothing was executed"
+    ):
         restore("dcp", target, blank(state))
     assert not canary.exists()
 
@@ -322,7 +388,10 @@ def test_a_bomb_among_the_values_of_dcp_is_never_executed(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda m: m["parts"][0]["files"].update({"../../secret": 1}), "a file that no writer makes"),
+        (
+            lambda m: m["parts"][0]["files"].update({"../../secret": 1}),
+            "a file that no writer makes",
+        ),
         (lambda m: m["parts"][0]["files"].update({"rank-0000.pt": -1}), "no whole number"),
         (lambda m: m["parts"].clear(), "its ranks are not complete"),
         (lambda m: m["parts"][0].update(files=[]), "can't be read"),
@@ -374,7 +443,9 @@ def test_another_number_of_ranks(tmp_path: Path, writer: str) -> None:
     root, state = claimed(tmp_path / "c"), make_state(large=100)
     target = save(writer, root, 1, state)
     with pytest.raises(CheckpointError, match=r"was saved by 1 ranks.*[Uu]se --ranks 1") as caught:
-        restore(writer, target, blank(state), Job(rank=0, world=2, rendezvous=f"file://{tmp_path}/meet"))
+        restore(
+            writer, target, blank(state), Job(rank=0, world=2, rendezvous=f"file://{tmp_path}/meet")
+        )
     assert "\n" not in str(caught.value)
 
 
@@ -409,7 +480,9 @@ def _rank_beside_a_dying_one(rank: int, folder: str, pipe: Any, together: Any) -
     together.wait(60)  # the other one has opened it as well
     if rank == 1:
         os._exit(1)
-    failure = attempt(lambda: writer.save(make_state(), CheckpointRoot.open(f"{folder}/c").step(1)).wait())
+    failure = attempt(
+        lambda: writer.save(make_state(), CheckpointRoot.open(f"{folder}/c").step(1)).wait()
+    )
     pipe.send(f"{type(failure).__name__}: {failure}")
 
 
@@ -417,7 +490,10 @@ def test_a_rank_that_dies_ends_the_others_save(tmp_path: Path) -> None:
     root, context = claimed(tmp_path / "c"), multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     arguments = (str(tmp_path), theirs, context.Barrier(2))
-    ranks = [context.Process(target=_rank_beside_a_dying_one, args=(rank, *arguments)) for rank in range(2)]
+    ranks = [
+        context.Process(target=_rank_beside_a_dying_one, args=(rank, *arguments))
+        for rank in range(2)
+    ]
     for process in ranks:
         process.start()
     assert ours.poll(60)
@@ -443,12 +519,17 @@ def test_a_rank_that_died_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("writer", ALONE)
-def test_a_state_of_another_shape_is_refused_before_anything_is_read(tmp_path: Path, writer: str) -> None:
+def test_a_state_of_another_shape_is_refused_before_anything_is_read(
+    tmp_path: Path, writer: str
+) -> None:
     root = claimed(tmp_path / "c")
     target = save(writer, root, 1, {"x": torch.ones(3), "step": 1})
     for other, why in (
         ({"x": torch.ones(4), "step": 1}, r"has float32\[3\] for 'x', the state float32\[4\]"),
-        ({"x": torch.ones(3).half(), "step": 1}, r"has float32\[3\] for 'x', the state float16\[3\]"),
+        (
+            {"x": torch.ones(3).half(), "step": 1},
+            r"has float32\[3\] for 'x', the state float16\[3\]",
+        ),
         ({"x": torch.ones(3), "step": 1, "y": 2}, "has nothing for 'y', the state int"),
         ({"step": 1}, r"has float32\[3\] for 'x', the state nothing"),
     ):
@@ -471,7 +552,9 @@ def test_a_step_is_never_written_over(tmp_path: Path, writer: str) -> None:
 
 def test_another_writers_checkpoint(tmp_path: Path) -> None:
     target = save("torch-nocrc", claimed(tmp_path / "c"), 1, {"x": torch.ones(3)})
-    with pytest.raises(CheckpointError, match=r"saved by the writer 'torch-nocrc', and 'stream' can't read it"):
+    with pytest.raises(
+        CheckpointError, match=r"saved by the writer 'torch-nocrc', and 'stream' can't read it"
+    ):
         restore("stream", target, {"x": torch.zeros(3)})
     restore("torch", target, {"x": torch.zeros(3)})
 
@@ -512,5 +595,10 @@ restore("stream", target, into)
 print(status("VmHWM") - before)
 root.clean()
 """
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "c")], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "c")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert int(done.stdout) < 100 << 20

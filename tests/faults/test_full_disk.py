@@ -31,7 +31,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     mount = tmp_path / "disk"
     mount.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={EIGHT_MIB},nr_inodes=500", "tmpfs", str(mount)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", f"size={EIGHT_MIB},nr_inodes=500", "tmpfs", str(mount)],
+        capture_output=True,
+        check=False,
     )
     if done.returncode != 0:
         pytest.skip("mounting a small tmpfs needs root: the full-disk tests did NOT run")
@@ -40,7 +42,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def spec(**changes: Any) -> DatasetSpec:
-    given = {"name": "t", "samples": 400, "sample_size": {"mean": 30_000}, "format": "tar", "shard_size": "500kB", **changes}
+    given = {
+        "name": "t",
+        "samples": 400,
+        "sample_size": {"mean": 30_000},
+        "format": "tar",
+        "shard_size": "500kB",
+        **changes,
+    }
     return DatasetSpec.model_validate(given)
 
 
@@ -59,9 +68,13 @@ def test_too_few_inodes_are_found_before(small_disk: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["files", "tar"])
-def test_full_in_the_middle_then_resumed(small_disk: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def test_full_in_the_middle_then_resumed(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
     wanted = spec(format=form, samples=160, shard_size=None if form == "files" else "500kB")
-    monkeypatch.setattr(target, "_require_space", lambda *args, **kwargs: None)  # someone else fills the disk meanwhile
+    monkeypatch.setattr(
+        target, "_require_space", lambda *args, **kwargs: None
+    )  # someone else fills the disk meanwhile
     monkeypatch.setattr("iobench.generate.plan._UNIT_BYTES", 1 << 20)
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(5 << 20))
@@ -89,9 +102,13 @@ def test_no_permission(tmp_path: Path) -> None:
         generate(spec(samples=10), LocalStorage(tmp_path / "d"), workers=0)
 
 
-def test_workers_stop_though_another_thread_takes_their_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_stop_though_another_thread_takes_their_signals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Libraries start threads anew in a forked process, and the kernel may give SIGTERM to one of them; nobody waits for the kill then."""
-    monkeypatch.setattr("iobench.generate.pool._GRACE_S", 3600.0)  # only workers that stop by themselves end this test
+    monkeypatch.setattr(
+        "iobench.generate.pool._GRACE_S", 3600.0
+    )  # only workers that stop by themselves end this test
 
     def make() -> Callable[[int], int]:
         taken = threading.Event()

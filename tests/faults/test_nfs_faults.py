@@ -32,13 +32,25 @@ def server(tmp_path: Path) -> Iterator[NfsServer]:
 
 def phase(server: NfsServer, *, timeout: str, epochs: int) -> Phase:
     """A loader of two workers over 60 samples that lie on the server."""
-    spec = {"name": "demo", "samples": 60, "sample_size": {"mean": 20_000}, "format": "tar", "samples_per_shard": 20}
-    manifest = generate(build(DatasetSpec, spec, where="test"), LocalStorage(server.root / "set"), workers=0).manifest
+    spec = {
+        "name": "demo",
+        "samples": 60,
+        "sample_size": {"mean": 20_000},
+        "format": "tar",
+        "samples_per_shard": 20,
+    }
+    manifest = generate(
+        build(DatasetSpec, spec, where="test"), LocalStorage(server.root / "set"), workers=0
+    ).manifest
     reading = ReaderSpec(direct=False, concurrency=2)
     return Phase(
         name="measure",
         # The throttle makes an epoch long enough to be in the middle of.
-        reader=BatchReader(manifest, open_storage(f"throttled+{server.url('set', timeout=timeout)}&latency=20ms"), reading),
+        reader=BatchReader(
+            manifest,
+            open_storage(f"throttled+{server.url('set', timeout=timeout)}&latency=20ms"),
+            reading,
+        ),
         reading=reading,
         loading=LoaderSpec(workers=2),
         accelerator=AcceleratorSpec(kind="null"),

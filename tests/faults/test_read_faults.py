@@ -53,10 +53,26 @@ def in_time(nothing_left: None) -> Iterator[None]:
 def loader_over() -> Iterator[Callable[..., BatchLoader]]:
     made: list[BatchLoader] = []
 
-    def make(manifest: Manifest, storage: Storage, transport: str, workers: int, *, batch_size: int = 8, **more: Any) -> BatchLoader:
+    def make(
+        manifest: Manifest,
+        storage: Storage,
+        transport: str,
+        workers: int,
+        *,
+        batch_size: int = 8,
+        **more: Any,
+    ) -> BatchLoader:
         reading = ReaderSpec(concurrency=3, direct=False)
         loading = LoaderSpec.model_validate({"transport": transport, "workers": workers, **more})
-        made.append(build_loader(BatchReader(manifest, storage, reading), loading, reading, batch_size=batch_size, seed=1))
+        made.append(
+            build_loader(
+                BatchReader(manifest, storage, reading),
+                loading,
+                reading,
+                batch_size=batch_size,
+                seed=1,
+            )
+        )
         return made[-1]
 
     yield make
@@ -98,7 +114,11 @@ def phase(manifest: Manifest, storage: Storage, **more: Any) -> Phase:
 @pytest.mark.parametrize(("transport", "workers"), TRANSPORTS)
 @pytest.mark.parametrize("persistent", [True, False])
 def test_every_read_may_fail(
-    make_dataset: Any, loader_over: Callable[..., BatchLoader], transport: str, workers: int, persistent: bool
+    make_dataset: Any,
+    loader_over: Callable[..., BatchLoader],
+    transport: str,
+    workers: int,
+    persistent: bool,
 ) -> None:
     """Fail the Nth read for N = 1, 2, ... until an epoch passes. What arrived before the failure is right, and arrived once."""
     manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
@@ -120,7 +140,10 @@ def test_every_read_may_fail(
             loader.shutdown()
     assert sorted(seen) == list(range(40))
     assert failures >= 5  # five batches of one read at least
-    assert all(text.endswith(f"simulated input/output error (read {number})") for number, text in enumerate(texts, 1))
+    assert all(
+        text.endswith(f"simulated input/output error (read {number})")
+        for number, text in enumerate(texts, 1)
+    )
 
 
 @pytest.mark.parametrize(("transport", "workers"), TRANSPORTS)
@@ -138,10 +161,16 @@ def test_a_loader_recovers_with_its_storage(
 
 
 @pytest.mark.parametrize(("transport", "workers"), TRANSPORTS)
-def test_short_reads_are_never_delivered(make_dataset: Any, loader_over: Callable[..., BatchLoader], transport: str, workers: int) -> None:
+def test_short_reads_are_never_delivered(
+    make_dataset: Any, loader_over: Callable[..., BatchLoader], transport: str, workers: int
+) -> None:
     manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
     with pytest.raises(StorageError, match=r"ends at byte \d+, \d+ were expected") as caught:
-        list(loader_over(manifest, FaultyStorage(LocalStorage(path), short_every=3), transport, workers))
+        list(
+            loader_over(
+                manifest, FaultyStorage(LocalStorage(path), short_every=3), transport, workers
+            )
+        )
     assert "data/demo-00000" in one_line(caught.value)
 
 
@@ -151,13 +180,23 @@ def test_short_reads_are_never_delivered(make_dataset: Any, loader_over: Callabl
 def test_shards_that_break_in_the_middle_of_a_run(
     make_dataset: Any, tmp_path: Path, form: str, transport: str, workers: int, damage: str
 ) -> None:
-    _, source = make_dataset(format=form, samples=40, **({"samples_per_shard": 10} if form == "tar" else {}))
+    _, source = make_dataset(
+        format=form, samples=40, **({"samples_per_shard": 10} if form == "tar" else {})
+    )
     path = tmp_path / "copy"
     shutil.copytree(source, path)
-    loader = make_loader(path, batch_size=4, loader={"transport": transport, "workers": workers, "prefetch_factor": 1})
+    loader = make_loader(
+        path,
+        batch_size=4,
+        loader={"transport": transport, "workers": workers, "prefetch_factor": 1},
+    )
     batches = iter(loader)
     assert len(next(batches)) == 4
-    broken = [file for file in path.rglob("*") if file.is_file() and file.suffix in (".bin", ".raw", ".tar")]
+    broken = [
+        file
+        for file in path.rglob("*")
+        if file.is_file() and file.suffix in (".bin", ".raw", ".tar")
+    ]
     assert len(broken) == loader.reader.manifest.shard_count
     loader.reader.close()  # handles of this process; workers keep theirs, and may well read on from a file that was unlinked
     for file in broken:
@@ -171,7 +210,10 @@ def test_shards_that_break_in_the_middle_of_a_run(
                 file.symlink_to(file.name)
     loader.set_epoch(1)
     with pytest.raises(StorageError, match=r"data/") as caught:
-        exhaust(batches, make_loader(path, batch_size=4, loader={"transport": transport, "workers": workers}))
+        exhaust(
+            batches,
+            make_loader(path, batch_size=4, loader={"transport": transport, "workers": workers}),
+        )
     one_line(caught.value)
     del batches
     loader.shutdown()
@@ -187,7 +229,9 @@ def test_a_killed_worker_is_one_clear_error(
 ) -> None:
     manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
     storage = ThrottledStorage(LocalStorage(path), latency_s=0.02)
-    loader = loader_over(manifest, storage, transport, 2, batch_size=2, persistent_workers=persistent)
+    loader = loader_over(
+        manifest, storage, transport, 2, batch_size=2, persistent_workers=persistent
+    )
 
     def train() -> None:
         for number, batch in enumerate(loader):
@@ -195,16 +239,24 @@ def test_a_killed_worker_is_one_clear_error(
                 psutil.Process(batch.stats.process).kill()
 
     # torch may raise from its signal handler, which is outside the loader's reach.
-    with pytest.raises((WorkerError, RuntimeError), match=r"worker.*(died|killed|exited)") as caught:
+    with pytest.raises(
+        (WorkerError, RuntimeError), match=r"worker.*(died|killed|exited)"
+    ) as caught:
         train()
     assert isinstance(caught.value, WorkerError) or "DataLoader worker" in str(caught.value)
 
 
 @pytest.mark.parametrize("step_time", [None, 0.3])
-def test_a_killed_worker_of_a_rank_is_one_clear_error(make_dataset: Any, step_time: float | None) -> None:
+def test_a_killed_worker_of_a_rank_is_one_clear_error(
+    make_dataset: Any, step_time: float | None
+) -> None:
     """Whether its rank waits for data or computes when the worker dies."""
     manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
-    accelerator = AcceleratorSpec(kind="emulated", step_time=step_time) if step_time else AcceleratorSpec(kind="null")
+    accelerator = (
+        AcceleratorSpec(kind="emulated", step_time=step_time)
+        if step_time
+        else AcceleratorSpec(kind="null")
+    )
     storage = ThrottledStorage(LocalStorage(path), latency_s=0.1)
     killed: list[int] = []
 
@@ -218,7 +270,10 @@ def test_a_killed_worker_of_a_rank_is_one_clear_error(make_dataset: Any, step_ti
                         return
 
     with pytest.raises(WorkerError, match="worker died") as caught:
-        run_phase(phase(manifest, storage, accelerator=accelerator, epochs=50, batch_size=2), tick=kill_a_worker)
+        run_phase(
+            phase(manifest, storage, accelerator=accelerator, epochs=50, batch_size=2),
+            tick=kill_a_worker,
+        )
     one_line(caught.value)
     assert killed
 
@@ -231,7 +286,9 @@ def test_a_killed_rank_takes_its_workers_along(make_dataset: Any, when: str) -> 
     def kill_rank() -> None:
         if family:
             return
-        rank = max(psutil.Process().children(), key=psutil.Process.create_time)  # numbers of processes start again at 1
+        rank = max(
+            psutil.Process().children(), key=psutil.Process.create_time
+        )  # numbers of processes start again at 1
         family.extend([rank, *rank.children()])
         if when.startswith("stopped"):
             rank.suspend()
@@ -244,7 +301,11 @@ def test_a_killed_rank_takes_its_workers_along(make_dataset: Any, when: str) -> 
 
     storage = ThrottledStorage(LocalStorage(path), latency_s=0.05)
     with pytest.raises(WorkerError, match=r"rank \d died \(killed by SIGKILL\)") as caught:
-        run_phase(phase(manifest, storage, epochs=100), prepare=prepare, tick=lambda steps: kill_rank() if steps >= 2 else None)
+        run_phase(
+            phase(manifest, storage, epochs=100),
+            prepare=prepare,
+            tick=lambda steps: kill_rank() if steps >= 2 else None,
+        )
     one_line(caught.value)
     assert not psutil.wait_procs(family, timeout=60)[1]
 
@@ -295,7 +356,9 @@ def test_a_parent_that_is_dead_already_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn", "forkserver"])
-def test_workers_live_however_they_are_started(make_dataset: Any, loader_over: Callable[..., BatchLoader], start_method: str) -> None:
+def test_workers_live_however_they_are_started(
+    make_dataset: Any, loader_over: Callable[..., BatchLoader], start_method: str
+) -> None:
     manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
     loader = loader_over(manifest, LocalStorage(path), "ring", 1, start_method=start_method)
     assert sum(len(batch) for batch in loader) == 40
@@ -314,10 +377,31 @@ def start(make_dataset: Any, tmp_path: Path) -> Iterator[Callable[..., subproces
     started: list[subprocess.Popen[str]] = []
 
     def run(*arguments: str, processes: int) -> subprocess.Popen[str]:
-        command = ["run", "demo", "--data", f"throttled+{path}?latency=20ms", "--results", str(tmp_path), "--calibration-s", "0"]
-        command += ["--set", "batch_size=2", "--set", "epochs=1000", "--set", "reader.crop=null", *arguments]
+        command = [
+            "run",
+            "demo",
+            "--data",
+            f"throttled+{path}?latency=20ms",
+            "--results",
+            str(tmp_path),
+            "--calibration-s",
+            "0",
+        ]
+        command += [
+            "--set",
+            "batch_size=2",
+            "--set",
+            "epochs=1000",
+            "--set",
+            "reader.crop=null",
+            *arguments,
+        ]
         process = subprocess.Popen(
-            [sys.executable, "-m", "iobench", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            [sys.executable, "-m", "iobench", *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         started.append(process)
         deadline = time.monotonic() + LIMIT_S / 2
@@ -334,9 +418,21 @@ def start(make_dataset: Any, tmp_path: Path) -> Iterator[Callable[..., subproces
         process.communicate(timeout=LIMIT_S)
 
 
-def test_ctrl_c_with_two_ranks_keeps_the_finished_repetition(start: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+def test_ctrl_c_with_two_ranks_keeps_the_finished_repetition(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
     """The first repetition is complete, the second is interrupted; both are in run.json, and each says which it is."""
-    process = start("--accelerators", "2", "--repeat", "50", "--set", "max_steps=20", "--set", "loader.workers=1", processes=4)
+    process = start(
+        "--accelerators",
+        "2",
+        "--repeat",
+        "50",
+        "--set",
+        "max_steps=20",
+        "--set",
+        "loader.workers=1",
+        processes=4,
+    )
     main = psutil.Process(process.pid)
     first = set(main.children(recursive=True))
     deadline = time.monotonic() + LIMIT_S / 2
@@ -359,7 +455,9 @@ def test_ctrl_c_with_two_ranks_keeps_the_finished_repetition(start: Callable[...
     assert not psutil.wait_procs(family, timeout=60)[1]
 
 
-def test_ctrl_c_twice_loses_nothing(start: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+def test_ctrl_c_twice_loses_nothing(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
     """An impatient user: no hang, no process left, and the document is whole."""
     process = start(processes=3)
     time.sleep(0.5)
@@ -375,8 +473,12 @@ def test_ctrl_c_twice_loses_nothing(start: Callable[..., subprocess.Popen[str]],
 
 
 @pytest.mark.parametrize(("transport", "victim"), [("ring", "main"), ("tensor", "rank")])
-def test_kill_9_leaves_neither_process_nor_memory(start: Callable[..., subprocess.Popen[str]], transport: str, victim: str) -> None:
-    process = start("--set", f"loader.transport={transport}", "--set", "loader.workers=2", processes=3)
+def test_kill_9_leaves_neither_process_nor_memory(
+    start: Callable[..., subprocess.Popen[str]], transport: str, victim: str
+) -> None:
+    process = start(
+        "--set", f"loader.transport={transport}", "--set", "loader.workers=2", processes=3
+    )
     family = psutil.Process(process.pid).children(recursive=True)
     rank = psutil.Process(process.pid).children()[0]
     if victim == "main":

@@ -56,14 +56,19 @@ def test_every_read_may_fail_and_says_so(make_dataset: Any) -> None:
     delivered = 0
     while not delivered and len(failures) < 60:
         try:
-            outcome = run_phase(phase(manifest, FaultyStorage(LocalStorage(path), fail_at=len(failures) + 1)))
+            outcome = run_phase(
+                phase(manifest, FaultyStorage(LocalStorage(path), fail_at=len(failures) + 1))
+            )
         except StorageError as error:
             failures.append(str(error))
         else:
             delivered = sum(int(columns["samples"].sum()) for columns in outcome.columns.values())
     assert delivered == 60
     assert len(failures) >= 3  # each of the three shards was read at least once
-    assert all("simulated input/output error" in text and "demo-00000" in text and "\n" not in text for text in failures)
+    assert all(
+        "simulated input/output error" in text and "demo-00000" in text and "\n" not in text
+        for text in failures
+    )
 
 
 def test_an_object_that_ends_early_is_named(make_dataset: Any) -> None:
@@ -79,7 +84,9 @@ def test_a_rank_that_dies_ends_the_phase(make_dataset: Any, when: str) -> None:
 
     def kill_one(epoch: int) -> Epoch:
         ranks = [child for child in psutil.Process().children() if child.pid not in others]
-        victim = next(child for child in ranks if "resource_tracker" not in " ".join(child.cmdline()))
+        victim = next(
+            child for child in ranks if "resource_tracker" not in " ".join(child.cmdline())
+        )
         victim.kill()
         while when.startswith("before") and victim.status() != psutil.STATUS_ZOMBIE:
             time.sleep(0.01)
@@ -114,7 +121,10 @@ def test_a_killed_worker_of_a_rank_is_one_line(make_dataset: Any) -> None:
                     child.kill()
 
     with pytest.raises(WorkerError, match="a loader worker died") as caught:
-        run_phase(phase(manifest, ThrottledStorage(LocalStorage(path), latency_s=0.1), epochs=100), tick=kill_workers)
+        run_phase(
+            phase(manifest, ThrottledStorage(LocalStorage(path), latency_s=0.1), epochs=100),
+            tick=kill_workers,
+        )
     assert "\n" not in str(caught.value)
 
 
@@ -140,7 +150,9 @@ def test_ctrl_c_while_the_cache_is_prepared_keeps_the_epochs_before(make_dataset
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_at_any_instant_keeps_what_was_recorded(make_dataset: Any, number: signal.Signals) -> None:
+def test_ctrl_c_at_any_instant_keeps_what_was_recorded(
+    make_dataset: Any, number: signal.Signals
+) -> None:
     """Epochs so short that messages between ranks and parent are all that happens; each attempt comes a little later."""
     manifest, path = make_dataset(format="tar", samples_per_shard=20)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as the verbs do
@@ -168,7 +180,9 @@ def _interrupted(running: Phase, timer: threading.Timer) -> None:
     assert _steps(outcome) >= max(seen, default=0)
 
 
-def test_ctrl_c_in_the_search_for_the_maximum_keeps_what_was_tried(make_dataset: Any, tmp_path: Path) -> None:
+def test_ctrl_c_in_the_search_for_the_maximum_keeps_what_was_tried(
+    make_dataset: Any, tmp_path: Path
+) -> None:
     _, path = make_dataset(format="tar", samples_per_shard=20)
     tried: list[str] = []
 
@@ -179,16 +193,28 @@ def test_ctrl_c_in_the_search_for_the_maximum_keeps_what_was_tried(make_dataset:
             if len(tried) == 3:
                 raise KeyboardInterrupt
 
-    settings = ["required_accelerator_utilization=0.01", "batch_size=2", "reader.crop=null", "loader.workers=1", "reader.direct=false"]
-    plan = make_plan(load_workload("demo", settings), str(path), accelerators=1, repetitions=1, seed=1)
+    settings = [
+        "required_accelerator_utilization=0.01",
+        "batch_size=2",
+        "reader.crop=null",
+        "loader.workers=1",
+        "reader.direct=false",
+    ]
+    plan = make_plan(
+        load_workload("demo", settings), str(path), accelerators=1, repetitions=1, seed=1
+    )
     with pytest.raises(InterruptedRun) as caught:
         run_plan(plan, Options(results=tmp_path / "r", calibration_s=0, find_max=True), Impatient())
     (directory,) = (tmp_path / "r").iterdir()
     assert str(directory) in str(caught.value)
     found = load_run(directory).find_max
     assert found is not None
-    assert [f"trying {point.accelerators} accelerator" for point in found.points] == [title.removesuffix("s") for title in tried[:2]]
-    assert found.accelerators == max((point.accelerators for point in found.points if point.passed), default=None)
+    assert [f"trying {point.accelerators} accelerator" for point in found.points] == [
+        title.removesuffix("s") for title in tried[:2]
+    ]
+    assert found.accelerators == max(
+        (point.accelerators for point in found.points if point.passed), default=None
+    )
     assert "cut short" in found.bound
 
 
@@ -226,7 +252,15 @@ def test_ctrl_c_does_not_wait_for_storage_that_hangs(make_dataset: Any, transpor
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt) as caught:
-        run_phase(phase(manifest, storage, epochs=100_000, loading=LoaderSpec(workers=1, transport=transport)), tick=press)
+        run_phase(
+            phase(
+                manifest,
+                storage,
+                epochs=100_000,
+                loading=LoaderSpec(workers=1, transport=transport),
+            ),
+            tick=press,
+        )
     outcome = caught.value.outcome  # type: ignore[attr-defined]
     assert set(outcome.columns) == {0, 1}
     assert _steps(outcome) >= done > 0
@@ -273,7 +307,10 @@ def test_ctrl_c_in_a_save_that_does_not_end_keeps_the_steps_before(make_dataset:
     with pytest.raises(KeyboardInterrupt) as caught:
         run_phase(phase(manifest, LocalStorage(path), epochs=100, saving=saving), tick=press)
     outcome = caught.value.outcome  # type: ignore[attr-defined]
-    assert [len(columns["step"]) for columns in outcome.columns.values()] == [2, 2]  # the third of each rank is the one that saves
+    assert [len(columns["step"]) for columns in outcome.columns.values()] == [
+        2,
+        2,
+    ]  # the third of each rank is the one that saves
 
 
 def test_ctrl_c_while_a_failed_phase_ends_is_not_lost(make_dataset: Any) -> None:
@@ -308,7 +345,9 @@ def test_a_signal_to_a_worker_does_not_speak_for_its_rank(make_dataset: Any) -> 
                     child.send_signal(signal.SIGUSR1)
                     told.add(child.pid)
 
-    outcome = run_phase(phase(manifest, ThrottledStorage(LocalStorage(path), latency_s=0.1), epochs=5), tick=tell)
+    outcome = run_phase(
+        phase(manifest, ThrottledStorage(LocalStorage(path), latency_s=0.1), epochs=5), tick=tell
+    )
     assert told
     assert sum(int(columns["samples"].sum()) for columns in outcome.columns.values()) == 5 * 60
 
@@ -317,10 +356,32 @@ def test_a_signal_to_a_worker_does_not_speak_for_its_rank(make_dataset: Any) -> 
 def running(make_dataset: Any, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A real run in a process of its own, in the middle of its first repetition."""
     _, path = make_dataset(format="tar", samples_per_shard=20)
-    arguments = ["run", "demo", "--data", f"throttled+{path}?latency=20ms", "--results", str(tmp_path), "--calibration-s", "0"]
-    arguments += ["--repeat", "1", "--set", "batch_size=2", "--set", "epochs=500", "--set", "reader.crop=null"]
+    arguments = [
+        "run",
+        "demo",
+        "--data",
+        f"throttled+{path}?latency=20ms",
+        "--results",
+        str(tmp_path),
+        "--calibration-s",
+        "0",
+    ]
+    arguments += [
+        "--repeat",
+        "1",
+        "--set",
+        "batch_size=2",
+        "--set",
+        "epochs=500",
+        "--set",
+        "reader.crop=null",
+    ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "iobench", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-m", "iobench", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     data = sum(shard.stat().st_size for shard in path.rglob("*.tar"))
     assert data

@@ -66,7 +66,9 @@ def opened(written: str, proxy: FaultProxy) -> Iterator[Callable[..., Any]]:
 
     def open_it(**options: object) -> Any:
         given = {"endpoint": f"http://127.0.0.1:{proxy.port}", **options}
-        all_of_them.append(open_storage(written, options={name: str(value) for name, value in given.items()}))
+        all_of_them.append(
+            open_storage(written, options={name: str(value) for name, value in given.items()})
+        )
         return all_of_them[-1]
 
     yield open_it
@@ -79,7 +81,9 @@ def put(storage: Storage, key: str, data: bytes = b"data") -> None:
         sink.write(data)
 
 
-def one_line(call: Callable[[], object], match: str, kind: type[IobenchError] = StorageError) -> str:
+def one_line(
+    call: Callable[[], object], match: str, kind: type[IobenchError] = StorageError
+) -> str:
     with pytest.raises(kind, match=match) as caught:
         call()
     text = str(caught.value)
@@ -92,17 +96,25 @@ def one_line(call: Callable[[], object], match: str, kind: type[IobenchError] = 
 # What passes
 
 
-def test_a_connection_that_breaks_in_the_middle_is_tried_again(opened: Callable[..., Any], proxy: FaultProxy, client: str) -> None:
+def test_a_connection_that_breaks_in_the_middle_is_tried_again(
+    opened: Callable[..., Any], proxy: FaultProxy, client: str
+) -> None:
     storage = opened(client=client)
     assert read(storage, "x", 0, 300_000) == DATA
-    proxy.plan.extend([Fault(reset_after=100_000), Fault(reset_after=1000), Fault(reset_after=250_000)])
+    proxy.plan.extend(
+        [Fault(reset_after=100_000), Fault(reset_after=1000), Fault(reset_after=250_000)]
+    )
     assert read(storage, "x", 0, 300_000) == DATA
     assert storage.retried() == Retries(3, 0)
 
 
-def test_slow_down_is_counted_as_throttled(opened: Callable[..., Any], proxy: FaultProxy, client: str) -> None:
+def test_slow_down_is_counted_as_throttled(
+    opened: Callable[..., Any], proxy: FaultProxy, client: str
+) -> None:
     storage = opened(client=client, retries=50)
-    proxy.plan.extend([SLOW_DOWN, Fault(answer=(429, "TooManyRequests")), Fault(answer=(500, "InternalError"))])
+    proxy.plan.extend(
+        [SLOW_DOWN, Fault(answer=(429, "TooManyRequests")), Fault(answer=(500, "InternalError"))]
+    )
     assert read(storage, "x", 0, 300_000) == DATA
     assert storage.retried() == Retries(3, 2)
     proxy.slow_down = 0.3
@@ -114,7 +126,9 @@ def test_slow_down_is_counted_as_throttled(opened: Callable[..., Any], proxy: Fa
     assert counted.retries - 1 == counted.throttled > 2
 
 
-def test_an_answer_that_stalls_is_asked_for_again(opened: Callable[..., Any], proxy: FaultProxy, client: str) -> None:
+def test_an_answer_that_stalls_is_asked_for_again(
+    opened: Callable[..., Any], proxy: FaultProxy, client: str
+) -> None:
     storage = opened(client=client, timeout="3s")
     assert read(storage, "x", 0, 300_000) == DATA
     before = storage.retried().retries
@@ -125,7 +139,9 @@ def test_an_answer_that_stalls_is_asked_for_again(opened: Callable[..., Any], pr
     assert storage.retried().throttled == 0
 
 
-def test_a_server_that_stops_for_a_while_is_survived(opened: Callable[..., Any], proxy: FaultProxy, client: str) -> None:
+def test_a_server_that_stops_for_a_while_is_survived(
+    opened: Callable[..., Any], proxy: FaultProxy, client: str
+) -> None:
     storage = opened(client=client)
     assert read(storage, "x", 0, 300_000) == DATA
     proxy.stop()
@@ -149,9 +165,14 @@ def test_writes_are_sent_again(opened: Callable[..., Any], proxy: FaultProxy, cl
     assert storage.retried().throttled > 0
 
 
-def test_an_abort_is_sent_again_and_leaves_no_thread(opened: Callable[..., Any], proxy: FaultProxy, client: str) -> None:
+def test_an_abort_is_sent_again_and_leaves_no_thread(
+    opened: Callable[..., Any], proxy: FaultProxy, client: str
+) -> None:
     storage = opened(client=client, part_size="5MiB")
-    with pytest.raises(ZeroDivisionError), storage.create_parallel(f"{client}/abort", size=2 * PART, block_size=PART) as sink:  # noqa: PT012
+    with (  # noqa: PT012
+        pytest.raises(ZeroDivisionError),
+        storage.create_parallel(f"{client}/abort", size=2 * PART, block_size=PART) as sink,
+    ):
         sink.write_at(0, memoryview(content(PART)))
         assert storage.discard_unfinished(lambda key: True, dry_run=True) == (f"{client}/abort",)
         proxy.plan.append(SLOW_DOWN)
@@ -166,10 +187,14 @@ def test_an_abort_is_sent_again_and_leaves_no_thread(opened: Callable[..., Any],
 
 @pytest.mark.parametrize("size", [10, PART + 10])
 @pytest.mark.parametrize("client", ["obstore", "boto3"])
-def test_a_write_whose_answer_was_lost_does_not_meet_itself(swift_s3: S3Server, size: int, client: str) -> None:
+def test_a_write_whose_answer_was_lost_does_not_meet_itself(
+    swift_s3: S3Server, size: int, client: str
+) -> None:
     """Swift refuses the second conditional write of a key, also where the first one was ours."""
     with FaultProxy(swift_s3.port) as proxy:
-        url = swift_s3.url(client=client, part_size=PART).replace(str(swift_s3.port), str(proxy.port))
+        url = swift_s3.url(client=client, part_size=PART).replace(
+            str(swift_s3.port), str(proxy.port)
+        )
         storage: Any = open_storage(url)
         put(storage, "probe")
         assert storage.describe()["conditional_create"] == "enforced"
@@ -186,7 +211,9 @@ def test_a_write_whose_answer_was_lost_does_not_meet_itself(swift_s3: S3Server, 
 
 
 @pytest.mark.parametrize("how", ["refuses", "says nothing"])
-def test_a_server_that_is_gone_fails_within_the_deadline(opened: Callable[..., Any], proxy: FaultProxy, client: str, how: str) -> None:
+def test_a_server_that_is_gone_fails_within_the_deadline(
+    opened: Callable[..., Any], proxy: FaultProxy, client: str, how: str
+) -> None:
     assert read(opened(client=client), "x", 0, 300_000) == DATA
     storage = opened(client=client, timeout="1s", deadline="5s")
     if how == "refuses":
@@ -195,7 +222,9 @@ def test_a_server_that_is_gone_fails_within_the_deadline(opened: Callable[..., A
         proxy.silent = True
     started = time.monotonic()
     one_line(lambda: read(storage, "x", 0, 300_000), "can't be reached|no answer|connection broke")
-    assert time.monotonic() - started < 45  # 5 s, and a machine that may be busy; left alone, clients wait for minutes
+    assert (
+        time.monotonic() - started < 45
+    )  # 5 s, and a machine that may be busy; left alone, clients wait for minutes
     assert storage.retried().retries >= 1
 
 
@@ -215,7 +244,9 @@ def test_nobody_listens(opened: Callable[..., Any], client: str) -> None:
 
 
 def test_a_name_that_nobody_knows(opened: Callable[..., Any], client: str) -> None:
-    storage = opened(client=client, endpoint="http://no-such-host.invalid", timeout="5s", deadline="15s")
+    storage = opened(
+        client=client, endpoint="http://no-such-host.invalid", timeout="5s", deadline="15s"
+    )
     one_line(lambda: storage.size("x"), "name is unknown")
 
 
@@ -228,28 +259,41 @@ OPERATIONS: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_wrong_secret(opened: Callable[..., Any], client: str, operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_secret(
+    opened: Callable[..., Any], client: str, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-and-secret")
-    text = one_line(lambda: OPERATIONS[operation](opened(client=client)), r"refuses these credentials \(403 SignatureDoesNotMatch\)")
+    text = one_line(
+        lambda: OPERATIONS[operation](opened(client=client)),
+        r"refuses these credentials \(403 SignatureDoesNotMatch\)",
+    )
     assert "AWS_SECRET_ACCESS_KEY" in text
     assert "wrong-and-secret" not in text
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_no_credentials(opened: Callable[..., Any], client: str, operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_credentials(
+    opened: Callable[..., Any], client: str, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     text = one_line(lambda: OPERATIONS[operation](opened(client=client)), "no credentials")
     assert "signing=none" in text
 
 
-def test_anonymous_requests_need_no_credentials(rclone_s3: S3Server, tmp_path: Path, client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_anonymous_requests_need_no_credentials(
+    rclone_s3: S3Server, tmp_path: Path, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    one_line(lambda: open_storage(rclone_s3.url(client=client, signing="none")).size("x"), "4\\d\\d")
+    one_line(
+        lambda: open_storage(rclone_s3.url(client=client, signing="none")).size("x"), "4\\d\\d"
+    )
     with rclone_server(tmp_path / "public", public=True) as server:
         (tmp_path / "public" / "data" / BUCKET / "x").write_bytes(b"free")
-        storage = open_storage(f"s3://{BUCKET}?endpoint={server.endpoint}&client={client}&signing=none")
+        storage = open_storage(
+            f"s3://{BUCKET}?endpoint={server.endpoint}&client={client}&signing=none"
+        )
         assert read(storage, "x", 0, 9) == b"free"
         storage.close()
 
@@ -265,7 +309,9 @@ def test_anonymous_requests_need_no_credentials(rclone_s3: S3Server, tmp_path: P
         ((400, "SomethingElse"), r"the request failed \(400 SomethingElse\): by the proxy"),
     ],
 )
-def test_answers_that_are_final(opened: Callable[..., Any], proxy: FaultProxy, client: str, answer: tuple[int, str], match: str) -> None:
+def test_answers_that_are_final(
+    opened: Callable[..., Any], proxy: FaultProxy, client: str, answer: tuple[int, str], match: str
+) -> None:
     storage = opened(client=client)
     for call in (OPERATIONS["read"], OPERATIONS["list"]):
         proxy.plan.append(Fault(answer=answer))
@@ -273,8 +319,12 @@ def test_answers_that_are_final(opened: Callable[..., Any], proxy: FaultProxy, c
     assert storage.retried() == Retries(0, 0)
 
 
-@pytest.mark.parametrize(("operation", "right"), [("read", "GetObject"), ("list", "ListBucket"), ("create", "PutObject")])
-def test_denied_says_which_right_is_missing(opened: Callable[..., Any], proxy: FaultProxy, client: str, operation: str, right: str) -> None:
+@pytest.mark.parametrize(
+    ("operation", "right"), [("read", "GetObject"), ("list", "ListBucket"), ("create", "PutObject")]
+)
+def test_denied_says_which_right_is_missing(
+    opened: Callable[..., Any], proxy: FaultProxy, client: str, operation: str, right: str
+) -> None:
     storage = opened(client=client)
     proxy.plan.extend([Fault(answer=(403, "AccessDenied"))] * 2)
     one_line(lambda: OPERATIONS[operation](storage), f"access denied.*{right}")
@@ -289,23 +339,40 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
     except ImportError:
         missing("cryptography (pip install cryptography)")
     now = datetime.now(UTC)
-    names = {name: x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]) for name in ("authority", "server")}
+    names = {
+        name: x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        for name in ("authority", "server")
+    }
     keys = {name: ec.generate_private_key(ec.SECP256R1()) for name in names}
     for name in names:
-        builder = x509.CertificateBuilder(names["authority"], names[name], keys[name].public_key(), x509.random_serial_number())
-        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-        builder = builder.add_extension(x509.BasicConstraints(ca=name == "authority", path_length=None), critical=True)
-        builder = builder.add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        builder = x509.CertificateBuilder(
+            names["authority"], names[name], keys[name].public_key(), x509.random_serial_number()
+        )
+        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(
+            now + timedelta(days=1)
+        )
+        builder = builder.add_extension(
+            x509.BasicConstraints(ca=name == "authority", path_length=None), critical=True
+        )
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+        )
         certificate = builder.sign(keys["authority"], hashes.SHA256())
         (folder / f"{name}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    pem = (
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
     (folder / "server.key").write_bytes(keys["server"].private_bytes(*pem))
     return folder / "authority.pem", folder / "server.pem", folder / "server.key"
 
 
 def test_an_untrusted_certificate(tmp_path: Path, client: str) -> None:
     authority, certificate, key = certificates(tmp_path)
-    with rclone_server(tmp_path / "server", "--cert", str(certificate), "--key", str(key)) as server:
+    with rclone_server(
+        tmp_path / "server", "--cert", str(certificate), "--key", str(key)
+    ) as server:
         url = server.url("tls", client=client).replace("http:", "https:")
         untrusting: Any = open_storage(url)
         assert "tls_verify" in one_line(lambda: list(untrusting.list()), "TLS failed")
@@ -332,7 +399,12 @@ def write_into_silence(storage: Any, proxy: FaultProxy) -> None:
 
 
 @pytest.mark.parametrize("call", [read_in_silence, write_into_silence])
-def test_ctrl_c_gets_through(opened: Callable[..., Any], proxy: FaultProxy, client: str, call: Callable[[Any, FaultProxy], None]) -> None:
+def test_ctrl_c_gets_through(
+    opened: Callable[..., Any],
+    proxy: FaultProxy,
+    client: str,
+    call: Callable[[Any, FaultProxy], None],
+) -> None:
     storage = opened(client=client, part_size=PART, timeout="60s")
     assert read(storage, "x", 0, 300_000) == DATA
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -391,22 +463,38 @@ def told(error: BaseException) -> str:
     text, link, seen = [], error, set()
     while link is not None and id(link) not in seen:
         seen.add(id(link))
-        text += [repr(link), str(link), repr(link.args), repr(vars(link)), *traceback.format_exception(link)]
+        text += [
+            repr(link),
+            str(link),
+            repr(link.args),
+            repr(vars(link)),
+            *traceback.format_exception(link),
+        ]
         link = link.__cause__ or link.__context__  # type: ignore[assignment]
     return "\n".join(text) + repr(pickle.dumps(error))
 
 
 def test_no_secret_is_ever_told(
-    opened: Callable[..., Any], proxy: FaultProxy, client: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    opened: Callable[..., Any],
+    proxy: FaultProxy,
+    client: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     for name, value in CANARIES.items():
         monkeypatch.setenv(name, value)
     caplog.set_level("WARNING")
-    echo = " ".join(CANARIES.values())  # a server that sends the request back, as AWS does for a wrong signature
+    echo = " ".join(
+        CANARIES.values()
+    )  # a server that sends the request back, as AWS does for a wrong signature
     wrong = opened(client=client, retries=1)
     unreachable = opened(client=client, retries=1, endpoint=f"http://127.0.0.1:{free_port()}")
     secure = opened(client=client, retries=1, endpoint=f"https://127.0.0.1:{proxy.port}")
-    faults = [Fault(answer=(400, "Odd"), message=echo), Fault(answer=(301, "PermanentRedirect"), message=echo), Fault(reset_after=5)]
+    faults = [
+        Fault(answer=(400, "Odd"), message=echo),
+        Fault(answer=(301, "PermanentRedirect"), message=echo),
+        Fault(reset_after=5),
+    ]
     texts = []
     for storage in (wrong, unreachable, secure):
         for fault in (None, *faults):
@@ -416,7 +504,12 @@ def test_no_secret_is_ever_told(
                 with pytest.raises(StorageError) as caught:
                     call(storage)
                 texts.append(told(caught.value))
-        texts += [repr(storage), repr(vars(storage)["options"]), repr(storage.describe()), repr(pickle.dumps(storage))]
+        texts += [
+            repr(storage),
+            repr(vars(storage)["options"]),
+            repr(storage.describe()),
+            repr(pickle.dumps(storage)),
+        ]
     texts += [record.getMessage() for record in caplog.records]
     assert any("***" in text for text in texts), "the server's echo was met"
     for value in CANARIES.values():
@@ -461,7 +554,15 @@ for client in ("obstore", "s3fs", "boto3"):
     except UsageError as error:
         print(error)
 """
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=dict(os.environ))
+    found = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=dict(os.environ),
+    )
     extras = ["s3", "s3", "boto3"]
     lines = found.stdout.splitlines()
-    assert [f"iobench[{extra}]" in line for extra, line in zip(extras, lines, strict=True)] == [True] * 3
+    assert [f"iobench[{extra}]" in line for extra, line in zip(extras, lines, strict=True)] == [
+        True
+    ] * 3

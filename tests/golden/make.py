@@ -105,10 +105,9 @@ def run(name: str, data: str, *options: str, expect: int = 0) -> None:
 
 
 def checkpoints() -> None:
+    from iobench.checkpoint.catalog import CheckpointRoot
     from tests.checkpoints import save
     from tests.golden.tiny import STEP, WRITERS, tiny_state
-
-    from iobench.checkpoint.catalog import CheckpointRoot
 
     for writer in WRITERS:
         root = CheckpointRoot.open(f"checkpoints/{writer}")

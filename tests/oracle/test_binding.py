@@ -32,24 +32,48 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
         path = root / name
         if not path.exists():
             # Workloads look their dataset up by name; these are about their own data, so they carry demo's name.
-            generate(build(DatasetSpec, {"name": "demo", **spec}, where=name), LocalStorage(path), workers=0)
+            generate(
+                build(DatasetSpec, {"name": "demo", **spec}, where=name),
+                LocalStorage(path),
+                workers=0,
+            )
         return path
 
     return make
 
 
 def measure(
-    tmp_path: Path, url: str, *, accelerators: int = 1, repetitions: int = 1, calibration_s: float = 1.0, **workload: Any
+    tmp_path: Path,
+    url: str,
+    *,
+    accelerators: int = 1,
+    repetitions: int = 1,
+    calibration_s: float = 1.0,
+    **workload: Any,
 ) -> RunDocument:
-    spec = {"name": "oracle", "dataset": "demo", "batch_size": 10, "loader": {"workers": 2}, **workload}
-    plan = make_plan(build(Workload, spec, where="oracle"), url, accelerators=accelerators, repetitions=repetitions, seed=1)
+    spec = {
+        "name": "oracle",
+        "dataset": "demo",
+        "batch_size": 10,
+        "loader": {"workers": 2},
+        **workload,
+    }
+    plan = make_plan(
+        build(Workload, spec, where="oracle"),
+        url,
+        accelerators=accelerators,
+        repetitions=repetitions,
+        seed=1,
+    )
     doc, _ = run(plan, Options(results=tmp_path, calibration_s=calibration_s))
     assert doc.status == "ok"
     return doc
 
 
 def raw_shards(data: Any) -> Path:
-    return Path(data("raw", samples=600, sample_size={"mean": 200_000}, format="tar", samples_per_shard=60))
+    return Path(
+        data("raw", samples=600, sample_size={"mean": 200_000}, format="tar", samples_per_shard=60)
+    )
 
 
 def test_throttled_storage_binds_and_its_bandwidth_is_reported(tmp_path: Path, data: Any) -> None:
@@ -77,8 +101,12 @@ def test_with_the_cap_lifted_the_verdict_changes(tmp_path: Path, data: Any) -> N
     assert doc.verdict.binds == "accelerator"
     assert not doc.verdict.starved
     assert doc.metrics["accelerator_utilization"].median == pytest.approx(1.0, abs=0.02)
-    assert doc.metrics["samples_per_s"].median == pytest.approx(500, rel=0.1)  # 40 per 80 ms, after the first two batches' 80 ms
-    assert doc.verdict.headroom == pytest.approx(2.0, rel=0.1)  # of a short window: the cap gives back what a pause left unused
+    assert doc.metrics["samples_per_s"].median == pytest.approx(
+        500, rel=0.1
+    )  # 40 per 80 ms, after the first two batches' 80 ms
+    assert doc.verdict.headroom == pytest.approx(
+        2.0, rel=0.1
+    )  # of a short window: the cap gives back what a pause left unused
     assert doc.verdict.accelerators_fed == 2  # 200 MB/s / (0.9 x 100 MB/s)
 
 
@@ -87,11 +115,23 @@ def test_latency_is_hidden_by_requests_in_flight(tmp_path: Path, data: Any) -> N
     small = data("small", samples=160, sample_size={"mean": 100_000}, format="files")
     url = f"throttled+{small}?latency=50ms"
     doc = measure(
-        tmp_path, url, accelerator={"kind": "null"}, loader={"workers": 1}, reader={"concurrency": 1}, max_steps=4, calibration_s=0.3
+        tmp_path,
+        url,
+        accelerator={"kind": "null"},
+        loader={"workers": 1},
+        reader={"concurrency": 1},
+        max_steps=4,
+        calibration_s=0.3,
     )
     assert doc.metrics["samples_per_s"].median == pytest.approx(20, rel=0.1)
     doc = measure(
-        tmp_path, url, accelerator={"kind": "null"}, loader={"workers": 1}, reader={"concurrency": 8}, batch_size=40, calibration_s=0.3
+        tmp_path,
+        url,
+        accelerator={"kind": "null"},
+        loader={"workers": 1},
+        reader={"concurrency": 8},
+        batch_size=40,
+        calibration_s=0.3,
     )
     assert doc.metrics["samples_per_s"].median == pytest.approx(160, rel=0.1)
     assert doc.verdict is not None
@@ -101,8 +141,16 @@ def test_latency_is_hidden_by_requests_in_flight(tmp_path: Path, data: Any) -> N
 def test_find_max_finds_the_arithmetic(tmp_path: Path, data: Any) -> None:
     # 20 MB/s for each accelerator at full appetite, 18 MB/s at the required 90 %: a storage of 60 MB/s feeds 3.
     url = f"throttled+{raw_shards(data)}?bandwidth=60MB"
-    spec = {"name": "oracle", "dataset": "demo", "batch_size": 5, "accelerator": {"step_time": "50ms"}, "loader": {"workers": 1}}
-    plan = make_plan(build(Workload, spec, where="oracle"), url, accelerators=1, repetitions=1, seed=1)
+    spec = {
+        "name": "oracle",
+        "dataset": "demo",
+        "batch_size": 5,
+        "accelerator": {"step_time": "50ms"},
+        "loader": {"workers": 1},
+    }
+    plan = make_plan(
+        build(Workload, spec, where="oracle"), url, accelerators=1, repetitions=1, seed=1
+    )
     doc, _ = run(plan, Options(results=tmp_path, calibration_s=1.0, find_max=True))
     assert doc.find_max is not None
     assert doc.find_max.accelerators == 3

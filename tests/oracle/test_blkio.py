@@ -34,14 +34,20 @@ def throttled(tmp_path: Path) -> Iterator[Path]:
     """A cgroup whose reads of the disk behind ``tmp_path`` are held to LIMIT bytes/s."""
     disk = _disk_of(tmp_path)
     if not disk:
-        pytest.skip(f"{tmp_path} lies on no block device: the oracle against the kernel's throttle did NOT run")
+        pytest.skip(
+            f"{tmp_path} lies on no block device: the oracle against the kernel's throttle did NOT run"
+        )
     if not (BLKIO / "blkio.throttle.read_bps_device").exists():
-        pytest.skip(f"{BLKIO} is no cgroup v1 blkio hierarchy: the oracle against the kernel's throttle did NOT run")
+        pytest.skip(
+            f"{BLKIO} is no cgroup v1 blkio hierarchy: the oracle against the kernel's throttle did NOT run"
+        )
     group = BLKIO / f"iobench-test-{os.getpid()}"
     try:
         group.mkdir()
     except OSError as error:
-        pytest.skip(f"{BLKIO} is not writable ({error.strerror}): the oracle against the kernel's throttle did NOT run")
+        pytest.skip(
+            f"{BLKIO} is not writable ({error.strerror}): the oracle against the kernel's throttle did NOT run"
+        )
     try:
         (group / "blkio.throttle.read_bps_device").write_text(f"{disk} {LIMIT}\n")
         yield group
@@ -59,7 +65,17 @@ def throttled(tmp_path: Path) -> Iterator[Path]:
 def _run(group: Path, *arguments: str | Path) -> dict[str, Any]:
     """``iobench run --json`` in a process that enters the cgroup before it becomes iobench; its children inherit it."""
     enter = f"import os,sys; open({str(group / 'cgroup.procs')!r},'w').write(str(os.getpid())); os.execv(sys.executable, sys.argv[1:])"
-    command = [sys.executable, "-c", enter, sys.executable, "-m", "iobench", "run", *map(str, arguments), "--json"]
+    command = [
+        sys.executable,
+        "-c",
+        enter,
+        sys.executable,
+        "-m",
+        "iobench",
+        "run",
+        *map(str, arguments),
+        "--json",
+    ]
     found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (found.returncode, found.stderr) == (0, "")
     document: dict[str, Any] = json.loads(found.stdout)
@@ -68,9 +84,13 @@ def _run(group: Path, *arguments: str | Path) -> dict[str, Any]:
 
 def test_the_disk_at_the_kernels_speed(tmp_path: Path, throttled: Path, make_dataset: Any) -> None:
     """200 MB at 100 MB/s; the accelerator asks for 1 MB x 10 each 50 ms = 200 MB/s, so it is busy for half of the time."""
-    _, root = make_dataset(samples=200, sample_size={"mean": MB}, format="tar", samples_per_shard=20)
+    _, root = make_dataset(
+        samples=200, sample_size={"mean": MB}, format="tar", samples_per_shard=20
+    )
     workload = tmp_path / "oracle.yaml"
-    workload.write_text("{name: oracle, dataset: demo, batch_size: 10, accelerator: {step_time: 50ms}, reader: {direct: true}}\n")
+    workload.write_text(
+        "{name: oracle, dataset: demo, batch_size: 10, accelerator: {step_time: 50ms}, reader: {direct: true}}\n"
+    )
     doc = _run(
         throttled, workload, "--data", root, "--results", tmp_path / "results", "--repeat", "1", "--calibration-s", "2"
     )  # fmt: skip
@@ -84,17 +104,25 @@ def test_the_disk_at_the_kernels_speed(tmp_path: Path, throttled: Path, make_dat
         assert "fio" in raw["not_measured"]
     else:
         assert raw["bytes_per_s"] == pytest.approx(LIMIT, rel=0.1)
-    assert doc["metrics"]["accelerator_utilization_sustained"]["median"] == pytest.approx(0.5, abs=0.02)
+    assert doc["metrics"]["accelerator_utilization_sustained"]["median"] == pytest.approx(
+        0.5, abs=0.02
+    )
     assert doc["verdict"]["binds"] == "storage", doc["verdict"]["sentence"]
     assert doc["verdict"]["starved"] is True
     assert doc["verdict"]["headroom"] == pytest.approx(0.5, rel=0.1)  # from the fetch ceiling
 
 
-def test_buffered_reads_of_evicted_files_are_held_too(tmp_path: Path, throttled: Path, make_dataset: Any) -> None:
+def test_buffered_reads_of_evicted_files_are_held_too(
+    tmp_path: Path, throttled: Path, make_dataset: Any
+) -> None:
     """Read-ahead may fetch more than was asked for, so only what the page cache cannot hide is asserted: it is not faster than the disk."""
-    _, root = make_dataset(samples=200, sample_size={"mean": MB}, format="tar", samples_per_shard=20)
+    _, root = make_dataset(
+        samples=200, sample_size={"mean": MB}, format="tar", samples_per_shard=20
+    )
     workload = tmp_path / "oracle.yaml"
-    workload.write_text("{name: oracle, dataset: demo, batch_size: 10, accelerator: {step_time: 50ms}, reader: {direct: false}}\n")
+    workload.write_text(
+        "{name: oracle, dataset: demo, batch_size: 10, accelerator: {step_time: 50ms}, reader: {direct: false}}\n"
+    )
     doc = _run(
         throttled, workload, "--data", root, "--results", tmp_path / "results", "--repeat", "2", "--calibration-s", "1"
     )  # fmt: skip

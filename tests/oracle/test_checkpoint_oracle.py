@@ -28,7 +28,11 @@ def memory() -> Iterator[Path]:
 
 
 def study(memory: Path, **settings: object) -> Study:
-    spec = build(CheckpointSpec, {"model": "llama3-8b", "scale": "1/4096", "count": 3, "restores": 1, **settings}, where="test")
+    spec = build(
+        CheckpointSpec,
+        {"model": "llama3-8b", "scale": "1/4096", "count": 3, "restores": 1, **settings},
+        where="test",
+    )
     url = f"throttled+{memory / 'ckpt'}?write_bandwidth={int(BANDWIDTH)}"
     doc, _ = run_study(make_study_plan(spec, url, {"mtbf_s": MTBF_S}), results=memory / "results")
     assert doc.checkpoint is not None
@@ -37,7 +41,9 @@ def study(memory: Path, **settings: object) -> Study:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("writer", ["stream", "torch"])
-def test_durable_time_and_interval_follow_from_the_bandwidth(memory: Path, writer: str, ranks: int) -> None:
+def test_durable_time_and_interval_follow_from_the_bandwidth(
+    memory: Path, writer: str, ranks: int
+) -> None:
     """Ranks share the link, so that the job takes the same time however many write."""
     found = study(memory, writer=writer, ranks=ranks)
     expected = found.saves[0].bytes / BANDWIDTH
@@ -48,14 +54,20 @@ def test_durable_time_and_interval_follow_from_the_bandwidth(memory: Path, write
     whole = found.full_bytes / BANDWIDTH
     assert found.meaning["blocked_s"] == pytest.approx(whole, rel=0.05)
     assert found.meaning["young_s"] == pytest.approx(math.sqrt(2 * whole * MTBF_S), rel=0.05)
-    assert found.meaning["needed_write_bytes_per_s"] == pytest.approx(found.full_bytes / (2 * MTBF_S * 0.01**2))
+    assert found.meaning["needed_write_bytes_per_s"] == pytest.approx(
+        found.full_bytes / (2 * MTBF_S * 0.01**2)
+    )
     assert not found.meaning["within_budget"]
 
 
-def test_an_asynchronous_writer_blocks_for_the_copy_and_writes_at_the_bandwidth(memory: Path) -> None:
+def test_an_asynchronous_writer_blocks_for_the_copy_and_writes_at_the_bandwidth(
+    memory: Path,
+) -> None:
     found = study(memory, writer="dcp-async", steps=40, step_time=0.05)
     alone = found.saves[0].bytes / BANDWIDTH
-    assert 0.98 * alone < found.figures["durable_s"].median < 1.25 * alone + 0.1  # beside it the training computes
+    assert (
+        0.98 * alone < found.figures["durable_s"].median < 1.25 * alone + 0.1
+    )  # beside it the training computes
     assert found.figures["blocked_s"].max < 0.5 * alone
     assert found.meaning["interval_s"] >= found.meaning["durable_s"] - found.meaning["blocked_s"]
 

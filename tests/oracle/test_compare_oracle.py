@@ -15,12 +15,23 @@ BANDWIDTH = 20e6
 
 
 @pytest.fixture
-def run(tmp_path: Path, make_dataset: Any, capsys: pytest.CaptureFixture[str]) -> Callable[[str, float], str]:
+def run(
+    tmp_path: Path, make_dataset: Any, capsys: pytest.CaptureFixture[str]
+) -> Callable[[str, float], str]:
     """Runs of 6 repetitions, each bound by a link of known speed, in a results folder of their own."""
     _, data = make_dataset(samples=400, format="tar", samples_per_shard=25)
 
     def go(name: str, share: float) -> str:
-        words = ["run", "demo", "--data", f"throttled+{data}?bandwidth={int(share * BANDWIDTH)}", "--repeat", "6", "--calibration-s", "0"]
+        words = [
+            "run",
+            "demo",
+            "--data",
+            f"throttled+{data}?bandwidth={int(share * BANDWIDTH)}",
+            "--repeat",
+            "6",
+            "--calibration-s",
+            "0",
+        ]
         for setting in (
             "batch_size=20",
             "epochs=1",
@@ -37,7 +48,9 @@ def run(tmp_path: Path, make_dataset: Any, capsys: pytest.CaptureFixture[str]) -
     return go
 
 
-def test_equal_is_equal_and_slower_is_slower(run: Callable[[str, float], str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_is_equal_and_slower_is_slower(
+    run: Callable[[str, float], str], capsys: pytest.CaptureFixture[str]
+) -> None:
     base, again, slower = run("base", 1.0), run("again", 1.0), run("slower", 0.9)
 
     def difference(one: str, other: str, *words: str, code: int = 0) -> Any:

@@ -16,7 +16,9 @@ MB = 1_000_000
 
 
 @pytest.mark.parametrize(("kind", "form"), [("torch-map", "files"), ("webdataset", "tar")])
-def test_storage_of_known_speed_binds_through_a_library(kind: str, form: str, make_dataset: Any, tmp_path: Path, capfd: Any) -> None:
+def test_storage_of_known_speed_binds_through_a_library(
+    kind: str, form: str, make_dataset: Any, tmp_path: Path, capfd: Any
+) -> None:
     """50 MB at 50 MB/s; the accelerator asks for 100 MB/s."""
     shards = {} if form == "files" else {"samples_per_shard": 10}
     _, root = make_dataset(samples=100, sample_size={"mean": MB // 2}, format=form, **shards)
@@ -26,14 +28,31 @@ def test_storage_of_known_speed_binds_through_a_library(kind: str, form: str, ma
         f" loader: {{kind: {kind}}}}}\n"
     )
     data = f"throttled+{root}?bandwidth=50MB/s"
-    code = main(["run", str(workload), "--data", data, "--repeat", "1", "--calibration-s", "0.5", "--results", str(tmp_path), "--json"])
+    code = main(
+        [
+            "run",
+            str(workload),
+            "--data",
+            data,
+            "--repeat",
+            "1",
+            "--calibration-s",
+            "0.5",
+            "--results",
+            str(tmp_path),
+            "--json",
+        ]
+    )
     out, err = capfd.readouterr()
     assert (code, err) == (0, "")
     doc = json.loads(out)
     assert doc["verdict"]["binds"] == "storage"
     # The throttle's burst and two workers' first reads are free; noise only slows.
     assert doc["repetitions"][0]["read_bytes_per_s"] == pytest.approx(50 * MB, rel=0.1)
-    assert (doc["repetitions"][0]["bytes_read"], doc["repetitions"][0]["read_amplification"]) == (None, None)
+    assert (doc["repetitions"][0]["bytes_read"], doc["repetitions"][0]["read_amplification"]) == (
+        None,
+        None,
+    )
     assert kind in doc["repetitions"][0]["not_measured"]["read_amplification"]
     assert main(["report", str(tmp_path / doc["run_id"]), "--json"]) == 0
     assert json.loads(capfd.readouterr().out) == doc

@@ -33,15 +33,32 @@ class Workload(NamedTuple):
 
 
 WORKLOADS = (
-    Workload("resnet50-h100", "resnet50", 24, ("sample_size.mean=20kB", "samples_per_shard=10"), ("batch_size=4",)),
+    Workload(
+        "resnet50-h100",
+        "resnet50",
+        24,
+        ("sample_size.mean=20kB", "samples_per_shard=10"),
+        ("batch_size=4",),
+    ),
     Workload(
         "unet3d-h100",
         "unet3d",
         8,
-        ("sample_size.mean=150kB", "sample_size.stdev=10kB", "sample_size.min=100kB", "sample_size.max=200kB"),
+        (
+            "sample_size.mean=150kB",
+            "sample_size.stdev=10kB",
+            "sample_size.min=100kB",
+            "sample_size.max=200kB",
+        ),
         ("batch_size=2", "reader.crop=64KiB"),
     ),
-    Workload("cosmoflow-h100", "cosmoflow", 20, ("sample_size.mean=50kB", "sample_size.stdev=1kB"), ("batch_size=4",)),
+    Workload(
+        "cosmoflow-h100",
+        "cosmoflow",
+        20,
+        ("sample_size.mean=50kB", "sample_size.stdev=1kB"),
+        ("batch_size=4",),
+    ),
 )
 Place = Callable[[str], str]
 """A name -> the URL or path of an empty place of that name."""
@@ -59,29 +76,57 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
-def test_a_workload_runs_anywhere(place: Place, iobench: Callable[..., str], workload: Workload, tmp_path: Path) -> None:
+def test_a_workload_runs_anywhere(
+    place: Place, iobench: Callable[..., str], workload: Workload, tmp_path: Path
+) -> None:
     where = place(workload.dataset)
-    iobench("generate", workload.dataset, "--to", where, "--samples", str(workload.samples), "--quiet", *settings(*workload.made))
+    iobench(
+        "generate",
+        workload.dataset,
+        "--to",
+        where,
+        "--samples",
+        str(workload.samples),
+        "--quiet",
+        *settings(*workload.made),
+    )
     results = ("--results", str(tmp_path / "results"))
 
-    modest = settings(*workload.run, "accelerator.step_time=250ms", "required_accelerator_utilization=0.7")
+    modest = settings(
+        *workload.run, "accelerator.step_time=250ms", "required_accelerator_utilization=0.7"
+    )
     fed = json.loads(iobench("run", workload.name, "--data", where, *results, *QUICK, *modest))
     assert (fed["status"], fed["validity"]) == ("ok", "valid")
-    assert (fed["verdict"]["binds"], fed["verdict"]["starved"]) == ("accelerator", False), fed["verdict"]["sentence"]
+    assert (fed["verdict"]["binds"], fed["verdict"]["starved"]) == ("accelerator", False), fed[
+        "verdict"
+    ]["sentence"]
     for repetition in fed["repetitions"]:
         assert repetition["samples"] == workload.samples
         assert repetition["bytes_read"] >= repetition["sample_bytes"] > 0
 
     slow = f"throttled+{where}{'&' if '?' in where else '?'}bandwidth=2MB"
     starved = json.loads(
-        iobench("run", workload.name, "--data", slow, *results, *QUICK, *settings(*workload.run, "accelerator.step_time=10ms"))
+        iobench(
+            "run",
+            workload.name,
+            "--data",
+            slow,
+            *results,
+            *QUICK,
+            *settings(*workload.run, "accelerator.step_time=10ms"),
+        )
     )
-    assert (starved["verdict"]["binds"], starved["verdict"]["starved"]) == ("storage", True), starved["verdict"]["sentence"]
+    assert (starved["verdict"]["binds"], starved["verdict"]["starved"]) == ("storage", True), (
+        starved["verdict"]["sentence"]
+    )
     assert starved["dataset"]["id"] == fed["dataset"]["id"]
     assert starved["metrics"]["read_bytes_per_s"]["median"] < 2.3e6
 
     for run in (tmp_path / "results").iterdir():
-        assert json.loads(iobench("report", str(run), "--format", "json"))["verdict"] in (fed["verdict"], starved["verdict"])
+        assert json.loads(iobench("report", str(run), "--format", "json"))["verdict"] in (
+            fed["verdict"],
+            starved["verdict"],
+        )
     iobench("verify", where, "--quiet")
     iobench("clean", where)
     found = main(["verify", where])  # nothing is left to verify

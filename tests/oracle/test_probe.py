@@ -38,7 +38,13 @@ def workload(tmp_path: Path, step_time: str | None) -> Workload:
 
 @pytest.mark.parametrize("latency_ms", [20, 60])
 def test_latency_and_reads_in_flight(files: Path, tmp_path: Path, latency_ms: int) -> None:
-    plan = make_plan(workload(tmp_path, "10ms"), f"throttled+{files}?latency={latency_ms}ms", accelerators=1, repetitions=1, seed=0)
+    plan = make_plan(
+        workload(tmp_path, "10ms"),
+        f"throttled+{files}?latency={latency_ms}ms",
+        accelerators=1,
+        repetitions=1,
+        seed=0,
+    )
     found = probe(plan)
     assert latency_ms / 1000 <= found["latency_p50_s"] < 2 * latency_ms / 1000
     # 1000 samples/s of 20 kB, in reads of whole files (rounded up for direct reads): 1000 reads/s or nearly.
@@ -48,6 +54,8 @@ def test_latency_and_reads_in_flight(files: Path, tmp_path: Path, latency_ms: in
 
 
 def test_no_demand_no_proposal(files: Path, tmp_path: Path) -> None:
-    found = probe(make_plan(workload(tmp_path, None), str(files), accelerators=1, repetitions=1, seed=0))
+    found = probe(
+        make_plan(workload(tmp_path, None), str(files), accelerators=1, repetitions=1, seed=0)
+    )
     assert found["concurrency"] is None
     assert found["latency_p50_s"] > 0

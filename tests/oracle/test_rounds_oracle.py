@@ -18,7 +18,12 @@ def test_a_short_window_holds_three_whole_rounds(make_dataset: Any) -> None:
     outcome = run_phase(
         Phase(
             name="calibrate.fetch",
-            reader=BatchReader(manifest, ThrottledStorage(LocalStorage(path), latency_s=0.3), reading, bytes_only=True),
+            reader=BatchReader(
+                manifest,
+                ThrottledStorage(LocalStorage(path), latency_s=0.3),
+                reading,
+                bytes_only=True,
+            ),
             reading=reading,
             loading=LoaderSpec(workers=2, transport="null"),
             accelerator=AcceleratorSpec(kind="null"),

@@ -14,7 +14,9 @@ Run = Any
 
 
 @pytest.fixture
-def iobench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def iobench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
     """``iobench("sweep", ...)``: (exit code, the JSON document), in ``tmp_path``."""
     monkeypatch.chdir(tmp_path)
 
@@ -29,14 +31,26 @@ def iobench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 def _job(folder: Path, dataset: str, **workload: Any) -> None:
     (folder / "bytes.yaml").write_text(dataset)
-    (folder / "job.yaml").write_text(json.dumps({"name": "job", "dataset": "./bytes.yaml", "accelerator": {"kind": "null"}, **workload}))
+    (folder / "job.yaml").write_text(
+        json.dumps(
+            {"name": "job", "dataset": "./bytes.yaml", "accelerator": {"kind": "null"}, **workload}
+        )
+    )
 
 
 def test_workers_against_latency_confirmed_by_fresh_runs(iobench: Run, tmp_path: Path) -> None:
     """A read takes 5 ms of the link and 10 ms of distance: a worker gets 67 samples/s, the link gives 200, so 4 are enough."""
-    _job(tmp_path, "{name: b, samples: 120, sample_size: {mean: 100kB}}", batch_size=5, reader={"concurrency": 1}, loader={"workers": 1})
+    _job(
+        tmp_path,
+        "{name: b, samples: 120, sample_size: {mean: 100kB}}",
+        batch_size=5,
+        reader={"concurrency": 1},
+        loader={"workers": 1},
+    )
     axes = ("--sweep", "loader.workers=2,4,8", "--repeat", "4", "--calibration-s", "0")
-    code, swept = iobench("sweep", "./job.yaml", "--data-root", "throttled+data?bandwidth=20MB&latency=10ms", *axes)
+    code, swept = iobench(
+        "sweep", "./job.yaml", "--data-root", "throttled+data?bandwidth=20MB&latency=10ms", *axes
+    )
     assert code == 0
     assert swept["default"] == {"loader.workers": 1}  # nobody asked for it, and gains are over it
     assert list((tmp_path / "data").rglob("*")) == []
@@ -49,8 +63,15 @@ def test_workers_against_latency_confirmed_by_fresh_runs(iobench: Run, tmp_path:
     assert (len(row["baseline"]), len(row["candidate"])) == (5, 5)
     assert row["judgement"]["difference"] == "better"
     assert row["judgement"]["ratio"] == pytest.approx(3, rel=0.1)
-    runs = [json.loads(path.read_text()) for folder in (swept, found) for path in Path(folder["directory"]).glob("*/run.json")]
-    seeds = [{doc["repetitions"][0]["seed"] for doc in runs if doc["run_id"] in _ids(folder)} for folder in (swept, found)]
+    runs = [
+        json.loads(path.read_text())
+        for folder in (swept, found)
+        for path in Path(folder["directory"]).glob("*/run.json")
+    ]
+    seeds = [
+        {doc["repetitions"][0]["seed"] for doc in runs if doc["run_id"] in _ids(folder)}
+        for folder in (swept, found)
+    ]
     assert not seeds[0] & seeds[1]
 
 
@@ -72,7 +93,17 @@ def test_compression_is_worth_what_storage_lacks(iobench: Run, tmp_path: Path) -
     assert advice["settings"] == {"dataset.codec": "zstd:1"}
     assert advice["gain"] == pytest.approx(2, rel=0.1)
     memory = Path("/dev/shm") / f"iobench-{tmp_path.name}"  # as fast as storage can be
-    _, fast = iobench("sweep", "./job.yaml", "--data-root", str(memory), *axes, "--set", "reader.direct=false", "--set", "cache=any")
+    _, fast = iobench(
+        "sweep",
+        "./job.yaml",
+        "--data-root",
+        str(memory),
+        *axes,
+        "--set",
+        "reader.direct=false",
+        "--set",
+        "cache=any",
+    )
     memory.rmdir()
     _, advice = iobench("advise", fast["directory"])
     assert advice["settings"] == {"dataset.codec": "none"}
@@ -80,7 +111,13 @@ def test_compression_is_worth_what_storage_lacks(iobench: Run, tmp_path: Path) -
 
 def test_advice_that_is_false_is_not_confirmed(iobench: Run, tmp_path: Path) -> None:
     """The sweep's records say that 4 workers are better; a link that one worker fills says otherwise."""
-    _job(tmp_path, "{name: b, samples: 100, sample_size: {mean: 100kB}}", batch_size=5, reader={"concurrency": 8}, loader={"workers": 1})
+    _job(
+        tmp_path,
+        "{name: b, samples: 100, sample_size: {mean: 100kB}}",
+        batch_size=5,
+        reader={"concurrency": 8},
+        loader={"workers": 1},
+    )
     axes = ("--sweep", "loader.workers=1,4", "--repeat", "4", "--calibration-s", "0")
     _, swept = iobench("sweep", "./job.yaml", "--data-root", "throttled+data?bandwidth=20MB", *axes)
     for path in Path(swept["directory"]).glob("*/run.json"):
@@ -92,8 +129,16 @@ def test_advice_that_is_false_is_not_confirmed(iobench: Run, tmp_path: Path) -> 
     assert (code, found["confirmed"]) == (4, False)
 
 
-def test_today_is_best_and_there_is_nothing_to_confirm(tmp_path: Path, iobench: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    _job(tmp_path, "{name: b, samples: 60, sample_size: {mean: 100kB}}", batch_size=5, reader={"concurrency": 8}, loader={"workers": 1})
+def test_today_is_best_and_there_is_nothing_to_confirm(
+    tmp_path: Path, iobench: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _job(
+        tmp_path,
+        "{name: b, samples: 60, sample_size: {mean: 100kB}}",
+        batch_size=5,
+        reader={"concurrency": 8},
+        loader={"workers": 1},
+    )
     axes = ("--sweep", "reader.concurrency=8,16", "--repeat", "4", "--calibration-s", "0")
     _, swept = iobench("sweep", "./job.yaml", "--data-root", "throttled+data?bandwidth=20MB", *axes)
     assert main(["sweep", "--confirm", swept["directory"]]) == 2

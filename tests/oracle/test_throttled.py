@@ -56,7 +56,9 @@ def read(storage: Storage, length: int = MB) -> None:
 
 
 @pytest.mark.parametrize(("median", "p99"), [(0.010, 0.040), (0.001, 0.100), (0.005, 0.005)])
-def test_latency_has_the_median_and_the_tail_that_were_asked_for(folder: Path, median: float, p99: float) -> None:
+def test_latency_has_the_median_and_the_tail_that_were_asked_for(
+    folder: Path, median: float, p99: float
+) -> None:
     storage: Any = open_storage(f"throttled+{folder}?latency={median}&latency_p99={p99}")
     random.seed(11)
     drawn = np.array([storage.latency() for _ in range(40_000)])
@@ -129,10 +131,18 @@ def test_writes_are_accepted_at_the_pace_that_all_processes_share(folder: Path) 
 
 
 def test_the_fingerprint_has_every_figure(folder: Path) -> None:
-    facts = open_storage(f"throttled+{folder}?bandwidth=2GB&latency=5ms&latency_p99=20ms&iops=1e4&write_bandwidth=500MB").describe()
-    assert (facts["bandwidth_bytes_per_s"], facts["write_bandwidth_bytes_per_s"], facts["iops"]) == (2_000_000_000, 500_000_000, 10_000)
+    facts = open_storage(
+        f"throttled+{folder}?bandwidth=2GB&latency=5ms&latency_p99=20ms&iops=1e4&write_bandwidth=500MB"
+    ).describe()
+    assert (
+        facts["bandwidth_bytes_per_s"],
+        facts["write_bandwidth_bytes_per_s"],
+        facts["iops"],
+    ) == (2_000_000_000, 500_000_000, 10_000)
     assert (facts["latency_s"], facts["latency_p99_s"]) == (0.005, 0.020)
-    assert facts["latency_mean_s"] == pytest.approx(0.005 * math.exp((math.log(4) / 2.3263) ** 2 / 2), rel=1e-3)
+    assert facts["latency_mean_s"] == pytest.approx(
+        0.005 * math.exp((math.log(4) / 2.3263) ** 2 / 2), rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,14 +183,28 @@ def test_the_nth_write_fails_and_leaves_no_trace(folder: Path) -> None:
     with storage.create("a") as sink:
         sink.write(b"one")
         sink.write(b"two")
-    with pytest.raises(StorageError, match=r"cannot write b: simulated input/output error \(write 3\)"), storage.create("b") as sink:
+    with (
+        pytest.raises(
+            StorageError, match=r"cannot write b: simulated input/output error \(write 3\)"
+        ),
+        storage.create("b") as sink,
+    ):
         sink.write(b"three")
     with storage.create("c") as sink:
         sink.write(b"four")
     assert [entry.key for entry in storage.list()] == ["a", "c", "x"]
 
 
-@pytest.mark.parametrize("query", ["stall=5s", "stall_every=2&stall=long", "fail_write_at=x", "fail_every=1.5", f"fail_at={'9' * 30}"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "stall=5s",
+        "stall_every=2&stall=long",
+        "fail_write_at=x",
+        "fail_every=1.5",
+        f"fail_at={'9' * 30}",
+    ],
+)
 def test_a_fault_that_means_nothing_is_a_usage_error(folder: Path, query: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_storage(f"faulty+{folder}?{query}")
@@ -188,7 +212,9 @@ def test_a_fault_that_means_nothing_is_a_usage_error(folder: Path, query: str) -
 
 
 def test_faults_are_in_the_fingerprint(folder: Path) -> None:
-    assert open_storage(f"faulty+{folder}?fail_every=7&stall_every=9&stall=1s").describe()["faults"] == {
+    assert open_storage(f"faulty+{folder}?fail_every=7&stall_every=9&stall=1s").describe()[
+        "faults"
+    ] == {
         "fail_every": 7,
         "stall_every": 9,
         "stall_s": 1.0,
@@ -201,14 +227,27 @@ def test_faults_are_in_the_fingerprint(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def shards(make_dataset: Any) -> Path:
     """120 MB in 600 samples."""
-    path: Path = make_dataset(samples=600, sample_size={"mean": 200_000}, format="tar", samples_per_shard=60)[1]
+    path: Path = make_dataset(
+        samples=600, sample_size={"mean": 200_000}, format="tar", samples_per_shard=60
+    )[1]
     return path
 
 
 def measured(tmp_path: Path, url: str) -> RunDocument:
-    spec = {"name": "oracle", "dataset": "demo", "batch_size": 10, "epochs": 2, "accelerator": {"step_time": "16ms"}}
-    workload = build(Workload, {**spec, "loader": {"workers": 2}, "reader": {"concurrency": 8}}, where="oracle")
-    doc, _ = run(make_plan(workload, url, accelerators=1, repetitions=1, seed=1), Options(results=tmp_path, calibration_s=0.6))
+    spec = {
+        "name": "oracle",
+        "dataset": "demo",
+        "batch_size": 10,
+        "epochs": 2,
+        "accelerator": {"step_time": "16ms"},
+    }
+    workload = build(
+        Workload, {**spec, "loader": {"workers": 2}, "reader": {"concurrency": 8}}, where="oracle"
+    )
+    doc, _ = run(
+        make_plan(workload, url, accelerators=1, repetitions=1, seed=1),
+        Options(results=tmp_path, calibration_s=0.6),
+    )
     assert doc.verdict is not None
     return doc
 

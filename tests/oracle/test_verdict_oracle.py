@@ -28,8 +28,19 @@ Measure = Callable[..., RunDocument]
 
 @pytest.fixture
 def measure(tmp_path: Path) -> Measure:
-    def go(url: Path | str, *, accelerators: int = 1, repetitions: int = 1, calibration_s: float = 0.8, **workload: Any) -> RunDocument:
-        spec = build(Workload, {"name": "oracle", "dataset": "demo", "batch_size": 10, **workload}, where="oracle")
+    def go(
+        url: Path | str,
+        *,
+        accelerators: int = 1,
+        repetitions: int = 1,
+        calibration_s: float = 0.8,
+        **workload: Any,
+    ) -> RunDocument:
+        spec = build(
+            Workload,
+            {"name": "oracle", "dataset": "demo", "batch_size": 10, **workload},
+            where="oracle",
+        )
         plan = make_plan(spec, str(url), accelerators=accelerators, repetitions=repetitions, seed=5)
         doc, _ = run(plan, Options(results=tmp_path / "results", calibration_s=calibration_s))
         assert (doc.status, doc.error) == ("ok", "")
@@ -66,7 +77,9 @@ def files(make_dataset: Any) -> Path:
     ],
     ids=["files-direct", "tar-lz4-buffered"],
 )
-def test_the_reported_bandwidth_is_the_throttles(measure: Measure, make_dataset: Any, layout: dict[str, Any], direct: bool) -> None:
+def test_the_reported_bandwidth_is_the_throttles(
+    measure: Measure, make_dataset: Any, layout: dict[str, Any], direct: bool
+) -> None:
     """Incompressible data, so a codec changes no size: 50 MB at 20 MB/s take 2.5 s; the accelerator could take 50 MB/s."""
     _, root = make_dataset(samples=500, sample_size={"mean": SAMPLE}, **layout)
     on_disk = sum(path.stat().st_size for path in (root / "data").rglob("*") if path.is_file())
@@ -78,15 +91,21 @@ def test_the_reported_bandwidth_is_the_throttles(measure: Measure, make_dataset:
     )
     assert doc.loader["direct"] is direct
     assert median(doc, "read_bytes_per_s") == pytest.approx(20 * MB, rel=0.05)
-    assert doc.repetitions[0].bytes_read == pytest.approx(on_disk, rel=0.03), "every byte is read once, and counted where it is read"
+    assert doc.repetitions[0].bytes_read == pytest.approx(on_disk, rel=0.03), (
+        "every byte is read once, and counted where it is read"
+    )
     assert doc.repetitions[0].samples == 500
     assert median(doc, "samples_per_s") == pytest.approx(500 / (on_disk / (20 * MB)), rel=0.05)
     assert binds(doc) == "storage"
 
 
-def test_random_access_into_shards_counts_what_alignment_adds(measure: Measure, make_dataset: Any) -> None:
+def test_random_access_into_shards_counts_what_alignment_adds(
+    measure: Measure, make_dataset: Any
+) -> None:
     """O_DIRECT reads whole blocks of 4096 bytes: a sample of 6,000 bytes at any offset costs 8 to 12 KiB, and the throttle makes it pay."""
-    _, root = make_dataset(samples=4000, sample_size={"mean": 6000}, format="tar", samples_per_shard=1000)
+    _, root = make_dataset(
+        samples=4000, sample_size={"mean": 6000}, format="tar", samples_per_shard=1000
+    )
     doc = measure(
         f"throttled+{root}?bandwidth=16MB",
         accelerator={"step_time": "20ms"},
@@ -101,7 +120,11 @@ def test_random_access_into_shards_counts_what_alignment_adds(measure: Measure, 
     assert binds(doc) == "storage"
 
 
-@pytest.mark.parametrize(("bandwidth", "accelerators", "step_ms"), [(25, 1, 20), (20, 2, 40)], ids=["25MB-1x20ms", "20MB-2x40ms"])
+@pytest.mark.parametrize(
+    ("bandwidth", "accelerators", "step_ms"),
+    [(25, 1, 20), (20, 2, 40)],
+    ids=["25MB-1x20ms", "20MB-2x40ms"],
+)
 def test_utilization_of_a_starved_accelerator_is_bandwidth_arithmetic(
     measure: Measure, files: Path, bandwidth: int, accelerators: int, step_ms: int
 ) -> None:
@@ -130,7 +153,9 @@ def test_utilization_of_a_starved_accelerator_is_bandwidth_arithmetic(
 
 def test_operations_per_second_bind_as_bandwidth_does(measure: Measure, files: Path) -> None:
     """250 reads/s of one sample each, and 500 samples/s asked for."""
-    doc = measure(f"throttled+{files}?iops=250", accelerator={"step_time": "20ms"}, calibration_s=0.4)
+    doc = measure(
+        f"throttled+{files}?iops=250", accelerator={"step_time": "20ms"}, calibration_s=0.4
+    )
     assert median(doc, "samples_per_s") == pytest.approx(250, rel=0.05)
     assert median(doc, "accelerator_utilization") == pytest.approx(0.5, abs=0.02)
     assert binds(doc) == "storage"
@@ -140,15 +165,29 @@ def test_operations_per_second_bind_as_bandwidth_does(measure: Measure, files: P
 def latent(tmp_path_factory: pytest.TempPathFactory, make_dataset: Any) -> RunDocument:
     """Two workers, each with one read of 20 ms in flight: a batch of 10 takes a worker 200 ms, and two of them 50 ms each are asked for."""
     _, root = make_dataset(samples=200, sample_size={"mean": 10_000})
-    spec = {"name": "oracle", "dataset": "demo", "batch_size": 10, "accelerator": {"step_time": "50ms"}, "reader": {"concurrency": 1}}
-    plan = make_plan(build(Workload, spec, where="oracle"), f"throttled+{root}?latency=20ms", accelerators=1, repetitions=1, seed=1)
+    spec = {
+        "name": "oracle",
+        "dataset": "demo",
+        "batch_size": 10,
+        "accelerator": {"step_time": "50ms"},
+        "reader": {"concurrency": 1},
+    }
+    plan = make_plan(
+        build(Workload, spec, where="oracle"),
+        f"throttled+{root}?latency=20ms",
+        accelerators=1,
+        repetitions=1,
+        seed=1,
+    )
     return run(plan, Options(results=tmp_path_factory.mktemp("latent"), calibration_s=0.4))[0]
 
 
 def test_latency_binds_by_littles_law(latent: RunDocument) -> None:
     """2 in flight / 20 ms = 100 samples/s of the 200 asked for. The 20 batches come in 10 pairs, and two steps follow the last pair."""
     assert median(latent, "samples_per_s") == pytest.approx(200 / (10 * 0.2 + 2 * 0.05), rel=0.05)
-    assert median(latent, "accelerator_utilization_sustained") == pytest.approx(20 * 0.05 / (10 * 0.2 + 2 * 0.05), abs=0.02)
+    assert median(latent, "accelerator_utilization_sustained") == pytest.approx(
+        20 * 0.05 / (10 * 0.2 + 2 * 0.05), abs=0.02
+    )
     assert latent.ceilings["fetch"].samples_per_s == pytest.approx(100, rel=0.05)
     assert binds(latent) == "storage"
 
@@ -164,7 +203,9 @@ def test_where_only_latency_binds_the_advice_is_concurrency(latent: RunDocument)
 
 
 @pytest.mark.parametrize("accelerators", [1, 2])
-def test_a_fed_accelerator_is_as_busy_as_the_clock_says(measure: Measure, files: Path, accelerators: int) -> None:
+def test_a_fed_accelerator_is_as_busy_as_the_clock_says(
+    measure: Measure, files: Path, accelerators: int
+) -> None:
     """25 steps of 100 ms on storage that is faster by far: the run takes what its steps take (and torch's 0.5 to 1 ms a batch)."""
     step_s, batch = 0.1, 20 // accelerators
     doc = measure(
@@ -188,8 +229,20 @@ def test_a_fed_accelerator_is_as_busy_as_the_clock_says(measure: Measure, files:
 
 def test_the_strict_utilization_is_the_outside_clocks(tmp_path: Path, files: Path) -> None:
     """Busy time over a wall time taken here, around the whole repetition: never more than that, and no more than start-up below."""
-    spec = {"name": "oracle", "dataset": "demo", "batch_size": 8, "accelerator": {"step_time": "40ms"}, "loader": {"workers": 1}}
-    plan = make_plan(build(Workload, spec, where="oracle"), f"throttled+{files}?bandwidth=30MB", accelerators=1, repetitions=1, seed=1)
+    spec = {
+        "name": "oracle",
+        "dataset": "demo",
+        "batch_size": 8,
+        "accelerator": {"step_time": "40ms"},
+        "loader": {"workers": 1},
+    }
+    plan = make_plan(
+        build(Workload, spec, where="oracle"),
+        f"throttled+{files}?bandwidth=30MB",
+        accelerators=1,
+        repetitions=1,
+        seed=1,
+    )
     began = time.monotonic()
     doc, _ = run(plan, Options(results=tmp_path, calibration_s=0))
     outside = time.monotonic() - began
@@ -205,8 +258,20 @@ def test_a_partial_batch_is_not_a_whole_steps_work(tmp_path: Path, make_dataset:
     Storage feeds 200 samples/s of the 400 asked for: who gets half of his appetite is not busy for more than half of the time.
     """
     _, root = make_dataset(samples=110, sample_size={"mean": SAMPLE})
-    spec = {"name": "oracle", "dataset": "demo", "batch_size": 100, "epochs": 4, "accelerator": {"step_time": "250ms"}}
-    plan = make_plan(build(Workload, spec, where="oracle"), f"throttled+{root}?bandwidth=20MB", accelerators=1, repetitions=1, seed=1)
+    spec = {
+        "name": "oracle",
+        "dataset": "demo",
+        "batch_size": 100,
+        "epochs": 4,
+        "accelerator": {"step_time": "250ms"},
+    }
+    plan = make_plan(
+        build(Workload, spec, where="oracle"),
+        f"throttled+{root}?bandwidth=20MB",
+        accelerators=1,
+        repetitions=1,
+        seed=1,
+    )
     doc, _ = run(plan, Options(results=tmp_path, calibration_s=0))
     served = median(doc, "samples_per_s") / 400
     assert served <= 0.5
@@ -219,7 +284,8 @@ def test_a_partial_batch_is_not_a_whole_steps_work(tmp_path: Path, make_dataset:
 def _unpacked_per_s(root: Path) -> float:
     """Samples that Python's own gzip undoes per second, in one process."""
     packed = [path.read_bytes() for path in sorted((root / "data").rglob("*.gz"))[:20]] or [
-        path.read_bytes() for path in sorted(path for path in (root / "data").rglob("*") if path.is_file())[:20]
+        path.read_bytes()
+        for path in sorted(path for path in (root / "data").rglob("*") if path.is_file())[:20]
     ]
     began = time.process_time()
     for data in packed:
@@ -230,7 +296,9 @@ def _unpacked_per_s(root: Path) -> float:
 def test_decompression_binds(measure: Measure, make_dataset: Any) -> None:
     """One worker undoes gzip at a few hundred MB/s; 4 GB/s are asked for, and a quarter of that is read."""
     _, root = make_dataset(samples=200, sample_size={"mean": MB}, codec="gzip:6", compress_ratio=4)
-    doc = measure(root, accelerator={"step_time": "20ms"}, batch_size=80, loader={"workers": 1}, epochs=2)
+    doc = measure(
+        root, accelerator={"step_time": "20ms"}, batch_size=80, loader={"workers": 1}, epochs=2
+    )
     assert binds(doc) == "prep"
     prep, fetch = doc.ceilings["prep"].samples_per_s, doc.ceilings["fetch"].samples_per_s
     assert prep is not None
@@ -245,9 +313,17 @@ def test_decompression_binds(measure: Measure, make_dataset: Any) -> None:
     assert doc.verdict.sentence.startswith("Data preparation")
 
 
-def test_decoding_binds_even_where_storage_is_capped_above_it(measure: Measure, make_dataset: Any) -> None:
+def test_decoding_binds_even_where_storage_is_capped_above_it(
+    measure: Measure, make_dataset: Any
+) -> None:
     """One worker decodes some 2,000 JPEGs of 50 kB a second; storage is capped at 20,000 of them, the accelerator asks for 5,000."""
-    _, root = make_dataset(samples=800, sample_size={"mean": 50_000}, format="tar", content="jpeg", samples_per_shard=50)
+    _, root = make_dataset(
+        samples=800,
+        sample_size={"mean": 50_000},
+        format="tar",
+        content="jpeg",
+        samples_per_shard=50,
+    )
     doc = measure(
         f"throttled+{root}?bandwidth=1GB",
         accelerator={"step_time": "20ms"},
@@ -266,17 +342,35 @@ def test_decoding_binds_even_where_storage_is_capped_above_it(measure: Measure, 
 
 def test_tiny_batches_bind_the_harness(measure: Measure, make_dataset: Any) -> None:
     """One sample of 200 bytes to a batch, torch's default transport: the round trip to the worker is all that costs anything."""
-    _, root = make_dataset(samples=4000, sample_size={"mean": 200}, format="tar", samples_per_shard=4000)
+    _, root = make_dataset(
+        samples=4000, sample_size={"mean": 200}, format="tar", samples_per_shard=4000
+    )
     doc = measure(
-        root, accelerator={"kind": "null"}, batch_size=1, loader={"workers": 1, "transport": "tensor"}, cache="warm", calibration_s=0.8
+        root,
+        accelerator={"kind": "null"},
+        batch_size=1,
+        loader={"workers": 1, "transport": "tensor"},
+        cache="warm",
+        calibration_s=0.8,
     )
     assert doc.verdict is not None
     assert binds(doc) == "harness", doc.verdict.sentence
 
 
-def test_large_tensors_through_torchs_transport_bind_the_harness(measure: Measure, make_dataset: Any) -> None:
+def test_large_tensors_through_torchs_transport_bind_the_harness(
+    measure: Measure, make_dataset: Any
+) -> None:
     """8 MB batches: torch copies each into fresh shared memory; the reader fetches from a warm cache into reused buffers."""
-    _, root = make_dataset(samples=100, sample_size={"mean": MB}, format="tar", samples_per_shard=100)
-    doc = measure(root, accelerator={"kind": "null"}, batch_size=8, loader={"workers": 1, "transport": "tensor"}, cache="warm", epochs=4)
+    _, root = make_dataset(
+        samples=100, sample_size={"mean": MB}, format="tar", samples_per_shard=100
+    )
+    doc = measure(
+        root,
+        accelerator={"kind": "null"},
+        batch_size=8,
+        loader={"workers": 1, "transport": "tensor"},
+        cache="warm",
+        epochs=4,
+    )
     assert doc.verdict is not None
     assert binds(doc) == "harness", doc.verdict.sentence

@@ -38,7 +38,12 @@ def predicted(doc: RunDocument, change: Change) -> float:
 def test_twice_the_bandwidth_on_paper_and_in_truth(tmp_path: Path, make_dataset: Any) -> None:
     """100 MB/s recorded, 200 MB/s predicted and measured; 10 samples of 100 kB in 2 ms are asked for, 500 MB/s."""
     _, root = make_dataset(samples=1000, sample_size={"mean": SAMPLE})
-    job: dict[str, Any] = {"batch_size": 10, "accelerator": {"step_time": "2ms"}, "loader": {"workers": 2}, "epochs": 2}
+    job: dict[str, Any] = {
+        "batch_size": 10,
+        "accelerator": {"step_time": "2ms"},
+        "loader": {"workers": 2},
+        "epochs": 2,
+    }
     slow = measure(tmp_path, f"throttled+{root}?bandwidth=100MB", **job)
     fast = measure(tmp_path, f"throttled+{root}?bandwidth=200MB", calibration_s=0, **job)
     found = what_if(slow, Change(storage_bandwidth=Quantity(2, relative=True)))
@@ -51,18 +56,47 @@ def test_twice_the_bandwidth_on_paper_and_in_truth(tmp_path: Path, make_dataset:
     assert found.corrected_samples_per_s == pytest.approx(truth, rel=0.1)
 
 
-def test_reads_in_flight_and_latency_on_paper_and_in_truth(tmp_path: Path, make_dataset: Any) -> None:
+def test_reads_in_flight_and_latency_on_paper_and_in_truth(
+    tmp_path: Path, make_dataset: Any
+) -> None:
     """2 workers with 1 read of 20 ms in flight get 100 samples/s: 4 in flight make it 400, half the latency 200."""
     _, root = make_dataset(samples=240, sample_size={"mean": 10_000})
-    job: dict[str, Any] = {"batch_size": 12, "accelerator": {"step_time": "5ms"}, "loader": {"workers": 2}}
-    slow = measure(tmp_path, f"throttled+{root}?latency=20ms", reader={"concurrency": 1}, calibration_s=0.5, **job)
-    more = measure(tmp_path, f"throttled+{root}?latency=20ms", reader={"concurrency": 4}, calibration_s=0, epochs=3, **job)
-    near = measure(tmp_path, f"throttled+{root}?latency=10ms", reader={"concurrency": 1}, calibration_s=0, **job)
+    job: dict[str, Any] = {
+        "batch_size": 12,
+        "accelerator": {"step_time": "5ms"},
+        "loader": {"workers": 2},
+    }
+    slow = measure(
+        tmp_path,
+        f"throttled+{root}?latency=20ms",
+        reader={"concurrency": 1},
+        calibration_s=0.5,
+        **job,
+    )
+    more = measure(
+        tmp_path,
+        f"throttled+{root}?latency=20ms",
+        reader={"concurrency": 4},
+        calibration_s=0,
+        epochs=3,
+        **job,
+    )
+    near = measure(
+        tmp_path,
+        f"throttled+{root}?latency=10ms",
+        reader={"concurrency": 1},
+        calibration_s=0,
+        **job,
+    )
     for change, doc, arithmetic in (
         (Change(concurrency=Quantity(4)), more, 2 * 4 / 0.02),
         (Change(latency=Quantity(0.5, relative=True)), near, 2 / 0.01),
     ):
         truth = doc.metrics["samples_per_s"].median
-        assert truth == pytest.approx(arithmetic, rel=0.15)  # the first batches of an epoch come together, and the last as well
+        assert truth == pytest.approx(
+            arithmetic, rel=0.15
+        )  # the first batches of an epoch come together, and the last as well
         assert predicted(slow, change) == pytest.approx(truth, rel=0.15)
-    assert predicted(slow, Change(storage_bandwidth=Quantity(2, relative=True))) == pytest.approx(100, rel=0.15)
+    assert predicted(slow, Change(storage_bandwidth=Quantity(2, relative=True))) == pytest.approx(
+        100, rel=0.15
+    )

@@ -19,7 +19,9 @@ class Fault:
     reset_after: int | None = None  # bytes of the answer, then RST
     stall_after: int | None = None  # bytes of the answer, then nothing for stall_s
     stall_s: float = 5.0
-    answer: tuple[int, str] | None = None  # status and S3 error code, instead of the server's answer
+    answer: tuple[int, str] | None = (
+        None  # status and S3 error code, instead of the server's answer
+    )
     message: str = "by the proxy"
 
 
@@ -114,7 +116,9 @@ class _Link:
         self._sent = 0  # bytes of the answer to the current request
 
     def run(self) -> None:
-        back = threading.Thread(target=self._pump, args=(self._server, self._client, self._down), daemon=True)
+        back = threading.Thread(
+            target=self._pump, args=(self._server, self._client, self._down), daemon=True
+        )
         back.start()
         self._pump(self._client, self._server, self._up)
         back.join()
@@ -139,7 +143,9 @@ class _Link:
         if data.startswith(_METHODS):
             self._fault, self._sent = self._proxy.fault(), 0
             if self._fault.answer:
-                self._client.sendall(_error(*self._fault.answer, self._fault.message, head=data.startswith(b"HEAD")))
+                self._client.sendall(
+                    _error(*self._fault.answer, self._fault.message, head=data.startswith(b"HEAD"))
+                )
                 return False
         self._server.sendall(data)
         return True

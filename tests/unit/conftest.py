@@ -17,15 +17,25 @@ SECOND = 1_000_000_000
 
 def build_events(rows: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
     """Rows with times in seconds (``start``, ``wait``, ``copy``, ``busy``, ``late``) or any column by its own name, defaults elsewhere."""
-    defaults: dict[str, Any] = dict.fromkeys(EVENT_COLUMNS, 0) | {"phase": "measure", "steps": 1, "samples": 1}
+    defaults: dict[str, Any] = dict.fromkeys(EVENT_COLUMNS, 0) | {
+        "phase": "measure",
+        "steps": 1,
+        "samples": 1,
+    }
     columns: dict[str, list[Any]] = {name: [] for name in EVENT_COLUMNS}
     for row in rows:
         full = defaults | {
-            (f"{k}_ns" if f"{k}_ns" in EVENT_COLUMNS else k): round(v * SECOND) if f"{k}_ns" in EVENT_COLUMNS else v for k, v in row.items()
+            (f"{k}_ns" if f"{k}_ns" in EVENT_COLUMNS else k): round(v * SECOND)
+            if f"{k}_ns" in EVENT_COLUMNS
+            else v
+            for k, v in row.items()
         }
         for name in EVENT_COLUMNS:
             columns[name].append(full[name])
-    return {name: np.array(values, dtype=object if name == "phase" else np.int64) for name, values in columns.items()}
+    return {
+        name: np.array(values, dtype=object if name == "phase" else np.int64)
+        for name, values in columns.items()
+    }
 
 
 def build_run(
@@ -45,9 +55,13 @@ def build_run(
     **document: Any,
 ) -> RunDocument:
     """Two accelerators of 1,000 samples/s (batch 100 in 0.1 s), 6 GB of 100 kB samples, a host of 1 GB and 8 cores; storage: 4,000/s."""
-    figures = {"storage_raw": 5000.0, "fetch": 4000.0, "prep": 6000.0, "harness": 8000.0, "accelerator": 1000.0 * accelerators} | (
-        rates or {}
-    )
+    figures = {
+        "storage_raw": 5000.0,
+        "fetch": 4000.0,
+        "prep": 6000.0,
+        "harness": 8000.0,
+        "accelerator": 1000.0 * accelerators,
+    } | (rates or {})
     ceilings = {
         name: Ceiling(samples_per_s=rate, bytes_per_s=rate * 1e5, cpu_s_per_gb=0.5, how="test")
         if rate is not None
@@ -56,7 +70,10 @@ def build_run(
     }
     one: dict[str, Any] = {
         "accelerators": accelerators,
-        "epochs": [Epoch(epoch=e, residency_before=residency, residency_how="cachestat", startup_s=1.0) for e in range(2)],
+        "epochs": [
+            Epoch(epoch=e, residency_before=residency, residency_how="cachestat", startup_s=1.0)
+            for e in range(2)
+        ],
         "cpu_s": 20.0,
         "throttled_s": 0.0,
         "residency_before": residency,
@@ -102,8 +119,20 @@ def build_run(
                 "loader": {"workers": 2, "prefetch_factor": 2, "transport": "ring"},
             }
             | (workload or {}),
-            "dataset": {"spec": spec, "samples": 60_000, "stored_bytes": 6_000_000_000, "changed": []} | (dataset or {}),
-            "host": {"cores": 8, "affinity_cores": 8, "cpu_quota_cores": None, "effective_cores": 8.0, "memory_bytes": 1_000_000_000}
+            "dataset": {
+                "spec": spec,
+                "samples": 60_000,
+                "stored_bytes": 6_000_000_000,
+                "changed": [],
+            }
+            | (dataset or {}),
+            "host": {
+                "cores": 8,
+                "affinity_cores": 8,
+                "cpu_quota_cores": None,
+                "effective_cores": 8.0,
+                "memory_bytes": 1_000_000_000,
+            }
             | (host or {}),
             "storage": {"scheme": "file", "url": "/data"},
             "loader": {"direct": False} | (loader or {}),
@@ -112,7 +141,11 @@ def build_run(
         }
         | document
     )
-    return conclude(doc) if concluded else doc.model_copy(update={"metrics": summarise(doc.repetitions)})
+    return (
+        conclude(doc)
+        if concluded
+        else doc.model_copy(update={"metrics": summarise(doc.repetitions)})
+    )
 
 
 @pytest.fixture(scope="session")

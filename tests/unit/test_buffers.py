@@ -22,7 +22,9 @@ def fds() -> int:
 
 
 @pytest.fixture(params=["best", "4 KiB pages"])
-def shared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], buffers.Region]:
+def shared(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[int], buffers.Region]:
     """The best that this host grants, and what remains where it grants nothing."""
     if request.param != "best":
 
@@ -46,7 +48,9 @@ def test_private_memory_is_zeroed_and_starts_on_a_huge_page(size: int, prefault:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_shared_memory_is_zeroed_and_page_aligned(shared: Callable[[int], buffers.Region], size: int) -> None:
+def test_shared_memory_is_zeroed_and_page_aligned(
+    shared: Callable[[int], buffers.Region], size: int
+) -> None:
     region = shared(size)
     assert region.array.nbytes == size
     assert region.array.ctypes.data % mmap.PAGESIZE == 0
@@ -68,7 +72,9 @@ def test_direct_io_reads_into_either(tmp_path: Path) -> None:
     os.close(fd)
 
 
-def test_a_forked_process_writes_into_shared_memory(shared: Callable[[int], buffers.Region]) -> None:
+def test_a_forked_process_writes_into_shared_memory(
+    shared: Callable[[int], buffers.Region],
+) -> None:
     region, mine = shared(3 << 20), buffers.private(100)
     child = os.fork()
     if child == 0:
@@ -99,7 +105,9 @@ def test_shared_memory_leaves_no_name_behind(shared: Callable[[int], buffers.Reg
     name = os.readlink(f"/proc/self/fd/{region.fd}")
     assert name.startswith("/memfd:") or name.endswith("(deleted)")
     new = set(Path("/proc/self/mountinfo").read_text().splitlines()) - mounts
-    assert not [line for line in new if " hugetlbfs " in line]  # others may mount what they like meanwhile
+    assert not [
+        line for line in new if " hugetlbfs " in line
+    ]  # others may mount what they like meanwhile
     os.close(region.fd)
 
 
@@ -126,7 +134,9 @@ def test_slots_do_not_overlap() -> None:
     ring = SlotRing(3, 5000, shared=True)
     for slot in range(3):
         ring.view(slot)[:] = bytes([slot + 1]) * ring.slot_bytes
-    assert [ring.lease(slot).tobytes() for slot in range(3)] == [bytes([slot + 1]) * ring.slot_bytes for slot in range(3)]
+    assert [ring.lease(slot).tobytes() for slot in range(3)] == [
+        bytes([slot + 1]) * ring.slot_bytes for slot in range(3)
+    ]
     assert ring.slot_bytes >= 5000
 
 
@@ -167,7 +177,11 @@ def test_a_ring_passed_to_a_spawned_process_is_the_same_memory() -> None:
         def detach(self) -> int:
             return os.dup(self.fd)
 
-    state: dict[str, Any] = {"count": ring.count, "slot_bytes": ring.slot_bytes, "fd": Handed(ring.region.fd)}
+    state: dict[str, Any] = {
+        "count": ring.count,
+        "slot_bytes": ring.slot_bytes,
+        "fd": Handed(ring.region.fd),
+    }
     before = fds()
     other = SlotRing.__new__(SlotRing)
     other.__setstate__(state)

@@ -114,7 +114,13 @@ def test_dlrm_reads_the_columns_of_the_reference() -> None:
     read = FORMATS.load("parquet").prefix(np.array([761]), columns=40, of=200)[0]
     assert read == 160
     assert read * (workload.samples_per_s_per_accelerator or 0) == pytest.approx(5.24e9, rel=0.01)
-    assert group_bounds(np.full(20_000, 761), spec.block_size or 0) == [0, 6144, 12288, 18432, 20_000]
+    assert group_bounds(np.full(20_000, 761), spec.block_size or 0) == [
+        0,
+        6144,
+        12288,
+        18432,
+        20_000,
+    ]
 
 
 def test_the_sizes_of_the_others() -> None:
@@ -122,7 +128,9 @@ def test_the_sizes_of_the_others() -> None:
     assert load_dataset_spec("deepcam").sample_size.mean == 768 * 1152 * 16 * 4
     assert load_dataset_spec("llm-tokens").sample_size.mean == (4096 + 1) * 2
     workload = load_workload("llm-pretrain")
-    assert workload.batch_size * 4096 / (workload.accelerator.step_time or 0) == pytest.approx(10_000)
+    assert workload.batch_size * 4096 / (workload.accelerator.step_time or 0) == pytest.approx(
+        10_000
+    )
 
 
 @pytest.mark.parametrize("name", DATASETS)
@@ -133,7 +141,9 @@ def test_every_dataset_can_be_planned_at_its_full_size(name: str) -> None:
     assert plan.sample_count == spec.samples
     assert plan.first[-1] == spec.samples
     assert plan.units[-1] == plan.shard_count
-    assert plan.sample_bytes == plan.unit_bytes().sum() == pytest.approx(spec.nominal_bytes, rel=0.05)  # draws are clipped
+    assert (
+        plan.sample_bytes == plan.unit_bytes().sum() == pytest.approx(spec.nominal_bytes, rel=0.05)
+    )  # draws are clipped
 
 
 def test_clipping_keeps_the_mean_of_unet3d() -> None:
@@ -168,7 +178,10 @@ def test_a_spec_survives_its_own_dump(name: str) -> None:
 
 
 def test_a_specs_identity_leaves_the_prose_out() -> None:
-    assert load_dataset_spec("demo", ["description=other"]).identity() == load_dataset_spec("demo").identity()
+    assert (
+        load_dataset_spec("demo", ["description=other"]).identity()
+        == load_dataset_spec("demo").identity()
+    )
     assert load_dataset_spec("demo", ["seed=2"]).identity() != load_dataset_spec("demo").identity()
 
 

@@ -42,7 +42,9 @@ def test_the_interval_of_largest_availability(mtbf: float, save: float, restart:
 def test_waste_at_dalys_interval_is_within_a_percent_of_the_least(mtbf: float, save: float) -> None:
     """Of the training's whole time, up to a save of half the time between interruptions; Young's costs more where saves are long."""
     blocked = save * mtbf
-    least = min(waste(young_s(blocked, mtbf) * 2 ** (step / 64), blocked, mtbf) for step in range(-256, 129))
+    least = min(
+        waste(young_s(blocked, mtbf) * 2 ** (step / 64), blocked, mtbf) for step in range(-256, 129)
+    )
     found = waste(daly_s(blocked, mtbf), blocked, mtbf)
     assert 1 - found == pytest.approx(1 - least, rel=0.01)
     if save > 0.05:
@@ -81,5 +83,7 @@ def test_waste_is_what_a_simulation_of_failures_finds() -> None:
                 clock += again
             clock += restart
         clock += interval + blocked
-    assert waste(interval, blocked, mtbf, restart) == pytest.approx(1 - 20_000 * interval / clock, abs=0.01)
+    assert waste(interval, blocked, mtbf, restart) == pytest.approx(
+        1 - 20_000 * interval / clock, abs=0.01
+    )
     assert math.isclose(overhead(interval, blocked), 10 / 110)

@@ -41,7 +41,9 @@ def lowest(blocked: float, mtbf: float, restart: float = 0.0) -> float:
 
 
 @given(mtbf=st.floats(60, 1e8), share=st.floats(1e-5, 0.3), restart=st.floats(0, 0.5))
-def test_dalys_interval_is_the_one_of_least_waste(mtbf: float, share: float, restart: float) -> None:
+def test_dalys_interval_is_the_one_of_least_waste(
+    mtbf: float, share: float, restart: float
+) -> None:
     """Daly's estimate is within 2 % of the optimum up to a save of 0.3 mtbf; restarts do not move it."""
     best = lowest(share * mtbf, mtbf, restart * mtbf)
     assert daly_s(share * mtbf, mtbf) == pytest.approx(best, rel=0.02)
@@ -92,11 +94,26 @@ def test_a_worked_example() -> None:
 
 
 def save(step: int, blocked: float, **more: float) -> Save:
-    return Save(step=step, blocked_s=blocked, accepted_s=blocked, durable_s=more.pop("durable_s", blocked), bytes=10**9, files=1, **more)  # type: ignore[arg-type]
+    return Save(
+        step=step,
+        blocked_s=blocked,
+        accepted_s=blocked,
+        durable_s=more.pop("durable_s", blocked),
+        bytes=10**9,
+        files=1,
+        **more,
+    )  # type: ignore[arg-type]
 
 
 def study(*saves: Save, **more: object) -> Study:
-    settings: dict[str, object] = {"model": "llama3-8b", "writer": "stream", "ranks": 1, "bytes": 10**9, "full_bytes": 10**11, "tensors": 5}
+    settings: dict[str, object] = {
+        "model": "llama3-8b",
+        "writer": "stream",
+        "ranks": 1,
+        "bytes": 10**9,
+        "full_bytes": 10**11,
+        "tensors": 5,
+    }
     return with_figures(Study(**{**settings, "files": 1, "saves": list(saves), **more}))  # type: ignore[arg-type]
 
 
@@ -115,8 +132,17 @@ def test_bandwidth_is_the_mean_of_the_saves() -> None:
 def test_a_save_too_small_to_measure_bandwidth_with_is_named() -> None:
     def doc(size: int, ranks: int) -> RunDocument:
         checkpoint = study(save(1, 1.0), bytes=size, ranks=ranks)
-        told: dict[str, Any] = {"command": [], "workload": {}, "dataset": {}, "host": {}, "storage": {}, "checkpoint": checkpoint}
-        return RunDocument(run_id="r", created="", iobench_version="0", status="ok", validity="valid", **told)
+        told: dict[str, Any] = {
+            "command": [],
+            "workload": {},
+            "dataset": {},
+            "host": {},
+            "storage": {},
+            "checkpoint": checkpoint,
+        }
+        return RunDocument(
+            run_id="r", created="", iobench_version="0", status="ok", validity="valid", **told
+        )
 
     assert tiny(doc(LEAST_BYTES, 1)) is None
     assert tiny(doc(10**11, 10**6)) is None  # the whole model is what it is
@@ -134,13 +160,16 @@ def test_cpu_is_unknown_where_one_part_is() -> None:
 
 
 def test_steps_beside_a_save() -> None:
-    assert slowdown(study(save(1, 1.0, step_overlapped_s=0.12, step_alone_s=0.1))) == pytest.approx(1.2)
+    assert slowdown(study(save(1, 1.0, step_overlapped_s=0.12, step_alone_s=0.1))) == pytest.approx(
+        1.2
+    )
     assert slowdown(study(save(1, 1.0))) is None
 
 
 def test_a_scaled_study_is_carried_over_by_its_bytes() -> None:
     found = meaning(
-        study(save(1, 1.0), save(2, 1.0)), Training(mtbf_s=10**6, accelerators=8, usd_per_accelerator_hour=2.0, samples_per_s=10.0)
+        study(save(1, 1.0), save(2, 1.0)),
+        Training(mtbf_s=10**6, accelerators=8, usd_per_accelerator_hour=2.0, samples_per_s=10.0),
     )
     assert found is not None
     assert found.blocked_s == pytest.approx(100.0)  # 1 s for a hundredth of the bytes
@@ -156,7 +185,8 @@ def test_a_scaled_study_is_carried_over_by_its_bytes() -> None:
 def test_a_restore_is_part_of_a_restart() -> None:
     restore = Restore(step=1, wall_s=3.0, bytes=10**9)
     without, with_it = (
-        meaning(study(save(1, 1.0), restores=restores), Training(mtbf_s=10**4, restart_s=60.0)) for restores in ([], [restore])
+        meaning(study(save(1, 1.0), restores=restores), Training(mtbf_s=10**4, restart_s=60.0))
+        for restores in ([], [restore])
     )
     assert without is not None
     assert with_it is not None
@@ -166,7 +196,10 @@ def test_a_restore_is_part_of_a_restart() -> None:
 
 def test_an_asynchronous_save_must_be_over_before_the_next() -> None:
     """Blocked for a moment only, the best interval would be short, but a save needs its time behind the training."""
-    found = meaning(study(save(1, 0.001, staged_s=0.001, durable_s=50.0), full_bytes=10**9), Training(mtbf_s=1000.0))
+    found = meaning(
+        study(save(1, 0.001, staged_s=0.001, durable_s=50.0), full_bytes=10**9),
+        Training(mtbf_s=1000.0),
+    )
     assert found is not None
     assert found.daly_s < 50 - 0.001 <= found.interval_s
     assert found.waste > waste(found.interval_s, found.blocked_s, found.mtbf_s)

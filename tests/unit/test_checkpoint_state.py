@@ -53,15 +53,22 @@ def test_bytes_are_those_of_mlperf_storage(
     sizes = [share.nbytes / GIB for share in found]
     assert len(found) == ranks
     assert sum(sizes) == pytest.approx(total_gib, rel=5e-4)
-    assert (min(sizes), max(sizes)) == (pytest.approx(low_gib, rel=1e-3), pytest.approx(high_gib, rel=1e-3))
-    assert sum(tensor.nbytes for tensor in found[0].optimizer) / GIB == pytest.approx(optimizer_gib, rel=1e-3)
+    assert (min(sizes), max(sizes)) == (
+        pytest.approx(low_gib, rel=1e-3),
+        pytest.approx(high_gib, rel=1e-3),
+    )
+    assert sum(tensor.nbytes for tensor in found[0].optimizer) / GIB == pytest.approx(
+        optimizer_gib, rel=1e-3
+    )
     if name == "llama3-1t":
         assert sum(sizes) * GIB < 0.93 * 18e12
 
 
 def dlio_rank_bytes(dimensions: Mapping[str, int], cut: Parallelism, rank: int) -> tuple[int, int]:
     """(model, optimizer) bytes of a rank, by the formulas of DLIO's base_checkpointing.py, written down anew."""
-    h, ffn, layers, vocabulary = (dimensions[key] for key in ("hidden", "ffn", "layers", "vocabulary"))
+    h, ffn, layers, vocabulary = (
+        dimensions[key] for key in ("hidden", "ffn", "layers", "vocabulary")
+    )
     kv = h // dimensions["heads"] * dimensions["kv_heads"]
     count = 2 * vocabulary * h + layers * (2 * h + h * (h + 2 * kv) + h * h + 3 * ffn * h) + h
     parts = cut.data if cut.zero == 3 else 1
@@ -69,7 +76,9 @@ def dlio_rank_bytes(dimensions: Mapping[str, int], cut: Parallelism, rank: int) 
     mine = layers // cut.pipeline + (stage < layers % cut.pipeline)
     matrices = (h * (h + 2 * kv), h * h, 2 * ffn * h, ffn * h)
     elements = mine * (2 * (h // parts) + sum(size // cut.tensor // parts for size in matrices))
-    elements += ((stage == 0) + (stage == cut.pipeline - 1)) * (h * vocabulary // cut.tensor // parts)
+    elements += ((stage == 0) + (stage == cut.pipeline - 1)) * (
+        h * vocabulary // cut.tensor // parts
+    )
     elements += (stage == cut.pipeline - 1) * (h // parts)
     return (2 * elements if cut.zero == 3 or data == 0 else 0), 4 * 3 * (count // cut.ranks + 5 * h)
 
@@ -84,8 +93,16 @@ def test_every_rank_saves_what_dlio_says(name: str) -> None:
         theirs = dlio_rank_bytes(model.dimensions, model.layout, rank)
         assert 0 <= theirs[0] - sum(spec.nbytes for spec in part.model) <= norms
         assert abs(theirs[1] - 60 * h - sum(spec.nbytes for spec in part.optimizer)) <= 12
-    total = sum(sum(dlio_rank_bytes(model.dimensions, model.layout, rank)) for rank in range(model.layout.ranks))
-    assert f"{total / GIB:.0f}" == {"llama3-8b": "105", "llama3-70b": "911", "llama3-405b": "5292", "llama3-1t": "15427"}[name]
+    total = sum(
+        sum(dlio_rank_bytes(model.dimensions, model.layout, rank))
+        for rank in range(model.layout.ranks)
+    )
+    assert (
+        f"{total / GIB:.0f}"
+        == {"llama3-8b": "105", "llama3-70b": "911", "llama3-405b": "5292", "llama3-1t": "15427"}[
+            name
+        ]
+    )
 
 
 def test_bert_weighs_what_dlio_says() -> None:
@@ -101,9 +118,16 @@ def test_bert_weighs_what_dlio_says() -> None:
     zero=st.integers(0, 3),
     share=st.sampled_from([1.0, 0.1, 0.003]),
 )
-def test_however_it_is_cut_every_element_is_saved_once(name: str, tensor: int, pipeline: int, data: int, zero: int, share: float) -> None:
+def test_however_it_is_cut_every_element_is_saved_once(
+    name: str, tensor: int, pipeline: int, data: int, zero: int, share: float
+) -> None:
     model, _ = scale(find_model(name), share)
-    parallelism = Parallelism(tensor=tensor, pipeline=min(pipeline, model.dimensions.get("layers", 16)), data=data, zero=zero)
+    parallelism = Parallelism(
+        tensor=tensor,
+        pipeline=min(pipeline, model.dimensions.get("layers", 16)),
+        data=data,
+        zero=zero,
+    )
     found = shares(model, parallelism)
     assert len(found) == parallelism.ranks
     assert sum(part.nbytes for part in found) == model.state_bytes
@@ -113,7 +137,9 @@ def test_however_it_is_cut_every_element_is_saved_once(name: str, tensor: int, p
         assert len(names) == len(set(names))
     if zero == 3 and tensor == pipeline == 1:
         sizes = [part.nbytes for part in found]
-        assert max(sizes) - min(sizes) <= 4 * sum(part.tensors for part in found)  # an element of each tensor
+        assert max(sizes) - min(sizes) <= 4 * sum(
+            part.tensors for part in found
+        )  # an element of each tensor
 
 
 @given(name=st.sampled_from(sorted(MODELS)), share=st.floats(1e-4, 1.0))
@@ -123,10 +149,18 @@ def test_a_scaled_model_keeps_its_structure(name: str, share: float) -> None:
     assert small.state_bytes <= full.state_bytes
     if done and small.state_bytes > 2e7:  # below, a step of one dimension is more than the share
         narrowest = min(small.dimensions[key] for key in full.width)
-        a_step = (narrowest / (narrowest + full.step)) ** 2  # tensors grow with the square of the widths
+        a_step = (
+            narrowest / (narrowest + full.step)
+        ) ** 2  # tensors grow with the square of the widths
         assert min(0.9, a_step) * share <= small.state_bytes / full.state_bytes <= share
-    blocks = {parameter.name.replace("layers.0.", "layers.N.") for parameter in small.parameters() if ".1." not in parameter.name}
-    assert blocks <= {parameter.name.replace("layers.0.", "layers.N.") for parameter in full.parameters()}
+    blocks = {
+        parameter.name.replace("layers.0.", "layers.N.")
+        for parameter in small.parameters()
+        if ".1." not in parameter.name
+    }
+    assert blocks <= {
+        parameter.name.replace("layers.0.", "layers.N.") for parameter in full.parameters()
+    }
     assert done == {} or done["share"] == small.state_bytes / full.state_bytes
 
 
@@ -166,7 +200,9 @@ def test_another_number_of_ranks_is_zero_3() -> None:
         (1, {"zero": 4, "data": 1}, "zero is 0 to 3"),
     ],
 )
-def test_a_layout_that_contradicts_itself_is_refused(ranks: int, asked: dict[str, int], words: str) -> None:
+def test_a_layout_that_contradicts_itself_is_refused(
+    ranks: int, asked: dict[str, int], words: str
+) -> None:
     with pytest.raises(UsageError, match=words):
         layout(find_model("resnet50"), ranks, asked)
 
@@ -200,8 +236,12 @@ def test_a_state_is_what_its_share_says_and_no_two_tensors_are_alike() -> None:
     for rank, share in enumerate(small_shares(2)):
         state = build_state(share, seed=1, rank=rank)
         found = tensors(state)
-        assert [tuple(tensor.shape) for tensor in found.values()] == [spec.shape for spec in (*share.model, *share.optimizer)]
-        assert sum(tensor.numel() * tensor.element_size() for tensor in found.values()) == share.nbytes
+        assert [tuple(tensor.shape) for tensor in found.values()] == [
+            spec.shape for spec in (*share.model, *share.optimizer)
+        ]
+        assert (
+            sum(tensor.numel() * tensor.element_size() for tensor in found.values()) == share.nbytes
+        )
         for name, tensor in found.items():
             assert tensor.data_ptr() % 4096 == 0
             head = tensor.reshape(-1).view(torch.uint8)[:64].numpy().tobytes()

@@ -31,11 +31,23 @@ def document(rates: list[float], **changes: Any) -> dict[str, Any]:
         "command": [],
         "status": "ok",
         "validity": "valid",
-        "workload": {"name": "w", "dataset": "d", "batch_size": 8, "loader": {"workers": 2}, "reader": {"concurrency": 4, "crop": None}},
-        "dataset": {"id": "x", "spec": {"name": "d", "format": "tar", "shard_size": 1 << 26, "seed": 1}},
+        "workload": {
+            "name": "w",
+            "dataset": "d",
+            "batch_size": 8,
+            "loader": {"workers": 2},
+            "reader": {"concurrency": 4, "crop": None},
+        },
+        "dataset": {
+            "id": "x",
+            "spec": {"name": "d", "format": "tar", "shard_size": 1 << 26, "seed": 1},
+        },
         "host": {"cores": 2, "kernel": "6.1"},
         "storage": {"url": "/data"},
-        "repetitions": [{"seed": i, "accelerators": 1, "samples_per_s": rate, "wall_s": 1.0} for i, rate in enumerate(rates)],
+        "repetitions": [
+            {"seed": i, "accelerators": 1, "samples_per_s": rate, "wall_s": 1.0}
+            for i, rate in enumerate(rates)
+        ],
     }
     for path, value in changes.items():
         node = doc
@@ -85,13 +97,20 @@ def test_faster_slower_and_the_same(home: Path, capsys: pytest.CaptureFixture[st
     assert row["judgement"]["p"] == pytest.approx(2 / 924)
     assert compared(capsys, other, one)["comparisons"][0]["difference"] == "worse"
     assert compared(capsys, one, write("c", BASE[::-1]))["comparisons"][0]["difference"] == "same"
-    assert compared(capsys, one, write("few", FAST[:3]))["comparisons"][0]["difference"] == "too few"
-    assert compared(capsys, one, write("single", FAST[:1]))["comparisons"][0]["difference"] == "too few"
+    assert (
+        compared(capsys, one, write("few", FAST[:3]))["comparisons"][0]["difference"] == "too few"
+    )
+    assert (
+        compared(capsys, one, write("single", FAST[:1]))["comparisons"][0]["difference"]
+        == "too few"
+    )
 
 
 def test_a_regression_decides_the_exit_code(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slow, fast = write("a", BASE), write("b", FAST)
-    assert "samples_per_s of w is worse (0.833 x): a" in told(capsys, fast, slow, "--fail-on", "5%", code=4)
+    assert "samples_per_s of w is worse (0.833 x): a" in told(
+        capsys, fast, slow, "--fail-on", "5%", code=4
+    )
     assert main(["compare", fast, slow, "--fail-on", "20%"]) == 0
     assert main(["compare", slow, fast, "--fail-on", "5%"]) == 0
     capsys.readouterr()
@@ -122,14 +141,20 @@ def test_what_asks_something_else_is_not_comparable(
         assert found["difference"] == "better"
 
 
-@pytest.mark.parametrize("change", ["workload__loader__workers", "workload__reader__concurrency", "host__cores"])
-def test_how_it_is_read_may_differ_and_is_shown(home: Path, capsys: pytest.CaptureFixture[str], change: str) -> None:
+@pytest.mark.parametrize(
+    "change", ["workload__loader__workers", "workload__reader__concurrency", "host__cores"]
+)
+def test_how_it_is_read_may_differ_and_is_shown(
+    home: Path, capsys: pytest.CaptureFixture[str], change: str
+) -> None:
     (found,) = compared(capsys, write("a", BASE), write("b", FAST, **{change: 16}))["comparisons"]
     assert found["comparable"]
     assert any("-> 16" in line for line in found["changes"])
 
 
-def test_folders_are_taken_apart_by_what_they_ask(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_are_taken_apart_by_what_they_ask(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Repetitions of runs that ask the same are taken together; two results folders copied together are one."""
     for machine, rates in (("one", BASE), ("two", FAST)):
         write(f"{machine}/r1", rates[:3])
@@ -137,16 +162,28 @@ def test_folders_are_taken_apart_by_what_they_ask(home: Path, capsys: pytest.Cap
         write(f"{machine}/r3", rates, workload__batch_size=32)
         write(f"{machine}/r4", rates, workload__name=f"only-{machine}")
     found = compared(capsys, "one", "two")
-    assert [(len(each["baseline_runs"]), each["difference"]) for each in found["comparisons"]] == [(2, "better"), (1, "better")]
+    assert [(len(each["baseline_runs"]), each["difference"]) for each in found["comparisons"]] == [
+        (2, "better"),
+        (1, "better"),
+    ]
     assert any("only-one" in line for line in found["left_out"])
 
 
 def test_runs_by_a_key(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for workers, factor in ((1, 1.0), (2, 1.2), (16, 1.21)):
         write(f"r/w{workers}", [rate * factor for rate in BASE], workload__loader__workers=workers)
-        write(f"r/i{workers}", [rate * factor for rate in BASE], host__instance_type=f"m{workers}", workload__batch_size=4)
+        write(
+            f"r/i{workers}",
+            [rate * factor for rate in BASE],
+            host__instance_type=f"m{workers}",
+            workload__batch_size=4,
+        )
     by = compared(capsys, "r", "--by", "loader.workers")["comparisons"]
-    assert [(each["baseline"], each["candidate"], each["difference"]) for each in by if each["baseline"] != "?"][:2] == [
+    assert [
+        (each["baseline"], each["candidate"], each["difference"])
+        for each in by
+        if each["baseline"] != "?"
+    ][:2] == [
         ("loader.workers=1", "loader.workers=2", "better"),
         ("loader.workers=1", "loader.workers=16", "better"),
     ]
@@ -207,7 +244,12 @@ def test_what_has_no_counterpart_is_named(home: Path, capsys: pytest.CaptureFixt
 
 def test_a_copied_run_counts_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Results folders are merged by copying; three values a side, copied, are still too few."""
-    write("one/r", BASE[:3]), write("one/copied/r", BASE[:3]), write("two/r", FAST[:3]), write("two/copied/r", FAST[:3])
+    (
+        write("one/r", BASE[:3]),
+        write("one/copied/r", BASE[:3]),
+        write("two/r", FAST[:3]),
+        write("two/copied/r", FAST[:3]),
+    )
     found = compared(capsys, "one", "two")
     assert found["comparisons"][0]["difference"] == "too few"
     assert any("one/r is a copy of one/copied/r" in line for line in found["left_out"])
@@ -216,7 +258,9 @@ def test_a_copied_run_counts_once(home: Path, capsys: pytest.CaptureFixture[str]
     assert (len(each["baseline_runs"]), len(each["candidate_runs"])) == (1, 1)
 
 
-def test_the_headline_is_that_of_the_metrics_asked_for(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_headline_is_that_of_the_metrics_asked_for(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     docs = {name: document(BASE) for name in ("a", "b")}
     for name, doc in docs.items():
         for number, repetition in enumerate(doc["repetitions"]):
@@ -230,7 +274,9 @@ def test_the_headline_is_that_of_the_metrics_asked_for(home: Path, capsys: pytes
     assert "no metric was measured on both sides" in told(capsys, "a", "b", "--metric", "blocked_s")
 
 
-def test_a_p_that_counts_is_not_shown_as_one_that_does_not(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_p_that_counts_is_not_shown_as_one_that_does_not(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Eight values a side whose p is 0.0499: it counts, and 0.05 would not."""
     chance = np.random.default_rng(2)
     one, other = chance.lognormal(0, 0.2, 8).tolist(), chance.lognormal(0.25, 0.2, 8).tolist()
@@ -256,14 +302,20 @@ def test_a_thousand_runs_are_compared_in_seconds_and_little_memory(home: Path) -
     """No clock is asserted: the bound is on memory, and torch is not imported."""
     chance = np.random.default_rng(0)
     for number in range(1000):
-        write(f"r/{number:04d}", (100 * chance.lognormal(0, 0.02, 6)).tolist(), workload__loader__workers=number % 10 + 1)
+        write(
+            f"r/{number:04d}",
+            (100 * chance.lognormal(0, 0.02, 6)).tolist(),
+            workload__loader__workers=number % 10 + 1,
+        )
     code = (
         "import sys; from iobench.cli.main import main; main(['compare', 'r', '--by', 'loader.workers', '--json'])\n"
         "peak = next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
         "print(peak, 'torch' in sys.modules, file=sys.stderr)"
     )
     began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
     print(f"1000 runs: {time.monotonic() - began:.1f} s")
     peak_kb, torch = done.stderr.split()
     assert (int(peak_kb) < 500_000, torch) == (True, "False")
@@ -285,11 +337,16 @@ def test_a_copy_of_a_run_counts_once(home: Path, capsys: pytest.CaptureFixture[s
     assert "is a copy of base/" in shown
 
 
-def test_a_key_of_one_value_is_said_to_be_one(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_of_one_value_is_said_to_be_one(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write("all/a", BASE)
     write("all/b", FAST)
     assert main(["compare", "all", "--by", "host.cores"]) == 2
-    assert "no two runs of one question differ in host.cores: all have host.cores=2" in capsys.readouterr().err
+    assert (
+        "no two runs of one question differ in host.cores: all have host.cores=2"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -297,13 +354,24 @@ def test_a_key_of_one_value_is_said_to_be_one(home: Path, capsys: pytest.Capture
     [
         ([100, 101, 102, 103, 104], [101, 100, 103, 102, 104], "confirmed as no slower"),
         ([100, 101, 102, 103, 104], [150, 151, 152, 153, 154], "confirmed:"),
-        ([50, 60, 100, 101, 150], [40, 55, 80, 105, 148], "NOT confirmed"),  # 20 % slower, in a spread that proves nothing
+        (
+            [50, 60, 100, 101, 150],
+            [40, 55, 80, 105, 148],
+            "NOT confirmed",
+        ),  # 20 % slower, in a spread that proves nothing
         ([100, 101, 102, 103, 104], [50, 51, 52, 53, 54], "NOT confirmed"),
     ],
 )
-def test_advice_of_no_gain_is_confirmed_by_what_is_no_slower(today: list[float], advised: list[float], answer: str) -> None:
-    sides = [Group(name, [RunDocument.model_validate(document(list(map(float, rates))))]) for name, rates in (("t", today), ("a", advised))]
+def test_advice_of_no_gain_is_confirmed_by_what_is_no_slower(
+    today: list[float], advised: list[float], answer: str
+) -> None:
+    sides = [
+        Group(name, [RunDocument.model_validate(document(list(map(float, rates))))])
+        for name, rates in (("t", today), ("a", advised))
+    ]
     advice = SimpleNamespace(gain=1.0, gain_low=0.9, gain_high=1.1, changes={"loader.workers": "1"})
-    found = Confirmation(advice=advice, comparison=compare(*sides, metrics=("samples_per_s",)), directory="x")  # type: ignore[arg-type]
+    found = Confirmation(
+        advice=advice, comparison=compare(*sides, metrics=("samples_per_s",)), directory="x"
+    )  # type: ignore[arg-type]
     assert render_confirmation(found).startswith(answer)
     assert found.confirmed == (not answer.startswith("NOT"))

@@ -23,15 +23,24 @@ from tests.unit.test_compare import BASE, FAST, document
 def point(folder: Path, validities: list[str]) -> SweepPoint:
     for number, validity in enumerate(validities):
         (folder / f"r{number}").mkdir(parents=True)
-        (folder / f"r{number}" / "run.json").write_text(json.dumps(document([100.0 + number], validity=validity)))
-    return SweepPoint(settings={"loader.workers": 4}, runs=[f"r{number}" for number in range(len(validities))])
+        (folder / f"r{number}" / "run.json").write_text(
+            json.dumps(document([100.0 + number], validity=validity))
+        )
+    return SweepPoint(
+        settings={"loader.workers": 4}, runs=[f"r{number}" for number in range(len(validities))]
+    )
 
 
 def test_visits_that_are_invalid_or_too_few_tell_nothing(tmp_path: Path) -> None:
-    found = _visits(point(tmp_path / "some", ["valid", "invalid", "unknown", "valid", "valid"]), tmp_path / "some")
+    found = _visits(
+        point(tmp_path / "some", ["valid", "invalid", "unknown", "valid", "valid"]),
+        tmp_path / "some",
+    )
     assert found.values("samples_per_s") == [100.0, 102.0, 103.0, 104.0]
     with pytest.raises(UsageError, match=r"has 3 of the 4 visits that it takes: r1 is INVALID"):
-        _visits(point(tmp_path / "broken", ["valid", "invalid", "valid", "valid"]), tmp_path / "broken")
+        _visits(
+            point(tmp_path / "broken", ["valid", "invalid", "valid", "valid"]), tmp_path / "broken"
+        )
     with pytest.raises(UsageError, match=r"has 1 of the 4 visits that it takes: no time was left"):
         _visits(point(tmp_path / "late", ["valid"]), tmp_path / "late")
 
@@ -42,18 +51,30 @@ class Advised:
 
 
 def compared(candidate: list[float]) -> Comparison:
-    before, after = (Group("", [RunDocument.model_validate(document(rates))]) for rates in (BASE, candidate))
+    before, after = (
+        Group("", [RunDocument.model_validate(document(rates))]) for rates in (BASE, candidate)
+    )
     return compare(before, after, metrics=("samples_per_s",))
 
 
 @pytest.mark.parametrize(
     ("gain", "fresh", "confirmed"),
-    [(1.2, FAST, True), (1.2, BASE, False), (1.01, BASE, True), (1.01, FAST, True), (1.01, [80.0, 81, 82, 79, 78], False)],
+    [
+        (1.2, FAST, True),
+        (1.2, BASE, False),
+        (1.01, BASE, True),
+        (1.01, FAST, True),
+        (1.01, [80.0, 81, 82, 79, 78], False),
+    ],
 )
-def test_a_promised_gain_is_confirmed_by_a_gain_alone(gain: float, fresh: list[float], confirmed: bool) -> None:
+def test_a_promised_gain_is_confirmed_by_a_gain_alone(
+    gain: float, fresh: list[float], confirmed: bool
+) -> None:
     """Smaller settings that promised none are confirmed by no difference."""
     advice = cast(Recommendation, Advised(gain))
-    assert Confirmation(advice=advice, comparison=compared(fresh), directory="").confirmed is confirmed
+    assert (
+        Confirmation(advice=advice, comparison=compared(fresh), directory="").confirmed is confirmed
+    )
 
 
 def test_what_the_budgets_did_not_allow_is_told() -> None:
@@ -61,14 +82,21 @@ def test_what_the_budgets_did_not_allow_is_told() -> None:
         workload="w", settings={"a": "1"}, changes={"a": "1"}, samples_per_s=1.0, why=(), gain=1.2, gain_low=1.1, gain_high=1.3,
         gain_coverage=0.9, basis="", confidence="high", doubts=(), shard=None, codecs=(), alternatives=(), untested=None, left_out=(),
     )  # fmt: skip
-    found = Confirmation(advice=advice, comparison=compared(FAST), directory="d", notes=("between groups, drift is not averaged out",))
+    found = Confirmation(
+        advice=advice,
+        comparison=compared(FAST),
+        directory="d",
+        notes=("between groups, drift is not averaged out",),
+    )
     assert "confirmed" in render_confirmation(found)
     assert "left out: between groups, drift" in render_confirmation(found)
     assert confirmation_document(found)["left_out"] == list(found.notes)
 
 
 @pytest.mark.parametrize("word", ["--confirm", "--resume"])
-def test_what_was_asked_then_is_not_asked_again(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_asked_then_is_not_asked_again(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     for more in (["--set", "batch_size=2"], ["--samples", "9"], ["--data-root", "x"]):
         assert main(["sweep", word, "nowhere", *more]) == 2
         assert "alone" in capsys.readouterr().err

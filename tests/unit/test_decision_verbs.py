@@ -16,7 +16,9 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Call:
     """(exit code, stdout, stderr) of a command in this process, with ``tmp_path`` for its working directory."""
 
     def go(*arguments: str | Path) -> tuple[int, str, str]:
@@ -78,12 +80,16 @@ def test_size_refuses(refused: Callable[..., None], arguments: tuple[str, ...], 
 
 def test_size_from_a_run(call: Call, tmp_path: Path, make_run: Callable[..., Any]) -> None:
     run = save(tmp_path / "results" / "one", make_run())
-    code, out, err = call("size", "resnet50-h100", "--accelerators", "16", "--hosts", "2", "--from", run)
+    code, out, err = call(
+        "size", "resnet50-h100", "--accelerators", "16", "--hosts", "2", "--from", run
+    )
     assert (code, err) == (0, "")
     assert out.startswith("buy  ")
     assert "would feed    2 of 16 accelerators" in out
     assert max(map(len, out.splitlines())) <= 100
-    code, out, err = call("size", "resnet50-h100", "--accelerators", "16", "--hosts", "2", "--from", run, "--json")
+    code, out, err = call(
+        "size", "resnet50-h100", "--accelerators", "16", "--hosts", "2", "--from", run, "--json"
+    )
     found = json.loads(out)
     assert found["measured"]["accelerators_fed_local"] == 4
     assert found["write_bytes_per_s"] is None
@@ -112,7 +118,11 @@ def test_size_from_a_run(call: Call, tmp_path: Path, make_run: Callable[..., Any
     ],
 )
 def test_whatif_refuses(
-    refused: Callable[..., None], tmp_path: Path, make_run: Callable[..., Any], arguments: tuple[str, ...], says: str
+    refused: Callable[..., None],
+    tmp_path: Path,
+    make_run: Callable[..., Any],
+    arguments: tuple[str, ...],
+    says: str,
 ) -> None:
     refused("whatif", save(tmp_path / "results" / "one", make_run()), *arguments, says=says)
 
@@ -121,8 +131,13 @@ def test_whatif_of_nothing(refused: Callable[..., None]) -> None:
     refused("whatif", "results/nowhere", "--workers", "2", says="results/nowhere")
 
 
-def test_whatif_prints_and_writes_nothing(call: Call, tmp_path: Path, make_run: Callable[..., Any]) -> None:
-    run = save(tmp_path / "results" / "one", make_run(rates={"storage_raw": 650, "fetch": 600}, measured=580, au=0.29))
+def test_whatif_prints_and_writes_nothing(
+    call: Call, tmp_path: Path, make_run: Callable[..., Any]
+) -> None:
+    run = save(
+        tmp_path / "results" / "one",
+        make_run(rates={"storage_raw": 650, "fetch": 600}, measured=580, au=0.29),
+    )
     before = (run / "run.json").read_bytes()
     code, out, err = call("whatif", run / "run.json", "--storage-bandwidth", "2x")
     assert (code, err) == (0, "")
@@ -174,7 +189,9 @@ def sweep(tmp_path: Path, make_run: Callable[..., Any]) -> Path:
         (("sweep", "--dataset-size", "0"), "--dataset-size is 0"),
     ],
 )
-def test_advise_refuses(refused: Callable[..., None], sweep: Path, arguments: tuple[str, ...], says: str) -> None:
+def test_advise_refuses(
+    refused: Callable[..., None], sweep: Path, arguments: tuple[str, ...], says: str
+) -> None:
     refused("advise", *arguments, says=says)
     assert sweep.is_dir()
 
@@ -193,7 +210,10 @@ def test_advise_finds_the_knee(call: Call, sweep: Path) -> None:
     found = json.loads(out)
     assert found["settings"] == {"loader.workers": "4"}
     assert found["gain"] is None
-    assert {alternative["settings"]["loader.workers"] for alternative in found["alternatives"]} <= {"4", "8"}
+    assert {alternative["settings"]["loader.workers"] for alternative in found["alternatives"]} <= {
+        "4",
+        "8",
+    }
 
 
 def test_advise_names_what_it_leaves_out(call: Call, sweep: Path) -> None:

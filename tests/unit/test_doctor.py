@@ -24,7 +24,11 @@ HEALTHY: dict[str, Any] = {
         "memory_bytes": 64 << 30,
         "cgroup_memory_limit_bytes": None,
         "numa_nodes": 1,
-        "transparent_hugepage": {"enabled": "madvise", "defrag": "madvise", "shmem_enabled": "never"},
+        "transparent_hugepage": {
+            "enabled": "madvise",
+            "defrag": "madvise",
+            "shmem_enabled": "never",
+        },
         "virtualisation": {"vendor": "QEMU", "product": "Standard PC", "hypervisor": True},
         "kernel": "6.8.0",
         "python": "3.12.1",
@@ -89,7 +93,9 @@ def test_a_healthy_machine_has_no_findings() -> None:
         ("page_cache", None, "tools.page-cache", "cold"),
     ],
 )
-def test_one_thing_wrong_is_one_finding_with_a_remedy(where: str, value: object, rule: str, word: str) -> None:
+def test_one_thing_wrong_is_one_finding_with_a_remedy(
+    where: str, value: object, rule: str, word: str
+) -> None:
     facts = copy.deepcopy(HEALTHY)
     *parents, last = where.split(".")
     inner: Any = facts
@@ -111,9 +117,23 @@ def test_a_quota_above_the_cores_is_no_finding() -> None:
 
 def test_missing_facts_are_no_findings_and_can_be_shown() -> None:
     facts = copy.deepcopy(HEALTHY)
-    facts["host"].update(cores=None, affinity_cores=None, affinity_cpus=None, memory_bytes=None, numa_nodes=None, cpu_model=None)
+    facts["host"].update(
+        cores=None,
+        affinity_cores=None,
+        affinity_cpus=None,
+        memory_bytes=None,
+        numa_nodes=None,
+        cpu_model=None,
+    )
     facts["host"]["transparent_hugepage"] = dict.fromkeys(("enabled", "defrag", "shmem_enabled"))
-    facts["storage"].update(fs_type=None, mount_point=None, mount_options=None, source=None, free_inodes=None, devices=[])
+    facts["storage"].update(
+        fs_type=None,
+        mount_point=None,
+        mount_options=None,
+        source=None,
+        free_inodes=None,
+        devices=[],
+    )
     assert doctor.findings(facts) == []
     assert doctor.lines(facts)
 
@@ -132,7 +152,9 @@ def test_json_is_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert document["storage"]["path"] == str(tmp_path.resolve())
 
 
-def test_text_names_what_the_user_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_names_what_the_user_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.run(argparse.Namespace(path=str(tmp_path), json=False)) == 0
     out = capsys.readouterr().out
     for word in (

@@ -26,8 +26,12 @@ CONTENT = np.random.default_rng(5).bytes(200_000)
 class Recording(MemoryStorage):
     """Remembers each request; ``before`` may fail or wait."""
 
-    def __init__(self, *, alignment: int = 1, before: Callable[[int], None] | None = None, **objects: bytes) -> None:
-        super().__init__(objects={key: memoryview(data) for key, data in (objects or {"x": CONTENT}).items()})
+    def __init__(
+        self, *, alignment: int = 1, before: Callable[[int], None] | None = None, **objects: bytes
+    ) -> None:
+        super().__init__(
+            objects={key: memoryview(data) for key, data in (objects or {"x": CONTENT}).items()}
+        )
         self.alignment = alignment
         self.before = before
         self.requests: list[tuple[str, int, int, bool]] = []
@@ -42,7 +46,9 @@ class Recording(MemoryStorage):
         return super().read_into(key, offset, buffer, once=once)
 
 
-def engine(storage: Any, *, concurrency: int = 1, block_size: int = 4096, once: bool = False) -> ReadEngine:
+def engine(
+    storage: Any, *, concurrency: int = 1, block_size: int = 4096, once: bool = False
+) -> ReadEngine:
     return ReadEngine(storage, concurrency=concurrency, block_size=block_size, once=once)
 
 
@@ -51,12 +57,16 @@ def whole(length: int, landing: int = 0) -> Extent:
 
 
 @given(
-    ranges=st.lists(st.tuples(st.integers(0, 150_000), st.integers(1, 50_000)), min_size=1, max_size=8),
+    ranges=st.lists(
+        st.tuples(st.integers(0, 150_000), st.integers(1, 50_000)), min_size=1, max_size=8
+    ),
     block=st.integers(500, 20_000),
     alignment=st.sampled_from([1, 512, 4096]),
     concurrency=st.integers(1, 4),
 )
-def test_every_byte_lands_once_in_blocks(ranges: list[tuple[int, int]], block: int, alignment: int, concurrency: int) -> None:
+def test_every_byte_lands_once_in_blocks(
+    ranges: list[tuple[int, int]], block: int, alignment: int, concurrency: int
+) -> None:
     storage = Recording(alignment=alignment)
     extents, expected = [], b""
     for offset, length in ranges:
@@ -71,16 +81,28 @@ def test_every_byte_lands_once_in_blocks(ranges: list[tuple[int, int]], block: i
     reading.close()
     assert bytes(memory) == expected
     assert total == sum(extent.needed for extent in extents)
-    assert all(offset % alignment == 0 and length % alignment == 0 for _, offset, length, _ in storage.requests)
+    assert all(
+        offset % alignment == 0 and length % alignment == 0
+        for _, offset, length, _ in storage.requests
+    )
     assert max(length for _, _, length, _ in storage.requests) <= max(block, alignment)
     asked = sorted((offset, offset + length) for _, offset, length, _ in storage.requests)
     assert sum(end - begin for begin, end in asked) == len(expected)
 
 
-@given(lengths=st.lists(st.integers(1, 20_000), min_size=1, max_size=6), block=st.integers(500, 9000), alignment=st.sampled_from([1, 512]))
-def test_only_what_was_read_in_one_piece_is_handed_on(lengths: list[int], block: int, alignment: int) -> None:
+@given(
+    lengths=st.lists(st.integers(1, 20_000), min_size=1, max_size=6),
+    block=st.integers(500, 9000),
+    alignment=st.sampled_from([1, 512]),
+)
+def test_only_what_was_read_in_one_piece_is_handed_on(
+    lengths: list[int], block: int, alignment: int
+) -> None:
     ends = np.cumsum(lengths).tolist()
-    extents = [Extent("x", 0, length, end - length, length) for length, end in zip(lengths, ends, strict=True)]
+    extents = [
+        Extent("x", 0, length, end - length, length)
+        for length, end in zip(lengths, ends, strict=True)
+    ]
     storage = Recording(alignment=alignment)
     landed: list[int] = []
     memory = memoryview(bytearray(ends[-1]))
@@ -88,11 +110,15 @@ def test_only_what_was_read_in_one_piece_is_handed_on(lengths: list[int], block:
     def then(landing: int) -> None:
         landed.append(landing)
         length = next(extent.length for extent in extents if extent.landing == landing)
-        assert memory[landing : landing + length] == CONTENT[:length]  # all of it, and already there
+        assert (
+            memory[landing : landing + length] == CONTENT[:length]
+        )  # all of it, and already there
 
     reading = engine(storage, block_size=block)
     reading.read(extents, memory, then)
-    assert sorted(landed) == [extent.landing for extent in extents if extent.length <= reading.block_size]
+    assert sorted(landed) == [
+        extent.landing for extent in extents if extent.length <= reading.block_size
+    ]
 
 
 def test_reading_nowhere_counts_the_same_bytes() -> None:
@@ -102,7 +128,14 @@ def test_reading_nowhere_counts_the_same_bytes() -> None:
     reading.close()
 
 
-@pytest.mark.parametrize("error", [StorageError("cannot read x"), OSError(5, "Input/output error"), ValueError("not a StorageError")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        StorageError("cannot read x"),
+        OSError(5, "Input/output error"),
+        ValueError("not a StorageError"),
+    ],
+)
 @pytest.mark.parametrize("victim", [1, 3, 9])
 @pytest.mark.parametrize("concurrency", [1, 2, 6])
 def test_after_a_failure_no_thread_writes(error: Exception, victim: int, concurrency: int) -> None:
@@ -145,7 +178,9 @@ def test_the_engine_works_on_after_a_failure() -> None:
 
 def test_an_object_that_is_too_short_is_named() -> None:
     for memory in (memoryview(bytearray(300_000)), None):
-        with pytest.raises(StorageError, match=r"^x ends at byte 200000, 2[0-9]{5} were expected") as caught:
+        with pytest.raises(
+            StorageError, match=r"^x ends at byte 200000, 2[0-9]{5} were expected"
+        ) as caught:
             engine(Recording()).read([whole(300_000)], memory)
         assert "\n" not in str(caught.value)
 
@@ -153,12 +188,19 @@ def test_an_object_that_is_too_short_is_named() -> None:
 def test_what_lies_beyond_the_needed_bytes_may_be_missing() -> None:
     """Direct IO asks for whole blocks; the last one may be cut short by the end of the object."""
     memory = bytearray(204_800)
-    assert engine(Recording(alignment=4096)).read([Extent("x", 0, 204_800, 0, 200_000)], memoryview(memory)) == 200_000
+    assert (
+        engine(Recording(alignment=4096)).read(
+            [Extent("x", 0, 204_800, 0, 200_000)], memoryview(memory)
+        )
+        == 200_000
+    )
 
 
 def test_a_hint_is_given_only_for_objects_read_at_once() -> None:
     storage = Recording()
-    engine(storage, once=True).read([whole(4000), Extent("x", 0, 10_000, 4000, 10_000)], memoryview(bytearray(14_000)))
+    engine(storage, once=True).read(
+        [whole(4000), Extent("x", 0, 10_000, 4000, 10_000)], memoryview(bytearray(14_000))
+    )
     assert storage.requests[0] == ("x", 0, 4000, True)
     assert not any(once for _, _, length, once in storage.requests if length == 4096)
     storage = Recording()
@@ -186,14 +228,22 @@ def requests_of(
     make_dataset: Any, indices: list[int], *, direct: bool = False, **spec: Any
 ) -> tuple[Any, list[tuple[str, int, int, bool]]]:
     manifest, path = make_dataset(**spec)
-    storage = Recording(alignment=4096 if direct else 1, **{key: (path / key).read_bytes() for key in manifest.keys()})  # noqa: SIM118
+    storage = Recording(
+        alignment=4096 if direct else 1,
+        **{key: (path / key).read_bytes() for key in manifest.keys()},  # noqa: SIM118
+    )
     reader = BatchReader(manifest, storage, ReaderSpec(concurrency=1))
     chosen = np.array(indices)
     memory = bytearray(int(reader.room(chosen).sum()))
     delivered = reader.read(chosen, memoryview(memory))
-    for index, offset, length in zip(indices, delivered.offsets.tolist(), delivered.lengths.tolist(), strict=True):
+    for index, offset, length in zip(
+        indices, delivered.offsets.tolist(), delivered.lengths.tolist(), strict=True
+    ):
         shard, start = int(manifest.samples["shard"][index]), int(manifest.samples["offset"][index])
-        assert memory[offset : offset + length] == (path / manifest.key(shard)).read_bytes()[start : start + length]
+        assert (
+            memory[offset : offset + length]
+            == (path / manifest.key(shard)).read_bytes()[start : start + length]
+        )
         assert length == int(manifest.samples["stored"][index])
     return delivered, storage.requests
 
@@ -212,16 +262,28 @@ def test_neighbours_are_read_in_one_request(make_dataset: Any, form: str, direct
 
 
 def test_bytes_read_are_the_bytes_asked_of_the_storage(make_dataset: Any) -> None:
-    delivered, requests = requests_of(make_dataset, list(range(3, 9)), format="tar", samples_per_shard=20)
+    delivered, requests = requests_of(
+        make_dataset, list(range(3, 9)), format="tar", samples_per_shard=20
+    )
     assert delivered.stats.bytes_read == sum(length for *_, length, _ in requests)
-    assert delivered.stats.sample_bytes == 6 * 20_000 < delivered.stats.bytes_read  # framing is read along
+    assert (
+        delivered.stats.sample_bytes == 6 * 20_000 < delivered.stats.bytes_read
+    )  # framing is read along
 
 
 @given(data=st.data())
-def test_any_selection_of_tiny_samples_fits_its_room(make_dataset: Any, data: st.DataObject) -> None:
+def test_any_selection_of_tiny_samples_fits_its_room(
+    make_dataset: Any, data: st.DataObject
+) -> None:
     """What lies between two samples that are read at once takes room, too."""
     indices = data.draw(st.lists(st.integers(0, 59), min_size=1, max_size=12, unique=True))
-    requests_of(make_dataset, indices, direct=data.draw(st.booleans()), format="tar", sample_size={"mean": 700})
+    requests_of(
+        make_dataset,
+        indices,
+        direct=data.draw(st.booleans()),
+        format="tar",
+        sample_size={"mean": 700},
+    )
 
 
 def test_a_storage_that_is_closed_is_opened_again(make_dataset: Any) -> None:

@@ -43,7 +43,9 @@ def mounts() -> list[filesystem.Mount]:
         ("/mnt/my disk\t\\x/y", "ext4", "/mnt/my disk\t\\x"),
     ],
 )
-def test_the_longest_mount_above_a_path_is_its_own(mounts: list[filesystem.Mount], path: str, fs_type: str, point: str) -> None:
+def test_the_longest_mount_above_a_path_is_its_own(
+    mounts: list[filesystem.Mount], path: str, fs_type: str, point: str
+) -> None:
     found = filesystem.find_mount(path, mounts)
     assert found is not None
     assert (found.fs_type, found.point) == (fs_type, point)
@@ -103,7 +105,9 @@ def test_direct_is_found_by_reading_an_existing_file(tmp_path: Path) -> None:
     written = direct.probe(tmp_path)
     assert found["supported"] == written["supported"]
     assert found["alignment_bytes"] == written["alignment_bytes"]
-    assert direct.probe(tmp_path, write=False)["supported"] == found["supported"]  # finds the file by itself
+    assert (
+        direct.probe(tmp_path, write=False)["supported"] == found["supported"]
+    )  # finds the file by itself
     if found["supported"]:
         assert found["alignment_bytes"] in (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
@@ -114,7 +118,9 @@ def test_direct_is_unknown_where_nothing_can_be_tried(tmp_path: Path) -> None:
     assert found["alignment_bytes"] is None
 
 
-def test_a_file_system_that_refuses_direct_io_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_that_refuses_direct_io_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.open
 
     def refuse(path: str, flags: int, mode: int = 0o777, **more: int) -> int:
@@ -132,14 +138,24 @@ def test_a_partition_leads_to_its_disk(tmp_path: Path) -> None:
     (disk / "nvme0n1p3").mkdir(parents=True)
     (disk / "nvme0n1p3/partition").write_text("3\n")
     (disk / "queue").mkdir()
-    for name, text in {"rotational": "0", "scheduler": "[none] mq-deadline", "read_ahead_kb": "128", "logical_block_size": "4096"}.items():
+    for name, text in {
+        "rotational": "0",
+        "scheduler": "[none] mq-deadline",
+        "read_ahead_kb": "128",
+        "logical_block_size": "4096",
+    }.items():
         (disk / "queue" / name).write_text(text + "\n")
     (disk / "size").write_text("2048\n")
     (tmp_path / "dev/block").mkdir(parents=True)
     (tmp_path / "dev/block/259:3").symlink_to(disk / "nvme0n1p3")
     partition, whole = device.block_devices(os.makedev(259, 3), sys=tmp_path)
     assert (partition["name"], partition["partition"]) == ("nvme0n1p3", True)
-    assert (whole["name"], whole["scheduler"], whole["rotational"], whole["read_ahead_kb"]) == ("nvme0n1", "none", False, 128)
+    assert (whole["name"], whole["scheduler"], whole["rotational"], whole["read_ahead_kb"]) == (
+        "nvme0n1",
+        "none",
+        False,
+        128,
+    )
     assert whole["size_bytes"] == 1 << 20
     assert whole["model"] is None
     assert device.block_devices(os.makedev(0, 40), sys=tmp_path) == []

@@ -74,13 +74,20 @@ def test_warnings_around_the_json_do_not_matter() -> None:
             "data/0.tar: Input/output error",
         ),
         (json.dumps(recorded(error=28)), "", 0, "No space left on device"),
-        ("", "fio: engine io_uring not loadable\nfio: failed to load engine\n", 1, "io_uring not loadable"),
+        (
+            "",
+            "fio: engine io_uring not loadable\nfio: failed to load engine\n",
+            1,
+            "io_uring not loadable",
+        ),
         ("", "", 1, "exit status 1"),
         ("no json at all", "", 0, "no json at all"),
         ('{"jobs": []}', "", 0, "exit status 0"),
     ],
 )
-def test_what_fio_says_when_it_fails_is_passed_on_in_one_line(out: str, err: str, code: int, message: str) -> None:
+def test_what_fio_says_when_it_fails_is_passed_on_in_one_line(
+    out: str, err: str, code: int, message: str
+) -> None:
     with pytest.raises(StorageError, match="fio failed") as caught:
         parse(out, err, code, kind="read")
     assert message in str(caught.value)
@@ -97,12 +104,22 @@ def test_json_of_another_shape_is_an_error() -> None:
         parse('{"jobs": [{"error": 0}]}', "", 0, kind="read")
 
 
-def test_without_fio_the_way_to_get_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_fio_the_way_to_get_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert not fio.available()
     assert fio.version() is None
     with pytest.raises(StorageError, match=r"not installed.*fio"):
-        fio.raw_read([], block_size=4096, concurrency=1, direct=False, seconds=1, run_dir=tmp_path, sequential=True)
+        fio.raw_read(
+            [],
+            block_size=4096,
+            concurrency=1,
+            direct=False,
+            seconds=1,
+            run_dir=tmp_path,
+            sequential=True,
+        )
 
 
 def test_shards_are_large_though_the_last_is_short() -> None:
@@ -118,7 +135,17 @@ def test_shards_are_large_though_the_last_is_short() -> None:
 def test_jobs_read_disjoint_parts_and_together_everything(files: int, jobs: int) -> None:
     block, size = 1 << 20, 50 << 20
     shards = [(Path(f"/d/{i}"), size) for i in range(files)]
-    job = large_read_job(shards, engine="psync", jobs=jobs, iodepth=1, block=block, direct=False, seconds=1, rw="read", seed=0)
+    job = large_read_job(
+        shards,
+        engine="psync",
+        jobs=jobs,
+        iodepth=1,
+        block=block,
+        direct=False,
+        seconds=1,
+        rw="read",
+        seed=0,
+    )
     assert job.jobs == jobs
     seen: set[tuple[str, int]] = set()
     for section in job.text.split("[job")[1:]:
@@ -126,7 +153,12 @@ def test_jobs_read_disjoint_parts_and_together_everything(files: int, jobs: int)
         values = {key: value for key, _, value in options}
         start = int(values.get("offset", 0))
         end = start + int(values.get("size", size))
-        blocks = {(value, at) for key, _, value in options if key == "filename" for at in range(start, end, block)}
+        blocks = {
+            (value, at)
+            for key, _, value in options
+            if key == "filename"
+            for at in range(start, end, block)
+        }
         assert not blocks & seen
         seen |= blocks
     assert len(seen) >= 0.9 * files * size / block  # pieces are whole blocks
@@ -149,11 +181,16 @@ def test_small_files_are_each_opened_read_whole_and_closed_once_when_buffered() 
 
 def test_names_that_a_job_file_cannot_carry_are_refused() -> None:
     with pytest.raises(StorageError, match="such names"):
-        small_read_job([(Path("/d/a b"), 9000)], jobs=1, block=4096, direct=False, seconds=1, seed=0)
+        small_read_job(
+            [(Path("/d/a b"), 9000)], jobs=1, block=4096, direct=False, seconds=1, seed=0
+        )
 
 
 def digest(paths: list[Path]) -> list[tuple[str, str, int, int]]:
-    return [(str(p), hashlib.sha256(p.read_bytes()).hexdigest(), p.stat().st_size, p.stat().st_mtime_ns) for p in paths]
+    return [
+        (str(p), hashlib.sha256(p.read_bytes()).hexdigest(), p.stat().st_size, p.stat().st_mtime_ns)
+        for p in paths
+    ]
 
 
 def direct_works(path: Path) -> bool:
@@ -209,7 +246,13 @@ def test_small_files_of_uneven_size_for_real(tmp_path: Path, direct: bool) -> No
     sizes = [(f, f.stat().st_size) for f in files]
     seconds = 0.5 if direct else 60  # buffered, it ends after one pass
     found = fio.raw_read(
-        sizes, block_size=4 << 20, concurrency=4, direct=direct, seconds=seconds, run_dir=tmp_path / "run: 1", sequential=True
+        sizes,
+        block_size=4 << 20,
+        concurrency=4,
+        direct=direct,
+        seconds=seconds,
+        run_dir=tmp_path / "run: 1",
+        sequential=True,
     )
     assert digest(files) == before
     assert sorted(data.iterdir()) == sorted(files)
@@ -224,7 +267,13 @@ def test_the_command_can_be_run_again(tmp_path: Path) -> None:
     file = tmp_path / "x.bin"
     file.write_bytes(os.urandom(1 << 20))
     found = fio.raw_read(
-        [(file, 1 << 20)], block_size=65536, concurrency=1, direct=False, seconds=1, run_dir=tmp_path / "run", sequential=True
+        [(file, 1 << 20)],
+        block_size=65536,
+        concurrency=1,
+        direct=False,
+        seconds=1,
+        run_dir=tmp_path / "run",
+        sequential=True,
     )
     again = subprocess.run(["sh", "-c", found.command], capture_output=True, text=True, check=True)
     assert parse(again.stdout, again.stderr, 0, kind="read").bytes == 1 << 20
@@ -252,7 +301,9 @@ def test_write_leaves_nothing_and_moves_what_was_asked(tmp_path: Path) -> None:
     target = tmp_path / "disk"
     target.mkdir()
     (target / "mine").write_text("keep")
-    found = fio.seq_write(target, bytes=4 << 20, block_size=1 << 20, jobs=2, direct=False, run_dir=tmp_path / "run")
+    found = fio.seq_write(
+        target, bytes=4 << 20, block_size=1 << 20, jobs=2, direct=False, run_dir=tmp_path / "run"
+    )
     assert found.bytes == 4 << 20
     assert [path.name for path in target.iterdir()] == ["mine"]
     assert "end_fsync=1" in Path(found.job_file).read_text()
@@ -262,10 +313,24 @@ def test_write_leaves_nothing_and_moves_what_was_asked(tmp_path: Path) -> None:
 @needs_fio
 def test_write_refuses_what_does_not_fit_before_writing(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="free"):
-        fio.seq_write(tmp_path, bytes=1 << 60, block_size=1 << 20, jobs=1, direct=False, run_dir=tmp_path / "run")
+        fio.seq_write(
+            tmp_path,
+            bytes=1 << 60,
+            block_size=1 << 20,
+            jobs=1,
+            direct=False,
+            run_dir=tmp_path / "run",
+        )
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(StorageError, match="gone"):
-        fio.seq_write(tmp_path / "gone", bytes=1 << 20, block_size=1 << 20, jobs=1, direct=False, run_dir=tmp_path / "run")
+        fio.seq_write(
+            tmp_path / "gone",
+            bytes=1 << 20,
+            block_size=1 << 20,
+            jobs=1,
+            direct=False,
+            run_dir=tmp_path / "run",
+        )
 
 
 def fake_fio(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -276,14 +341,22 @@ def fake_fio(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> N
     monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
 
 
-def test_an_engine_that_does_not_work_here_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_does_not_work_here_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "good.json").write_text(json.dumps(recorded()))
     refuse = 'if grep -q io_uring "$job"; then echo "fio: io_uring: Operation not permitted" >&2; exit 1; fi'
     script = f"for job; do :; done\n{refuse}\ncat {tmp_path}/good.json"
     fake_fio(tmp_path, monkeypatch, script)
     (tmp_path / "x").write_bytes(bytes(1 << 20))
     found = fio.raw_read(
-        [(tmp_path / "x", 1 << 20)], block_size=4096, concurrency=1, direct=True, seconds=1, run_dir=tmp_path / "run", sequential=True
+        [(tmp_path / "x", 1 << 20)],
+        block_size=4096,
+        concurrency=1,
+        direct=True,
+        seconds=1,
+        run_dir=tmp_path / "run",
+        sequential=True,
     )
     assert found.engine in ("psync", "libaio")
     assert "not permitted" in str(found.alternatives["io_uring"])

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.checkpoints import blank, restore, same
-from tests.golden.tiny import STEP, WRITERS, tiny_state
 
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.cli.main import main
+from tests.checkpoints import blank, restore, same
+from tests.golden.tiny import STEP, WRITERS, tiny_state
 
 HERE = Path(__file__).parent.parent / "golden"
 VERSIONS = sorted(folder.name for folder in HERE.iterdir() if (folder / "runs").is_dir())

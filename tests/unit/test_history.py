@@ -16,7 +16,9 @@ from iobench.spec.result import RunDocument
 from tests.unit.test_compare import document
 
 
-def runs(factors: list[float], *, seed: int = 0, kernels: dict[int, str] | None = None) -> list[dict[str, Any]]:
+def runs(
+    factors: list[float], *, seed: int = 0, kernels: dict[int, str] | None = None
+) -> list[dict[str, Any]]:
     """A run a day, 5 repetitions each, of 100 samples/s times its factor, with 2 % of noise."""
     chance = np.random.default_rng(seed)
     made = []
@@ -24,7 +26,14 @@ def runs(factors: list[float], *, seed: int = 0, kernels: dict[int, str] | None 
     for number, factor in enumerate(factors):
         kernel = (kernels or {}).get(number, kernel)
         rates = (100 * factor * chance.lognormal(0, 0.02, 5)).tolist()
-        made.append(document(rates, run_id=f"r{number}", created=f"2026-01-{number + 1:02d}T00:00:00+00:00", host__kernel=kernel))
+        made.append(
+            document(
+                rates,
+                run_id=f"r{number}",
+                created=f"2026-01-{number + 1:02d}T00:00:00+00:00",
+                host__kernel=kernel,
+            )
+        )
     return made
 
 
@@ -60,7 +69,9 @@ def test_an_invalid_run_is_shown_and_does_not_count() -> None:
         each["validity"] = "invalid"
     documents[0]["validity"] = "unknown"
     one = found(documents)
-    assert [(point.at, point.judgement.difference, point.changed) for point in one.points] == [(11, "worse", ("host.kernel: 6.1 -> 6.5",))]
+    assert [(point.at, point.judgement.difference, point.changed) for point in one.points] == [
+        (11, "worse", ("host.kernel: 6.1 -> 6.5",))
+    ]
     assert one.trend == pytest.approx(0.7, abs=0.05)
     shown = render([one], (), kind="text")
     assert (shown.count("INVALID"), len(one.entries)) == (5, 17)
@@ -70,10 +81,16 @@ def test_an_invalid_run_is_shown_and_does_not_count() -> None:
 def test_a_point_that_is_no_difference_in_the_end_is_none() -> None:
     """With this noise run 15 is cut off from [14, 25), whose last runs are slow; without these it is as fast as its neighbours."""
     one = found(runs([1.1] * 7 + [0.9] * 7 + [1.1] * 7 + [0.7] * 4, seed=9))
-    assert [(point.at, point.judgement.difference) for point in one.points] == [(7, "worse"), (14, "better"), (21, "worse")]
+    assert [(point.at, point.judgement.difference) for point in one.points] == [
+        (7, "worse"),
+        (14, "better"),
+        (21, "worse"),
+    ]
 
 
-def test_history_as_a_user_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_as_a_user_calls_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     for number, each in enumerate([*runs([1.0] * 5 + [0.8] * 5), *runs([1.0] * 2)]):
         if number >= 10:
@@ -90,7 +107,10 @@ def test_history_as_a_user_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "left out:" in shown
     assert main(["history", "w", "--json"]) == 0
     documents = json.loads(capsys.readouterr().out)["histories"]
-    assert sorted(len(each["entries"]) for each in documents) == [2, 10]  # another batch size asks something else
+    assert sorted(len(each["entries"]) for each in documents) == [
+        2,
+        10,
+    ]  # another batch size asks something else
     assert main(["history", "v"]) == 2
     assert "There are runs of: w" in capsys.readouterr().err
     assert main(["history", "w", "--metric", "speed"]) == 2
@@ -99,13 +119,20 @@ def test_history_as_a_user_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "measured blocked_s" in capsys.readouterr().err
     assert main(["history", "w", "--results", "nowhere"]) == 2
     (tmp_path / "none" / "r").mkdir(parents=True)
-    (tmp_path / "none" / "r" / "run.json").write_text(json.dumps(document([], status="interrupted")))
+    (tmp_path / "none" / "r" / "run.json").write_text(
+        json.dumps(document([], status="interrupted"))
+    )
     capsys.readouterr()
     assert main(["history", "w", "--results", "none"]) == 2
-    assert "no run of w in none counts: none/r has no complete repetition (status interrupted)" in capsys.readouterr().err
+    assert (
+        "no run of w in none counts: none/r has no complete repetition (status interrupted)"
+        in capsys.readouterr().err
+    )
 
 
-def test_series_say_what_sets_them_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_series_say_what_sets_them_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     documents = runs([1.0] * 4)
     documents[2]["workload"]["batch_size"] = documents[3]["workload"]["batch_size"] = 99

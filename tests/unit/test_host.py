@@ -63,7 +63,14 @@ def test_no_quota_is_none_not_zero(tmp_path: Path) -> None:
 
 
 def test_a_group_path_of_the_host_falls_back_to_the_containers_root(tmp_path: Path) -> None:
-    root = tree(tmp_path, {**V2, "proc/self/cgroup": "0::/kubepods/seen-by-the-host-only\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"})
+    root = tree(
+        tmp_path,
+        {
+            **V2,
+            "proc/self/cgroup": "0::/kubepods/seen-by-the-host-only\n",
+            "sys/fs/cgroup/cpu.max": "200000 100000\n",
+        },
+    )
     assert cgroup.cpu_quota_cores(root) == 2.0
 
 
@@ -93,7 +100,9 @@ def test_fingerprint_is_json_and_holds_no_environment(monkeypatch: pytest.Monkey
     text = json.dumps(found)
     assert "4711" not in text
     assert found["kernel"] == os.uname().release
-    assert found["memory_bytes"] == pytest.approx(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), rel=0.01)
+    assert found["memory_bytes"] == pytest.approx(
+        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), rel=0.01
+    )
     assert found["packages"]["numpy"]
 
 
@@ -124,7 +133,9 @@ def test_gpus_from_nvidia_smi() -> None:
     assert second["memory_bytes"] is None
 
 
-def test_a_broken_nvidia_smi_is_unknown_and_an_absent_one_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_nvidia_smi_is_unknown_and_an_absent_one_is_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert host.gpus() == []
     tool = tmp_path / "nvidia-smi"

@@ -61,8 +61,17 @@ def imported(tree: ast.AST, module: str, *, is_package: bool) -> Iterator[tuple[
             base = parts[: len(parts) - node.level + is_package] if node.level else []
             stem = ".".join([*base, *([node.module] if node.module else [])])
             yield from ((node.lineno, f"{stem}.{alias.name}") for alias in node.names)
-        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        elif (
+            isinstance(node, ast.Call)
+            and node.args
+            and isinstance(node.args[0], ast.Constant)
+            and isinstance(node.args[0].value, str)
+        ):
+            called = (
+                node.func.attr
+                if isinstance(node.func, ast.Attribute)
+                else getattr(node.func, "id", "")
+            )
             if called in {"import_module", "__import__"}:
                 yield node.lineno, node.args[0].value
 
@@ -76,16 +85,23 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[st
         top, _, rest = name.partition(".")
         target = rest.partition(".")[0]
         if top == "iobench" and part and target in MAY_IMPORT and target != part:
-            excepted = any((part, name) == known or (part == known[0] and name.startswith(f"{known[1]}.")) for known in EXCEPTIONS)
+            excepted = any(
+                (part, name) == known or (part == known[0] and name.startswith(f"{known[1]}."))
+                for known in EXCEPTIONS
+            )
             if target not in MAY_IMPORT.get(part, set()) and not excepted:
                 found.append(f"{module}:{line} ({part}) imports {name}")
         if top in FOREIGN and part not in FOREIGN[top]:
-            found.append(f"{module}:{line} imports {top}, which is for {', '.join(sorted(FOREIGN[top]))}")
+            found.append(
+                f"{module}:{line} imports {top}, which is for {', '.join(sorted(FOREIGN[top]))}"
+            )
     if part not in PRINTERS:
         found += [
             f"{module}:{node.lineno} prints"
             for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "print"
         ]
     return found
 
@@ -98,9 +114,14 @@ def modules() -> list[tuple[str, Path]]:
     return found
 
 
-@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_arrows_run_down(module: str, path: Path) -> None:
-    assert violations(path.read_text(encoding="utf-8"), module, is_package=path.name == "__init__.py") == []
+    assert (
+        violations(path.read_text(encoding="utf-8"), module, is_package=path.name == "__init__.py")
+        == []
+    )
 
 
 def test_every_part_has_its_place() -> None:
@@ -139,9 +160,15 @@ def test_the_checker_sees_a_bad_module(module: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("iobench.storage.local", "from ..measure.pagecache import evict\nfrom ..measure import filesystem"),
+        (
+            "iobench.storage.local",
+            "from ..measure.pagecache import evict\nfrom ..measure import filesystem",
+        ),
         ("iobench.storage.local", "from .base import Entry\nfrom ..errors import StorageError"),
-        ("iobench.run.runner", "from ..load.reader import Reader\nfrom ..analyse.metrics import summary\nfrom .. import __version__"),
+        (
+            "iobench.run.runner",
+            "from ..load.reader import Reader\nfrom ..analyse.metrics import summary\nfrom .. import __version__",
+        ),
         ("iobench.cli.run", "from ..report.text import render\nprint('fine')"),
         ("iobench.load.loader", "import torch\nimport numpy"),
         ("iobench.verify", "from .load.reader import Reader"),
@@ -152,5 +179,12 @@ def test_the_checker_lets_a_good_module_pass(module: str, source: str) -> None:
 
 
 def test_relative_imports_of_a_package_start_at_itself() -> None:
-    assert violations("from .base import Storage\nfrom ..registry import STORAGE", "iobench.storage", is_package=True) == []
+    assert (
+        violations(
+            "from .base import Storage\nfrom ..registry import STORAGE",
+            "iobench.storage",
+            is_package=True,
+        )
+        == []
+    )
     assert violations("from ..formats import base", "iobench.storage", is_package=True)

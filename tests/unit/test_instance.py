@@ -39,13 +39,21 @@ class Service(BaseHTTPRequestHandler):
         self.wfile.write((text or "").encode())
 
     def do_PUT(self) -> None:
-        self._answer("a-token" if self.headers.get("X-aws-ec2-metadata-token-ttl-seconds") else None)
+        self._answer(
+            "a-token" if self.headers.get("X-aws-ec2-metadata-token-ttl-seconds") else None
+        )
 
     def do_GET(self) -> None:
         if self.path == "/latest/meta-data/instance-type":
-            self._answer("p3.2xlarge" if self.headers.get("X-aws-ec2-metadata-token") == "a-token" else None)
+            self._answer(
+                "p3.2xlarge" if self.headers.get("X-aws-ec2-metadata-token") == "a-token" else None
+            )
         elif self.path.startswith("/computeMetadata"):
-            self._answer("projects/123456789/machineTypes/a2-highgpu-1g" if self.headers.get("Metadata-Flavor") == "Google" else None)
+            self._answer(
+                "projects/123456789/machineTypes/a2-highgpu-1g"
+                if self.headers.get("Metadata-Flavor") == "Google"
+                else None
+            )
         else:
             self._answer("Standard_NC4as_T4_v3" if self.headers.get("Metadata") == "true" else None)
 
@@ -99,15 +107,30 @@ def test_nitro_says_its_type_itself(tmp_path: Path, service: str) -> None:
 @pytest.mark.parametrize(
     ("strings", "found"),
     [
-        ({"bios_vendor": "Amazon EC2", "product_name": "HVM domU"}, Found("aws", "p3.2xlarge", "metadata service")),
-        ({"product_name": "Google Compute Engine"}, Found("gcp", "a2-highgpu-1g", "metadata service")),
-        ({"chassis_asset_tag": AZURE_TAG}, Found("azure", "Standard_NC4as_T4_v3", "metadata service")),
+        (
+            {"bios_vendor": "Amazon EC2", "product_name": "HVM domU"},
+            Found("aws", "p3.2xlarge", "metadata service"),
+        ),
+        (
+            {"product_name": "Google Compute Engine"},
+            Found("gcp", "a2-highgpu-1g", "metadata service"),
+        ),
+        (
+            {"chassis_asset_tag": AZURE_TAG},
+            Found("azure", "Standard_NC4as_T4_v3", "metadata service"),
+        ),
     ],
 )
 def test_the_metadata_service_is_asked_where_the_firmware_names_the_cloud(
-    tmp_path: Path, service: str, strings: dict[str, str], found: Found, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    service: str,
+    strings: dict[str, str],
+    found: Found,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(instance, "TIMEOUT_S", 60.0)  # this machine may be busier than a metadata service
+    monkeypatch.setattr(
+        instance, "TIMEOUT_S", 60.0
+    )  # this machine may be busier than a metadata service
     dmi = firmware(tmp_path, **strings)
     assert seen(dmi, service) == found
     assert "123456789" not in repr(found)
@@ -138,7 +161,9 @@ def test_the_table_is_dated_sourced_and_sound() -> None:
         assert row.accelerators == 0 or row.accelerator
         if row.network_baseline_gbps and row.network_peak_gbps:
             assert row.network_baseline_gbps <= row.network_peak_gbps
-    assert rows["g5.xlarge"].network_bytes_per_s == pytest.approx(312.5e6)  # the baseline, not "up to 10 Gigabit"
+    assert rows["g5.xlarge"].network_bytes_per_s == pytest.approx(
+        312.5e6
+    )  # the baseline, not "up to 10 Gigabit"
 
 
 def test_unknown_instances_and_absurd_prices() -> None:
@@ -172,12 +197,23 @@ def test_prices_of_ones_own(tmp_path: Path) -> None:
         spot_priced="of sky.csv",
     )
     spot = find_instance("g5.2xlarge", read_prices(sky))
-    assert (spot.usd_per_hour, spot.priced) == (builtin()["g5.2xlarge"].usd_per_hour, builtin()["g5.2xlarge"].priced)  # not the list's
+    assert (spot.usd_per_hour, spot.priced) == (
+        builtin()["g5.2xlarge"].usd_per_hour,
+        builtin()["g5.2xlarge"].priced,
+    )  # not the list's
     assert (spot.spot_usd_per_hour, spot.spot_priced) == (1.0, "of sky.csv")
     stated = priced_at("g5.2xlarge", 2.0, None, spot)
     assert (stated.priced[:6], stated.spot_priced) == ("stated", "of sky.csv")
-    wrong = {"type,usd_per_hour\nx,1,2\n": "line 2 has more cells", "type,usd_per_hour,cores\nx,1,inf\n": "line 2"}
-    wrong |= {"a,b\n1,2\n": "columns", "type,usd_per_hour\nx,-3\n": "line 2", "type,usd_per_hour\nx,lots\n": "line 2", "": "no prices"}
+    wrong = {
+        "type,usd_per_hour\nx,1,2\n": "line 2 has more cells",
+        "type,usd_per_hour,cores\nx,1,inf\n": "line 2",
+    }
+    wrong |= {
+        "a,b\n1,2\n": "columns",
+        "type,usd_per_hour\nx,-3\n": "line 2",
+        "type,usd_per_hour\nx,lots\n": "line 2",
+        "": "no prices",
+    }
     for text, words in wrong.items():
         mine.write_text(text)
         with pytest.raises(SpecError, match=words):
@@ -201,10 +237,19 @@ def run_of(rates: list[float], **changes: Any) -> RunDocument:
 MACHINE = Instance(type="m", usd_per_hour=2.0, spot_usd_per_hour=0.5, priced="2026-01-01")
 
 
-@given(rate=st.floats(0.1, 1e6), price=st.floats(0.01, 100), hosts=st.integers(1, 64), epochs=st.integers(1, 100))
+@given(
+    rate=st.floats(0.1, 1e6),
+    price=st.floats(0.01, 100),
+    hosts=st.integers(1, 64),
+    epochs=st.integers(1, 100),
+)
 def test_money_is_time(rate: float, price: float, hosts: int, epochs: int) -> None:
     """A job's dollars are its samples over samples per dollar, however many hosts do it at full efficiency."""
-    found = cost(run_of([rate] * 6), Instance(type="m", usd_per_hour=price), Terms(hosts=hosts, epochs=epochs))
+    found = cost(
+        run_of([rate] * 6),
+        Instance(type="m", usd_per_hour=price),
+        Terms(hosts=hosts, epochs=epochs),
+    )
     assert found is not None
     (paid,) = found.prices
     assert paid.job_usd == pytest.approx(epochs * 1000 / paid.samples_per_usd)
@@ -216,12 +261,24 @@ def test_what_is_lost_and_what_is_paid_for_waiting() -> None:
     doc = run_of(BASE)
     for repetition in doc.repetitions:
         repetition.accelerator_utilization_strict = 0.75
-    found = cost(doc, MACHINE, Terms(hosts=2, efficiency=0.9, interruptions_per_hour=0.1, checkpoint_every_s=1200, restart_s=600))
+    found = cost(
+        doc,
+        MACHINE,
+        Terms(
+            hosts=2,
+            efficiency=0.9,
+            interruptions_per_hour=0.1,
+            checkpoint_every_s=1200,
+            restart_s=600,
+        ),
+    )
     assert found is not None
     demand, spot = found.prices
     assert demand.waiting_usd_per_hour == pytest.approx(2 * 2.0 * 0.25)
     assert demand.lost_share == 0
-    assert spot.lost_share == pytest.approx(2 * 0.1 * (600 + 600) / 3600)  # an interruption of one stops both
+    assert spot.lost_share == pytest.approx(
+        2 * 0.1 * (600 + 600) / 3600
+    )  # an interruption of one stops both
     assert spot.samples_per_s == pytest.approx(2 * 0.9 * 100.1 * (1 - spot.lost_share), rel=0.01)
     assert spot.samples_per_usd_low < spot.samples_per_usd < spot.samples_per_usd_high
 
@@ -245,7 +302,9 @@ def test_how_many_hosts_for_a_deadline() -> None:
     late = found.prices[0]
     assert (late.within_deadline, late.hosts_in_time) == (False, 13)
     assert late.in_time_usd == pytest.approx(10 / 0.8 * 2.0)  # host hours x USD
-    found = cost(doc, MACHINE, Terms(hosts=13, epochs=1, samples=3_600_000, deadline_s=3600, efficiency=0.8))
+    found = cost(
+        doc, MACHINE, Terms(hosts=13, epochs=1, samples=3_600_000, deadline_s=3600, efficiency=0.8)
+    )
     assert found is not None
     assert (found.prices[0].within_deadline, found.prices[0].hosts_in_time) == (True, None)
     found = cost(doc, MACHINE, Terms(epochs=1, samples=3_600_000, deadline_s=1, efficiency=0.8))
@@ -256,7 +315,20 @@ def test_how_many_hosts_for_a_deadline() -> None:
 def test_all_time_lost_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """60 interruptions an hour that cost 35 minutes each: nothing is trained for any money, and no deadline is met."""
     (tmp_path / "run.json").write_text(json.dumps(document(BASE, dataset__samples=1000)))
-    words = ["cost", str(tmp_path), "--price", "1", "--spot", "0.5", "--interruptions", "60", "--epochs", "1", "--deadline", "9h"]
+    words = [
+        "cost",
+        str(tmp_path),
+        "--price",
+        "1",
+        "--spot",
+        "0.5",
+        "--interruptions",
+        "60",
+        "--epochs",
+        "1",
+        "--deadline",
+        "9h",
+    ]
     shown = _text(capsys, words)
     assert "nothing is trained, at 0.5 USD an hour (price stated on " in shown
     assert "100.0 % of the time is lost" in shown
@@ -264,28 +336,57 @@ def test_all_time_lost_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str
     for form in ("csv", "markdown"):
         _text(capsys, [*words, "--format", form])
     (one,) = json.loads(_text(capsys, [*words, "--json"]), parse_constant=pytest.fail)["costs"]
-    assert (one["prices"][1]["usd_per_million_samples"], one["prices"][1]["within_deadline"]) == (None, False)
+    assert (one["prices"][1]["usd_per_million_samples"], one["prices"][1]["within_deadline"]) == (
+        None,
+        False,
+    )
 
 
 def test_cost_as_a_user_calls_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, rates in (("a", BASE), ("b", FAST)):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "run.json").write_text(json.dumps(document(rates, dataset__samples=1000, host__instance_type="g5.2xlarge")))
+        (tmp_path / name / "run.json").write_text(
+            json.dumps(document(rates, dataset__samples=1000, host__instance_type="g5.2xlarge"))
+        )
     both = ["cost", str(tmp_path / "a"), str(tmp_path / "b")]
     assert main([*both, "--json"]) == 0
     slow, fast = json.loads(capsys.readouterr().out)["costs"]
     assert slow["instance"]["type"] == "g5.2xlarge"  # as recorded
-    assert fast["prices"][0]["samples_per_usd"] / slow["prices"][0]["samples_per_usd"] == pytest.approx(1.2, rel=0.01)
+    assert fast["prices"][0]["samples_per_usd"] / slow["prices"][0][
+        "samples_per_usd"
+    ] == pytest.approx(1.2, rel=0.01)
     for form in ("text", "csv", "markdown"):
-        assert main([*both, "--format", form, "--epochs", "2", "--deadline", "1s", "--budget", "100"]) == 0
+        assert (
+            main([*both, "--format", form, "--epochs", "2", "--deadline", "1s", "--budget", "100"])
+            == 0
+        )
         shown = capsys.readouterr().out
         assert "g5.2xlarge" in shown
         assert "2026-11-20" in shown  # every price has its date
         assert "us-east" in shown  # and its place
-    assert main([*both, "--instance", "4xg5.2xlarge", "--instance", "p4d.24xlarge", "--efficiency", "0.5", "--json"]) == 0
+    assert (
+        main(
+            [
+                *both,
+                "--instance",
+                "4xg5.2xlarge",
+                "--instance",
+                "p4d.24xlarge",
+                "--efficiency",
+                "0.5",
+                "--json",
+            ]
+        )
+        == 0
+    )
     small, big = json.loads(capsys.readouterr().out)["costs"]
-    assert [(one["hosts"], one["instance"]["type"]) for one in (small, big)] == [(4, "g5.2xlarge"), (1, "p4d.24xlarge")]
-    assert small["prices"][0]["samples_per_s"] == pytest.approx(4 * 0.5 * small["samples_per_s"]["median"])
+    assert [(one["hosts"], one["instance"]["type"]) for one in (small, big)] == [
+        (4, "g5.2xlarge"),
+        (1, "p4d.24xlarge"),
+    ]
+    assert small["prices"][0]["samples_per_s"] == pytest.approx(
+        4 * 0.5 * small["samples_per_s"]["median"]
+    )
     assert big["prices"][0]["samples_per_s"] == big["samples_per_s"]["median"]
     assert "TOO LATE" in _text(capsys, [*both, "--epochs", "2", "--deadline", "1s"])
     for words, told in (
@@ -327,18 +428,27 @@ def test_size_says_whether_the_network_keeps_up(capsys: pytest.CaptureFixture[st
     assert json.loads(shown.out)["instance"]["network_baseline_gbps"] == 2.5
 
 
-def test_whatif_caps_storage_at_the_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_whatif_caps_storage_at_the_network(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """200 samples/s of 10 MB are 2 GB/s; a baseline of 5 Gbit/s carries 62.5 of them in a second."""
-    doc = document(BASE, dataset__samples=1000, dataset__stored_bytes=10**10, dataset__sample_bytes_mean=1e7)
+    doc = document(
+        BASE, dataset__samples=1000, dataset__stored_bytes=10**10, dataset__sample_bytes_mean=1e7
+    )
     doc["workload"]["accelerator"] = {"kind": "emulated", "step_time": 0.01}
-    doc["ceilings"] = {name: {"samples_per_s": rate, "bytes_per_s": rate * 1e7} for name, rate in (("fetch", 200.0), ("prep", 500.0))}
+    doc["ceilings"] = {
+        name: {"samples_per_s": rate, "bytes_per_s": rate * 1e7}
+        for name, rate in (("fetch", 200.0), ("prep", 500.0))
+    }
     (tmp_path / "run.json").write_text(json.dumps(doc))
     assert main(["whatif", str(tmp_path), "--instance", "g4dn.xlarge", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["what_if"]["ceilings"]["fetch"]["samples_per_s"] == pytest.approx(62.5)
     assert found["what_if"]["ceilings"]["prep"]["samples_per_s"] == 500
     assert main(["whatif", str(tmp_path), "--instance", "p5.48xlarge", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["what_if"]["ceilings"]["fetch"]["samples_per_s"] == 200
+    assert (
+        json.loads(capsys.readouterr().out)["what_if"]["ceilings"]["fetch"]["samples_per_s"] == 200
+    )
     assert main(["whatif", str(tmp_path), "--instance", "a2-highgpu-1g"]) == 2
     assert "network of a2-highgpu-1g is not known" in capsys.readouterr().err
 
@@ -347,7 +457,11 @@ def test_a_price_of_another_machine_than_the_measured_one_says_so() -> None:
     doc = run_of([100.0] * 6)
     assert cost(doc, Instance(type="m", usd_per_hour=1.0), Terms()).notes == ()  # type: ignore[union-attr]
     doc.host["cores"] = 2
-    found = cost(doc, Instance(type="m", cores=8, accelerators=8, accelerator="H100", usd_per_hour=1.0), Terms())
+    found = cost(
+        doc,
+        Instance(type="m", cores=8, accelerators=8, accelerator="H100", usd_per_hour=1.0),
+        Terms(),
+    )
     assert found is not None
     assert "2 cores" in found.notes[0]
     assert "8 accelerators" in found.notes[1]

@@ -11,7 +11,16 @@ import pytest
 
 from iobench.spec.base import build
 from iobench.spec.dataset import DatasetSpec
-from iobench.spec.manifest import MANIFEST, SAMPLE_COLUMNS, SAMPLES, SHARD_COLUMNS, SHARDS, Header, hash_bytes, write_table
+from iobench.spec.manifest import (
+    MANIFEST,
+    SAMPLE_COLUMNS,
+    SAMPLES,
+    SHARD_COLUMNS,
+    SHARDS,
+    Header,
+    hash_bytes,
+    write_table,
+)
 
 MILLION = 10**6
 
@@ -21,9 +30,17 @@ def million(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The manifest of a million files (which are not there)."""
     root = tmp_path_factory.mktemp("million")
     rows = np.arange(MILLION)
-    samples = write_table(SAMPLE_COLUMNS, {name: rows.astype(dtype) for name, dtype in SAMPLE_COLUMNS.items()})
-    shards = write_table(SHARD_COLUMNS, {**{n: np.ones(MILLION, t) for n, t in SHARD_COLUMNS.items()}, "first": rows})
-    spec = build(DatasetSpec, {"name": "million", "samples": MILLION, "sample_size": {"mean": 1000}}, where="test")
+    samples = write_table(
+        SAMPLE_COLUMNS, {name: rows.astype(dtype) for name, dtype in SAMPLE_COLUMNS.items()}
+    )
+    shards = write_table(
+        SHARD_COLUMNS, {**{n: np.ones(MILLION, t) for n, t in SHARD_COLUMNS.items()}, "first": rows}
+    )
+    spec = build(
+        DatasetSpec,
+        {"name": "million", "samples": MILLION, "sample_size": {"mean": 1000}},
+        where="test",
+    )
     header = Header(
         generator="test",
         id="0" * 32,
@@ -64,7 +81,9 @@ os.wait()
     # load.order alone needs no torch, but its package imports it; a stub keeps torch's own memory out of the measurement.
     stub = "import sys, types; p = types.ModuleType('iobench.load'); p.__path__ = [__import__('iobench').__path__[0] + '/load']; "
     stub += "sys.modules['iobench.load'] = p\n"
-    found = subprocess.run([sys.executable, "-c", stub + code], capture_output=True, text=True, check=True, timeout=60)
+    found = subprocess.run(
+        [sys.executable, "-c", stub + code], capture_output=True, text=True, check=True, timeout=60
+    )
     peak_kb, child_kb = map(int, found.stdout.split())
     assert peak_kb < 200_000
     assert child_kb < 30_000

@@ -25,16 +25,42 @@ Build = Callable[..., Any]
 
 
 def context(startup_s: float | None = None, **more: Any) -> Repetition:
-    return Repetition.model_validate({"seed": 1, "accelerators": 1, "epochs": [Epoch(epoch=0, startup_s=startup_s)]} | more)
+    return Repetition.model_validate(
+        {"seed": 1, "accelerators": 1, "epochs": [Epoch(epoch=0, startup_s=startup_s)]} | more
+    )
 
 
 def test_one_rank_one_epoch(make_events: Build) -> None:
     # Asked at 0, got at 2 (1 s of it start-up), busy 1; then waits of 0.5 and 0, busy 1 each: the epoch ends at 5.5 s.
     events = make_events(
         [
-            {"step": 0, "start": 0, "wait": 2, "busy": 1, "samples": 10, "bytes_read": 1100, "sample_bytes": 1000},
-            {"step": 1, "start": 3, "wait": 0.5, "busy": 1, "samples": 10, "bytes_read": 1100, "sample_bytes": 1000},
-            {"step": 2, "start": 4.5, "wait": 0, "busy": 1, "samples": 7, "bytes_read": 800, "sample_bytes": 700},
+            {
+                "step": 0,
+                "start": 0,
+                "wait": 2,
+                "busy": 1,
+                "samples": 10,
+                "bytes_read": 1100,
+                "sample_bytes": 1000,
+            },
+            {
+                "step": 1,
+                "start": 3,
+                "wait": 0.5,
+                "busy": 1,
+                "samples": 10,
+                "bytes_read": 1100,
+                "sample_bytes": 1000,
+            },
+            {
+                "step": 2,
+                "start": 4.5,
+                "wait": 0,
+                "busy": 1,
+                "samples": 7,
+                "bytes_read": 800,
+                "sample_bytes": 700,
+            },
         ]
     )
     found = repetition_metrics(events, context(1.0, cpu_s=3.0))
@@ -46,7 +72,9 @@ def test_one_rank_one_epoch(make_events: Build) -> None:
     assert found.busy_s == pytest.approx(3.0)
     assert found.wait_s == pytest.approx(2.5)
     assert found.accelerator_utilization == pytest.approx(0.8)  # 2 s busy from 3.0 to 5.5
-    assert found.accelerator_utilization_sustained == pytest.approx(3 / 4.5)  # the second of process creation left out, no more
+    assert found.accelerator_utilization_sustained == pytest.approx(
+        3 / 4.5
+    )  # the second of process creation left out, no more
     assert found.accelerator_utilization_strict == pytest.approx(3 / 5.5)
     assert found.time_to_first_batch_s == pytest.approx(2.0)
     assert found.wait_p50_s == pytest.approx(0.0)
@@ -55,9 +83,13 @@ def test_one_rank_one_epoch(make_events: Build) -> None:
     assert found.not_measured == {}
 
 
-def test_what_was_prefetched_in_the_first_step_flatters_no_sustained_utilization(make_events: Build) -> None:
+def test_what_was_prefetched_in_the_first_step_flatters_no_sustained_utilization(
+    make_events: Build,
+) -> None:
     # Four batches arrive together after 4 s and are then consumed without a wait: 4 s busy in 8 s, whatever the first step hides.
-    rows = [{"step": 0, "start": 0, "wait": 4, "busy": 1}] + [{"step": n, "start": 4 + n, "wait": 0, "busy": 1} for n in (1, 2, 3)]
+    rows = [{"step": 0, "start": 0, "wait": 4, "busy": 1}] + [
+        {"step": n, "start": 4 + n, "wait": 0, "busy": 1} for n in (1, 2, 3)
+    ]
     found = repetition_metrics(make_events(rows), context(0.0))
     assert found.accelerator_utilization == pytest.approx(1.0)
     assert found.accelerator_utilization_sustained == pytest.approx(0.5)
@@ -91,12 +123,21 @@ def test_rate_counts_every_sample_over_all_the_time(make_events: Build) -> None:
     # Six batches of 4. The first wait of 4 s brings five batches at once; all is over after 6 s of which 0 was busy.
     waits = [4.0, 0.0, 0.0, 0.0, 0.0, 2.0]
     starts = [0.0, 4.0, 4.0, 4.0, 4.0, 4.0]
-    events = make_events([{"step": i, "start": s, "wait": w, "samples": 4} for i, (s, w) in enumerate(zip(starts, waits, strict=True))])
-    assert repetition_metrics(events, context()).samples_per_s == pytest.approx(4.0)  # 24 in 6 s; the odd window says 16 / 2 s = 8
+    events = make_events(
+        [
+            {"step": i, "start": s, "wait": w, "samples": 4}
+            for i, (s, w) in enumerate(zip(starts, waits, strict=True))
+        ]
+    )
+    assert repetition_metrics(events, context()).samples_per_s == pytest.approx(
+        4.0
+    )  # 24 in 6 s; the odd window says 16 / 2 s = 8
 
 
 def test_null_accelerator_has_no_utilization(make_events: Build) -> None:
-    found = repetition_metrics(make_events([{"step": 0, "wait": 1}, {"step": 1, "start": 1, "wait": 1}]), context())
+    found = repetition_metrics(
+        make_events([{"step": 0, "wait": 1}, {"step": 1, "start": 1, "wait": 1}]), context()
+    )
     assert found.accelerator_utilization is None
     assert found.accelerator_utilization_strict is None
     assert "null" in found.not_measured["accelerator_utilization"]
@@ -121,65 +162,120 @@ def test_no_events(make_events: Build) -> None:
 
 def test_lateness_reaches_the_clock_once(make_events: Build) -> None:
     # Each step wakes 0.1 s late and the next one makes up for it: 3 steps of 1 s end at 3.1 s.
-    events = make_events([{"step": i, "start": s, "busy": 1, "late": 0.1} for i, s in enumerate((0.0, 1.1, 2.1))])
+    events = make_events(
+        [{"step": i, "start": s, "busy": 1, "late": 0.1} for i, s in enumerate((0.0, 1.1, 2.1))]
+    )
     found = repetition_metrics(events, context())
     assert found.wall_s == pytest.approx(3.1)
     assert found.accelerator_utilization == pytest.approx(1.0)
     assert found.late_p99_s == pytest.approx(0.1)
-    merged = make_events([{"step": 0, "start": 0, "busy": 1, "late": 0.1}, {"step": 1, "steps": 2, "start": 1.1, "busy": 2, "late": 0.2}])
+    merged = make_events(
+        [
+            {"step": 0, "start": 0, "busy": 1, "late": 0.1},
+            {"step": 1, "steps": 2, "start": 1.1, "busy": 2, "late": 0.2},
+        ]
+    )
     assert repetition_metrics(merged, context()).wall_s == pytest.approx(found.wall_s)
 
 
 def test_summaries_leave_out_what_stopped_early() -> None:
-    runs = [context(samples_per_s=rate, complete=done) for rate, done in ((10.0, True), (30.0, True), (20.0, True), (1.0, False))]
+    runs = [
+        context(samples_per_s=rate, complete=done)
+        for rate, done in ((10.0, True), (30.0, True), (20.0, True), (1.0, False))
+    ]
     found = summarise(runs)["samples_per_s"]
     assert (found.median, found.min, found.max, found.n) == (20.0, 10.0, 30.0, 3)
     assert "wall_s" not in summarise(runs)
 
 
-STEPS = st.lists(st.tuples(st.integers(0, 10**7), st.integers(10**6, 10**8), st.integers(1, 50)), min_size=4, max_size=20)
+STEPS = st.lists(
+    st.tuples(st.integers(0, 10**7), st.integers(10**6, 10**8), st.integers(1, 50)),
+    min_size=4,
+    max_size=20,
+)
 
 
 def timeline(steps: list[tuple[int, int, int]], rank: int = 0) -> list[dict[str, Any]]:
     rows, now = [], 0
     for index, (wait, busy, samples) in enumerate(steps):
         times = {"start_ns": now, "wait_ns": wait, "busy_ns": busy}
-        rows.append({"step": index, "rank": rank, "samples": samples, "sample_bytes": samples * 10, "bytes_read": samples * 11} | times)
+        rows.append(
+            {
+                "step": index,
+                "rank": rank,
+                "samples": samples,
+                "sample_bytes": samples * 10,
+                "bytes_read": samples * 11,
+            }
+            | times
+        )
         now += wait + busy
     return rows
 
 
 @given(STEPS, st.integers(1, 4))
-def test_merging_rows_changes_no_sum(make_events: Build, steps: list[tuple[int, int, int]], cut: int) -> None:
+def test_merging_rows_changes_no_sum(
+    make_events: Build, steps: list[tuple[int, int, int]], cut: int
+) -> None:
     rows = timeline(steps)
     first, rest = rows[0], rows[1:]
     sums = ("wait_ns", "busy_ns", "samples", "sample_bytes", "bytes_read")
     groups = [rest[i : i + cut] for i in range(0, len(rest), cut)]
-    merged = [group[0] | {"steps": len(group)} | {name: sum(row[name] for row in group) for name in sums} for group in groups]
+    merged = [
+        group[0] | {"steps": len(group)} | {name: sum(row[name] for row in group) for name in sums}
+        for group in groups
+    ]
     fine = repetition_metrics(make_events(rows), context())
     coarse = repetition_metrics(make_events([first, *merged]), context())
-    for name in ("samples", "steps", "bytes_read", "wall_s", "busy_s", "wait_s", "time_to_first_batch_s"):
+    for name in (
+        "samples",
+        "steps",
+        "bytes_read",
+        "wall_s",
+        "busy_s",
+        "wait_s",
+        "time_to_first_batch_s",
+    ):
         assert getattr(coarse, name) == pytest.approx(getattr(fine, name)), name
-    for name in ("samples_per_s", "read_bytes_per_s", "accelerator_utilization", "accelerator_utilization_strict"):
+    for name in (
+        "samples_per_s",
+        "read_bytes_per_s",
+        "accelerator_utilization",
+        "accelerator_utilization_strict",
+    ):
         assert getattr(coarse, name) == pytest.approx(getattr(fine, name)), name
     assert coarse.wait_p50_s is not None
     assert coarse.wait_p50_s <= max(row["wait_ns"] for row in rows) / 1e9
 
 
 @given(STEPS, st.integers(2, 4))
-def test_equal_ranks_are_one_rank_times_their_number(make_events: Build, steps: list[tuple[int, int, int]], ranks: int) -> None:
+def test_equal_ranks_are_one_rank_times_their_number(
+    make_events: Build, steps: list[tuple[int, int, int]], ranks: int
+) -> None:
     one = repetition_metrics(make_events(timeline(steps)), context())
-    many = repetition_metrics(make_events([row for rank in range(ranks) for row in timeline(steps, rank)]), context())
+    many = repetition_metrics(
+        make_events([row for rank in range(ranks) for row in timeline(steps, rank)]), context()
+    )
     assert many.samples == ranks * one.samples
     assert one.samples_per_s is not None
     assert many.samples_per_s == pytest.approx(ranks * one.samples_per_s)
-    for name in ("wall_s", "busy_s", "wait_s", "accelerator_utilization", "wait_p50_s", "wait_p99_s"):
+    for name in (
+        "wall_s",
+        "busy_s",
+        "wait_s",
+        "accelerator_utilization",
+        "wait_p50_s",
+        "wait_p99_s",
+    ):
         assert getattr(many, name) == pytest.approx(getattr(one, name)), name
 
 
 def test_ceiling_is_the_rate_from_the_first_read_to_the_last_batch(make_events: Build) -> None:
     events = make_events(
-        [{"step": 0, "wait": 3, "samples": 5, "sample_bytes": 500}, {"step": 1, "start": 3, "wait": 2, "samples": 5, "sample_bytes": 500}]
+        [
+            {"step": 0, "wait": 3, "samples": 5, "sample_bytes": 500},
+            {"step": 1, "start": 3, "wait": 2, "samples": 5, "sample_bytes": 500},
+        ]
     )
     assert ceiling_from_events(events, context(1.0)) == (pytest.approx(2.5), pytest.approx(250.0))
     assert ceiling_from_events(make_events([]), context()) == (None, None)
@@ -189,15 +285,32 @@ def test_a_ceiling_is_rated_over_whole_rounds_of_workers(make_events: Build) -> 
     # Two workers finish together: batches come in pairs, at 4 s, 5 s and 6 s. The first pair paid for a slow start.
     ends = [4, 4, 5, 5, 6, 6]
     starts = [0, *ends[:-1]]
-    rows = [{"step": n, "start": a, "wait": b - a, "samples": 10, "sample_bytes": 50} for n, (a, b) in enumerate(zip(starts, ends))]  # noqa: B905
-    assert ceiling_from_events(make_events(rows), context(0.0), round_steps=2) == (pytest.approx(20.0), pytest.approx(100.0))
+    rows = [
+        {"step": n, "start": a, "wait": b - a, "samples": 10, "sample_bytes": 50}
+        for n, (a, b) in enumerate(zip(starts, ends, strict=False))
+    ]
+    assert ceiling_from_events(make_events(rows), context(0.0), round_steps=2) == (
+        pytest.approx(20.0),
+        pytest.approx(100.0),
+    )
     # One pair alone can only be rated from the first read on.
-    assert ceiling_from_events(make_events(rows[:2]), context(1.0), round_steps=2) == (pytest.approx(20 / 3), pytest.approx(100 / 3))
+    assert ceiling_from_events(make_events(rows[:2]), context(1.0), round_steps=2) == (
+        pytest.approx(20 / 3),
+        pytest.approx(100 / 3),
+    )
 
 
 def test_rebuild_finds_every_figure_again(make_run: Build, make_events: Build) -> None:
     measure = [
-        {"step": i, "start": 1.25 * i, "wait": 0.25, "busy": 1, "samples": 100, "bytes_read": 10**7, "sample_bytes": 10**7}
+        {
+            "step": i,
+            "start": 1.25 * i,
+            "wait": 0.25,
+            "busy": 1,
+            "samples": 100,
+            "bytes_read": 10**7,
+            "sample_bytes": 10**7,
+        }
         for i in range(4)
     ]
     fetch = [row | {"phase": "calibrate.fetch", "busy": 0, "wait": 1.25} for row in measure]
@@ -205,11 +318,21 @@ def test_rebuild_finds_every_figure_again(make_run: Build, make_events: Build) -
     events = make_events(measure + fetch + search)
     doc = make_run(accelerators=1, repetitions=1, concluded=False)
     details = {"startup_s": 1.0, "cpu_s": 0.02, "round_steps": 3}
-    ceilings = doc.ceilings | {"fetch": Ceiling(samples_per_s=1, bytes_per_s=1, cpu_s_per_gb=9, details=details)}
-    stale = FindMaxPoint(accelerators=3, accelerator_utilization=0.1, samples_per_s=1, read_bytes_per_s=1, passed=False)
+    ceilings = doc.ceilings | {
+        "fetch": Ceiling(samples_per_s=1, bytes_per_s=1, cpu_s_per_gb=9, details=details)
+    }
+    stale = FindMaxPoint(
+        accelerators=3,
+        accelerator_utilization=0.1,
+        samples_per_s=1,
+        read_bytes_per_s=1,
+        passed=False,
+    )
     found = FindMax(required_accelerator_utilization=0.9, accelerators=None, points=[stale])
     again = rebuild(doc.model_copy(update={"ceilings": ceilings, "find_max": found}), events)
-    assert again.ceilings["fetch"].samples_per_s == pytest.approx(100.0)  # 400 in 5 s less 1 s of start-up
+    assert again.ceilings["fetch"].samples_per_s == pytest.approx(
+        100.0
+    )  # 400 in 5 s less 1 s of start-up
     assert again.ceilings["fetch"].bytes_per_s == pytest.approx(1e7)
     assert again.ceilings["fetch"].cpu_s_per_gb == pytest.approx(0.5)  # 0.02 s for 0.04 GB
     assert again.ceilings["prep"] == doc.ceilings["prep"]
@@ -222,21 +345,32 @@ def test_rebuild_finds_every_figure_again(make_run: Build, make_events: Build) -
 
 
 @pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "by an older version"])
-def test_what_a_library_reads_is_not_measured(make_run: Build, make_events: Build, recorded: bool) -> None:
+def test_what_a_library_reads_is_not_measured(
+    make_run: Build, make_events: Build, recorded: bool
+) -> None:
     """Its events carry the samples' stored bytes in the place of reads; a document rebuilt from them must not take these for reads."""
-    rows = [{"step": n, "start": n, "wait": 0.5, "busy": 0.5, "bytes_read": 1000, "sample_bytes": 1000} for n in range(4)]
+    rows = [
+        {"step": n, "start": n, "wait": 0.5, "busy": 0.5, "bytes_read": 1000, "sample_bytes": 1000}
+        for n in range(4)
+    ]
     unseen = {"not_measured": unseen_reads("webdataset")} if recorded else {}
     few = {"workload": {"epochs": 1}, "dataset": {"samples": 4}}
-    doc = make_run(loader={"kind": "webdataset"}, repetitions=1, repetition=unseen, quiet=context(0.0), **few)
+    doc = make_run(
+        loader={"kind": "webdataset"}, repetitions=1, repetition=unseen, quiet=context(0.0), **few
+    )
     again = rebuild(doc, make_events(rows + [row | {"phase": "quiet"} for row in rows]))
     assert again.quiet is not None
     for one in (again.repetitions[0], again.quiet):
         assert (one.bytes_read, one.read_amplification, one.sample_bytes) == (None, None, 4000)
-        assert "webdataset" in one.not_measured["bytes_read"] == one.not_measured["read_amplification"]
+        assert (
+            "webdataset" in one.not_measured["bytes_read"] == one.not_measured["read_amplification"]
+        )
         assert one.read_bytes_per_s is not None
     assert again.quiet.read_bytes_per_s == pytest.approx(1000.0)
     assert "read_amplification" not in again.metrics
-    assert not {"read.amplification", "data.mismatch"} & {finding.rule for finding in evaluate(again)}
+    assert not {"read.amplification", "data.mismatch"} & {
+        finding.rule for finding in evaluate(again)
+    }
     assert values_of(again, "read_bytes_per_s") == []
     assert values_of(again, "samples_per_s") != []
     assert "not measured: what loader 'webdataset' reads" in " ".join(render_run(again).split())
@@ -244,26 +378,51 @@ def test_what_a_library_reads_is_not_measured(make_run: Build, make_events: Buil
     assert "| read_amplification | not measured |" in to_markdown(again)
     assert "| read_bytes_per_s of the samples' stored bytes |" in to_markdown(again)
     [line] = csv.DictReader(io.StringIO(to_csv(again)))
-    assert (line["bytes_read"], line["read_amplification"], line["sample_bytes"]) == ("", "", "4000")
+    assert (line["bytes_read"], line["read_amplification"], line["sample_bytes"]) == (
+        "",
+        "",
+        "4000",
+    )
     assert RunDocument.model_validate_json(to_json(again)) == again
 
 
 def test_find_max_point_of_a_null_accelerator_says_why(make_events: Build) -> None:
-    point = find_max_point(make_events([{"step": 0, "wait": 1}, {"step": 1, "start": 1}]), accelerators=2, required=0.9)
+    point = find_max_point(
+        make_events([{"step": 0, "wait": 1}, {"step": 1, "start": 1}]), accelerators=2, required=0.9
+    )
     assert not point.passed
     assert "null" in point.not_measured["accelerator_utilization_sustained"]
 
 
 def test_select_by_phase_and_repetition(make_events: Build) -> None:
-    events = make_events([{"repetition": 0}, {"repetition": 1, "samples": 5}, {"phase": "calibrate.prep", "repetition": 1}])
+    events = make_events(
+        [
+            {"repetition": 0},
+            {"repetition": 1, "samples": 5},
+            {"phase": "calibrate.prep", "repetition": 1},
+        ]
+    )
     assert select(events, "measure", 1)["samples"].tolist() == [5]
     assert np.all(select(events, "measure")["phase"] == "measure")
 
 
 def test_the_accelerator_alone_has_no_bytes(make_run: Build, make_events: Build) -> None:
-    events = make_events([{"phase": "calibrate.accelerator", "step": i, "start": i, "busy": 1, "samples": 100} for i in range(3)])
+    events = make_events(
+        [
+            {"phase": "calibrate.accelerator", "step": i, "start": i, "busy": 1, "samples": 100}
+            for i in range(3)
+        ]
+    )
     assert ceiling_from_events(events, context()) == (pytest.approx(100.0), None)
-    recorded = Ceiling(samples_per_s=1, bytes_per_s=5e6, details={"startup_s": [None], "cpu_s": 1.0})
+    recorded = Ceiling(
+        samples_per_s=1, bytes_per_s=5e6, details={"startup_s": [None], "cpu_s": 1.0}
+    )
     doc = make_run(accelerators=1, repetitions=1, concluded=False)
-    again = rebuild(doc.model_copy(update={"ceilings": doc.ceilings | {"accelerator": recorded}}), events).ceilings["accelerator"]
-    assert (again.samples_per_s, again.bytes_per_s, again.cpu_s_per_gb) == (pytest.approx(100.0), 5e6, None)
+    again = rebuild(
+        doc.model_copy(update={"ceilings": doc.ceilings | {"accelerator": recorded}}), events
+    ).ceilings["accelerator"]
+    assert (again.samples_per_s, again.bytes_per_s, again.cpu_s_per_gb) == (
+        pytest.approx(100.0),
+        5e6,
+        None,
+    )

@@ -65,8 +65,9 @@ OLD = """device old:/x mounted on /old with fstype nfs statvers=1.0
 	        READ: 2 2 0 264 16640 0 3 3
 """
 
-WHOLE = f"device sysfs mounted on /sys with fstype sysfs\ndevice proc mounted on /proc with fstype proc\n{V3}\n{V42}\n" + (
-    f"device /dev/vda mounted on / with fstype ext4\n{OLD}\n"
+WHOLE = (
+    f"device sysfs mounted on /sys with fstype sysfs\ndevice proc mounted on /proc with fstype proc\n{V3}\n{V42}\n"
+    + (f"device /dev/vda mounted on / with fstype ext4\n{OLD}\n")
 )
 
 
@@ -85,9 +86,21 @@ def test_only_nfs_mounts_are_found(mounts: list[nfs.MountStats]) -> None:
 
 def test_version_3(mounts: list[nfs.MountStats]) -> None:
     mount = mounts[0]
-    assert (mount.options["vers"], mount.options["rsize"], mount.options["wsize"], mount.options["hard"]) == ("3", "1048576", "524288", "")
-    assert (mount.age_s, mount.read_bytes, mount.written_bytes, mount.connections) == (7210, 104_890_368, 8192, 1)
-    assert mount.operations["READ"] == nfs.Operation(1000, 1003, 1, 128_000, 104_918_368, 50, 12_000, 12_100, 0)
+    assert (
+        mount.options["vers"],
+        mount.options["rsize"],
+        mount.options["wsize"],
+        mount.options["hard"],
+    ) == ("3", "1048576", "524288", "")
+    assert (mount.age_s, mount.read_bytes, mount.written_bytes, mount.connections) == (
+        7210,
+        104_890_368,
+        8192,
+        1,
+    )
+    assert mount.operations["READ"] == nfs.Operation(
+        1000, 1003, 1, 128_000, 104_918_368, 50, 12_000, 12_100, 0
+    )
     assert mount.operations["LOOKUP"].errors == 30
     assert "events" not in mount.operations
     assert "xprt" not in mount.operations
@@ -111,9 +124,14 @@ def test_the_last_mount_on_a_point_is_on_top(mounts: list[nfs.MountStats]) -> No
     assert nfs.find("/elsewhere", mounts) is None
 
 
-@pytest.mark.parametrize("text", ["", "no such format\n", "device x mounted on /y with fstype nfs\n\tbytes:\tmany\n\tage:\t-\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "no such format\n", "device x mounted on /y with fstype nfs\n\tbytes:\tmany\n\tage:\t-\n"],
+)
 def test_what_is_no_mountstats_harms_nothing(text: str) -> None:
-    assert all(mount.read_bytes == 0 and mount.operations == {} for mount in nfs.parse_mountstats(text))
+    assert all(
+        mount.read_bytes == 0 and mount.operations == {} for mount in nfs.parse_mountstats(text)
+    )
 
 
 def later(text: str = V3) -> nfs.MountStats:
@@ -137,7 +155,12 @@ def test_a_difference_is_of_the_time_between(mounts: list[nfs.MountStats]) -> No
     assert (found["read_rtt_ms"], found["read_execute_ms"]) == (5.0, 6.0)
     assert (found["retransmits"], found["timeouts"], found["errors"]) == (4, 1, 1)
     assert list(found["operations"]) == ["READ", "GETATTR"]  # what was not used is left out
-    assert found["operations"]["GETATTR"] == {"ops": 100, "retransmits": 0, "rtt_ms": 0.2, "execute_ms": 0.2}
+    assert found["operations"]["GETATTR"] == {
+        "ops": 100,
+        "retransmits": 0,
+        "rtt_ms": 0.2,
+        "execute_ms": 0.2,
+    }
     json.dumps(found)
 
 
@@ -174,23 +197,38 @@ def test_the_fingerprint_of_a_mount() -> None:
         "options": old.super_options,
     }
     found = nfs.describe(new.source, new.super_options)
-    assert (found["server"], found["export"], found["version"], found["nconnect"]) == ("fd00::9", "/", "4.2", 4)
+    assert (found["server"], found["export"], found["version"], found["nconnect"]) == (
+        "fd00::9",
+        "/",
+        "4.2",
+        4,
+    )
 
 
 def test_a_path_on_such_a_mount_has_it_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole way, with the kernel's two files as recorded."""
     target = tmp_path / "set"
-    info = MOUNTINFO + f"40 22 0:60 / {tmp_path} rw,noatime - nfs4 filer:/vol rw,vers=4.1,rsize=65536,wsize=65536,proto=tcp,addr=10.0.0.9\n"
+    info = (
+        MOUNTINFO
+        + f"40 22 0:60 / {tmp_path} rw,noatime - nfs4 filer:/vol rw,vers=4.1,rsize=65536,wsize=65536,proto=tcp,addr=10.0.0.9\n"
+    )
     stats = {"text": WHOLE + V3.replace(r"/mnt/nas\040one", str(tmp_path))}
 
     def recorded(path: Path) -> str | None:
-        return {"/proc/self/mountinfo": info, "/proc/self/mountstats": stats["text"]}.get(str(path), "")
+        return {"/proc/self/mountinfo": info, "/proc/self/mountstats": stats["text"]}.get(
+            str(path), ""
+        )
 
     for module in (filesystem, nfs):
         monkeypatch.setattr(module, "read_text", recorded)
     facts: dict[str, Any] = filesystem.describe_path(target)
     assert facts["is_nfs"] is facts["is_network"] is True
-    assert (facts["nfs"]["server"], facts["nfs"]["version"], facts["nfs"]["rsize"], facts["nfs"]["options"][:10]) == (
+    assert (
+        facts["nfs"]["server"],
+        facts["nfs"]["version"],
+        facts["nfs"]["rsize"],
+        facts["nfs"]["options"][:10],
+    ) == (
         "filer",
         "4.1",
         65536,
@@ -206,4 +244,7 @@ def test_a_path_elsewhere_has_none(tmp_path: Path) -> None:
     if filesystem.describe_path(tmp_path)["is_nfs"]:
         pytest.skip("the temporary directory is on NFS")
     assert filesystem.describe_path(tmp_path)["nfs"] is None
-    assert resources.diff(resources.Snapshot.take(tmp_path), resources.Snapshot.take(tmp_path))["nfs"] is None
+    assert (
+        resources.diff(resources.Snapshot.take(tmp_path), resources.Snapshot.take(tmp_path))["nfs"]
+        is None
+    )

@@ -15,13 +15,26 @@ from iobench.load.order import BatchPlan, epoch_order, rank_share
 SHARDS = st.lists(st.integers(1, 20), min_size=1, max_size=20)
 
 
-def order_of(counts: list[int], *, sequential: bool, shuffle: bool = True, seed: int = 1, epoch: int = 0) -> np.ndarray:
+def order_of(
+    counts: list[int], *, sequential: bool, shuffle: bool = True, seed: int = 1, epoch: int = 0
+) -> np.ndarray:
     lengths = np.array(counts)
-    return epoch_order(np.cumsum(lengths) - lengths, lengths, sequential=sequential, shuffle=shuffle, seed=seed, epoch=epoch)
+    return epoch_order(
+        np.cumsum(lengths) - lengths,
+        lengths,
+        sequential=sequential,
+        shuffle=shuffle,
+        seed=seed,
+        epoch=epoch,
+    )
 
 
-@given(SHARDS, st.integers(1, 7), st.integers(1, 9), st.integers(0, 5), st.booleans(), st.booleans())
-def test_every_sample_once(counts: list[int], world: int, batch_size: int, workers: int, sequential: bool, shuffle: bool) -> None:
+@given(
+    SHARDS, st.integers(1, 7), st.integers(1, 9), st.integers(0, 5), st.booleans(), st.booleans()
+)
+def test_every_sample_once(
+    counts: list[int], world: int, batch_size: int, workers: int, sequential: bool, shuffle: bool
+) -> None:
     order = order_of(counts, sequential=sequential, shuffle=shuffle)
     seen: list[int] = []
     sizes = []
@@ -37,9 +50,14 @@ def test_every_sample_once(counts: list[int], world: int, batch_size: int, worke
 
 
 @given(SHARDS, st.integers(1, 7), st.integers(1, 9))
-def test_dropping_the_tail_leaves_equal_ranks_of_full_batches(counts: list[int], world: int, batch_size: int) -> None:
+def test_dropping_the_tail_leaves_equal_ranks_of_full_batches(
+    counts: list[int], world: int, batch_size: int
+) -> None:
     order = order_of(counts, sequential=False)
-    shares = [rank_share(order, rank=rank, world=world, batch_size=batch_size, tail="drop") for rank in range(world)]
+    shares = [
+        rank_share(order, rank=rank, world=world, batch_size=batch_size, tail="drop")
+        for rank in range(world)
+    ]
     assert {len(share) for share in shares} == {len(order) // world // batch_size * batch_size}
     together = np.concatenate(shares)
     assert len(set(together.tolist())) == len(together)
@@ -94,7 +112,9 @@ def test_an_epoch_of_a_million_samples_takes_little_memory(sequential: bool) -> 
     tracemalloc.start()
     try:
         order = epoch_order(firsts, counts, sequential=sequential, shuffle=True, seed=1, epoch=0)
-        plan = BatchPlan(rank_share(order, rank=1, world=4, batch_size=1, tail="keep"), batch_size=1, streams=4)
+        plan = BatchPlan(
+            rank_share(order, rank=1, world=4, batch_size=1, tail="keep"), batch_size=1, streams=4
+        )
         assert len({int(plan.batch(number)[0]) for number in range(0, len(plan), 100)}) == 2500
         used, peak = tracemalloc.get_traced_memory()
     finally:
@@ -106,4 +126,6 @@ def test_an_epoch_of_a_million_samples_takes_little_memory(sequential: bool) -> 
 @given(SHARDS, st.booleans())
 def test_without_shuffle_every_epoch_reads_in_order(counts: list[int], sequential: bool) -> None:
     for epoch in range(2):
-        assert order_of(counts, sequential=sequential, shuffle=False, epoch=epoch).tolist() == list(range(sum(counts)))
+        assert order_of(counts, sequential=sequential, shuffle=False, epoch=epoch).tolist() == list(
+            range(sum(counts))
+        )

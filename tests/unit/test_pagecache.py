@@ -15,7 +15,12 @@ from iobench.measure import pagecache
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
-    if subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True).stdout.strip() == "tmpfs":
+    if (
+        subprocess.run(
+            ["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "tmpfs"
+    ):
         pytest.skip("tmpfs is page cache: nothing can be evicted")
     paths = [tmp_path / "a", tmp_path / "b"]
     paths[0].write_bytes(os.urandom(1_000_001))
@@ -26,7 +31,9 @@ def files(tmp_path: Path) -> list[Path]:
 def test_written_files_are_resident_and_evicted_files_are_not(files: list[Path]) -> None:
     before = pagecache.residency(files)
     assert before.total_bytes == 1_000_001 + (3 << 20)
-    assert before.resident_bytes == before.total_bytes  # the last page counts for the bytes of the file that are in it
+    assert (
+        before.resident_bytes == before.total_bytes
+    )  # the last page counts for the bytes of the file that are in it
     pagecache.evict(files)
     assert pagecache.residency(files).resident_bytes == 0
 
@@ -46,11 +53,17 @@ def test_mincore_agrees_with_cachestat(files: list[Path], monkeypatch: pytest.Mo
     monkeypatch.setattr(pagecache, "_cachestat", lambda fd: None)
     second = pagecache.residency(files)
     assert second.how == "mincore"
-    assert (second.resident_bytes, second.total_bytes) == (first.resident_bytes, first.total_bytes) == (1_000_001, 1_000_001 + (3 << 20))
+    assert (
+        (second.resident_bytes, second.total_bytes)
+        == (first.resident_bytes, first.total_bytes)
+        == (1_000_001, 1_000_001 + (3 << 20))
+    )
     assert pagecache.residency(files).resident_bytes == 1_000_001  # looking faulted nothing in
 
 
-def test_mincore_looks_at_large_files_in_windows(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mincore_looks_at_large_files_in_windows(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pagecache, "_cachestat", lambda fd: None)
     monkeypatch.setattr(pagecache, "_WINDOW", 1 << 18)
     assert pagecache.residency(files).ratio == 1.0

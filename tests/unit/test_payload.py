@@ -25,8 +25,15 @@ def unique_blocks(data: bytes, size: int = 4096) -> float:
     return len(set(blocks)) / len(blocks)
 
 
-@given(size=st.integers(0, 70_000), seed=st.integers(0, 2**63 - 1), index=st.integers(0, 10**10), shift=st.integers(0, 9))
-def test_same_arguments_same_bytes_at_any_address(size: int, seed: int, index: int, shift: int) -> None:
+@given(
+    size=st.integers(0, 70_000),
+    seed=st.integers(0, 2**63 - 1),
+    index=st.integers(0, 10**10),
+    shift=st.integers(0, 9),
+)
+def test_same_arguments_same_bytes_at_any_address(
+    size: int, seed: int, index: int, shift: int
+) -> None:
     assert made(size, seed=seed, index=index) == made(size, seed=seed, index=index, shift=shift)
 
 
@@ -50,7 +57,10 @@ def test_unaligned_shards_hold_no_block_twice_and_zstd_finds_nothing() -> None:
     assert unique_blocks(shard) == 1
     assert unique_blocks(shard, 512) == 1
     parameters = zstandard.ZstdCompressionParameters.from_level(3, enable_ldm=True, window_log=27)
-    assert len(zstandard.ZstdCompressor(compression_params=parameters).compress(shard)) / len(shard) >= 0.999
+    assert (
+        len(zstandard.ZstdCompressor(compression_params=parameters).compress(shard)) / len(shard)
+        >= 0.999
+    )
 
 
 def test_lzma_finds_nothing_either() -> None:
@@ -81,7 +91,9 @@ def test_compress_ratio_is_met(ratio: float) -> None:
 @pytest.mark.parametrize("ratio", [1.0, 3.0, 1000.0])
 @pytest.mark.parametrize("size", [24, 100, 4095, 4096, 4097, 50_001])
 def test_identify(size: int, ratio: float) -> None:
-    assert payload.identify(memoryview(made(size, seed=2**62, index=9_999_999_999, ratio=ratio))) == (2**62, 9_999_999_999)
+    assert payload.identify(
+        memoryview(made(size, seed=2**62, index=9_999_999_999, ratio=ratio))
+    ) == (2**62, 9_999_999_999)
 
 
 def test_identify_refuses_what_is_not_ours() -> None:

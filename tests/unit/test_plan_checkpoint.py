@@ -39,12 +39,23 @@ def test_bandwidth_at_a_stated_interval(capsys: pytest.CaptureFixture[str]) -> N
     found = plan(capsys, "llama3-405b", "--interval", "30min", "--stall-budget", "1%")
     (row,) = found["budgets"]
     assert row["longest_save_s"] / (1800 + row["longest_save_s"]) == pytest.approx(0.01)
-    assert row["write_bytes_per_s"] == pytest.approx(14 * found["parameters"] / (1800 * 0.01 / 0.99))
+    assert row["write_bytes_per_s"] == pytest.approx(
+        14 * found["parameters"] / (1800 * 0.01 / 0.99)
+    )
     assert 0.01 < row["waste"] < 0.02
 
 
 def test_budgets_are_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    found = plan(capsys, "llama3-8b", "--stall-budget", "2%", "--stall-budget", "0.1", "--accelerators", "16384")
+    found = plan(
+        capsys,
+        "llama3-8b",
+        "--stall-budget",
+        "2%",
+        "--stall-budget",
+        "0.1",
+        "--accelerators",
+        "16384",
+    )
     assert [row["stall_budget"] for row in found["budgets"]] == [0.02, 0.1]
     assert found["mtbf_s"] / 3600 == pytest.approx(54 * 24 / 419)
 
@@ -88,5 +99,7 @@ def test_a_model_of_one_rank_reads_well(capsys: pytest.CaptureFixture[str]) -> N
         (("llama3-8b", "--ranks", "0"), "'ranks'"),
     ],
 )
-def test_what_makes_no_sense_is_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str) -> None:
+def test_what_makes_no_sense_is_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
     assert words in refused(capsys, *arguments)

@@ -41,4 +41,9 @@ def test_every_public_name_can_be_had() -> None:
 def test_importing_costs_nothing() -> None:
     heavy = {"torch", "numpy", "pyarrow", "pydantic", "yaml", "rich"}
     code = f"import sys, iobench; print(sorted({heavy!r} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )

@@ -57,7 +57,13 @@ def planted(make_run: Build) -> Build:
         prep = busy / (SAMPLE / 10e9 + (SAMPLE / decode if packed else 0))
         rate = min(fetch, prep, demand)
         doc = make_run(
-            rates={"storage_raw": link / stored, "fetch": fetch, "prep": prep, "harness": 1e9, "accelerator": demand},
+            rates={
+                "storage_raw": link / stored,
+                "fetch": fetch,
+                "prep": prep,
+                "harness": 1e9,
+                "accelerator": demand,
+            },
             measured=rate,
             accelerators=1,
             repetitions=repetitions,
@@ -78,11 +84,24 @@ def planted(make_run: Build) -> Build:
                 "stored_bytes": round(SAMPLES * stored),
                 "shards": max(1, round(SAMPLES * stored / shard)),
             },
-            host={"cores": cores, "affinity_cores": cores, "effective_cores": float(cores), "memory_bytes": 64 << 30},
-            repetition={"cpu_s": cpu_s, "samples": SAMPLES, "sample_bytes": round(SAMPLES * stored), "bytes_read": round(SAMPLES * stored)},
+            host={
+                "cores": cores,
+                "affinity_cores": cores,
+                "effective_cores": float(cores),
+                "memory_bytes": 64 << 30,
+            },
+            repetition={
+                "cpu_s": cpu_s,
+                "samples": SAMPLES,
+                "sample_bytes": round(SAMPLES * stored),
+                "bytes_read": round(SAMPLES * stored),
+            },
             concluded=False,
         )
-        noisy = [r.model_copy(update={"samples_per_s": rate * NOISE[i % 6]}) for i, r in enumerate(doc.repetitions)]
+        noisy = [
+            r.model_copy(update={"samples_per_s": rate * NOISE[i % 6]})
+            for i, r in enumerate(doc.repetitions)
+        ]
         return doc.model_copy(update={"repetitions": noisy, "validity": "valid"})
 
     return build
@@ -93,11 +112,17 @@ def swept(planted: Build, tmp_path: Path) -> Callable[..., Recommendation]:
     """The recommendation out of the cartesian product of ``axes``, read from a folder; ``default`` names today's point."""
 
     def go(
-        axes: Mapping[str, tuple[Any, ...]], default: Mapping[str, str] | None = None, target: Target | None = None, **machine: Any
+        axes: Mapping[str, tuple[Any, ...]],
+        default: Mapping[str, str] | None = None,
+        target: Target | None = None,
+        **machine: Any,
     ) -> Any:
         folder = tmp_path / f"sweep-{len(list(tmp_path.iterdir()))}"
         for index, values in enumerate(product(*axes.values())):
-            save(folder / f"run-{index:03d}", planted(**dict(zip(axes, values, strict=True)), **machine))
+            save(
+                folder / f"run-{index:03d}",
+                planted(**dict(zip(axes, values, strict=True)), **machine),
+            )
         return recommend(read_sweep(folder, default=default), target)
 
     return go
@@ -123,8 +148,12 @@ def test_the_worker_knee_is_where_storage_is_reached(swept: Callable[..., Recomm
     assert any("loader.workers=5 reaches 100.0 %" in line for line in found.why)
 
 
-def test_the_worker_knee_is_the_cores_where_decoding_binds(swept: Callable[..., Recommendation]) -> None:
-    found = swept({"workers": (1, 2, 4, 8, 16, 32)}, codec="zstd:1", decode=0.2e9, stream=5e9, cores=8)
+def test_the_worker_knee_is_the_cores_where_decoding_binds(
+    swept: Callable[..., Recommendation],
+) -> None:
+    found = swept(
+        {"workers": (1, 2, 4, 8, 16, 32)}, codec="zstd:1", decode=0.2e9, stream=5e9, cores=8
+    )
     assert found.settings["loader.workers"] == "8"
 
 
@@ -141,9 +170,13 @@ def test_the_worker_knee_is_the_demand(swept: Callable[..., Recommendation]) -> 
 # Shard size
 
 
-def test_the_shard_size_is_that_of_the_latency_bandwidth_model(swept: Callable[..., Recommendation]) -> None:
+def test_the_shard_size_is_that_of_the_latency_bandwidth_model(
+    swept: Callable[..., Recommendation],
+) -> None:
     """90 MB/s and 30 ms: 95 % of a stream's rate need 51 MB; the power of two above is 64 MiB. Fitted from 4 and 256 MiB."""
-    found = swept({"shard": (4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)}, {"dataset.shard_size": "4MiB"})
+    found = swept(
+        {"shard": (4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)}, {"dataset.shard_size": "4MiB"}
+    )
     assert found.shard is not None
     assert found.shard.fit.latency_s == pytest.approx(0.03, rel=0.02)
     assert found.shard.fit.bytes_per_s == pytest.approx(90e6, rel=0.02)
@@ -155,7 +188,9 @@ def test_the_shard_size_is_that_of_the_latency_bandwidth_model(swept: Callable[.
     assert found.confidence == "high"
 
 
-def test_a_link_that_many_streams_fill_needs_smaller_shards(swept: Callable[..., Recommendation]) -> None:
+def test_a_link_that_many_streams_fill_needs_smaller_shards(
+    swept: Callable[..., Recommendation],
+) -> None:
     """8 streams have 720 MB/s between them, the link 300: shards of 1.8 MB do."""
     found = swept({"shard": (MIB // 2, MIB, 2 * MIB, 16 * MIB, 64 * MIB)}, workers=8, link=300e6)
     assert found.shard is not None
@@ -169,9 +204,13 @@ def test_a_job_that_takes_little_needs_smaller_shards(swept: Callable[..., Recom
     """4 streams have 360 MB/s between them, the accelerators take 150: 95 % of that come with shards of 1.8 MB."""
     found = swept({"shard": (MIB, 4 * MIB, 16 * MIB, 64 * MIB)}, demand=1500)
     assert found.shard is not None
-    assert found.shard.efficient_bytes == pytest.approx(0.95 * 150e6 * 0.03 / (4 - 0.95 * 150e6 / 90e6), rel=0.02)
+    assert found.shard.efficient_bytes == pytest.approx(
+        0.95 * 150e6 * 0.03 / (4 - 0.95 * 150e6 / 90e6), rel=0.02
+    )
     assert found.shard.bytes == 2 * MIB
-    assert found.settings["dataset.shard_size"] == "4MiB"  # the smallest that was measured and reaches it
+    assert (
+        found.settings["dataset.shard_size"] == "4MiB"
+    )  # the smallest that was measured and reaches it
 
 
 def test_no_latency_asks_for_the_smallest_shards(swept: Callable[..., Recommendation]) -> None:
@@ -189,7 +228,9 @@ def test_no_latency_asks_for_the_smallest_shards(swept: Callable[..., Recommenda
         (Target(shuffle_window_bytes=40 * MIB), 32 * MIB, "a shuffle window"),
     ],
 )
-def test_what_bounds_a_shard_from_above(swept: Callable[..., Recommendation], target: Target, bytes_: int, by: str) -> None:
+def test_what_bounds_a_shard_from_above(
+    swept: Callable[..., Recommendation], target: Target, bytes_: int, by: str
+) -> None:
     found = swept({"shard": (4 * MIB, 16 * MIB, 64 * MIB)}, target=target)
     assert found.shard is not None
     assert found.shard.bytes == bytes_
@@ -198,10 +239,18 @@ def test_what_bounds_a_shard_from_above(swept: Callable[..., Recommendation], ta
     assert any("allow only" in line for line in found.why)
 
 
-def test_too_few_shards_lose_against_enough_that_are_as_good(swept: Callable[..., Recommendation]) -> None:
+def test_too_few_shards_lose_against_enough_that_are_as_good(
+    swept: Callable[..., Recommendation],
+) -> None:
     """32 workers want 128 shards: of 10 GB in shards of 256 MiB there are 37, of 64 MiB 149."""
     target = Target(dataset_bytes=10e9)
-    found = swept({"shard": (64 * MIB, 256 * MIB)}, {"dataset.shard_size": "256MiB"}, target, workers=32, demand=5000)
+    found = swept(
+        {"shard": (64 * MIB, 256 * MIB)},
+        {"dataset.shard_size": "256MiB"},
+        target,
+        workers=32,
+        demand=5000,
+    )
     assert found.settings["dataset.shard_size"] == "64MiB"
     only = swept({"shard": (257 * MIB, 512 * MIB)}, None, target, workers=32, demand=5001)
     assert any("fewer than 4" in doubt for doubt in only.doubts)
@@ -212,7 +261,9 @@ def test_a_model_that_fails_its_check_is_not_trusted(planted: Build, tmp_path: P
     for shard in (4 * MIB, 32 * MIB, 256 * MIB):
         doc = planted(shard=shard)
         if shard == 32 * MIB:
-            fetch = doc.ceilings["fetch"].model_copy(update={"samples_per_s": 2 * doc.ceilings["fetch"].samples_per_s})
+            fetch = doc.ceilings["fetch"].model_copy(
+                update={"samples_per_s": 2 * doc.ceilings["fetch"].samples_per_s}
+            )
             doc = doc.model_copy(update={"ceilings": doc.ceilings | {"fetch": fetch}})
         save(tmp_path / f"run-{shard}", doc)
     found = recommend(read_sweep(tmp_path))
@@ -239,9 +290,19 @@ def test_two_sizes_leave_the_model_unchecked(swept: Callable[..., Recommendation
         (20e9, 8, False),
     ],
 )
-def test_compression_iff_the_cores_outrun_storage(swept: Callable[..., Recommendation], link: float, cores: int, worth: bool) -> None:
+def test_compression_iff_the_cores_outrun_storage(
+    swept: Callable[..., Recommendation], link: float, cores: int, worth: bool
+) -> None:
     """A core undoes 1.3 GB/s and collates 10: 1.15 GB/s in all. The data shrinks by half."""
-    found = swept({"codec": ("none", "zstd:1")}, {"dataset.codec": "none"}, link=link, cores=cores, workers=cores, stream=1e11, latency=0.0)
+    found = swept(
+        {"codec": ("none", "zstd:1")},
+        {"dataset.codec": "none"},
+        link=link,
+        cores=cores,
+        workers=cores,
+        stream=1e11,
+        latency=0.0,
+    )
     (codec,) = found.codecs
     assert codec.worth is worth
     assert codec.agrees
@@ -262,7 +323,8 @@ def test_an_incompressible_dataset_is_left_alone(swept: Callable[..., Recommenda
 
 def test_a_codec_without_ceilings_is_not_judged(planted: Build) -> None:
     plain, packed = (
-        Point({"dataset.codec": codec}, planted(codec=codec).model_copy(update={"ceilings": {}})) for codec in ("none", "zstd:1")
+        Point({"dataset.codec": codec}, planted(codec=codec).model_copy(update={"ceilings": {}}))
+        for codec in ("none", "zstd:1")
     )
     assert judge_codec(packed, plain) is None
 
@@ -272,18 +334,27 @@ def test_a_codec_without_ceilings_is_not_judged(planted: Build) -> None:
 
 def test_a_whole_sweep(swept: Callable[..., Recommendation]) -> None:
     """4 formats of settings at once: the link of 300 MB/s binds, zstd doubles it, 8 workers with shards of 64 MiB reach 600."""
-    axes = {"workers": (2, 4, 8), "shard": (4 * MIB, 16 * MIB, 64 * MIB), "codec": ("none", "zstd:1")}
+    axes = {
+        "workers": (2, 4, 8),
+        "shard": (4 * MIB, 16 * MIB, 64 * MIB),
+        "codec": ("none", "zstd:1"),
+    }
     default = {"loader.workers": "2", "dataset.shard_size": "4MiB", "dataset.codec": "none"}
     found = swept(axes, default, link=300e6)
     rates = {
-        (workers, shard, codec): min(300e6, workers * shard / (0.03 + shard / 90e6)) / (50_000 if codec else 100_000)
+        (workers, shard, codec): min(300e6, workers * shard / (0.03 + shard / 90e6))
+        / (50_000 if codec else 100_000)
         for workers, shard, codec in product(axes["workers"], axes["shard"], (0, 1))
     }
     best = max(rates.values())
     near = [key for key, rate in rates.items() if rate >= 0.95 * best]
     workers = min(key[0] for key in near)
     shard = min(key[1] for key in near if key[0] == workers)
-    assert found.settings == {"loader.workers": str(workers), "dataset.shard_size": f"{shard // MIB}MiB", "dataset.codec": "zstd:1"}
+    assert found.settings == {
+        "loader.workers": str(workers),
+        "dataset.shard_size": f"{shard // MIB}MiB",
+        "dataset.codec": "zstd:1",
+    }
     assert found.gain == pytest.approx(rates[workers, shard, 1] / rates[2, 4 * MIB, 0], rel=0.02)
     assert len(found.alternatives) >= 1
     text = render_advise(found)
@@ -292,13 +363,22 @@ def test_a_whole_sweep(swept: Callable[..., Recommendation]) -> None:
     assert "<- recommended" in text
 
 
-def test_one_axis_at_a_time_names_the_combination_that_nobody_ran(planted: Build, tmp_path: Path) -> None:
+def test_one_axis_at_a_time_names_the_combination_that_nobody_ran(
+    planted: Build, tmp_path: Path
+) -> None:
     for index, settings in enumerate(({}, {"workers": 8}, {"codec": "zstd:1"})):
         save(tmp_path / f"run-{index}", planted(**{"workers": 2, "link": 300e6, **settings}))
-    found = recommend(read_sweep(tmp_path, default={"loader.workers": "2", "dataset.codec": "none"}))
+    found = recommend(
+        read_sweep(tmp_path, default={"loader.workers": "2", "dataset.codec": "none"})
+    )
     assert found.untested == {"loader.workers": "8", "dataset.codec": "zstd:1"}
     save(tmp_path / "run-3", planted(workers=8, codec="zstd:1", link=300e6))
-    assert recommend(read_sweep(tmp_path, default={"loader.workers": "2", "dataset.codec": "none"})).untested is None
+    assert (
+        recommend(
+            read_sweep(tmp_path, default={"loader.workers": "2", "dataset.codec": "none"})
+        ).untested
+        is None
+    )
 
 
 def test_the_pareto_front(planted: Build) -> None:
@@ -306,7 +386,11 @@ def test_the_pareto_front(planted: Build) -> None:
     frugal = Point({"a": "frugal"}, planted(workers=4, cpu_s=10))
     beaten = Point({"a": "beaten"}, planted(workers=2, cpu_s=20))
     small = Point({"a": "small"}, planted(workers=1, cpu_s=90, codec="zstd:1"))
-    assert [point.settings["a"] for point in pareto([beaten, small, frugal, fast])] == ["fast", "frugal", "small"]
+    assert [point.settings["a"] for point in pareto([beaten, small, frugal, fast])] == [
+        "fast",
+        "frugal",
+        "small",
+    ]
     assert fast.cpu_s_per_gb == pytest.approx(40 / (SAMPLES * SAMPLE / 1e9))
 
 
@@ -321,7 +405,10 @@ def test_an_interval_that_does_not_overlap_is_another_point(planted: Build) -> N
 
 def test_half_a_percent_is_no_reason_for_twice_the_workers(make_run: Build) -> None:
     """Quiet repetitions that do not overlap: 194 against 195."""
-    few, many = Point({"n": "4"}, make_run(measured=194.0)), Point({"n": "8"}, make_run(measured=195.0))
+    few, many = (
+        Point({"n": "4"}, make_run(measured=194.0)),
+        Point({"n": "8"}, make_run(measured=195.0)),
+    )
     assert smallest_near_best([few, many]) is few
 
 
@@ -352,7 +439,14 @@ def test_the_orders_of_mann_whitney_are_counted(n: int, m: int) -> None:
 
 
 def test_settings_are_what_differs(planted: Build) -> None:
-    points = derive([planted(workers=2), planted(workers=4), planted(workers=2), planted(workers=4, form="tfrecord")])
+    points = derive(
+        [
+            planted(workers=2),
+            planted(workers=4),
+            planted(workers=2),
+            planted(workers=4, form="tfrecord"),
+        ]
+    )
     assert [dict(point.settings) for point in points] == [
         {"loader.workers": "2", "dataset.format": "tar"},
         {"loader.workers": "4", "dataset.format": "tar"},
@@ -362,7 +456,9 @@ def test_settings_are_what_differs(planted: Build) -> None:
 
 
 def test_prose_and_seeds_are_no_settings() -> None:
-    one = flatten({"name": "w", "description": "a"}, {"name": "d", "seed": 1, "shard_size": 64 * MIB})
+    one = flatten(
+        {"name": "w", "description": "a"}, {"name": "d", "seed": 1, "shard_size": 64 * MIB}
+    )
     assert one == {"dataset.shard_size": "64MiB"}
 
 
@@ -422,7 +518,14 @@ def test_what_cannot_be_used_is_left_out_by_name(planted: Build, tmp_path: Path)
     sweep = read_sweep(tmp_path)
     assert [point.settings["loader.workers"] for point in sweep.points] == ["2", "4"]
     told = "\n".join(sweep.left_out)
-    for word in ("bad: INVALID", "failed: failed", "loader.workers=16: no complete repetition", "9.0", "foreign", "half"):
+    for word in (
+        "bad: INVALID",
+        "failed: failed",
+        "loader.workers=16: no complete repetition",
+        "9.0",
+        "foreign",
+        "half",
+    ):
         assert word in told
     assert len(sweep.left_out) == 6
 
@@ -440,7 +543,10 @@ def test_the_shipped_workload_is_the_default(planted: Build, tmp_path: Path) -> 
     """Workload demo ships with 2 workers."""
     for workers in (2, 4):
         doc = planted(workers=workers)
-        save(tmp_path / f"w{workers}", doc.model_copy(update={"workload": doc.workload | {"name": "demo"}}))
+        save(
+            tmp_path / f"w{workers}",
+            doc.model_copy(update={"workload": doc.workload | {"name": "demo"}}),
+        )
     sweep = read_sweep(tmp_path)
     assert sweep.default is not None
     assert sweep.default.settings == {"loader.workers": "2"}
@@ -452,13 +558,38 @@ def test_the_shipped_workload_is_the_default(planted: Build, tmp_path: Path) -> 
         (lambda root, planted: None, "no run that advice could be based on"),
         (lambda root, planted: save(root / "a", planted()), "1 point"),
         (lambda root, planted: (root / "run.json").write_text("{}"), "is one run"),
-        (lambda root, planted: save(root / "a", planted().model_copy(update={"validity": "invalid"})), "INVALID"),
-        (lambda root, planted: [save(root / "a", planted(repetitions=0)), save(root / "b", planted(workers=1, repetitions=0))], "0 points"),
-        (lambda root, planted: [save(root / "a", planted()), (root / "sweep.json").write_text("[")], "sweep.json"),
-        (lambda root, planted: [save(root / "a", planted()), (root / "sweep.json").write_text('{"points": [4]}')], "'settings' and 'runs'"),
+        (
+            lambda root, planted: save(
+                root / "a", planted().model_copy(update={"validity": "invalid"})
+            ),
+            "INVALID",
+        ),
+        (
+            lambda root, planted: [
+                save(root / "a", planted(repetitions=0)),
+                save(root / "b", planted(workers=1, repetitions=0)),
+            ],
+            "0 points",
+        ),
+        (
+            lambda root, planted: [
+                save(root / "a", planted()),
+                (root / "sweep.json").write_text("["),
+            ],
+            "sweep.json",
+        ),
+        (
+            lambda root, planted: [
+                save(root / "a", planted()),
+                (root / "sweep.json").write_text('{"points": [4]}'),
+            ],
+            "'settings' and 'runs'",
+        ),
     ],
 )
-def test_folders_that_hold_no_sweep(planted: Build, tmp_path: Path, make: Callable[..., Any], says: str) -> None:
+def test_folders_that_hold_no_sweep(
+    planted: Build, tmp_path: Path, make: Callable[..., Any], says: str
+) -> None:
     make(tmp_path, planted)
     with pytest.raises(UsageError, match=says):
         read_sweep(tmp_path)
@@ -481,12 +612,27 @@ def test_several_workloads(planted: Build, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("form", "direct", "says"),
-    [("parquet", False, "row groups"), ("tar", True, "O_DIRECT"), ("tar", False, "reader.access=sequential")],
+    [
+        ("parquet", False, "row groups"),
+        ("tar", True, "O_DIRECT"),
+        ("tar", False, "reader.access=sequential"),
+    ],
 )
-def test_bytes_that_nobody_needs_are_told(planted: Build, tmp_path: Path, form: str, direct: bool, says: str) -> None:
+def test_bytes_that_nobody_needs_are_told(
+    planted: Build, tmp_path: Path, form: str, direct: bool, says: str
+) -> None:
     for workers in (1, 4):
         doc = planted(workers=workers, form=form)
-        wasteful = [r.model_copy(update={"bytes_read": r.sample_bytes * 3}) for r in doc.repetitions]
-        save(tmp_path / str(workers), doc.model_copy(update={"repetitions": wasteful, "loader": doc.loader | {"direct": direct}}))
-    (doubt,) = [doubt for doubt in recommend(read_sweep(tmp_path)).doubts if "3.00 bytes are read" in doubt]
+        wasteful = [
+            r.model_copy(update={"bytes_read": r.sample_bytes * 3}) for r in doc.repetitions
+        ]
+        save(
+            tmp_path / str(workers),
+            doc.model_copy(
+                update={"repetitions": wasteful, "loader": doc.loader | {"direct": direct}}
+            ),
+        )
+    (doubt,) = [
+        doubt for doubt in recommend(read_sweep(tmp_path)).doubts if "3.00 bytes are read" in doubt
+    ]
     assert says in doubt

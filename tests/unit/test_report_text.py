@@ -19,13 +19,21 @@ from iobench.spec.result import FindMax, FindMaxPoint, RunDocument, Summary
 
 Build = Callable[..., RunDocument]
 
-NULL = {"workload": {"accelerator": {"kind": "null", "name": "null", "step_time": None}}, "rates": {"accelerator": None}, "au": None}
+NULL = {
+    "workload": {"accelerator": {"kind": "null", "name": "null", "step_time": None}},
+    "rates": {"accelerator": None},
+    "au": None,
+}
 RUNS: dict[str, dict[str, Any]] = {
     "fed": {},
     "starved": {"rates": {"storage_raw": 650, "fetch": 600}, "measured": 580, "au": 0.29},
     "no fio": {"rates": {"storage_raw": None}},
     "null": NULL,
-    "nothing": {"rates": dict.fromkeys(("storage_raw", "fetch", "prep", "harness")), "repetitions": 0, "status": "interrupted"},
+    "nothing": {
+        "rates": dict.fromkeys(("storage_raw", "fetch", "prep", "harness")),
+        "repetitions": 0,
+        "status": "interrupted",
+    },
     "failed": {"status": "failed", "error": "a worker died"},
     "huge harness": {"rates": {"harness": 500_000}},
     "mlperf": {"rules": "mlperf", "au": 0.5, "repetitions": 2},
@@ -52,7 +60,15 @@ def test_verdict_comes_first(make_run: Build) -> None:
 def test_ceilings_are_bars_of_one_unit(make_run: Build) -> None:
     text = render_run(make_run(**RUNS["starved"]))
     rows = {line.strip().split("  ")[0]: line for line in text.splitlines() if "█" in line}
-    assert set(rows) == {"storage, raw", "fetch", "prep", "harness", "accelerators", "predicted", "measured"}
+    assert set(rows) == {
+        "storage, raw",
+        "fetch",
+        "prep",
+        "harness",
+        "accelerators",
+        "predicted",
+        "measured",
+    }
     assert "MiB/s of stored bytes (samples/s)" in text
     assert "57.22       (600)" in rows["fetch"]  # 600 x 100 kB
     assert rows["fetch"].endswith("< binds")
@@ -69,7 +85,14 @@ def test_a_long_bar_is_cut_and_marked(make_run: Build) -> None:
 def test_what_was_not_measured_says_why(make_run: Build) -> None:
     text = render_run(make_run(**RUNS["no fio"]))
     assert "storage, raw  not measured: storage_raw left out by the test" in text
-    null = render_run(make_run(**NULL, repetition={"not_measured": {"accelerator_utilization_sustained": "the accelerator is null"}}))
+    null = render_run(
+        make_run(
+            **NULL,
+            repetition={
+                "not_measured": {"accelerator_utilization_sustained": "the accelerator is null"}
+            },
+        )
+    )
     assert "accelerator utilization       not measured: the accelerator is null" in null
 
 
@@ -80,12 +103,27 @@ def test_metrics_show_median_min_max_and_n(make_run: Build) -> None:
 
 
 def test_a_proof_of_a_part_says_that_it_is_one(make_run: Build) -> None:
-    proof = {"delivered": 32, "missing": None, "repeated": 0, "unknown": 0, "of": 64, "whole_epoch": False}
+    proof = {
+        "delivered": 32,
+        "missing": None,
+        "repeated": 0,
+        "unknown": 0,
+        "of": 64,
+        "whole_epoch": False,
+    }
     for repeated, told in ((0, "each once"), (2, "2 repeated")):
-        loader = {"kind": "grain", "library": "grain 1", "delivery": proof | {"repeated": repeated}, "shuffle": {"distance": 1.0}}
+        loader = {
+            "kind": "grain",
+            "library": "grain 1",
+            "delivery": proof | {"repeated": repeated},
+            "shuffle": {"distance": 1.0},
+        }
         doc = make_run(loader=loader)
         text = " ".join(render_run(doc).split())
-        assert f"32 samples of an epoch (a part: there are 64; which are missing can't be told), {told}" in text
+        assert (
+            f"32 samples of an epoch (a part: there are 64; which are missing can't be told), {told}"
+            in text
+        )
         assert [finding.rule for finding in doc.findings] == ["loader.delivery"] * bool(repeated)
         assert "0 missing" not in text
 
@@ -102,11 +140,24 @@ def test_find_max_curve_is_ordered(make_run: Build) -> None:
         )
         for n, au in ((4, 0.95), (8, 0.6), (6, 0.8))
     ]
-    text = render_run(make_run(find_max=FindMax(required_accelerator_utilization=0.9, accelerators=4, points=points)))
+    text = render_run(
+        make_run(
+            find_max=FindMax(required_accelerator_utilization=0.9, accelerators=4, points=points)
+        )
+    )
     assert "Accelerators fed at 90.0 % utilization or more: 4" in text
-    curve = [line.split()[0] for line in text.splitlines() if line.endswith("█") and ("fed " in line or "starved " in line)]
+    curve = [
+        line.split()[0]
+        for line in text.splitlines()
+        if line.endswith("█") and ("fed " in line or "starved " in line)
+    ]
     assert curve == ["4", "6", "8"]
-    none = FindMax(required_accelerator_utilization=0.9, accelerators=None, points=[], bound="the host has no more cores")
+    none = FindMax(
+        required_accelerator_utilization=0.9,
+        accelerators=None,
+        points=[],
+        bound="the host has no more cores",
+    )
     assert "none of those tried" in render_run(make_run(find_max=none))
     assert "not even one" in render_run(make_run(find_max=none.model_copy(update={"bound": ""})))
 
@@ -126,7 +177,9 @@ def test_json_is_the_document(make_run: Build) -> None:
     assert RunDocument.model_validate(json.loads(to_json(doc))) == doc
 
 
-def test_csv_has_a_line_for_each_repetition_and_blanks_for_what_was_not_measured(make_run: Build) -> None:
+def test_csv_has_a_line_for_each_repetition_and_blanks_for_what_was_not_measured(
+    make_run: Build,
+) -> None:
     rows = list(csv.DictReader(io.StringIO(to_csv(make_run(**NULL)))))
     assert [row["repetition"] for row in rows] == ["0", "1", "2", "3", "4"]
     assert rows[0]["samples_per_s"] == "1900.0"
@@ -144,11 +197,16 @@ def test_markdown_has_rectangular_tables(make_run: Build) -> None:
 def test_the_default_transport_is_told_beside_the_harness(make_run: Build) -> None:
     doc = make_run()
     doc.ceilings["harness"].details["tensor_samples_per_s"] = 3000.0
-    assert "with torch's default transport the harness would end at 286 MiB/s (3,000 samples/s)" in render_run(doc)
+    assert (
+        "with torch's default transport the harness would end at 286 MiB/s (3,000 samples/s)"
+        in render_run(doc)
+    )
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_is_prose_of_the_terminals_width(verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_prose_of_the_terminals_width(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
         main([verb, "--help"])
@@ -156,9 +214,13 @@ def test_help_is_prose_of_the_terminals_width(verb: str, monkeypatch: pytest.Mon
     assert max(map(len, description.splitlines())) <= 80
 
 
-def test_saves_beside_a_run_are_no_repetitions_and_are_named_where_they_are_left_out(make_run: Build) -> None:
+def test_saves_beside_a_run_are_no_repetitions_and_are_named_where_they_are_left_out(
+    make_run: Build,
+) -> None:
     doc = make_run(**RUNS["starved"])
-    doc.checkpoint = Study(model="m", writer="stream", ranks=1, bytes=1, full_bytes=1, tensors=1, files=1)
+    doc.checkpoint = Study(
+        model="m", writer="stream", ranks=1, bytes=1, full_bytes=1, tensors=1, files=1
+    )
     doc.metrics["blocked_s"] = Summary(median=1.0, min=1.0, max=1.0, n=99)
     text = render_run(doc)
     assert "99" not in text.split("Measured:")[1].splitlines()[0]
@@ -168,8 +230,20 @@ def test_saves_beside_a_run_are_no_repetitions_and_are_named_where_they_are_left
 
 def test_what_a_library_costs_is_the_median_of_its_repetitions(make_run: Any) -> None:
     """10, 20, 30 and 40 CPU seconds for 10 GB, over a fetch of 0.5 CPU s/GB."""
-    proof = {"delivered": 9, "missing": 0, "repeated": 0, "unknown": 0, "of": 9, "whole_epoch": True}
-    loader = {"kind": "webdataset", "library": "webdataset 1.0", "delivery": proof, "shuffle": {"distance": 1.0}}
+    proof = {
+        "delivered": 9,
+        "missing": 0,
+        "repeated": 0,
+        "unknown": 0,
+        "of": 9,
+        "whole_epoch": True,
+    }
+    loader = {
+        "kind": "webdataset",
+        "library": "webdataset 1.0",
+        "delivery": proof,
+        "shuffle": {"distance": 1.0},
+    }
     doc = make_run(repetitions=4, loader=loader, repetition={"sample_bytes": 10**10})
     for number, repetition in enumerate(doc.repetitions):
         repetition.cpu_s = 10.0 * (number + 1)

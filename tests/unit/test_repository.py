@@ -18,21 +18,34 @@ HERE = Path(__file__).relative_to(ROOT)
 
 FORBIDDEN = {
     "a path of one machine": re.compile(r"(?<![\w.])/(?:work|tmp/[a-z])/|/home/(?!user\b)[a-z]"),
-    "a package index": re.compile(r"(?:extra-)?index-url|find-links|pythonhosted\.org|download\.pytorch\.org"),
+    "a package index": re.compile(
+        r"(?:extra-)?index-url|find-links|pythonhosted\.org|download\.pytorch\.org"
+    ),
     "a mail address": re.compile(r"\b[\w.+-]+@(?!example\.)[\w-]+\.[a-z]{2,}\b"),
-    "a secret": re.compile(r"\bAKIA[0-9A-Z]{16}\b|-----BEGIN [A-Z ]*PRIVATE KEY|\bgh[pousr]_[A-Za-z0-9]{30}"),
+    "a secret": re.compile(
+        r"\bAKIA[0-9A-Z]{16}\b|-----BEGIN [A-Z ]*PRIVATE KEY|\bgh[pousr]_[A-Za-z0-9]{30}"
+    ),
     "how the project came about": re.compile(
-        r"\b(?:this|last|next|earlier) session\b|\b(?:the|my|your) brief\b|\bsub-?agents?\b", re.IGNORECASE
+        r"\b(?:this|last|next|earlier) session\b|\b(?:the|my|your) brief\b|\bsub-?agents?\b",
+        re.IGNORECASE,
     ),
 }
 
 
 def repository_files() -> list[Path]:
     """Tracked files, and untracked ones that are not ignored."""
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
-    return [Path(line) for line in sorted(set(listed.stdout.splitlines())) if (ROOT / line).is_file()]
+    return [
+        Path(line) for line in sorted(set(listed.stdout.splitlines())) if (ROOT / line).is_file()
+    ]
 
 
 def forbidden(text: str) -> list[str]:
@@ -44,7 +57,9 @@ def forbidden(text: str) -> list[str]:
 
 
 def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    return set(
+        re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    )
 
 
 def test_no_file_says_what_does_not_belong() -> None:
@@ -62,13 +77,27 @@ def test_no_file_says_what_does_not_belong() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["see /" + "work/x", "in /home/me/data", "pip install --extra-index-url x", "write to a.b@mail.com", "in this " + "session"]
+    "text",
+    [
+        "see /" + "work/x",
+        "in /home/me/data",
+        "pip install --extra-index-url x",
+        "write to a.b@mail.com",
+        "in this " + "session",
+    ],
 )
 def test_the_check_can_fail(text: str) -> None:
     assert forbidden(text)
 
 
-ALLOWED = ("/ho|me/user/data", "frame|wo|rk/x", "/tm|p/demo", "me@example.com", "start_new_ses|sion=True", "the network/wo|rk/load")
+ALLOWED = (
+    "/ho|me/user/data",
+    "frame|wo|rk/x",
+    "/tm|p/demo",
+    "me@example.com",
+    "start_new_ses|sion=True",
+    "the network/wo|rk/load",
+)
 """Cut in pieces, so that no search for what is forbidden finds them."""
 
 
@@ -77,11 +106,15 @@ def test_the_check_can_pass(text: str) -> None:
     assert forbidden(text) == []
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", ".ci/run"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", ".ci/run"]
+)
 def test_every_make_target_that_is_promised_exists(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     # In code: a line that starts with the command, or a span in backticks. Prose may say "make sure".
-    promised = set(re.findall(r"^\s*(?:\$ )?make ([a-z]+)", text, re.MULTILINE)) | set(re.findall(r"`make ([a-z]+)`", text))
+    promised = set(re.findall(r"^\s*(?:\$ )?make ([a-z]+)", text, re.MULTILINE)) | set(
+        re.findall(r"`make ([a-z]+)`", text)
+    )
     assert promised <= make_targets()
 
 
@@ -102,33 +135,47 @@ def test_every_link_between_documents_leads_somewhere() -> None:
     for path in repository_files():
         if path.suffix != ".md":
             continue
-        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", (ROOT / path).read_text(encoding="utf-8")):
+        for target in re.findall(
+            r"\]\(([^)#\s]+)[^)]*\)", (ROOT / path).read_text(encoding="utf-8")
+        ):
             if "://" not in target and not (ROOT / path.parent / target).exists():
                 broken.append(f"{path}: {target}")
     assert broken == []
 
 
 def test_constraints_pin_every_dependency_exactly() -> None:
-    lines = [line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    lines = [
+        line
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
+    ]
     pins = dict(line.split("==") for line in lines)
-    assert all(re.fullmatch(r"[0-9][0-9a-z.]*", version) for version in pins.values()), "no build tags: they name one index's build"
+    assert all(re.fullmatch(r"[0-9][0-9a-z.]*", version) for version in pins.values()), (
+        "no build tags: they name one index's build"
+    )
     names = {canonicalize_name(name): version for name, version in pins.items()}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for text in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
         requirement = Requirement(text)
         pinned = names.get(canonicalize_name(requirement.name))
         assert pinned is not None, f"{requirement.name} has no pin"
-        assert requirement.specifier.contains(pinned), f"{requirement.name}=={pinned} is outside {requirement.specifier}"
+        assert requirement.specifier.contains(pinned), (
+            f"{requirement.name}=={pinned} is outside {requirement.specifier}"
+        )
 
 
 def test_the_specs_travel_in_the_wheel() -> None:
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"][
+        "build"
+    ]["targets"]
     assert build["wheel"]["force-include"] == {
         "workloads": "iobench/workloads",
         "datasets": "iobench/datasets",
         "results/instances.yaml": "iobench/instances.yaml",
     }
-    assert {"workloads", "datasets", "tests", "constraints.txt", "Makefile"} <= set(build["sdist"]["include"])
+    assert {"workloads", "datasets", "tests", "constraints.txt", "Makefile"} <= set(
+        build["sdist"]["include"]
+    )
 
 
 def test_the_schema_page_names_every_key_and_column() -> None:

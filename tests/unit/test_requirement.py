@@ -30,8 +30,12 @@ def test_unet3d_on_64_b200() -> None:
     assert need.reads_per_s == pytest.approx(need.samples_per_s * 35)  # 146.6 MB in blocks of 4 MiB
     assert need.opens_per_s == pytest.approx(need.samples_per_s)  # a file each
     assert need.reads_in_flight == pytest.approx(need.reads_per_s * 0.005, abs=1)
-    assert need.network_bits_per_s_per_host == pytest.approx(need.read_bytes_per_s)  # x 8 bits / 8 hosts
-    assert headline(need).startswith("365 GB/s (340 GiB/s) of sustained, uncached reads with 436 in flight")
+    assert need.network_bits_per_s_per_host == pytest.approx(
+        need.read_bytes_per_s
+    )  # x 8 bits / 8 hosts
+    assert headline(need).startswith(
+        "365 GB/s (340 GiB/s) of sustained, uncached reads with 436 in flight"
+    )
 
 
 def test_resnet50_reads_shards_in_large_blocks() -> None:
@@ -41,7 +45,9 @@ def test_resnet50_reads_shards_in_large_blocks() -> None:
     assert need.read_bytes_per_s == pytest.approx(0.8 * 8 * 400 / 0.224 * 114_660, rel=1e-3)
     assert need.reads_per_s == pytest.approx(need.samples_per_s * (11 / 400 + 1 / 1251))
     assert need.opens_per_s == pytest.approx(need.samples_per_s / 1251)
-    random = size("resnet50-h100", Demand(accelerators=8, required=0.8), overrides=("reader.access=random",))
+    random = size(
+        "resnet50-h100", Demand(accelerators=8, required=0.8), overrides=("reader.access=random",)
+    )
     assert random.reads_per_s == pytest.approx(need.samples_per_s)
 
 
@@ -50,7 +56,10 @@ def test_the_workloads_own_utilization_is_the_default() -> None:
 
 
 def test_checkpoints() -> None:
-    need = size("unet3d-b200", Demand(accelerators=8, checkpoint_bytes=105_000_000_000, checkpoint_budget_s=60))
+    need = size(
+        "unet3d-b200",
+        Demand(accelerators=8, checkpoint_bytes=105_000_000_000, checkpoint_budget_s=60),
+    )
     assert need.write_bytes_per_s == pytest.approx(1.75e9)
     assert "1.75 GB/s" in headline(need)
     assert "durable" in headline(need)
@@ -64,9 +73,13 @@ def test_the_cache_is_worth_less_than_its_size_when_reshuffled() -> None:
     whole = size("resnet50-h100", Demand(accelerators=1)).dataset_bytes
     need = size("resnet50-h100", Demand(accelerators=1, cache_bytes=round(whole / 2)))
     assert need.cache.page_cache_hit_rate == pytest.approx(0.153, abs=0.001)
-    assert need.cache.page_cache_read_bytes_per_s == pytest.approx(need.read_bytes_per_s * (1 - 0.1534), rel=1e-3)
+    assert need.cache.page_cache_read_bytes_per_s == pytest.approx(
+        need.read_bytes_per_s * (1 - 0.1534), rel=1e-3
+    )
     assert need.cache.pinned_read_bytes_per_s == pytest.approx(need.read_bytes_per_s / 2, rel=1e-6)
-    assert need.read_bytes_per_s == pytest.approx(0.9 * need.demanded_read_bytes_per_s)  # the first epoch finds nothing cached
+    assert need.read_bytes_per_s == pytest.approx(
+        0.9 * need.demanded_read_bytes_per_s
+    )  # the first epoch finds nothing cached
     half = need.cache_to_halve_bytes_per_host / whole
     assert half + (1 - half) * math.log(1 - half) == pytest.approx(0.5, abs=1e-4)
 
@@ -78,7 +91,9 @@ def test_what_a_measured_storage_would_do(make_run: Build) -> None:
     assert one.measured.read_bytes_per_s == pytest.approx(400e6)
     assert one.measured.accelerators_fed == int(400e6 / each) == 2
     assert one.measured.missing_bytes_per_s == 0
-    assert one.cores == pytest.approx(1.5 * 2 * each / 1e9, rel=1e-3)  # three stages of 0.5 CPU s/GB
+    assert one.cores == pytest.approx(
+        1.5 * 2 * each / 1e9, rel=1e-3
+    )  # three stages of 0.5 CPU s/GB
     many = size("resnet50-h100", Demand(accelerators=16, hosts=4), make_run())
     assert many.measured.accelerators_fed == 2
     assert many.measured.accelerators_fed_local == 8
@@ -92,10 +107,16 @@ def test_latency_comes_from_the_best_evidence(make_run: Build) -> None:
     demand = Demand(accelerators=1)
     doc = make_run(dataset={"shards": 60_000})
     derived = size("resnet50-h100", demand, doc)
-    assert derived.latency_s == pytest.approx(2 * 2 * 4 / 4000)  # 2 ranks x 2 workers x 4 in flight over 4,000 reads/s
+    assert derived.latency_s == pytest.approx(
+        2 * 2 * 4 / 4000
+    )  # 2 ranks x 2 workers x 4 in flight over 4,000 reads/s
     assert "Little" in derived.latency_from
     raw = doc.ceilings["storage_raw"].model_copy(update={"details": {"latency_p50_s": 0.003}})
-    fio = size("resnet50-h100", demand, doc.model_copy(update={"ceilings": doc.ceilings | {"storage_raw": raw}}))
+    fio = size(
+        "resnet50-h100",
+        demand,
+        doc.model_copy(update={"ceilings": doc.ceilings | {"storage_raw": raw}}),
+    )
     assert fio.latency_s == 0.003
     stated = size("resnet50-h100", demand, doc.model_copy(update={"storage": {"latency_s": 0.02}}))
     assert stated.latency_s == 0.02
@@ -132,7 +153,11 @@ def test_what_makes_no_sense_is_refused(demand: Demand, says: str) -> None:
 
 def test_a_null_accelerator_demands_nothing() -> None:
     with pytest.raises(UsageError, match="demands nothing"):
-        size("demo", Demand(accelerators=1), overrides=("accelerator.kind=null", "accelerator.step_time=null"))
+        size(
+            "demo",
+            Demand(accelerators=1),
+            overrides=("accelerator.kind=null", "accelerator.step_time=null"),
+        )
 
 
 def test_a_run_without_ceilings_is_refused(make_run: Build) -> None:
@@ -152,13 +177,19 @@ def test_only_the_columns_that_are_read_are_demanded() -> None:
     assert plan["demanded_bytes_per_s"] == pytest.approx(5.24e9, rel=0.001)
     assert plan["demanded_samples_per_s"] == pytest.approx(found.demanded_samples_per_s)
     whole = load_workload("dlrm-b200", ["reader.columns=null"])
-    assert describe_plan(whole, None, accelerators=1, repetitions=1)["demanded_bytes_per_s"] == pytest.approx(24.9e9, rel=0.002)
+    assert describe_plan(whole, None, accelerators=1, repetitions=1)[
+        "demanded_bytes_per_s"
+    ] == pytest.approx(24.9e9, rel=0.002)
 
 
 def test_a_cache_holds_the_columns_that_are_read() -> None:
     """Of 160 of 761 bytes, half of the epoch's reads are pinned by a tenth of the dataset."""
     spec = load_dataset_spec("dlrm")
-    found = requirement(load_workload("dlrm-b200"), spec, Demand(accelerators=1, cache_bytes=round(0.5 * 160 * spec.samples)))
+    found = requirement(
+        load_workload("dlrm-b200"),
+        spec,
+        Demand(accelerators=1, cache_bytes=round(0.5 * 160 * spec.samples)),
+    )
     assert found.cache is not None
     assert found.cache.pinned_hit_rate == pytest.approx(0.5, rel=0.001)
     assert found.pinned_to_halve_bytes_per_host == pytest.approx(80 * spec.samples, rel=0.001)

@@ -37,7 +37,12 @@ def test_text_becomes_values(tmp_path: Path) -> None:
     }
     assert set(given) == NAMES, "an option without a test"
     options = parse_options(given)
-    assert (options.part_size, options.timeout, options.retries, options.deadline) == (64 << 20, 0.5, 0, 120.0)
+    assert (options.part_size, options.timeout, options.retries, options.deadline) == (
+        64 << 20,
+        0.5,
+        0,
+        120.0,
+    )
     facts = options.facts()
     assert facts["part_size_bytes"] == 64 << 20
     assert facts["timeout_s"] == 0.5
@@ -85,7 +90,17 @@ def test_a_time_out_above_the_deadline() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://", "s3:///x", "s3://a/x", "s3://b..c/x", "s3://-b/x", "s3://b_/a//b", "s3://bucket/../x", "s3://bucket/./x"]
+    "url",
+    [
+        "s3://",
+        "s3:///x",
+        "s3://a/x",
+        "s3://b..c/x",
+        "s3://-b/x",
+        "s3://b_/a//b",
+        "s3://bucket/../x",
+        "s3://bucket/./x",
+    ],
 )
 def test_places_that_are_none(url: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -94,7 +109,12 @@ def test_places_that_are_none(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "plain"), [("s3://bucket", "s3://bucket"), ("s3://bucket/", "s3://bucket"), ("s3://bucket/a/b/", "s3://bucket/a/b")]
+    ("url", "plain"),
+    [
+        ("s3://bucket", "s3://bucket"),
+        ("s3://bucket/", "s3://bucket"),
+        ("s3://bucket/a/b/", "s3://bucket/a/b"),
+    ],
 )
 def test_places(url: str, plain: str) -> None:
     storage: Any = open_storage(f"{url}?client=boto3&retries=3")

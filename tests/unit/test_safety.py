@@ -13,7 +13,21 @@ from iobench.safety import check_target, remove_exactly
 
 
 @pytest.mark.parametrize(
-    "target", ["/", "/etc", "/usr/local/x", "/home", "/home/user", "/tmp", "/proc/self", "/dev", "/dev/null", "/mnt", "~", "/root"]
+    "target",
+    [
+        "/",
+        "/etc",
+        "/usr/local/x",
+        "/home",
+        "/home/user",
+        "/tmp",
+        "/proc/self",
+        "/dev",
+        "/dev/null",
+        "/mnt",
+        "~",
+        "/root",
+    ],
 )
 def test_refused(target: str) -> None:
     with pytest.raises(TargetRefusedError) as caught:
@@ -33,7 +47,9 @@ def test_new_and_empty_directories_are_fine(tmp_path: Path) -> None:
     assert check_target(tmp_path / "a" / "b") == tmp_path.resolve() / "a" / "b"
     assert check_target(tmp_path) == tmp_path.resolve()
     assert not (tmp_path / "a").exists()
-    assert check_target("/dev/shm/iobench-test-of-a-name") == Path("/dev/shm/iobench-test-of-a-name")
+    assert check_target("/dev/shm/iobench-test-of-a-name") == Path(
+        "/dev/shm/iobench-test-of-a-name"
+    )
 
 
 def test_links_are_seen_through(tmp_path: Path) -> None:

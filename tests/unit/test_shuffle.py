@@ -40,7 +40,9 @@ def test_whole_shards_in_random_order_are_far_from_home_and_yet_alike_in_a_batch
 def test_the_reverse_is_as_far_as_it_gets() -> None:
     n = 2000
     found = shuffle_quality(np.arange(n)[::-1], np.zeros(n, int), 10)
-    assert found["distance"] == pytest.approx(1.5, rel=0.01)  # mean |n - 1 - 2i| is n / 2, against n / 3
+    assert found["distance"] == pytest.approx(
+        1.5, rel=0.01
+    )  # mean |n - 1 - 2i| is n / 2, against n / 3
     assert found["shards_per_batch"] == 1
 
 
@@ -64,12 +66,16 @@ def test_too_few_samples_have_no_order(order: np.ndarray) -> None:
 def test_an_epoch_that_comes_twice_is_as_well_shuffled_as_one() -> None:
     order = np.random.default_rng(1).permutation(4096)
     twice = np.concatenate([order, order])
-    found, one = (shuffle_quality(each, np.zeros(4096, int), 8, each)["distance"] for each in (twice, order))
+    found, one = (
+        shuffle_quality(each, np.zeros(4096, int), 8, each)["distance"] for each in (twice, order)
+    )
     assert found == one == pytest.approx(1, abs=0.08)
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=40), st.randoms())
-def test_samples_of_equal_contents_are_each_delivered(contents: list[int], chance: random.Random) -> None:
+def test_samples_of_equal_contents_are_each_delivered(
+    contents: list[int], chance: random.Random
+) -> None:
     """Foreign data holds some images twice: a loader that delivers both repeats none and misses none."""
     hashes = np.array(contents, np.uint64)
     seen = contents.copy()
@@ -82,6 +88,11 @@ def test_samples_of_equal_contents_are_each_delivered(contents: list[int], chanc
 def test_more_of_equal_contents_than_there_are_is_a_repetition() -> None:
     order, unknown = identify(np.array([5, 7, 5], np.uint64), np.array([5, 5, 5, 9, 7], np.uint64))
     assert (order.tolist(), unknown) == ([0, 2, 2, 1], 1)
-    assert delivery(order, 3, unknown=unknown) == {"delivered": 5, "missing": 0, "repeated": 1, "unknown": 1}
+    assert delivery(order, 3, unknown=unknown) == {
+        "delivered": 5,
+        "missing": 0,
+        "repeated": 1,
+        "unknown": 1,
+    }
     order, unknown = identify(np.array([5], np.uint64), np.array([], np.uint64))
     assert (order.tolist(), unknown) == ([], 0)

@@ -16,7 +16,9 @@ from iobench.spec.dataset import DatasetSpec
 
 
 def spec(**changes: Any) -> DatasetSpec:
-    return DatasetSpec.model_validate({"name": "x", "samples": 1000, "sample_size": {"mean": "100kB"}, **changes})
+    return DatasetSpec.model_validate(
+        {"name": "x", "samples": 1000, "sample_size": {"mean": "100kB"}, **changes}
+    )
 
 
 def test_constant() -> None:
@@ -24,36 +26,63 @@ def test_constant() -> None:
 
 
 def test_normal() -> None:
-    sizes = sample_sizes(spec(samples=200_000, sample_size={"distribution": "normal", "mean": 1_000_000, "stdev": 100_000}))
+    sizes = sample_sizes(
+        spec(
+            samples=200_000,
+            sample_size={"distribution": "normal", "mean": 1_000_000, "stdev": 100_000},
+        )
+    )
     assert sizes.mean() == pytest.approx(1_000_000, rel=0.002)
     assert sizes.std() == pytest.approx(100_000, rel=0.01)
     assert ((sizes > 900_000) & (sizes < 1_100_000)).mean() == pytest.approx(0.6827, abs=0.005)
 
 
 def test_lognormal_has_the_stated_mean() -> None:
-    sizes = sample_sizes(spec(samples=200_000, sample_size={"distribution": "lognormal", "mean": 100_000, "sigma": 0.4, "max": 10**9}))
+    sizes = sample_sizes(
+        spec(
+            samples=200_000,
+            sample_size={"distribution": "lognormal", "mean": 100_000, "sigma": 0.4, "max": 10**9},
+        )
+    )
     assert sizes.mean() == pytest.approx(100_000, rel=0.01)
     assert np.log(sizes).std() == pytest.approx(0.4, rel=0.01)
 
 
 def test_quantiles() -> None:
     points = [[0, 1000], [0.5, 2000], [0.9, 50_000], [1, 100_000]]
-    sizes = sample_sizes(spec(samples=100_000, sample_size={"distribution": "quantiles", "quantiles": points}))
+    sizes = sample_sizes(
+        spec(samples=100_000, sample_size={"distribution": "quantiles", "quantiles": points})
+    )
     assert np.quantile(sizes, [0.5, 0.9]) == pytest.approx([2000, 50_000], rel=0.03)
     assert sizes.min() >= 1000
     assert sizes.max() <= 100_000
 
 
 def test_draws_are_clipped() -> None:
-    sizes = sample_sizes(spec(sample_size={"distribution": "normal", "mean": 1000, "stdev": 5000, "min": 500, "max": 3000}))
+    sizes = sample_sizes(
+        spec(
+            sample_size={
+                "distribution": "normal",
+                "mean": 1000,
+                "stdev": 5000,
+                "min": 500,
+                "max": 3000,
+            }
+        )
+    )
     assert (sizes.min(), sizes.max()) == (500, 3000)
-    default = sample_sizes(spec(sample_size={"distribution": "normal", "mean": 1000, "stdev": 50_000}))
+    default = sample_sizes(
+        spec(sample_size={"distribution": "normal", "mean": 1000, "stdev": 50_000})
+    )
     assert (default.min(), default.max()) == (1, 4000)
 
 
 def test_a_longer_dataset_starts_alike_and_another_seed_differs() -> None:
     size = {"distribution": "normal", "mean": 100_000, "stdev": 20_000}
-    short, long = sample_sizes(spec(sample_size=size)), sample_sizes(spec(sample_size=size, samples=5000))
+    short, long = (
+        sample_sizes(spec(sample_size=size)),
+        sample_sizes(spec(sample_size=size, samples=5000)),
+    )
     assert (long[:1000] == short).all()
     assert (sample_sizes(spec(sample_size=size, seed=2)) != short).mean() > 0.99
 
@@ -64,8 +93,12 @@ def test_a_longer_dataset_starts_alike_and_another_seed_differs() -> None:
     shard_size=st.one_of(st.none(), st.integers(1, 1 << 28)),
     form=st.sampled_from(["tar", "tfrecord"]),
 )
-def test_plan_covers_every_sample_once_in_order(samples: int, mean: int, shard_size: int | None, form: str) -> None:
-    plan = plan_shards(spec(samples=samples, sample_size={"mean": mean}, shard_size=shard_size, format=form))
+def test_plan_covers_every_sample_once_in_order(
+    samples: int, mean: int, shard_size: int | None, form: str
+) -> None:
+    plan = plan_shards(
+        spec(samples=samples, sample_size={"mean": mean}, shard_size=shard_size, format=form)
+    )
     assert plan.first[0] == 0
     assert plan.first[-1] == samples
     assert (np.diff(plan.first) > 0).all()
@@ -77,7 +110,12 @@ def test_plan_covers_every_sample_once_in_order(samples: int, mean: int, shard_s
 
 def test_shard_size_is_met_within_a_sample() -> None:
     plan = plan_shards(
-        spec(format="tar", samples=5000, shard_size="4MiB", sample_size={"distribution": "normal", "mean": 50_000, "stdev": 9000})
+        spec(
+            format="tar",
+            samples=5000,
+            shard_size="4MiB",
+            sample_size={"distribution": "normal", "mean": 50_000, "stdev": 9000},
+        )
     )
     ends = np.concatenate(([0], np.cumsum(plan.sizes)))
     shards = np.diff(ends[plan.first])[:-1]
@@ -85,7 +123,12 @@ def test_shard_size_is_met_within_a_sample() -> None:
 
 
 def test_samples_per_shard() -> None:
-    assert np.diff(plan_shards(spec(format="tar", samples_per_shard=300)).first).tolist() == [300, 300, 300, 100]
+    assert np.diff(plan_shards(spec(format="tar", samples_per_shard=300)).first).tolist() == [
+        300,
+        300,
+        300,
+        100,
+    ]
 
 
 def test_default_shards_are_about_64_mib() -> None:
@@ -102,9 +145,16 @@ def test_files_are_one_sample_each() -> None:
 
 def test_a_million_samples_are_planned_at_once() -> None:
     start = time.process_time()
-    plan = plan_shards(spec(samples=1_000_000, sample_size={"distribution": "lognormal", "mean": 110_000, "sigma": 0.5}))
+    plan = plan_shards(
+        spec(
+            samples=1_000_000,
+            sample_size={"distribution": "lognormal", "mean": 110_000, "sigma": 0.5},
+        )
+    )
     assert plan.sample_count == 1_000_000
-    assert time.process_time() - start < 10  # vectorised: 0.1 s; a loop over samples with any work in it would not pass
+    assert (
+        time.process_time() - start < 10
+    )  # vectorised: 0.1 s; a loop over samples with any work in it would not pass
 
 
 @pytest.mark.parametrize(
@@ -137,7 +187,9 @@ def test_unknown_names() -> None:
 @given(size=st.integers(1, 300), samples=st.integers(1, 200), window=st.integers(1, 3000))
 def test_samples_of_one_size_are_cut_like_any_others(size: int, samples: int, window: int) -> None:
     """A shard takes every sample that starts within its window; where all are of one size that is worked out without looking at each."""
-    plan = plan_shards(spec(samples=samples, sample_size={"mean": size}, format="tar", shard_size=window))
+    plan = plan_shards(
+        spec(samples=samples, sample_size={"mean": size}, format="tar", shard_size=window)
+    )
     group = np.arange(samples) * size // window
     assert plan.first.tolist() == [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), samples]
     assert plan.sample_bytes == samples * size

@@ -16,15 +16,26 @@ from iobench.storage.local import LocalStorage
 
 def test_mlperf_minimum() -> None:
     # One host of 23 GiB and 146,600,628-byte samples: 843 by the memory rule (MLPerf Storage 3.1.2); 3,500 by steps for one B200 (batch 7).
-    by_memory = sizing.mlperf_minimum_samples(batch_size=1, accelerators=1, memory_bytes=23 * 2**30, hosts=1, record_bytes=146_600_628)
+    by_memory = sizing.mlperf_minimum_samples(
+        batch_size=1, accelerators=1, memory_bytes=23 * 2**30, hosts=1, record_bytes=146_600_628
+    )
     assert by_memory == 843
-    assert sizing.mlperf_minimum_samples(batch_size=7, accelerators=1, memory_bytes=1, hosts=1, record_bytes=146_600_628) == 3500
+    assert (
+        sizing.mlperf_minimum_samples(
+            batch_size=7, accelerators=1, memory_bytes=1, hosts=1, record_bytes=146_600_628
+        )
+        == 3500
+    )
 
 
 def test_demand() -> None:
     # resnet50 on one H100: 400 samples in 0.224 s.
-    assert sizing.demanded_samples_per_s(batch_size=400, step_time_s=0.224, accelerators=2) == pytest.approx(3571.43, abs=0.01)
-    assert sizing.demanded_bytes_per_s(batch_size=4, step_time_s=2, accelerators=3, bytes_per_sample=10) == pytest.approx(60)
+    assert sizing.demanded_samples_per_s(
+        batch_size=400, step_time_s=0.224, accelerators=2
+    ) == pytest.approx(3571.43, abs=0.01)
+    assert sizing.demanded_bytes_per_s(
+        batch_size=4, step_time_s=2, accelerators=3, bytes_per_sample=10
+    ) == pytest.approx(60)
 
 
 def test_memory_multiple() -> None:
@@ -32,13 +43,25 @@ def test_memory_multiple() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cached", "hits"), [(0.25, 0.0342), (0.5, 0.1534), (0.8, 0.4781), (0.9, 0.670), (0, 0), (1, 1), (2, 1), (1 / 5, 0.021)]
+    ("cached", "hits"),
+    [
+        (0.25, 0.0342),
+        (0.5, 0.1534),
+        (0.8, 0.4781),
+        (0.9, 0.670),
+        (0, 0),
+        (1, 1),
+        (2, 1),
+        (1 / 5, 0.021),
+    ],
 )
 def test_expected_hit_rate_agrees_with_simulation(cached: float, hits: float) -> None:
     assert sizing.expected_hit_rate(cached) == pytest.approx(hits, abs=0.001)
 
 
-def simulated_hit_rate(cached: float, hosts: int, *, samples: int = 4000, epochs: int = 40) -> float:
+def simulated_hit_rate(
+    cached: float, hosts: int, *, samples: int = 4000, epochs: int = 40
+) -> float:
     """Of one host's LRU cache of ``cached`` datasets, when each epoch is one shuffle that ``hosts`` hosts share. Four epochs warm it."""
     generator, cache, hits, reads = np.random.default_rng(7), OrderedDict[int, None](), 0, 0
     for epoch in range(epochs):
@@ -53,9 +76,16 @@ def simulated_hit_rate(cached: float, hosts: int, *, samples: int = 4000, epochs
     return hits / reads
 
 
-@pytest.mark.parametrize(("cached", "hosts"), [(0.3, 1), (0.6, 1), (0.3, 2), (0.6, 2), (0.9, 2), (0.2, 4), (0.5, 4), (0.5, 8)])
-def test_the_cache_of_one_of_several_hosts_agrees_with_simulation(cached: float, hosts: int) -> None:
-    assert sizing.expected_hit_rate(cached, hosts=hosts) == pytest.approx(simulated_hit_rate(cached, hosts), abs=0.012)
+@pytest.mark.parametrize(
+    ("cached", "hosts"),
+    [(0.3, 1), (0.6, 1), (0.3, 2), (0.6, 2), (0.9, 2), (0.2, 4), (0.5, 4), (0.5, 8)],
+)
+def test_the_cache_of_one_of_several_hosts_agrees_with_simulation(
+    cached: float, hosts: int
+) -> None:
+    assert sizing.expected_hit_rate(cached, hosts=hosts) == pytest.approx(
+        simulated_hit_rate(cached, hosts), abs=0.012
+    )
 
 
 def test_many_hosts_make_a_cache_worth_its_share() -> None:
@@ -67,7 +97,9 @@ def test_many_hosts_make_a_cache_worth_its_share() -> None:
 @pytest.mark.parametrize("hosts", [1, 3, 16])
 def test_the_cache_for_a_hit_rate_is_its_inverse(hosts: int) -> None:
     for hits in (0.1, 0.5, 0.9):
-        assert sizing.expected_hit_rate(sizing.cache_for_hit_rate(hits, hosts=hosts), hosts=hosts) == pytest.approx(hits, abs=1e-4)
+        assert sizing.expected_hit_rate(
+            sizing.cache_for_hit_rate(hits, hosts=hosts), hosts=hosts
+        ) == pytest.approx(hits, abs=1e-4)
 
 
 class Counting(LocalStorage):
@@ -89,7 +121,9 @@ class Counting(LocalStorage):
         ("tar", 20_000, 8192, "random"),
     ],
 )
-def test_reads_per_sample_are_those_of_the_reader(make_dataset: Any, form: str, size: int, block: int, access: str) -> None:
+def test_reads_per_sample_are_those_of_the_reader(
+    make_dataset: Any, form: str, size: int, block: int, access: str
+) -> None:
     """240 samples, 60 in a shard, batches of 20: the formula against what a reader really asks for."""
     cut = {} if form == "files" else {"samples_per_shard": 60}
     manifest, root = make_dataset(samples=240, sample_size={"mean": size}, format=form, **cut)
@@ -107,7 +141,9 @@ def test_reads_per_sample_are_those_of_the_reader(make_dataset: Any, form: str, 
         samples_per_shard=1 if form == "files" else 60,
         sequential=access == "sequential",
     )
-    assert storage.reads / 240 == pytest.approx(formula, rel=0.15)  # framing, alignment, and neighbours that meet by chance
+    assert storage.reads / 240 == pytest.approx(
+        formula, rel=0.15
+    )  # framing, alignment, and neighbours that meet by chance
 
 
 def test_littles_law() -> None:

@@ -13,7 +13,12 @@ from iobench.spec.dataset import DatasetSpec, load_dataset_spec, resized
 from iobench.spec.workload import Workload, load_workload
 
 DATASET: dict[str, Any] = {"name": "d", "samples": 10, "sample_size": {"mean": "1 MB"}}
-WORKLOAD: dict[str, Any] = {"name": "w", "dataset": "d", "batch_size": 4, "accelerator": {"step_time": "323ms"}}
+WORKLOAD: dict[str, Any] = {
+    "name": "w",
+    "dataset": "d",
+    "batch_size": 4,
+    "accelerator": {"step_time": "323ms"},
+}
 
 
 def dataset(**changes: Any) -> DatasetSpec:
@@ -45,7 +50,9 @@ def refusal(make: Any) -> str:
         ({"sample_per_shard": 3}, "sample_per_shard", "samples_per_shard"),
     ],
 )
-def test_an_unknown_dataset_key_names_its_path_and_the_nearest_key(changes: dict[str, Any], path: str, near: str) -> None:
+def test_an_unknown_dataset_key_names_its_path_and_the_nearest_key(
+    changes: dict[str, Any], path: str, near: str
+) -> None:
     message = refusal(lambda: dataset(**changes))
     assert f"unknown key '{path}'" in message
     assert f"did you mean '{near}'?" in message
@@ -60,7 +67,9 @@ def test_an_unknown_dataset_key_names_its_path_and_the_nearest_key(changes: dict
         ({"accelerator": {"step_tiem": 1}}, "accelerator.step_tiem", "step_time"),
     ],
 )
-def test_an_unknown_workload_key_names_its_path_and_the_nearest_key(changes: dict[str, Any], path: str, near: str) -> None:
+def test_an_unknown_workload_key_names_its_path_and_the_nearest_key(
+    changes: dict[str, Any], path: str, near: str
+) -> None:
     message = refusal(lambda: workload(**changes))
     assert f"unknown key '{path}'" in message
     assert f"did you mean '{near}'?" in message
@@ -71,7 +80,10 @@ def test_a_key_like_no_other_lists_the_known_ones() -> None:
 
 
 def test_a_missing_key_is_named() -> None:
-    assert refusal(lambda: build(DatasetSpec, {"name": "d"}, where="d")) == "d: 'samples' is missing; 'sample_size' is missing"
+    assert (
+        refusal(lambda: build(DatasetSpec, {"name": "d"}, where="d"))
+        == "d: 'samples' is missing; 'sample_size' is missing"
+    )
 
 
 def test_all_problems_come_at_once() -> None:
@@ -81,7 +93,10 @@ def test_all_problems_come_at_once() -> None:
 
 
 def test_a_value_where_a_group_belongs() -> None:
-    assert refusal(lambda: dataset(sample_size="3 MB")) == "d: 'sample_size': expected a group of keys, found str"
+    assert (
+        refusal(lambda: dataset(sample_size="3 MB"))
+        == "d: 'sample_size': expected a group of keys, found str"
+    )
     assert "'reader': expected a group of keys" in refusal(lambda: workload(reader=None))
     assert "expected a mapping" in refusal(lambda: build(DatasetSpec, [1], where="d"))
 
@@ -96,13 +111,34 @@ def test_a_path_is_what_the_user_wrote() -> None:
 
 
 def test_units_are_read() -> None:
-    assert dataset(sample_size={"mean": "146.6 MB"}, shard_size="64MiB").sample_size.mean == 146_600_000
+    assert (
+        dataset(sample_size={"mean": "146.6 MB"}, shard_size="64MiB").sample_size.mean
+        == 146_600_000
+    )
     assert dataset(shard_size="64MiB").shard_size == 64 << 20
     assert workload().accelerator.step_time == 0.323
     assert workload(reader={"block_size": "1 MiB"}).reader.block_size == 1 << 20
 
 
-@pytest.mark.parametrize("size", [-1, "-1 MB", float("nan"), float("inf"), "1e400", 10**400, True, False, "big", 0, "0", 2**63, [1], {}])
+@pytest.mark.parametrize(
+    "size",
+    [
+        -1,
+        "-1 MB",
+        float("nan"),
+        float("inf"),
+        "1e400",
+        10**400,
+        True,
+        False,
+        "big",
+        0,
+        "0",
+        2**63,
+        [1],
+        {},
+    ],
+)
 def test_a_size_that_makes_no_sense_names_its_key(size: Any) -> None:
     message = refusal(lambda: dataset(sample_size={"mean": size}))
     assert "'sample_size.mean'" in message
@@ -115,7 +151,9 @@ def test_a_count_that_makes_no_sense_names_its_key(key: str, value: Any) -> None
     assert f"'{key}'" in refusal(lambda: dataset(**{key: value}))
 
 
-@pytest.mark.parametrize("value", [True, 0, -1, "-3ms", float("nan"), float("inf"), 10**400, "soon"])
+@pytest.mark.parametrize(
+    "value", [True, 0, -1, "-3ms", float("nan"), float("inf"), 10**400, "soon"]
+)
 def test_a_step_time_that_makes_no_sense_names_its_key(value: Any) -> None:
     assert "'accelerator.step_time'" in refusal(lambda: workload(accelerator={"step_time": value}))
 
@@ -149,16 +187,23 @@ def test_a_senseless_workload_is_refused(changes: dict[str, Any]) -> None:
         ({"mean": 5, "max": 4}, "mean (5) is outside"),
         ({"distribution": "quantiles", "quantiles": [[0, 1]]}, "quantiles must rise"),
         ({"distribution": "quantiles", "quantiles": [[0, 9], [1, 1]]}, "quantiles must rise"),
-        ({"distribution": "quantiles", "quantiles": [[0, 1], [float("nan"), 2], [1, 3]]}, "quantiles must rise"),
+        (
+            {"distribution": "quantiles", "quantiles": [[0, 1], [float("nan"), 2], [1, 3]]},
+            "quantiles must rise",
+        ),
         ({"distribution": "zipf", "mean": 5}, "'sample_size.distribution'"),
     ],
 )
-def test_a_distribution_needs_its_own_parameters_and_no_others(size: dict[str, Any], says: str) -> None:
+def test_a_distribution_needs_its_own_parameters_and_no_others(
+    size: dict[str, Any], says: str
+) -> None:
     assert says in refusal(lambda: dataset(sample_size=size))
 
 
 def test_the_mean_of_quantiles_is_the_area_under_them() -> None:
-    size = dataset(sample_size={"distribution": "quantiles", "quantiles": [[0, 100], [0.5, 200], [1, "1 kB"]]}).sample_size
+    size = dataset(
+        sample_size={"distribution": "quantiles", "quantiles": [[0, 100], [0.5, 200], [1, "1 kB"]]}
+    ).sample_size
     assert size.mean_bytes == pytest.approx(0.5 * 150 + 0.5 * 600)
 
 
@@ -182,25 +227,51 @@ def test_specs_do_not_change() -> None:
 
 def test_an_override_reaches_into_groups_and_is_yaml() -> None:
     before = {"reader": {"shuffle": True}, "batch_size": 4}
-    after = apply_overrides(before, ["reader.shuffle=false", "loader.workers=3", "batch_size=8", "reader.crop=null", "name=a=b"])
-    assert after == {"reader": {"shuffle": False, "crop": None}, "batch_size": 8, "loader": {"workers": 3}, "name": "a=b"}
+    after = apply_overrides(
+        before,
+        [
+            "reader.shuffle=false",
+            "loader.workers=3",
+            "batch_size=8",
+            "reader.crop=null",
+            "name=a=b",
+        ],
+    )
+    assert after == {
+        "reader": {"shuffle": False, "crop": None},
+        "batch_size": 8,
+        "loader": {"workers": 3},
+        "name": "a=b",
+    }
     assert before == {"reader": {"shuffle": True}, "batch_size": 4}
 
 
-@pytest.mark.parametrize("override", ["", "=", "=3", "batch_size", "batch_size.x=3", "name=[", "name=2024-13-45", "name=a: b: c"])
+@pytest.mark.parametrize(
+    "override",
+    ["", "=", "=3", "batch_size", "batch_size.x=3", "name=[", "name=2024-13-45", "name=a: b: c"],
+)
 def test_a_malformed_override_is_refused(override: str) -> None:
     assert "override" in refusal(lambda: apply_overrides({"batch_size": 4}, [override]))
 
 
 def test_an_override_of_an_unknown_key_is_refused() -> None:
-    assert "did you mean 'concurrency'?" in refusal(lambda: load_workload("demo", ["reader.concurency=3"]))
+    assert "did you mean 'concurrency'?" in refusal(
+        lambda: load_workload("demo", ["reader.concurency=3"])
+    )
 
 
 def test_an_override_chooses_how_shards_are_cut_and_sizes_are_drawn() -> None:
     spec = load_dataset_spec("resnet50", ["shard_size=64MiB"])
     assert (spec.shard_size, spec.samples_per_shard) == (64 << 20, None)
-    assert load_dataset_spec("cosmoflow", ["sample_size.distribution=constant"]).sample_size.stdev is None
-    message = refusal(lambda: load_dataset_spec("cosmoflow", ["sample_size.distribution=constant", "sample_size.stdev=3"]))
+    assert (
+        load_dataset_spec("cosmoflow", ["sample_size.distribution=constant"]).sample_size.stdev
+        is None
+    )
+    message = refusal(
+        lambda: load_dataset_spec(
+            "cosmoflow", ["sample_size.distribution=constant", "sample_size.stdev=3"]
+        )
+    )
     assert "has no 'stdev'" in message
 
 
@@ -225,7 +296,9 @@ def test_look_up_goes_from_near_to_far(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "datasets").mkdir()
     local = tmp_path / "datasets" / "demo.yaml"
     local.write_text("{name: demo, samples: 5, sample_size: {mean: 1kB}}")
-    (tmp_path / "datasets" / "mine.yaml").write_text("{name: mine, samples: 6, sample_size: {mean: 1kB}}")
+    (tmp_path / "datasets" / "mine.yaml").write_text(
+        "{name: mine, samples: 6, sample_size: {mean: 1kB}}"
+    )
     assert find_spec("dataset", "demo") == local != builtin
     assert load_dataset_spec("demo").samples == 5
     assert load_dataset_spec("mine").samples == 6
@@ -247,7 +320,9 @@ def test_an_unknown_name_gets_the_nearest_ones() -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    assert "no such dataset file: " in refusal(lambda: load_dataset_spec(str(tmp_path / "none.yaml")))
+    assert "no such dataset file: " in refusal(
+        lambda: load_dataset_spec(str(tmp_path / "none.yaml"))
+    )
     assert "no such dataset file: " in refusal(lambda: load_dataset_spec(str(tmp_path)))
 
 

@@ -25,19 +25,31 @@ def by_force(one: list[float], other: list[float]) -> float:
 
     mean = len(one) * len(other) / 2
     observed = abs(wins(tuple(range(len(one)))) - mean)
-    found = [abs(wins(chosen) - mean) >= observed - 1e-9 for chosen in combinations(range(len(pooled)), len(one))]
+    found = [
+        abs(wins(chosen) - mean) >= observed - 1e-9
+        for chosen in combinations(range(len(pooled)), len(one))
+    ]
     return sum(found) / len(found)
 
 
 @given(one=values, other=values)
-def test_p_is_the_share_of_choices_that_are_as_extreme(one: list[float], other: list[float]) -> None:
+def test_p_is_the_share_of_choices_that_are_as_extreme(
+    one: list[float], other: list[float]
+) -> None:
     assert mann_whitney_p(one, other) == pytest.approx(by_force(one, other))
 
 
 @pytest.mark.parametrize(
     ("n", "m", "u", "p"),
     # Two-sided probabilities of U without ties: Mann and Whitney 1947, table I (one-sided, doubled)
-    [(3, 3, 0, 0.1), (4, 4, 0, 2 * 0.0143), (4, 4, 1, 2 * 0.0286), (5, 5, 2, 2 * 0.0159), (6, 6, 5, 2 * 0.0206), (8, 8, 13, 2 * 0.0249)],
+    [
+        (3, 3, 0, 0.1),
+        (4, 4, 0, 2 * 0.0143),
+        (4, 4, 1, 2 * 0.0286),
+        (5, 5, 2, 2 * 0.0159),
+        (6, 6, 5, 2 * 0.0206),
+        (8, 8, 13, 2 * 0.0249),
+    ],
 )
 def test_published_probabilities(n: int, m: int, u: int, p: float) -> None:
     """Values in an order of which the U of the first group is ``u``: one value of it moved up by ``u`` places, as far as needed."""
@@ -50,10 +62,15 @@ def test_published_probabilities(n: int, m: int, u: int, p: float) -> None:
     assert mann_whitney_p(one, other) == pytest.approx(p, abs=1.1e-4)
 
 
-def test_the_approximation_for_large_groups_is_near_the_exact_p(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_approximation_for_large_groups_is_near_the_exact_p(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     chance = np.random.default_rng(3)
     for shift in (0.0, 1.0, 2.0, 4.0):
-        one, other = chance.normal(100, 5, 30).round(1).tolist(), chance.normal(100 + shift, 5, 30).round(1).tolist()
+        one, other = (
+            chance.normal(100, 5, 30).round(1).tolist(),
+            chance.normal(100 + shift, 5, 30).round(1).tolist(),
+        )
         exact = mann_whitney_p(one, other)
         with monkeypatch.context() as patch:
             patch.setattr(statistics, "MOST_EXACT", 10)
@@ -87,12 +104,16 @@ def test_a_judgement_needs_numbers_certainty_and_size() -> None:
     faster, slightly = [value * 1.2 for value in base], [value * 1.03 for value in base]
     assert judge(faster, base, higher_is_better=True).difference == "better"
     assert judge(faster, base, higher_is_better=False).difference == "worse"
-    assert judge(slightly, base, higher_is_better=True).difference == "same"  # sure, but below the noise threshold
+    assert (
+        judge(slightly, base, higher_is_better=True).difference == "same"
+    )  # sure, but below the noise threshold
     assert judge(slightly, base, higher_is_better=True).p == pytest.approx(0.0022, abs=1e-4)
     assert judge(faster[:3], base, higher_is_better=True).difference == "too few"
     assert judge(faster[:3], base, higher_is_better=True).ratio == pytest.approx(1.2, rel=0.02)
     assert judge([], base, higher_is_better=True).ratio is None
-    assert judge([0.0] * 6, base, higher_is_better=False).difference == "better"  # no ratio of nothing
+    assert (
+        judge([0.0] * 6, base, higher_is_better=False).difference == "better"
+    )  # no ratio of nothing
     assert judge(base, base, higher_is_better=True).difference == "same"
 
 
@@ -103,5 +124,7 @@ def test_equal_machines_seldom_differ() -> None:
     def repetitions() -> list[float]:
         return list(chance.lognormal(0, 0.04, 6))
 
-    found = [judge(repetitions(), repetitions(), higher_is_better=True).difference for _ in range(300)]
+    found = [
+        judge(repetitions(), repetitions(), higher_is_better=True).difference for _ in range(300)
+    ]
     assert 300 - found.count("same") < 15

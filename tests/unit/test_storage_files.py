@@ -16,7 +16,10 @@ DATA = random.Random(4).randbytes(10_007)
 
 @pytest.mark.parametrize("size", [None, len(DATA)])
 def test_it_reads_as_a_file_of_the_same_bytes(size: int | None) -> None:
-    file, truth = StorageFile(MemoryStorage(objects={"a": memoryview(DATA)}), "a", size), io.BytesIO(DATA)
+    file, truth = (
+        StorageFile(MemoryStorage(objects={"a": memoryview(DATA)}), "a", size),
+        io.BytesIO(DATA),
+    )
     within = ((0, 0, 7), (5_000, 0, 10), (3, 1, 100), (-9, 2, 100), (-1, 1, 1))
     beyond = ((20_000, 0, 5), (-20_000, 1, 5), (0, 2, 1))
     for offset, whence, count in within + beyond:

@@ -12,9 +12,17 @@ from iobench.spec.sweep import Sweep, SweepPoint
 
 @pytest.mark.parametrize(
     ("left_s", "generating", "visited", "late"),
-    [(30.0, False, True, False), (30.0, True, True, True), (90.0, True, True, False), (5.0, False, True, True), (30.0, True, False, True)],
+    [
+        (30.0, False, True, False),
+        (30.0, True, True, True),
+        (90.0, True, True, False),
+        (5.0, False, True, True),
+        (30.0, True, False, True),
+    ],
 )
-def test_a_point_whose_data_takes_longer_than_is_left_is_not_begun(left_s: float, generating: bool, visited: bool, late: bool) -> None:
+def test_a_point_whose_data_takes_longer_than_is_left_is_not_begun(
+    left_s: float, generating: bool, visited: bool, late: bool
+) -> None:
     """10 s a visit, and a minute for 60 MB at a microsecond a byte."""
     known = SweepPoint(settings={"a": 1}, dataset_bytes=60_000_000, seconds=[10.0])
     point = known if visited else SweepPoint(settings={"a": 2}, dataset_bytes=60_000_000)

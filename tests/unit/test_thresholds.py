@@ -30,7 +30,16 @@ def test_parse(expression: str, metric: str, comparison: str, value: float) -> N
 
 
 @pytest.mark.parametrize(
-    "expression", ["", "accelerator_utilization", "<0.9", "wall_s<fast", "wall_s=3", "__import__('os')<1", "wall_s<1<2"]
+    "expression",
+    [
+        "",
+        "accelerator_utilization",
+        "<0.9",
+        "wall_s<fast",
+        "wall_s=3",
+        "__import__('os')<1",
+        "wall_s<1<2",
+    ],
 )
 def test_what_is_not_a_condition(expression: str) -> None:
     with pytest.raises(SpecError, match="is not a condition"):
@@ -46,8 +55,12 @@ def test_unknown_metric_names_the_nearest() -> None:
 
 def test_medians_are_compared(make_run: Build) -> None:
     doc = make_run(au=0.95)
-    assert violations(doc, ["accelerator_utilization<0.95", "headroom<2", "accelerators_fed<4"]) == []
-    assert violations(doc, ["accelerator_utilization<0.96"]) == ["accelerator_utilization<0.96: accelerator_utilization is 0.95"]
+    assert (
+        violations(doc, ["accelerator_utilization<0.95", "headroom<2", "accelerators_fed<4"]) == []
+    )
+    assert violations(doc, ["accelerator_utilization<0.96"]) == [
+        "accelerator_utilization<0.96: accelerator_utilization is 0.95"
+    ]
     assert violations(doc, ["accelerators_fed<=4", "samples_per_s>=1900"]) == [
         "accelerators_fed<=4: accelerators_fed is 4",
         "samples_per_s>=1900: samples_per_s is 1900",
@@ -55,7 +68,9 @@ def test_medians_are_compared(make_run: Build) -> None:
 
 
 def test_not_measured_is_a_violation_that_says_so(make_run: Build) -> None:
-    doc = make_run(au=None, repetition={"not_measured": {"accelerator_utilization": "the accelerator is null"}})
+    doc = make_run(
+        au=None, repetition={"not_measured": {"accelerator_utilization": "the accelerator is null"}}
+    )
     assert violations(doc, ["accelerator_utilization<0.5"]) == [
         "accelerator_utilization<0.5: accelerator_utilization was not measured (the accelerator is null)"
     ]

@@ -15,7 +15,17 @@ from iobench.errors import IobenchError
 from iobench.measure.timeline import Columns, Recorder, read_events, write_events
 from iobench.spec.result import EVENT_COLUMNS
 
-SUMMED = ("wait_ns", "copy_ns", "busy_ns", "late_ns", "samples", "bytes_read", "sample_bytes", "read_ns", "prep_ns")
+SUMMED = (
+    "wait_ns",
+    "copy_ns",
+    "busy_ns",
+    "late_ns",
+    "samples",
+    "bytes_read",
+    "sample_bytes",
+    "read_ns",
+    "prep_ns",
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -24,7 +34,9 @@ SUMMED = ("wait_ns", "copy_ns", "busy_ns", "late_ns", "samples", "bytes_read", "
     capacity=st.integers(2, 40),
     seed=st.integers(0, 2**32 - 1),
 )
-@example(epochs=[1, 2, 18], capacity=7, seed=0)  # filled by short epochs, then a long one: 13 rows where the room was doubled
+@example(
+    epochs=[1, 2, 18], capacity=7, seed=0
+)  # filled by short epochs, then a long one: 13 rows where the room was doubled
 @example(epochs=[120], capacity=3, seed=0)
 @example(epochs=[1] * 12 + [120], capacity=2, seed=0)
 def test_sums_are_exact_and_rows_bounded(epochs: list[int], capacity: int, seed: int) -> None:
@@ -46,7 +58,9 @@ def test_sums_are_exact_and_rows_bounded(epochs: list[int], capacity: int, seed:
         # rows are whole runs of steps: each starts where the one before it ends, and carries its first step's start
         ends = np.cumsum(columns["steps"][mine])
         assert columns["step"][mine].tolist() == [0, *ends[:-1].tolist()]
-        assert columns["start_ns"][mine].tolist() == [rows[step][0] for step in columns["step"][mine]]
+        assert columns["start_ns"][mine].tolist() == [
+            rows[step][0] for step in columns["step"][mine]
+        ]
 
 
 def test_below_the_bound_each_step_keeps_its_row() -> None:
@@ -63,9 +77,28 @@ def test_columns_have_the_types_of_the_schema() -> None:
     recorder.record(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
     columns = recorder.columns()
     assert {name: str(array.dtype) for name, array in columns.items()} == {
-        name: text.split(",")[0] for name, text in EVENT_COLUMNS.items() if name not in ("phase", "repetition", "rank")
+        name: text.split(",")[0]
+        for name, text in EVENT_COLUMNS.items()
+        if name not in ("phase", "repetition", "rank")
     }
-    assert [int(array[0]) for array in columns.values()] == [1, 2, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
+    assert [int(array[0]) for array in columns.values()] == [
+        1,
+        2,
+        1,
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+        10,
+        11,
+        12,
+        13,
+        14,
+        15,
+    ]
 
 
 def realistic(steps: int, seed: int) -> Columns:
@@ -84,7 +117,9 @@ def realistic(steps: int, seed: int) -> Columns:
 
 def test_round_trip(tmp_path: Path) -> None:
     first, second = realistic(50, 1), realistic(30, 2)
-    write_events(tmp_path / "e.parquet", [("calibrate.fetch", 0, 0, first), ("measure", 3, 7, second)])
+    write_events(
+        tmp_path / "e.parquet", [("calibrate.fetch", 0, 0, first), ("measure", 3, 7, second)]
+    )
     found = read_events(tmp_path / "e.parquet")
     assert list(found) == list(EVENT_COLUMNS)
     assert found["phase"].tolist() == ["calibrate.fetch"] * 50 + ["measure"] * 30
@@ -154,4 +189,7 @@ def test_reading_leaves_no_thread_behind(tmp_path: Path) -> None:
         "print(len(os.listdir('/proc/self/task')) - before)"
     )
     words = [sys.executable, "-c", code, str(tmp_path / "events.parquet")]
-    assert subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout == "0\n"
+    assert (
+        subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+        == "0\n"
+    )

@@ -20,7 +20,17 @@ from iobench.units import (
     parse_size,
 )
 
-SIZE_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+SIZE_UNITS = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +120,12 @@ def test_whole_bytes_survive(count: int) -> None:
     assert parse_size(count) == parse_size(str(count)) == parse_size(f"{count} B") == count
 
 
-@given(st.integers(0, 8000), st.sampled_from(sorted(SIZE_UNITS)), st.sampled_from(["", " "]), st.booleans())
+@given(
+    st.integers(0, 8000),
+    st.sampled_from(sorted(SIZE_UNITS)),
+    st.sampled_from(["", " "]),
+    st.booleans(),
+)
 def test_a_unit_multiplies(count: int, unit: str, gap: str, lower: bool) -> None:
     assert parse_size(f"{count}{gap}{unit.lower() if lower else unit}") == count * SIZE_UNITS[unit]
 

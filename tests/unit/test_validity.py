@@ -19,16 +19,29 @@ HALF_MEASURED = [Epoch(epoch=0, residency_before=0.4), Epoch(epoch=1)]
 ONE_HOT_EPOCH = [Epoch(epoch=0, residency_before=0.0), Epoch(epoch=1, residency_before=0.02)]
 NFS_MOUNT = {"scheme": "file", "url": "/mnt/nas/set", "fs_type": "nfs4"}
 
-PROOF = {"of": 1000, "whole_epoch": True, "delivered": 1001, "missing": 0, "repeated": 1, "unknown": 0}
+PROOF = {
+    "of": 1000,
+    "whole_epoch": True,
+    "delivered": 1001,
+    "missing": 0,
+    "repeated": 1,
+    "unknown": 0,
+}
 
 # rule: (changes to a good run that break the rule, changes that take its evidence away)
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "data.mismatch": ({"repetition": {"bytes_read": 11_000_000_000}}, {"repetitions": 0}),
-    "loader.delivery": ({"loader": {"delivery": PROOF}}, {"loader": {"delivery": {"not_measured": "no checksums"}}}),
+    "loader.delivery": (
+        {"loader": {"delivery": PROOF}},
+        {"loader": {"delivery": {"not_measured": "no checksums"}}},
+    ),
     "data.changed": ({"dataset": {"changed": ["data/3.tar"]}}, {"dataset": {"changed": None}}),
     "storage.throttled": ({"repetition": {"throttled": 3}}, {"repetition": {"throttled": None}}),
     "storage.retries": ({"repetition": {"retries": 1}}, {"repetition": {"retries": None}}),
-    "cache.cold-residency": ({"repetition": {"epochs": ONE_HOT_EPOCH}}, {"repetition": {"epochs": UNMEASURED}}),
+    "cache.cold-residency": (
+        {"repetition": {"epochs": ONE_HOT_EPOCH}},
+        {"repetition": {"epochs": UNMEASURED}},
+    ),
     "cache.residency-unknown": (
         {"workload": WARM, "repetition": {"epochs": HALF_MEASURED}},
         {"workload": WARM, "repetition": {"epochs": UNMEASURED}},
@@ -49,14 +62,29 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "cpu.throttled": ({"repetition": {"throttled_s": 6.5}}, {"repetition": {"throttled_s": None}}),
     "cpu.affinity": ({"host": {"affinity_cores": 2}}, {"host": {"affinity_cores": None}}),
     "harness.bound": ({"rates": {"harness": 2000}}, {"rates": {"harness": None}}),
-    "client.bound": ({"host": {"cores": 0.05, "affinity_cores": 0.05, "effective_cores": 0.05}}, {"rates": {"fetch": None}}),
-    "emulation.error": ({"repetition": {"late_p99_s": 0.006}}, {"repetition": {"late_p99_s": None}}),
-    "prefetch.share": ({"loader": {"prefetched_samples": 3_300}}, {"workload": {"batch_size": None}}),
+    "client.bound": (
+        {"host": {"cores": 0.05, "affinity_cores": 0.05, "effective_cores": 0.05}},
+        {"rates": {"fetch": None}},
+    ),
+    "emulation.error": (
+        {"repetition": {"late_p99_s": 0.006}},
+        {"repetition": {"late_p99_s": None}},
+    ),
+    "prefetch.share": (
+        {"loader": {"prefetched_samples": 3_300}},
+        {"workload": {"batch_size": None}},
+    ),
     "verdict.gap": ({"measured": 1500.0}, {"measured": None}),
     "raw.not-measured": ({"rates": {"storage_raw": None}}, {"ceilings": {}}),
     "raw.low": ({"rates": {"storage_raw": 10.0}}, {"rates": {"fetch": None}}),
-    "read.amplification": ({"repetition": {"bytes_read": 18_100_000_000}}, {"repetition": {"sample_bytes": 0}}),
-    "loader.tax": ({"host": {"cores": 0.2}}, {"host": dict.fromkeys(("cores", "affinity_cores", "effective_cores"))}),
+    "read.amplification": (
+        {"repetition": {"bytes_read": 18_100_000_000}},
+        {"repetition": {"sample_bytes": 0}},
+    ),
+    "loader.tax": (
+        {"host": {"cores": 0.2}},
+        {"host": dict.fromkeys(("cores", "affinity_cores", "effective_cores"))},
+    ),
 }
 
 
@@ -105,7 +133,16 @@ def test_quick_refuses_what_is_false_for_any_purpose(make_run: Build, name: str)
 
 
 @pytest.mark.parametrize(
-    "name", ["run.steps", "run.repetitions", "seed.changes", "au.threshold", "harness.bound", "emulation.error", "cpu.throttled"]
+    "name",
+    [
+        "run.steps",
+        "run.repetitions",
+        "seed.changes",
+        "au.threshold",
+        "harness.bound",
+        "emulation.error",
+        "cpu.throttled",
+    ],
 )
 def test_mlperf_refuses(make_run: Build, name: str) -> None:
     assert make_run(rules="mlperf", **CASES[name][0]).validity == "invalid"
@@ -124,13 +161,20 @@ def test_cold_means_at_most_one_percent(make_run: Build, share: float, refused: 
 
 
 def test_direct_reads_are_proof_where_residency_is_unknown(make_run: Build) -> None:
-    doc = make_run(repetition={"epochs": UNMEASURED}, loader={"direct": True}, host={"memory_bytes": 10**12})
+    doc = make_run(
+        repetition={"epochs": UNMEASURED}, loader={"direct": True}, host={"memory_bytes": 10**12}
+    )
     assert doc.validity == "valid"
-    assert not any(finding.rule in ("dataset.size", "cache.cold-residency") for finding in doc.findings)
+    assert not any(
+        finding.rule in ("dataset.size", "cache.cold-residency") for finding in doc.findings
+    )
 
 
 def test_a_small_dataset_is_fine_when_proven_cold(make_run: Build) -> None:
-    assert not any(finding.rule == "dataset.size" for finding in make_run(host={"memory_bytes": 10**12}).findings)
+    assert not any(
+        finding.rule == "dataset.size"
+        for finding in make_run(host={"memory_bytes": 10**12}).findings
+    )
 
 
 @pytest.mark.parametrize("samples", [119_999, 120_001])
@@ -141,26 +185,39 @@ def test_a_sample_lost_or_delivered_twice_is_refused(make_run: Build, samples: i
 
 
 def test_fewer_samples_are_right_where_steps_are_limited(make_run: Build) -> None:
-    assert make_run(repetition={"samples": 100_000}, workload={"max_steps": 500}).validity == "valid"
+    assert (
+        make_run(repetition={"samples": 100_000}, workload={"max_steps": 500}).validity == "valid"
+    )
 
 
 def test_prefetched_batches_flatter_a_short_run(make_run: Build) -> None:
     """The reference benchmark's window: two of six batches wait in the queue when the clock starts."""
     short = make_run(repetition={"samples": 4800, "steps": 48}, workload={"max_steps": 12})
     found = next(finding for finding in short.findings if finding.rule == "prefetch.share")
-    assert "33%" in found.evidence  # 2 workers x 2 batches x 100 samples x 2 ranks = 800 of 2,400 in an epoch
+    assert (
+        "33%" in found.evidence
+    )  # 2 workers x 2 batches x 100 samples x 2 ranks = 800 of 2,400 in an epoch
 
 
 def test_small_lateness_of_a_short_step_is_allowed_up_to_a_millisecond(make_run: Build) -> None:
     short = {"workload": {"accelerator": {"kind": "emulated", "step_time": 0.0035}}}
-    assert not any(f.rule == "emulation.error" for f in make_run(repetition={"late_p99_s": 0.0009}, **short).findings)
-    assert any(f.rule == "emulation.error" for f in make_run(repetition={"late_p99_s": 0.0011}, **short).findings)
+    assert not any(
+        f.rule == "emulation.error"
+        for f in make_run(repetition={"late_p99_s": 0.0009}, **short).findings
+    )
+    assert any(
+        f.rule == "emulation.error"
+        for f in make_run(repetition={"late_p99_s": 0.0011}, **short).findings
+    )
 
 
 def test_gap_names_turns_of_fetch_and_prep(make_run: Build) -> None:
     # 1 / (1/2500 + 1/3000 + 1/8000) = 1,165 is what one gets without overlap.
     doc = make_run(rates={"fetch": 2500, "prep": 3000}, measured=1350, au=0.67)
-    assert "taking turns predict 1,165" in next(f for f in doc.findings if f.rule == "verdict.gap").evidence
+    assert (
+        "taking turns predict 1,165"
+        in next(f for f in doc.findings if f.rule == "verdict.gap").evidence
+    )
     fast = make_run(measured=2500)
     assert "1.25 x" in next(f for f in fast.findings if f.rule == "verdict.gap").evidence
 
@@ -169,7 +226,12 @@ def test_findings_of_the_runner_are_kept_and_the_gravest_comes_first(make_run: B
     own = Finding(rule="storage.odd", level="info", evidence="the mount is odd")
     doc = make_run(au=0.5, findings=[own])
     assert own in doc.findings
-    levels = [finding.level for finding in evaluate(make_run(rules="mlperf", au=0.5, rates={"storage_raw": None}), "mlperf")]
+    levels = [
+        finding.level
+        for finding in evaluate(
+            make_run(rules="mlperf", au=0.5, rates={"storage_raw": None}), "mlperf"
+        )
+    ]
     assert levels == sorted(levels, key=("invalid", "warning", "unknown", "info").index)
 
 
@@ -182,21 +244,36 @@ def test_an_nfs_mount_without_retransmissions_is_fine(make_run: Build) -> None:
     doc = make_run(storage=NFS_MOUNT, repetition={"nfs": {"read_ops": 9000, "retransmits": 0}})
     assert not any(finding.rule == "nfs.retransmits" for finding in doc.findings)
     again = make_run(storage=NFS_MOUNT, repetition={"nfs": {"read_ops": 9000, "retransmits": 1}})
-    assert "5 NFS requests" in next(f for f in again.findings if f.rule == "nfs.retransmits").evidence  # one in each of 5 repetitions
+    assert (
+        "5 NFS requests" in next(f for f in again.findings if f.rule == "nfs.retransmits").evidence
+    )  # one in each of 5 repetitions
 
 
 @pytest.mark.parametrize(("missing", "level"), [(99, None), (396, None), (397, "invalid")])
-def test_a_dropped_tail_is_a_batch_for_each_worker_at_most(make_run: Build, missing: int, level: str | None) -> None:
+def test_a_dropped_tail_is_a_batch_for_each_worker_at_most(
+    make_run: Build, missing: int, level: str | None
+) -> None:
     """Batches of 100, two workers of each of two ranks: 396 samples may be left out, and no more."""
     proof = {**PROOF, "delivered": 1000 - missing, "missing": missing, "repeated": 0}
     doc = make_run(workload={"reader": {"tail": "drop"}}, loader={"delivery": proof, "workers": 2})
-    assert next((found.level for found in doc.findings if found.rule == "loader.delivery"), None) == level
+    assert (
+        next((found.level for found in doc.findings if found.rule == "loader.delivery"), None)
+        == level
+    )
 
 
-@pytest.mark.parametrize(("kind", "repeated", "level"), [("grain", 1, None), ("grain", 2, "invalid"), ("torch", 1, "invalid")])
-def test_a_library_may_make_its_ranks_equal(make_run: Build, kind: str, repeated: int, level: str | None) -> None:
+@pytest.mark.parametrize(
+    ("kind", "repeated", "level"),
+    [("grain", 1, None), ("grain", 2, "invalid"), ("torch", 1, "invalid")],
+)
+def test_a_library_may_make_its_ranks_equal(
+    make_run: Build, kind: str, repeated: int, level: str | None
+) -> None:
     """Two ranks: one sample twice makes their shares equal."""
-    loader = {"kind": kind, "delivery": {**PROOF, "delivered": 1000 + repeated, "repeated": repeated}}
+    loader = {
+        "kind": kind,
+        "delivery": {**PROOF, "delivered": 1000 + repeated, "repeated": repeated},
+    }
     doc = make_run(loader=loader, repetition={"samples": 120_000 + 2 * repeated})  # of two epochs
     levels = {found.rule: found.level for found in doc.findings}
     assert levels.get("loader.delivery") == levels.get("data.mismatch") == level

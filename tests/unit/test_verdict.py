@@ -65,20 +65,39 @@ def test_prep_binds(make_run: Build) -> None:
     assert "although storage delivers" in found.sentence
     assert found.advice[0].change.startswith("more workers: 8 in all instead of 4")
     assert found.advice[0].predicted_gain == pytest.approx(2.0)
-    assert not any("instead of 2" in advice.change for advice in found.advice)  # half the job at the same speed is no help
+    assert not any(
+        "instead of 2" in advice.change for advice in found.advice
+    )  # half the job at the same speed is no help
 
 
 def test_prep_with_no_idle_core_asks_for_cores_or_cheaper_samples(make_run: Build) -> None:
     spec = {"name": "d", "content": "jpeg", "codec": "gzip", "compress_ratio": 4.0}
-    found = judge(make_run, rates={"prep": 1000}, measured=980, au=0.49, loader={"workers": 4}, dataset={"spec": spec})
+    found = judge(
+        make_run,
+        rates={"prep": 1000},
+        measured=980,
+        au=0.49,
+        loader={"workers": 4},
+        dataset={"spec": spec},
+    )
     assert found.advice[0].change == "more cores for data preparation: 16 instead of 8"
-    assert not any("gzip" in advice.change for advice in found.advice)  # uncompressed, storage would give 1,000 as well
-    cheap = judge(make_run, rates={"prep": 1000}, measured=980, au=0.49, dataset={"spec": spec | {"compress_ratio": 2.5}})
+    assert not any(
+        "gzip" in advice.change for advice in found.advice
+    )  # uncompressed, storage would give 1,000 as well
+    cheap = judge(
+        make_run,
+        rates={"prep": 1000},
+        measured=980,
+        au=0.49,
+        dataset={"spec": spec | {"compress_ratio": 2.5}},
+    )
     assert any("gzip" in a.change and a.predicted_gain == pytest.approx(1.6) for a in cheap.advice)
 
 
 def test_harness_binds(make_run: Build) -> None:
-    found = judge(make_run, rates={"harness": 800}, measured=790, au=0.4, loader={"transport": "tensor"})
+    found = judge(
+        make_run, rates={"harness": 800}, measured=790, au=0.4, loader={"transport": "tensor"}
+    )
     assert found.binds == "harness"
     assert found.sentence.startswith("The loader itself")
     assert "transport=ring" in found.advice[0].change
@@ -93,7 +112,9 @@ def test_a_saturated_client_is_not_blamed_on_storage(make_run: Build) -> None:
         host={"cores": 1, "affinity_cores": 1, "effective_cores": 1.0},
         concluded=False,
     )
-    hungry = doc.ceilings["fetch"].model_copy(update={"cpu_s_per_gb": 16.0})  # 0.06 GB/s x 16 = 0.96 of 1 core
+    hungry = doc.ceilings["fetch"].model_copy(
+        update={"cpu_s_per_gb": 16.0}
+    )  # 0.06 GB/s x 16 = 0.96 of 1 core
     found = verdict(doc.model_copy(update={"ceilings": doc.ceilings | {"fetch": hungry}}))
     assert found.binds == "harness"
     assert found.sentence.startswith("This host's CPU starves")
@@ -104,11 +125,24 @@ def test_a_saturated_client_is_not_blamed_on_storage(make_run: Build) -> None:
 def test_a_library_is_not_advised_what_only_iobenchs_reader_has(make_run: Build) -> None:
     """Direct IO and reads in flight are refused for libraries, or mean nothing to them."""
     library = {"kind": "webdataset", "direct": False, "workers": 2}
-    waiting = judge(make_run, rates={"storage_raw": 1500, "fetch": 600, "harness": None}, measured=590, au=0.3, loader=library)
+    waiting = judge(
+        make_run,
+        rates={"storage_raw": 1500, "fetch": 600, "harness": None},
+        measured=590,
+        au=0.3,
+        loader=library,
+    )
     assert "add workers" in waiting.advice[0].change
     assert "concurrency" not in waiting.advice[0].change
     host = {"cores": 1, "affinity_cores": 1, "effective_cores": 1.0}
-    doc = make_run(rates={"storage_raw": 1500, "fetch": 600}, measured=590, au=0.3, host=host, loader=library, concluded=False)
+    doc = make_run(
+        rates={"storage_raw": 1500, "fetch": 600},
+        measured=590,
+        au=0.3,
+        host=host,
+        loader=library,
+        concluded=False,
+    )
     hungry = doc.ceilings["fetch"].model_copy(update={"cpu_s_per_gb": 16.0})
     found = verdict(doc.model_copy(update={"ceilings": doc.ceilings | {"fetch": hungry}}))
     assert "more cores" in found.advice[0].change
@@ -131,23 +165,40 @@ def test_undecided_when_nothing_explains_the_wait(make_run: Build) -> None:
 
 def test_turns_of_fetch_and_prep_explain_a_wait(make_run: Build) -> None:
     # 1 / (1/2500 + 1/3000 + 1/8000) = 1165, below 0.9 x 2000.
-    found = judge(make_run, rates={"storage_raw": 2600, "fetch": 2500, "prep": 3000}, measured=1350, au=0.67)
+    found = judge(
+        make_run, rates={"storage_raw": 2600, "fetch": 2500, "prep": 3000}, measured=1350, au=0.67
+    )
     assert found.binds == "storage"
     assert "take turns" in found.sentence
     # 1 / (1/3000 + 1/2500 + 1/8000) is the same, and prep the lowest.
-    found = judge(make_run, rates={"storage_raw": 3100, "fetch": 3000, "prep": 2500}, measured=1100, au=0.55)
+    found = judge(
+        make_run, rates={"storage_raw": 3100, "fetch": 3000, "prep": 2500}, measured=1100, au=0.55
+    )
     assert found.binds == "prep"
-    assert "take turns, and in turns they are slower than the accelerators, which yields 111 MiB/s (1,165 samples/s)." in found.sentence
+    assert (
+        "take turns, and in turns they are slower than the accelerators, which yields 111 MiB/s (1,165 samples/s)."
+        in found.sentence
+    )
 
 
 def test_a_librarys_harness_is_not_missing(make_run: Build) -> None:
-    found = judge(make_run, rates={"fetch": 900, "prep": 500, "harness": None}, measured=300, au=0.15, loader={"kind": "litdata"})
+    found = judge(
+        make_run,
+        rates={"fetch": 900, "prep": 500, "harness": None},
+        measured=300,
+        au=0.15,
+        loader={"kind": "litdata"},
+    )
     assert found.binds == "prep"
-    assert "The loader 'litdata' (decoding, collating and handing over) starves 2 accelerators" in found.sentence
+    assert (
+        "The loader 'litdata' (decoding, collating and handing over) starves 2 accelerators"
+        in found.sentence
+    )
 
 
 @pytest.mark.parametrize(
-    ("missing", "measured", "binds"), [("prep", 300, "undecided"), ("prep", 590, "storage"), ("harness", 300, "undecided")]
+    ("missing", "measured", "binds"),
+    [("prep", 300, "undecided"), ("prep", 590, "storage"), ("harness", 300, "undecided")],
 )
 def test_missing_evidence(make_run: Build, missing: str, measured: float, binds: str) -> None:
     found = judge(make_run, rates={"fetch": 600, missing: None}, measured=measured, au=0.3)
@@ -167,7 +218,12 @@ def test_nothing_measured(make_run: Build) -> None:
     assert found.binds == "undecided"
     assert found.headroom is None
     assert found.accelerators_fed is None
-    assert set(found.not_measured) >= {"headroom", "accelerators_fed", "measured_samples_per_s", "starved"}
+    assert set(found.not_measured) >= {
+        "headroom",
+        "accelerators_fed",
+        "measured_samples_per_s",
+        "starved",
+    }
 
 
 def test_raw_stands_in_for_fetch_and_is_named(make_run: Build) -> None:
@@ -186,13 +242,24 @@ def test_raw_stands_in_for_fetch_and_is_named(make_run: Build) -> None:
         (4, 2000, "it can feed 2 of them"),
     ],
 )
-def test_grammar_of_zero_one_many(make_run: Build, accelerators: int, fetch: float, phrase: str) -> None:
-    assert phrase in judge(make_run, accelerators=accelerators, rates={"fetch": fetch}, measured=fetch, au=0.5).sentence
+def test_grammar_of_zero_one_many(
+    make_run: Build, accelerators: int, fetch: float, phrase: str
+) -> None:
+    assert (
+        phrase
+        in judge(
+            make_run, accelerators=accelerators, rates={"fetch": fetch}, measured=fetch, au=0.5
+        ).sentence
+    )
 
 
 def test_one_satisfied_accelerator(make_run: Build) -> None:
-    sentence = judge(make_run, accelerators=1, rates={"fetch": 1100}, measured=960, au=0.96).sentence
-    assert sentence.startswith("The data pipeline keeps 1 accelerator 96.0 % busy (90 % required): it demands")
+    sentence = judge(
+        make_run, accelerators=1, rates={"fetch": 1100}, measured=960, au=0.96
+    ).sentence
+    assert sentence.startswith(
+        "The data pipeline keeps 1 accelerator 96.0 % busy (90 % required): it demands"
+    )
     assert sentence.endswith("it can feed 1 accelerator at 90 % utilization.")
 
 
@@ -209,8 +276,19 @@ def test_degrees(make_run: Build, au: float, verb: str) -> None:
 
 def test_null_accelerator(make_run: Build) -> None:
     null = {"accelerator": {"kind": "null", "name": "null", "step_time": None}}
-    missing = {"not_measured": {"accelerator_utilization_sustained": "the accelerator is null: it has no busy time"}}
-    found = judge(make_run, workload=null, rates={"accelerator": None}, au=None, measured=3900, repetition=missing)
+    missing = {
+        "not_measured": {
+            "accelerator_utilization_sustained": "the accelerator is null: it has no busy time"
+        }
+    }
+    found = judge(
+        make_run,
+        workload=null,
+        rates={"accelerator": None},
+        au=None,
+        measured=3900,
+        repetition=missing,
+    )
     assert found.binds == "storage"
     assert found.sentence.startswith(
         "No accelerator to starve: the loader sustains 372 MiB/s (3,900 samples/s) cold; the limit is storage."
@@ -224,8 +302,16 @@ def test_null_accelerator(make_run: Build) -> None:
 
 def test_compression_is_advised_only_where_cores_outrun_storage(make_run: Build) -> None:
     spec = {"name": "d", "content": "raw", "codec": "none", "compress_ratio": 2.0}
-    slow = judge(make_run, rates={"storage_raw": 650, "fetch": 600}, measured=580, au=0.29, dataset={"spec": spec})
-    assert any("compressed" in a.change and a.predicted_gain == pytest.approx(2.0) for a in slow.advice)
+    slow = judge(
+        make_run,
+        rates={"storage_raw": 650, "fetch": 600},
+        measured=580,
+        au=0.29,
+        dataset={"spec": spec},
+    )
+    assert any(
+        "compressed" in a.change and a.predicted_gain == pytest.approx(2.0) for a in slow.advice
+    )
     plain = judge(make_run, rates={"storage_raw": 650, "fetch": 600}, measured=580, au=0.29)
     assert not any("compressed" in advice.change for advice in plain.advice)
 
@@ -234,7 +320,13 @@ def test_advice_is_sorted_by_gain(make_run: Build) -> None:
     spec = {"name": "d", "content": "raw", "codec": "none", "compress_ratio": 1.5}
     gains = [
         a.predicted_gain
-        for a in judge(make_run, rates={"storage_raw": 650, "fetch": 600}, measured=580, au=0.29, dataset={"spec": spec}).advice
+        for a in judge(
+            make_run,
+            rates={"storage_raw": 650, "fetch": 600},
+            measured=580,
+            au=0.29,
+            dataset={"spec": spec},
+        ).advice
     ]
     assert len(gains) >= 2
     assert gains == sorted(gains, reverse=True)
@@ -245,7 +337,10 @@ def test_what_slows_the_run_down_is_not_advice(make_run: Build) -> None:
     for rates in ({"fetch": 1300, "storage_raw": 1400}, {"prep": 1300}, {"harness": 1300}):
         found = judge(make_run, rates=rates, measured=1250, au=0.6)
         assert found.advice
-        assert all(advice.predicted_gain is not None and advice.predicted_gain > 1.02 for advice in found.advice)
+        assert all(
+            advice.predicted_gain is not None and advice.predicted_gain > 1.02
+            for advice in found.advice
+        )
 
 
 @pytest.mark.parametrize(
@@ -261,7 +356,9 @@ def test_what_slows_the_run_down_is_not_advice(make_run: Build) -> None:
 def test_the_codec_in_use_is_not_advised(make_run: Build, codec: str, cheaper: str) -> None:
     spec = {"name": "d", "content": "raw", "codec": codec, "compress_ratio": 1.5}
     found = judge(make_run, rates={"prep": 1000}, measured=980, au=0.49, dataset={"spec": spec})
-    assert f"a codec that is cheaper to undo than {codec}: {cheaper}" in [advice.change for advice in found.advice]
+    assert f"a codec that is cheaper to undo than {codec}: {cheaper}" in [
+        advice.change for advice in found.advice
+    ]
 
 
 def test_a_ceiling_that_the_run_refutes_is_not_called_a_limit(make_run: Build) -> None:
@@ -269,7 +366,10 @@ def test_a_ceiling_that_the_run_refutes_is_not_called_a_limit(make_run: Build) -
     found = judge(make_run, rates={"prep": 300}, measured=900, au=0.45)
     assert found.binds == "prep"
     assert "at most" not in found.sentence
-    assert "preparation alone yielded 28.6 MiB/s (300 samples/s), less than the 85.8 MiB/s (900 samples/s) of the run" in found.sentence
+    assert (
+        "preparation alone yielded 28.6 MiB/s (300 samples/s), less than the 85.8 MiB/s (900 samples/s) of the run"
+        in found.sentence
+    )
     assert found.advice[0].change.startswith("more workers: 8 in all instead of 4")
     assert found.advice[0].predicted_gain == pytest.approx(2.0)
     assert all((advice.predicted_gain or 0) <= 2000 / 900 + 1e-9 for advice in found.advice)

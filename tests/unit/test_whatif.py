@@ -19,7 +19,14 @@ TWICE = Quantity(2, relative=True)
 @pytest.fixture
 def starved(make_run: Build) -> Any:
     """Storage binds: 600 of 2,000 samples/s, the device is spent. Reading costs 0.05 CPU seconds per GB."""
-    return cheap(make_run(rates={"storage_raw": 650, "fetch": 600}, measured=580, au=0.29, dataset={"shards": 60_000}))
+    return cheap(
+        make_run(
+            rates={"storage_raw": 650, "fetch": 600},
+            measured=580,
+            au=0.29,
+            dataset={"shards": 60_000},
+        )
+    )
 
 
 def cheap(doc: Any, **details: Any) -> Any:
@@ -31,7 +38,10 @@ def cheap(doc: Any, **details: Any) -> Any:
 
 def rates(found: Prediction) -> dict[str, float | None]:
     evidence = gather(found.document)
-    return {name: getattr(evidence, name) for name in ("raw", "fetch", "prep", "harness", "accelerator", "predicted")}
+    return {
+        name: getattr(evidence, name)
+        for name in ("raw", "fetch", "prep", "harness", "accelerator", "predicted")
+    }
 
 
 def test_twice_the_bandwidth_of_a_spent_device(starved: Any) -> None:
@@ -45,7 +55,9 @@ def test_twice_the_bandwidth_of_a_spent_device(starved: Any) -> None:
     assert verdict.binds == "storage"
     assert verdict.headroom == pytest.approx(0.6)
     assert verdict.accelerators_fed == 1
-    assert verdict.sentence.startswith("Storage starves 2 accelerators (60.0 % busy, 90 % required)")
+    assert verdict.sentence.startswith(
+        "Storage starves 2 accelerators (60.0 % busy, 90 % required)"
+    )
     assert "fio" not in verdict.sentence  # it never saw the changed storage
     assert found.error == pytest.approx(600 / 580 - 1)
     assert found.corrected_samples_per_s == pytest.approx(1200 * 580 / 600)
@@ -70,33 +82,58 @@ def test_enough_bandwidth_lets_the_accelerators_bind(starved: Any) -> None:
 
 def test_bandwidth_does_not_help_a_reader_that_waits_for_latency(make_run: Build) -> None:
     """600 of 1,500: 4 workers with 4 in flight take 16 / 600 s a read. Twice the reads are twice the rate, up to the device."""
-    doc = cheap(make_run(rates={"storage_raw": 1500, "fetch": 600}, measured=590, au=0.3, dataset={"shards": 60_000}))
+    doc = cheap(
+        make_run(
+            rates={"storage_raw": 1500, "fetch": 600},
+            measured=590,
+            au=0.3,
+            dataset={"shards": 60_000},
+        )
+    )
     assert rates(what_if(doc, Change(storage_bandwidth=TWICE)))["fetch"] == pytest.approx(600)
     assert rates(what_if(doc, Change(concurrency=TWICE)))["fetch"] == pytest.approx(1200)
     assert rates(what_if(doc, Change(concurrency=Quantity(32))))["fetch"] == pytest.approx(1500)
     assert rates(what_if(doc, Change(workers=TWICE)))["fetch"] == pytest.approx(1200)
-    assert rates(what_if(doc, Change(latency=Quantity(0.5, relative=True))))["fetch"] == pytest.approx(1200)
+    assert rates(what_if(doc, Change(latency=Quantity(0.5, relative=True))))[
+        "fetch"
+    ] == pytest.approx(1200)
     assert rates(what_if(doc, Change(latency=Quantity(0.016))))["fetch"] == pytest.approx(1000)
-    assert rates(what_if(doc, Change(storage_bandwidth=Quantity(40e6))))["fetch"] == pytest.approx(400)
+    assert rates(what_if(doc, Change(storage_bandwidth=Quantity(40e6))))["fetch"] == pytest.approx(
+        400
+    )
 
 
 def test_of_a_reads_time_only_the_latency_changes(make_run: Build) -> None:
     """A read takes 16 / 800 = 20 ms, of which the storage states 15: without them, 5 ms are left."""
-    doc = cheap(make_run(rates={"storage_raw": 9000, "fetch": 800}, dataset={"shards": 60_000}, storage={"latency_s": 0.015}))
+    doc = cheap(
+        make_run(
+            rates={"storage_raw": 9000, "fetch": 800},
+            dataset={"shards": 60_000},
+            storage={"latency_s": 0.015},
+        )
+    )
     assert rates(what_if(doc, Change(latency=Quantity(0.0))))["fetch"] == pytest.approx(16 / 0.005)
 
 
 def test_a_device_whose_end_was_not_seen_does_not_bound(make_run: Build) -> None:
     """Four times the reads gave four times the rate: so would eight times."""
-    doc = cheap(make_run(rates={"storage_raw": 2400, "fetch": 600}, dataset={"shards": 60_000}), concurrency=16)
+    doc = cheap(
+        make_run(rates={"storage_raw": 2400, "fetch": 600}, dataset={"shards": 60_000}),
+        concurrency=16,
+    )
     assert rates(what_if(doc, Change(concurrency=Quantity(32))))["fetch"] == pytest.approx(4800)
-    bound = cheap(make_run(rates={"storage_raw": 1500, "fetch": 600}, dataset={"shards": 60_000}), concurrency=16)
+    bound = cheap(
+        make_run(rates={"storage_raw": 1500, "fetch": 600}, dataset={"shards": 60_000}),
+        concurrency=16,
+    )
     assert rates(what_if(bound, Change(concurrency=Quantity(32))))["fetch"] == pytest.approx(1500)
 
 
 def test_a_given_latency_bounds_a_spent_device_too(starved: Any) -> None:
     """16 reads in flight of 20 ms are 800 samples/s, whatever the bandwidth."""
-    found = what_if(starved, Change(storage_bandwidth=Quantity(10, relative=True), latency=Quantity(0.02)))
+    found = what_if(
+        starved, Change(storage_bandwidth=Quantity(10, relative=True), latency=Quantity(0.02))
+    )
     assert rates(found)["fetch"] == pytest.approx(800)
     assert any("bound by reads in flight" in basis for basis in found.bases)
 
@@ -133,16 +170,26 @@ def test_what_a_cache_serves_does_not_pass_the_network(starved: Any) -> None:
 
 def test_a_cache_of_some_columns_holds_more_of_them(make_run: Build) -> None:
     """Of 100 kB as stored 10 are read (the fetch calibration saw it): 0.6 GB of the 6 hold all that is read."""
-    doc = make_run(rates={"storage_raw": 700, "fetch": 600}, dataset={"shards": 60_000}, workload={"reader": {"columns": 4}})
-    doc.ceilings["fetch"] = doc.ceilings["fetch"].model_copy(update={"bytes_per_s": 600 * 1e4, "cpu_s_per_gb": None})
+    doc = make_run(
+        rates={"storage_raw": 700, "fetch": 600},
+        dataset={"shards": 60_000},
+        workload={"reader": {"columns": 4}},
+    )
+    doc.ceilings["fetch"] = doc.ceilings["fetch"].model_copy(
+        update={"bytes_per_s": 600 * 1e4, "cpu_s_per_gb": None}
+    )
     half = rates(what_if(doc, Change(cache_bytes=300_000_000, pinned=True)))["fetch"]
-    assert half == pytest.approx(1 / (0.5 / 8000 + 0.5 / 600), rel=1e-3)  # half from memory, as fast as the harness
+    assert half == pytest.approx(
+        1 / (0.5 / 8000 + 0.5 / 600), rel=1e-3
+    )  # half from memory, as fast as the harness
 
 
 def test_a_page_cache_and_direct_io_do_not_meet(make_run: Build) -> None:
     doc = make_run(loader={"direct": True})
     assert any("O_DIRECT" in basis for basis in what_if(doc, Change(cache_bytes=10**9)).bases)
-    assert not any("O_DIRECT" in basis for basis in what_if(doc, Change(cache_bytes=10**9, pinned=True)).bases)
+    assert not any(
+        "O_DIRECT" in basis for basis in what_if(doc, Change(cache_bytes=10**9, pinned=True)).bases
+    )
 
 
 def test_workers_prepare_in_proportion_up_to_the_cores(make_run: Build) -> None:

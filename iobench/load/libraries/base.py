@@ -99,13 +99,19 @@ class Source:
         path = self.path(shard)
         if path is not None:
             return open(path, "rb")
-        raw = StorageFile(self.storage, self.manifest.key(shard), int(self.manifest.shards["size"][shard]))
+        raw = StorageFile(
+            self.storage, self.manifest.key(shard), int(self.manifest.shards["size"][shard])
+        )
         return io.BufferedReader(raw, self.reading.block_size)
 
     def stored(self, index: int) -> bytes:
         """The stored bytes of one sample, as a map-style dataset reads them: open, seek, read, close."""
         columns = self.manifest.samples
-        shard, offset, size = int(columns["shard"][index]), int(columns["offset"][index]), int(columns["stored"][index])
+        shard, offset, size = (
+            int(columns["shard"][index]),
+            int(columns["offset"][index]),
+            int(columns["stored"][index]),
+        )
         path = self.path(shard)
         if path is not None:
             with open(path, "rb", buffering=0) as file:
@@ -120,11 +126,18 @@ class Source:
         """The samples of this rank as torch's DistributedSampler deals them, but that none is dealt twice to make shares equal."""
         count = self.manifest.sample_count
         generator = torch.Generator().manual_seed(self.seed + epoch)
-        order = torch.randperm(count, generator=generator) if self.reading.shuffle else torch.arange(count)
+        order = (
+            torch.randperm(count, generator=generator)
+            if self.reading.shuffle
+            else torch.arange(count)
+        )
         return order[self.rank :: self.world].tolist()
 
     def batches(self, epoch: int) -> Iterator[list[int]]:
         """``order`` cut into batches."""
         order = self.order(epoch)
         end = len(order) - len(order) % self.batch_size if self.drop_last else len(order)
-        return (order[start : min(start + self.batch_size, end)] for start in range(0, end, self.batch_size))
+        return (
+            order[start : min(start + self.batch_size, end)]
+            for start in range(0, end, self.batch_size)
+        )

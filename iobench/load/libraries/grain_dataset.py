@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-logging.getLogger("absl").setLevel(logging.ERROR)  # grain warns that it found no JAX, which it does not need
+logging.getLogger("absl").setLevel(
+    logging.ERROR
+)  # grain warns that it found no JAX, which it does not need
 import grain  # noqa: E402
 
 from .base import Library, Packed, Source  # noqa: E402
@@ -27,6 +29,11 @@ class Grain(Library):
         if source.reading.shuffle:
             samples = samples.shuffle(seed=source.seed + epoch)
         samples = samples[source.rank :: source.world]
-        batches = samples.batch(source.batch_size, drop_remainder=source.drop_last, batch_fn=Collate(source))
-        options = grain.ReadOptions(num_threads=loading.workers, prefetch_buffer_size=max(1, loading.workers * loading.prefetch_factor))
+        batches = samples.batch(
+            source.batch_size, drop_remainder=source.drop_last, batch_fn=Collate(source)
+        )
+        options = grain.ReadOptions(
+            num_threads=loading.workers,
+            prefetch_buffer_size=max(1, loading.workers * loading.prefetch_factor),
+        )
         return iter(batches.to_iter_dataset(options))

@@ -28,9 +28,17 @@ class HFDatasets(Library):
         library.disable_progress_bars()
         library.utils.logging.set_verbosity_error()
         paths = [source.path(shard) for shard in range(source.manifest.shard_count)]
-        self._cache = tempfile.TemporaryDirectory(prefix="iobench-hf-")  # its own bookkeeping, never data
+        self._cache = tempfile.TemporaryDirectory(
+            prefix="iobench-hf-"
+        )  # its own bookkeeping, never data
         try:
-            rows = library.load_dataset("parquet", data_files=paths, split="train", streaming=True, cache_dir=self._cache.name)
+            rows = library.load_dataset(
+                "parquet",
+                data_files=paths,
+                split="train",
+                streaming=True,
+                cache_dir=self._cache.name,
+            )
         except BaseException:
             self._cache.cleanup()
             raise

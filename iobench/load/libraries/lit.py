@@ -47,13 +47,21 @@ class LitData(Converts):
             seed=source.seed,
             transform=_Samples(source),
         )
-        dataset.distributed_env = _DistributedEnv(world_size=source.world, global_rank=source.rank, num_nodes=1)
-        arguments = worker_arguments(source.loading.model_copy(update={"persistent_workers": False}))
+        dataset.distributed_env = _DistributedEnv(
+            world_size=source.world, global_rank=source.rank, num_nodes=1
+        )
+        arguments = worker_arguments(
+            source.loading.model_copy(update={"persistent_workers": False})
+        )
         self._dataset = dataset
-        self._loader = litdata.StreamingDataLoader(dataset, batch_size=source.batch_size, collate_fn=collate, **arguments)
+        self._loader = litdata.StreamingDataLoader(
+            dataset, batch_size=source.batch_size, collate_fn=collate, **arguments
+        )
 
     def epoch(self, epoch: int) -> Iterator[Packed]:
-        self._dataset.current_epoch = self._loader.current_epoch = epoch  # the loader counts on from here
+        self._dataset.current_epoch = self._loader.current_epoch = (
+            epoch  # the loader counts on from here
+        )
         return iter(self._loader)
 
     def close(self) -> None:

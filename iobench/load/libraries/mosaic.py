@@ -51,7 +51,9 @@ class Mosaic(Library):
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         for shard in range(source.manifest.shard_count):
-            os.stat(source.path(shard) or "")  # a shard that is not there makes its threads wait for a download, for ever
+            os.stat(
+                source.path(shard) or ""
+            )  # a shard that is not there makes its threads wait for a download, for ever
         self._dataset = _open(source)
         self._loader = Workers(
             self._dataset, source.loading, batch_size=source.batch_size, collate_fn=collate, drop_last=source.drop_last
@@ -87,7 +89,9 @@ class _Samples(streaming.StreamingDataset):  # type: ignore[misc]
         assert index is not None
         self.undo = Undo(source)
         try:
-            with _environment(_ALONE):  # with more ranks it would meet them through torch.distributed
+            with _environment(
+                _ALONE
+            ):  # with more ranks it would meet them through torch.distributed
                 super().__init__(
                     local=str((root / index).parent),
                     batch_size=source.batch_size,
@@ -98,7 +102,9 @@ class _Samples(streaming.StreamingDataset):  # type: ignore[misc]
             self.end()
             raise
         # Who shares the memory stays this rank alone; who shares the samples are all of them.
-        self._parallel_rank_world = World(num_nodes=1, ranks_per_node=source.world, workers_per_rank=1, worker=source.rank)
+        self._parallel_rank_world = World(
+            num_nodes=1, ranks_per_node=source.world, workers_per_rank=1, worker=source.rank
+        )
 
     def __getitem__(self, at: Any) -> Any:
         started = time.monotonic_ns()
@@ -117,7 +123,10 @@ class _Samples(streaming.StreamingDataset):  # type: ignore[misc]
         for place in ("_shared_barrier.filelock_path", "_cache_filelock_path"):
             with suppress(AttributeError, FileNotFoundError):
                 os.unlink(attrgetter(place)(self))
-        for name in (EPOCH_SHAPE, EPOCH_DATA):  # of a worker that was ended while it dealt out an epoch
+        for name in (
+            EPOCH_SHAPE,
+            EPOCH_DATA,
+        ):  # of a worker that was ended while it dealt out an epoch
             with suppress(FileNotFoundError):
                 left = SharedMemory(f"{self._shm_prefix_int:06}_{name}")
                 left.close()

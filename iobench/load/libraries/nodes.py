@@ -24,10 +24,16 @@ class TorchDataNodes(Library):
     def epoch(self, epoch: int) -> Iterator[Packed]:
         source = self.source
         node = tn.IterableWrapper(source.order(epoch))
-        node = tn.ParallelMapper(node, self._samples.__getitem__, num_workers=source.loading.workers, method="thread")
-        node = tn.Mapper(tn.Batcher(node, source.batch_size, drop_last=source.drop_last), Collate(source))
+        node = tn.ParallelMapper(
+            node, self._samples.__getitem__, num_workers=source.loading.workers, method="thread"
+        )
+        node = tn.Mapper(
+            tn.Batcher(node, source.batch_size, drop_last=source.drop_last), Collate(source)
+        )
         self.close()
-        self._loader = tn.Loader(tn.Prefetcher(node, prefetch_factor=source.loading.prefetch_factor))
+        self._loader = tn.Loader(
+            tn.Prefetcher(node, prefetch_factor=source.loading.prefetch_factor)
+        )
         return iter(self._loader)
 
     def close(self) -> None:

@@ -51,9 +51,14 @@ class Undo:
         self._per_byte = header.stored_bytes / max(1, header.sample_bytes) if plain else 1.0
         self._sizes = source.manifest.samples["size"]
         self._content = CONTENTS.load(spec.content)
-        self._decode, self._crop = source.reading.decode and spec.content != "raw", source.reading.crop
+        self._decode, self._crop = (
+            source.reading.decode and spec.content != "raw",
+            source.reading.crop,
+        )
 
-    def __call__(self, stored: bytes | memoryview, index: int | None, started_ns: int, read_ns: int) -> Sample:
+    def __call__(
+        self, stored: bytes | memoryview, index: int | None, started_ns: int, read_ns: int
+    ) -> Sample:
         """``index`` is needed where a codec must be told how long the sample will be."""
         clock = time.monotonic_ns()
         content = memoryview(stored)
@@ -70,7 +75,13 @@ class Undo:
             out = np.empty(self._content.decoded_bytes(content), np.uint8)
             content = out.data[: self._content.decode(content, out.data)]
         data = np.frombuffer(content[: self._crop], np.uint8)
-        return Sample(data, round(len(stored) * self._per_byte), started_ns, read_ns, time.monotonic_ns() - clock)
+        return Sample(
+            data,
+            round(len(stored) * self._per_byte),
+            started_ns,
+            read_ns,
+            time.monotonic_ns() - clock,
+        )
 
 
 class ByIndex(Dataset[Sample]):
@@ -139,13 +150,18 @@ class Collate:
             return collate(samples)
         with _COUNTING:  # threads may share the storage
             before, self._before = self._before, self._storage.retried()
-            again = Retries(self._before.retries - before.retries, self._before.throttled - before.throttled)
+            again = Retries(
+                self._before.retries - before.retries, self._before.throttled - before.throttled
+            )
         return collate(samples, again)
 
 
 def collate(samples: Sequence[Sample], again: Retries = _NEVER) -> Packed:
     """Without the count, for what reads files by their paths."""
-    parts = [torch.from_numpy(sample.data if sample.data.flags.writeable else sample.data.copy()) for sample in samples]
+    parts = [
+        torch.from_numpy(sample.data if sample.data.flags.writeable else sample.data.copy())
+        for sample in samples
+    ]
     lengths = np.array([len(part) for part in parts], np.int64)
     equal = bool(len(parts)) and bool((lengths == lengths[0]).all())
     data = default_collate(parts).reshape(-1) if equal else torch.cat(parts)

@@ -39,7 +39,9 @@ class _Shards(IterableDataset[Sample]):
     def __init__(self, source: Source) -> None:
         self.source = source
         self.undo = Undo(source)
-        self.epoch = shared_number()  # workers outlive an epoch, and look here for the next one's number
+        self.epoch = (
+            shared_number()
+        )  # workers outlive an epoch, and look here for the next one's number
 
     def __iter__(self) -> Iterator[Sample]:
         source, epoch = self.source, int(self.epoch)
@@ -64,7 +66,9 @@ class _Shards(IterableDataset[Sample]):
                 yield index, file.read(int(manifest.samples["stored"][index]))
 
 
-def shuffled(items: Iterable[Any], random_: random.Random, size: int = SHUFFLE_BUFFER) -> Iterator[Any]:
+def shuffled(
+    items: Iterable[Any], random_: random.Random, size: int = SHUFFLE_BUFFER
+) -> Iterator[Any]:
     """A buffer of ``size`` items from which each next one is drawn."""
     held: list[Any] = []
     for item in items:

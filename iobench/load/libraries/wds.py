@@ -24,7 +24,11 @@ class WebDataset(Library):
         self._loader: Workers | None = None
 
     def epoch(self, epoch: int) -> Iterator[Packed]:
-        if self._loader is None or not self.source.loading.persistent_workers or not self.source.loading.workers:
+        if (
+            self._loader is None
+            or not self.source.loading.persistent_workers
+            or not self.source.loading.workers
+        ):
             self.close()
             self._loader = self._build(epoch)
         return iter(self._loader)
@@ -42,7 +46,9 @@ class WebDataset(Library):
             empty_check=False,
         )
         if source.reading.shuffle:
-            pipeline = pipeline.compose(webdataset.detshuffle(SHUFFLE_BUFFER, SHUFFLE_BUFFER, seed=source.seed))
+            pipeline = pipeline.compose(
+                webdataset.detshuffle(SHUFFLE_BUFFER, SHUFFLE_BUFFER, seed=source.seed)
+            )
         for stage in pipeline.pipeline:
             if isinstance(stage, webdataset.detshuffle):
                 stage.epoch = epoch - 1
@@ -85,9 +91,15 @@ class _Samples:
 
     def __init__(self, source: Source) -> None:
         self.undo = Undo(source)
-        self.numbered = not source.manifest.header.origin  # our own shards name each member by the sample's number
+        self.numbered = (
+            not source.manifest.header.origin
+        )  # our own shards name each member by the sample's number
         numbers = source.manifest.numbers
-        self.places = None if numbers is None else {number: place for place, number in enumerate(numbers.tolist())}
+        self.places = (
+            None
+            if numbers is None
+            else {number: place for place, number in enumerate(numbers.tolist())}
+        )
 
     def __call__(self, stream: Iterable[dict[str, Any]]) -> Iterator[Sample]:
         for found, started, took in Timed(stream):

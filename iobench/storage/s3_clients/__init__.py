@@ -23,14 +23,17 @@ def check_installed(name: str) -> None:
     for package in packages:
         if util.find_spec(package) is None:
             raise UsageError(
-                f"s3 client '{name}' needs the Python package '{package}'", remedy=f"install it: pip install 'iobench[{extra}]'"
+                f"s3 client '{name}' needs the Python package '{package}'",
+                remedy=f"install it: pip install 'iobench[{extra}]'",
             )
 
 
 def make_client(options: S3Options, bucket: str) -> Client:
     """Contacts nothing, but may ask for credentials. Raises Failure, UsageError."""
     module, _, attribute = _CLIENTS[options.client][0].partition(":")
-    client: Client = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)(options, bucket)
+    client: Client = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)(
+        options, bucket
+    )
     return client
 
 

@@ -11,4 +11,6 @@ from .boto_api import BotocoreClient
 
 class Boto3Client(BotocoreClient):
     def make(self) -> Any:
-        return boto3.session.Session(botocore_session=self.chain.session).client("s3", **self.arguments())
+        return boto3.session.Session(botocore_session=self.chain.session).client(
+            "s3", **self.arguments()
+        )

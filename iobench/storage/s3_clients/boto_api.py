@@ -43,7 +43,8 @@ _PIECE = 1 << 20
 """Bytes: a body is read piece by piece, through memory that is used again; in one go it costs twice as much."""
 
 _UNKNOWN_NAME = re.compile(
-    r"name or service not known|no address associated|temporary failure in name resolution|name resolution|getaddrinfo", re.I
+    r"name or service not known|no address associated|temporary failure in name resolution|name resolution|getaddrinfo",
+    re.I,
 )
 
 
@@ -72,7 +73,9 @@ class BotoApi:
         """One operation on the bucket. Raises Failure."""
 
     def get(self, key: str, offset: int, buffer: Buffer) -> int:
-        answer = self.call("get_object", Key=key, Range=f"bytes={offset}-{offset + len(buffer) - 1}")
+        answer = self.call(
+            "get_object", Key=key, Range=f"bytes={offset}-{offset + len(buffer) - 1}"
+        )
         return self.fill(answer, offset, buffer)
 
     def fill(self, answer: dict[str, Any], offset: int, buffer: Buffer) -> int:
@@ -101,12 +104,20 @@ class BotoApi:
         return str(self.call("create_multipart_upload", Key=key)["UploadId"])
 
     def part(self, key: str, upload: str, number: int, data: bytes | bytearray) -> str:
-        return str(self.call("upload_part", Key=key, UploadId=upload, PartNumber=number, Body=data)["ETag"])
+        return str(
+            self.call("upload_part", Key=key, UploadId=upload, PartNumber=number, Body=data)["ETag"]
+        )
 
     def finish(self, key: str, upload: str, etags: Sequence[str], *, only_new: bool) -> None:
         parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
         condition = {"IfNoneMatch": "*"} if only_new else {}
-        self.call("complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload={"Parts": parts}, **condition)
+        self.call(
+            "complete_multipart_upload",
+            Key=key,
+            UploadId=upload,
+            MultipartUpload={"Parts": parts},
+            **condition,
+        )
 
     def abort(self, key: str, upload: str) -> None:
         self.call("abort_multipart_upload", Key=key, UploadId=upload)
@@ -119,16 +130,30 @@ class BotoApi:
         self.call("delete_object", Key=key)
 
     def page(self, prefix: str, place: str) -> tuple[list[Found], str]:
-        answer = self.call("list_objects_v2", Prefix=prefix, **({"ContinuationToken": place} if place else {}))
-        found = [Found(item["Key"], int(item["Size"]), str(item.get("ETag", "")).strip('"')) for item in answer.get("Contents", ())]
-        return found, str(answer.get("NextContinuationToken", "")) if answer.get("IsTruncated") else ""
+        answer = self.call(
+            "list_objects_v2", Prefix=prefix, **({"ContinuationToken": place} if place else {})
+        )
+        found = [
+            Found(item["Key"], int(item["Size"]), str(item.get("ETag", "")).strip('"'))
+            for item in answer.get("Contents", ())
+        ]
+        return found, str(answer.get("NextContinuationToken", "")) if answer.get(
+            "IsTruncated"
+        ) else ""
 
     def uploads(self, prefix: str, place: tuple[str, str]) -> tuple[list[Upload], tuple[str, str]]:
         markers = {"KeyMarker": place[0], "UploadIdMarker": place[1]} if any(place) else {}
         answer = self.call("list_multipart_uploads", Prefix=prefix, **markers)
-        found = [Upload(item["Key"], item["UploadId"]) for item in answer.get("Uploads", ()) if item["Key"].startswith(prefix)]
+        found = [
+            Upload(item["Key"], item["UploadId"])
+            for item in answer.get("Uploads", ())
+            if item["Key"].startswith(prefix)
+        ]
         more = bool(answer.get("IsTruncated")) and bool(found)
-        return found, (answer.get("NextKeyMarker", ""), answer.get("NextUploadIdMarker", "")) if more else ("", "")
+        return found, (
+            answer.get("NextKeyMarker", ""),
+            answer.get("NextUploadIdMarker", ""),
+        ) if more else ("", "")
 
     def facts(self) -> dict[str, Any]:
         return self.chain.facts()
@@ -142,7 +167,9 @@ class BotocoreClient(BotoApi):
         self.chain = chain or Chain(options, bucket)
         self._options = options
         if self.chain.verify is False:
-            disable_warnings(InsecureRequestWarning)  # it was asked for, and would be said for each request
+            disable_warnings(
+                InsecureRequestWarning
+            )  # it was asked for, and would be said for each request
         self._client = self.make()
 
     def arguments(self) -> dict[str, Any]:
@@ -188,7 +215,11 @@ def expected(answer: dict[str, Any], offset: int, want: int) -> int:
         return min(length, want)
     first, last = int(stated[1]), int(stated[2])
     ends = stated[3] != "*" and last + 1 == int(stated[3])
-    if first != offset or last - first + 1 != length or not (length == want or (length < want and ends)):
+    if (
+        first != offset
+        or last - first + 1 != length
+        or not (length == want or (length < want and ends))
+    ):
         raise Failure(Kind.LOST, detail=f"the server sent the range {first}-{last}")
     return length
 
@@ -204,11 +235,15 @@ def understood(error: BaseException) -> Failure:
             return answered(status, str(said.get("Code", "")), str(said.get("Message", "")))
         for kinds, kind in _KINDS:
             if isinstance(link, kinds):
-                if kind is Kind.UNREACHABLE and any(_UNKNOWN_NAME.search(str(cause)) for cause in _causes(error)):
+                if kind is Kind.UNREACHABLE and any(
+                    _UNKNOWN_NAME.search(str(cause)) for cause in _causes(error)
+                ):
                     return Failure(Kind.NAME)
                 detail = str(link).rpartition("] ")[2] if kind is Kind.TLS else ""
                 return Failure(kind, detail=detail)
-        if type(link).__module__.partition(".")[0] == "aiohttp":  # s3fs's: a body that ends early, a server that hung up
+        if (
+            type(link).__module__.partition(".")[0] == "aiohttp"
+        ):  # s3fs's: a body that ends early, a server that hung up
             return Failure(Kind.LOST)
     return Failure(Kind.OTHER, detail=type(error).__name__)
 
@@ -219,7 +254,10 @@ _KINDS: tuple[tuple[tuple[type[BaseException], ...], Kind], ...] = (
     ((ConnectTimeoutError,), Kind.UNREACHABLE),
     ((ReadTimeoutError, TimeoutError), Kind.TIMEOUT),
     ((EndpointConnectionError, ConnectionRefusedError), Kind.UNREACHABLE),
-    ((HTTPClientError, ProtocolError, ConnectionError, IncompleteReadError, HTTPException), Kind.LOST),
+    (
+        (HTTPClientError, ProtocolError, ConnectionError, IncompleteReadError, HTTPException),
+        Kind.LOST,
+    ),
 )
 
 
@@ -230,5 +268,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     while link is not None and id(link) not in seen:
         seen.add(id(link))
         yield link
-        inner = getattr(link, "kwargs", {}).get("error") if isinstance(getattr(link, "kwargs", None), dict) else None
+        inner = (
+            getattr(link, "kwargs", {}).get("error")
+            if isinstance(getattr(link, "kwargs", None), dict)
+            else None
+        )
         link = inner if isinstance(inner, BaseException) else link.__cause__ or link.__context__

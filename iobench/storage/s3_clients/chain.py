@@ -30,14 +30,26 @@ class Chain:
         self.session.register_component("data_loader", LOADER)
         try:
             profile = self.session.get_scoped_config()
-            self.region = options.region or os.environ.get("AWS_REGION") or self.session.get_config_variable("region") or "us-east-1"
-            configured = ConfiguredEndpointProvider(self.session.full_config, profile, "s3").provide()
+            self.region = (
+                options.region
+                or os.environ.get("AWS_REGION")
+                or self.session.get_config_variable("region")
+                or "us-east-1"
+            )
+            configured = ConfiguredEndpointProvider(
+                self.session.full_config, profile, "s3"
+            ).provide()
         except BotoCoreError as error:  # a profile that does not exist, a file that can't be parsed: nothing secret in it
             unusable = " ".join(str(error).split())[:200]
         else:
-            self.endpoint = options.endpoint or check_endpoint(configured or "", "the endpoint of AWS_ENDPOINT_URL or the profile")
+            self.endpoint = options.endpoint or check_endpoint(
+                configured or "", "the endpoint of AWS_ENDPOINT_URL or the profile"
+            )
             return
-        raise UsageError(f"the AWS configuration can't be used: {unusable}", remedy="check AWS_PROFILE and the shared configuration files")
+        raise UsageError(
+            f"the AWS configuration can't be used: {unusable}",
+            remedy="check AWS_PROFILE and the shared configuration files",
+        )
 
     @property
     def path_style(self) -> bool:
@@ -86,4 +98,8 @@ class Chain:
         return failure
 
     def facts(self) -> dict[str, Any]:
-        return {"endpoint": self.endpoint or None, "region": self.region, "addressing": "path" if self.path_style else "virtual"}
+        return {
+            "endpoint": self.endpoint or None,
+            "region": self.region,
+            "addressing": "path" if self.path_style else "virtual",
+        }

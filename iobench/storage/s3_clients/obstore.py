@@ -39,10 +39,19 @@ class ObstoreClient:
         self._aside = Aside()
         self._lock = Lock()
         self._botocore: BotocoreClient | None = None
-        self._partial = True  # until the server answers a range with 200, which obstore does not take
-        settings: dict[str, Any] = {"region": chain.region, "virtual_hosted_style_request": not chain.path_style}
+        self._partial = (
+            True  # until the server answers a range with 200, which obstore does not take
+        )
+        settings: dict[str, Any] = {
+            "region": chain.region,
+            "virtual_hosted_style_request": not chain.path_style,
+        }
         if chain.endpoint:
-            settings["endpoint"] = chain.endpoint if chain.path_style else chain.endpoint.replace("://", f"://{bucket}.", 1)
+            settings["endpoint"] = (
+                chain.endpoint
+                if chain.path_style
+                else chain.endpoint.replace("://", f"://{bucket}.", 1)
+            )
         if options.checksum == "when_supported":
             settings["checksum_algorithm"] = "SHA256"
         if options.signing == "none":
@@ -95,7 +104,9 @@ class ObstoreClient:
 
     def page(self, prefix: str, place: str) -> tuple[list[Found], str]:
         def first() -> Any:
-            stream = self._lib.list(self._store, prefix or None, offset=place or None, chunk_size=_PAGE)
+            stream = self._lib.list(
+                self._store, prefix or None, offset=place or None, chunk_size=_PAGE
+            )
             return next(iter(stream), [])
 
         found = [_found(meta) for meta in self._call(first)]
@@ -134,7 +145,9 @@ class ObstoreClient:
     def facts(self) -> dict[str, Any]:
         facts = self._chain.facts()
         if not self._partial:
-            facts["ranges"] = "whole objects by obstore, parts of them by botocore: the server answers ranges with 200"
+            facts["ranges"] = (
+                "whole objects by obstore, parts of them by botocore: the server answers ranges with 200"
+            )
         return facts
 
     def close(self) -> None:
@@ -163,7 +176,12 @@ def _found(meta: Any) -> Found:
 def _http(options: S3Options, chain: Chain) -> dict[str, Any]:
     timeout = timedelta(seconds=options.timeout)
     # The time-out of a whole request can't be off; a day is. What ends a request is that nothing comes.
-    settings: dict[str, Any] = {"allow_http": True, "connect_timeout": timeout, "read_timeout": timeout, "timeout": timedelta(days=1)}
+    settings: dict[str, Any] = {
+        "allow_http": True,
+        "connect_timeout": timeout,
+        "read_timeout": timeout,
+        "timeout": timedelta(days=1),
+    }
     if chain.verify is False:
         settings["allow_invalid_certificates"] = True
     elif isinstance(chain.verify, str):
@@ -174,8 +192,15 @@ def _http(options: S3Options, chain: Chain) -> dict[str, Any]:
 def _provider(credentials: Any) -> Callable[[], dict[str, Any]]:
     def provide() -> dict[str, Any]:
         frozen = credentials.get_frozen_credentials()
-        expiry = getattr(credentials, "_expiry_time", None)  # botocore's own name; without it obstore would keep them for ever
-        return {"access_key_id": frozen.access_key, "secret_access_key": frozen.secret_key, "token": frozen.token, "expires_at": expiry}
+        expiry = getattr(
+            credentials, "_expiry_time", None
+        )  # botocore's own name; without it obstore would keep them for ever
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            "expires_at": expiry,
+        }
 
     return provide
 
@@ -187,11 +212,24 @@ _CODE = re.compile(r"<Code>([^<]*)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 _WORDS = (
     (re.compile(r"dns error|failed to lookup address|name or service not known", re.I), Kind.NAME),
-    (re.compile(r"certificate|\btls\b|\bssl\b|handshake|InvalidContentType|corrupt message", re.I), Kind.TLS),
-    (re.compile(r"kind: Connect\b|connection refused|ConnectionRefused|error trying to connect", re.I), Kind.UNREACHABLE),
+    (
+        re.compile(
+            r"certificate|\btls\b|\bssl\b|handshake|InvalidContentType|corrupt message", re.I
+        ),
+        Kind.TLS,
+    ),
+    (
+        re.compile(
+            r"kind: Connect\b|connection refused|ConnectionRefused|error trying to connect", re.I
+        ),
+        Kind.UNREACHABLE,
+    ),
     (re.compile(r"kind: Timeout|TimedOut|timed out", re.I), Kind.TIMEOUT),
     (
-        re.compile(r"HttpError|reqwest::Error|hyper::Error|IncompleteMessage|ConnectionReset|BrokenPipe|UnexpectedEof|Interrupted", re.I),
+        re.compile(
+            r"HttpError|reqwest::Error|hyper::Error|IncompleteMessage|ConnectionReset|BrokenPipe|UnexpectedEof|Interrupted",
+            re.I,
+        ),
         Kind.LOST,
     ),
 )

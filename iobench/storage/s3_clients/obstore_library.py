@@ -72,10 +72,14 @@ class _Finder:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Any = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name != _EXTENSION:
             return None
         return spec_from_loader(name, ExtensionFileLoader(name, self._path), origin=self._path)
 
 
-os.register_at_fork(after_in_child=lambda: globals().update(_lock=Lock()))  # another thread of the parent may have held it
+os.register_at_fork(
+    after_in_child=lambda: globals().update(_lock=Lock())
+)  # another thread of the parent may have held it

@@ -47,7 +47,9 @@ class S3fsClient(BotoApi):
 
     def get(self, key: str, offset: int, buffer: Buffer) -> int:
         try:
-            data = self._files.cat_file(f"{self.bucket}/{key}", start=offset, end=offset + len(buffer))
+            data = self._files.cat_file(
+                f"{self.bucket}/{key}", start=offset, end=offset + len(buffer)
+            )
         except Exception as error:
             failure = self.chain.hidden(understood(error))
         else:
