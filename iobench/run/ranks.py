@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ..errors import IobenchError
+from ..errors import IobenchError, WorkerError
 from ..interrupts import undisturbed
 from ..load import LibraryLoader, build_loader
+from ..load.bus import cause_of_death
 from ..load.device import DeviceFeed, device_of_rank
 from ..load.loader import BatchLoader
 from ..load.null import AnyReader
@@ -117,6 +118,11 @@ def run_phase(phase: Phase, *, prepare: Prepare | None = None, tick: Tick | None
             lambda: tick(sum(steps)) if tick else None,
         )
         ranks.end(0)
+    except WorkerError as death:
+        cause = cause_of_death(death, phase.reader)
+        if cause is not None:
+            raise cause from death
+        raise
     except KeyboardInterrupt as interrupt:
         interrupted = True
         stop.value = True
