@@ -69,12 +69,15 @@ class Ceiling(Record):
 
 
 class Epoch(Record):
-    """What the events cannot know about one epoch of a repetition."""
+    """One epoch of a repetition: what the events cannot know, and their bytes beside it."""
 
     epoch: int
     residency_before: float | None = None  # share of the dataset's bytes in the page cache, 0 to 1
-    residency_after: float | None = None
     residency_how: str = ""  # cachestat, mincore, or why it was not measured
+    bytes_read: int | None = None  # by our readers in this epoch; None: by a library, not seen
+    sample_bytes: int | None = None  # stored bytes of the samples that the epoch delivered
+    bytes_fetched: int | None = None  # what ranks and workers made the storage deliver meanwhile
+    fetched_how: str = ""  # which counter, and what it can't see; or why it was not measured
     startup_s: float | None = (
         None  # from the common start to the first read of any worker (process creation, not storage)
     )
