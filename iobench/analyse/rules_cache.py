@@ -61,14 +61,10 @@ def epoch_deliveries(doc: RunDocument) -> Iterator[Delivery]:
 
 
 def ceiling_deliveries(doc: RunDocument) -> Iterator[Delivery]:
-    """Of the ceilings that the reader measured over cold storage.
-
-    A ceiling has its count in ``details["cold"]``, with the keys of an epoch.
-    """
+    """Of the ceilings that the reader measured over cold storage."""
     for name, ceiling in doc.ceilings.items():
-        if "cold" in ceiling.details:
-            epoch = Epoch.model_validate({"epoch": 0, **ceiling.details["cold"]})
-            yield _delivery(doc, f"the measurement of ceiling {name}", epoch, read=1.0)
+        if ceiling.cold is not None:
+            yield _delivery(doc, f"the measurement of ceiling {name}", ceiling.cold, read=1.0)
 
 
 def _delivery(doc: RunDocument, where: str, epoch: Epoch, *, read: float) -> Delivery:

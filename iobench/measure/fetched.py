@@ -110,7 +110,7 @@ def _read_counted(
 ) -> tuple[int, int | None]:
     """(bytes read of the files' beginnings, bytes that this thread fetched meanwhile)."""
     counter = Path("/proc/thread-self/io")
-    flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_DIRECT if direct else 0)
     before, read = _read_bytes(counter), 0
     with mmap.mmap(-1, _PROBE_CHUNK) as buffer:  # page aligned, as O_DIRECT asks
         for path in paths:

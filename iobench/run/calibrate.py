@@ -16,7 +16,7 @@ from ..load import OWN, make_reader
 from ..load.null import NullReader, delivered_bytes
 from ..load.order import Indices
 from ..measure import fio
-from ..spec.result import Ceiling, Repetition
+from ..spec.result import Ceiling, Epoch, Repetition
 from ..spec.workload import AcceleratorSpec, LoaderSpec
 from ..storage.base import Files
 from ..storage.simulated import MemoryStorage
@@ -291,12 +291,15 @@ def _keep_cold(plan: Plan, ceiling: Ceiling, outcome: Outcome) -> None:
     fetched = sum(known) if len(known) == len(counts) else None
     events = joined(outcome)
     delivered = int(events["sample_bytes"].sum())
-    ceiling.details["cold"] = {
-        "bytes_read": int(events["bytes_read"].sum()),
-        "sample_bytes": delivered,
-        "bytes_fetched": fetched,
-        "fetched_how": outcome.epochs[-1].fetched_how,
-    }
+    ceiling.cold = Epoch(
+        epoch=0,
+        residency_before=outcome.epochs[0].residency_before,
+        residency_how=outcome.epochs[0].residency_how,
+        bytes_read=int(events["bytes_read"].sum()),
+        sample_bytes=delivered,
+        bytes_fetched=fetched,
+        fetched_how=outcome.epochs[-1].fetched_how,
+    )
     wanted = min(delivered, plan.manifest.header.stored_bytes)
     if (share := cached_share(wanted=wanted, fetched=fetched)) > MAX_CACHED:
         ceiling.how += f"; not cold: a cache served {format_percent(share)} of it"

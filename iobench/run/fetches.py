@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ..errors import StorageError
 from ..measure import fetched, nfs
 from ..measure.filesystem import mount_of
 from ..storage.base import Files, Storage
@@ -46,7 +47,10 @@ def find_counter(storage: Storage, keys: Sequence[str], *, direct: bool) -> Fetc
     if not isinstance(storage, Files):
         return FetchCounter(by="nobody", how=NO_CACHE)
     step = max(1, len(keys) // _TRIED)
-    paths = [storage.local_path(key) for key in keys[::step][:_TRIED]]
+    try:
+        paths = [storage.local_path(key) for key in keys[::step][:_TRIED]]
+    except StorageError as error:
+        return FetchCounter(by="nobody", how=f"not measured: {error}")
     mount = mount_of(paths[0])
     is_nfs = mount is not None and mount.fs_type in nfs.TYPES
     if mount is not None and is_nfs and nfs.read(mount.point) is not None:

@@ -55,19 +55,6 @@ class Finding(Record):
     remedy: str = ""
 
 
-class Ceiling(Record):
-    """What one stage can do alone, over all accelerators of the run."""
-
-    samples_per_s: float | None = None
-    bytes_per_s: float | None = None  # stored bytes, so that all ceilings share one unit
-    cpu_s_per_gb: float | None = (
-        None  # CPU seconds per 1e9 stored bytes, all processes of the stage
-    )
-    how: str = ""  # what was measured, in one sentence
-    not_measured: str = ""  # why, where the figures are None
-    details: dict[str, Any] = {}
-
-
 class Epoch(Record):
     """One epoch of a repetition: what the events cannot know, and their bytes beside it."""
 
@@ -81,6 +68,20 @@ class Epoch(Record):
     startup_s: float | None = (
         None  # from the common start to the first read of any worker (process creation, not storage)
     )
+
+
+class Ceiling(Record):
+    """What one stage can do alone, over all accelerators of the run."""
+
+    samples_per_s: float | None = None
+    bytes_per_s: float | None = None  # stored bytes, so that all ceilings share one unit
+    cpu_s_per_gb: float | None = (
+        None  # CPU seconds per 1e9 stored bytes, all processes of the stage
+    )
+    how: str = ""  # what was measured, in one sentence
+    not_measured: str = ""  # why, where the figures are None
+    details: dict[str, Any] = {}
+    cold: Epoch | None = None  # measured over cold storage: its bytes, over all of its epochs
 
 
 class Repetition(Record):

@@ -191,9 +191,7 @@ def test_a_ceiling_that_a_cache_served_is_told(
     assert len(calls) == 2
     assert code == 3
     fetch = doc["ceilings"]["fetch"]
-    assert (
-        fetch["details"]["cold"]["bytes_fetched"] < 0.5 * fetch["details"]["cold"]["sample_bytes"]
-    )
+    assert fetch["cold"]["bytes_fetched"] < 0.5 * fetch["cold"]["sample_bytes"]
     assert "not cold" in fetch["how"]
     assert min(from_storage(doc)) >= 1
     assert rules(doc) == ["cache.cold-fetch"]

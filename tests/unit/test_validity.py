@@ -242,8 +242,8 @@ def test_a_layout_without_the_framing_is_smaller_than_the_shards(make_run: Build
 
 @pytest.mark.parametrize(("fetched", "level"), [(3000, None), (0, "invalid"), (None, "unknown")])
 def test_a_ceiling_is_cold_as_well(make_run: Build, fetched: int | None, level: str | None) -> None:
-    cold = {"sample_bytes": 3000, "bytes_fetched": fetched, "fetched_how": "not measured: why"}
-    ceiling = Ceiling(samples_per_s=4000.0, bytes_per_s=4e8, how="test", details={"cold": cold})
+    cold = Epoch(epoch=0, sample_bytes=3000, bytes_fetched=fetched, fetched_how="not measured: why")
+    ceiling = Ceiling(samples_per_s=4000.0, bytes_per_s=4e8, how="test", cold=cold)
     doc = make_run(concluded=False)
     doc.ceilings["fetch"] = ceiling
     doc = conclude(doc)
