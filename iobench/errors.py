@@ -14,6 +14,7 @@
     ├── StorageError              the storage refused or failed an operation
     │   └── MissingObjectError    there is no object of that name
     ├── WorkerError               a loader worker or a rank died
+    │   └── BusError              of SIGBUS: memory that it had mapped could not be had
     ├── InvalidRunError           exit 3  the run broke a rule
     ├── ThresholdError            exit 4  a --fail-on condition holds, or a regression
     └── InterruptedRun            exit 130  stopped by the user, partial results saved
@@ -106,6 +107,17 @@ class MissingObjectError(StorageError):
 
 class WorkerError(IobenchError):
     pass
+
+
+class BusError(WorkerError):
+    """A process died of SIGBUS. ``who`` died is all that it tells; the kernel does not say why."""
+
+    def __init__(self, who: str) -> None:
+        super().__init__(
+            f"{who} died of SIGBUS: memory that it had mapped could not be had",
+            remedy="a file that it maps became shorter or can't be read, or there was no shared "
+            "memory left (/dev/shm): see the kernel log",
+        )
 
 
 class InvalidRunError(IobenchError):

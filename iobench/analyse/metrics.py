@@ -161,6 +161,10 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
     totals = {
         name: int(np.asarray(events[name], dtype=np.int64).sum()) for name in SUMS if name in events
     }
+    known["epochs"] = [
+        epoch.model_copy(update=_delivered(events, epoch.epoch, unseen=bool(unseen)))
+        for epoch in context.epochs
+    ]
     ranks = len({part.rank for part in parts})
     wall, span = spans(parts, {epoch.epoch: epoch.startup_s for epoch in context.epochs})
     saved = saving(parts)
@@ -188,6 +192,16 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
         0.99,
     )
     return context.model_copy(update={**known, "not_measured": missing})
+
+
+def _delivered(events: Events, epoch: int, *, unseen: bool) -> dict[str, int | None]:
+    """Bytes read and stored bytes of the samples delivered in one epoch, over all ranks."""
+    mine = np.asarray(events["epoch"]) == epoch
+    sums = {
+        name: int(np.asarray(events[name], dtype=np.int64)[mine].sum())
+        for name in ("bytes_read", "sample_bytes")
+    }
+    return {**sums, "bytes_read": None if unseen else sums["bytes_read"]}
 
 
 def _utilization(

@@ -11,7 +11,8 @@ from statistics import median
 from ..spec.checkpoint import Study
 from ..spec.result import Repetition, RunDocument
 from ..units import format_bytes, format_percent
-from .rules_data import MOST_RESIDENT, Outcome, unknown
+from .rules_cache import MAX_RESIDENT
+from .rules_data import Outcome, unknown
 from .study import end_s
 
 LEAST_SAVES = 10
@@ -59,7 +60,7 @@ def cold_restore(doc: RunDocument) -> Outcome | None:
             remedy,
         )
     most = max(restore.residency_before or 0 for restore in study.restores)
-    if most > MOST_RESIDENT:
+    if most > MAX_RESIDENT:
         return Outcome(
             f"{format_percent(most)} of a checkpoint was in the page cache when it was restored",
             remedy,

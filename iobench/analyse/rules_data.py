@@ -1,16 +1,16 @@
-"""Checks of what was read: the right bytes, cold, enough of them, often enough. Each returns None where all is well."""
+"""Checks of what was read: the right bytes, enough of them, often enough.
+
+Each returns None where all is well. Whether reads were cold is in ``rules_cache``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..spec.result import Epoch, Repetition, RunDocument
-from ..units import format_bytes, format_count, format_percent
+from ..spec.result import Repetition, RunDocument
+from ..units import format_bytes, format_count
 from .evidence import OWN_LOADER
 
-MOST_RESIDENT = 0.01
-MEMORY_MULTIPLE = 5
 LEAST_STEPS = 500
 LEAST_REPETITIONS = 5
 
@@ -29,17 +29,6 @@ def unknown(evidence: str, remedy: str = "") -> Outcome:
 
 def complete(doc: RunDocument) -> list[Repetition]:
     return [repetition for repetition in doc.repetitions if repetition.complete]
-
-
-def _epochs(doc: RunDocument) -> Iterator[tuple[str, Epoch]]:
-    for index, repetition in enumerate(doc.repetitions):
-        for epoch in repetition.epochs:
-            yield f"repetition {index}, epoch {epoch.epoch}", epoch
-
-
-def _uncached(doc: RunDocument) -> bool:
-    """This host's page cache plays no part: object storage, or every read goes past it."""
-    return doc.storage.get("page_cache") is False or doc.loader.get("direct") is True
 
 
 def data_mismatch(doc: RunDocument) -> Outcome | None:
@@ -127,61 +116,6 @@ def storage_retries(doc: RunDocument) -> Outcome | None:
     )
 
 
-def cold_residency(doc: RunDocument) -> Outcome | None:
-    if doc.workload.get("cache", "cold") != "cold":
-        return None
-    mapped = (doc.workload.get("reader") or {}).get("mmap")
-    direct = (
-        "reader.mmap=false and reader.direct=true" if mapped else "reader.direct=true"
-    )  # a map is never direct
-    read = (
-        f", or read with {direct}"
-        if str(doc.loader.get("kind") or OWN_LOADER) == OWN_LOADER
-        else ""
-    )  # libraries have no direct IO
-    remedy = f"evict the dataset before each epoch (no other process may read it or have it mapped){read}, or say cache: any"
-    cached = [
-        (where, epoch.residency_before)
-        for where, epoch in _epochs(doc)
-        if (epoch.residency_before or 0) > MOST_RESIDENT
-    ]
-    if cached:
-        where, share = max(cached, key=lambda item: item[1] or 0)
-        return Outcome(
-            f"the run claims cold reads, but {format_percent(share or 0)} of the dataset was in the page cache ({where})",
-            remedy,
-        )
-    if not doc.repetitions or any(not repetition.epochs for repetition in doc.repetitions):
-        return unknown("page-cache residency was not recorded for every epoch", remedy)
-    gaps = [
-        (where, epoch.residency_how)
-        for where, epoch in _epochs(doc)
-        if epoch.residency_before is None
-    ]
-    if gaps and not _uncached(doc):
-        where, how = gaps[0]
-        return unknown(
-            f"page-cache residency was not measured ({where}{': ' + how if how else ''})", remedy
-        )
-    return None
-
-
-def residency_unknown(doc: RunDocument) -> Outcome | None:
-    """A run that makes no claim about the cache should still know what came from it."""
-    if doc.workload.get("cache", "cold") == "cold" or _uncached(doc):
-        return None
-    measured = [epoch.residency_before is not None for _, epoch in _epochs(doc)]
-    remedy = "rates may be the page cache's; Linux 6.5 has cachestat, older kernels mincore on files that can be mapped"
-    if not any(measured):
-        return unknown("page-cache residency was not measured", remedy)
-    if not all(measured):
-        return Outcome(
-            f"page-cache residency was measured in {sum(measured)} of {len(measured)} epochs",
-            remedy,
-        )
-    return None
-
-
 def run_incomplete(doc: RunDocument) -> Outcome | None:
     unfinished = sum(not repetition.complete for repetition in doc.repetitions)
     if doc.status != "ok" or unfinished:
@@ -233,27 +167,6 @@ def seed_changes(doc: RunDocument) -> Outcome | None:
         return Outcome(
             "two repetitions share a seed, so they read in the same order",
             "give each repetition a seed of its own",
-        )
-    return None
-
-
-def dataset_size(doc: RunDocument) -> Outcome | None:
-    """5 x memory is a proxy for cold reads, so a run that proves them cold needs no more."""
-    residencies = [epoch.residency_before for _, epoch in _epochs(doc)]
-    if _uncached(doc) or (
-        residencies and all(share is not None and share <= MOST_RESIDENT for share in residencies)
-    ):
-        return None
-    memory, stored = doc.host.get("memory_bytes"), doc.dataset.get("stored_bytes")
-    if not memory or not stored:
-        return unknown(
-            "the host's memory or the dataset's size is not recorded, and reads are not proven cold"
-        )
-    if stored < MEMORY_MULTIPLE * memory:
-        remedy = f"generate with --memory-multiple {MEMORY_MULTIPLE}, or evict before each epoch (cache: cold), or read with reader.direct=true"
-        return Outcome(
-            f"the dataset is {stored / memory:.2f} x the host's memory ({format_bytes(memory)}) and reads are not proven cold",
-            remedy,
         )
     return None
 

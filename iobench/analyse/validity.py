@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from ..errors import UsageError
 from ..spec.result import Finding, RunDocument
+from . import rules_cache as cache
 from . import rules_checkpoint as checkpoint
 from . import rules_data as data
 from . import rules_speed as speed
@@ -53,13 +54,14 @@ RULES: tuple[Rule, ...] = (
     Rule("data.changed", data.data_changed, ALWAYS),
     Rule("storage.throttled", data.storage_throttled, REFUSED),
     Rule("storage.retries", data.storage_retries, NOTED),
-    Rule("cache.cold-residency", data.cold_residency, ALWAYS),
-    Rule("cache.residency-unknown", data.residency_unknown, Levels("warning", "warning")),
+    Rule("cache.cold-residency", cache.cold_residency, ALWAYS),
+    Rule("cache.cold-fetch", cache.cold_fetch, ALWAYS),
+    Rule("cache.residency-unknown", cache.residency_unknown, Levels("warning", "warning")),
     Rule("run.incomplete", data.run_incomplete, REFUSED),
     Rule("run.steps", data.run_steps, REFUSED),
     Rule("run.repetitions", data.run_repetitions, Levels("info", "invalid")),
     Rule("seed.changes", data.seed_changes, REFUSED),
-    Rule("dataset.size", data.dataset_size, REFUSED),
+    Rule("dataset.size", cache.dataset_size, REFUSED),
     Rule("nfs.retransmits", data.nfs_retransmits, Levels("warning", "warning")),
     Rule("au.threshold", speed.au_threshold, REFUSED),
     Rule("cpu.throttled", speed.cpu_throttled, REFUSED),

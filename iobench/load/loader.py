@@ -23,9 +23,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, get_worker_info
 
 from .. import buffers
-from ..errors import IobenchError, UsageError, WorkerError
+from ..errors import BusError, IobenchError, UsageError, WorkerError
 from ..spec.workload import LoaderSpec
 from ..units import format_bytes
+from .bus import cause_of_death
 from .delivered import Delivered, Stats
 from .null import AnyReader
 from .order import BatchPlan, Indices
@@ -248,9 +249,11 @@ def _start_worker(number: int) -> None:
 def _start_worker_of_thread(number: int) -> None:
     """The same where a thread made the worker, whose end the kernel would take for the parent's, or a fork server, which is the parent.
 
-    torch's own watchdog ends a worker without a parent, too, within seconds.
+    torch's own watchdog ends a worker without a parent, too, within seconds. Its handler of SIGBUS
+    prints that shared memory is short, which is one cause of several (see ``worker_death``).
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGBUS, signal.SIG_DFL)
     single_threaded()
     info = get_worker_info()
     if info is not None and isinstance(info.dataset, _Worker):
@@ -368,7 +371,7 @@ class BatchLoader(DataLoader[Any]):
                 except RuntimeError as error:
                     death = worker_death(error)
                     if death is not None:
-                        raise death from error
+                        raise cause_of_death(death, self.reader) or death from error
                     raise
                 yield self._receive(reply, outstanding)
         except IobenchError:
@@ -458,6 +461,8 @@ def worker_death(error: BaseException) -> WorkerError | None:
     """
     if not isinstance(error, RuntimeError) or "DataLoader worker" not in str(error):
         return None
+    if "Bus error" in str(error):
+        return BusError("a loader worker")
     return WorkerError(
         f"a loader worker died: {str(error).splitlines()[0]}",
         remedy="see the kernel log for out-of-memory kills",

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import StorageError
+from .filesystem import mount_of
 
 PAGE = mmap.PAGESIZE
 _CACHESTAT = 451  # the same number on every architecture
@@ -72,12 +73,16 @@ def residency(paths: Iterable[Path | str]) -> Residency:
     """How much of these files lies in the page cache; memory use does not grow with their number. Raises StorageError."""
     resident = total = 0
     how = "cachestat"
+    stacked: dict[int, bool] = {}  # by the file system's device number
     for path in paths:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                size = os.fstat(fd).st_size
-                pages = _cachestat(fd) if how == "cachestat" else None
+                size, device = os.fstat(fd).st_size, os.fstat(fd).st_dev
+                if device not in stacked:
+                    stacked[device] = _is_stacked(path)
+                told = how == "cachestat" and not stacked[device]
+                pages = _cachestat(fd) if told else None
                 if pages is None:
                     how = "mincore"
                     pages = _mincore(fd, size)
@@ -98,6 +103,12 @@ def method() -> str | None:
         return residency([__file__]).how
     except StorageError:
         return None
+
+
+def _is_stacked(path: Path | str) -> bool:
+    """Whether cachestat sees none of the file's pages: an overlay's are those of a file below."""
+    mount = mount_of(path)
+    return mount is not None and mount.fs_type == "overlay"
 
 
 def _cachestat(fd: int) -> int | None:

@@ -7,7 +7,7 @@ every sum stays what it was. An epoch's first step keeps a row of its own: utili
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -153,14 +153,16 @@ def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> 
     )  # neighbours resemble one another: differences take fewer bits
     temporary = ""
     try:
-        handle, temporary = tempfile.mkstemp(prefix=".events-", suffix=".part", dir=path.parent)
+        unfinished = str(path.with_name(f".events-{secrets.token_hex(4)}.part"))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        handle = os.open(unfinished, flags, 0o666)  # as the umask has it
+        temporary = unfinished
         with os.fdopen(handle, "wb") as file:
             pq.write_table(
                 table, file, compression="zstd", use_dictionary=["phase"], column_encoding=packed
             )
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes it private
         _publish(temporary, path)
     except FileExistsError:
         raise IobenchError(f"{path} exists already, and events are never overwritten") from None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ..analyse.evidence import bytes_per_sample, gather
 from ..spec.result import Ceiling, RunDocument, Summary
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
+from .cache import cold_reads
 from .checkpoint import beside_lines
 from .lines import Paint, findings_lines, painter, wrapped
 from .loader import library_lines
@@ -212,6 +213,8 @@ def _metrics(doc: RunDocument, width: int, paint: Paint) -> list[str]:
             lines.append(
                 f"  {label:<30}{_spread(summary, show)}{of}{f' n={summary.n}' if summary.n != n else ''}"
             )
+    if cold := cold_reads(doc):
+        lines += wrapped(cold, width, f"  {'cold reads':<30}", " " * 32)
     if doc.verdict:
         shares = (
             ("fetch stall", doc.verdict.fetch_stall, "fetch_stall"),

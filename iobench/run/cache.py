@@ -1,24 +1,67 @@
-"""The page cache before each epoch: brought into the state that the workload asks for, and measured."""
+"""The page cache around each epoch: brought into the state that the workload asks for, and watched.
+
+Residency before an epoch proves how it began. What the storage delivered during the epoch, beside
+what was read, proves that no cache served it later: another process may read the same files.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..errors import StorageError
 from ..load.layouts import layout_keys
+from ..measure import nfs
 from ..spec.result import Epoch
 from ..storage.base import Cached, Storage
+from .fetches import NO_CACHE
 from .plan import Plan
+from .ranks import Outcome, Phase, Tick, run_phase
+
+
+def run_cached_phase(plan: Plan, phase: Phase, *, tick: Tick | None = None) -> Outcome:
+    """``run_phase`` over the plan's storage, with the page cache prepared and watched."""
+    if plan.workload.cache != "cold":
+        return run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=tick)
+    watched = _WatchedCache(plan)
+    phase = replace(phase, counts_fetched=watched.counter.by == "processes")
+    outcome = run_phase(phase, prepare=watched.prepare, finish=watched.finish, tick=tick)
+    for context in outcome.epochs:
+        if context.bytes_fetched is None and watched.counter.by != "nobody":
+            context.fetched_how = "not measured: the counter could not be read"
+    return outcome
+
+
+class _WatchedCache:
+    """What is done before each epoch of a cold phase, while all ranks wait, and after it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.counter = plan.fetch_counter
+        self._before: nfs.MountStats | None = None
+
+    def prepare(self, epoch: int) -> Epoch:
+        context = prepare_cache(self.plan, epoch)
+        context.fetched_how = self.counter.how
+        self._before = self._mount()
+        return context
+
+    def finish(self, context: Epoch) -> None:
+        used = nfs.diff(self._before, self._mount())
+        if used is not None:
+            context.bytes_fetched = used["read_bytes"]
+
+    def _mount(self) -> nfs.MountStats | None:
+        return nfs.read(self.counter.mount_point) if self.counter.by == "mount" else None
 
 
 def prepare_cache(plan: Plan, epoch: int) -> Epoch:
-    """Evict for a cold epoch, read everything once for a warm one; record the residency that this epoch starts with."""
+    """Evict for a cold epoch, read all once for a warm one; residency as the epoch begins."""
     storage, keys = (
         plan.storage,
         [*plan.keys, *layout_keys(plan.storage, plan.workload.loader.kind)],
     )
     if not isinstance(storage, Cached):
-        return Epoch(
-            epoch=epoch, residency_how="not measured: this storage has no page cache on this host"
-        )
+        return Epoch(epoch=epoch, residency_how=NO_CACHE)
     try:
         if plan.workload.cache == "cold":
             storage.evict(keys)

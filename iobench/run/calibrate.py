@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 
 from ..analyse.rebuild import ceiling_from_events
+from ..analyse.rules_cache import MAX_CACHED, cached_share
 from ..errors import StorageError, UsageError
 from ..load import OWN, make_reader
 from ..load.null import NullReader, delivered_bytes
 from ..load.order import Indices
 from ..measure import fio
-from ..spec.result import Ceiling, Repetition
+from ..spec.result import Ceiling, Epoch, Repetition
 from ..spec.workload import AcceleratorSpec, LoaderSpec
 from ..storage.base import Files
 from ..storage.simulated import MemoryStorage
-from .cache import prepare_cache
+from ..units import format_percent
+from .cache import prepare_cache, run_cached_phase
 from .plan import Plan
 from .ranks import Outcome, Phase, Tick, run_phase
 from .third_party import COPIES, enough_shards, in_memory
@@ -91,9 +93,10 @@ def measure_fetch(
     # Buffered reads may touch each byte once only: a second pass would measure the page cache.
     epochs = 0 if plan.uncached else 1
     phase = _phase(plan, "fetch", reader, loading, seconds=seconds, epochs=epochs)
-    outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=tick)
+    outcome = run_cached_phase(plan, phase, tick=tick)
     how = f"reader over {plan.workload.cache} storage, bytes only, {_workers(plan)}, {'O_DIRECT' if plan.direct else 'buffered'}"
     _keep(calibration, "fetch", outcome, how, workers=loading.workers)
+    _keep_cold(plan, calibration.ceilings["fetch"], outcome)
     _rate_raw(calibration, outcome)
 
 
@@ -118,7 +121,7 @@ def measure_parallel(
     phase = _phase(
         plan, "storage_raw", reader, loading, seconds=seconds, epochs=0 if plan.uncached else 1
     )
-    outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=tick)
+    outcome = run_cached_phase(plan, phase, tick=tick)
     _keep(
         calibration,
         "storage_raw",
@@ -127,6 +130,7 @@ def measure_parallel(
         workers=loading.workers,
     )
     calibration.ceilings["storage_raw"].details["concurrency"] = more
+    _keep_cold(plan, calibration.ceilings["storage_raw"], outcome)
 
 
 def measure_prep(
@@ -276,6 +280,29 @@ def _keep(
         not_measured="" if samples_per_s else "no batch was delivered",
         details={"startup_s": startups, "cpu_s": outcome.cpu_s, "round_steps": max(1, workers)},
     )
+
+
+def _keep_cold(plan: Plan, ceiling: Ceiling, outcome: Outcome) -> None:
+    """What storage delivered while the ceiling was measured, where it is to be a cold one's."""
+    if plan.workload.cache != "cold" or not outcome.epochs:
+        return
+    counts = [epoch.bytes_fetched for epoch in outcome.epochs]
+    known = [count for count in counts if count is not None]
+    fetched = sum(known) if len(known) == len(counts) else None
+    events = joined(outcome)
+    delivered = int(events["sample_bytes"].sum())
+    ceiling.cold = Epoch(
+        epoch=0,
+        residency_before=outcome.epochs[0].residency_before,
+        residency_how=outcome.epochs[0].residency_how,
+        bytes_read=int(events["bytes_read"].sum()),
+        sample_bytes=delivered,
+        bytes_fetched=fetched,
+        fetched_how=outcome.epochs[-1].fetched_how,
+    )
+    wanted = min(delivered, plan.manifest.header.stored_bytes)
+    if (share := cached_share(wanted=wanted, fetched=fetched)) > MAX_CACHED:
+        ceiling.how += f"; not cold: a cache served {format_percent(share)} of it"
 
 
 def joined(outcome: Outcome) -> dict[str, Any]:

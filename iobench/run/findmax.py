@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ..analyse.rebuild import find_max_point
 from ..errors import UsageError
 from ..load import make_reader
 from ..spec.result import FindMax, FindMaxPoint, RunDocument
-from .cache import prepare_cache
+from .cache import run_cached_phase
 from .calibrate import Calibration, joined
 from .plan import Plan
 from .progress import Progress
-from .ranks import Phase, run_phase
+from .ranks import Phase
 
 MOST = 256
 """Ranks are processes; more of them on one host measure the host."""
@@ -82,7 +80,6 @@ def _try(
 ) -> FindMaxPoint:
     progress.phase(f"trying {number} accelerator{'s' if number != 1 else ''}")
     workload = plan.workload
-    at = replace(plan, accelerators=number)
     step_time = workload.accelerator.step_time or 1.0
     steps = max(_LEAST_STEPS, round(_POINT_S / step_time))
     phase = Phase(
@@ -98,7 +95,7 @@ def _try(
         max_steps=steps,
         limit_s=4 * _POINT_S,
     )
-    outcome = run_phase(phase, prepare=lambda epoch: prepare_cache(at, epoch), tick=progress.steps)
+    outcome = run_cached_phase(plan, phase, tick=progress.steps)
     calibration.parts += [
         (phase.name, 0, rank, columns) for rank, columns in sorted(outcome.columns.items())
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ..spec.workload import Workload
 from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.catalog import exists, find_dataset, innermost, local_root
+from .fetches import FetchCounter, find_counter
 
 _FEW_SHARDS = 8
 """Objects that are asked for one by one; more are looked up in a listing, where each question is a request over a network."""
@@ -48,6 +50,11 @@ class Plan:
     def uncached(self) -> bool:
         """Reads never come from this host's page cache, so reading a byte twice measures storage twice."""
         return self.direct or self.storage.describe().get("page_cache") is False
+
+    @cached_property
+    def fetch_counter(self) -> FetchCounter:
+        """How fetched bytes are counted here; the first call tries it, and reads and evicts."""
+        return find_counter(self.storage, self.keys, direct=self.direct)
 
 
 def make_plan(

@@ -12,7 +12,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ..errors import IobenchError, WorkerError
+from ..errors import BusError, IobenchError, WorkerError
 from ..interrupts import undisturbed
 from ..load.loader import die_with_parent, single_threaded, worker_death
 
@@ -107,6 +107,8 @@ class Ranks:
 def _died(rank: int, process: Any) -> WorkerError:
     process.join(GRACE_S)  # its end of the pipe closes a little earlier
     code = process.exitcode
+    if code == -signal.SIGBUS:
+        return BusError(f"rank {rank}")
     reason = (
         f"killed by {signal.Signals(-code).name}"
         if code is not None and code < 0

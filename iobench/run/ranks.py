@@ -16,13 +16,15 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ..errors import IobenchError
+from ..errors import IobenchError, WorkerError
 from ..interrupts import undisturbed
 from ..load import LibraryLoader, build_loader
+from ..load.bus import cause_of_death
 from ..load.device import DeviceFeed, device_of_rank
 from ..load.loader import BatchLoader
 from ..load.null import AnyReader
 from ..load.order import Indices
+from ..measure.fetched import fetched_by_family
 from ..measure.timeline import Recorder
 from ..registry import ACCELERATORS
 from ..spec.result import Epoch
@@ -65,6 +67,7 @@ class Phase:
     share: bool = (
         True  # ranks split the epoch; otherwise each reads all of it, in an order of its own
     )
+    counts_fetched: bool = False  # count what ranks and workers make the storage deliver
     evicts: bool = False  # the page cache is emptied before each epoch, so ranks must hold no page of the data then
     saving: Saving | None = None
 
@@ -88,16 +91,39 @@ class Outcome:
     complete: bool = True
     cpu_s: float = 0.0
     loader: dict[str, Any] = field(default_factory=dict)
+    fetched: dict[int, list[int | None]] = field(default_factory=dict)  # by epoch, of each rank
+
+    def add_fetched(self, fetched: dict[int, int | None]) -> None:
+        """What one rank and its workers made the storage deliver in each epoch; None: not told."""
+        for context in self.epochs:
+            if context.epoch in fetched:
+                counts = self.fetched.setdefault(context.epoch, [])
+                counts.append(fetched[context.epoch])
+                known = [count for count in counts if count is not None]
+                context.bytes_fetched = sum(known) if len(known) == len(counts) else None
+
+    def forget_fetched(self) -> None:
+        for context in self.epochs:
+            context.bytes_fetched = None
 
 
 Prepare = Callable[[int], Epoch]
 """Called before each epoch, while all ranks wait: brings the cache into its state, and says which state that was."""
 
+Finish = Callable[[Epoch], None]
+"""Called after each epoch, when all ranks have delivered their last batch of it."""
+
 Tick = Callable[[int], None]
 """Called a few times a second with the steps done so far by all ranks."""
 
 
-def run_phase(phase: Phase, *, prepare: Prepare | None = None, tick: Tick | None = None) -> Outcome:
+def run_phase(
+    phase: Phase,
+    *,
+    prepare: Prepare | None = None,
+    finish: Finish | None = None,
+    tick: Tick | None = None,
+) -> Outcome:
     """Run a phase to its end.
 
     Raises the rank's own IobenchError, WorkerError for a rank that dies; KeyboardInterrupt carries a partial Outcome as ``outcome``.
@@ -114,15 +140,23 @@ def run_phase(phase: Phase, *, prepare: Prepare | None = None, tick: Tick | None
         ranks.start()
         conductor.conduct(
             prepare or (lambda epoch: Epoch(epoch=epoch)),
+            finish or (lambda context: None),
             lambda: tick(sum(steps)) if tick else None,
         )
         ranks.end(0)
+    except WorkerError as death:
+        cause = cause_of_death(death, phase.reader)
+        if cause is not None:
+            raise cause from death
+        raise
     except KeyboardInterrupt as interrupt:
         interrupted = True
         stop.value = True
         with undisturbed(swallow=True):
             conductor.collect()
-        outcome.complete = outcome.complete and len(outcome.columns) == phase.accelerators
+        if len(outcome.columns) < phase.accelerators:
+            outcome.complete = False
+            outcome.forget_fetched()  # a rank that says nothing may have fetched for the others
         interrupt.outcome = outcome  # type: ignore[attr-defined]
         raise
     finally:
@@ -149,16 +183,19 @@ class _Conductor:
             int, int
         ] = {}  # rank -> the number of the checkpoint that it is ready for
 
-    def conduct(self, prepare: Prepare, tick: Callable[[], None]) -> None:
+    def conduct(self, prepare: Prepare, finish: Finish, tick: Callable[[], None]) -> None:
         """Until all ranks are done."""
+        epochs = self.outcome.epochs
         while self.working:
             with undisturbed():
                 self._listen()
                 self._answer_saves()
+            if epochs and len(self.waiting) == len(self.working):
+                finish(epochs[-1])
             if self.waiting and len(self.waiting) == len(self.working):
                 context = prepare(min(self.waiting.values()))
                 with undisturbed():
-                    self.outcome.epochs.append(context)
+                    epochs.append(context)
                     self._go(self.waiting, time.monotonic_ns() + 1_000_000)
             tick()
 
@@ -221,6 +258,7 @@ def _keep(outcome: Outcome, rank: int, value: dict[str, Any]) -> None:
     outcome.cpu_s += value["cpu_s"]
     outcome.complete = outcome.complete and value["complete"]
     outcome.loader = value["loader"]
+    outcome.add_fetched(value["fetched"])
     for epoch, startup in value["startups"].items():
         for context in outcome.epochs:
             if context.epoch == epoch and startup is not None:
@@ -249,6 +287,7 @@ class _Stepper:
         self.spent_ns = 0
         self.complete = True
         self.startups: dict[int, float | None] = {}
+        self.fetched: dict[int, int | None] = {}  # by epoch, where the phase asks for it
         self.cpu_began = time.process_time_ns()
 
     def _build(self) -> BatchLoader | LibraryLoader:
@@ -279,13 +318,18 @@ class _Stepper:
         while (epoch < self.phase.epochs or self.phase.epochs == 0) and not self._limit():
             if epoch and self.loader is not None and self.phase.evicts:
                 self.loader.let_go()
+            counted = fetched_by_family() if self.phase.counts_fetched else None
             self.pipe.send(("ready", epoch))
             start = self.pipe.recv()
+            if self.phase.counts_fetched:
+                self.fetched[epoch] = None  # until the epoch is over
             while (left := start - time.monotonic_ns()) > 0:
                 time.sleep(left / 1e9)
             before = self.done
             self._epoch(epoch, start)
             self.spent_ns += time.monotonic_ns() - start
+            if counted is not None and (now := fetched_by_family()) is not None:
+                self.fetched[epoch] = now - counted
             epoch += 1
             if self.done == before:
                 break  # nothing to read in this rank's share
@@ -334,6 +378,7 @@ class _Stepper:
             "cpu_s": cpu_ns / 1e9,
             "complete": complete,
             "startups": self.startups,
+            "fetched": self.fetched,
             "loader": self._describe(loader) | ({"pinned": feed.pinned} if feed is not None else {})
             if loader is not None
             else {},

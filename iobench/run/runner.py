@@ -25,14 +25,14 @@ from ..spec.result import Finding, Repetition, RunDocument
 from ..storage.base import Files, Versioned
 from ..storage.catalog import innermost
 from . import calibrate
-from .cache import prepare_cache
+from .cache import run_cached_phase
 from .calibrate import Calibration, joined
 from .directory import new_directory, write_document
 from .findmax import find_max
 from .mixed import Mixed, Saver
 from .plan import Plan
 from .progress import Progress, Silent
-from .ranks import Outcome, Phase, Saving, run_phase
+from .ranks import Outcome, Phase, Saving
 from .third_party import is_library, prepare_library
 
 EVENTS_FILE = "events.parquet"
@@ -175,9 +175,7 @@ def _repeat(
     root = _local_root(plan.storage)
     before = resources.Snapshot.take(root)
     try:
-        outcome = run_phase(
-            phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=progress.steps
-        )
+        outcome = run_cached_phase(plan, phase, tick=progress.steps)
     except KeyboardInterrupt as interrupt:
         outcome = getattr(interrupt, "outcome", Outcome())
         with undisturbed(swallow=True):

@@ -55,6 +55,21 @@ class Finding(Record):
     remedy: str = ""
 
 
+class Epoch(Record):
+    """One epoch of a repetition: what the events cannot know, and their bytes beside it."""
+
+    epoch: int
+    residency_before: float | None = None  # share of the dataset's bytes in the page cache, 0 to 1
+    residency_how: str = ""  # cachestat, mincore, or why it was not measured
+    bytes_read: int | None = None  # by our readers in this epoch; None: by a library, not seen
+    sample_bytes: int | None = None  # stored bytes of the samples that the epoch delivered
+    bytes_fetched: int | None = None  # what ranks and workers made the storage deliver meanwhile
+    fetched_how: str = ""  # which counter, and what it can't see; or why it was not measured
+    startup_s: float | None = (
+        None  # from the common start to the first read of any worker (process creation, not storage)
+    )
+
+
 class Ceiling(Record):
     """What one stage can do alone, over all accelerators of the run."""
 
@@ -66,18 +81,7 @@ class Ceiling(Record):
     how: str = ""  # what was measured, in one sentence
     not_measured: str = ""  # why, where the figures are None
     details: dict[str, Any] = {}
-
-
-class Epoch(Record):
-    """What the events cannot know about one epoch of a repetition."""
-
-    epoch: int
-    residency_before: float | None = None  # share of the dataset's bytes in the page cache, 0 to 1
-    residency_after: float | None = None
-    residency_how: str = ""  # cachestat, mincore, or why it was not measured
-    startup_s: float | None = (
-        None  # from the common start to the first read of any worker (process creation, not storage)
-    )
+    cold: Epoch | None = None  # measured over cold storage: its bytes, over all of its epochs
 
 
 class Repetition(Record):

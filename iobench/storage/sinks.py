@@ -61,7 +61,7 @@ class SmallSink:
             self._fd = claim(self._name, os.O_WRONLY)
         else:
             self._fd = os.open(
-                self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
+                self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
             )
 
     def write(self, data: bytes | Buffer) -> None:
@@ -172,7 +172,7 @@ def claim(part: Path, flags: int) -> int:
 
     A link of that name is refused: what it leads to was left by nobody.
     """
-    fd = os.open(part, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    fd = os.open(part, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

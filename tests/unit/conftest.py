@@ -71,7 +71,16 @@ def build_run(
     one: dict[str, Any] = {
         "accelerators": accelerators,
         "epochs": [
-            Epoch(epoch=e, residency_before=residency, residency_how="cachestat", startup_s=1.0)
+            Epoch(
+                epoch=e,
+                residency_before=residency,
+                residency_how="cachestat",
+                bytes_read=6_000_000_000,
+                sample_bytes=6_000_000_000,
+                bytes_fetched=6_000_000_000,
+                fetched_how="counted",
+                startup_s=1.0,
+            )
             for e in range(2)
         ],
         "cpu_s": 20.0,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from iobench.errors import StorageError
-from iobench.measure import pagecache
+from iobench.measure import filesystem, pagecache
 
 
 @pytest.fixture
@@ -59,6 +59,17 @@ def test_mincore_agrees_with_cachestat(files: list[Path], monkeypatch: pytest.Mo
         == (1_000_001, 1_000_001 + (3 << 20))
     )
     assert pagecache.residency(files).resident_bytes == 1_000_001  # looking faulted nothing in
+
+
+def test_files_of_an_overlay_are_looked_at_by_mincore(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cachestat tells of an overlay's own pages, and it has none: all would seem to be cold."""
+    overlay = filesystem.Mount("0:50", "/", "/", "rw", "overlay", "overlay", "rw")
+    monkeypatch.setattr(pagecache, "mount_of", lambda path: overlay)
+    monkeypatch.setattr(pagecache, "_cachestat", lambda fd: 0)
+    found = pagecache.residency(files)
+    assert (found.how, found.ratio) == ("mincore", 1.0)
 
 
 def test_mincore_looks_at_large_files_in_windows(

@@ -57,6 +57,24 @@ def test_verdict_comes_first(make_run: Build) -> None:
     assert lines[1].startswith("Storage starves 2 accelerators (29.0 % busy, 90 % required)")
 
 
+def cold_line(doc: RunDocument) -> str:
+    lines = render_run(doc).splitlines()
+    return next((line for line in lines if line.startswith("  cold reads")), "")
+
+
+def test_a_cold_run_says_what_came_from_storage(make_run: Build) -> None:
+    epoch = {"epoch": 0, "sample_bytes": 1000, "bytes_fetched": 250}
+    assert "100.0 %" in cold_line(make_run())
+    assert "10 epochs" in cold_line(make_run())
+    assert "25.0 %" in cold_line(make_run(repetition={"epochs": [epoch]}))
+    uncounted = {"epochs": [{"epoch": 0, "fetched_how": "not measured: a reason"}]}
+    assert "a reason" in cold_line(make_run(repetition=uncounted))
+    direct = cold_line(make_run(repetition=uncounted, loader={"direct": True}))
+    assert direct
+    assert "not measured" not in direct
+    assert not cold_line(make_run(workload={"cache": "any"}))
+
+
 def test_ceilings_are_bars_of_one_unit(make_run: Build) -> None:
     text = render_run(make_run(**RUNS["starved"]))
     rows = {line.strip().split("  ")[0]: line for line in text.splitlines() if "█" in line}

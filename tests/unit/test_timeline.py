@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -193,3 +195,14 @@ def test_reading_leaves_no_thread_behind(tmp_path: Path) -> None:
         subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
         == "0\n"
     )
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644), (0o002, 0o664)])
+def test_events_have_the_mode_that_the_umask_leaves(tmp_path: Path, mask: int, mode: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_events(tmp_path / "events.parquet", [("measure", 0, 0, realistic(5, 1))])
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "events.parquet").stat().st_mode) == mode
+    assert [path.name for path in tmp_path.iterdir()] == ["events.parquet"]

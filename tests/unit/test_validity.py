@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from iobench.analyse.rebuild import conclude
 from iobench.analyse.validity import RULES, evaluate, level_of, validity
 from iobench.errors import UsageError
-from iobench.spec.result import Epoch, Finding, RunDocument
+from iobench.spec.result import Ceiling, Epoch, Finding, RunDocument
 
 Build = Callable[..., RunDocument]
 
@@ -17,6 +18,13 @@ WARM = {"cache": "any"}
 UNMEASURED = [Epoch(epoch=0, residency_before=None, residency_how="no cachestat"), Epoch(epoch=1)]
 HALF_MEASURED = [Epoch(epoch=0, residency_before=0.4), Epoch(epoch=1)]
 ONE_HOT_EPOCH = [Epoch(epoch=0, residency_before=0.0), Epoch(epoch=1, residency_before=0.02)]
+FED_BY_A_CACHE = [
+    Epoch(epoch=0, residency_before=0.0, sample_bytes=1000, bytes_read=1000, bytes_fetched=1004),
+    Epoch(epoch=1, residency_before=0.0, sample_bytes=1000, bytes_read=1000, bytes_fetched=989),
+]
+UNCOUNTED = [
+    Epoch(epoch=0, residency_before=0.0, sample_bytes=1000, fetched_how="not measured: a reason")
+]
 NFS_MOUNT = {"scheme": "file", "url": "/mnt/nas/set", "fs_type": "nfs4"}
 
 PROOF = {
@@ -41,6 +49,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "cache.cold-residency": (
         {"repetition": {"epochs": ONE_HOT_EPOCH}},
         {"repetition": {"epochs": UNMEASURED}},
+    ),
+    "cache.cold-fetch": (
+        {"repetition": {"epochs": FED_BY_A_CACHE}},
+        {"repetition": {"epochs": UNCOUNTED}},
     ),
     "cache.residency-unknown": (
         {"workload": WARM, "repetition": {"epochs": HALF_MEASURED}},
@@ -88,7 +100,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-ALWAYS = ("data.mismatch", "loader.delivery", "data.changed", "cache.cold-residency")
+ALWAYS = (
+    "data.mismatch",
+    "loader.delivery",
+    "data.changed",
+    "cache.cold-residency",
+    "cache.cold-fetch",
+)
 
 
 def test_every_rule_has_fixtures() -> None:
@@ -153,6 +171,97 @@ def test_missing_evidence_is_neither_pass_nor_fail(make_run: Build) -> None:
     throttle = {"repetition": {"throttled_s": None}}
     assert make_run(**throttle).validity == "valid"  # quick would only have warned
     assert make_run(rules="mlperf", **throttle).validity == "unknown"
+
+
+def cold_fetch(doc: RunDocument) -> str | None:
+    """The level of the finding about what a cache served."""
+    return next((each.level for each in doc.findings if each.rule == "cache.cold-fetch"), None)
+
+
+def counted(fetched: int | None, **more: Any) -> dict[str, Any]:
+    """An epoch of 1,000 bytes of samples, of which storage delivered ``fetched``."""
+    epoch = {"epoch": 0, "residency_before": 0.0, "sample_bytes": 1000, "bytes_fetched": fetched}
+    return {"repetition": {"epochs": [epoch | more]}}
+
+
+@pytest.mark.parametrize(
+    ("fetched", "level"), [(990, None), (989, "invalid"), (5000, None), (0, "invalid")]
+)
+@pytest.mark.parametrize("direct", [True, False])
+def test_storage_must_deliver_what_a_cold_epoch_delivers(
+    make_run: Build, fetched: int, level: str | None, direct: bool
+) -> None:
+    doc = make_run(**counted(fetched), loader={"direct": direct})
+    assert cold_fetch(doc) == level
+    assert make_run(**counted(fetched), workload=WARM).validity == "valid"
+    if level:
+        assert "repetition 0, epoch 0" in doc.findings[0].evidence
+
+
+@pytest.mark.parametrize(
+    ("changes", "validity"),
+    [
+        ({}, "unknown"),
+        ({"loader": {"direct": True}}, "valid"),
+        ({"storage": {"scheme": "s3", "url": "s3://b", "page_cache": False}}, "valid"),
+        ({"workload": WARM}, "valid"),
+        (
+            {"repetition": {"epochs": UNCOUNTED, "complete": False}, "status": "interrupted"},
+            "unknown",
+        ),
+    ],
+)
+def test_what_nobody_counted_is_unknown_where_a_cache_could_have_served(
+    make_run: Build, changes: dict[str, Any], validity: str
+) -> None:
+    assert make_run(**{"repetition": {"epochs": UNCOUNTED}, **changes}).validity == validity
+
+
+def test_an_interrupted_repetition_needs_no_count_beside_complete_ones(make_run: Build) -> None:
+    doc = make_run()
+    cut = doc.repetitions[0].model_copy(update={"complete": False, "epochs": UNCOUNTED, "seed": 99})
+    doc = make_run(repetitions=1).model_copy(update={"repetitions": [*doc.repetitions, cut]})
+    assert cold_fetch(conclude(doc)) is None
+
+
+def test_samples_delivered_again_may_come_from_the_cache(make_run: Build) -> None:
+    """As torch's DistributedSampler does to make ranks equal: the dataset has 1,000 bytes."""
+    twice = counted(1000, sample_bytes=1300)
+    assert cold_fetch(make_run(**twice)) == "invalid"
+    assert cold_fetch(make_run(**twice, dataset={"stored_bytes": 1000})) is None
+
+
+def test_a_layout_without_the_framing_is_smaller_than_the_shards(make_run: Build) -> None:
+    layout = {"kind": "litdata", "layout": {"bytes": 600, "seconds": 1.0}}
+    stored = {"stored_bytes": 1000}
+    assert cold_fetch(make_run(**counted(600), dataset=stored, loader=layout)) is None
+    assert cold_fetch(make_run(**counted(590), dataset=stored, loader=layout)) == "invalid"
+    larger = {"kind": "litdata", "layout": {"bytes": 3000, "seconds": 1.0}}  # it has no codec
+    assert cold_fetch(make_run(**counted(1000), dataset=stored, loader=larger)) is None
+
+
+@pytest.mark.parametrize(("fetched", "level"), [(3000, None), (0, "invalid"), (None, "unknown")])
+def test_a_ceiling_is_cold_as_well(make_run: Build, fetched: int | None, level: str | None) -> None:
+    cold = Epoch(epoch=0, sample_bytes=3000, bytes_fetched=fetched, fetched_how="not measured: why")
+    ceiling = Ceiling(samples_per_s=4000.0, bytes_per_s=4e8, how="test", cold=cold)
+    doc = make_run(concluded=False)
+    doc.ceilings["fetch"] = ceiling
+    doc = conclude(doc)
+    assert cold_fetch(doc) == level
+    if level:
+        found = next(each for each in doc.findings if each.rule == "cache.cold-fetch")
+        assert "ceiling fetch" in found.evidence
+
+
+def test_a_repetition_without_checkpoints_is_cold_as_well(make_run: Build) -> None:
+    doc = make_run()
+    quiet = doc.repetitions[0].model_copy(update={"epochs": FED_BY_A_CACHE})
+    assert cold_fetch(conclude(doc.model_copy(update={"quiet": quiet}))) == "invalid"
+
+
+def test_what_a_cache_served_does_not_prove_a_small_dataset_cold(make_run: Build) -> None:
+    doc = make_run(repetition={"epochs": FED_BY_A_CACHE}, host={"memory_bytes": 10**12})
+    assert "dataset.size" in {finding.rule for finding in doc.findings}
 
 
 @pytest.mark.parametrize(("share", "refused"), [(0.01, False), (0.0101, True)])

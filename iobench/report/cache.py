@@ -1,0 +1,24 @@
+"""Whether the reads of a cold run came from storage, in one line."""
+
+from __future__ import annotations
+
+from ..analyse.rules_cache import epoch_deliveries, is_cold, uncached
+from ..spec.result import RunDocument
+from ..units import format_count, format_percent
+
+
+def cold_reads(doc: RunDocument) -> str:
+    """Nothing where the run makes no such claim, or no epoch is recorded."""
+    found = list(epoch_deliveries(doc))
+    if not is_cold(doc) or not found:
+        return ""
+    gaps = [each for each in found if each.fetched is None]
+    if gaps and uncached(doc):
+        return "reads go past this host's page cache"
+    if gaps:
+        where = "" if len(gaps) == len(found) else f" in {format_count(len(gaps))} epochs"
+        reason = gaps[0].how.removeprefix("not measured: ") or "no reason was recorded"
+        return f"not measured{where}: {reason}"
+    share = format_percent(1 - max(each.cached for each in found))
+    worst = f", in the worst of {format_count(len(found))} epochs" if len(found) > 1 else ""
+    return f"{share} came from storage{worst}"

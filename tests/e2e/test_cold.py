@@ -1,0 +1,228 @@
+"""Cold to the end of an epoch: what a cache serves makes a run INVALID, whoever filled it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from iobench.cli.main import main
+from iobench.generate import generate
+from iobench.measure import pagecache
+from iobench.measure.fetched import probe
+from iobench.run import cache
+from iobench.spec.base import build
+from iobench.spec.dataset import DatasetSpec
+from iobench.storage.local import LocalStorage
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+SPEC = {
+    "name": "shared",
+    "samples": 480,
+    "sample_size": {"mean": 20_000},
+    "format": "tar",
+    "samples_per_shard": 30,
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a dataset of 10 MB in the page cache, and a job of one epoch of over 3 s."""
+    monkeypatch.chdir(tmp_path)
+    generate(build(DatasetSpec, SPEC, where="test"), LocalStorage(tmp_path / "data"))
+    if why := probe(shards(tmp_path)):
+        pytest.skip(f"reads of {tmp_path} are not counted: {why}")
+    warm(tmp_path)
+    (tmp_path / "shared.yaml").write_text(json.dumps(SPEC))
+    job = {
+        "name": "job",
+        "dataset": "./shared.yaml",
+        "batch_size": 8,
+        "accelerator": {"kind": "emulated", "step_time": 0.05},
+        "loader": {"workers": 1},
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    return tmp_path
+
+
+def shards(home: Path) -> list[Path]:
+    return sorted((home / "data" / "data").iterdir())
+
+
+def warm(home: Path) -> None:
+    for shard in shards(home):
+        shard.read_bytes()
+
+
+def arguments(*settings: str) -> list[str]:
+    fixed = ["run", "./job.yaml", "--data", "data", "--calibration-s", "0", "--repeat", "1"]
+    return [*fixed, *(part for each in settings for part in ("--set", each))]
+
+
+def run(capsys: pytest.CaptureFixture[str], *settings: str) -> tuple[int, dict[str, Any]]:
+    code = main([*arguments(*settings), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def rules(doc: dict[str, Any]) -> list[str]:
+    return [finding["rule"] for finding in doc["findings"] if finding["level"] == "invalid"]
+
+
+def from_storage(doc: dict[str, Any]) -> list[float]:
+    """The share of the delivered bytes that storage delivered, in each epoch that was counted."""
+    return [
+        epoch["bytes_fetched"] / epoch["sample_bytes"]
+        for repetition in doc["repetitions"]
+        for epoch in repetition["epochs"]
+        if epoch["bytes_fetched"] is not None
+    ]
+
+
+def workers_read(runner: int) -> bool:
+    """Whether loader workers below this process have read something."""
+    with suppress(psutil.Error):
+        for child in psutil.Process(runner).children(recursive=True):
+            with suppress(psutil.Error):
+                if child.name() == "pt_data_worker" and child.io_counters().read_chars:
+                    return True
+    return False
+
+
+@contextmanager
+def second_reader(home: Path) -> Iterator[None]:
+    """A process that reads all shards again and again, once an epoch has begun.
+
+    It waits until they are evicted and workers read: by then the cache was found empty.
+    """
+
+    def read(runner: int) -> None:
+        while pagecache.residency(shards(home)).resident_bytes:
+            time.sleep(0.001)
+        while not workers_read(runner):
+            time.sleep(0.001)
+        while True:
+            warm(home)
+            time.sleep(0.01)
+
+    reader = multiprocessing.get_context("fork").Process(target=read, args=(os.getpid(),))
+    reader.start()
+    try:
+        yield
+    finally:
+        reader.kill()
+        reader.join()
+
+
+@pytest.mark.parametrize("setting", ["reader.direct=false", "loader.kind=torch-map"])
+def test_a_second_reader_during_the_epoch_makes_it_invalid(
+    home: Path, capsys: pytest.CaptureFixture[str], setting: str
+) -> None:
+    with second_reader(home):
+        code, doc = run(capsys, setting)
+    assert code == 3
+    assert doc["validity"] == "invalid"
+    assert rules(doc) == ["cache.cold-fetch"]
+    assert doc["repetitions"][0]["epochs"][0]["residency_before"] == 0  # as it began, it was cold
+    assert from_storage(doc)[0] < 0.99
+    (result,) = (home / "results").iterdir()
+    assert main(["report", str(result)]) == 3
+    assert "cold reads" in capsys.readouterr().out
+
+
+def test_a_second_reader_does_not_matter_to_direct_reads(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with second_reader(home):
+        code, doc = run(capsys, "reader.direct=true")
+    assert (code, doc["validity"]) == (0, "valid")
+    assert from_storage(doc)[0] >= 1
+    assert pagecache.residency(shards(home)).ratio > 0.5  # it was there
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["reader.direct=false", "loader.persistent_workers=false"],
+        ["reader.direct=false", "reader.access=random"],
+        ["reader.mmap=true"],
+        ["loader.kind=torch-map"],
+        ["loader.workers=0", "reader.direct=false"],
+    ],
+)
+def test_nobody_else_reads(
+    home: Path, capsys: pytest.CaptureFixture[str], settings: list[str]
+) -> None:
+    code, doc = run(capsys, *settings, "epochs=2", "accelerator.step_time=1ms")
+    assert (code, doc["validity"]) == (0, "valid")
+    shares = from_storage(doc)
+    assert len(shares) == 2
+    assert min(shares) >= 1
+
+
+def test_a_ceiling_that_a_cache_served_is_told(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only while the fetch ceiling is measured does somebody fill the cache again at once."""
+    prepare, calls = cache.prepare_cache, []
+
+    def and_warm(plan: Any, epoch: int) -> Any:
+        context = prepare(plan, epoch)
+        calls.append(epoch)
+        if len(calls) == 1:
+            warm(home)
+        return context
+
+    monkeypatch.setattr(cache, "prepare_cache", and_warm)
+    settings = arguments("reader.direct=false", "accelerator.step_time=1ms")
+    code = main([*settings, "--json", "--calibration-s", "0.1"])
+    doc = json.loads(capsys.readouterr().out)
+    assert len(calls) == 2
+    assert code == 3
+    fetch = doc["ceilings"]["fetch"]
+    assert fetch["cold"]["bytes_fetched"] < 0.5 * fetch["cold"]["sample_bytes"]
+    assert "not cold" in fetch["how"]
+    assert min(from_storage(doc)) >= 1
+    assert rules(doc) == ["cache.cold-fetch"]
+
+
+def test_two_runs_over_one_dataset_feed_each_other(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other run lasts until this one is over, and each page is fetched by one of the two."""
+    command = [sys.executable, "-m", "iobench", *arguments("reader.direct=false", "epochs=1000")]
+    other = subprocess.Popen(
+        [*command, "--results", "other"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    try:
+        deadline = time.monotonic() + 240
+        while not workers_read(other.pid):
+            assert other.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        _, mine = run(capsys, "reader.direct=false", "epochs=2")
+        assert other.poll() is None  # it was there all the time
+        other.send_signal(signal.SIGINT)
+        _, error = other.communicate(timeout=120)
+        assert other.returncode == 130, error
+    finally:
+        other.kill()
+        other.communicate()
+    (result,) = (home / "other").iterdir()
+    others = json.loads((result / "run.json").read_text())
+    assert "invalid" in (mine["validity"], others["validity"])
+    for doc in (mine, others):
+        assert from_storage(doc)
+        if min(from_storage(doc)) < 0.99:
+            assert "cache.cold-fetch" in rules(doc)

@@ -1,0 +1,127 @@
+"""A file that becomes shorter while it is mapped: the kernel sends SIGBUS, and the run names the file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from iobench.errors import IobenchError, StorageError, WorkerError
+from iobench.load import make_loader, make_reader
+from iobench.run.ranks import Phase, run_phase
+from iobench.spec.manifest import Manifest
+from iobench.spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.storage.local import LocalStorage
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+TOKENS = {
+    "format": "tokens",
+    "samples": 400,
+    "sample_size": {"mean": 4096},
+    "samples_per_shard": 100,
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_traceback_of_a_rank() -> None:
+    """pytest's own handler would print one for a rank that dies as it should."""
+    signal.signal(signal.SIGBUS, signal.SIG_DFL)
+
+
+@pytest.fixture
+def tokens(make_dataset: Any, tmp_path: Path) -> tuple[Manifest, Path]:
+    manifest, source = make_dataset(**TOKENS)
+    return manifest, Path(shutil.copytree(source, tmp_path / "copy"))
+
+
+def phase(tokens: tuple[Manifest, Path], loading: dict[str, Any], *, mmap: bool = True) -> Phase:
+    manifest, path = tokens
+    reading = ReaderSpec(mmap=mmap, direct=False)
+    return Phase(
+        name="measure",
+        reader=make_reader(manifest, LocalStorage(path), reading),
+        reading=reading,
+        loading=LoaderSpec(**loading),
+        accelerator=AcceleratorSpec(kind="null"),
+        accelerators=1,
+        batch_size=4,
+        seed=1,
+        epochs=1_000_000,
+    )
+
+
+def failure(running: Phase, harm: Callable[[], None]) -> IobenchError:
+    """What a phase fails with after ``harm`` was done, once it had made some steps."""
+    done = False
+
+    def tick(steps: int) -> None:
+        nonlocal done
+        if steps >= 2 and not done:
+            done = True
+            harm()
+
+    with pytest.raises(IobenchError) as caught:
+        run_phase(running, tick=tick)
+    assert done
+    assert len(str(caught.value).splitlines()) == 1
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "loading",
+    [
+        {"workers": 1},
+        {"workers": 1, "transport": "tensor", "persistent_workers": False},
+        {"workers": 2, "transport": "thread"},
+        {"workers": 0},
+    ],
+    ids=["ring", "tensor", "thread", "rank"],
+)
+def test_a_mapped_file_that_is_cut_is_named(
+    tokens: tuple[Manifest, Path], loading: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    manifest, path = tokens
+    error = failure(phase(tokens, loading), lambda: os.truncate(path / manifest.key(2), 5000))
+    assert isinstance(error, StorageError)
+    assert manifest.key(2) in str(error)
+    assert "5,000" in str(error)
+    assert capfd.readouterr().err == ""  # nor does torch guess at shared memory
+
+
+def test_a_loader_in_a_training_names_it_as_well(tokens: tuple[Manifest, Path]) -> None:
+    manifest, path = tokens
+    loader = make_loader(
+        path, batch_size=4, reader={"mmap": True}, loader={"workers": 1, "prefetch_factor": 1}
+    )
+    batches = iter(loader)
+    next(batches)
+    os.truncate(path / manifest.key(1), 0)
+    with pytest.raises((StorageError, RuntimeError), match=rf"{manifest.key(1)}|DataLoader worker"):
+        list(batches)  # torch may raise from its signal handler, out of the loader's reach
+    loader.shutdown()
+
+
+def _bus_error_in_workers() -> None:
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if child.name() == "pt_data_worker":
+                child.send_signal(signal.SIGBUS)
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_without_a_shorter_file_the_causes_are_listed(
+    tokens: tuple[Manifest, Path], mmap: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    error = failure(phase(tokens, {"workers": 1}, mmap=mmap), _bus_error_in_workers)
+    assert isinstance(error, (StorageError, WorkerError))  # torch may not tell the signal
+    assert "kernel log" in str(error)
+    assert not (mmap and "/dev/shm" in str(error))
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,116 @@
+"""Which counter watches a cold run, and what it leaves on the epochs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.load import make_reader
+from iobench.measure import nfs
+from iobench.measure.fetched import probe
+from iobench.measure.filesystem import Mount
+from iobench.run import fetches, ranks
+from iobench.run.cache import run_cached_phase
+from iobench.run.plan import Plan, make_plan
+from iobench.run.ranks import Outcome, Phase
+from iobench.spec.result import Epoch
+from iobench.spec.workload import AcceleratorSpec, load_workload
+
+EPOCHS, RANKS = 3, 2
+
+
+def plan_of(path: object, *settings: str) -> Plan:
+    fixed = ["batch_size=4", "reader.direct=false", "reader.crop=null", "loader.workers=1"]
+    workload = load_workload("demo", [*fixed, *settings])
+    return make_plan(workload, str(path), accelerators=RANKS, repetitions=1, seed=1)
+
+
+def run(plan: Plan, **more: Any) -> Outcome:
+    workload = plan.workload
+    return run_cached_phase(
+        plan,
+        Phase(
+            name="measure",
+            reader=make_reader(plan.manifest, plan.storage, workload.reader),
+            reading=workload.reader,
+            loading=workload.loader,
+            accelerator=AcceleratorSpec(kind="null"),
+            accelerators=RANKS,
+            batch_size=4,
+            seed=1,
+            epochs=EPOCHS,
+            evicts=True,
+            **more,
+        ),
+    )
+
+
+@pytest.fixture
+def data(make_dataset: Any) -> Path:
+    _, path = make_dataset(format="tar", samples_per_shard=10)
+    if why := probe(list((path / "data").iterdir())):
+        pytest.skip(f"reads of {path} are not counted: {why}")
+    return Path(path)
+
+
+@pytest.mark.parametrize("url", ["{}", "throttled+{}?latency=1ms"])
+def test_ranks_count_for_themselves_and_their_workers(data: Path, url: str) -> None:
+    plan = plan_of(url.format(data))
+    stored = plan.manifest.header.stored_bytes
+    epochs = run(plan).epochs
+    assert [epoch.epoch for epoch in epochs] == [0, 1, 2]
+    for epoch in epochs:
+        assert epoch.bytes_fetched is not None
+        assert stored <= epoch.bytes_fetched < 1.5 * stored  # each page once, over both ranks
+        assert "/proc/PID/io" in epoch.fetched_how
+
+
+@pytest.mark.parametrize("cache", ["any", "warm"])
+def test_a_run_that_is_not_cold_is_left_alone(data: Path, cache: str) -> None:
+    plan = plan_of(data, f"cache={cache}")
+    epochs = run(plan).epochs
+    assert [epoch.bytes_fetched for epoch in epochs] == [None] * EPOCHS
+    assert "fetch_counter" not in vars(plan)  # the first bytes of its files were not evicted
+
+
+def mountstats(server_bytes: int) -> nfs.MountStats:
+    counted = f"bytes:\t0 0 0 0 {server_bytes} 0 0 0"
+    text = f"device filer:/x mounted on /mnt with fstype nfs4\n\tage:\t9\n\t{counted}\n"
+    (found,) = nfs.parse_mountstats(text)
+    return found
+
+
+def test_on_an_nfs_mount_its_client_counts(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once before the ranks begin an epoch, and once after all of them have ended it."""
+    served = iter([0, 1000, 1700, 5000, 5000, 6000, 6400])
+    mount = Mount("0:60", "/", "/mnt", "rw", "nfs4", "filer:/x", "rw")
+    monkeypatch.setattr(fetches, "mount_of", lambda path: mount)
+    monkeypatch.setattr(nfs, "read", lambda point: mountstats(next(served)))
+    epochs = run(plan_of(data)).epochs
+    assert [epoch.bytes_fetched for epoch in epochs] == [700, 0, 400]
+    assert all("mountstats" in epoch.fetched_how for epoch in epochs)
+
+
+def test_what_cannot_be_counted_has_a_reason(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetches.fetched, "probe", lambda paths, direct: "no counter here")
+    epochs = run(plan_of(data)).epochs
+    assert [epoch.bytes_fetched for epoch in epochs] == [None] * EPOCHS
+    assert all("no counter here" in epoch.fetched_how for epoch in epochs)
+
+
+def test_a_rank_that_loses_its_counter_leaves_no_figure(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "fetched_by_family", lambda: None)
+    epochs = run(plan_of(data)).epochs
+    assert [epoch.bytes_fetched for epoch in epochs] == [None] * EPOCHS
+    assert all(epoch.fetched_how.startswith("not measured") for epoch in epochs)
+
+
+def test_the_count_of_an_epoch_is_that_of_all_ranks_or_none() -> None:
+    outcome = Outcome(epochs=[Epoch(epoch=0), Epoch(epoch=1), Epoch(epoch=2)])
+    outcome.add_fetched({0: 5, 1: 6, 2: None})
+    outcome.add_fetched({0: 10, 1: None, 2: 4})
+    assert [epoch.bytes_fetched for epoch in outcome.epochs] == [15, None, None]
