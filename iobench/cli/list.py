@@ -65,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _entries(kind: str) -> dict[str, str]:
     if kind in ("workloads", "datasets"):
-        from ..spec.base import known_specs, read_yaml
+        from ..spec.base import known_specs
+        from ..spec.yamlfile import read_yaml
 
         return {
             name: str(read_yaml(path).get("description", "")).strip()
