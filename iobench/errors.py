@@ -17,6 +17,7 @@
     │   └── BusError              of SIGBUS: memory that it had mapped could not be had
     ├── InvalidRunError           exit 3  the run broke a rule
     ├── ThresholdError            exit 4  a --fail-on condition holds, or a regression
+    ├── InternalError             exit 70  an internal error (EX_SOFTWARE of sysexits.h)
     └── InterruptedRun            exit 130  stopped by the user, partial results saved
 
 A message is one line: what happened, where, and what to do about it.
@@ -126,6 +127,12 @@ class InvalidRunError(IobenchError):
 
 class ThresholdError(IobenchError):
     exit_code = 4
+
+
+class InternalError(IobenchError):
+    """What no other error foresees; ``cli.main`` makes it of any other exception."""
+
+    exit_code = 70
 
 
 class InterruptedRun(IobenchError):

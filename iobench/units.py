@@ -32,6 +32,12 @@ _DURATION_UNITS = {
 MAX_BYTES = 2**63 - 1
 """The largest size: offsets in files and in the manifest's tables are signed 64-bit integers."""
 
+MIN_SECONDS, MAX_SECONDS = 1e-12, 1e12
+"""Durations beyond these (30,000 years) are typing errors; rates computed from them stay finite."""
+
+MIN_SHARE = 1e-9
+"""A part of the time or of a rate below this is a typing error."""
+
 _QUANTITY = re.compile(
     r"^\s*([+-]?(?:\d+(?:[_,]\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ]*)\s*$",
     re.ASCII,
@@ -90,7 +96,7 @@ def parse_size(text: str | int | float) -> int:
 
 
 def parse_duration(text: str | int | float) -> float:
-    """``"323ms"``, ``"2 min"``, ``0.5`` -> seconds."""
+    """``"323ms"``, ``"2 min"``, ``0.5`` -> seconds, at most MAX_SECONDS. Raises UsageError."""
     if isinstance(text, bool):
         raise UsageError(f"'{text}' is not a duration", remedy="write it like '323ms' or '2min'")
     try:
@@ -105,6 +111,11 @@ def parse_duration(text: str | int | float) -> float:
         raise UsageError(
             f"'{_short(text)}' is not a duration of zero or more seconds",
             remedy="write it like '323ms' or '2min'",
+        )
+    if value > MAX_SECONDS or 0 < value < MIN_SECONDS:
+        raise UsageError(
+            f"'{_short(text)}' is out of range for a duration",
+            remedy="give 0, or 1e-12 to 1e12 seconds",
         )
     return value
 
@@ -125,6 +136,8 @@ def format_rate(bytes_per_s: float) -> str:
 def format_duration(seconds: float) -> str:
     """``3.5 ms``, ``12.0 s``, ``2 min 5 s``, ``3 h 20 min``, ``12.5 d``."""
     magnitude = abs(seconds)
+    if not math.isfinite(magnitude):
+        return f"{seconds} s"
     if magnitude == 0:
         return "0 s"
     if magnitude < 1e-3:
@@ -143,7 +156,7 @@ def format_duration(seconds: float) -> str:
 
 def format_count(value: float) -> str:
     """Thousands separated: ``1,281,167``; three significant digits below ten."""
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else _three(value)
+    return f"{value:,.0f}" if abs(value) >= 100 or value % 1 == 0 else _three(value)
 
 
 def format_percent(ratio: float) -> str:

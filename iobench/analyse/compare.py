@@ -166,7 +166,7 @@ def lookup(doc: RunDocument, path: str) -> str:
     settings = settings_of(doc)
     if path in settings:
         return settings[path]
-    node: Any = doc.model_dump(mode="json", include={path.partition(".")[0]})
+    node: Any = doc.model_dump(include={path.partition(".")[0]})
     for part in path.split("."):
         node = node.get(part) if isinstance(node, Mapping) else None
     return "?" if node is None else str(node)

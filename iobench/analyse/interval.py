@@ -61,12 +61,14 @@ def waste(
         )
     except OverflowError:
         return 1.0
+    if spent == 0:  # saving takes no time at all, and is done without pause
+        return min(1.0, exposed_s / mtbf_s)
     return min(1.0, 1 - interval_s / spent + exposed_s / mtbf_s)
 
 
 def overhead(interval_s: float, blocked_s: float) -> float:
     """The share of the time in which training stands still for saves, if nothing ever fails."""
-    return blocked_s / (interval_s + blocked_s)
+    return blocked_s / (interval_s + blocked_s) if blocked_s else 0.0
 
 
 def longest_save_s(budget: float, interval_s: float) -> float:

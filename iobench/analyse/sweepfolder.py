@@ -6,12 +6,12 @@ for other readers.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..documents import MAX_DOCUMENT_BYTES, parse_json, read_regular
 from ..errors import IobenchError, UsageError
 from ..spec.dataset import load_dataset_spec
 from ..spec.result import RunDocument, load_run
@@ -120,8 +120,8 @@ def _sweep_file(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        data = parse_json(read_regular(path, MAX_DOCUMENT_BYTES))
+    except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot read {path}: {error}",
             remedy="remove it: the settings are then taken from the runs",

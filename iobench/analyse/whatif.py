@@ -110,7 +110,7 @@ def what_if(doc: RunDocument, change: Change) -> Prediction:
         bases=tuple(bases),
         error=error,
         corrected_samples_per_s=None
-        if error is None or predicted is None
+        if error is None or error <= -1 or predicted is None
         else predicted / (1 + error),
     )
 

@@ -18,6 +18,7 @@ from typing import Any
 import xxhash
 
 from ..buffers import private
+from ..documents import MAX_DOCUMENT_BYTES
 from ..errors import CheckpointError, MissingObjectError, StorageError, TargetRefusedError
 from ..safety import Removal, remove_exactly
 from ..storage import open_storage
@@ -216,6 +217,18 @@ class CheckpointTarget:
         """Where the file lies, if it is a plain local file."""
         return None if self.root.path is None else self.root.path / self.folder / name
 
+    def library_path(self, name: str) -> Path | None:
+        """``path``, for libraries that open files by themselves; None for one that is not UTF-8.
+
+        torch and safetensors can't open such a path, and read through the storage then.
+        """
+        path = self.path(name)
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            return None
+        return path
+
     def prepare(self) -> None:
         """Make the folder, and refuse one that holds a checkpoint already. Raises CheckpointError."""
         if exists(self.storage, self.key(MANIFEST)):
@@ -297,7 +310,7 @@ class CheckpointTarget:
     def manifest(self) -> Manifest:
         """Raises CheckpointError where there is none, CorruptCheckpointError."""
         try:
-            text = read_object(self.storage, self.key(MANIFEST))
+            text = read_object(self.storage, self.key(MANIFEST), max_bytes=MAX_DOCUMENT_BYTES)
         except MissingObjectError:
             raise CheckpointError(
                 f"no complete checkpoint at {self.url} (no {MANIFEST})",
@@ -309,7 +322,9 @@ class CheckpointTarget:
         """One rank's part, which is the one that was committed. Raises CorruptCheckpointError."""
         where = f"{self.url}/{part_name(rank)}"
         try:
-            text = read_object(self.storage, self.key(part_name(rank)))
+            text = read_object(
+                self.storage, self.key(part_name(rank)), max_bytes=MAX_DOCUMENT_BYTES
+            )
         except MissingObjectError:
             raise corrupt(where, "it is missing") from None
         if xxhash.xxh3_64_hexdigest(text) != manifest.parts[rank].xxh3:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..documents import parse_json
 from ..errors import CorruptCheckpointError
 
 MANIFEST = "checkpoint.json"
@@ -115,10 +116,7 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
 
 
 def _document(text: bytes) -> dict[str, Any]:
-    try:
-        data = json.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deep") from None
+    data = parse_json(text)
     if not isinstance(data, dict):
         raise ValueError("no JSON object")
     if data.get("version") != VERSION:

@@ -80,7 +80,7 @@ class Safetensors(FileWriter):
         tensors = {
             name: leaf for name, leaf in leaves(state).items() if isinstance(leaf, torch.Tensor)
         }
-        path = target.path(self.file())
+        path = target.library_path(self.file())
         if path is not None:
             with safe_open(path, framework="pt", device="cpu") as file:
                 if set(file.keys()) != set(tensors):

@@ -43,7 +43,7 @@ class TorchSave(FileWriter):
             torch.serialization.set_crc32_options(before)
 
     def read(self, state: State, target: CheckpointTarget) -> None:
-        path = target.path(self.file())
+        path = target.library_path(self.file())
         loaded: Any
         if path is not None:
             loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)

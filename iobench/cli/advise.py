@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from .common import add_common
+
 _EXAMPLES = """examples:
   iobench advise results/<sweep>
   iobench advise results/<sweep> --default loader.workers=2 --dataset-size 20TiB
@@ -48,21 +50,18 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--shuffle-window", metavar="SIZE", help="bytes that each worker shuffles over, e.g. 256MiB"
     )
-    from .common import add_common
-
     add_common(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    from dataclasses import asdict
     from pathlib import Path
 
     from ..analyse.recommend import Target, recommend
     from ..analyse.sweepfolder import read_sweep
     from ..errors import UsageError
     from ..units import parse_duration, parse_size
-    from .common import print_json
+    from .terminal import say, show, show_json
 
     target = Target(
         dataset_bytes=None if args.dataset_size is None else float(parse_size(args.dataset_size)),
@@ -83,17 +82,18 @@ def run(args: argparse.Namespace) -> int:
     )
     found = recommend(sweep, target)
     if args.json:
-        print_json(asdict(found))
+        show_json(found)
         return 0
     from ..report.advise import render_advise
 
-    print(render_advise(found))
+    show(render_advise(found))
     if (
         sweep.default is not None
         and found.changes
         and (Path(args.directory) / "sweep.json").is_file()
     ):
-        print(f"\nconfirm: iobench sweep --confirm {args.directory}")
+        say()
+        say(f"confirm: iobench sweep --confirm {args.directory}")
     return 0
 
 

@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from .common import add_common, add_overrides, number, parse_share, parse_time, whole_number
+
 _EXAMPLES = """examples:
   iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64
   iobench checkpoint llama3-8b --to /mnt/ckpt --ranks 8 --writer dcp
@@ -46,7 +48,7 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--ranks",
-        type=int,
+        type=whole_number,
         default=1,
         metavar="N",
         help="processes that share the state (default: 1)",
@@ -56,7 +58,7 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--count",
-        type=int,
+        type=whole_number,
         default=10,
         metavar="N",
         help="saves, and as many restores (default: 10)",
@@ -67,7 +69,7 @@ def register(subparsers: Any) -> None:
     meaning = parser.add_argument_group("what it means for a training")
     meaning.add_argument(
         "--accelerators",
-        type=int,
+        type=whole_number,
         metavar="N",
         help="of the training: their failures, their price (default: as published)",
     )
@@ -84,11 +86,11 @@ def register(subparsers: Any) -> None:
     )
     meaning.add_argument("--interval", metavar="TIME", help="at which the training saves today")
     meaning.add_argument(
-        "--price", type=float, metavar="USD", help="of one accelerator for one hour"
+        "--price", type=number, metavar="USD", help="of one accelerator for one hour"
     )
     meaning.add_argument(
         "--samples-per-s",
-        type=float,
+        type=number,
         metavar="RATE",
         help="of the whole training, to count lost samples",
     )
@@ -124,8 +126,6 @@ def register(subparsers: Any) -> None:
         metavar="DIR",
         help="where run directories go (default: results)",
     )
-    from .common import add_common, add_overrides
-
     add_overrides(parser, "fsync=false")
     add_common(parser)
     parser.set_defaults(run=run)
@@ -137,8 +137,8 @@ def run(args: argparse.Namespace) -> int:
     from ..run.checkpoint_plan import make_study_plan
     from ..spec.base import apply_overrides, build
     from ..spec.checkpoint import CheckpointSpec
-    from .common import Live
     from .outcome import finish
+    from .terminal import Live
 
     for expression in args.fail_on:
         parse(expression)  # a typing error is told before anything runs
@@ -175,7 +175,6 @@ def asked_meaning(args: argparse.Namespace) -> dict[str, Any]:
     """What the analysis is told, as plain numbers in base units."""
     from ..errors import UsageError
     from ..units import parse_duration
-    from .common import parse_share, parse_time
 
     for name in ("price", "samples_per_s", "accelerators"):
         value = getattr(args, name)

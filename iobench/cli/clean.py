@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING, Any
 
 from .common import add_common
+from .terminal import say, show_json
 
 if TYPE_CHECKING:
     from ..generate.cleaner import CleanReport
@@ -48,20 +48,19 @@ def run(args: argparse.Namespace) -> int:
 
     report = _checkpoints(args.dir, args.dry_run) or clean(args.dir, dry_run=args.dry_run)
     if args.json:
-        print(json.dumps(report._asdict()))
+        show_json(report, indent=None)
         return 0
     uploads = (
         f", and {format_count(report.unfinished)} unfinished uploads" if report.unfinished else ""
     )
     verb = "would remove" if report.dry_run else "removed"
-    print(
-        f"{verb} {format_count(report.files)} files, {format_bytes(report.bytes)}{uploads}: {report.root}"
-    )
+    what = f"{format_count(report.files)} files, {format_bytes(report.bytes)}{uploads}"
+    say(f"{verb} {what}: {report.root}")
     if report.foreign:
         shown = ", ".join(report.foreign[:_SHOWN]) + (
             f" and {len(report.foreign) - _SHOWN} more" if len(report.foreign) > _SHOWN else ""
         )
-        print(f"left in place, not made by iobench: {shown}")
+        say(f"left in place, not made by iobench: {shown}")
     return 0
 
 

@@ -1,11 +1,8 @@
-"""What every verb shares: the common flags, overrides, and how progress is shown."""
+"""What every verb shares: the common flags, overrides, shares and times."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-import time
-from typing import Any
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -29,15 +26,42 @@ def add_overrides(parser: argparse.ArgumentParser, example: str) -> None:
     )
 
 
+def whole_number(text: str) -> int:
+    """The ``type`` of an argument that counts something; argparse makes one line of its errors."""
+    from ..units import MAX_BYTES
+
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number") from None
+    if abs(value) > MAX_BYTES:
+        raise argparse.ArgumentTypeError("the number is out of range")
+    return value
+
+
+def number(text: str) -> float:
+    """The ``type`` of an argument that is a figure; neither NaN nor infinity is one."""
+    from ..documents import MAX_NUMBER
+
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number") from None
+    if not abs(value) <= MAX_NUMBER:  # NaN fails every comparison
+        raise argparse.ArgumentTypeError("the number is out of range")
+    return value
+
+
 def parse_share(flag: str, text: str) -> float:
     """``1%`` or ``0.01``: above 0 and below 1. Raises UsageError that names the flag."""
     from ..errors import UsageError
+    from ..units import MIN_SHARE
 
     try:
         share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
         share = 0.0
-    if not 0 < share < 1:
+    if not MIN_SHARE <= share < 1:
         raise UsageError(
             f"{flag} {text} is no share of the time", remedy="write it like 1% or 0.01"
         )
@@ -55,50 +79,3 @@ def parse_time(flag: str, text: str | None) -> float | None:
     if seconds <= 0:
         raise UsageError(f"{flag} {text} is no time", remedy="give more than 0, e.g. 30min")
     return seconds
-
-
-def print_json(document: Any) -> None:
-    """One JSON document on stdout: a pydantic model, or plain data."""
-    import json
-
-    text = (
-        document.model_dump_json(indent=2)
-        if hasattr(document, "model_dump_json")
-        else json.dumps(document, indent=2, default=str)
-    )
-    print(text)
-
-
-def warn(message: str) -> None:
-    print(f"iobench: {message}", file=sys.stderr)
-
-
-class Live:
-    """One line on stderr that is written over, four times a second at most; nothing where stderr is no terminal."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._on = not quiet and sys.stderr.isatty()
-        self._title = ""
-        self._began = time.monotonic()
-        self._shown = 0.0
-
-    def phase(self, title: str) -> None:
-        self._title, self._began, self._shown = title, time.monotonic(), 0.0
-        self._show("")
-
-    def steps(self, done: int) -> None:
-        now = time.monotonic()
-        if now - self._shown >= 0.25:
-            self._shown = now
-            self._show(f"{done} steps, {now - self._began:.0f} s")
-
-    def _show(self, detail: str) -> None:
-        if self._on:
-            line = f"{self._title} ... {detail}"
-            sys.stderr.write(f"\r\x1b[K{line[:110]}")
-            sys.stderr.flush()
-
-    def close(self) -> None:
-        if self._on:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .common import add_common
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,8 +67,6 @@ def register(subparsers: Any) -> None:
         default="text",
         help="default: text",
     )
-    from .common import add_common
-
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -76,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.compare import METRICS, compare
     from ..errors import UnknownNameError, UsageError
     from ..report.compare import NOTHING, render
+    from .terminal import show, show_data, warn
 
     metrics = tuple(args.metric or METRICS)
     for name in metrics:
@@ -95,16 +95,14 @@ def run(args: argparse.Namespace) -> int:
             f"there is nothing to compare{why}",
             remedy="name two runs of one workload, or a folder and --by KEY",
         )
-    sys.stdout.write(render(compared, left_out, kind="json" if args.json else args.format))
+    kind = "json" if args.json else args.format
+    (show if kind == "text" else show_data)(render(compared, left_out, kind=kind))
     if all(each.obstacles for each in compared):
         first = compared[0]
-        print(
-            f"iobench: not comparable: {first.obstacles[0]}. --across names keys that may differ",
-            file=sys.stderr,
-        )
+        warn(f"not comparable: {first.obstacles[0]}. --across names keys that may differ")
         return 2
     if not any(each.rows for each in compared):
-        print(f"iobench: nothing was compared: {NOTHING}", file=sys.stderr)
+        warn(f"nothing was compared: {NOTHING}")
         return 2
     failed = (
         [(each, row) for each in compared for row in each.regressions(beyond)]
@@ -113,10 +111,8 @@ def run(args: argparse.Namespace) -> int:
     )
     for each, row in failed:
         ratio = "" if row.judgement.ratio is None else f" ({row.judgement.ratio:.3g} x)"
-        print(
-            f"iobench: --fail-on {args.fail_on}: {row.metric} of {each.workload} is worse{ratio}: {each.candidate.label}",
-            file=sys.stderr,
-        )
+        worse = f"{row.metric} of {each.workload} is worse{ratio}: {each.candidate.label}"
+        warn(f"--fail-on {args.fail_on}: {worse}")
     return 4 if failed else 0
 
 

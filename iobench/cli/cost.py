@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from .common import add_common, number, parse_time, whole_number
 
 _EXAMPLES = """examples:
   iobench cost results/<run> --instance g5.2xlarge
@@ -44,37 +45,40 @@ def register(subparsers: Any) -> None:
         help="what a run's machine costs as (default: as recorded): one for all, or one for each RESULTS in their order; 4xTYPE: 4 hosts",
     )
     parser.add_argument(
-        "--price", type=float, metavar="USD", help="of one host for one hour, on demand"
+        "--price", type=number, metavar="USD", help="of one host for one hour, on demand"
     )
     parser.add_argument(
-        "--spot", type=float, metavar="USD", help="of one host for one hour, as a spot instance"
+        "--spot", type=number, metavar="USD", help="of one host for one hour, as a spot instance"
     )
     parser.add_argument(
         "--prices", type=Path, metavar="CSV", help="a list with the columns type and usd_per_hour"
     )
     parser.add_argument(
         "--hosts",
-        type=int,
+        type=whole_number,
         default=1,
         metavar="N",
         help="machines that train together (default: 1)",
     )
     parser.add_argument(
         "--efficiency",
-        type=float,
+        type=number,
         default=1.0,
         metavar="E",
         help="scaling efficiency of several hosts, 0 to 1 (default: 1)",
     )
-    parser.add_argument("--epochs", type=int, metavar="N", help="of the job")
+    parser.add_argument("--epochs", type=whole_number, metavar="N", help="of the job")
     parser.add_argument(
-        "--samples", type=int, metavar="N", help="of one epoch (default: the run's dataset)"
+        "--samples",
+        type=whole_number,
+        metavar="N",
+        help="of one epoch (default: the run's dataset)",
     )
     parser.add_argument("--deadline", metavar="TIME", help="for the job, e.g. 24h")
-    parser.add_argument("--budget", type=float, metavar="USD", help="for the job")
+    parser.add_argument("--budget", type=number, metavar="USD", help="for the job")
     parser.add_argument(
         "--interruptions",
-        type=float,
+        type=number,
         default=0.0,
         metavar="RATE",
         help="of each spot instance in an hour (default: 0)",
@@ -94,8 +98,6 @@ def register(subparsers: Any) -> None:
         default="text",
         help="default: text",
     )
-    from .common import add_common
-
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -108,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     from ..report.cost import render
     from ..spec.instances import Instance, find_instance, priced_at, read_prices
     from ..units import parse_duration
-    from .common import parse_time
+    from .terminal import show, show_data
 
     _check(args)
     prices = read_prices(args.prices) if args.prices else None
@@ -173,7 +175,8 @@ def run(args: argparse.Namespace) -> int:
             f"no price of {costs[0].instance.type} is known",
             remedy="state it with --price or --spot, or give a list with --prices",
         )
-    sys.stdout.write(render(costs, left_out, kind="json" if args.json else args.format))
+    kind = "json" if args.json else args.format
+    (show if kind == "text" else show_data)(render(costs, left_out, kind=kind))
     return 0
 
 

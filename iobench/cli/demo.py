@@ -10,7 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from .common import add_common
+from .common import add_common, number, whole_number
+from .terminal import note
 
 _EXAMPLES = """examples:
   iobench demo
@@ -32,14 +33,14 @@ def register(subparsers: Any) -> None:
         "--s3", action="store_true", help="on an S3 server on loopback instead of local disk"
     )
     parser.add_argument(
-        "--samples", type=int, metavar="N", help="fewer samples than the dataset has"
+        "--samples", type=whole_number, metavar="N", help="fewer samples than the dataset has"
     )
     parser.add_argument(
-        "--repeat", type=int, default=6, metavar="N", help="repetitions (default: 6)"
+        "--repeat", type=whole_number, default=6, metavar="N", help="repetitions (default: 6)"
     )
     parser.add_argument(
         "--calibration-s",
-        type=float,
+        type=number,
         default=3.0,
         metavar="S",
         help="seconds for each ceiling (default: 3)",
@@ -83,7 +84,7 @@ def _tell(args: argparse.Namespace, place: str, *, generate: bool) -> int:
             place,
             *(["--samples", str(args.samples)] if args.samples is not None else []),
         ]
-        print(f"$ iobench {' '.join(words)}", file=sys.stderr)
+        note(f"$ iobench {' '.join(words)}", quiet=args.quiet)
         with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
             done = main([*words, *common])
         if done:
@@ -99,5 +100,5 @@ def _tell(args: argparse.Namespace, place: str, *, generate: bool) -> int:
         str(args.results),
     ]
     words += ["--calibration-s", str(args.calibration_s)] if args.calibration_s != 3.0 else []
-    print(f"$ iobench {' '.join(words)}", file=sys.stderr)
+    note(f"$ iobench {' '.join(words)}", quiet=args.quiet)
     return main([*words, *common, *(["--json"] if args.json else [])])

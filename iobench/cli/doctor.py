@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
+from .common import add_common
+
 EPILOG = """\
 examples:
   iobench doctor
@@ -14,8 +16,6 @@ examples:
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from .common import add_common
-
     parser = subparsers.add_parser(
         "doctor",
         help="look at this machine and the storage behind a path",
@@ -35,10 +35,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    import json
-
     from ..errors import UsageError
     from ..measure.doctor import examine, findings, lines
+    from .terminal import say, show_json
 
     if "://" in args.path:
         raise UsageError(
@@ -53,18 +52,16 @@ def run(args: argparse.Namespace) -> int:
     facts = examine(args.path)
     found = findings(facts)
     if args.json:
-        print(
-            json.dumps({**facts, "findings": [finding.model_dump() for finding in found]}, indent=2)
-        )
+        show_json({**facts, "findings": found})
         return 0
     rows = lines(facts)
     width = max(len(label) for label, _ in rows)
     for label, text in rows:
-        print(f"{label:<{width}}  {text}")
-    print()
+        say(f"{label:<{width}}  {text}")
+    say()
     for finding in found:
-        print(f"{finding.level}: {finding.evidence} [{finding.rule}]")
-        print(f"  -> {finding.remedy}")
+        say(f"{finding.level}: {finding.evidence} [{finding.rule}]")
+        say(f"  -> {finding.remedy}")
     if not found:
-        print("nothing to change was found")
+        say("nothing to change was found")
     return 0

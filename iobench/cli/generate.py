@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 from typing import Any
 
-from .common import add_common
+from .common import add_common, number, whole_number
+from .terminal import say, show_json
 
 _EXAMPLES = """examples:
   iobench generate demo --to /tmp/iobench-demo
@@ -38,14 +38,14 @@ def register(subparsers: Any) -> None:
     )
     amount = parser.add_mutually_exclusive_group()
     amount.add_argument("--size", metavar="SIZE", help="total bytes of the samples, e.g. 20GiB")
-    amount.add_argument("--samples", type=int, metavar="N", help="number of samples")
+    amount.add_argument("--samples", type=whole_number, metavar="N", help="number of samples")
     amount.add_argument(
         "--memory-multiple",
-        type=float,
+        type=number,
         metavar="X",
         help="total bytes as a multiple of this host's memory",
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="seed of sizes and contents")
+    parser.add_argument("--seed", type=whole_number, metavar="N", help="seed of sizes and contents")
     parser.add_argument(
         "--set",
         action="append",
@@ -55,7 +55,7 @@ def register(subparsers: Any) -> None:
         help="override a key of the spec",
     )
     parser.add_argument(
-        "--workers", type=int, metavar="N", help="processes (default: one for each core)"
+        "--workers", type=whole_number, metavar="N", help="processes (default: one for each core)"
     )
     add_common(parser)
     parser.set_defaults(run=run)
@@ -102,22 +102,21 @@ def run(args: argparse.Namespace) -> int:
             "write_bytes_per_s": rate if report.written_bytes else None,
             "workers": report.workers,
         }
-        print(json.dumps(document))
+        show_json(document, indent=None)
         return 0
     samples = f"{format_count(header.samples)} sample{'' if header.samples == 1 else 's'}"
     shards = f"{format_count(header.shards)} shard{'' if header.shards == 1 else 's'}"
     what = f"{format_bytes(header.stored_bytes)} in {samples} and {shards}"
     if not report.written_samples:
-        print(f"nothing to do: {target} already holds this dataset, {what}")
+        say(f"nothing to do: {target} already holds this dataset, {what}")
         return 0
     resumed = (
         ""
         if report.written_samples == header.samples
         else f" ({format_bytes(report.written_bytes)} of it now)"
     )
-    print(
-        f"generated {what}{resumed} at {format_rate(rate)}, durable, in {format_duration(report.wall_s)}: {target}"
-    )
+    speed = f"at {format_rate(rate)}, durable, in {format_duration(report.wall_s)}"
+    say(f"generated {what}{resumed} {speed}: {target}")
     return 0
 
 

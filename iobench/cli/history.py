@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .common import add_common
 
 if TYPE_CHECKING:
     from ..spec.result import RunDocument
@@ -39,8 +40,6 @@ def register(subparsers: Any) -> None:
         metavar="NAME",
         help="what to look at (default: samples_per_s, of checkpoint studies blocked_s)",
     )
-    from .common import add_common
-
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -51,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.history import history
     from ..errors import UnknownNameError, UsageError
     from ..report.history import render
+    from .terminal import show, show_data
 
     if args.metric is not None and args.metric not in METRICS:
         raise UnknownNameError("metric", args.metric, METRICS)
@@ -98,5 +98,8 @@ def run(args: argparse.Namespace) -> int:
             f"{args.results} holds no run of {args.workload}",
             remedy=f"there are runs of: {', '.join(known)}",
         )
-    sys.stdout.write(render(shown, left_out, kind="json" if args.json else "text"))
+    if args.json:
+        show_data(render(shown, left_out, kind="json"))
+    else:
+        show(render(shown, left_out, kind="text"))
     return 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import textwrap
 from typing import Any
+
+from .common import add_common
 
 KINDS = (
     "workloads",
@@ -31,44 +32,44 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("kind", nargs="?", choices=KINDS, help="only these")
-    from .common import add_common
-
     add_common(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    from .common import print_json
+    from ..text import printable
+    from .terminal import columns, say, show_json
 
     kinds = (
         [args.kind] if args.kind else [kind for kind in KINDS if kind != "instances"]
     )  # too many to be read beside the others
     found = {kind: _entries(kind) for kind in kinds}
     if args.json:
-        print_json(found)
+        show_json(found)
         return 0
-    columns = max(60, min(140, shutil.get_terminal_size((100, 24)).columns))
     for kind, entries in found.items():
-        print(f"{kind}:" if len(kinds) > 1 else "", end="\n" if len(kinds) > 1 else "")
-        width = max((len(name) for name in entries), default=0)
-        for name, summary in entries.items():
-            print(
-                textwrap.fill(
-                    f"  {name:{width}}  {summary}",
-                    columns,
-                    subsequent_indent=" " * (width + 4),
-                    break_on_hyphens=False,
-                )
-            )
+        if len(kinds) > 1:
+            say(f"{kind}:")
+        names = [printable(name) for name in entries]
+        width = max(map(len, names), default=0)
+        for name, summary in zip(names, entries.values(), strict=True):
+            first, rest = f"  {name:{width}}  ", " " * (width + 4)
+            room = max(width + 24, min(140, columns()))
+            text = f"{first}{printable(summary)}"
+            for line in textwrap.wrap(
+                text, room, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
+            ):
+                say(line)
     return 0
 
 
 def _entries(kind: str) -> dict[str, str]:
     if kind in ("workloads", "datasets"):
-        from ..spec.base import known_specs, read_yaml
+        from ..spec.base import known_specs
+        from ..spec.yamlfile import read_yaml
 
         return {
-            name: str(read_yaml(path).get("description", "")).strip()
+            name: " ".join(str(read_yaml(path).get("description", "")).split())
             for name, path in sorted(known_specs(kind[:-1]).items())
         }
     if kind == "instances":

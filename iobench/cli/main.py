@@ -12,6 +12,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import NoReturn
 
+from ..text import MAX_SHOWN, printable
+from .failure import tell
+from .terminal import prepare_streams, warn
+
 VERBS = (
     "demo",
     "list",
@@ -39,6 +43,7 @@ _EXIT_CODES = """exit codes:
   2    usage: the command or a specification is wrong
   3    the run is INVALID by the rules in force
   4    a --fail-on threshold was crossed
+  70   internal error; the line names a log file to report it with
   130  interrupted; partial results are saved
 
 examples:
@@ -51,7 +56,7 @@ class _Parser(argparse.ArgumentParser):
     """argparse with errors in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"iobench: {message}. See: {self.prog} --help\n")
+        self.exit(2, f"iobench: {printable(message, MAX_SHOWN)}. See: {self.prog} --help\n")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -76,37 +81,29 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run the verb, and end every error in one line and a documented exit code."""
-    from ..errors import IobenchError
-
-    args = build_parser().parse_args(argv)
-    args.command_line = ["iobench", *(sys.argv[1:] if argv is None else argv)]
+    prepare_streams()
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return int(args.run(args))
-    except IobenchError as error:
-        if args.debug:
-            raise
-        print(f"iobench: {error}", file=sys.stderr)
-        return error.exit_code
+        args = build_parser().parse_args(words)
+        args.command_line = ["iobench", *words]
+        code = int(args.run(args))
+        sys.stdout.flush()  # a full disk behind standard output is an error, too
+        return code
     except KeyboardInterrupt:
-        signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # pressed once more, it must not interrupt the interpreter's own exit
-        print("iobench: interrupted", file=sys.stderr)
+        # Pressed once more, it must not interrupt the interpreter's own exit.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        warn("interrupted")
         return 130
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # the reader of our output left; nothing to complain about
+        # The reader of our output left; nothing to complain about.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        if args.debug:
-            raise
-        where = f" ({error.filename})" if error.filename else ""
-        print(
-            f"iobench: {error.strerror or error}{where}. Use --debug for the traceback",
-            file=sys.stderr,
-        )
-        return 1
+    except Exception as error:
+        return tell(error, debug="--debug" in words, verb=_verb(words))
+
+
+def _verb(words: Sequence[str]) -> str:
+    return next((word for word in words if word in VERBS), "")
 
 
 if __name__ == "__main__":

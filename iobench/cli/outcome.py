@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..analyse.thresholds import violations
 from ..report.checkpoint import render_study
-from ..report.export import to_csv, to_json, to_markdown
+from ..report.export import to_csv, to_markdown
 from ..report.text import render_run
 from ..spec.result import RunDocument
+from .terminal import columns, say, show, show_data, show_json, use_color, warn
+
+MIN_WIDTH = 40
+"""Columns that a report is laid out for at least; on narrower terminals its lines are broken."""
 
 
 def finish(doc: RunDocument, directory: Path, *, kind: str, fail_on: Sequence[str]) -> int:
     """Print ``doc`` as text, json, csv or markdown. 0 ok, 3 where the run is invalid, 4 where a condition holds."""
     if kind == "text":
-        terminal = sys.stdout.isatty()
-        width = min(100, shutil.get_terminal_size((100, 24)).columns) if terminal else 100
         render = render_run if doc.checkpoint is None or doc.dataset else render_study
-        sys.stdout.write(render(doc, width=max(60, width), color=terminal))
-        print(f"\nresults: {directory}\nagain:   iobench report {directory}")
+        show(render(doc, width=max(MIN_WIDTH, min(100, columns())), color=use_color()))
+        say()
+        say(f"results: {directory}")
+        say(f"again:   iobench report {directory}")
+    elif kind == "json":
+        show_json(doc)
     else:
-        sys.stdout.write({"json": to_json, "csv": to_csv, "markdown": to_markdown}[kind](doc))
+        show_data({"csv": to_csv, "markdown": to_markdown}[kind](doc))
     failed = violations(doc, fail_on)
     for line in failed:
-        print(f"iobench: --fail-on {line}", file=sys.stderr)
+        warn(f"--fail-on {line}")
     if doc.validity == "invalid":
         return 3
     return 4 if failed else 0

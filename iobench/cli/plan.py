@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from .common import add_common, add_overrides, parse_share, parse_time, whole_number
+
 _EXAMPLES = """examples:
   iobench plan resnet50-h100 --accelerators 8
   iobench plan resnet50-h100 --data /mnt/fast/resnet50 --accelerators 8 --json
@@ -31,7 +33,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--data", help="where the dataset is, or would be")
     parser.add_argument(
         "--accelerators",
-        type=int,
+        type=whole_number,
         metavar="N",
         help="default: 1; of a model's checkpoint: its ranks",
     )
@@ -41,12 +43,15 @@ def register(subparsers: Any) -> None:
         help="time a few reads of the data, and say how many must be in flight",
     )
     parser.add_argument(
-        "--repeat", type=int, default=6, metavar="N", help="repetitions (default: 6)"
+        "--repeat", type=whole_number, default=6, metavar="N", help="repetitions (default: 6)"
     )
     model = parser.add_argument_group("of a model's checkpoint")
     model.add_argument("--to", metavar="DIR", help="where checkpoints would go")
     model.add_argument(
-        "--ranks", type=int, metavar="N", help="that share the state (default: as published)"
+        "--ranks",
+        type=whole_number,
+        metavar="N",
+        help="that share the state (default: as published)",
     )
     model.add_argument(
         "--scale", metavar="SHARE", help="of the model's bytes, e.g. 1/64 (default: 1)"
@@ -67,8 +72,6 @@ def register(subparsers: Any) -> None:
         metavar="SHARE",
         help="of the time that saving may take; repeatable (default: 1%% and 5%%)",
     )
-    from .common import add_common, add_overrides
-
     add_overrides(parser, "loader.workers=8")
     add_common(parser)
     parser.set_defaults(run=run)
@@ -88,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     from ..run.plan import describe_plan
     from ..spec.base import known_specs
     from ..spec.workload import load_workload
-    from .common import print_json
+    from .terminal import show, show_json
 
     try:
         workload = load_workload(args.workload, args.overrides)
@@ -115,11 +118,11 @@ def run(args: argparse.Namespace) -> int:
             make_plan(workload, args.data, accelerators=accelerators, repetitions=1, seed=0)
         )
     if args.json:
-        print_json(plan)
+        show_json(plan)
         return 0
     from ..report.plan import render_plan
 
-    print(render_plan(plan))
+    show(render_plan(plan))
     return 0
 
 
@@ -141,7 +144,7 @@ def _plan_model(args: argparse.Namespace) -> int:
     from ..run.checkpoint_plan import STALL_BUDGETS, describe_checkpoint
     from ..spec.base import build
     from ..spec.checkpoint import CheckpointSpec
-    from .common import parse_share, parse_time, print_json
+    from .terminal import show, show_json
 
     asked = {"model": args.workload, "scale": args.scale, "ranks": args.ranks}
     spec = build(
@@ -164,9 +167,9 @@ def _plan_model(args: argparse.Namespace) -> int:
         or STALL_BUDGETS,
     )
     if args.json:
-        print_json(plan)
+        show_json(plan)
         return 0
     from ..report.plan import render_checkpoint_plan
 
-    print(render_checkpoint_plan(plan))
+    show(render_checkpoint_plan(plan))
     return 0

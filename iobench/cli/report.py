@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from .common import add_common
+
 EXAMPLES = """examples:
   iobench report results/<run>
   iobench report results/<run> --format csv
@@ -16,8 +18,6 @@ exit status: 0 ok, 1 failed, 2 usage, 3 the run is invalid, 4 a --fail-on condit
 
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
-    from .common import add_common
-
     parser = subparsers.add_parser(
         "report",
         help="print a run again: verdict, ceilings, metrics, findings",
@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.rebuild import conclude, rebuild
     from ..analyse.thresholds import parse
     from ..spec.result import load_run
-    from .common import warn
     from .outcome import finish
+    from .terminal import warn
 
     for expression in args.fail_on:
         parse(expression)  # a typing error is told before anything is printed

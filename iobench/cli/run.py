@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from .common import add_common, add_overrides, number, whole_number
+
 _EXAMPLES = """examples:
   iobench run demo --data demo-data
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --accelerators 2 --repeat 5
@@ -30,14 +32,14 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--data", required=True, help="the dataset's directory or URL")
     parser.add_argument(
         "--accelerators",
-        type=int,
+        type=whole_number,
         default=1,
         metavar="N",
         help="ranks, each with its own loader (default: 1)",
     )
     parser.add_argument(
         "--repeat",
-        type=int,
+        type=whole_number,
         default=6,
         metavar="N",
         help="repetitions (default: 6, so that [min, max] covers the median with 97 %%)",
@@ -67,13 +69,13 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--seed",
-        type=int,
+        type=whole_number,
         default=42,
         help="of the first repetition; each has its own (default: 42)",
     )
     parser.add_argument(
         "--calibration-s",
-        type=float,
+        type=number,
         default=3.0,
         metavar="S",
         help="seconds for each ceiling; 0 leaves them out (default: 3)",
@@ -86,7 +88,7 @@ def register(subparsers: Any) -> None:
     )
     beside.add_argument(
         "--checkpoint-every",
-        type=int,
+        type=whole_number,
         default=100,
         metavar="STEPS",
         help="steps between two saves (default: 100)",
@@ -106,8 +108,6 @@ def register(subparsers: Any) -> None:
         metavar="SHARE",
         help="of the model's bytes, e.g. 1/64 (default: 1)",
     )
-    from .common import add_common, add_overrides
-
     add_overrides(parser, "loader.workers=8")
     add_common(parser)
     parser.set_defaults(run=run)
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     from ..run.plan import make_plan
     from ..run.runner import Options
     from ..run.runner import run as run_plan
-    from .common import Live
+    from .terminal import Live
 
     for expression in args.fail_on:
         parse(expression)  # a typing error is told before anything runs

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from .common import add_common
+from .terminal import say, show_json
 
 _EXAMPLES = """examples:
   iobench scan /mnt/fast/imagenet/train --save imagenet.yaml
@@ -79,26 +79,24 @@ def run(args: argparse.Namespace) -> int:
             "bytes_read": report.bytes_read,
             "notes": report.notes,
         }
-        print(json.dumps(document))
+        show_json(document, indent=None)
         return 0
     spec = header.spec
     what = spec.format if spec.content == "raw" else f"{spec.format} of {spec.content}"
     counts = f"{format_count(header.samples)} samples in {format_count(header.shards)} shard{'' if header.shards == 1 else 's'}"
-    print(f"{header.origin}: {counts}, {format_bytes(header.stored_bytes)}, {what}")
+    say(f"{header.origin}: {counts}, {format_bytes(header.stored_bytes)}, {what}")
     span = f"{format_bytes(int(sizes.min()))} to {format_bytes(int(sizes.max()))}"
-    print(f"sample sizes: {span}, half below {format_bytes(p50)}, 95 % below {format_bytes(p95)}")
+    say(f"sample sizes: {span}, half below {format_bytes(p50)}, 95 % below {format_bytes(p95)}")
     for note in report.notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     if report.left_out:
         shown = ", ".join(entry.key for entry in report.left_out[:3]) + (
             " ..." if len(report.left_out) > 3 else ""
         )
-        print(
-            f"left out: {format_count(len(report.left_out))} files that are not the data ({shown})"
-        )
-    print(f"saved {args.save} and {folder}")
-    print(f"run it:   iobench run WORKLOAD --data {folder}")
-    print(f"clone it: iobench generate {args.save} --to DIR")
+        say(f"left out: {format_count(len(report.left_out))} files that are not the data ({shown})")
+    say(f"saved {args.save} and {folder}")
+    say(f"run it:   iobench run WORKLOAD --data {folder}")
+    say(f"clone it: iobench generate {args.save} --to DIR")
     return 0
 
 

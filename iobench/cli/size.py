@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from .common import add_common, add_overrides, number, whole_number
+
 _EXAMPLES = """examples:
   iobench size unet3d-b200 --accelerators 64 --hosts 8
   iobench size unet3d-b200 --accelerators 64 --hosts 8 --latency 5ms --dataset-size 20TiB --cache 512GiB
@@ -25,10 +27,14 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("workload", help="a workload's name or YAML file (iobench list workloads)")
     parser.add_argument(
-        "--accelerators", type=int, required=True, metavar="N", help="in all hosts together"
+        "--accelerators",
+        type=whole_number,
+        required=True,
+        metavar="N",
+        help="in all hosts together",
     )
     parser.add_argument(
-        "--hosts", type=int, default=1, metavar="H", help="that share them (default: 1)"
+        "--hosts", type=whole_number, default=1, metavar="H", help="that share them (default: 1)"
     )
     parser.add_argument(
         "--from",
@@ -38,7 +44,7 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--required-au",
-        type=float,
+        type=number,
         metavar="AU",
         help="required accelerator utilization, 0 to 1 (default: the workload's)",
     )
@@ -66,8 +72,6 @@ def register(subparsers: Any) -> None:
         metavar="TYPE",
         help="of the hosts: is its network enough? (iobench list instances)",
     )
-    from .common import add_common, add_overrides
-
     add_overrides(parser, "reader.access=random")
     add_common(parser)
     parser.set_defaults(run=run)
@@ -83,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     from ..spec.result import load_run
     from ..spec.workload import load_workload
     from ..units import parse_duration, parse_size
-    from .common import print_json
+    from .terminal import show, show_json
 
     demand = Demand(
         accelerators=args.accelerators,
@@ -117,11 +121,9 @@ def run(args: argparse.Namespace) -> int:
 
         instance = find_instance(args.instance)
     if args.json:
-        print_json(
-            {**asdict(found), "instance": instance.model_dump(mode="json") if instance else None}
-        )
+        show_json({**asdict(found), "instance": instance})
         return 0
     from ..report.size import render_size
 
-    print(render_size(found, instance))
+    show(render_size(found, instance))
     return 0

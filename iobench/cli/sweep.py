@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
-from .common import add_common
+from .common import add_common, add_overrides, number, whole_number
 
 _EXAMPLES = """examples:
   iobench sweep resnet50-h100 --data-root /mnt/fast/sweep --samples 2000 --sweep dataset.format=files,tar --sweep loader.workers=1,2,4
@@ -45,15 +44,23 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--one-at-a-time", action="store_true", help="vary one key at a time from today's settings"
     )
-    parser.add_argument("--samples", type=int, metavar="N", help="samples of each dataset")
+    parser.add_argument("--samples", type=whole_number, metavar="N", help="samples of each dataset")
     parser.add_argument(
         "--size", metavar="SIZE", help="total bytes of each dataset's samples, e.g. 2GiB"
     )
     parser.add_argument(
-        "--repeat", type=int, default=5, metavar="N", help="visits of each point (default: 5)"
+        "--repeat",
+        type=whole_number,
+        default=5,
+        metavar="N",
+        help="visits of each point (default: 5)",
     )
     parser.add_argument(
-        "--accelerators", type=int, default=1, metavar="N", help="ranks of each run (default: 1)"
+        "--accelerators",
+        type=whole_number,
+        default=1,
+        metavar="N",
+        help="ranks of each run (default: 1)",
     )
     parser.add_argument(
         "--time-budget", metavar="TIME", help="stop in time, e.g. 20m; what was left out is named"
@@ -82,19 +89,17 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--seed",
-        type=int,
+        type=whole_number,
         default=42,
         help="of the first visits; each round has its own (default: 42)",
     )
     parser.add_argument(
         "--calibration-s",
-        type=float,
+        type=number,
         default=1.0,
         metavar="S",
         help="seconds for each ceiling at a point's first visit",
     )
-    from .common import add_overrides
-
     add_overrides(parser, "batch_size=64")
     add_common(parser)
     parser.set_defaults(run=run)
@@ -106,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     from ..errors import UsageError
     from ..run.sweep import Budget
     from ..units import parse_duration, parse_size
-    from .common import Live
+    from .terminal import Live
 
     asked = (
         args.workload or args.axes or args.overrides or args.data_root or args.samples or args.size
@@ -134,22 +139,24 @@ def run(args: argparse.Namespace) -> int:
 def _sweep(args: argparse.Namespace, sweep: Any, directory: Path, budget: Any, live: Any) -> int:
     from ..report.sweep import render_sweep
     from ..run.sweep import run_sweep
-    from .common import print_json
+    from .terminal import say, show, show_json
 
     sweep = run_sweep(sweep, directory, budget, progress=live, tell=_teller(args, live))
     live.close()
     if args.json:
-        print_json({**sweep.model_dump(mode="json"), "directory": str(directory)})
+        show_json({**sweep.model_dump(), "directory": str(directory)})
     else:
-        print(render_sweep(sweep))
-        print(f"\nresults: {directory}\nadvice:  iobench advise {directory}")
+        show(render_sweep(sweep))
+        say()
+        say(f"results: {directory}")
+        say(f"advice:  iobench advise {directory}")
     return 0 if any(point.runs for point in sweep.points) else 1
 
 
 def _confirm(args: argparse.Namespace, budget: Any, live: Any) -> int:
     from ..report.sweep import confirmation_document, render_confirmation
     from ..run.confirm import confirm
-    from .common import print_json
+    from .terminal import show, show_json
 
     found = confirm(
         args.confirm,
@@ -162,19 +169,19 @@ def _confirm(args: argparse.Namespace, budget: Any, live: Any) -> int:
     )
     live.close()
     if args.json:
-        print_json(confirmation_document(found))
+        show_json(confirmation_document(found))
     else:
-        print(render_confirmation(found), end="")
+        show(render_confirmation(found))
     return 0 if found.confirmed else 4
 
 
 def _teller(args: argparse.Namespace, live: Any) -> Any:
     """Lines for each visit, on a progress line of its own."""
+    from .terminal import note
 
     def tell(line: str) -> None:
         live.close()
-        if not (args.quiet or args.json):
-            print(line, file=sys.stderr)
+        note(line, quiet=args.quiet or args.json)
 
     return tell
 
@@ -234,10 +241,12 @@ def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
         "accelerators": args.accelerators,
         "axes": axes,
     }
+    from ..spec.base import build
     from ..spec.sweep import Sweep, save_sweep
 
     # Planned before a directory is made: what can't be swept leaves nothing behind.
-    planned = plan_sweep(Sweep(created="", command=[], **given), one_at_a_time=args.one_at_a_time)
+    asked = build(Sweep, {"created": "", "command": [], **given}, where="the sweep")
+    planned = plan_sweep(asked, one_at_a_time=args.one_at_a_time)
     groups_within(planned.model_copy(deep=True), budget)
     sweep, directory = new_sweep(args.results, args.command_line, **given)
     sweep = sweep.model_copy(

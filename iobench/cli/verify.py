@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import Any
 
-from .common import add_common
+from .common import add_common, whole_number
+from .terminal import say, show_json
 
 _EXAMPLES = """examples:
   iobench verify /mnt/fast/resnet50
@@ -27,7 +27,7 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("dir", metavar="DIR", help="the dataset's directory or URL")
     parser.add_argument(
-        "--workers", type=int, metavar="N", help="processes (default: one for each core)"
+        "--workers", type=whole_number, metavar="N", help="processes (default: one for each core)"
     )
     add_common(parser)
     parser.set_defaults(run=run)
@@ -56,25 +56,25 @@ def run(args: argparse.Namespace) -> int:
             "shards": report.shards,
             "samples": report.samples,
             "bytes_read": report.bytes_read,
-            "damages": [damage._asdict() for damage in report.damages],
+            "damages": report.damages,
             "stopped": report.stopped,
             "wall_s": report.wall_s,
         }
-        print(json.dumps(document))
+        show_json(document, indent=None)
         return 0 if report.ok else 1
     what = f"{format_count(report.samples)} samples in {format_count(report.shards)} shard{'' if report.shards == 1 else 's'}"
     if report.ok:
         rate = format_rate(report.bytes_read / max(report.wall_s, 1e-9))
-        print(
+        say(
             f"ok: {what}, {format_bytes(report.bytes_read)}, are what the manifest says ({rate}): {args.dir}"
         )
         return 0
     for damage in report.damages:
-        print(damage)
+        say(str(damage))
     more = " and more; the rest was not read" if report.stopped else ""
     count = len(report.damages)
     found = f"{count} difference{'' if count == 1 else 's'}{more}"
-    print(
+    say(
         f"DAMAGED: {found}, in {args.dir}. Remove it (iobench clean {args.dir}) and generate it again"
     )
     return 1

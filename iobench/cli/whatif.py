@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from .common import add_common
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -56,8 +58,6 @@ def register(subparsers: Any) -> None:
         metavar="TYPE",
         help="the storage is behind this instance's network (iobench list instances)",
     )
-    from .common import add_common
-
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     from ..errors import UsageError
     from ..spec.result import load_run
     from ..units import parse_duration, parse_size
-    from .common import print_json
+    from .terminal import show, show_json
 
     network = None
     if args.instance is not None:
@@ -104,22 +104,21 @@ def run(args: argparse.Namespace) -> int:
         )
     found = what_if(load_run(Path(args.directory)), change)
     if args.json:
-        evidence = found.recorded.verdict
-        print_json(
+        show_json(
             {
                 "run_id": found.recorded.run_id,
                 "changes": found.changes,
                 "bases": found.bases,
-                "recorded": None if evidence is None else evidence.model_dump(mode="json"),
+                "recorded": found.recorded.verdict,
                 "model_error": found.error,
                 "corrected_samples_per_s": found.corrected_samples_per_s,
-                "what_if": found.document.model_dump(mode="json"),
+                "what_if": found.document,
             }
         )
         return 0
     from ..report.whatif import render_whatif
 
-    print(render_whatif(found))
+    show(render_whatif(found))
     return 0
 
 

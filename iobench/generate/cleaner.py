@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import deque
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from ..documents import parse_json
 from ..errors import DatasetError, TargetRefusedError
 from ..registry import LOADERS
 from ..safety import Removal, check_target, remove_exactly
@@ -154,14 +154,14 @@ def read_marker(root: Path) -> dict[str, Any] | None:
 
 def parse_marker(text: bytes, *, where: str) -> dict[str, Any]:
     try:
-        data = json.loads(text)
+        data = parse_json(text)
         if (
             isinstance(data, dict)
             and isinstance(data["id"], str)
             and isinstance(data["spec"], dict)
         ):
             return data
-    except (ValueError, KeyError, RecursionError):
+    except (ValueError, KeyError):
         pass
     raise DatasetError(
         f"{where} is damaged", remedy="remove the directory by hand, or generate elsewhere"

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..documents import json_text
 from ..errors import StorageError
 from ..spec.dataset import DatasetSpec
 from ..spec.manifest import (
@@ -42,7 +43,7 @@ def publish(
             storage.delete(name)
         _create(storage, name, write_table(columns, arrays))
     _publish_index(manifest, storage, claim)
-    _create(storage, MANIFEST, manifest.header.model_dump_json(indent=2).encode() + b"\n")
+    _create(storage, MANIFEST, json_text(manifest.header).encode() + b"\n")
     drop_journal(storage)
     return manifest
 

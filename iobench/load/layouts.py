@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..documents import MAX_HEADER_BYTES, parse_json, read_regular
 from ..errors import StorageError, UsageError
 from ..registry import LOADERS
 from ..safety import remove_exactly
@@ -51,9 +52,16 @@ def read_layout(storage: Storage, kind: str) -> Layout | None:
         return None
     folder = layout_folder(storage, kind)
     try:
-        data = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        found = Layout(**{**data, "files": tuple(data["files"])})
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        data = parse_json(read_regular(folder / RECORD, MAX_HEADER_BYTES))
+        found = Layout(
+            kind=str(data["kind"]),
+            package=str(data["package"]),
+            dataset=str(data["dataset"]),
+            seconds=float(data["seconds"]),
+            bytes=int(data["bytes"]),
+            files=tuple(str(name) for name in data["files"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if all((folder / name).is_file() for name in found.files) else None
 

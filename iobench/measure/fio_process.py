@@ -61,7 +61,9 @@ def run_fio(
         directory.mkdir(parents=True, exist_ok=True)
         stem = _free_stem(directory.resolve(), name)
         for log, text in job.iologs.items():
-            stem.with_name(f"{stem.name}.{log}").write_text(text, encoding="utf-8")
+            stem.with_name(f"{stem.name}.{log}").write_text(
+                text, encoding="utf-8", errors="surrogateescape"
+            )
         job_file, json_file = (
             stem.with_name(f"{stem.name}.fio"),
             stem.with_name(f"{stem.name}.json"),
@@ -77,7 +79,9 @@ def run_fio(
         ]
         shown = f"cd {shlex.quote(str(job.cwd))} && GLIBC_TUNABLES={_TUNABLE} {shlex.join(command)}"
         job_file.write_text(
-            f"# {shown}\n{job.text.replace('{iologs}/', logs + '.')}", encoding="utf-8"
+            f"# {shown}\n{job.text.replace('{iologs}/', logs + '.')}",
+            encoding="utf-8",
+            errors="surrogateescape",
         )
         code, out, err = _communicate(command, job.cwd, timeout_s)
         json_file.write_text(out, encoding="utf-8")
@@ -134,7 +138,7 @@ def _document(out: str) -> dict[str, Any] | None:
     for match in re.finditer(r"^\{", out, re.MULTILINE):
         try:
             found = json.JSONDecoder().raw_decode(out, match.start())[0]
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(found, dict) and "jobs" in found:
             return found

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ..analyse.knee import NO_HELP
 from ..analyse.recommend import Alternative, Recommendation
+from ..text import printable, renders
 from ..units import format_bytes, format_count
 from .lines import wrapped
 
@@ -13,6 +14,7 @@ SHOWN = 12
 """Lines of the Pareto front, and of what was left out, at most."""
 
 
+@renders(printable)
 def render_advise(found: Recommendation, width: int = 100) -> str:
     """Sections separated by blank lines, of at most ``width`` columns where no setting is longer than that."""
     sections = [

@@ -9,6 +9,7 @@ from typing import Any
 from ..analyse.study import cpu_s_per_gb, slowdown, with_figures
 from ..spec.checkpoint import Spread, Study
 from ..spec.result import RunDocument
+from ..text import printable, renders
 from ..units import format_bytes, format_count, format_duration, format_rate, format_share
 from .lines import Paint, findings_lines, painter, wrapped
 
@@ -29,6 +30,7 @@ _NO_WAIT_S = 1e-3
 """A wait for the save before that is shorter was none."""
 
 
+@renders(printable)
 def render_study(doc: RunDocument, width: int = 100, color: bool = False) -> str:
     """All sections that the study has something for, separated by blank lines."""
     study = doc.checkpoint
@@ -204,9 +206,8 @@ def _chart(found: dict[str, Any], width: int) -> list[str]:
     lines = []
     for at, share in found["curve"]:
         best = " < best" if math.isclose(at, found["interval_s"]) else ""
-        lines.append(
-            f"  {format_duration(at):>13}{format_share(share):>10}  {'█' * max(1, round(room * share / most))}{best}"
-        )
+        bar = "█" * max(1, round(room * share / (most or 1)))
+        lines.append(f"  {format_duration(at):>13}{format_share(share):>10}  {bar}{best}")
     return lines
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from statistics import median
@@ -12,8 +9,10 @@ from typing import Any
 
 from ..analyse.compare import Comparison, Group, Row
 from ..analyse.statistics import SIGNIFICANT
+from ..documents import json_text
+from ..text import markdown, printable, renders
 from ..units import format_count, format_duration, format_percent, format_rate
-from .lines import wrapped
+from .lines import csv_text, wrapped
 
 WORDS = {"better": "better", "worse": "WORSE", "same": "~", "too few": "too few runs"}
 NOTHING = "no metric was measured on both sides"
@@ -39,6 +38,7 @@ def render(compared: Sequence[Comparison], left_out: Sequence[str], *, kind: str
     )
 
 
+@renders(printable)
 def _text(compared: Sequence[Comparison], left_out: Sequence[str], width: int = 120) -> str:
     lines: list[str] = []
     for each in compared:
@@ -127,52 +127,33 @@ def _records(compared: Sequence[Comparison]) -> list[dict[str, Any]]:
 
 
 def _json(compared: Sequence[Comparison], left_out: Sequence[str]) -> str:
-    return (
-        json.dumps({"comparisons": _records(compared), "left_out": list(left_out)}, indent=2) + "\n"
-    )
+    return json_text({"comparisons": _records(compared), "left_out": list(left_out)}) + "\n"
 
 
+_COLUMNS = (
+    *("workload", "baseline", "candidate", "metric", "baseline_median", "candidate_median"),
+    *("ratio", "low", "high", "p", "effect", "difference"),
+)
+
+
+@renders(printable)
 def _csv(compared: Sequence[Comparison], left_out: Sequence[str]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        (
-            "workload",
-            "baseline",
-            "candidate",
-            "metric",
-            "baseline_median",
-            "candidate_median",
-            "ratio",
-            "low",
-            "high",
-            "p",
-            "effect",
-            "difference",
-        )
-    )
+    rows: list[tuple[object, ...]] = []
     for each in compared:
         for row in each.rows:
             judged = row.judgement
-            figures = (judged.ratio, judged.low, judged.high, judged.p, judged.effect)
-            values = (
-                median(row.baseline),
-                median(row.candidate),
-                *("" if figure is None else figure for figure in figures),
-            )
-            writer.writerow(
+            rows.append(
                 (
-                    each.workload,
-                    each.baseline.label,
-                    each.candidate.label,
-                    row.metric,
-                    *values,
+                    *(each.workload, each.baseline.label, each.candidate.label, row.metric),
+                    *(median(row.baseline), median(row.candidate)),
+                    *(judged.ratio, judged.low, judged.high, judged.p, judged.effect),
                     judged.difference,
                 )
             )
-    return out.getvalue()
+    return csv_text([_COLUMNS, *rows])
 
 
+@renders(markdown)
 def _markdown(compared: Sequence[Comparison], left_out: Sequence[str]) -> str:
     lines: list[str] = []
     for each in compared:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Sequence
 from dataclasses import fields
 
 from ..analyse.cost import MOST_HOSTS, Cost, Price
+from ..documents import json_text
+from ..text import markdown, printable, renders
 from ..units import format_count, format_duration, format_percent
-from .lines import wrapped
+from .lines import csv_text, wrapped
 
 
 def render(costs: Sequence[Cost], left_out: Sequence[str], *, kind: str) -> str:
@@ -22,6 +21,7 @@ def _usd(value: float) -> str:
     return f"{value:,.2f} USD" if value >= 1 else f"{value:.4g} USD"
 
 
+@renders(printable)
 def _text(costs: Sequence[Cost], left_out: Sequence[str], width: int = 110) -> str:
     lines: list[str] = []
     best = max((price.samples_per_usd for one in costs for price in one.prices), default=0.0)
@@ -137,31 +137,25 @@ def _records(costs: Sequence[Cost]) -> list[dict[str, object]]:
 
 
 def _json(costs: Sequence[Cost], left_out: Sequence[str]) -> str:
-    return json.dumps({"costs": _records(costs), "left_out": list(left_out)}, indent=2) + "\n"
+    return json_text({"costs": _records(costs), "left_out": list(left_out)}) + "\n"
 
 
+@renders(printable)
 def _csv(costs: Sequence[Cost], left_out: Sequence[str]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     names = [field.name for field in fields(Price)]
-    writer.writerow(("run_id", "workload", "instance", "hosts", "region", *names))
-    for one in costs:
-        for price in one.prices:
-            values = (getattr(price, name) for name in names)
-            row = ("" if value is None else value for value in values)
-            writer.writerow(
-                (
-                    one.run_id,
-                    one.workload,
-                    one.instance.type,
-                    one.hosts,
-                    _region(price, one.instance.region),
-                    *row,
-                )
-            )
-    return out.getvalue()
+    rows = [
+        (
+            *(one.run_id, one.workload, one.instance.type, one.hosts),
+            _region(price, one.instance.region),
+            *(getattr(price, name) for name in names),
+        )
+        for one in costs
+        for price in one.prices
+    ]
+    return csv_text([("run_id", "workload", "instance", "hosts", "region", *names), *rows])
 
 
+@renders(markdown)
 def _markdown(costs: Sequence[Cost], left_out: Sequence[str]) -> str:
     names = (
         "workload",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 
-from ..spec.checkpoint import Study
+from ..documents import json_text
+from ..spec.checkpoint import Restore, Save, Study
 from ..spec.result import RunDocument
+from ..text import markdown, printable, renders
 from ..units import format_count, format_rate
+from .lines import csv_text
 from .text import OF_STORED, ROWS, reads_unseen
 
 SCALARS = (
@@ -64,41 +65,38 @@ OPERATION = (
 
 
 def to_json(doc: RunDocument) -> str:
-    """The document as it stands in ``run.json``."""
-    return doc.model_dump_json(indent=2) + "\n"
+    """The document as it stands in ``run.json``, in ASCII."""
+    return json_text(doc) + "\n"
 
 
+@renders(printable)
 def to_csv(doc: RunDocument) -> str:
-    """One line for each repetition (of a checkpoint study: each save and restore), base units; an empty field was not measured."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    """One line for each repetition (of a checkpoint study: each save and restore), base units.
+
+    An empty field was not measured.
+    """
     if doc.checkpoint is not None and not doc.dataset:
-        writer.writerow(("run_id", "operation", *OPERATION))
-        for operation, done in (
-            ("save", doc.checkpoint.saves),
-            ("restore", doc.checkpoint.restores),
-        ):
-            for one in done:
-                values = [getattr(one, name, None) for name in OPERATION]
-                writer.writerow(
-                    (doc.run_id, operation, *("" if value is None else value for value in values))
-                )
-        return out.getvalue()
-    writer.writerow(("run_id", "repetition", *SCALARS))
-    for index, repetition in enumerate(doc.repetitions):
-        values = [getattr(repetition, name) for name in SCALARS]
-        writer.writerow((doc.run_id, index, *("" if value is None else value for value in values)))
-    return out.getvalue()
+        done: list[tuple[str, Save | Restore]] = [("save", save) for save in doc.checkpoint.saves]
+        done += [("restore", restore) for restore in doc.checkpoint.restores]
+        rows = [
+            (doc.run_id, operation, *(getattr(one, name, None) for name in OPERATION))
+            for operation, one in done
+        ]
+        return csv_text([("run_id", "operation", *OPERATION), *rows])
+    figures = [
+        (doc.run_id, index, *(getattr(repetition, name) for name in SCALARS))
+        for index, repetition in enumerate(doc.repetitions)
+    ]
+    return csv_text([("run_id", "repetition", *SCALARS), *figures])
 
 
+@renders(markdown)
 def to_markdown(doc: RunDocument) -> str:
     """Verdict, ceilings and medians, ready to be pasted into an issue or a page."""
     if doc.checkpoint is not None and not doc.dataset:
         return _study_markdown(doc, doc.checkpoint)
     lines = [
-        f"**{doc.verdict.sentence}**"
-        if doc.verdict
-        else f"No verdict: {_cell(doc.error or doc.status)}",
+        f"**{doc.verdict.sentence}**" if doc.verdict else f"No verdict: {doc.error or doc.status}",
         "",
     ]
     lines += ["| ceiling | samples/s | bandwidth | CPU s/GB | how |", "|---|---:|---:|---:|---|"]
@@ -109,7 +107,7 @@ def to_markdown(doc: RunDocument) -> str:
             "" if figure is None else show(figure)
             for show, figure in zip(CEILING, figures, strict=True)
         )
-        lines.append(f"| {name} | {' | '.join(shown)} | {_cell(how)} |")
+        lines.append(f"| {name} | {' | '.join(shown)} | {how} |")
     lines += ["", "| metric | median | min | max | n |", "|---|---:|---:|---:|---:|"]
     for name, _, show in ROWS:
         summary = doc.metrics.get(name)
@@ -132,7 +130,7 @@ def to_markdown(doc: RunDocument) -> str:
 def _study_markdown(doc: RunDocument, study: Study) -> str:
     sentence = (
         study.meaning.get("sentence")
-        or f"{study.model} by {study.writer}: {_cell(doc.error or doc.status)}"
+        or f"{study.model} by {study.writer}: {doc.error or doc.status}"
     )
     lines = [
         f"**{sentence}**",
@@ -152,7 +150,3 @@ def _study_markdown(doc: RunDocument, study: Study) -> str:
         *(f"- {finding.level} `{finding.rule}`: {finding.evidence}" for finding in doc.findings),
     ]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from ..analyse.history import History
+from ..documents import json_text
+from ..text import printable, renders
 from .compare import LABELS
 from .lines import wrapped
 
@@ -19,7 +20,12 @@ def render(found: Sequence[History], left_out: Sequence[str], *, kind: str) -> s
         records = [
             {**asdict(one), "medians": [entry.median for entry in one.entries]} for one in found
         ]
-        return json.dumps({"histories": records, "left_out": list(left_out)}, indent=2) + "\n"
+        return json_text({"histories": records, "left_out": list(left_out)}) + "\n"
+    return _text(found, left_out)
+
+
+@renders(printable)
+def _text(found: Sequence[History], left_out: Sequence[str]) -> str:
     lines: list[str] = []
     for one in found:
         lines += _history(one, 110)

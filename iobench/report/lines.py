@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import textwrap
 from collections.abc import Callable, Iterable
 
 from ..spec.result import Finding
+from ..text import csv_cell
 
 Paint = Callable[[str, str], str]
 """(text, name of a colour) -> the text, painted or as it is."""
@@ -50,3 +53,11 @@ def findings_lines(findings: Iterable[Finding], width: int, paint: Paint) -> lis
         if finding.remedy:
             lines += wrapped(finding.remedy, width, " " * 10 + "-> ", " " * 13)
     return [paint("Findings", "title"), *lines] if lines else [paint("Findings: none", "title")]
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """CSV for spreadsheets: None is an empty cell, and no text is taken for a formula."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows([csv_cell(value) for value in row] for row in rows)
+    return out.getvalue()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..text import printable, renders
 from ..units import (
     format_bytes,
     format_count,
@@ -18,6 +19,7 @@ from .lines import wrapped
 WIDTH = 100
 
 
+@renders(printable)
 def render_plan(plan: Mapping[str, Any]) -> str:
     """The plan of a run as aligned lines; what can't be known says so."""
     state = "generated" if plan["generated"] else "not generated yet"
@@ -110,6 +112,7 @@ def _minimum(plan: Mapping[str, Any]) -> str:
     return f"at least {text}: {'reached' if enough else 'not reached'}"
 
 
+@renders(printable)
 def render_checkpoint_plan(plan: Mapping[str, Any]) -> str:
     """The plan of a model's checkpoint as aligned lines."""
     ranks, layout = plan["ranks"], plan["parallelism"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from ..analyse.measured import Measured
 from ..analyse.requirement import Cache, Requirement
 from ..spec.instances import Instance
+from ..text import printable, renders
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
 from .lines import wrapped
 
 LABEL = 14
 
 
+@renders(printable)
 def render_size(need: Requirement, instance: Instance | None = None, width: int = 100) -> str:
     """Lines of at most ``width`` columns; what is not known says why. ``instance``: what each host is."""
     rows = [

@@ -8,11 +8,13 @@ from typing import Any
 
 from ..analyse.confirmation import Confirmation
 from ..spec.sweep import Sweep, describe
+from ..text import printable, renders
 from ..units import format_count
 from .compare import render
 from .lines import wrapped
 
 
+@renders(printable)
 def render_sweep(sweep: Sweep) -> str:
     """One line for each point: median [min, max] of samples/s over its visits."""
     lines = [
@@ -48,6 +50,7 @@ def render_sweep(sweep: Sweep) -> str:
     return "\n".join(lines)
 
 
+@renders(printable)
 def render_confirmation(found: Confirmation, width: int = 100) -> str:
     """What was advised, what fresh runs say, and whether that bears it out."""
     advice, row = (

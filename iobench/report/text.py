@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..analyse.evidence import bytes_per_sample, gather
 from ..spec.result import Ceiling, RunDocument, Summary
+from ..text import printable, renders
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
 from .cache import cold_reads
 from .checkpoint import beside_lines
@@ -56,6 +57,7 @@ def reads_unseen(doc: RunDocument) -> bool:
     return any("bytes_read" in repetition.not_measured for repetition in doc.repetitions)
 
 
+@renders(printable)
 def render_run(doc: RunDocument, width: int = 100, color: bool = False) -> str:
     """All sections that ``doc`` has something for, separated by blank lines."""
     paint = painter(color)

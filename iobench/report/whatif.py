@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..analyse.evidence import gather
 from ..analyse.whatif import Prediction
+from ..text import printable, renders
 from ..units import format_count, format_percent
 from .lines import wrapped
 from .text import LABELS
@@ -12,6 +13,7 @@ TRUSTED = 0.2
 """An error on the recorded run beyond this is the rule ``verdict.gap``: stages compete, or a ceiling was not what the run met."""
 
 
+@renders(printable)
 def render_whatif(found: Prediction, width: int = 100) -> str:
     """Lines of at most ``width`` columns."""
     before, after = gather(found.recorded), gather(found.document)

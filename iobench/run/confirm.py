@@ -96,10 +96,19 @@ def _sides(sweep: Sweep, advice: Recommendation) -> tuple[SweepPoint, SweepPoint
         dict(advice.settings),
     ):
         point = next(
-            p
-            for p in sweep.points
-            if all(same(_text(p.settings[key]), value) for key, value in wanted.items())
+            (
+                point
+                for point in sweep.points
+                if all(same(_text(point.settings.get(key)), value) for key, value in wanted.items())
+            ),
+            None,
         )
+        if point is None:
+            told = ", ".join(f"{key}={value}" for key, value in wanted.items())
+            raise UsageError(
+                f"no point of this sweep has the settings {told}",
+                remedy="its sweep.json is not whole: run the sweep again",
+            )
         sides.append(
             SweepPoint(settings=point.settings, data=point.data, dataset_bytes=point.dataset_bytes)
         )

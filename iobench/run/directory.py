@@ -7,6 +7,7 @@ import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ..documents import json_text
 from ..errors import IobenchError
 from ..spec.result import RunDocument
 
@@ -32,8 +33,8 @@ def write_document(directory: Path, doc: RunDocument) -> None:
     path = directory / RUN_FILE
     part = directory / f".{RUN_FILE}.part"
     try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(doc.model_dump_json(indent=2) + "\n")
+        with part.open("w", encoding="ascii") as file:
+            file.write(json_text(doc) + "\n")
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)

@@ -17,6 +17,7 @@ import xxhash
 import yaml
 
 from .. import __version__
+from ..documents import json_text
 from ..errors import DatasetError, TargetRefusedError, UsageError
 from ..spec.manifest import (
     MANIFEST,
@@ -105,9 +106,9 @@ def scan(
         "samples": counts,
         "xxh3": np.zeros(len(data), np.uint64),
     }
-    digest = xxhash.xxh3_128(f"{url}\n".encode())
+    digest = xxhash.xxh3_128(f"{url}\n".encode("utf-8", "surrogateescape"))
     for entry in data:
-        digest.update(f"{entry.key}\0{entry.size}\n".encode())
+        digest.update(f"{entry.key}\0{entry.size}\n".encode("utf-8", "surrogateescape"))
     header = Header(
         generator=f"iobench {__version__} scan",
         id=digest.hexdigest(),
@@ -161,9 +162,7 @@ def save(report: ScanReport, path: Path) -> Path:
         wrote = True
         (folder / SAMPLES).write_bytes(write_table(SAMPLE_COLUMNS, manifest.samples))
         (folder / SHARDS).write_bytes(write_table(SHARD_COLUMNS, manifest.shards, manifest.names))
-        (folder / MANIFEST).write_text(
-            manifest.header.model_dump_json(indent=2) + "\n", encoding="utf-8"
-        )
+        (folder / MANIFEST).write_text(json_text(manifest.header) + "\n", encoding="ascii")
         path.write_text(yaml.safe_dump(data, sort_keys=False, width=130), encoding="utf-8")
     except OSError as error:
         if wrote:  # half of it would stand in the way of the next attempt

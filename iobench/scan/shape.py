@@ -12,6 +12,7 @@ from ..formats.hdf5 import MAX_SHARD
 from ..registry import CONTENTS
 from ..spec.base import build
 from ..spec.dataset import DatasetSpec
+from ..text import printable
 from .found import Found
 
 _QUANTILES = 33
@@ -60,7 +61,7 @@ def shape(
     data: dict[str, Any] = {
         "name": name,
         "description": f"the shape of {len(sizes)} samples in {count} shards",
-        "source": f"scanned at {url.partition('?')[0]}",
+        "source": f"scanned at {printable(url.partition('?')[0])}",
         "samples": len(sizes),
         "sample_size": distribution,
         "format": form,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -16,8 +15,10 @@ from pydantic import (
     field_validator,
 )
 
-from ..errors import SpecError, UnknownNameError, UsageError, nearest
+from ..documents import MAX_DOCUMENT_BYTES, MAX_NUMBER, parse_json, read_regular
+from ..errors import IobenchError, SpecError, UnknownNameError, UsageError, nearest
 from ..units import parse_duration, parse_size
+from .yamlfile import MAX_DEPTH, parse_yaml
 
 
 def _as_value_error(parse: Any) -> Any:
@@ -38,9 +39,14 @@ Seconds = Annotated[float, BeforeValidator(_as_value_error(parse_duration))]
 
 
 class Strict(BaseModel):
-    """Base of what a user writes: no unknown keys, no mutation."""
+    """Base of what a user writes: no unknown keys, no mutation, text that is text.
+
+    ``any_bytes`` are the keys whose text may hold lone surrogates: paths, as Python reads them.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    any_bytes: ClassVar[frozenset[str]] = frozenset()
 
     @field_validator("*", mode="before")
     @classmethod
@@ -48,7 +54,27 @@ class Strict(BaseModel):
         annotation = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, bool) and annotation is not bool and bool not in get_args(annotation):
             raise ValueError(f"{str(value).lower()} is neither a number nor text")
+        if info.field_name not in cls.any_bytes and _is_broken(value):
+            raise ValueError(
+                "it is not text: it holds bytes that are not UTF-8, or a lone surrogate"
+            )
         return value
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _numbers_make_sense(cls, value: Any) -> Any:
+        if isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
+            raise ValueError("it is out of range")
+        return value
+
+
+def _is_broken(value: Any) -> bool:
+    """Whether there is a text with a lone surrogate in ``value``, which pydantic can't tell of."""
+    if isinstance(value, str):
+        return any("\ud800" <= character <= "\udfff" for character in value)
+    if isinstance(value, Mapping):
+        return any(_is_broken(key) or _is_broken(each) for key, each in value.items())
+    return isinstance(value, list | tuple) and any(map(_is_broken, value))
 
 
 class Record(BaseModel):
@@ -58,6 +84,9 @@ class Record(BaseModel):
 
 
 M = TypeVar("M", bound=BaseModel)
+
+_MAX_PROBLEMS = 5
+_MAX_KEY = 60
 
 
 def build(model: type[M], data: Any, *, where: str) -> M:
@@ -69,16 +98,58 @@ def build(model: type[M], data: Any, *, where: str) -> M:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise SpecError(
-            f"{where}: {'; '.join(_explain(model, problem) for problem in error.errors())}"
-        ) from None
+        raise SpecError(f"{where}: {explain(model, error)}") from None
+
+
+def explain(model: type[BaseModel], error: ValidationError) -> str:
+    """What does not fit ``model``, as one line that names the keys: the first few problems."""
+    problems = error.errors(include_url=False, include_context=False)
+    shown = "; ".join(_explain(model, problem) for problem in problems[:_MAX_PROBLEMS])
+    more = len(problems) - _MAX_PROBLEMS
+    return f"{shown}; and {more} more" if more > 0 else shown
+
+
+def read_record(path: Path, model: type[M], *, version: str) -> tuple[M, Any]:
+    """What iobench wrote down as JSON: the record, and the data that it was made of.
+
+    Raises IobenchError in one line that names the file, and the key where one does not fit: what
+    can't be read, is no JSON, of another major ``version`` of the schema, or not of the schema;
+    FileNotFoundError where there is no such file.
+    """
+    try:
+        data = parse_json(read_regular(path, MAX_DOCUMENT_BYTES))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise IobenchError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}",
+            remedy="it is half written or not iobench's: name another",
+        ) from error
+    if not isinstance(data, dict):
+        raise IobenchError(f"{path} holds no JSON object", remedy="it is not iobench's")
+    found = str(data.get("schema_version", ""))
+    if found.partition(".")[0] != version.partition(".")[0]:
+        raise IobenchError(
+            f"{path} has schema version '{found[:20]}', this iobench reads {version}",
+            remedy="use the iobench that wrote it, or a newer one",
+        )
+    return fitting(path, model, data), data
+
+
+def fitting(where: Path | str, model: type[M], data: Any) -> M:
+    """``data`` as ``model``. Raises IobenchError that names ``where`` and the wrong keys."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise IobenchError(f"{where} does not fit the schema: {explain(model, error)}") from None
 
 
 def _explain(model: type[BaseModel], problem: Any) -> str:
     path = ".".join(_keys(model, problem["loc"])) or "(top level)"
+    path = path if len(path) <= 4 * _MAX_KEY else f"{path[: 4 * _MAX_KEY]}..."
     if problem["type"] == "extra_forbidden":
         owner = _model_at(model, problem["loc"][:-1])
-        near = nearest(str(problem["loc"][-1]), owner.model_fields) if owner else []
+        near = nearest(str(problem["loc"][-1])[:_MAX_KEY], owner.model_fields) if owner else []
         known = (
             f"did you mean '{near[0]}'?"
             if near
@@ -118,52 +189,6 @@ def _model_at(model: type[BaseModel], path: Sequence[Any]) -> type[BaseModel] | 
     return model
 
 
-class _UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML lets the last of two equal keys win in silence; here the second is an error."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        written = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for key, _ in node.value:
-            if (
-                isinstance(key, yaml.ScalarNode)
-                and key.value != "<<"
-                and written.count(key.value) > 1
-            ):
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key '{key.value}' is there twice", key.start_mark
-                )
-        return super().construct_mapping(node, deep)
-
-
-def _parse_yaml(text: str) -> Any:
-    """Raises ValueError in one line for whatever YAML cannot make sense of."""
-    try:
-        return yaml.load(text, Loader=_UniqueKeys)
-    except (
-        yaml.YAMLError,
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError: a date such as 2024-13-45
-        raise ValueError(" ".join(str(error).split())) from None
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping from a file. Raises SpecError for what is unreadable, not YAML, or not a mapping."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"cannot read {path}: {error}") from error
-    try:
-        data = _parse_yaml(text)
-    except ValueError as error:
-        raise SpecError(f"{path} is not valid YAML: {error}") from error
-    if not isinstance(data, dict):
-        raise SpecError(
-            f"{path}: expected a mapping of keys to values, found {type(data).__name__}"
-        )
-    return data
-
-
 def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """``a.b=c`` on a copy of nested ``data``; the value is YAML (so ``true``, ``4`` and ``[1, 2]`` are what they look like)."""
     result: dict[str, Any] = _deep_copy(data)
@@ -175,10 +200,12 @@ def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str,
                 remedy="write it like --set reader.concurrency=8",
             )
         try:
-            value = _parse_yaml(text)
+            value = parse_yaml(text)
         except ValueError as error:
             raise SpecError(f"override '{override}': the value is not valid YAML") from error
         *parents, last = key.strip().split(".")
+        if len(parents) >= MAX_DEPTH:
+            raise SpecError(f"override '{key[:40]}...' has more than {MAX_DEPTH} levels")
         node = result
         for parent in parents:
             child = node.setdefault(parent, {})
@@ -228,5 +255,6 @@ def known_specs(kind: str) -> dict[str, Path]:
     """Every named spec of this kind; a nearer one hides a built-in of the same name."""
     found: dict[str, Path] = {}
     for folder in reversed(spec_folders(kind)):
-        found.update({path.stem: path for path in sorted(folder.glob("*.yaml"))})
+        files = (path for path in sorted(folder.glob("*.yaml")) if path.is_file())
+        found.update({path.stem: path for path in files})
     return found

@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 
 from ..errors import SpecError
 from ..registry import CONTENTS, FORMATS
-from .base import Bytes, Strict, apply_overrides, build, find_spec, read_yaml
+from .base import Bytes, Strict, apply_overrides, build, find_spec
+from .yamlfile import read_yaml
 
 MIN_SAMPLE_BYTES = 1
 

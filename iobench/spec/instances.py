@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import csv
 import datetime
+import io
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import Field
 
+from ..documents import read_regular
 from ..errors import SpecError, UnknownNameError, UsageError
 from .base import Strict, build
+from .yamlfile import read_yaml
 
 FILE = "instances.yaml"
+MAX_PRICES_BYTES = 16 << 20
 MOST_USD_PER_HOUR = 10_000
 """A price above this is a typing error: the largest instance known costs about a hundredth."""
 
@@ -55,16 +58,15 @@ def builtin() -> dict[str, Instance]:
         (path for path in (package / FILE, package.parent / "results" / FILE) if path.is_file()),
         package / FILE,
     )
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise SpecError(f"cannot read the instances in {path}: {error}") from None
-    date = str(data["collected"])
-    rows = [
+    data = read_yaml(path)
+    date, rows = str(data.get("collected", "")), data.get("instances")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise SpecError(f"{path}: 'instances' is no list of mappings")
+    found = [
         build(Instance, {**row, **_dated(row, date)}, where=f"{path}: {row.get('type', '?')}")
-        for row in data["instances"]
+        for row in rows
     ]
-    return {row.type: row for row in rows}
+    return {row.type: row for row in found}
 
 
 def _dated(row: Mapping[str, Any], source: str) -> dict[str, str]:
@@ -92,7 +94,8 @@ def read_prices(path: Path) -> dict[str, Instance]:
     known = set(Instance.model_fields)
     found: dict[str, Instance] = {}
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        text = read_regular(path, MAX_PRICES_BYTES).decode()
+        with io.StringIO(text, newline="") as file:
             for number, row in enumerate(csv.DictReader(file), start=2):
                 if None in row:
                     raise SpecError(f"{path}: line {number} has more cells than there are columns")
@@ -116,7 +119,7 @@ def read_prices(path: Path) -> dict[str, Instance]:
                     where=f"{path}: line {number}",
                 )
                 found.setdefault(made.type, made)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise SpecError(f"cannot read the prices in {path}: {error}") from None
     if not found:
         raise SpecError(f"{path} holds no prices")
@@ -158,7 +161,7 @@ def priced_at(
                 f"{flag} {value:g} is no price",
                 remedy=f"above 0 and at most {MOST_USD_PER_HOUR} USD for one hour",
             )
-    base = instance or Instance(type=name)
+    base = instance or build(Instance, {"type": name}, where="the instance")
     update: dict[str, Any] = {}
     stated = f"stated on {datetime.date.today().isoformat()}"
     if usd_per_hour is not None:

@@ -2,10 +2,13 @@
 
 Layout below the dataset's root (a directory or a prefix)::
 
-    .iobench-dataset     ownership marker, written first: {"id", "spec", ...}; its presence makes the directory iobench's
+    .iobench-dataset     ownership marker, written first: {"id", "spec", ...}; its presence makes
+                         the directory iobench's
     manifest.json        written last and atomically: a dataset without it is half generated
-    samples.arrow        SAMPLE_COLUMNS, in sample order   (Arrow IPC file, uncompressed: it is mapped, not parsed)
-    shards.arrow         SHARD_COLUMNS, in shard order
+    samples.arrow        SAMPLE_COLUMNS, in sample order (Arrow IPC file, uncompressed: it is
+                         mapped, not parsed)
+    shards.arrow         SHARD_COLUMNS, in shard order; of scanned data ``key`` as well, the name of
+                         each shard: text, or bytes (binary) where a name is not UTF-8
     data/...             the shards
     layouts/KIND/...     the same samples as a loader library wants them, where one was asked for
 
@@ -14,18 +17,18 @@ A million samples are five mapped arrays (36 bytes a sample), not a million obje
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationError
 
+from ..documents import MAX_HEADER_BYTES, parse_json, read_regular
 from ..errors import DatasetError
-from .base import Strict
+from .base import Strict, explain
 from .dataset import DatasetSpec
 
 MANIFEST = "manifest.json"
@@ -56,6 +59,8 @@ Array = npt.NDArray[Any]
 
 class Header(Strict):
     """``manifest.json``."""
+
+    any_bytes: ClassVar[frozenset[str]] = frozenset({"origin"})
 
     format_version: int = FORMAT_VERSION
     generator: str
@@ -178,9 +183,9 @@ def layout_files(folder: Path) -> frozenset[str]:
     Empty where there is no record that can be read: then nothing says that what lies there is iobench's.
     """
     try:
-        names = json.loads((folder / LAYOUT_RECORD).read_text(encoding="utf-8"))["files"]
+        names = parse_json(read_regular(folder / LAYOUT_RECORD, MAX_HEADER_BYTES))["files"]
         return frozenset({str(name) for name in names} | {LAYOUT_RECORD})
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return frozenset()
 
 
@@ -213,14 +218,18 @@ def shard_key(spec: DatasetSpec, shard: int) -> str:
 def write_table(
     columns: dict[str, Any], arrays: dict[str, Array], names: list[str] | None = None
 ) -> bytes:
-    """An Arrow IPC file (uncompressed) of the given columns, in the schema's order and types; ``names`` become a column ``key``."""
+    """An Arrow IPC file (uncompressed) of the given columns, in the schema's order and types.
+
+    ``names`` become a column ``key``: of text, or of bytes where a name is not UTF-8 (file names
+    may be any bytes, which Python keeps as lone surrogates; Arrow's text is UTF-8).
+    """
     import pyarrow as pa
 
     table = pa.table(
         {name: np.ascontiguousarray(arrays[name], dtype=dtype) for name, dtype in columns.items()}
     )
     if names is not None:
-        table = table.append_column("key", pa.array(names, pa.large_string()))
+        table = table.append_column("key", _key_column(names))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         # One batch, so that every column is one contiguous array that numpy can map without a copy.
@@ -237,15 +246,19 @@ def read_table(
     where = source if isinstance(source, str) else "table"
     try:
         table = pa.ipc.open_file(
-            pa.memory_map(source, "r") if isinstance(source, str) else pa.BufferReader(source)
+            pa.memory_map(os.fsencode(source), "r")
+            if isinstance(source, str)
+            else pa.BufferReader(source)
         ).read_all()
         parts = {name: table.column(name).combine_chunks() for name in columns}
-        names = table.column("key").to_pylist() if "key" in table.column_names else None
-    except (pa.ArrowException, KeyError, OSError) as error:
+        names = _names(table.column("key")) if "key" in table.column_names else None
+    except (pa.ArrowException, KeyError, OSError, ValueError) as error:
         raise DatasetError(
             f"{where} is damaged: {' '.join(str(error).split())}",
             remedy="generate the dataset again",
         ) from None
+    if names is not None:
+        _check_locale(names, where)
     wrong = [
         name
         for name, dtype in columns.items()
@@ -256,6 +269,41 @@ def read_table(
             f"{where}: column '{wrong[0]}' has the wrong type", remedy="generate the dataset again"
         )
     return {name: _values(parts[name], dtype) for name, dtype in columns.items()}, names
+
+
+def _key_column(names: list[str]) -> Any:
+    import pyarrow as pa
+
+    raw = [name.encode("utf-8", "surrogateescape") for name in names]
+    try:
+        return pa.array([name.decode() for name in raw], pa.large_string())
+    except UnicodeDecodeError:
+        return pa.array(raw, pa.large_binary())
+
+
+def _names(column: Any) -> list[str]:
+    """The column ``key``. Raises ValueError where it is no column of names, or holds null."""
+    import pyarrow as pa
+
+    kind = column.type
+    if column.null_count or kind not in (pa.large_string(), pa.string(), pa.large_binary()):
+        raise ValueError("column 'key' holds no names")
+    names = column.to_pylist()
+    if kind == pa.large_binary():
+        names = [name.decode("utf-8", "surrogateescape") for name in names]
+    return list(names)
+
+
+def _check_locale(names: list[str], where: str) -> None:
+    """Raises DatasetError where a name can't be encoded for the system (a locale without UTF-8)."""
+    try:
+        for name in names:
+            os.fsencode(name)
+    except UnicodeEncodeError as error:
+        raise DatasetError(
+            f"{where}: some names cannot be written in this locale's encoding ({error.encoding})",
+            remedy="set LC_ALL=C.UTF-8",
+        ) from None
 
 
 def _values(column: Any, dtype: Any) -> Array:
@@ -269,17 +317,21 @@ def _values(column: Any, dtype: Any) -> Array:
 def parse_header(text: bytes, *, where: str) -> Header:
     """``manifest.json`` from its bytes. Raises DatasetError naming what does not fit."""
     try:
-        data = json.loads(text)
+        if len(text) > MAX_HEADER_BYTES:
+            raise ValueError(f"it has more than {MAX_HEADER_BYTES >> 20} MiB")
+        data = parse_json(text)
         version = data.get("format_version") if isinstance(data, dict) else None
         if version != FORMAT_VERSION:
             raise DatasetError(
-                f"{where} has format version {version}, this iobench reads {FORMAT_VERSION}",
+                f"{where} has format version {str(version)[:20]}, this iobench reads "
+                f"{FORMAT_VERSION}",
                 remedy="generate the dataset again",
             )
         return Header.model_validate(data)
-    except (ValueError, ValidationError, RecursionError) as error:
+    except ValueError as error:  # pydantic's ValidationError is one
+        why = explain(Header, error) if isinstance(error, ValidationError) else str(error)
         raise DatasetError(
-            f"{where} is not an iobench manifest: {' '.join(str(error).split())[:200]}",
+            f"{where} is not an iobench manifest: {why}",
             remedy="generate the dataset again",
         ) from None
 
@@ -305,7 +357,11 @@ def load_manifest(root: str | Path) -> Manifest:
             f"{root} is not an iobench dataset (no {MANIFEST})",
             remedy=f"generate one: iobench generate NAME --to {root}/NEW",
         )
-    header = parse_header((root / MANIFEST).read_bytes(), where=str(root / MANIFEST))
+    try:
+        text = read_regular(root / MANIFEST, MAX_HEADER_BYTES)
+    except (OSError, ValueError) as error:
+        raise DatasetError(f"cannot read {root / MANIFEST}: {error}") from None
+    header = parse_header(text, where=str(root / MANIFEST))
     manifest = assemble(header, lambda name: str(root / name), lambda name: _hash_file(root / name))
     manifest.root = root
     return manifest

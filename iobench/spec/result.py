@@ -7,15 +7,13 @@ first number only when an existing key changes its meaning.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from ..errors import IobenchError
-from .base import Record
+from .base import Record, fitting, read_record
 from .checkpoint import Study
+from .facts import RunFacts
 
 SCHEMA_VERSION = "1.0"
 
@@ -209,34 +207,18 @@ class RunDocument(Record):
     error: str = ""  # one line, where status is failed
 
 
-def _no_figure(text: str) -> None:
-    """JSON has no NaN and no Infinity; no run writes them, and every statistic would be false or fail."""
-    raise ValueError(f"{text} is no figure")
-
-
 def load_run(directory: Path) -> RunDocument:
-    """``run.json`` of a run directory (or the file itself). Raises IobenchError in one line for anything unreadable."""
+    """``run.json`` of a run directory, or the file itself.
+
+    Raises IobenchError in one line for anything unreadable, or whose values are not of the kind
+    that the analysis computes with; the line names the file and the key.
+    """
     path = directory if directory.is_file() else directory / "run.json"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_figure)
+        document, data = read_record(path, RunDocument, version=SCHEMA_VERSION)
     except FileNotFoundError:
         raise IobenchError(
             f"no run.json in {directory}", remedy="name a run directory, e.g. results/<run>"
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise IobenchError(
-            f"cannot read {path}: {error}",
-            remedy="it is half written or not iobench's: name another run",
-        ) from error
-    version = str(data.get("schema_version", "")) if isinstance(data, dict) else ""
-    if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
-        raise IobenchError(
-            f"{path} has schema version '{version}', this iobench reads {SCHEMA_VERSION}",
-            remedy="use the iobench that wrote it, or a newer one",
-        )
-    try:
-        return RunDocument.model_validate(data)
-    except ValidationError as error:
-        raise IobenchError(
-            f"{path} does not fit the schema: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}"
-        ) from None
+    fitting(path, RunFacts, data)
+    return document

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
+from ..documents import json_text
 from ..errors import IobenchError, SpecError
-from .base import Record, apply_overrides
+from .base import Record, apply_overrides, read_record
 
 SWEEP_FILE = "sweep.json"
 SCHEMA_VERSION = "1.0"
@@ -39,12 +39,12 @@ class Sweep(Record):
     workload: str
     data_root: str
     overrides: list[str] = Field(default_factory=list)
-    samples: int | None = None
-    size_bytes: int | None = None
-    seed: int
-    repetitions: int
-    calibration_s: float
-    accelerators: int = 1
+    samples: int | None = Field(default=None, ge=1)
+    size_bytes: int | None = Field(default=None, ge=0)
+    seed: int = Field(ge=0, lt=2**62)
+    repetitions: int = Field(ge=1, le=10**6)
+    calibration_s: float = Field(ge=0, le=3600)
+    accelerators: int = Field(default=1, ge=1, le=10**6)
     axes: dict[str, list[Any]]
     default: dict[str, Any] | None = None
     points: list[SweepPoint] = Field(default_factory=list)
@@ -90,30 +90,20 @@ def save_sweep(directory: Path, sweep: Sweep) -> None:
     path = directory / SWEEP_FILE
     part = directory / f".{SWEEP_FILE}.part"
     try:
-        part.write_text(sweep.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        part.write_text(json_text(sweep) + "\n", encoding="ascii")
         part.replace(path)
     except OSError as error:
         raise IobenchError(f"cannot write {path}: {error.strerror}") from error
 
 
 def load_sweep(directory: Path) -> Sweep:
-    """Raises IobenchError in one line for anything that is no sweep."""
-    path = directory / SWEEP_FILE
+    """Raises IobenchError in one line, with the file and the key, for anything that is no sweep."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        version = str(data.get("schema_version", ""))
-        if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
-            raise IobenchError(
-                f"{path} has schema version '{version}', this iobench reads {SCHEMA_VERSION}",
-                remedy="use a newer iobench",
-            )
-        return Sweep.model_validate(data)
+        return read_record(directory / SWEEP_FILE, Sweep, version=SCHEMA_VERSION)[0]
     except FileNotFoundError:
         raise IobenchError(
             f"no {SWEEP_FILE} in {directory}", remedy="name a sweep's directory"
         ) from None
-    except (OSError, ValueError, AttributeError, ValidationError, RecursionError) as error:
-        raise IobenchError(f"cannot read {path}: {' '.join(str(error).split())[:200]}") from None
 
 
 def describe(settings: dict[str, Any], keys: Sequence[str] = ()) -> str:

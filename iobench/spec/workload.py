@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from .base import Bytes, Seconds, Strict, apply_overrides, build, find_spec, read_yaml
+from ..units import MIN_SHARE
+from .base import Bytes, Seconds, Strict, apply_overrides, build, find_spec
+from .yamlfile import read_yaml
 
 
 def _null_is_a_name(value: Any) -> Any:
@@ -109,7 +111,7 @@ class Workload(Strict):
     epochs: int = Field(default=1, ge=1, le=10**6)
     max_steps: int | None = Field(default=None, ge=1)
     cache: Literal["cold", "warm", "any"] = "cold"
-    required_accelerator_utilization: float = Field(default=0.9, gt=0, le=1)
+    required_accelerator_utilization: float = Field(default=0.9, ge=MIN_SHARE, le=1)
     reader: ReaderSpec = ReaderSpec()
     loader: LoaderSpec = LoaderSpec()
     storage: dict[str, str | int | float | bool] = Field(default_factory=dict)

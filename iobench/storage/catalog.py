@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..buffers import private
+from ..documents import MAX_HEADER_BYTES
 from ..errors import DatasetError, MissingObjectError, StorageError
 from ..spec.manifest import (
     MANIFEST,
@@ -56,7 +57,10 @@ def read_manifest(storage: Storage) -> Manifest:
             f"no dataset at {storage.url} (no {MANIFEST})",
             remedy=f"generate one: iobench generate NAME --to {storage.url}",
         )
-    header = parse_header(read_object(storage, MANIFEST), where=f"{storage.url}/{MANIFEST}")
+    header = parse_header(
+        read_object(storage, MANIFEST, max_bytes=MAX_HEADER_BYTES),
+        where=f"{storage.url}/{MANIFEST}",
+    )
     tables = {name: read_object(storage, name) for name in (SAMPLES, SHARDS)}
     return assemble(header, tables.__getitem__, lambda name: hash_bytes(tables[name]))
 
@@ -74,9 +78,13 @@ def local_root(storage: Storage) -> Path | None:
     return root if isinstance(root, Path) else None
 
 
-def read_object(storage: Storage, key: str) -> bytes:
-    """All of a small object. Raises StorageError."""
+def read_object(storage: Storage, key: str, *, max_bytes: int | None = None) -> bytes:
+    """All of a small object. Raises StorageError, also for one of more than ``max_bytes``."""
     size = storage.size(key)
+    if max_bytes is not None and size > max_bytes:
+        raise StorageError(
+            f"{key} has {size:,} bytes, {max_bytes:,} at most make sense: it is not iobench's"
+        )
     alignment = storage.alignment
     buffer = private(-(-max(size, 1) // alignment) * alignment, prefault=False).array.data
     if storage.read_into(key, 0, buffer) < size:

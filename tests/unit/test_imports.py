@@ -12,7 +12,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "iobench"
 
-BASE = {"errors", "units", "registry", "safety", "buffers", "forks", "interrupts"}
+BASE = {
+    *("errors", "units", "registry", "safety", "buffers", "forks", "interrupts"),
+    *("text", "documents"),
+}
 PLUG_INS = {"storage", "formats", "accelerate", "checkpoint", "measure"}
 ENGINES = {"generate", "verify", "load", "scan"}
 
@@ -22,8 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{unit: BASE | {"spec"} for unit in PLUG_INS},
     "checkpoint": BASE | {"spec", "storage", "measure"},  # a writer puts its files on any storage
     **{unit: BASE | {"spec"} | PLUG_INS | ENGINES for unit in ENGINES},
-    "analyse": {"errors", "units", "spec"},
-    "report": {"errors", "units", "spec", "analyse"},
+    "analyse": {"errors", "units", "documents", "spec"},
+    "report": {"errors", "units", "documents", "text", "spec", "analyse"},
     "run": BASE | {"spec", "analyse"} | PLUG_INS | ENGINES,
     "cli": BASE | {"spec", "analyse", "report", "run"} | PLUG_INS | ENGINES,
     "__main__": {"cli"},

@@ -1,0 +1,105 @@
+"""How a command ends that fails: one line on standard error, and a documented exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from ..errors import InternalError, IobenchError
+from ..text import MAX_SHOWN, printable
+from .terminal import warn
+
+_LOGS = 100
+
+
+def tell(error: BaseException, *, debug: bool, verb: str = "") -> int:
+    """Print one line about ``error`` and return its exit code.
+
+    With ``debug`` the traceback comes first. Any exception that is not a known error of a
+    user's is an internal error: its traceback goes to a log file, whose path is in the line.
+    """
+    import traceback
+
+    if debug:
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            sys.stderr.write(printable(line) + "\n")
+    known = _known(error)
+    if known is None:
+        log = _log(error, verb)
+        known = InternalError(
+            f"internal error: {type(error).__name__}: {_first_line(error)}",
+            remedy=f"please report it, with the file {log}"
+            if log
+            else "please report it, with what --debug prints",
+        )
+    warn(printable(str(known), MAX_SHOWN))
+    return known.exit_code
+
+
+def _known(error: BaseException) -> IobenchError | None:
+    """What a user can do something about; None for an internal error."""
+    if isinstance(error, IobenchError):
+        return error
+    if isinstance(error, MemoryError):
+        return IobenchError(
+            "out of memory",
+            remedy="use a smaller dataset, batch or number of workers, or raise the limit "
+            "(ulimit -v, cgroup)",
+        )
+    if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":
+        return IobenchError(
+            f"a name cannot be written in this locale's encoding ({error.encoding})",
+            remedy="set LC_ALL=C.UTF-8",
+        )
+    if isinstance(error, OSError):
+        where = f" ({os.fsdecode(error.filename)})" if _is_path(error.filename) else ""
+        return IobenchError(
+            f"{error.strerror or error}{where}", remedy="use --debug for the traceback"
+        )
+    return None
+
+
+def _is_path(name: object) -> bool:
+    return isinstance(name, str | bytes)
+
+
+def _first_line(error: BaseException) -> str:
+    text = (str(error).splitlines() or [""])[0]
+    if isinstance(error, RecursionError):
+        text = "something is nested too deeply"
+    return text[:200]
+
+
+def _log(error: BaseException, verb: str) -> str:
+    """Write the traceback to a file of mode 0600; its path, or '' where none can be made.
+
+    Neither the command line nor variables are in it.
+    """
+    import platform
+    import tempfile
+    import traceback
+
+    from .. import __version__
+
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    head = (
+        f"iobench {__version__} {verb}\n"
+        f"Python {platform.python_version()}, {platform.platform()}\n\n"
+    )
+    # O_EXCL: in a directory that everybody writes to, nobody's link or file is followed.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    for number in range(_LOGS):  # several in one second, of one process
+        more = f"-{number}" if number else ""
+        name = f"iobench-error-{stamp}-{os.getpid()}{more}.log"
+        try:
+            path = os.path.join(tempfile.gettempdir(), name)
+            fd = os.open(path, flags, 0o600)
+            with open(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(head + "".join(traceback.format_exception(error)))
+        except FileExistsError:
+            continue
+        except OSError:
+            break
+        return path
+    return ""

@@ -1,0 +1,138 @@
+"""Documents that others may have written, read within limits; and JSON that is plain ASCII.
+
+Only regular files are read (a FIFO would wait forever), no more than a stated number of bytes, and
+nothing that is nested deeper or holds larger numbers than any document of iobench.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import math
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MAX_DOCUMENT_BYTES = 256 << 20
+"""Of a recorded run: 100 saves of 4,096 ranks take about 140 MiB."""
+
+MAX_HEADER_BYTES = 4 << 20
+"""Of a small document: a manifest's header, a marker, a layout's record."""
+
+MAX_DEPTH = 50
+MAX_NUMBER = 1e30
+"""Beyond any byte count, rate or time; products of two such numbers are still finite."""
+
+
+def read_regular(path: str | Path, max_bytes: int) -> bytes:
+    """All bytes of a regular file.
+
+    Raises OSError (FileNotFoundError where it is missing), and ValueError for what is no regular
+    file or has more than ``max_bytes``.
+    """
+    # A FIFO without a writer would block in open(2) already; O_NONBLOCK changes nothing for files.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise ValueError("it is not a regular file")
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(max_bytes + 1)
+    finally:
+        os.close(fd)
+    if len(data) > max_bytes:
+        raise ValueError(f"it has more than {max_bytes >> 20} MiB")
+    return data
+
+
+def parse_json(text: str | bytes) -> Any:
+    """A JSON document. Raises ValueError in one line for anything that is none.
+
+    That includes NaN and Infinity, numbers beyond 1e30, and more than 50 levels.
+    """
+    try:
+        data = json.loads(text, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8 text") from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:
+        if "digits" not in str(error):  # Python's own limit for integers
+            raise
+        raise ValueError("a number in it has thousands of digits") from None
+    _check(data)
+    return data
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no figure")
+
+
+def _check(data: Any) -> None:
+    """Depth and numbers, without recursion."""
+    level = [data]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                below += value.values()
+            elif isinstance(value, list):
+                below += value
+            elif isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
+                key = ".".join(_path(data, value))
+                raise ValueError(f"'{key}' is out of range")
+        level = below
+    if level:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
+
+
+def _path(data: Any, wanted: Any) -> list[str]:
+    """Keys and indices that lead to ``wanted``, the very object; empty where it is ``data``."""
+    pairs: Any = ()
+    if isinstance(data, dict):
+        pairs = data.items()
+    elif isinstance(data, list):
+        pairs = enumerate(data)
+    for key, value in pairs:
+        if value is wanted:
+            return [str(key)]
+        if isinstance(value, dict | list) and (found := _path(value, wanted)):
+            return [str(key), *found]
+    return []
+
+
+def json_text(document: Any, *, indent: int | None = 2) -> str:
+    """``document`` as JSON in ASCII: whatever is in its texts, a terminal gets none of it raw.
+
+    Records (pydantic models, dataclasses, named tuples) become objects, paths texts, and figures
+    that are not finite null. ``json.loads`` gives back an equal document, lone surrogates included.
+    """
+    return json.dumps(_plain(document), indent=indent, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return _plain(value._asdict())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in value]
+    if (names := getattr(type(value), "model_fields", None)) is not None:
+        return {name: _plain(getattr(value, name)) for name in names}
+    if dataclasses.is_dataclass(value):
+        fields = dataclasses.fields(value)
+        return {field.name: _plain(getattr(value, field.name)) for field in fields}
+    if hasattr(value, "item"):  # a number of numpy's
+        return _plain(value.item())
+    return str(value)

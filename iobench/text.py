@@ -1,0 +1,150 @@
+"""Text that others wrote (names, errors, documents), made safe to show on a terminal and in tables.
+
+A run, a dataset or a file name may come from anyone. Control characters in it can retitle a
+terminal, write to the clipboard (OSC 52) or erase what was printed, and bidirectional controls make
+a line read as another one (CVE-2021-42574). Whoever shows such text sends it through ``printable``
+first; a renderer decorated with ``renders`` gets all of its arguments like that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+MAX_SHOWN = 4000
+"""Characters of one text in a report: far more than any that iobench writes itself."""
+
+_ESCAPED = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+"""Unicode categories: controls, format characters, lone surrogates, private use, separators."""
+
+_KEPT = frozenset(
+    "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
+)
+"""Format characters that have a visible glyph (number signs of Arabic, Syriac and Kaithi)."""
+
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def printable(text: str, limit: int | None = None) -> str:
+    r"""``text`` with everything that is invisible or a command to a terminal as a visible escape.
+
+    Escaped are control characters (C0, DEL, C1), format characters (bidirectional controls, zero
+    width, soft hyphen, byte order mark ...; those with a glyph of their own are kept), line and
+    paragraph separators, private use and lone surrogates: ``\n``, ``\x1b``, ``\u202e``, ``\udcff``.
+    The result is one line. With ``limit`` it has at most so many characters, the last three of them
+    ``...`` where some were cut off.
+    """
+    if limit is not None and len(text) > limit:
+        text = text[: limit + 1]
+    if not text.isprintable():
+        text = "".join(map(_shown, text))
+    if limit is not None and len(text) > limit:
+        text = f"{text[: max(0, limit - 3)]}..."
+    return text
+
+
+def _shown(character: str) -> str:
+    if unicodedata.category(character) not in _ESCAPED or character in _KEPT:
+        return character
+    if character in _SHORT:
+        return _SHORT[character]
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+_MARKDOWN = str.maketrans(
+    {"|": "\\|", "[": "\\[", "`": "&#96;", "<": "&lt;", ">": "&gt;", "*": "\\*"}
+)
+
+
+def markdown(text: str, limit: int | None = None) -> str:
+    """``printable`` text that stays text in Markdown: no cell, code, HTML, emphasis or link."""
+    return printable(text, limit).translate(_MARKDOWN)
+
+
+_FORMULA = "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"
+"""What makes a cell a formula for a spreadsheet (OWASP, "CSV Injection"), full width included."""
+
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+def csv_cell(value: object) -> object:
+    """A cell of a CSV file; text that a spreadsheet would take for a formula gets a leading ``'``.
+
+    Numbers stay as they are, negative ones too; None is an empty cell.
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        return value
+    if value[:1] and value[0] in _FORMULA and not _NUMBER.fullmatch(value):
+        return f"'{value}"
+    return value
+
+
+def escaped(value: T, escape: Callable[..., str] = printable, limit: int | None = MAX_SHOWN) -> T:
+    """``value`` with every text in it escaped: of mappings (keys too), sequences and records.
+
+    Records are dataclasses, named tuples and pydantic models; what holds no such text comes back as
+    it is. The original is not changed.
+    """
+    changed: Any = _escaped(value, functools.partial(escape, limit=limit))
+    result: T = changed
+    return result
+
+
+def _escaped(value: Any, escape: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return escape(value)
+    if value is None or isinstance(value, int | float | bytes):
+        return value
+    if isinstance(value, Mapping):
+        return {_escaped(key, escape): _escaped(each, escape) for key, each in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_escaped(each, escape) for each in value))
+    if isinstance(value, list | tuple | set | frozenset):
+        return type(value)(_escaped(each, escape) for each in value)
+    if (names := getattr(type(value), "model_fields", None)) is not None:
+        update = _changes(value, names, escape)
+        return value.model_copy(update=update) if update else value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value) if field.init]
+        update = _changes(value, names, escape)
+        return dataclasses.replace(value, **update) if update else value
+    return value
+
+
+def _changes(value: Any, names: Any, escape: Callable[[str], str]) -> dict[str, Any]:
+    found = {name: getattr(value, name) for name in names}
+    new = {name: _escaped(each, escape) for name, each in found.items()}
+    return {name: each for name, each in new.items() if each is not found[name]}
+
+
+def renders(
+    escape: Callable[..., str], limit: int | None = MAX_SHOWN
+) -> Callable[[Callable[P, str]], Callable[P, str]]:
+    """Decorator of what makes text of records: all of its arguments come to it ``escaped``.
+
+    So no renderer has to remember that a text may be someone else's. ``renderer.escape`` says how.
+    """
+
+    def decorate(render: Callable[P, str]) -> Callable[P, str]:
+        @functools.wraps(render)
+        def safe(*args: P.args, **kwargs: P.kwargs) -> str:
+            shown = [escaped(each, escape, limit) for each in args]
+            named = {name: escaped(each, escape, limit) for name, each in kwargs.items()}
+            return render(*shown, **named)  # type: ignore[arg-type]
+
+        safe.escape = escape  # type: ignore[attr-defined]
+        return safe
+
+    return decorate

@@ -1,0 +1,130 @@
+"""File names may be any bytes: what is not UTF-8 is scanned, kept, verified, run and cleaned."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import xxhash
+
+from iobench.errors import DatasetError
+from iobench.spec.manifest import SHARD_COLUMNS, SHARDS, load_manifest, read_table, write_table
+from tests.hostile import check, run
+
+NAMES = [b"\xff\xfe.bin", "é漢.bin".encode(), b"plain.bin", b"sub\xe9/\xf0\x1b[2J.bin"]
+WORKLOAD = """
+name: mine
+dataset: ./found.yaml
+batch_size: 1
+accelerator: {step_time: 1ms}
+loader: {workers: 1}
+"""
+
+
+@pytest.fixture
+def scanned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """``photos`` with such names, scanned to ``found.manifest``, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for name in NAMES:
+        path = Path(os.fsdecode(b"photos\xfc/" + name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(6000))
+    told = check(
+        run("scan", os.fsdecode(b"photos\xfc"), "--save", "found.yaml", "--checksums"), (0,), "scan"
+    )
+    assert "4 samples in 4 shards" in told
+    return tmp_path
+
+
+def test_they_are_in_the_manifest_and_verified(scanned: Path) -> None:
+    manifest = load_manifest(scanned / "found.manifest")
+    assert {os.fsencode(key) for key in manifest.keys()} == set(NAMES)  # noqa: SIM118
+    check(run("verify", "found.manifest", "--workers", "1"), (0,), "verify")
+    victim = scanned / os.fsdecode(b"photos\xfc/\xff\xfe.bin")
+    victim.write_bytes(victim.read_bytes()[:-1])
+    out = check(run("verify", "found.manifest", "--workers", "1", "--json"), (1,), "verify")
+    (damage, *_) = json.loads(out)["damages"]
+    assert os.fsencode(damage["shard"]) == b"\xff\xfe.bin"
+
+
+def test_they_are_run(scanned: Path) -> None:
+    (scanned / "mine.yaml").write_text(WORKLOAD)
+    told = subprocess.run(
+        [
+            *(sys.executable, "-m", "iobench", "run", "./mine.yaml", "--data", "found.manifest"),
+            *("--repeat", "1", "--calibration-s", "0", "--set", "reader.check=content"),
+            *("--results", os.fsdecode(b"results\xff"), "--json"),
+        ],
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    document = json.loads(told.stdout)
+    assert document["repetitions"][0]["samples"] == 4
+    assert os.fsencode(document["storage"]["url"]).endswith(b"/photos\xfc")
+    (directory,) = Path(os.fsdecode(b"results\xff")).iterdir()
+    again = json.loads(check(run("report", directory, "--json"), (0,), "report"))
+    assert again["command"] == document["command"]
+
+
+def test_a_dataset_below_such_a_name_is_generated_verified_and_cleaned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = os.fsdecode(b"d\xff")
+    made = ("generate", "demo", "--to", place, "--samples", "3", "--quiet", "--workers", "1")
+    check(run(*made), (0,), "generate")
+    check(run("verify", place, "--workers", "1"), (0,), "verify")
+    check(run("verify", f"throttled+{place}?bandwidth=1GB", "--workers", "1"), (0,), "throttled")
+    check(run("clean", place), (0,), "clean")
+    assert os.listdir(os.fsencode(tmp_path)) == []
+
+
+def test_manifests_of_plain_names_are_as_they_were(tmp_path: Path) -> None:
+    rows = {name: [1] for name in SHARD_COLUMNS}
+    for names, kind in ((["é/漢"], pa.large_string()), (["\udcff"], pa.large_binary())):
+        data = write_table(SHARD_COLUMNS, rows, names)  # type: ignore[arg-type]
+        assert pa.ipc.open_file(pa.BufferReader(data)).read_all().schema.field("key").type == kind
+        assert read_table(SHARD_COLUMNS, data)[1] == names
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1, 2, 3], pa.int64()),
+        pa.array([["a"], ["b"], ["c"]]),
+        pa.array(["a", None, "c"], pa.large_string()),
+        pa.array([b"a", None, b"c"], pa.large_binary()),
+        pa.Array.from_buffers(
+            pa.large_string(),
+            3,
+            [
+                None,
+                pa.py_buffer(b"".join(n.to_bytes(8, "little") for n in range(4))),
+                pa.py_buffer(b"\xff\xfe\xfd"),
+            ],
+        ),
+    ],
+    ids=["numbers", "lists", "null", "null bytes", "no UTF-8"],
+)
+def test_a_column_that_holds_no_names_is_refused(scanned: Path, column: pa.Array) -> None:
+    folder = scanned / "found.manifest"
+    manifest = load_manifest(folder)
+    table = pa.table({name: manifest.shards[name][:3] for name in SHARD_COLUMNS})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.append_column("key", column).schema) as writer:
+        writer.write_table(table.append_column("key", column))
+    data = sink.getvalue().to_pybytes()
+    with pytest.raises(DatasetError):
+        read_table(SHARD_COLUMNS, data)
+    (folder / SHARDS).write_bytes(data)
+    header = json.loads((folder / "manifest.json").read_text())
+    header["tables"][SHARDS], header["shards"] = xxhash.xxh3_64_hexdigest(data), 3
+    (folder / "manifest.json").write_text(json.dumps(header))
+    check(run("verify", "found.manifest", "--workers", "1"), (1,), "verify")

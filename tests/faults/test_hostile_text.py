@@ -1,0 +1,294 @@
+"""Text from others stays text: no terminal, spreadsheet or page acts on what is in it.
+
+The fields are found by walking the documents that earlier versions wrote, so that a new field
+cannot be forgotten; each verb that reads a document is run on it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xxhash
+import yaml
+
+from iobench.checkpoint.manifest import parse_manifest, parse_part
+from iobench.cli.failure import tell
+from iobench.errors import CorruptCheckpointError
+from iobench.generate import generate
+from iobench.spec.base import build
+from iobench.spec.dataset import DatasetSpec
+from iobench.storage.local import LocalStorage
+from tests.hostile import BYTES, HOSTILE, NAME, check, replaced, run, strings
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0"
+
+ANSWERS = (0, 1, 2, 3, 4)
+"""The documented exit codes, but for those of an internal error and of an interruption."""
+
+
+def load(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def save(path: Path, document: Any) -> None:
+    path.write_text(json.dumps(document))
+
+
+def as_yaml(document: Any) -> str:
+    return str(yaml.safe_dump(document, sort_keys=False))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, which also takes the log of an internal error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def readers(run_directory: str, workload: str) -> list[tuple[str, ...]]:
+    """Every verb that reads a run, in every form that it prints."""
+    forms = [("--format", form) for form in ("text", "json", "csv", "markdown")]
+    verbs: list[tuple[str, ...]] = [("report", run_directory, *form) for form in forms]
+    verbs += [("compare", "plain", run_directory, *form) for form in forms]
+    verbs += [("compare", run_directory, "plain", "--by", "host.node")]
+    verbs += [("cost", run_directory, "--price", "1", *form) for form in forms]
+    verbs += [("history", workload, "--results", ".", *json_) for json_ in ((), ("--json",))]
+    changed = ("whatif", run_directory, "--storage-bandwidth", "2x")
+    verbs += [changed, (*changed, "--json")]
+    size = ("size", "demo", "--accelerators", "2", "--from", run_directory)
+    return [*verbs, size, (*size, "--json"), ("advise", "."), ("advise", ".", "--json")]
+
+
+@pytest.mark.parametrize("name", ["calibrated", "beside-saves", "checkpoint-dcp-async", "library"])
+def test_each_text_of_a_run(here: Path, name: str) -> None:
+    """One at a time in a report; then all that a run may hold at once, by every verb."""
+    shutil.copytree(GOLDEN / "runs" / name, here / "run")
+    shutil.copytree(GOLDEN / "runs" / name, here / "plain")
+    document, accepted = load(here / "run/run.json"), load(here / "run/run.json")
+    paths = list(strings(document))
+    assert len(paths) > 50
+    for path in paths:
+        save(here / "run/run.json", replaced(document, path, HOSTILE))
+        told = run("report", "run", "--format", "markdown")
+        out = check(told, ANSWERS, path)
+        assert "<" not in out.replace("< binds", ""), path
+        if told[0] in (0, 3):
+            accepted = replaced(accepted, path, HOSTILE)
+    save(here / "run/run.json", accepted)
+    workload = document["workload"].get("name") or document["checkpoint"]["model"]
+    for verb in readers("run", workload):
+        out = check(run(*verb), ANSWERS, verb)
+        if "csv" in verb and out:
+            cells = [cell for row in csv.reader(io.StringIO(out)) for cell in row]
+            assert not [cell for cell in cells if cell[:1] in "=@+" and cell], verb
+        if ("json" in verb or "--json" in verb) and out:
+            assert out.isascii()
+            json.loads(out)
+    again = json.loads(run("report", "run", "--json")[1])
+    assert again["run_id"] == HOSTILE  # JSON carries it whole
+
+
+def test_each_key_of_a_run(here: Path) -> None:
+    """Names of keys are text from others, too: of ceilings, metrics, settings, packages."""
+    shutil.copytree(GOLDEN / "runs/calibrated", here / "run")
+    shutil.copytree(GOLDEN / "runs/calibrated", here / "plain")
+    document = load(here / "run/run.json")
+    for place in ("ceilings", "metrics", "timings"):
+        first = next(iter(document[place].values()))
+        document[place] = {**document[place], HOSTILE: first}
+    document["host"]["packages"] = {HOSTILE: "1"}
+    document["workload"]["reader"] = {**document["workload"]["reader"], HOSTILE: 1}
+    document["dataset"]["spec"] = {**document["dataset"]["spec"], HOSTILE: 1}
+    document[HOSTILE] = {HOSTILE: HOSTILE}
+    save(here / "run/run.json", document)
+    for verb in readers("run", "smallrun"):
+        check(run(*verb), ANSWERS, verb)
+
+
+def test_each_text_of_a_sweep(here: Path) -> None:
+    shutil.copytree(GOLDEN / "sweep", here / "sweep")
+    document = load(here / "sweep/sweep.json")
+    shutil.copy(GOLDEN / "small.yaml", here)
+    shutil.copy(GOLDEN / "smallrun.yaml", here)
+    for path in strings(document):
+        save(here / "sweep/sweep.json", replaced(document, path, HOSTILE))
+        check(run("advise", "sweep"), ANSWERS, path)
+        check(run("advise", "sweep", "--json"), ANSWERS, path)
+        if path[0] not in ("workload", "data_root") and path[-1] != "data":
+            check(run("sweep", "--resume", "sweep", "--quiet"), ANSWERS, path)
+    settings = document["points"][0]["settings"]
+    document["points"][0]["settings"] = {HOSTILE: HOSTILE, **settings}
+    save(here / "sweep/sweep.json", document)
+    for verb in (("advise", "sweep"), ("sweep", "--resume", "sweep"), ("compare", "sweep")):
+        check(run(*verb), ANSWERS, verb)
+
+
+def test_each_text_of_a_dataset(here: Path) -> None:
+    """``manifest.json``, with the right tables, and the marker beside it; and a scan's manifest."""
+    shutil.copytree(GOLDEN / "datasets/tar", here / "data")
+    document, marker = load(here / "data/manifest.json"), here / "data/.iobench-dataset"
+    claimed = load(marker)
+    for path in strings(document):
+        save(here / "data/manifest.json", replaced(document, path, HOSTILE))
+        check(run("verify", "data", "--workers", "1"), ANSWERS, path)
+        check(run("plan", "demo", "--data", "data"), ANSWERS, path)
+    save(here / "data/manifest.json", document)
+    for path in strings(claimed):
+        save(marker, replaced(claimed, path, HOSTILE))
+        check(run("clean", "data", "--dry-run"), ANSWERS, path)
+        check(run("generate", GOLDEN / "small.yaml", "--to", "data"), ANSWERS, path)
+    save(marker, claimed)
+    layout = here / "data/layouts/litdata"
+    layout.mkdir(parents=True)
+    save(layout / "layout.json", {"files": [HOSTILE, NAME], "kind": HOSTILE, "dataset": HOSTILE})
+    (layout / NAME).write_text("x")
+    check(run("clean", "data", "--dry-run"), (0,), "layout")
+    assert "PWNED" not in check(run("clean", "data", "--dry-run", "--json"), (0,), "layout")
+
+
+def test_each_text_of_a_checkpoint(
+    here: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    step = GOLDEN / "checkpoints/dcp/step-00000003"
+    for name, parse in (("checkpoint.json", parse_manifest), ("rank-0000.json", parse_part)):
+        document = load(step / name)
+        for path in strings(document):
+            changed = replaced(document, path, HOSTILE)
+            try:
+                parse(json.dumps(changed).encode(), f"{tmp_path}/{name}")
+            except CorruptCheckpointError as error:
+                code = tell(error, debug=True)
+                told = capsys.readouterr().err.splitlines()
+                check((code, "", told[-1]), (1,), path)
+        key = {**document, HOSTILE: HOSTILE, "files": {HOSTILE: 1}}
+        if name == "rank-0000.json":
+            with pytest.raises(CorruptCheckpointError) as refused:
+                parse(json.dumps(key).encode(), name)
+            check((tell(refused.value, debug=False), "", capsys.readouterr().err), (1,), "key")
+
+
+def test_each_text_of_a_workload_and_a_dataset_spec(here: Path) -> None:
+    (here / "workloads").mkdir()
+    (here / "datasets").mkdir()
+    shown = HOSTILE.replace("\ud800", "")
+    for kind, source in (("workload", "smallrun.yaml"), ("dataset", "small.yaml")):
+        document = yaml.safe_load((GOLDEN / source).read_text())
+        if kind == "workload":
+            document["dataset"] = "demo"
+        assert len(list(strings(document))) >= 3
+        for path in strings(document):
+            for text in (HOSTILE, shown):
+                (here / f"{kind}s/mine.yaml").write_text(as_yaml(replaced(document, path, text)))
+                verb = ("plan", "mine") if kind == "workload" else ("generate", "mine", "--to", "/")
+                check(run(*verb), ANSWERS, (kind, path))
+                check(run("list", f"{kind}s"), ANSWERS, (kind, path))
+                if path == ("description",) and text is shown:
+                    out = check(run("list", f"{kind}s", "--json"), (0,), path)
+                    assert "PWNED" in json.loads(out)[f"{kind}s"]["mine"]
+        (here / f"{kind}s" / "mine.yaml").write_text(as_yaml({**document, shown: 1}))
+        check(run("plan", "demo", "--set", f"{shown}=1"), (2,), "key")
+        check(run("plan", "mine"), ANSWERS, "key")
+        (here / f"{kind}s" / "mine.yaml").unlink()
+        (here / f"{kind}s" / f"{NAME}.yaml".replace("/", "")).write_text(json.dumps(document))
+        check(run("list", f"{kind}s"), (0,), "file name")
+    check(run("sweep", "demo", "--data-root", "x", "--sweep", f"{shown}={shown}"), (2,), "axis")
+    check(run(HOSTILE), (2,), "verb")
+    check(run("report", HOSTILE), (1,), "argument")
+    check(run("verify", f"s3://{HOSTILE}/x"), ANSWERS, "URL")
+
+
+def test_each_text_of_the_instances(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from iobench.spec import instances
+
+    instances.builtin.cache_clear()
+    monkeypatch.setattr(instances, "FILE", str(here / "mine.yaml"))
+    shutil.copytree(GOLDEN / "runs/calibrated", here / "run")
+    row = {"type": "x1", "provider": "p", "accelerator": "a", "accelerators": 1, "region": "r"}
+    row |= {"usd_per_hour": 2, "cores": 8, "memory_gib": 4, "network_baseline_gbps": 10}
+    document = {"collected": "2026-01-01", "instances": [row]}
+    shown = HOSTILE.replace("\ud800", "")
+    for path in strings(document):
+        for text in (HOSTILE, shown):
+            (here / "mine.yaml").write_text(as_yaml(replaced(document, path, text)))
+            instances.builtin.cache_clear()
+            name = text if path[-1] == "type" else "x1"
+            for verb in (
+                ("list", "instances"),
+                ("cost", "run", "--instance", name),
+                ("cost", "run", "--instance", name, "--format", "csv"),
+                ("cost", "run", "--instance", name, "--format", "markdown"),
+                ("whatif", "run", "--instance", name),
+            ):
+                check(run(*verb), ANSWERS, (path, verb))
+    (here / "mine.yaml").write_text(as_yaml(document))
+    instances.builtin.cache_clear()
+    (here / "prices.csv").write_text(f'type,usd_per_hour,region\n"{shown}",2,"{shown}"\n')
+    cost = ("cost", "run", "--instance", shown, "--prices", "prices.csv")
+    check(run(*cost), (0,), "prices")
+    check(run("cost", "run", "--prices", "prices.csv", "--instance", "x2"), (2,), "prices")
+    instances.builtin.cache_clear()
+
+
+def test_names_of_files_and_folders(here: Path) -> None:
+    spec = build(
+        DatasetSpec, {"name": "d", "samples": 3, "sample_size": {"mean": 100}}, where="test"
+    )
+    generate(spec, LocalStorage(here / "data"), workers=0)
+    for name in (os.fsencode(NAME), BYTES):
+        (here / "data" / os.fsdecode(name)).write_text("mine")
+        shutil.copytree(GOLDEN / "runs/calibrated", here / "results" / os.fsdecode(name))
+        (here / "broken" / os.fsdecode(name)).mkdir(parents=True)
+        (here / "broken" / os.fsdecode(name) / "run.json").write_text("{")
+    out = check(run("clean", "data", "--dry-run"), (0,), "clean")
+    assert "left in place" in out
+    assert "\\x1b" in out
+    foreign = json.loads(check(run("clean", "data", "--dry-run", "--json"), (0,), "c"))["foreign"]
+    assert set(foreign) == {NAME, os.fsdecode(BYTES)}
+    for name in (NAME, os.fsdecode(BYTES)):
+        for verb in readers(f"results/{name}", "smallrun"):
+            check(run(*verb), ANSWERS, verb)
+        check(run("report", f"broken/{name}"), (1,), "broken")
+    for place in ("results", "broken"):
+        for verb in (("compare", place, "--by", "host.node"), ("advise", place)):
+            check(run(*verb), ANSWERS, verb)
+        check(run("history", "smallrun", "--results", place), ANSWERS, "history")
+    check(run("generate", "demo", "--to", "results"), (2,), "not empty")
+
+
+def test_damage_in_files_of_such_names_is_shown(here: Path) -> None:
+    for name in (os.fsencode(NAME), BYTES):
+        (here / "photos" / os.fsdecode(name)).parent.mkdir(exist_ok=True)
+        (here / "photos" / os.fsdecode(name)).write_bytes(os.urandom(5000))
+    check(run("scan", "photos", "--save", "s.yaml", "--checksums"), (0,), "scan")
+    check(run("verify", "s.manifest", "--workers", "1"), (0,), "verify")
+    for path in (here / "photos").iterdir():
+        path.write_bytes(os.urandom(4000))
+    out = check(run("verify", "s.manifest", "--workers", "1"), (1,), "verify")
+    assert "\\x1b" in out
+    told = json.loads(check(run("verify", "s.manifest", "--workers", "1", "--json"), (1,), "json"))
+    assert {each["shard"] for each in told["damages"]} == {NAME, os.fsdecode(BYTES)}
+
+
+def test_tables_with_hostile_names(here: Path) -> None:
+    """A manifest from elsewhere names what it likes, with the right checksums."""
+    from iobench.spec.manifest import SHARD_COLUMNS, SHARDS, load_manifest, write_table
+
+    shutil.copytree(GOLDEN / "datasets/scanned.manifest", here / "m")
+    header, data = load(here / "m/manifest.json"), GOLDEN / "datasets/tar/data"
+    header["origin"] = str(data)
+    names: Sequence[str] = [NAME, os.fsdecode(BYTES), "x" * 5000]
+    table = write_table(SHARD_COLUMNS, load_manifest(here / "m").shards, list(names))
+    header["tables"][SHARDS] = xxhash.xxh3_64_hexdigest(table)
+    (here / "m" / SHARDS).write_bytes(table)
+    save(here / "m/manifest.json", header)
+    check(run("verify", "m", "--workers", "1"), (1,), "verify")
+    check(run("plan", "demo", "--data", "m"), ANSWERS, "plan")

@@ -1,0 +1,184 @@
+"""Values of the wrong kind in recorded documents are one line that names the file and the key."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hostile import check, leaves, replaced, run
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0"
+ANSWERS = (0, 1, 2, 3, 4)
+
+WRONG: tuple[Any, ...] = (
+    *(
+        "x",
+        -1,
+        [],
+        None,
+        {},
+        "\ud800",
+        0,
+        [None],
+        1e30,
+        True,
+        1e-90,
+        {"a": {"b": 1}},
+        2**63,
+        "",
+        -1.5,
+        ["x"],
+    ),
+)
+READERS = (
+    ("report", "run", "--json"),
+    ("whatif", "run", "--workers", "3", "--cache", "1GiB", "--step-time", "2x"),
+    ("report", "run"),
+    ("cost", "run", "--price", "1", "--spot", "0.5", "--epochs", "3", "--deadline", "1h"),
+    ("report", "run", "--format", "markdown", "--rules", "mlperf"),
+    ("compare", "plain", "run"),
+    ("size", "demo", "--accelerators", "8", "--hosts", "2", "--from", "run"),
+    ("advise", "."),
+    ("report", "run", "--format", "csv"),
+    ("history", "smallrun", "--results", "."),
+    ("compare", "run", "plain", "--by", "host.cores", "--format", "csv"),
+)
+
+
+@pytest.mark.parametrize("name", ["calibrated", "beside-saves", "checkpoint-stream", "library"])
+def test_every_key_of_a_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong values and verbs take turns, so that each meets each in the course of a document."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    shutil.copytree(GOLDEN / "runs" / name, "run")
+    shutil.copytree(GOLDEN / "runs" / name, "plain")
+    document = json.loads(Path("run/run.json").read_text())
+    wrong, readers = itertools.cycle(WRONG), itertools.cycle(READERS)
+    for path in leaves(document):
+        value = next(wrong)
+        Path("run/run.json").write_text(json.dumps(replaced(document, path, value)))
+        for verb in (next(readers), next(readers)):
+            check(run(*verb), ANSWERS, (path, value, verb))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ceilings.fetch.details.startup_s", "x"),
+        ("ceilings.fetch.details.round_steps", []),
+        ("ceilings.prep.details.cpu_s", "x"),
+        ("ceilings.harness.details.tensor_samples_per_s", "x"),
+        ("workload.reader", 7),
+        ("workload.batch_size", "x"),
+        ("workload.accelerator.step_time", [1]),
+        ("workload.required_accelerator_utilization", 0),
+        ("workload.epochs", {}),
+        ("dataset.samples", "x"),
+        ("dataset.spec", [1]),
+        ("dataset.spec.compress_ratio", "x"),
+        ("dataset.changed", 3),
+        ("host.cores", "x"),
+        ("host.packages", [1]),
+        ("loader.workers", {}),
+        ("loader.workers", None),
+        ("storage.latency_s", "x"),
+        ("repetitions.0.wall_s", "x"),
+        ("metrics.samples_per_s", 3),
+        ("created", 1),
+        ("accelerators", 0),
+    ],
+)
+def test_the_line_names_the_file_and_the_key(
+    key: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(GOLDEN / "runs/calibrated", "run")
+    document = json.loads(Path("run/run.json").read_text())
+    path = [int(part) if part.isdigit() else part for part in key.split(".")]
+    if key == "storage.latency_s":
+        document["storage"]["latency_s"] = None
+    Path("run/run.json").write_text(json.dumps(replaced(document, path, value)))
+    for verb, code in (
+        (("report", "run"), 1),
+        (("whatif", "run", "--workers", "3"), 1),
+        (("size", "demo", "--accelerators", "8", "--from", "run"), 1),
+        (("cost", "run", "--price", "1"), 2),
+        (("history", "smallrun", "--results", "."), 2),
+    ):
+        ended, out, err = run(*verb)
+        assert (ended, out, err.count("\n")) == (code, "", 1), verb
+        assert "run.json" in err
+        assert f"'{key}" in err
+
+
+def test_every_key_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    shutil.copytree(GOLDEN / "sweep", "sweep")
+    for name in ("small.yaml", "smallrun.yaml"):
+        shutil.copy(GOLDEN / name, name)
+    document = json.loads(Path("sweep/sweep.json").read_text())
+    wrong = itertools.cycle(WRONG)
+    for path in leaves(document):
+        for value in (next(wrong), next(wrong)):
+            if path[-1] in ("repetitions", "runs") and value in (2**63, [], ["x"]):
+                continue  # such a sweep is not finished, and would go on
+            Path("sweep/sweep.json").write_text(json.dumps(replaced(document, path, value)))
+            check(run("advise", "sweep"), ANSWERS, (path, value))
+            check(run("sweep", "--resume", "sweep", "--quiet"), ANSWERS, (path, value))
+
+
+def test_every_key_of_a_manifest_and_its_marker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    shutil.copytree(GOLDEN / "datasets/tar", "data")
+    manifest = json.loads(Path("data/manifest.json").read_text())
+    marker = json.loads(Path("data/.iobench-dataset").read_text())
+    wrong = itertools.cycle(WRONG)
+    for path in leaves(manifest):
+        value = next(wrong)
+        Path("data/manifest.json").write_text(json.dumps(replaced(manifest, path, value)))
+        check(run("plan", "demo", "--data", "data"), ANSWERS, (path, value))
+        check(run("verify", "data", "--workers", "1"), ANSWERS, (path, value))
+    Path("data/manifest.json").write_text(json.dumps(manifest))
+    for path in leaves(marker):
+        value = next(wrong)
+        Path("data/.iobench-dataset").write_text(json.dumps(replaced(marker, path, value)))
+        check(run("clean", "data", "--dry-run"), ANSWERS, (path, value))
+
+
+@pytest.mark.parametrize("name", ["run.json", "sweep.json", "manifest.json", ".iobench-dataset"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "null", "[]", "1", "{", '"x"', "[" * 100_000, '{"a":' * 100_000, '{"a": NaN}'),
+        *(
+            '{"schema_version": "1.0", "format_version": 1, "a": 1e999}',
+            "\x00",
+            '{"a": 1' + "0" * 9000 + "}",
+        ),
+    ],
+)
+def test_what_is_no_document(
+    name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "sweep" / "one" if name == "run.json" else tmp_path / "sweep"
+    place.mkdir(parents=True)
+    (place / name).write_text(text)
+    for verb in {
+        "run.json": [("report", place), ("compare", "sweep"), ("advise", "sweep")],
+        "sweep.json": [("advise", "sweep"), ("sweep", "--resume", "sweep")],
+        "manifest.json": [("verify", "sweep"), ("plan", "demo", "--data", "sweep")],
+        ".iobench-dataset": [("clean", "sweep"), ("generate", "demo", "--to", "sweep")],
+    }[name]:
+        ended, out, err = run(*verb)
+        assert ended in (1, 2), verb
+        assert (out, err.count("\n")) == ("", 1), verb

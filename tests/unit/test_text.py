@@ -1,0 +1,132 @@
+"""Text from others: what is escaped, what is kept, and that no renderer can forget it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import unicodedata
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import iobench.report
+from iobench.report.lines import csv_text
+from iobench.spec.result import Finding
+from iobench.text import csv_cell, escaped, markdown, printable, renders
+from tests.hostile import HOSTILE, RAW
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain, é 漢 😀 \u00a0 €", "plain, é 漢 😀 \u00a0 €"),
+        ("\x1b[2J", "\\x1b[2J"),
+        ("a\nb\tc\rd", "a\\nb\\tc\\rd"),
+        ("\x00\x7f\x9b", "\\x00\\x7f\\x9b"),
+        ("\u202e\u2066\u200b\u200f\u00ad\ufeff", "\\u202e\\u2066\\u200b\\u200f\\xad\\ufeff"),
+        ("\u2028\u2029\x85", "\\u2028\\u2029\\x85"),
+        ("\ud800\udcff", "\\ud800\\udcff"),
+        ("\ue000\U000f0000\U000e0041", "\\ue000\\U000f0000\\U000e0041"),
+        ("\u0600\u06dd", "\u0600\u06dd"),  # Arabic number signs are visible
+        ("e\u0301", "e\u0301"),
+    ],
+)
+def test_what_is_escaped(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@given(st.text(st.characters()))
+def test_nothing_raw_is_left(text: str) -> None:
+    shown = printable(text)
+    assert RAW.search(shown) is None
+    assert "\n" not in shown
+    raw = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"} & set(map(unicodedata.category, shown))
+    assert raw <= {"Cf"}, "format characters with a glyph of their own are kept"
+    assert printable(shown) == shown
+
+
+def test_a_limit_cuts() -> None:
+    assert printable("x" * 10, 10) == "x" * 10
+    assert printable("x" * 11, 10) == "xxxxxxx..."
+    assert len(printable("\x1b" * 100, 10)) == 10
+
+
+def test_markdown_stays_text() -> None:
+    assert markdown("a|b`c<d>[e](f)*g*\n") == "a\\|b&#96;c&lt;d&gt;\\[e](f)\\*g\\*\\n"
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "-x"])
+def test_formulas_are_texts(text: str) -> None:
+    assert csv_cell(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("value", ["-1.5", "+2", "-1e-9", "", "x=1", "1-2", 3, -4.5, True])
+def test_numbers_and_texts_stay_as_they_are(value: object) -> None:
+    assert csv_cell(value) == value
+
+
+def test_csv_has_empty_cells_for_what_was_not_measured() -> None:
+    assert csv_text([("a", "b"), (None, "=x"), (1.5, 'q"')]) == 'a,b\n,\'=x\n1.5,"q"""\n'
+
+
+class Pair(NamedTuple):
+    name: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    name: str
+    below: tuple[Any, ...] = ()
+
+
+def test_all_texts_of_a_record_are_escaped_and_nothing_else() -> None:
+    finding = Finding(rule="a\x1b", level="info", evidence="fine")
+    tree = Node("x\x07", (finding, Pair("y\u202e", 1), {"k\n": ["z\x00", 2.5, None, {"a"}]}))
+    shown = escaped(tree)
+    assert shown == Node(
+        "x\\x07",
+        (
+            Finding(rule="a\\x1b", level="info", evidence="fine"),
+            Pair("y\\u202e", 1),
+            {"k\\n": ["z\\x00", 2.5, None, {"a"}]},
+        ),
+    )
+    assert finding.rule == "a\x1b", "the original is not changed"
+
+
+def test_a_renderer_gets_its_arguments_escaped() -> None:
+    @renders(printable, limit=20)
+    def render(node: Node, *, width: int, title: str) -> str:
+        return f"{title}: {node.name} {width}"
+
+    told = render(Node("a\x1b" + "b" * 50), width=7, title="t\n")
+    assert told == "t\\n: a\\x1bbbbbbbbbbbbb... 7"
+
+
+RENDERERS = [
+    (module.name, name, function)
+    for module in pkgutil.iter_modules(iobench.report.__path__)
+    for name, function in vars(importlib.import_module(f"iobench.report.{module.name}")).items()
+    if inspect.isfunction(function)
+    and inspect.unwrap(function).__module__ == f"iobench.report.{module.name}"
+    and (name.startswith(("render_", "to_")) or name in ("_text", "_csv", "_markdown"))
+    and name != "to_json"  # ASCII, and the same when it is loaded
+]
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "function"), RENDERERS, ids=[f"{m}.{n}" for m, n, _ in RENDERERS]
+)
+def test_every_renderer_is_one(module: str, name: str, function: Any) -> None:
+    wanted = markdown if name.endswith("markdown") else printable
+    assert getattr(function, "escape", None) is wanted
+
+
+def test_renderers_are_found() -> None:
+    assert len(RENDERERS) >= 17
+    assert RAW.search(HOSTILE)
