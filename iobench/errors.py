@@ -12,7 +12,9 @@
     ├── CheckpointError           a checkpoint that is missing, partial, of another job, or not of this state
     │   └── CorruptCheckpointError  a checkpoint's bytes are not what was saved (names the file)
     ├── StorageError              the storage refused or failed an operation
-    │   └── MissingObjectError    there is no object of that name
+    │   ├── MissingObjectError    there is no object of that name
+    │   ├── ShortObjectError      an object ends before the bytes that were asked for
+    │   └── UnreadableError   exit 5  verify could not read everything, and found no damage in the rest
     ├── WorkerError               a loader worker or a rank died
     ├── InvalidRunError           exit 3  the run broke a rule
     ├── ThresholdError            exit 4  a --fail-on condition holds, or a regression
@@ -104,6 +106,14 @@ class MissingObjectError(StorageError):
     pass
 
 
+class ShortObjectError(StorageError):
+    pass
+
+
+class UnreadableError(StorageError):
+    exit_code = 5
+
+
 class WorkerError(IobenchError):
     pass
 
@@ -118,6 +128,12 @@ class ThresholdError(IobenchError):
 
 class InterruptedRun(IobenchError):
     exit_code = 130
+
+
+def shown(text: str, *, limit: int = 100) -> str:
+    """Text of others for a message: quoted, on one line, in ASCII, and cut at ``limit`` characters."""
+    cut = text if len(text) <= limit else f"{text[: limit - 3]}..."
+    return ascii(cut)
 
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from .common import add_common, add_origin, add_overrides
+
 _EXAMPLES = """examples:
   iobench plan resnet50-h100 --accelerators 8
   iobench plan resnet50-h100 --data /mnt/fast/resnet50 --accelerators 8 --json
@@ -29,6 +31,7 @@ def register(subparsers: Any) -> None:
         help="a workload's name or YAML file, or a model's name (iobench list workloads, iobench list models)",
     )
     parser.add_argument("--data", help="where the dataset is, or would be")
+    add_origin(parser)
     parser.add_argument(
         "--accelerators",
         type=int,
@@ -67,20 +70,18 @@ def register(subparsers: Any) -> None:
         metavar="SHARE",
         help="of the time that saving may take; repeatable (default: 1%% and 5%%)",
     )
-    from .common import add_common, add_overrides
-
     add_overrides(parser, "loader.workers=8")
     add_common(parser)
     parser.set_defaults(run=run)
 
 
-_OF_A_RUN = ("data", "probe", "overrides")
+_OF_A_RUN = ("data", "origin", "probe", "overrides")
 _OF_A_CHECKPOINT = ("to", "ranks", "scale", "mtbf", "interval", "stall_budget")
 
 
 def run(args: argparse.Namespace) -> int:
     from ..checkpoint.models import MODELS
-    from ..errors import UnknownNameError, nearest
+    from ..errors import UnknownNameError, UsageError, nearest
 
     if args.workload in MODELS:
         _refuse(args, _OF_A_RUN, "a model's checkpoint")
@@ -99,10 +100,17 @@ def run(args: argparse.Namespace) -> int:
             "workload or model", args.workload, {*known_specs("workload"), *MODELS}
         ) from None
     _refuse(args, _OF_A_CHECKPOINT, "a workload")
+    if args.origin and not args.data:
+        raise UsageError("--origin is for the manifest that --data names", remedy="add --data DIR")
     accelerators = 1 if args.accelerators is None else args.accelerators
-    plan = describe_plan(workload, args.data, accelerators=accelerators, repetitions=args.repeat)
+    plan = describe_plan(
+        workload,
+        args.data,
+        origin=args.origin,
+        accelerators=accelerators,
+        repetitions=args.repeat,
+    )
     if args.probe:
-        from ..errors import UsageError
         from ..run.plan import make_plan
         from ..run.probe import probe
 
@@ -112,7 +120,14 @@ def run(args: argparse.Namespace) -> int:
                 remedy="name it with --data, or generate it first",
             )
         plan["probe"] = probe(
-            make_plan(workload, args.data, accelerators=accelerators, repetitions=1, seed=0)
+            make_plan(
+                workload,
+                args.data,
+                origin=args.origin,
+                accelerators=accelerators,
+                repetitions=1,
+                seed=0,
+            )
         )
     if args.json:
         print_json(plan)

@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from .common import add_common, add_origin, add_overrides
+
 _EXAMPLES = """examples:
   iobench run demo --data demo-data
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --accelerators 2 --repeat 5
@@ -28,6 +30,7 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("workload", help="a workload's name or YAML file (iobench list workloads)")
     parser.add_argument("--data", required=True, help="the dataset's directory or URL")
+    add_origin(parser)
     parser.add_argument(
         "--accelerators",
         type=int,
@@ -106,8 +109,6 @@ def register(subparsers: Any) -> None:
         metavar="SHARE",
         help="of the model's bytes, e.g. 1/64 (default: 1)",
     )
-    from .common import add_common, add_overrides
-
     add_overrides(parser, "loader.workers=8")
     add_common(parser)
     parser.set_defaults(run=run)
@@ -129,7 +130,12 @@ def run(args: argparse.Namespace) -> int:
     for expression in args.fail_on:
         parse(expression)  # a typing error is told before anything runs
     plan = make_plan(
-        workload, args.data, accelerators=args.accelerators, repetitions=args.repeat, seed=args.seed
+        workload,
+        args.data,
+        origin=args.origin,
+        accelerators=args.accelerators,
+        repetitions=args.repeat,
+        seed=args.seed,
     )
     mixed = _mixed(args)
     signal.signal(

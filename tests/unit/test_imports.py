@@ -12,7 +12,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "iobench"
 
-BASE = {"errors", "units", "registry", "safety", "buffers", "forks", "interrupts"}
+BASE = {
+    "errors",
+    "units",
+    "registry",
+    "safety",
+    "beneath",
+    "buffers",
+    "forks",
+    "interrupts",
+}
 PLUG_INS = {"storage", "formats", "accelerate", "checkpoint", "measure"}
 ENGINES = {"generate", "verify", "load", "scan"}
 

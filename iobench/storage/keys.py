@@ -1,0 +1,28 @@
+"""Which keys a storage takes: names of objects that lie below its root, and nothing else."""
+
+from __future__ import annotations
+
+from ..beneath import key_problem
+from ..errors import StorageError, shown
+
+
+def check_key(key: str, *, text: bool = False) -> str:
+    """The key itself. Every storage asks this before it reads, writes, measures or deletes.
+
+    Raises StorageError for a key that is empty or absolute, that has an empty part, ``.`` or ``..``,
+    or that holds a NUL. ``text``: for storages whose names are text, nor any other control
+    character, nor what is no UTF-8.
+    """
+    problem = key_problem(key, text=text)
+    if problem:
+        raise StorageError(
+            f"{shown(key)} names no object below the root: {problem}",
+            remedy="the dataset's tables are damaged, or were made to lead elsewhere",
+        )
+    return key
+
+
+def check_prefix(prefix: str, *, text: bool = False) -> str:
+    """A folder below the root, without slashes at its ends; '' is the root. Raises StorageError."""
+    folder = prefix.strip("/")
+    return check_key(folder, text=text) if folder else ""
