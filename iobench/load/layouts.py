@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import StorageError, UsageError
+from ..beneath import check_folder, file_status, key_problem
+from ..errors import DatasetError, StorageError, UsageError
 from ..registry import LOADERS
 from ..safety import remove_exactly
 from ..spec.manifest import LAYOUT_RECORD as RECORD
@@ -35,13 +36,24 @@ class Layout:
 
 
 def layout_folder(storage: Storage, kind: str) -> Path:
-    """Where a kind's layout of this dataset lies. Raises UsageError where the dataset is in no directory."""
+    """Where a kind's layout of this dataset lies.
+
+    Raises UsageError where the dataset is in no directory, StorageError where a link leads out of it.
+    """
     root = local_root(storage)
     if root is None:
         raise UsageError(
             f"loader '{kind}' keeps a layout in a directory, and {storage.url} is none",
             remedy="use --set loader.kind=torch",
         )
+    for name in (kind, f"{kind}.part"):
+        try:
+            check_folder(str(root), f"{LAYOUTS}/{name}")
+        except OSError as error:
+            raise StorageError(
+                f"cannot use {root / LAYOUTS / name} for a layout: {error.strerror}",
+                remedy="put a directory in its place, or remove it",
+            ) from error
     return root / LAYOUTS / kind
 
 
@@ -55,7 +67,19 @@ def read_layout(storage: Storage, kind: str) -> Layout | None:
         found = Layout(**{**data, "files": tuple(data["files"])})
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return found if all((folder / name).is_file() for name in found.files) else None
+    return found if all(_is_file(folder, name) for name in found.files) else None
+
+
+def _is_file(folder: Path, name: str) -> bool:
+    """Whether a record's name is that of a regular file in the layout's folder."""
+    if key_problem(name):
+        return False
+    try:
+        check_folder(str(folder), name.rpartition("/")[0] or ".")
+        file_status(str(folder), name)
+    except OSError:
+        return False
+    return True
 
 
 def made_layout(manifest: Manifest, storage: Storage, kind: str) -> Path:
@@ -63,6 +87,7 @@ def made_layout(manifest: Manifest, storage: Storage, kind: str) -> Path:
     folder = layout_folder(storage, kind)
     found = read_layout(storage, kind)
     if found is not None and found.dataset == manifest.header.id:
+        _check(kind, folder, found)
         return folder
     what = (
         f"there is none, or not all of it, in {folder}"
@@ -74,6 +99,17 @@ def made_layout(manifest: Manifest, storage: Storage, kind: str) -> Path:
         f"loader '{kind}' reads a layout of its own, and {what}",
         remedy=f"'iobench run WORKLOAD --data {root} --set loader.kind={kind}' makes it, or iobench.load.layouts.make_layout",
     )
+
+
+def _check(kind: str, folder: Path, found: Layout) -> None:
+    """Raises DatasetError for a layout that is not as this kind's library writes it for iobench."""
+    try:
+        LOADERS.load(kind).check(folder, found.files)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DatasetError(
+            f"the layout in {folder} is not one that iobench wrote: {' '.join(str(error).split())[:200]}",
+            remedy="remove it, and it is made again from the dataset",
+        ) from error
 
 
 def layout_keys(storage: Storage, kind: str) -> list[str]:

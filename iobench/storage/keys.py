@@ -17,7 +17,7 @@ def check_key(key: str, *, text: bool = False) -> str:
     if problem:
         raise StorageError(
             f"{shown(key)} names no object below the root: {problem}",
-            remedy="the dataset's tables are damaged, or were made to lead elsewhere",
+            remedy="check where the name comes from: a key is relative, and never leads up",
         )
     return key
 
