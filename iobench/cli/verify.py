@@ -16,7 +16,7 @@ _EXAMPLES = """examples:
   iobench verify /mnt/fast/resnet50
   iobench verify /mnt/fast/resnet50 --json
   iobench verify s3://bucket/resnet50
-  iobench verify mine.manifest --origin /mnt/fast/imagenet/train
+  iobench verify imagenet.manifest --origin /mnt/fast/imagenet/train
 
 exit status: 0 all is well; 1 something is damaged; 5 something could not be read, and what could
 be read is not damaged

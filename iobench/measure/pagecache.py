@@ -21,6 +21,7 @@ PAGE = mmap.PAGESIZE
 _CACHESTAT = 451  # the same number on every architecture
 _UNSUPPORTED = (errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP)
 _WINDOW = 1 << 30  # bytes of a file that mincore looks at in one go: a vector of 256 KiB
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO is opened without waiting
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -54,7 +55,7 @@ def evict(paths: Iterable[Path | str]) -> None:
     """
     for path in paths:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, _FLAGS)
             try:
                 try:
                     os.fsync(fd)  # DONTNEED does not drop dirty pages
@@ -74,7 +75,7 @@ def residency(paths: Iterable[Path | str]) -> Residency:
     how = "cachestat"
     for path in paths:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, _FLAGS)
             try:
                 size = os.fstat(fd).st_size
                 pages = _cachestat(fd) if how == "cachestat" else None

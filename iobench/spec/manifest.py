@@ -27,6 +27,7 @@ from pydantic import Field, ValidationError
 from ..beneath import NoFileError, open_regular, read_file
 from ..errors import DatasetError, IobenchError, StorageError
 from . import tables
+from .arrow_file import check_plain
 from .base import Strict
 from .dataset import DatasetSpec
 
@@ -241,9 +242,9 @@ def read_table(
 
     where = source if isinstance(source, str) else "table"
     try:
-        table = pa.ipc.open_file(
-            pa.memory_map(source, "r") if isinstance(source, str) else pa.BufferReader(source)
-        ).read_all()
+        mapped = pa.memory_map(source, "r").read_buffer() if isinstance(source, str) else source
+        check_plain(memoryview(mapped))
+        table = pa.ipc.open_file(pa.BufferReader(mapped)).read_all()
         table.validate(full=True)  # that texts and numbers lie within the file
         parts = {name: table.column(name).combine_chunks() for name in columns}
         names = table.column("key").to_pylist() if "key" in table.column_names else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..beneath import NoFileError
 from ..buffers import private
 from ..errors import DatasetError, MissingObjectError, ShortObjectError, UsageError, shown
 from ..spec.manifest import (
@@ -132,9 +133,11 @@ def read_object(storage: Storage, key: str) -> bytes:
 
 
 def exists(storage: Storage, key: str) -> bool:
-    """Raises StorageError for anything but a clear answer."""
+    """Raises StorageError for anything but a clear answer; what is no file is none."""
     try:
         storage.size(key)
-    except MissingObjectError:
+    except MissingObjectError as error:
+        if isinstance(error.__cause__, NoFileError):
+            raise
         return False
     return True
