@@ -14,7 +14,7 @@
     ├── StorageError              the storage refused or failed an operation
     │   ├── MissingObjectError    there is no object of that name
     │   ├── ShortObjectError      an object ends before the bytes that were asked for
-    │   └── UnreadableError   exit 5  verify could not read everything, and found no damage in the rest
+    │   └── UnreadableError   exit 5  verify could not read all, and found no damage in the rest
     ├── WorkerError               a loader worker or a rank died
     ├── InvalidRunError           exit 3  the run broke a rule
     ├── ThresholdError            exit 4  a --fail-on condition holds, or a regression
@@ -131,7 +131,7 @@ class InterruptedRun(IobenchError):
 
 
 def shown(text: str, *, limit: int = 100) -> str:
-    """Text of others for a message: quoted, on one line, in ASCII, and cut at ``limit`` characters."""
+    """Text of others for a message: quoted, on one line, in ASCII, of ``limit`` characters."""
     cut = text if len(text) <= limit else f"{text[: limit - 3]}..."
     return ascii(cut)
 

@@ -34,8 +34,8 @@ def add_origin(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--origin",
         metavar="URL",
-        help="where the data of a scanned dataset lies: a directory or URL. A manifest's own word is "
-        "taken only for its own directory",
+        help="where the data of a scanned dataset lies: a directory or URL. A manifest's own word "
+        "is taken only for its own directory",
     )
 
 

@@ -16,7 +16,8 @@ _EXAMPLES = """examples:
   iobench sweep resnet50-h100 --data-root /mnt/fast/sweep --samples 2000 --sweep dataset.format=files,tar --sweep loader.workers=1,2,4
   iobench sweep resnet50-h100 --data-root /mnt/fast/sweep --samples 2000 --sweep dataset.codec=none,zstd:1 --one-at-a-time --time-budget 20m
 
-Of a sweep on a URL, --resume and --confirm want to be told again where that is: add --data-root URL.
+Of a sweep on a URL, --resume and --confirm want to be told again where that is:
+add --data-root URL.
 
 When it is done: iobench advise results/<sweep>, and iobench sweep --confirm results/<sweep>
 """

@@ -27,9 +27,10 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "verify",
         help="check every byte of a dataset",
-        description="Read a whole dataset and compare every sample, and everything around the samples, with the manifest. "
-        "Damage is named by shard and sample. What could not be read (permissions, a failing device, a server that does not "
-        "answer) is named apart from it, because it may be good.",
+        description="Read a whole dataset and compare every sample, and everything around the "
+        "samples, with the manifest. Damage is named by shard and sample. What could not be read "
+        "(permissions, a failing device, a server that does not answer) is named apart from it, "
+        "because it may be good.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -83,7 +84,7 @@ def _print_json(path: str, place: str, report: VerifyReport) -> None:
 
 
 def _print_text(path: str, origin: str, report: VerifyReport) -> None:
-    """``origin``: where the data of others lies, which is not for iobench to remove; '' for our own."""
+    """``origin``: where data of others lies, which is not for iobench to remove; '' for our own."""
     from ..units import format_bytes, format_count, format_rate
 
     where = f"{path} (read at {origin})" if origin else path
@@ -109,8 +110,8 @@ def _print_text(path: str, origin: str, report: VerifyReport) -> None:
     if report.unreadable:
         found = _count(len(report.unreadable), "shard", rest)
         print(
-            f"NOT READ: {found} could not be read, in {where}. They may be good: see to the reasons "
-            "above, and verify again"
+            f"NOT READ: {found} could not be read, in {where}. They may be good: see to the "
+            "reasons above, and verify again"
         )
 
 

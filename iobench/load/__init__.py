@@ -87,7 +87,10 @@ def make_loader(
 def _dataset(
     data: str | Path | Manifest, origin: str | None, *, apart: bool
 ) -> tuple[Manifest, str]:
-    """The manifest, and where its shards are; '' where that was said ``apart``. Raises UsageError."""
+    """The manifest, and where its shards are: '' where that was said ``apart``.
+
+    Raises UsageError, DatasetError, StorageError.
+    """
     if apart and origin is not None:
         raise UsageError("storage and origin both say where the shards are", remedy="give one")
     if not isinstance(data, Manifest):

@@ -38,7 +38,8 @@ class Layout:
 def layout_folder(storage: Storage, kind: str) -> Path:
     """Where a kind's layout of this dataset lies.
 
-    Raises UsageError where the dataset is in no directory, StorageError where a link leads out of it.
+    Raises UsageError where the dataset is in no directory, and StorageError where a link leads
+    out of it.
     """
     root = local_root(storage)
     if root is None:
@@ -106,8 +107,9 @@ def _check(kind: str, folder: Path, found: Layout) -> None:
     try:
         LOADERS.load(kind).check(folder, found.files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        why = " ".join(str(error).split())[:200]
         raise DatasetError(
-            f"the layout in {folder} is not one that iobench wrote: {' '.join(str(error).split())[:200]}",
+            f"the layout in {folder} is not one that iobench wrote: {why}",
             remedy="remove it, and it is made again from the dataset",
         ) from error
 

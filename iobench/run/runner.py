@@ -284,7 +284,8 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
             Finding(
                 rule="data.origin",
                 level="info",
-                evidence=f"the samples were read at {plan.storage.url}, by the manifest at {plan.data}",
+                evidence=f"the samples were read at {plan.storage.url}, "
+                f"by the manifest at {plan.data}",
             )
         )
     return RunDocument(

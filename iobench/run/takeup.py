@@ -1,4 +1,4 @@
-"""A sweep that is taken up again from its ``sweep.json``: what that may decide, and what it may not.
+"""A sweep that is taken up again from its ``sweep.json``: what that may decide, and what not.
 
 The file is data, which may come from others. It may name a directory of this host, below which
 datasets are generated and removed again by the usual checks of ownership. Any other place, and the
@@ -90,7 +90,7 @@ def _check_confirmed(sweep: Sweep, given: Given, path: Path) -> None:
 def _storages(sweep: Sweep, given: Given) -> Iterator[dict[str, str]]:
     """The storage options that the user's own words allow."""
     own: dict[str, Any] = {}
-    # A name is looked up among the user's workloads and the built-in ones; a path is the file's word.
+    # A name is looked up among the user's and the built-in workloads; a path is the file's word.
     if sweep.workload in known_specs("workload") or given.workload is not None:
         own = read_yaml(find_spec("workload", sweep.workload)).get(_STORAGE) or {}
     for values in itertools.product(*given.axes.values()):

@@ -17,7 +17,8 @@ import xxhash
 import yaml
 
 from .. import __version__
-from ..errors import DatasetError, TargetRefusedError, UsageError
+from ..beneath import key_problem
+from ..errors import DatasetError, TargetRefusedError, UsageError, shown
 from ..spec.manifest import (
     MANIFEST,
     SAMPLE_COLUMNS,
@@ -64,10 +65,14 @@ def scan(
     Raises DatasetError where nothing is there or a shard is damaged, StorageError.
     """
     url = innermost(storage).url  # of the data: wrappers are put around it when it is run
-    kind = classify(list(storage.list()))
+    entries = list(storage.list())
+    odd = [entry for entry in entries if key_problem(entry.key)]
+    kind = classify([entry for entry in entries if not key_problem(entry.key)])
     if not kind.data:
         raise DatasetError(f"{storage.url} holds no data", remedy="name a folder with files in it")
     notes: list[str] = []
+    if odd:
+        notes.append(f"{len(odd)} objects have names that are no paths, e.g. {shown(odd[0].key)}")
     shards, counts, bytes_read = _walk(storage, kind.format, kind.data, progress)
     notes += [
         f"{count} {text}"
@@ -127,7 +132,7 @@ def scan(
     )
     return ScanReport(
         manifest=Manifest(header, table, rows, keys),
-        left_out=kind.left_out,
+        left_out=[*kind.left_out, *odd],
         notes=notes,
         bytes_read=bytes_read,
     )

@@ -75,7 +75,7 @@ class Header(Strict):
     checksums: bool = (
         True  # False: the xxh3 columns are empty, because a scan did not read the contents
     )
-    # Decoded bytes of a sample over stored ones, at most; None: what the content's builder keeps to.
+    # Decoded bytes of a sample over stored ones, at most; None: what the content's builder keeps to
     expansion: float | None = Field(
         default=None, ge=0, le=tables.MAX_EXPANSION, allow_inf_nan=False
     )

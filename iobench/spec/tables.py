@@ -132,7 +132,7 @@ def column_sum(column: Array) -> int:
 
 
 def _order_problem(shard: Array, shards: dict[str, Array]) -> Problem | None:
-    """Samples lie in their shards' order: each shard's first and last one do, and none goes back."""
+    """Samples lie in their shards' order: each shard's first and last do, and none goes back."""
     last = len(shards["first"]) - 1
     for rows in _parts(len(shard), overlap=1):
         part = shard[rows]

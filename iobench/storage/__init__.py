@@ -22,8 +22,8 @@ def open_storage(
 
     A plain path or ``file://`` is a local directory; ``SCHEME://...?key=value`` a place of its own,
     with options; one that only fsspec knows (``gs://``, ``hf://`` ...) goes through its adapter;
-    ``WRAPPER+URL?key=value`` wraps another storage (``throttled+/data?latency=10ms``), and passes on
-    the options that are not its own. ``options`` go to the innermost storage, and win over the
+    ``WRAPPER+URL?key=value`` wraps another storage (``throttled+/data?latency=10ms``), and passes
+    on the options that are not its own. ``options`` go to the innermost storage, and win over the
     URL's. ``direct`` asks for O_DIRECT. Nothing is contacted yet.
 
     A plug-in's class has ``OPTIONS``, the names that it understands, and either

@@ -51,7 +51,8 @@ class Storage(Protocol):
     """One root on one storage. Instances are cheap, picklable, and made before workers start; handles are opened on first use.
 
     No key leads out of the root: every method checks its keys (``keys.check_key``), whoever made
-    them. Every method raises StorageError in one line (what, which key, why) for whatever the storage refuses.
+    them. Every method raises StorageError in one line (what, which key, why) for whatever the
+    storage refuses.
     """
 
     url: str

@@ -1,4 +1,4 @@
-"""A dataset's manifest, wherever it lies: mapped from a local directory, fetched from anywhere else.
+"""A dataset's manifest, wherever it lies: mapped from a directory, fetched from anywhere else.
 
 A manifest is data, and data does not decide where requests go. What it says of its samples' origin
 is followed within its own directory alone; any other place is for the user to name.
@@ -68,8 +68,8 @@ def place_of(manifest: Manifest, url: str, origin: str | None = None) -> str:
         return url
     if manifest.root is None or not _lies_in(said, manifest.root):
         raise UsageError(
-            f"the manifest at {url} says that its samples lie at {shown(said)}, and nothing is read "
-            "elsewhere because a manifest says so",
+            f"the manifest at {url} says that its samples lie at {shown(said)}, and nothing is "
+            "read elsewhere because a manifest says so",
             remedy="if that is your data, add --origin and its URL (in Python: origin=)",
         )
     return rewrapped(url, said)

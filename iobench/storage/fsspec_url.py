@@ -159,7 +159,7 @@ class FsspecStorage:
         return str(fs._strip_protocol(self.url)).rstrip("/")
 
     def _at(self, fs: Any, key: str) -> str:
-        """What the file system calls a key. Raises StorageError where that leads out of the root."""
+        """What the file system calls a key. Raises StorageError for one that leads out."""
         check_key(key, text=True)
         # Web servers undo percent signs, and Windows servers part names at backslashes.
         check_key(unquote(key).replace("\\", "/"), text=True)

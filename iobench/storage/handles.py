@@ -1,4 +1,4 @@
-"""File descriptors that are kept open, by key: bounded, and given up where a process has too many."""
+"""Descriptors that are kept open, by key: bounded, and given up where a process has too many."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class Handles:
         self._limit = MAX_HANDLES if unlimited else max(1, min(MAX_HANDLES, soft // _SHARE))
         _living[id(self)] = self
 
-    def acquire(self, key: str, open: Callable[[str], int]) -> Handle:
-        """A handle that stays open until it is released; ``open`` makes a descriptor for a key."""
+    def acquire(self, key: str, opener: Callable[[str], int]) -> Handle:
+        """A handle that stays open until it is released. ``opener`` makes a key's descriptor."""
         with self._lock:
             handle = self._files.get(key)
             if handle is not None:
                 self._files.move_to_end(key)
                 handle[1] += 1
                 return handle
-        fd = open(key)
+        fd = opener(key)
         with self._lock:
             handle = self._files.setdefault(key, [fd, 0])
             if handle[0] != fd:
@@ -79,18 +79,18 @@ class Handles:
         self._files.clear()
 
 
-def with_room(open: Callable[[], T]) -> T:
-    """``open()``; where no descriptor is free, idle handles of this process are closed first.
+def with_room(opener: Callable[[], T]) -> T:
+    """``opener()``; where no descriptor is free, idle handles of this process are closed first.
 
     Raises OSError, EMFILE too where nothing becomes free.
     """
     for _ in range(_ATTEMPTS):
         try:
-            return open()
+            return opener()
         except OSError as error:
             if error.errno not in _AT_LIMIT:
                 raise
         living = [handles for ref in _living.valuerefs() if (handles := ref()) is not None]
         if not sum(handles.close_idle() for handles in living):
             time.sleep(_PAUSE_S)
-    return open()
+    return opener()

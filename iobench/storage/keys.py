@@ -9,9 +9,9 @@ from ..errors import StorageError, shown
 def check_key(key: str, *, text: bool = False) -> str:
     """The key itself. Every storage asks this before it reads, writes, measures or deletes.
 
-    Raises StorageError for a key that is empty or absolute, that has an empty part, ``.`` or ``..``,
-    or that holds a NUL. ``text``: for storages whose names are text, nor any other control
-    character, nor what is no UTF-8.
+    Raises StorageError for a key that is empty or absolute, that has an empty part, ``.`` or
+    ``..``, or that holds a NUL. ``text``: for storages whose names are text; then it holds no
+    other control character either, nor what is no UTF-8.
     """
     problem = key_problem(key, text=text)
     if problem:

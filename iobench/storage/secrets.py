@@ -18,7 +18,7 @@ shared access signatures (SAS), in the query or, as some services write them, be
 
 
 def refuse_secrets(url: str) -> None:
-    """Raises UsageError, which shows nothing of the URL but its scheme, for one with credentials."""
+    """Raises UsageError for a URL with credentials; nothing of it is shown but the scheme."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         return

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 MAX_DAMAGES = 100
 MAX_UNREADABLE = 20
-"""Fewer, since each may have cost all the retries and time-outs of a storage that does not answer."""
+"""Fewer, since each may have cost all the retries and time-outs of a storage that is silent."""
 
 
 class Damage(NamedTuple):

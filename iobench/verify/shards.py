@@ -37,7 +37,7 @@ class ShardChecker:
         self._window = Window(storage, int(manifest.samples["stored"].max()))
 
     def check(self, shards: range) -> Part:
-        """Compare these shards, as far as they can be read; storage errors are part of the result."""
+        """Compare these shards as far as they can be read; errors are part of the result."""
         part = Part(shards=len(shards))
         before = self._window.bytes_read
         for shard in shards:
@@ -247,7 +247,7 @@ class ShardChecker:
         return damages
 
     def _memory(self, size: int) -> Buffer:
-        """Memory for a sample's content, touched only as far as it is filled. Raises DatasetError."""
+        """Memory for a content, touched only as far as it is filled. Raises DatasetError."""
         if len(self._content) < size:
             try:
                 self._content = private(size, prefault=False).array.data

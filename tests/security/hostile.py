@@ -1,4 +1,4 @@
-"""Datasets as somebody with bad intentions would make them: any column, any header, right checksums."""
+"""Datasets as somebody with bad intentions makes them: any column or header, right checksums."""
 
 from __future__ import annotations
 

@@ -388,7 +388,7 @@ def test_a_copy_for_memory_stays_in_its_folder(tmp_path: Path) -> None:
 
 
 def test_idle_handles_give_way(tmp_path: Path) -> None:
-    """In a child, whose limit no other test sees: two storages, and fewer descriptors than files."""
+    """In a child, whose limit no other test sees: two storages, few descriptors, many files."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         for number in range(40):

@@ -1,4 +1,4 @@
-"""A manifest is data: what it says of the place of its samples leads to no request and no file elsewhere."""
+"""A manifest is data: what it says of its samples' place leads to no request and no other file."""
 
 from __future__ import annotations
 

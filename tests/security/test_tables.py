@@ -1,4 +1,4 @@
-"""A manifest's tables are checked as tables: whatever number somebody plants is one line at the door."""
+"""A manifest's tables are checked as tables: whatever number is planted is one line at the door."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that are read again (a sweep's, a layout's, an index) lead to no other place than was said."""
+"""Records that are read again (a sweep's, a layout's, an index) lead to no place of their own."""
 
 from __future__ import annotations
 

@@ -150,7 +150,9 @@ ssize_t preadv64v2(int fd, const struct iovec *v, int n, off_t at, int flags) {
   return preadv2(fd, v, n, at, flags);
 }
 ssize_t preadv(int fd, const struct iovec *v, int n, off_t at) { return preadv2(fd, v, n, at, 0); }
-ssize_t preadv64(int fd, const struct iovec *v, int n, off_t at) { return preadv2(fd, v, n, at, 0); }
+ssize_t preadv64(int fd, const struct iovec *v, int n, off_t at) {
+  return preadv2(fd, v, n, at, 0);
+}
 """
 
 

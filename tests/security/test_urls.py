@@ -1,4 +1,4 @@
-"""Credentials in a URL are refused and not shown, whatever the scheme, the verb and the way they hide."""
+"""Credentials in a URL are refused and not shown, whatever the scheme and the verb."""
 
 from __future__ import annotations
 

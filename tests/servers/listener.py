@@ -1,4 +1,4 @@
-"""A server on loopback that takes down every request that it gets, and gives the same answer to all."""
+"""A server on loopback that takes down every request that it gets, and answers all alike."""
 
 from __future__ import annotations
 
