@@ -40,6 +40,8 @@ to 4096 bytes."""
 _MAX_KNOWN = 1 << 16
 """Keys (and folders) that are remembered as checked, by each process: some 100 bytes each."""
 
+_NO_NAMES = frozenset({"", ".", ".."})
+
 _Sink = TypeVar("_Sink", FileSink, ParallelFile)
 
 
@@ -121,7 +123,7 @@ class LocalStorage:
         if folder in self._folders:
             return True
         try:
-            there = check_folder(self.url, folder)
+            there = with_room(lambda: check_folder(self.url, folder))
         except OSError as error:
             raise self._failed(verb, key, error) from error
         if there and len(self._folders) < _MAX_KNOWN:
@@ -173,11 +175,22 @@ class LocalStorage:
         return done
 
     def _open(self, key: str) -> int:
+        """The way of nearly all opens; whatever it does not end is told by ``_open_anew``."""
         if key in self._files:
             try:
                 return os.open(key, self._flags_of_known, dir_fd=self._root_fd)
             except OSError:
-                pass  # it is told below, if it happens again
+                return self._open_anew(key, self._flags)
+        folder, slash, name = key.rpartition("/")
+        if (folder in self._folders or not slash) and name not in _NO_NAMES:
+            try:
+                fd = os.open(key, self._flags_of_known, dir_fd=self._root_fd)
+            except (OSError, ValueError):
+                return self._open_anew(key, self._flags)
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                self._remember(key)
+                return fd
+            os.close(fd)
         return self._open_anew(key, self._flags)
 
     def _open_anew(self, key: str, flags: int) -> int:

@@ -85,7 +85,7 @@ def test_what_holds_none_passes(url: str) -> None:
 def test_a_container_before_its_account_is_no_user() -> None:
     """Azure's own form. Its package may be missing, which is another error."""
     try:
-        open_storage("abfs://container@account.dfs.core.windows.net/x")
+        open_storage("abfs://container@account/x")
     except UsageError as error:
         text = str(error)
     else:
