@@ -206,6 +206,34 @@ def test_a_table_of_numbers_for_others(dataset: Path, tmp_path: Path) -> None:
     one_line(folder)
 
 
+def read_all(folder: Path, loading: dict[str, Any]) -> None:
+    for batch in make_loader(folder, batch_size=2, loader=loading):
+        len(batch)
+
+
+@pytest.mark.parametrize("transport", ["ring", "tensor", "thread", "null"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_claim_that_no_memory_holds(
+    transport: str, workers: int, make_dataset: Any, tmp_path: Path, nothing_left: None
+) -> None:
+    """Tables that agree with one another, and tell of a sample of a tebibyte."""
+    _, root = make_dataset(samples=8, sample_size={"mean": 2000})
+    total = 7 * 2000 + MAX_SAMPLE_BYTES
+    size = put("size", 3, MAX_SAMPLE_BYTES)
+    folder = planted(
+        root,
+        tmp_path / "d",
+        samples=lambda columns: (put("stored", 3, MAX_SAMPLE_BYTES)(columns), size(columns)),
+        shards=size,
+        header={"stored_bytes": total, "sample_bytes": total},
+    )
+    loading = {"workers": max(workers, transport == "thread"), "transport": transport}
+    with pytest.raises(IobenchError) as caught:
+        read_all(folder, loading)
+    assert "\n" not in str(caught.value)
+    assert main(["verify", str(folder)]) == 1
+
+
 # What lies in the place of a file
 
 
