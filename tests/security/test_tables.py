@@ -227,7 +227,7 @@ def test_a_claim_that_no_memory_holds(
         shards=size,
         header={"stored_bytes": total, "sample_bytes": total},
     )
-    loading = {"workers": max(workers, transport == "thread"), "transport": transport}
+    loading = {"workers": 1 if transport == "thread" else workers, "transport": transport}
     with pytest.raises(IobenchError) as caught:
         read_all(folder, loading)
     assert "\n" not in str(caught.value)
