@@ -44,7 +44,13 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..errors import DatasetError, StorageError, UnreadableError, UsageError
+    from ..errors import (
+        DatasetError,
+        MissingObjectError,
+        StorageError,
+        UnreadableError,
+        UsageError,
+    )
     from ..storage import open_storage
     from ..storage.catalog import find_dataset
     from ..verify import verify
@@ -54,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--workers is {args.workers}", remedy="give 1 or more")
     try:
         manifest, place = find_dataset(args.dir, origin=args.origin)
+    except MissingObjectError:
+        raise  # a dataset without one of its tables is none
     except StorageError as error:
         raise UnreadableError(error.what, remedy=error.remedy) from error
     storage = open_storage(place)

@@ -56,10 +56,10 @@ def verify(
                 break
     finally:
         results.close()  # type: ignore[attr-defined]
-    if total.missing and not total.samples and not _shows_anything(storage):
-        total.unreadable += [Unreadable(shard, what) for shard, _, what in total.missing]
-    else:
+    if total.samples or total.damages or not total.missing or _shows_anything(storage):
         total.damages += total.missing
+    else:
+        total.unreadable += [Unreadable(shard, what) for shard, _, what in total.missing]
     damages = sorted(total.damages, key=lambda d: (d.shard, -1 if d.sample is None else d.sample))
     return VerifyReport(
         shards=total.shards,

@@ -237,6 +237,12 @@ def others(data: Path, tmp_path: Path) -> Path:
     return save(scan(LocalStorage(data / "data")), tmp_path / "mine.yaml")
 
 
+def test_a_dataset_without_its_table_is_none(data: Path, told: Say) -> None:
+    (data / "samples.arrow").unlink()
+    for url in (str(data), f"local://{data}"):
+        assert told(url)[0] == DAMAGED
+
+
 @pytest.mark.usefixtures("s3_environment")
 def test_a_server_that_knows_nothing(
     data: Path, tmp_path: Path, listener: Listener, told: Say
