@@ -7,14 +7,13 @@ nothing that is nested deeper or holds larger numbers than any document of ioben
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
 import math
-import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from .beneath import open_regular
 
 MAX_DOCUMENT_BYTES = 256 << 20
 """Of a recorded run: 100 saves of 4,096 ranks take about 140 MiB."""
@@ -30,21 +29,11 @@ MAX_NUMBER = 1e30
 def read_regular(path: str | Path, max_bytes: int) -> bytes:
     """All bytes of a regular file.
 
-    Raises OSError (FileNotFoundError where it is missing), and ValueError for what is no regular
-    file or has more than ``max_bytes``.
+    Raises OSError (FileNotFoundError, beneath.NoFileError), and ValueError for a file of more than
+    ``max_bytes``.
     """
-    # A FIFO without a writer would block in open(2) already; O_NONBLOCK changes nothing for files.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    try:
-        mode = os.fstat(fd).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(mode):
-            raise ValueError("it is not a regular file")
-        with open(fd, "rb", closefd=False) as file:
-            data = file.read(max_bytes + 1)
-    finally:
-        os.close(fd)
+    with open(open_regular(path), "rb") as file:
+        data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise ValueError(f"it has more than {max_bytes >> 20} MiB")
     return data

@@ -12,7 +12,9 @@
     ├── CheckpointError           a checkpoint that is missing, partial, of another job, or not of this state
     │   └── CorruptCheckpointError  a checkpoint's bytes are not what was saved (names the file)
     ├── StorageError              the storage refused or failed an operation
-    │   └── MissingObjectError    there is no object of that name
+    │   ├── MissingObjectError    there is no object of that name
+    │   ├── ShortObjectError      an object ends before the bytes that were asked for
+    │   └── UnreadableError   exit 5  verify could not read all, and found no damage in the rest
     ├── WorkerError               a loader worker or a rank died
     │   └── BusError              of SIGBUS: memory that it had mapped could not be had
     ├── InvalidRunError           exit 3  the run broke a rule
@@ -104,6 +106,14 @@ class StorageError(IobenchError):
 
 class MissingObjectError(StorageError):
     pass
+
+
+class ShortObjectError(StorageError):
+    pass
+
+
+class UnreadableError(StorageError):
+    exit_code = 5
 
 
 class WorkerError(IobenchError):

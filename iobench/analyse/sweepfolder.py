@@ -13,6 +13,7 @@ from typing import Any
 
 from ..documents import MAX_DOCUMENT_BYTES, parse_json, read_regular
 from ..errors import IobenchError, UsageError
+from ..spec.base import known_specs
 from ..spec.dataset import load_dataset_spec
 from ..spec.result import RunDocument, load_run
 from ..spec.workload import load_workload
@@ -180,8 +181,11 @@ def _text_mapping(value: Any) -> dict[str, str]:
 
 def _builtin(doc: RunDocument, keys: Sequence[str]) -> dict[str, str]:
     """The settings that the workload and dataset of this name have as they ship; empty where there is no such workload."""
+    name = str(doc.workload.get("name", ""))
+    if name not in known_specs("workload"):  # a record names no files to read
+        return {}
     try:
-        workload = load_workload(str(doc.workload.get("name", "")))
+        workload = load_workload(name)
         dataset = load_dataset_spec(workload.dataset)
     except UsageError:
         return {}

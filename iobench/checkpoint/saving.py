@@ -155,7 +155,7 @@ def write_file(
     """A plain local file as a library writes it, then made safe; when it was accepted. What an error interrupts leaves no file."""
     path = target.path(name)
     assert path is not None
-    if path.exists():
+    if os.path.lexists(path):  # a link would be written through
         raise CheckpointError(
             f"{path} is there already",
             remedy="remove the partial checkpoint first, or save another step",

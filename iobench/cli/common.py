@@ -52,6 +52,16 @@ def number(text: str) -> float:
     return value
 
 
+def add_origin(parser: argparse.ArgumentParser) -> None:
+    """``--origin``, for verbs that open a dataset."""
+    parser.add_argument(
+        "--origin",
+        metavar="URL",
+        help="where the data of a scanned dataset lies: a directory or URL. A manifest's own word "
+        "is taken only for its own directory",
+    )
+
+
 def parse_share(flag: str, text: str) -> float:
     """``1%`` or ``0.01``: above 0 and below 1. Raises UsageError that names the flag."""
     from ..errors import UsageError

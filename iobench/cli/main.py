@@ -43,6 +43,7 @@ _EXIT_CODES = """exit codes:
   2    usage: the command or a specification is wrong
   3    the run is INVALID by the rules in force
   4    a --fail-on threshold was crossed
+  5    verify could not read everything, and found no damage in the rest
   70   internal error; the line names a log file to report it with
   130  interrupted; partial results are saved
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .common import add_common, add_overrides, parse_share, parse_time, whole_number
+from .common import (
+    add_common,
+    add_origin,
+    add_overrides,
+    parse_share,
+    parse_time,
+    whole_number,
+)
 
 _EXAMPLES = """examples:
   iobench plan resnet50-h100 --accelerators 8
@@ -31,6 +38,7 @@ def register(subparsers: Any) -> None:
         help="a workload's name or YAML file, or a model's name (iobench list workloads, iobench list models)",
     )
     parser.add_argument("--data", help="where the dataset is, or would be")
+    add_origin(parser)
     parser.add_argument(
         "--accelerators",
         type=whole_number,
@@ -77,13 +85,13 @@ def register(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-_OF_A_RUN = ("data", "probe", "overrides")
+_OF_A_RUN = ("data", "origin", "probe", "overrides")
 _OF_A_CHECKPOINT = ("to", "ranks", "scale", "mtbf", "interval", "stall_budget")
 
 
 def run(args: argparse.Namespace) -> int:
     from ..checkpoint.models import MODELS
-    from ..errors import UnknownNameError, nearest
+    from ..errors import UnknownNameError, UsageError, nearest
 
     if args.workload in MODELS:
         _refuse(args, _OF_A_RUN, "a model's checkpoint")
@@ -102,10 +110,17 @@ def run(args: argparse.Namespace) -> int:
             "workload or model", args.workload, {*known_specs("workload"), *MODELS}
         ) from None
     _refuse(args, _OF_A_CHECKPOINT, "a workload")
+    if args.origin and not args.data:
+        raise UsageError("--origin is for the manifest that --data names", remedy="add --data DIR")
     accelerators = 1 if args.accelerators is None else args.accelerators
-    plan = describe_plan(workload, args.data, accelerators=accelerators, repetitions=args.repeat)
+    plan = describe_plan(
+        workload,
+        args.data,
+        origin=args.origin,
+        accelerators=accelerators,
+        repetitions=args.repeat,
+    )
     if args.probe:
-        from ..errors import UsageError
         from ..run.plan import make_plan
         from ..run.probe import probe
 
@@ -115,7 +130,14 @@ def run(args: argparse.Namespace) -> int:
                 remedy="name it with --data, or generate it first",
             )
         plan["probe"] = probe(
-            make_plan(workload, args.data, accelerators=accelerators, repetitions=1, seed=0)
+            make_plan(
+                workload,
+                args.data,
+                origin=args.origin,
+                accelerators=accelerators,
+                repetitions=1,
+                seed=0,
+            )
         )
     if args.json:
         show_json(plan)

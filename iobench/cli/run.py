@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from .common import add_common, add_overrides, number, whole_number
+from .common import add_common, add_origin, add_overrides, number, whole_number
 
 _EXAMPLES = """examples:
   iobench run demo --data demo-data
@@ -30,6 +30,7 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("workload", help="a workload's name or YAML file (iobench list workloads)")
     parser.add_argument("--data", required=True, help="the dataset's directory or URL")
+    add_origin(parser)
     parser.add_argument(
         "--accelerators",
         type=whole_number,
@@ -129,7 +130,12 @@ def run(args: argparse.Namespace) -> int:
     for expression in args.fail_on:
         parse(expression)  # a typing error is told before anything runs
     plan = make_plan(
-        workload, args.data, accelerators=args.accelerators, repetitions=args.repeat, seed=args.seed
+        workload,
+        args.data,
+        origin=args.origin,
+        accelerators=args.accelerators,
+        repetitions=args.repeat,
+        seed=args.seed,
     )
     mixed = _mixed(args)
     signal.signal(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from ..scan import save, scan
-    from ..storage import open_storage
+    from ..storage import open_storage, unwrapped
     from ..units import format_bytes, format_count
     from .progress import progress_bar
 
@@ -95,8 +96,9 @@ def run(args: argparse.Namespace) -> int:
         )
         say(f"left out: {format_count(len(report.left_out))} files that are not the data ({shown})")
     say(f"saved {args.save} and {folder}")
-    say(f"run it:   iobench run WORKLOAD --data {folder}")
-    say(f"clone it: iobench generate {args.save} --to DIR")
+    data, origin = shlex.quote(str(folder)), shlex.quote(unwrapped(args.url))
+    say(f"run it:   iobench run WORKLOAD --data {data} --origin {origin}")
+    say(f"clone it: iobench generate {shlex.quote(str(args.save))} --to DIR")
     return 0
 
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .common import add_common, add_overrides, number, whole_number
+
+if TYPE_CHECKING:
+    from ..run.takeup import Given
 
 _EXAMPLES = """examples:
   iobench sweep resnet50-h100 --data-root /mnt/fast/sweep --samples 2000 --sweep dataset.format=files,tar --sweep loader.workers=1,2,4
   iobench sweep resnet50-h100 --data-root /mnt/fast/sweep --samples 2000 --sweep dataset.codec=none,zstd:1 --one-at-a-time --time-budget 20m
+
+Of a sweep on a URL, --resume and --confirm want to be told again where that is:
+add --data-root URL.
 
 When it is done: iobench advise results/<sweep>, and iobench sweep --confirm results/<sweep>
 """
@@ -113,13 +119,13 @@ def run(args: argparse.Namespace) -> int:
     from ..units import parse_duration, parse_size
     from .terminal import Live
 
-    asked = (
-        args.workload or args.axes or args.overrides or args.data_root or args.samples or args.size
-    )
-    if args.confirm is not None and (asked or args.resume):
+    if args.confirm is not None and args.resume is not None:
+        raise UsageError("--confirm and --resume are two things", remedy="give one of them")
+    if (args.confirm or args.resume) and (args.samples or args.size or args.one_at_a_time):
         raise UsageError(
-            "--confirm asks what the sweep asked",
-            remedy="give it alone, with --repeat and budgets if you like",
+            "a sweep that is taken up again asks what it asked before",
+            remedy="give --resume or --confirm with budgets if you like, and of a sweep on a URL "
+            "what led there: --data-root, --set storage.KEY=VALUE",
         )
     budget = Budget(
         seconds=parse_duration(args.time_budget) if args.time_budget else None,
@@ -160,6 +166,7 @@ def _confirm(args: argparse.Namespace, budget: Any, live: Any) -> int:
 
     found = confirm(
         args.confirm,
+        given=_given(args),
         results=args.results,
         budget=budget,
         command=tuple(args.command_line),
@@ -186,26 +193,42 @@ def _teller(args: argparse.Namespace, live: Any) -> Any:
     return tell
 
 
+def _axes(args: argparse.Namespace) -> dict[str, list[Any]]:
+    from ..errors import UsageError
+    from ..spec.sweep import parse_axis
+
+    axes: dict[str, list[Any]] = {}
+    for text in args.axes:
+        key, values = parse_axis(text)
+        if key in axes:
+            raise UsageError(
+                f"axis '{key}' is given twice", remedy="give all its values in one --sweep"
+            )
+        axes[key] = values
+    return axes
+
+
+def _given(args: argparse.Namespace) -> Given:
+    """What the user says again of a sweep that is taken up."""
+    from ..run.takeup import Given
+
+    return Given(
+        workload=args.workload,
+        data_root=args.data_root,
+        overrides=args.overrides,
+        axes=_axes(args),
+    )
+
+
 def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
     from ..errors import UsageError
     from ..run.sweep import groups_within, new_sweep, plan_sweep
-    from ..spec.sweep import load_sweep, parse_axis
+    from ..run.takeup import take_up
+    from ..storage import open_storage
     from ..units import parse_size
 
     if args.resume is not None:
-        if (
-            args.workload
-            or args.axes
-            or args.overrides
-            or args.data_root
-            or args.samples
-            or args.size
-        ):
-            raise UsageError(
-                "--resume goes on with what was asked then",
-                remedy="give --resume alone, with --time-budget if you like",
-            )
-        return load_sweep(args.resume), args.resume
+        return take_up(args.resume, _given(args)), args.resume
     if not args.workload or not args.data_root or not args.axes:
         raise UsageError(
             "a sweep needs a workload, --data-root and at least one --sweep",
@@ -221,14 +244,8 @@ def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
             "--repeat, --accelerators, --seed or --calibration-s makes no sense",
             remedy="see iobench sweep --help",
         )
-    axes: dict[str, list[Any]] = {}
-    for text in args.axes:
-        key, values = parse_axis(text)
-        if key in axes:
-            raise UsageError(
-                f"axis '{key}' is given twice", remedy="give all its values in one --sweep"
-            )
-        axes[key] = values
+    open_storage(args.data_root)  # what is no storage is refused before its name is written down
+    axes = _axes(args)
     given = {
         "workload": args.workload,
         "data_root": args.data_root,

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .common import add_common, whole_number
+from .common import add_common, add_origin, whole_number
 from .terminal import say, show_json
+
+if TYPE_CHECKING:
+    from ..verify import VerifyReport
 
 _EXAMPLES = """examples:
   iobench verify /mnt/fast/resnet50
   iobench verify /mnt/fast/resnet50 --json
   iobench verify s3://bucket/resnet50
+  iobench verify imagenet.manifest --origin /mnt/fast/imagenet/train
+
+exit status: 0 all is well; 1 something is damaged; 5 something could not be read, and what could
+be read is not damaged
 """
 
 
@@ -20,12 +27,15 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "verify",
         help="check every byte of a dataset",
-        description="Read a whole dataset and compare every sample, and everything around the samples, with the manifest. "
-        "Damage is named by shard and sample; exit status 1 if there is any.",
+        description="Read a whole dataset and compare every sample, and everything around the "
+        "samples, with the manifest. Damage is named by shard and sample. What could not be read "
+        "(permissions, a failing device, a server that does not answer) is named apart from it, "
+        "because it may be good.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("dir", metavar="DIR", help="the dataset's directory or URL")
+    add_origin(parser)
     parser.add_argument(
         "--workers", type=whole_number, metavar="N", help="processes (default: one for each core)"
     )
@@ -34,47 +44,85 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..errors import UsageError
+    from ..errors import (
+        DatasetError,
+        MissingObjectError,
+        StorageError,
+        UnreadableError,
+        UsageError,
+    )
     from ..storage import open_storage
     from ..storage.catalog import find_dataset
-    from ..units import format_bytes, format_count, format_rate
     from ..verify import verify
     from .progress import progress_bar
 
     if args.workers is not None and args.workers < 1:
         raise UsageError(f"--workers is {args.workers}", remedy="give 1 or more")
-    manifest, place = find_dataset(args.dir)
+    try:
+        manifest, place = find_dataset(args.dir, origin=args.origin)
+    except MissingObjectError:
+        raise  # a dataset without one of its tables is none
+    except StorageError as error:
+        raise UnreadableError(error.what, remedy=error.remedy) from error
     storage = open_storage(place)
-    with progress_bar(
-        "verifying", enabled=sys.stderr.isatty() and not getattr(args, "quiet", False)
-    ) as tell:
+    with progress_bar("verifying", enabled=sys.stderr.isatty() and not args.quiet) as tell:
         report = verify(storage, manifest, workers=args.workers, progress=tell)
+    code = DatasetError.exit_code if report.damages else UnreadableError.exit_code
     if args.json:
-        document = {
-            "path": str(args.dir),
-            "ok": report.ok,
-            "shards": report.shards,
-            "samples": report.samples,
-            "bytes_read": report.bytes_read,
-            "damages": report.damages,
-            "stopped": report.stopped,
-            "wall_s": report.wall_s,
-        }
-        show_json(document, indent=None)
-        return 0 if report.ok else 1
-    what = f"{format_count(report.samples)} samples in {format_count(report.shards)} shard{'' if report.shards == 1 else 's'}"
+        _print_json(args.dir, storage.url, report)
+    else:
+        _print_text(args.dir, storage.url if manifest.header.origin else "", report)
+    return 0 if report.ok else code
+
+
+def _print_json(path: str, place: str, report: VerifyReport) -> None:
+    document = {
+        "path": path,
+        "data": place,
+        "ok": report.ok,
+        "shards": report.shards,
+        "samples": report.samples,
+        "bytes_read": report.bytes_read,
+        "damages": report.damages,
+        "unreadable": report.unreadable,
+        "stopped": report.stopped,
+        "wall_s": report.wall_s,
+    }
+    show_json(document, indent=None)
+
+
+def _print_text(path: str, origin: str, report: VerifyReport) -> None:
+    """``origin``: where data of others lies, which is not for iobench to remove; '' for our own."""
+    from ..units import format_bytes, format_count, format_rate
+
+    where = f"{path} (read at {origin})" if origin else path
     if report.ok:
         rate = format_rate(report.bytes_read / max(report.wall_s, 1e-9))
-        say(
-            f"ok: {what}, {format_bytes(report.bytes_read)}, are what the manifest says ({rate}): {args.dir}"
+        shards = f"{format_count(report.shards)} shard{'' if report.shards == 1 else 's'}"
+        what = f"{format_count(report.samples)} samples in {shards}"
+        size = format_bytes(report.bytes_read)
+        say(f"ok: {what}, {size}, are what the manifest says ({rate}): {where}")
+        return
+    for line in (*report.damages, *report.unreadable):
+        say(str(line))
+    rest = "; the rest was not looked at" if report.stopped else ""
+    if report.damages:
+        found = _count(len(report.damages), "difference", rest)
+        remedy = (
+            f"Restore the data at {origin}, or scan it again"
+            if origin
+            else f"Remove it (iobench clean {path}) and generate it again"
         )
-        return 0
-    for damage in report.damages:
-        say(str(damage))
-    more = " and more; the rest was not read" if report.stopped else ""
-    count = len(report.damages)
-    found = f"{count} difference{'' if count == 1 else 's'}{more}"
-    say(
-        f"DAMAGED: {found}, in {args.dir}. Remove it (iobench clean {args.dir}) and generate it again"
-    )
-    return 1
+        say(f"DAMAGED: {found}, in {where}. {remedy}")
+        rest = ""
+    if report.unreadable:
+        found = _count(len(report.unreadable), "shard", rest)
+        say(
+            f"NOT READ: {found} could not be read, in {where}. They may be good: see to the "
+            "reasons above, and verify again"
+        )
+
+
+def _count(count: int, what: str, rest: str) -> str:
+    more = " and more" if rest else ""
+    return f"{count} {what}{'' if count == 1 else 's'}{more}{rest}"

@@ -12,7 +12,7 @@ from ..spec.manifest import Manifest
 from ..spec.workload import LoaderSpec, ReaderSpec
 from ..storage import open_storage
 from ..storage.base import Storage
-from ..storage.catalog import find_dataset
+from ..storage.catalog import find_dataset, place_of, read_manifest
 from .choose import is_sequential, make_reader, use_direct
 from .loader import Batch, BatchLoader
 from .null import AnyReader
@@ -52,26 +52,23 @@ def make_loader(
     seed: int = 0,
     reader: ReaderSpec | dict[str, Any] | None = None,
     loader: LoaderSpec | dict[str, Any] | None = None,
+    origin: str | None = None,
 ) -> BatchLoader | LibraryLoader:
     """A torch DataLoader over an iobench dataset, as ``iobench run`` uses it, for any training.
 
-    ``data``: a dataset's directory or URL, or its manifest (then ``storage`` says where the shards are). ``reader`` and ``loader`` take
-    the keys of a workload's ``reader:`` and ``loader:`` sections. Call ``set_epoch`` before each epoch, as with torch's DistributedSampler.
+    ``data``: a dataset's directory or URL, or its manifest. ``storage`` says where the shards are,
+    if that is another place; ``origin``, where those of a scanned dataset are: a directory or URL.
+    A manifest's own word is taken only for its own directory. ``reader`` and ``loader`` take the
+    keys of a workload's ``reader:`` and ``loader:`` sections. Call ``set_epoch`` before each epoch,
+    as with torch's DistributedSampler. Raises DatasetError, StorageError, UsageError.
 
     >>> for batch in make_loader("/mnt/fast/resnet50", batch_size=400, loader={"workers": 4}):  # doctest: +SKIP
     ...     train(batch.stacked())
     """
-    manifest, place = (
-        (data, str(data.root or "")) if isinstance(data, Manifest) else find_dataset(str(data))
-    )
     reading = reader if isinstance(reader, ReaderSpec) else ReaderSpec.model_validate(reader or {})
     loading = loader if isinstance(loader, LoaderSpec) else LoaderSpec.model_validate(loader or {})
+    manifest, place = _dataset(data, origin, apart=storage is not None)
     if storage is None:
-        if not place:
-            raise UsageError(
-                "this manifest does not know where its shards lie",
-                remedy="give make_loader a storage",
-            )
         direct = (
             use_direct(reading, open_storage(place), manifest) if loading.kind == OWN else False
         )
@@ -85,6 +82,29 @@ def make_loader(
         world=world,
         seed=seed,
     )
+
+
+def _dataset(
+    data: str | Path | Manifest, origin: str | None, *, apart: bool
+) -> tuple[Manifest, str]:
+    """The manifest, and where its shards are: '' where that was said ``apart``.
+
+    Raises UsageError, DatasetError, StorageError.
+    """
+    if apart and origin is not None:
+        raise UsageError("storage and origin both say where the shards are", remedy="give one")
+    if not isinstance(data, Manifest):
+        if apart:
+            return read_manifest(open_storage(str(data))), ""
+        return find_dataset(str(data), origin=origin)
+    if apart:
+        return data, ""
+    if data.root is None and origin is None:
+        raise UsageError(
+            "this manifest does not know where its shards lie",
+            remedy="give make_loader a storage",
+        )
+    return data, place_of(data, str(data.root or "a manifest"), origin)
 
 
 def build_loader(

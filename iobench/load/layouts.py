@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..beneath import check_folder, file_status, key_problem
 from ..documents import MAX_HEADER_BYTES, parse_json, read_regular
-from ..errors import StorageError, UsageError
+from ..errors import DatasetError, StorageError, UsageError
 from ..registry import LOADERS
 from ..safety import remove_exactly
 from ..spec.manifest import LAYOUT_RECORD as RECORD
@@ -36,13 +37,25 @@ class Layout:
 
 
 def layout_folder(storage: Storage, kind: str) -> Path:
-    """Where a kind's layout of this dataset lies. Raises UsageError where the dataset is in no directory."""
+    """Where a kind's layout of this dataset lies.
+
+    Raises UsageError where the dataset is in no directory, and StorageError where a link leads
+    out of it.
+    """
     root = local_root(storage)
     if root is None:
         raise UsageError(
             f"loader '{kind}' keeps a layout in a directory, and {storage.url} is none",
             remedy="use --set loader.kind=torch",
         )
+    for name in (kind, f"{kind}.part"):
+        try:
+            check_folder(str(root), f"{LAYOUTS}/{name}")
+        except OSError as error:
+            raise StorageError(
+                f"cannot use {root / LAYOUTS / name} for a layout: {error.strerror}",
+                remedy="put a directory in its place, or remove it",
+            ) from error
     return root / LAYOUTS / kind
 
 
@@ -63,7 +76,19 @@ def read_layout(storage: Storage, kind: str) -> Layout | None:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if all((folder / name).is_file() for name in found.files) else None
+    return found if all(_is_file(folder, name) for name in found.files) else None
+
+
+def _is_file(folder: Path, name: str) -> bool:
+    """Whether a record's name is that of a regular file in the layout's folder."""
+    if key_problem(name):
+        return False
+    try:
+        check_folder(str(folder), name.rpartition("/")[0] or ".")
+        file_status(str(folder), name)
+    except OSError:
+        return False
+    return True
 
 
 def made_layout(manifest: Manifest, storage: Storage, kind: str) -> Path:
@@ -71,6 +96,7 @@ def made_layout(manifest: Manifest, storage: Storage, kind: str) -> Path:
     folder = layout_folder(storage, kind)
     found = read_layout(storage, kind)
     if found is not None and found.dataset == manifest.header.id:
+        _check(kind, folder, found)
         return folder
     what = (
         f"there is none, or not all of it, in {folder}"
@@ -82,6 +108,18 @@ def made_layout(manifest: Manifest, storage: Storage, kind: str) -> Path:
         f"loader '{kind}' reads a layout of its own, and {what}",
         remedy=f"'iobench run WORKLOAD --data {root} --set loader.kind={kind}' makes it, or iobench.load.layouts.make_layout",
     )
+
+
+def _check(kind: str, folder: Path, found: Layout) -> None:
+    """Raises DatasetError for a layout that is not as this kind's library writes it for iobench."""
+    try:
+        LOADERS.load(kind).check(folder, found.files)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise DatasetError(
+            f"the layout in {folder} is not one that iobench wrote: {why}",
+            remedy="remove it, and it is made again from the dataset",
+        ) from error
 
 
 def layout_keys(storage: Storage, kind: str) -> list[str]:

@@ -301,6 +301,8 @@ class BatchLoader(DataLoader[Any]):
         self.thread_workers = spec.workers if spec.transport == "thread" else 0
         processes = 0 if spec.transport == "thread" else spec.workers
         self.in_flight = max(1, max(processes, self.thread_workers) * spec.prefetch_factor)
+        if spec.transport == "tensor":
+            check_memory(largest_batch)
         if spec.transport == "tensor" and processes:
             check_shared_memory(self.in_flight * largest_batch)
         self.ring = (
@@ -480,6 +482,17 @@ def check_shared_memory(needed: int, folder: str = "/dev/shm") -> None:
         raise UsageError(
             f"transport 'tensor' may hold {format_bytes(needed)} of batches in {folder}, {format_bytes(free)} are free",
             remedy=f"use transport 'ring', lower loader.workers or loader.prefetch_factor, or mount {folder} larger",
+        )
+
+
+def check_memory(largest_batch: int) -> None:
+    """Raises UsageError for a batch, of this many bytes at most, that no memory would hold."""
+    have = _available_memory()
+    if largest_batch > have:
+        raise UsageError(
+            f"a batch may take {format_bytes(largest_batch)}, {format_bytes(have)} of memory are "
+            "available",
+            remedy="lower batch_size, or set reader.crop; iobench verify checks a dataset's sizes",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -164,15 +165,18 @@ class _One:
         return
 
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
-        if error is None or isinstance(error, IobenchError) or not isinstance(error, Exception):
+        if error is None or not isinstance(error, Exception):
             return
+        if isinstance(error, IobenchError) and "\n" not in str(error):
+            return  # torch makes a traceback of what its workers raise
         death = worker_death(error)
         if death is not None:
             raise death from error
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
             type(error).__name__
         ]
+        why = re.sub(r"^iobench\.errors\.\w+: ", "", lines[-1])[:300]
         raise WorkerError(
-            f"loader '{self.kind}' failed: {lines[-1][:300]}",
+            f"loader '{self.kind}' failed: {why}",
             remedy="see its own traceback with --debug",
         ) from error

@@ -22,6 +22,7 @@ PAGE = mmap.PAGESIZE
 _CACHESTAT = 451  # the same number on every architecture
 _UNSUPPORTED = (errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP)
 _WINDOW = 1 << 30  # bytes of a file that mincore looks at in one go: a vector of 256 KiB
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO is opened without waiting
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -55,7 +56,7 @@ def evict(paths: Iterable[Path | str]) -> None:
     """
     for path in paths:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, _FLAGS)
             try:
                 try:
                     os.fsync(fd)  # DONTNEED does not drop dirty pages
@@ -76,7 +77,7 @@ def residency(paths: Iterable[Path | str]) -> Residency:
     stacked: dict[int, bool] = {}  # by the file system's device number
     for path in paths:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, _FLAGS)
             try:
                 size, device = os.fstat(fd).st_size, os.fstat(fd).st_dev
                 if device not in stacked:

@@ -50,15 +50,14 @@ def measure_raw(plan: Plan, run_dir: Path, *, seconds: float) -> Ceiling:
         return Ceiling(not_measured="fio reads local files only")
     if not fio.available():
         return Ceiling(not_measured=f"fio is not installed; install it with: {fio.install_hint()}")
-    sizes = plan.manifest.shards["size"]
-    files = [
-        (plan.storage.local_path(key), int(size))
-        for key, size in zip(plan.keys, sizes.tolist(), strict=True)
-    ]
     workers = max(1, plan.workload.loader.workers) * plan.accelerators
     if not plan.direct:
         prepare_cache(plan, 0)
+    sizes = plan.manifest.shards["size"].tolist()
     try:
+        files = [
+            (plan.storage.local_path(key), size) for key, size in zip(plan.keys, sizes, strict=True)
+        ]
         result = fio.raw_read(
             files,
             block_size=plan.workload.reader.block_size,

@@ -13,10 +13,11 @@ from ..analyse.statistics import LEAST_VALUES
 from ..analyse.sweepfolder import read_sweep
 from ..errors import UsageError
 from ..spec.result import load_run
-from ..spec.sweep import Sweep, SweepPoint, describe, load_sweep, save_sweep
+from ..spec.sweep import Sweep, SweepPoint, describe, save_sweep
 from .directory import new_directory
 from .progress import Progress
 from .sweep import Budget, run_sweep
+from .takeup import Given, take_up
 
 LEAST_VISITS = 5
 """Of each side: with fewer than 4 an exact test can't tell anything (two-sided p is 0.1 or more), and 5 allow one to be off."""
@@ -28,6 +29,7 @@ _SEED_STEP = 1_000_003
 def confirm(
     folder: Path,
     *,
+    given: Given,
     results: Path,
     budget: Budget,
     command: tuple[str, ...],
@@ -35,8 +37,11 @@ def confirm(
     progress: Progress | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Confirmation:
-    """Visit both points in turns. Raises UsageError where there is nothing to confirm, or too few visits are left to tell."""
-    sweep = load_sweep(folder)
+    """Visit both points in turns; ``given``: what the user says again of a sweep on a URL.
+
+    Raises UsageError where there is nothing to confirm, or too few visits are left to tell.
+    """
+    sweep = take_up(folder, given)
     advice = recommend(read_sweep(folder))
     today, advised = _sides(sweep, advice)
     fresh = sweep.model_copy(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,7 +18,7 @@ from ..spec.manifest import MANIFEST, Manifest
 from ..spec.workload import Workload
 from ..storage import open_storage
 from ..storage.base import Storage
-from ..storage.catalog import exists, find_dataset, innermost, local_root
+from ..storage.catalog import exists, find_dataset, innermost, local_root, manifest_options
 from .fetches import FetchCounter, find_counter
 
 _FEW_SHARDS = 8
@@ -41,6 +40,7 @@ class Plan:
     accelerators: int
     repetitions: int
     seed: int
+    data: str = ""  # what the user named: where the manifest lies
 
     @property
     def keys(self) -> list[str]:
@@ -58,16 +58,23 @@ class Plan:
 
 
 def make_plan(
-    workload: Workload, data: str, *, accelerators: int, repetitions: int, seed: int
+    workload: Workload,
+    data: str,
+    *,
+    accelerators: int,
+    repetitions: int,
+    seed: int,
+    origin: str | None = None,
 ) -> Plan:
     """Check that data and workload fit, and settle what ``auto`` means here.
 
-    Raises DatasetError for a dataset that is missing, foreign, half generated, incomplete, or another than the workload's; UsageError for
+    ``origin``: where the data of a scanned dataset lies. Raises DatasetError for a dataset that is
+    missing, foreign, half generated, incomplete, or another than the workload's; UsageError for
     numbers that make no sense.
     """
     check_asked(workload, accelerators=accelerators, repetitions=repetitions)
     options = workload.storage_options()
-    manifest, place = find_dataset(data, options)
+    manifest, place = find_dataset(data, options, origin=origin)
     probe = open_storage(place, options=options)
     check_match(workload, manifest, data)
     check_reading(workload, manifest)
@@ -105,6 +112,7 @@ def make_plan(
         accelerators=accelerators,
         repetitions=repetitions,
         seed=seed,
+        data=data,
     )
 
 
@@ -186,15 +194,23 @@ def _check_listing(manifest: Manifest, storage: Storage) -> None:
 
 
 def describe_plan(
-    workload: Workload, data: str | None, *, accelerators: int, repetitions: int
+    workload: Workload,
+    data: str | None,
+    *,
+    accelerators: int,
+    repetitions: int,
+    origin: str | None = None,
 ) -> dict[str, Any]:
     """The figures that ``iobench plan`` shows, for a dataset that is there or one that is yet to be generated."""
     check_asked(workload, accelerators=accelerators, repetitions=repetitions)
     manifest: Manifest | None = None
     options = workload.storage_options()
-    if data is not None and exists(innermost(open_storage(data, options=options)), MANIFEST):
+    lies = None  # where the manifest is, or would be
+    if data is not None:
+        lies = innermost(open_storage(data, options=manifest_options(data, options, origin)))
+    if data is not None and lies is not None and (origin is not None or exists(lies, MANIFEST)):
         # Not even the probe for O_DIRECT, which reads a block: planning touches nothing.
-        manifest, place = find_dataset(data, options)
+        manifest, place = find_dataset(data, options, origin=origin)
         check_match(workload, manifest, data)
         check_shards(manifest, open_storage(place, options=options))
     spec: DatasetSpec = manifest.spec if manifest else load_dataset_spec(workload.dataset)
@@ -208,7 +224,7 @@ def describe_plan(
     if workload.max_steps is not None:
         steps = min(steps, workload.max_steps)
     step_time = workload.accelerator.step_time
-    shards, free = _shards(spec, manifest), _free_bytes(data, options)
+    shards, free = _shards(spec, manifest), _free_bytes(lies)
     minimum = None
     if memory is not None:
         minimum = sizing.mlperf_minimum_samples(
@@ -273,9 +289,9 @@ def _shards(spec: DatasetSpec, manifest: Manifest | None) -> int:
     return plan_shards(spec).shard_count
 
 
-def _free_bytes(data: str | None, options: Mapping[str, str]) -> int | None:
+def _free_bytes(storage: Storage | None) -> int | None:
     """Of a local file system; None where it can't be told."""
-    root = local_root(innermost(open_storage(data, options=options))) if data is not None else None
+    root = local_root(storage) if storage is not None else None
     if root is None:
         return None
     from ..measure.filesystem import describe_path

@@ -277,6 +277,15 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
                 evidence=f"{why}, so reads go through the page cache",
             )
         )
+    if manifest.header.origin:
+        findings.append(
+            Finding(
+                rule="data.origin",
+                level="info",
+                evidence=f"the samples were read at {plan.storage.url}, "
+                f"by the manifest at {plan.data}",
+            )
+        )
     return RunDocument(
         iobench_version=__version__,
         run_id=run_id,

@@ -91,7 +91,7 @@ def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
             folded.append(f"{describe(settings)} is the same as {describe(seen[effective])}")
             continue
         seen[effective] = settings
-        data = _join(sweep.data_root, f"{spec.name}-{dataset_id(spec)[:8]}")
+        data = place_of_data(sweep, spec)
         points.append(SweepPoint(settings=settings, data=data, dataset_bytes=spec.nominal_bytes))
     now = next(
         (point for point in points if all(_same(point.settings[key], base[key]) for key in base)),
@@ -411,6 +411,11 @@ def _same(asked: Any, now: Any) -> bool:
         except (UsageError, ValueError, TypeError):
             continue
     return False
+
+
+def place_of_data(sweep: Sweep, spec: DatasetSpec) -> str:
+    """Where a point's dataset is generated, and removed again: below the sweep's ``data_root``."""
+    return _join(sweep.data_root, f"{spec.name}-{dataset_id(spec)[:8]}")
 
 
 def _join(root: str, name: str) -> str:

@@ -30,6 +30,7 @@ from ..load.order import Indices
 from ..registry import LOADERS
 from ..spec.manifest import Manifest, index_file
 from ..storage.base import Storage
+from ..storage.keys import check_key
 from ..storage.local import LocalStorage
 from ..units import format_bytes
 from .plan import Plan
@@ -196,7 +197,7 @@ def _source(plan: Plan, manifest: Manifest, storage: Storage) -> Source:
 
 
 def _copy(storage: Storage, key: str, folder: Path) -> None:
-    path = folder / key
+    path = folder / check_key(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     buffer, offset = memoryview(bytearray(4 << 20)), 0
     with path.open("wb") as file:

@@ -17,6 +17,7 @@ import xxhash
 import yaml
 
 from .. import __version__
+from ..beneath import key_problem
 from ..documents import json_text
 from ..errors import DatasetError, TargetRefusedError, UsageError
 from ..spec.manifest import (
@@ -33,6 +34,7 @@ from ..spec.manifest import (
 from ..storage.base import Entry, Storage
 from ..storage.catalog import innermost
 from ..storage.window import Window
+from ..text import printable
 from .classify import classify
 from .contents import Contents, content_of
 from .contents import checksums as checksums_of
@@ -65,10 +67,16 @@ def scan(
     Raises DatasetError where nothing is there or a shard is damaged, StorageError.
     """
     url = innermost(storage).url  # of the data: wrappers are put around it when it is run
-    kind = classify(list(storage.list()))
+    entries = list(storage.list())
+    odd = [entry for entry in entries if key_problem(entry.key)]
+    kind = classify([entry for entry in entries if not key_problem(entry.key)])
     if not kind.data:
         raise DatasetError(f"{storage.url} holds no data", remedy="name a folder with files in it")
     notes: list[str] = []
+    if odd:
+        notes.append(
+            f"{len(odd)} objects have names that are no paths, e.g. '{printable(odd[0].key, 100)}'"
+        )
     shards, counts, bytes_read = _walk(storage, kind.format, kind.data, progress)
     notes += [
         f"{count} {text}"
@@ -128,7 +136,7 @@ def scan(
     )
     return ScanReport(
         manifest=Manifest(header, table, rows, keys),
-        left_out=kind.left_out,
+        left_out=[*kind.left_out, *odd],
         notes=notes,
         bytes_read=bytes_read,
     )

@@ -26,8 +26,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationError
 
+from ..beneath import NoFileError, open_regular
 from ..documents import MAX_HEADER_BYTES, parse_json, read_regular
-from ..errors import DatasetError
+from ..errors import DatasetError, IobenchError, StorageError
+from . import tables
+from .arrow_file import check_plain
 from .base import Strict, explain
 from .dataset import DatasetSpec
 
@@ -56,6 +59,8 @@ SHARD_COLUMNS = {
 
 Array = npt.NDArray[Any]
 
+_REMEDY = "generate the dataset again, or scan it again"
+
 
 class Header(Strict):
     """``manifest.json``."""
@@ -75,8 +80,9 @@ class Header(Strict):
     checksums: bool = (
         True  # False: the xxh3 columns are empty, because a scan did not read the contents
     )
-    expansion: float | None = (
-        None  # decoded bytes of a sample over stored ones, at most; None: what the content's builder keeps to
+    # Decoded bytes of a sample over stored ones, at most; None: what the content's builder keeps to
+    expansion: float | None = Field(
+        default=None, ge=0, le=tables.MAX_EXPANSION, allow_inf_nan=False
     )
     tables: dict[
         str, str
@@ -245,17 +251,21 @@ def read_table(
 
     where = source if isinstance(source, str) else "table"
     try:
-        table = pa.ipc.open_file(
-            pa.memory_map(os.fsencode(source), "r")
+        mapped = (
+            pa.memory_map(os.fsencode(source), "r").read_buffer()
             if isinstance(source, str)
-            else pa.BufferReader(source)
-        ).read_all()
+            else source
+        )
+        check_plain(memoryview(mapped))
+        table = pa.ipc.open_file(pa.BufferReader(mapped)).read_all()
+        table.validate(full=True)  # that texts and numbers lie within the file
         parts = {name: table.column(name).combine_chunks() for name in columns}
         names = _names(table.column("key")) if "key" in table.column_names else None
     except (pa.ArrowException, KeyError, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise _unread(Path(where), error) from error
         raise DatasetError(
-            f"{where} is damaged: {' '.join(str(error).split())}",
-            remedy="generate the dataset again",
+            f"{where} is damaged: {' '.join(str(error).split())[:200]}", remedy=_REMEDY
         ) from None
     if names is not None:
         _check_locale(names, where)
@@ -347,8 +357,8 @@ def load_manifest(root: str | Path) -> Manifest:
             f"no dataset at {root}: no such directory",
             remedy=f"generate one: iobench generate NAME --to {root}",
         )
-    if not (root / MANIFEST).is_file():
-        if (root / MARKER).is_file():
+    if not _is_there(root / MANIFEST):
+        if _is_there(root / MARKER):
             raise DatasetError(
                 f"the dataset at {root} is half generated",
                 remedy="finish it: run the same iobench generate again",
@@ -359,7 +369,9 @@ def load_manifest(root: str | Path) -> Manifest:
         )
     try:
         text = read_regular(root / MANIFEST, MAX_HEADER_BYTES)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise _unread(root / MANIFEST, error) from error
+    except ValueError as error:
         raise DatasetError(f"cannot read {root / MANIFEST}: {error}") from None
     header = parse_header(text, where=str(root / MANIFEST))
     manifest = assemble(header, lambda name: str(root / name), lambda name: _hash_file(root / name))
@@ -367,11 +379,32 @@ def load_manifest(root: str | Path) -> Manifest:
     return manifest
 
 
+def _is_there(path: Path) -> bool:
+    """Whether something has this name. Raises StorageError where that can't be told."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _unread(path, error) from error
+    return True
+
+
+def _unread(path: Path, error: OSError) -> IobenchError:
+    """What is damaged can be generated again; what could not be read may be good."""
+    why = error.strerror or str(error)
+    if isinstance(error, NoFileError | FileNotFoundError):
+        return DatasetError(f"cannot read {path}: {why}", remedy=_REMEDY)
+    return StorageError(
+        f"cannot read {path}: {why}", remedy="check the permissions, the device and the file system"
+    )
+
+
 def assemble(
     header: Header, source: Callable[[str], str | bytes], checksum: Callable[[str], str]
 ) -> Manifest:
     """Header and tables to a Manifest, after checking that they belong together."""
-    tables: list[dict[str, Array]] = []
+    read: list[dict[str, Array]] = []
     names: list[str] | None = None
     for name, columns, rows in (
         (SAMPLES, SAMPLE_COLUMNS, header.samples),
@@ -388,13 +421,50 @@ def assemble(
                 f"{name} has {len(next(iter(arrays.values())))} rows, {MANIFEST} says {rows}",
                 remedy="generate the dataset again",
             )
-        tables.append(arrays)
+        read.append(arrays)
     if (names is not None) != bool(header.origin):
         raise DatasetError(
             f"{SHARDS} does not belong to {MANIFEST}: only scanned data has names of its own",
             remedy="scan it again",
         )
-    return Manifest(header, tables[0], tables[1], names)
+    samples, shards = read
+    _check(header, samples, shards, names)
+    return Manifest(header, samples, shards, names)
+
+
+def _check(
+    header: Header, samples: dict[str, Array], shards: dict[str, Array], names: list[str] | None
+) -> None:
+    """Raises DatasetError that names the table, the row and the column that can't be."""
+    from ..registry import FORMATS
+
+    if header.samples < 1 or header.stored_bytes < 1:
+        raise DatasetError(
+            f"{MANIFEST} tells of {header.samples} samples in {header.stored_bytes} bytes",
+            remedy=_REMEDY,
+        )
+    blocks = bool(getattr(FORMATS.load(header.spec.format), "blocks", False))
+    plain = header.spec.codec.partition(":")[0] == "none" and not blocks
+    problem, table = tables.shard_problem(shards, samples=header.samples), SHARDS
+    if problem is None and names is not None:
+        problem = tables.name_problem(names)
+    if problem is None:
+        problem = tables.sample_problem(samples, shards, plain=plain, blocks=blocks)
+        table = SAMPLES
+    if problem is not None:
+        raise DatasetError(f"{table} is wrong: {problem}", remedy=_REMEDY)
+    stored, content = tables.column_sum(shards["size"]), tables.column_sum(samples["size"])
+    # Of scanned data only what a reader needs is counted: other columns may lie in a shard.
+    if header.stored_bytes > stored or (not header.origin and header.stored_bytes != stored):
+        raise DatasetError(
+            f"{MANIFEST} tells of {header.stored_bytes} stored bytes, {SHARDS} of {stored}",
+            remedy=_REMEDY,
+        )
+    if header.sample_bytes != content:
+        raise DatasetError(
+            f"{MANIFEST} tells of {header.sample_bytes} bytes of samples, {SAMPLES} of {content}",
+            remedy=_REMEDY,
+        )
 
 
 def hash_bytes(data: bytes) -> str:
@@ -408,12 +478,10 @@ def _hash_file(path: Path) -> str:
 
     digest = xxhash.xxh3_64()
     try:
-        with path.open("rb", buffering=0) as file:
+        fd = open_regular(path)
+        with open(fd, "rb", buffering=0) as file:
             while chunk := file.read(8 << 20):
                 digest.update(chunk)
     except OSError as error:
-        raise DatasetError(
-            f"cannot read {path}: {os.strerror(error.errno or 0)}",
-            remedy="generate the dataset again",
-        ) from None
+        raise _unread(path, error) from error
     return digest.hexdigest()

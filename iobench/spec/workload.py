@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -117,16 +117,21 @@ class Workload(Strict):
     storage: dict[str, str | int | float | bool] = Field(default_factory=dict)
 
     def storage_options(self) -> dict[str, str]:
-        """The options of the storage as its URL would spell them (``tls_verify: false`` is ``false``)."""
-        return {
-            key: str(value).lower() if isinstance(value, bool) else str(value)
-            for key, value in self.storage.items()
-        }
+        """The options of the storage as its URL would spell them."""
+        return option_texts(self.storage)
 
     @property
     def samples_per_s_per_accelerator(self) -> float | None:
         """Samples that one accelerator consumes per second when it never waits; None where no step time is stated."""
         return self.batch_size / self.accelerator.step_time if self.accelerator.step_time else None
+
+
+def option_texts(options: Mapping[str, object]) -> dict[str, str]:
+    """Options of a storage as its URL would spell them (``tls_verify: false`` is ``false``)."""
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in options.items()
+    }
 
 
 def load_workload(name: str, overrides: Sequence[str] = ()) -> Workload:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from ..errors import UnknownNameError, UsageError, nearest
 from ..registry import STORAGE
 from .base import Storage
+from .secrets import refuse_secrets
 
 _SECRET = re.compile(r"secret|token|passw|credential|access_?key|session_?key", re.IGNORECASE)
 
@@ -19,35 +20,20 @@ def open_storage(
 ) -> Storage:
     """The storage behind a path or a URL.
 
-    A plain path or ``file://`` is a local directory; ``SCHEME://...?key=value`` a place of its own, with options;
-    one that only fsspec knows (``gs://``, ``hf://`` ...) goes through its adapter;
-    ``WRAPPER+URL?key=value`` wraps another storage (``throttled+/data?latency=10ms``), and passes on the options that are not its own.
-    ``options`` go to the innermost storage, and win over the URL's. ``direct`` asks for O_DIRECT. Nothing is contacted yet.
+    A plain path or ``file://`` is a local directory; ``SCHEME://...?key=value`` a place of its own,
+    with options; one that only fsspec knows (``gs://``, ``hf://`` ...) goes through its adapter;
+    ``WRAPPER+URL?key=value`` wraps another storage (``throttled+/data?latency=10ms``), and passes
+    on the options that are not its own. ``options`` go to the innermost storage, and win over the
+    URL's. ``direct`` asks for O_DIRECT. Nothing is contacted yet.
 
-    A plug-in's class has ``OPTIONS``, the names that it understands, and either ``open(url, *, direct, options)`` or, for a wrapper,
-    ``wrap(inner, options)``. Raises UsageError for a malformed URL or an option that the storage does not have, UnknownNameError for an
-    unknown scheme.
+    A plug-in's class has ``OPTIONS``, the names that it understands, and either
+    ``open(url, *, direct, options)`` or, for a wrapper, ``wrap(inner, options)``. Raises UsageError
+    for a malformed URL, one with credentials, or an option that the storage does not have, and
+    UnknownNameError for an unknown scheme.
     """
-    wrapper = wrapper_of(url)
-    if wrapper:
-        if wrapper not in STORAGE.entries():
-            remedy = f"for a directory of that name write ./{url}"
-            raise UnknownNameError(
-                "storage", wrapper, STORAGE.entries(), remedy=remedy if "://" not in url else ""
-            )
-        kind = STORAGE.load(wrapper)
-        if not hasattr(kind, "wrap"):
-            raise UsageError(
-                f"storage '{wrapper}' does not wrap another",
-                remedy="wrap with throttled+ or faulty+",
-            )
-        inner, _, query = url[len(wrapper) + 1 :].partition("?")
-        given = _parse(query)
-        own = {key: value for key, value in given.items() if key in kind.OPTIONS}
-        rest = {key: value for key, value in given.items() if key not in kind.OPTIONS}
-        if rest and "://" not in inner and not wrapper_of(inner):
-            _refuse(wrapper, min(rest), kind.OPTIONS)
-        inner += f"?{urlencode(rest, safe='/:')}" if rest else ""
+    refuse_secrets(url)
+    if wrapper_of(url):
+        kind, inner, own = _split(url)
         return kind.wrap(open_storage(inner, direct=direct, options=options), own)  # type: ignore[no-any-return]
     if "://" not in url:
         scheme, place, given = "file", url, {}
@@ -67,6 +53,60 @@ def open_storage(
         if key not in kind.OPTIONS:
             _refuse(scheme, key, kind.OPTIONS)
     return kind.open(place, direct=direct, options=given)  # type: ignore[no-any-return]
+
+
+def unwrapped(url: str) -> str:
+    """The place that a URL leads to, with its own options and without its wrappers.
+
+    Raises UsageError, UnknownNameError.
+    """
+    while wrapper_of(url):
+        url = _split(url)[1]
+    return url
+
+
+def rewrapped(url: str, place: str) -> str:
+    """``place`` within the wrappers of ``url``, each with its own options.
+
+    Raises UsageError, UnknownNameError.
+    """
+    name = wrapper_of(url)
+    if not name:
+        return place
+    _, inner, own = _split(url)
+    within = rewrapped(inner, place)
+    mark = "&" if "?" in within else "?"
+    return f"{name}+{within}" + (f"{mark}{urlencode(own, safe='/:')}" if own else "")
+
+
+def is_local(url: str) -> bool:
+    """Whether the place that a URL leads to is a directory of this host."""
+    while name := wrapper_of(url):
+        url = url[len(name) + 1 :]
+    return "://" not in url or url.startswith("file://")
+
+
+def _split(url: str) -> tuple[Any, str, dict[str, str]]:
+    """The wrapper's class, the URL that it wraps, and the wrapper's own options."""
+    wrapper = wrapper_of(url)
+    if wrapper not in STORAGE.entries():
+        remedy = f"for a directory of that name write ./{url}"
+        raise UnknownNameError(
+            "storage", wrapper, STORAGE.entries(), remedy=remedy if "://" not in url else ""
+        )
+    kind = STORAGE.load(wrapper)
+    if not hasattr(kind, "wrap"):
+        raise UsageError(
+            f"storage '{wrapper}' does not wrap another",
+            remedy="wrap with throttled+ or faulty+",
+        )
+    inner, _, query = url[len(wrapper) + 1 :].partition("?")
+    given = _parse(query)
+    own = {key: value for key, value in given.items() if key in kind.OPTIONS}
+    rest = {key: value for key, value in given.items() if key not in kind.OPTIONS}
+    if rest and "://" not in inner and not wrapper_of(inner):
+        _refuse(wrapper, min(rest), kind.OPTIONS)
+    return kind, inner + (f"?{urlencode(rest, safe='/:')}" if rest else ""), own
 
 
 def _kind(scheme: str) -> Any:

@@ -50,7 +50,9 @@ class Sink(Protocol):
 class Storage(Protocol):
     """One root on one storage. Instances are cheap, picklable, and made before workers start; handles are opened on first use.
 
-    Every method raises StorageError in one line (what, which key, why) for whatever the storage refuses.
+    No key leads out of the root: every method checks its keys (``keys.check_key``), whoever made
+    them. Every method raises StorageError in one line (what, which key, why) for whatever the
+    storage refuses.
     """
 
     url: str
@@ -133,7 +135,8 @@ class Mapped(Protocol):
 class Files(Protocol):
     """A storage whose keys are files that other tools (fio) can read at the same speed."""
 
-    def local_path(self, key: str) -> Path: ...
+    def local_path(self, key: str) -> Path:
+        """Where the file lies. Raises StorageError for a key that a read would refuse, too."""
 
 
 @runtime_checkable

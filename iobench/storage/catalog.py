@@ -1,13 +1,24 @@
-"""A dataset's manifest, wherever it lies: mapped from a local directory, fetched from anywhere else."""
+"""A dataset's manifest, wherever it lies: mapped from a directory, fetched from anywhere else.
+
+A manifest is data, and data does not decide where requests go. What it says of its samples' origin
+is followed within its own directory alone; any other place is for the user to name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..beneath import NoFileError
 from ..buffers import private
 from ..documents import MAX_HEADER_BYTES
-from ..errors import DatasetError, MissingObjectError, StorageError
+from ..errors import (
+    DatasetError,
+    MissingObjectError,
+    ShortObjectError,
+    StorageError,
+    UsageError,
+)
 from ..spec.manifest import (
     MANIFEST,
     MARKER,
@@ -19,30 +30,74 @@ from ..spec.manifest import (
     load_manifest,
     parse_header,
 )
-from . import open_storage, wrapper_of
+from ..text import printable
+from . import is_local, open_storage, rewrapped
 from .base import Storage
 
 
-def find_dataset(url: str, options: Mapping[str, str] | None = None) -> tuple[Manifest, str]:
-    """The manifest at a path or URL, and the URL where its shards lie.
+def find_dataset(
+    url: str, options: Mapping[str, str] | None = None, *, origin: str | None = None
+) -> tuple[Manifest, str]:
+    """The manifest at a path or URL, and the URL where its shards are to be read.
 
-    Both are the same but for a scanned dataset, whose manifest is kept beside data that iobench did not write: wrappers are then put around
-    that data. Raises DatasetError and StorageError.
+    Both places are the same but for a scanned dataset, whose manifest is kept beside data that
+    iobench did not write. ``origin`` says where that data lies; without it the manifest's own word
+    is taken only for a local path in the manifest's directory. ``url``'s wrappers are put around
+    the data. ``options`` are the data's storage's. Raises DatasetError, StorageError, UsageError.
     """
-    wrappers, place = "", url
-    while name := wrapper_of(place):
-        wrappers, place = f"{wrappers}{name}+", place[len(name) + 1 :]
-    if wrappers and "://" not in place:
-        place = place.partition("?")[0]
-    manifest = read_manifest(open_storage(url, options=options))
-    origin, query = manifest.header.origin, url[len(wrappers) + len(place) :]
-    if "?" in origin:
-        query = query.replace("?", "&")
-    return manifest, f"{wrappers}{origin}{query}" if origin else url
+    manifest = read_manifest(open_storage(url, options=manifest_options(url, options, origin)))
+    return manifest, place_of(manifest, url, origin)
+
+
+def manifest_options(
+    url: str, options: Mapping[str, str] | None, origin: str | None
+) -> Mapping[str, str] | None:
+    """Those of a dataset's ``options`` that its manifest is read with.
+
+    Where the data lies at an ``origin``, a manifest in a directory of this host has none of them.
+    """
+    return None if origin is not None and is_local(url) else options
+
+
+def place_of(manifest: Manifest, url: str, origin: str | None = None) -> str:
+    """Where the shards of a manifest at ``url`` are to be read (see find_dataset).
+
+    Raises UsageError.
+    """
+    said = manifest.header.origin
+    if origin is not None:
+        if not said:
+            raise UsageError(
+                f"--origin is for scanned data, and {url} holds its shards itself",
+                remedy="leave --origin out",
+            )
+        return rewrapped(url, origin)
+    if not said:
+        return url
+    if manifest.root is None or not _lies_in(said, manifest.root):
+        raise UsageError(
+            f"the manifest at {url} says that its samples lie at '{printable(said, 100)}', and nothing is "
+            "read elsewhere because a manifest says so",
+            remedy="if that is your data, add --origin and its URL (in Python: origin=)",
+        )
+    return rewrapped(url, said)
+
+
+def _lies_in(place: str, folder: Path) -> bool:
+    """Whether a place is a plain local path to a folder or below it, after all links."""
+    if "://" in place or "\0" in place or not place.startswith("/"):
+        return False
+    try:
+        return Path(place).resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # a loop of links
+        return False
 
 
 def read_manifest(storage: Storage) -> Manifest:
-    """The manifest at a storage's root, read past wrappers. Raises DatasetError where there is none, it is damaged, or half generated."""
+    """The manifest at a storage's root, read past wrappers.
+
+    Raises DatasetError where there is none, it is damaged, or half generated.
+    """
     storage = innermost(storage)
     root = local_root(storage)
     if root is not None:
@@ -88,14 +143,16 @@ def read_object(storage: Storage, key: str, *, max_bytes: int | None = None) -> 
     alignment = storage.alignment
     buffer = private(-(-max(size, 1) // alignment) * alignment, prefault=False).array.data
     if storage.read_into(key, 0, buffer) < size:
-        raise StorageError(f"{key} became shorter while it was read")
+        raise ShortObjectError(f"{key} became shorter while it was read")
     return bytes(buffer[:size])
 
 
 def exists(storage: Storage, key: str) -> bool:
-    """Raises StorageError for anything but a clear answer."""
+    """Raises StorageError for anything but a clear answer; what is no file is none."""
     try:
         storage.size(key)
-    except MissingObjectError:
+    except MissingObjectError as error:
+        if isinstance(error.__cause__, NoFileError):
+            raise
         return False
     return True

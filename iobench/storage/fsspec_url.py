@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
 from .. import safety
+from ..beneath import LeadsOutError, NoFileError, file_status, resolve
 from ..errors import IobenchError, MissingObjectError, StorageError, TargetRefusedError, UsageError
 from ..forks import watch
 from .base import Buffer, Entry, Sink
 from .fsspec_objects import FileSink, begin, discard, publish, size, version_of, without_secrets
+from .keys import check_key, check_prefix
 
 T = TypeVar("T")
 
@@ -153,11 +155,25 @@ class FsspecStorage:
         except Exception as error:  # clients raise whatever they like
             raise self._failed(verb, key, error) from None  # the original may show a signed URL
 
+    def _root(self, fs: Any) -> str:
+        return str(fs._strip_protocol(self.url)).rstrip("/")
+
     def _at(self, fs: Any, key: str) -> str:
-        if key.startswith("/") or ".." in key.split("/"):
-            raise ValueError("the key leads out of the root")
-        root = str(fs._strip_protocol(self.url)).rstrip("/")
-        return f"{root}/{key}" if key else root or "/"
+        """What the file system calls a key. Raises StorageError for one that leads out."""
+        check_key(key, text=True)
+        # Web servers undo percent signs, and Windows servers part names at backslashes.
+        check_key(unquote(key).replace("\\", "/"), text=True)
+        root = self._root(fs)
+        if self._is_local():
+            resolve(root, key)
+        return f"{root}/{key}"
+
+    def _file_at(self, fs: Any, key: str) -> str:
+        """The same for an object that is to be read or measured."""
+        path = self._at(fs, key)
+        if self._is_local():
+            file_status(self._root(fs), key)
+        return path
 
     # Reading
 
@@ -165,7 +181,7 @@ class FsspecStorage:
         want = len(buffer)
 
         def read(fs: Any) -> int:
-            path = self._at(fs, key)
+            path = self._file_at(fs, key)
             # Without this a file object reads ahead, into memory that nobody asked for.
             more = {} if fs.async_impl else {"cache_type": "none"}
             try:
@@ -185,7 +201,7 @@ class FsspecStorage:
         return self._ask(read, "read", key) if want else 0
 
     def size(self, key: str) -> int:
-        return self._ask(lambda fs: size(fs, self._at(fs, key)), "stat", key)
+        return self._ask(lambda fs: size(fs, self._file_at(fs, key)), "stat", key)
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """Everything below the folder ``prefix``, sorted by key; a folder that is not there is empty."""
@@ -196,19 +212,22 @@ class FsspecStorage:
         return {key: version_of(info) for key, info in self._found(prefix)}
 
     def _found(self, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        prefix = prefix.strip("/")
+        prefix = check_prefix(prefix, text=True)
+        local = self._is_local()  # where links are not followed, and no key names a pipe
 
         def find(fs: Any) -> dict[str, dict[str, Any]]:
             fs.invalidate_cache()
-            root = self._at(fs, "").rstrip("/")
+            root = self._root(fs)
             try:
-                infos: dict[str, dict[str, Any]] = fs.find(self._at(fs, prefix), detail=True)
+                folder = self._at(fs, prefix) if prefix else root or "/"
+                infos: dict[str, dict[str, Any]] = fs.find(folder, detail=True)
             except FileNotFoundError:
                 return {}
             return {
                 path.removeprefix(root).lstrip("/"): info
                 for path, info in infos.items()
                 if info.get("type", "file") != "directory"
+                and not (local and (info.get("islink") or info.get("type") != "file"))
             }
 
         found = self._ask(find, "list", prefix)
@@ -219,7 +238,7 @@ class FsspecStorage:
     # Writing
 
     def check_target(self) -> None:
-        root = self._ask(lambda fs: self._at(fs, ""), "look at", "")
+        root = self._ask(lambda fs: self._root(fs) or "/", "look at", "")
         if self._is_local():
             safety.check_target(Path(root))
         elif "/" not in root.strip("/"):
@@ -261,6 +280,9 @@ class FsspecStorage:
         if isinstance(error, IobenchError):
             return error
         where = f"{self.url}/{key}" if key else self.url
+        if isinstance(error, NoFileError | LeadsOutError):
+            kind = MissingObjectError if isinstance(error, NoFileError) else StorageError
+            return kind(f"cannot {verb} {where}: {error.strerror}")
         if isinstance(error, FileNotFoundError):
             return MissingObjectError(f"cannot {verb} {where}: no such object")
         if isinstance(error, NotImplementedError):

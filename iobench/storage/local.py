@@ -7,7 +7,6 @@ import errno
 import mmap
 import os
 import stat
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -15,25 +14,44 @@ from threading import Lock
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from ..beneath import (
+    READ_FLAGS,
+    LeadsOutError,
+    NoFileError,
+    check_folder,
+    file_status,
+    open_file,
+)
 from ..errors import MissingObjectError, StorageError, UsageError
 from ..forks import watch
 from ..interrupts import undisturbed
 from ..measure import filesystem, pagecache
 from ..safety import check_target
 from .base import Buffer, Entry, ParallelSink, Residency, Sink
+from .handles import Handles, with_room
+from .keys import check_key, check_prefix
 from .parallel import ParallelFile
 from .sinks import FileSink, make_folders, open_sink
 
 ALIGNMENT = 4096
-"""What O_DIRECT asks for at most: every block device that Linux supports has logical blocks of 512 to 4096 bytes."""
+"""What O_DIRECT asks for at most: every block device that Linux supports has logical blocks of 512
+to 4096 bytes."""
 
-_OPEN_FILES = 128
+_MAX_KNOWN = 1 << 16
+"""Keys (and folders) that are remembered as checked, by each process: some 100 bytes each."""
+
+_NO_NAMES = frozenset({"", ".", ".."})
 
 _Sink = TypeVar("_Sink", FileSink, ParallelFile)
 
 
 class LocalStorage:
-    """Files below ``root``; keys are relative paths. Handles are kept per process and reopened after a fork."""
+    """Files below ``root``; keys are relative paths.
+
+    Handles are kept for each process and opened again after a fork. No key and no link leads out of
+    the root, and only regular files are opened. A folder is checked at its first use, a file as
+    well; what was checked is remembered, so that an open in the hot path costs one system call.
+    """
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset()
 
@@ -56,16 +74,23 @@ class LocalStorage:
         self.url = str(self.root)
         self.direct = direct
         self.alignment = ALIGNMENT if direct else 1
+        self._flags = READ_FLAGS | (os.O_DIRECT if direct else 0)
+        self._flags_of_known = self._flags | os.O_NOFOLLOW
+        self._forget()
         self._reset()
         watch(self)
 
     def _reset(self) -> None:
         self._root_fd = -1
         self._lock = Lock()
-        self._files: OrderedDict[str, list[int]] = OrderedDict()  # key -> [fd, readers]
+        self._handles = Handles()
+
+    def _forget(self) -> None:
+        self._folders: set[str] = set()  # that lie below the root
+        self._files: set[str] = set()  # keys of regular files in them, at the end of no link
 
     def after_fork(self) -> None:
-        self._reset()  # the parent's descriptors are shared with it; their positions and lifetimes are its own
+        self._reset()  # the parent's descriptors are shared with it, their lifetimes are its own
 
     def __getstate__(self) -> dict[str, Any]:
         return {"root": self.root, "direct": self.direct}
@@ -82,7 +107,43 @@ class LocalStorage:
         }
 
     def local_path(self, key: str) -> Path:
-        return self.root / key
+        """Where the file lies after all links. Raises StorageError as a read of it would."""
+        if key in self._files:
+            return self.root / key
+        return Path(self._status(key, "look at")[1])
+
+    # What may be opened
+
+    def _check(self, key: str, verb: str) -> bool:
+        """Whether the folder of a key is there. Raises StorageError where the key leads out."""
+        folder = check_key(key).rpartition("/")[0]
+        return not folder or self._check_folder(folder, verb, key)
+
+    def _check_folder(self, folder: str, verb: str, key: str) -> bool:
+        if folder in self._folders:
+            return True
+        try:
+            there = with_room(lambda: check_folder(self.url, folder))
+        except OSError as error:
+            raise self._failed(verb, key, error) from error
+        if there and len(self._folders) < _MAX_KNOWN:
+            self._folders.add(folder)
+        return there
+
+    def _status(self, key: str, verb: str) -> tuple[os.stat_result, str]:
+        """The status of a file that may be read, and its path after all links."""
+        self._check(key, verb)
+        try:
+            status, path = file_status(self.url, key)
+        except OSError as error:
+            raise self._failed(verb, key, error) from error
+        if path == f"{self.url}/{key}":
+            self._remember(key)
+        return status, path
+
+    def _remember(self, key: str) -> None:
+        if len(self._files) < _MAX_KNOWN:
+            self._files.add(key)
 
     # Reading
 
@@ -93,11 +154,11 @@ class LocalStorage:
                 return self._fill(fd, key, offset, buffer)
             finally:
                 os.close(fd)
-        handle = self._acquire(key)
+        handle = self._handles.acquire(key, self._open)
         try:
             return self._fill(handle[0], key, offset, buffer)
         finally:
-            self._release(handle)
+            self._handles.release(handle)
 
     def _fill(self, fd: int, key: str, offset: int, buffer: Buffer) -> int:
         want = len(buffer)
@@ -113,49 +174,52 @@ class LocalStorage:
             raise self._failed("read", key, error) from error
         return done
 
-    def _acquire(self, key: str) -> list[int]:
-        with self._lock:
-            handle = self._files.get(key)
-            if handle is not None:
-                self._files.move_to_end(key)
-                handle[1] += 1
-                return handle
-        fd = self._open(key)
-        with self._lock:
-            handle = self._files.setdefault(key, [fd, 0])
-            if handle[0] != fd:
-                os.close(fd)  # another thread was faster
-            handle[1] += 1
-            while len(self._files) > _OPEN_FILES:
-                idle = next((k for k, h in self._files.items() if h[1] == 0), None)
-                if idle is None:
-                    break
-                os.close(self._files.pop(idle)[0])
-            return handle
-
-    def _release(self, handle: list[int]) -> None:
-        with self._lock:
-            handle[1] -= 1
-
     def _open(self, key: str) -> int:
+        """The way of nearly all opens; whatever it does not end is told by ``_open_anew``."""
+        if key in self._files:
+            try:
+                return os.open(key, self._flags_of_known, dir_fd=self._root_fd)
+            except OSError:
+                return self._open_anew(key, self._flags)
+        folder, slash, name = key.rpartition("/")
+        if (folder in self._folders or not slash) and name not in _NO_NAMES:
+            try:
+                fd = os.open(key, self._flags_of_known, dir_fd=self._root_fd)
+            except (OSError, ValueError):
+                return self._open_anew(key, self._flags)
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                self._remember(key)
+                return fd
+            os.close(fd)
+        return self._open_anew(key, self._flags)
+
+    def _open_anew(self, key: str, flags: int) -> int:
+        """A file that is not known yet, or that could not be opened at once."""
+        self._check(key, "open")
         try:
-            if self._root_fd < 0:
-                with self._lock:
-                    if self._root_fd < 0:
-                        self._root_fd = os.open(
-                            self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-                        )
-            flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if self.direct else 0)
-            return os.open(key, flags, dir_fd=self._root_fd)
+            fd, link = with_room(lambda: open_file(self.url, self._root(), key, flags))
         except OSError as error:
-            if error.errno == errno.EINVAL and self.direct:
+            if error.errno == errno.EINVAL and flags & os.O_DIRECT:
                 raise StorageError(
                     f"{self.root} has no O_DIRECT", remedy="use --set reader.direct=false"
                 ) from error
             raise self._failed("open", key, error) from error
+        if not link:
+            self._remember(key)
+        return fd
+
+    def _root(self) -> int:
+        if self._root_fd < 0:
+            with self._lock:
+                if self._root_fd < 0:
+                    self._root_fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return self._root_fd
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
+        prefix = check_prefix(prefix)
         top = self.root / prefix
+        if prefix:
+            self._check_folder(prefix, "list", prefix)
         if not top.exists():
             return
         try:
@@ -164,24 +228,20 @@ class LocalStorage:
                 for name in sorted(files):
                     path = os.path.join(folder, name)
                     status = os.lstat(path)
-                    if stat.S_ISREG(
-                        status.st_mode
-                    ):  # links are not followed, and no key names a pipe or a socket
+                    # Links are not followed, and no key names a pipe or a socket.
+                    if stat.S_ISREG(status.st_mode):
                         yield Entry(os.path.relpath(path, self.root), status.st_size)
         except OSError as error:
             raise self._failed("list", prefix or ".", error) from error
 
     def size(self, key: str) -> int:
-        try:
-            return os.stat(self.root / key).st_size
-        except OSError as error:
-            raise self._failed("stat", key, error) from error
+        return self._status(key, "stat")[0].st_size
 
     def supports_direct(self, key: str) -> bool:
         """Whether O_DIRECT reads of this object work."""
         try:
-            fd = os.open(self.root / key, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
-        except OSError:
+            fd = self._open_anew(key, self._flags | os.O_DIRECT)
+        except StorageError:
             return False
         try:
             os.preadv(fd, [memoryview(mmap.mmap(-1, ALIGNMENT))], 0)
@@ -195,10 +255,7 @@ class LocalStorage:
         """Time of last change (of contents or status) and size, by key."""
         found = {}
         for entry in self.list(prefix):
-            try:
-                status = os.lstat(self.root / entry.key)
-            except OSError as error:
-                raise self._failed("stat", entry.key, error) from error
+            status = self._status(entry.key, "stat")[0]
             found[entry.key] = f"{status.st_mtime_ns}-{status.st_ctime_ns}-{status.st_size}"
         return found
 
@@ -223,6 +280,7 @@ class LocalStorage:
 
     @contextmanager
     def _created(self, key: str, start: Callable[[Path], _Sink]) -> Iterator[_Sink]:
+        self._check(key, "create")
         path = self.root / key
         sink = None
         try:
@@ -241,6 +299,8 @@ class LocalStorage:
             raise
 
     def delete(self, key: str) -> None:
+        self._check(key, "delete")
+        self._files.discard(key)
         try:
             os.unlink(self.root / key)
         except OSError as error:
@@ -261,23 +321,22 @@ class LocalStorage:
     # The page cache
 
     def evict(self, keys: Iterable[str]) -> None:
-        pagecache.evict(self.root / key for key in keys)
+        pagecache.evict(self.local_path(key) for key in keys)
 
     def residency(self, keys: Iterable[str]) -> Residency:
-        return pagecache.residency(self.root / key for key in keys)
+        return pagecache.residency(self.local_path(key) for key in keys)
 
     def close(self) -> None:
-        for fd, _ in self._files.values():
-            os.close(fd)
+        self._handles.close()
         if self._root_fd >= 0:
             os.close(self._root_fd)
+        self._forget()
         self._reset()
 
     def __del__(self) -> None:
         """What nobody closed: a descriptor is a number, and nobody collects those."""
-        with suppress(
-            Exception
-        ):  # at the end of the interpreter, or of a storage that was never whole
+        # At the end of the interpreter, or of a storage that was never whole, anything may fail.
+        with suppress(Exception):
             self.close()
 
     def _failed(self, verb: str, key: str, error: OSError) -> StorageError:
@@ -287,8 +346,15 @@ class LocalStorage:
             errno.EACCES: "check the permissions",
             errno.ENOENT: "check that the dataset is complete: iobench verify",
             errno.EIO: "the device reports an error: see the kernel log",
+            errno.EMFILE: "allow this process more open files: ulimit -n",
+            errno.ENFILE: "allow this host more open files: sysctl fs.file-max",
         }.get(error.errno or 0, "")
-        kind = MissingObjectError if error.errno in (errno.ENOENT, errno.ENOTDIR) else StorageError
+        if isinstance(error, LeadsOutError):
+            remedy = (
+                "name the folder that holds the data itself, or put the data in the link's place"
+            )
+        missing = isinstance(error, NoFileError) or error.errno in (errno.ENOENT, errno.ENOTDIR)
+        kind = MissingObjectError if missing else StorageError
         return kind(f"cannot {verb} {self.root / key}: {error.strerror or error}", remedy=remedy)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from ..errors import StorageError, TargetRefusedError, UsageError
 from ..units import parse_duration
 from .base import Buffer, Entry, Retries, Sink
+from .keys import check_key, check_prefix
 from .libnfs import library_version, shared_object
 from .nfs_connections import Connections
 from .nfs_context import Context, Item, Lost
@@ -96,6 +97,7 @@ class NfsStorage:
     # Reading
 
     def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        check_key(key)
         want, done, refused = len(buffer), 0, False
         if not want:
             return 0
@@ -125,19 +127,20 @@ class NfsStorage:
         return self.connections.ask(read, "read", key)
 
     def size(self, key: str) -> int:
+        check_key(key)
         return self.connections.ask(
             lambda nfs: nfs.stat(self.connections.path_of(key)).size, "stat", key
         )
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """Everything below the folder ``prefix``, sorted by key; links are listed, not followed. A folder that is not there is empty."""
-        return (Entry(key, item.size) for key, item in self._walk(prefix.strip("/")))
+        return (Entry(key, item.size) for key, item in self._walk(check_prefix(prefix)))
 
     def versions(self, prefix: str = "") -> dict[str, str]:
         """Time of last change (of contents or status) and size, by key."""
         return {
             key: f"{item.mtime_ns}-{item.ctime_ns}-{item.size}"
-            for key, item in self._walk(prefix.strip("/"))
+            for key, item in self._walk(check_prefix(prefix))
         }
 
     def _walk(self, folder: str) -> Iterator[tuple[str, Item]]:
@@ -171,6 +174,7 @@ class NfsStorage:
         and is begun again. So two writers of one key at a time are not kept apart: NFS without its lock manager has no lock that ends
         with its holder.
         """
+        check_key(key)
         if self.version != 3:
             remedy = "use version=3, or mount the export"
             raise StorageError(
@@ -183,6 +187,7 @@ class NfsStorage:
         """Nothing to do: each object is durable when it has its name."""
 
     def delete(self, key: str) -> None:
+        check_key(key)
         attempts = 0
 
         def unlink(nfs: Context) -> None:

@@ -13,6 +13,7 @@ from typing import TypeVar
 from ..errors import MissingObjectError, StorageError
 from ..forks import watch
 from ..units import format_duration
+from .keys import check_key
 from .nfs_context import Context, Lost
 
 T = TypeVar("T")
@@ -132,10 +133,11 @@ class Connections:
             return context
 
     def path_of(self, key: str) -> str:
-        """What a connection calls a key (known once one was made). Raises OSError for one that leads out of the root."""
-        if key.startswith("/") or ".." in key.split("/"):
-            raise OSError(errno.EINVAL, "the key leads out of the root")
-        return f"{self._below}/{key}" if key else self._below or "/"
+        """What a connection calls a key (known once one was made); '' is the root.
+
+        Raises StorageError for one that leads out of the root.
+        """
+        return f"{self._below}/{check_key(key)}" if key else self._below or "/"
 
     def close(self) -> None:
         idle, self._idle = self._idle, []

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Any, ClassVar, TypeVar
 
+from ..beneath import key_problem
 from ..errors import MissingObjectError, StorageError, TargetRefusedError, UsageError
 from ..forks import watch
 from .base import Buffer, Entry, ParallelSink, Retries, Sink
+from .keys import check_key, check_prefix
 from .s3_clients import check_installed, versions
 from .s3_clients.base import Client, Found, Upload
 from .s3_errors import Failure, Kind, words
@@ -43,7 +45,7 @@ class S3Storage:
                 f"'{bucket[:80]}' is not a bucket's name", remedy="write s3://bucket/prefix"
             )
         prefix = prefix.strip("/")
-        if prefix and not _KEY.fullmatch(prefix):
+        if prefix and key_problem(prefix, text=True):
             raise UsageError(
                 f"'{prefix[:80]}' is not a prefix",
                 remedy="leave out empty parts, '.', '..' and control characters",
@@ -147,7 +149,7 @@ class S3Storage:
     def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
         if not len(buffer):
             return 0
-        full = self._key("read", key)
+        full = self._key(key)
 
         def get(client: Client, _: int) -> int:
             try:
@@ -160,7 +162,7 @@ class S3Storage:
         return self._run("read", key, get)
 
     def size(self, key: str) -> int:
-        full = self._key("stat", key)
+        full = self._key(key)
         return self._run("stat", key, lambda client, _: client.head(full)).size
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
@@ -172,7 +174,8 @@ class S3Storage:
         return {found.key[len(self._root) :]: found.etag for found in self._found(prefix)}
 
     def _found(self, prefix: str) -> Iterator[Found]:
-        below = self._root + (f"{prefix.strip('/')}/" if prefix.strip("/") else "")
+        folder = check_prefix(prefix, text=True)
+        below = self._root + (f"{folder}/" if folder else "")
         place = ""
         while True:
             found, place = self._page(below, place)
@@ -189,7 +192,7 @@ class S3Storage:
     @contextmanager
     def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> Iterator[Sink]:
         """Objects are durable as soon as they are there; ``durable`` changes nothing."""
-        full = self._key("create", key)
+        full = self._key(key)
         sink: UploadSink | None = None
         try:
             session = self._session()
@@ -217,7 +220,7 @@ class S3Storage:
         self, key: str, *, size: int, block_size: int, durable: bool = True
     ) -> Iterator[ParallelSink]:
         """Each block is one part of a multipart upload, sent by the thread that writes it."""
-        full = self._key("create", key)
+        full = self._key(key)
         sink: ParallelUpload | None = None
         try:
             target = Target(self._session(), full)
@@ -240,7 +243,7 @@ class S3Storage:
         return
 
     def delete(self, key: str) -> None:
-        full = self._key("delete", key)
+        full = self._key(key)
 
         def delete(client: Client, number: int) -> None:
             if number == 0:
@@ -290,15 +293,6 @@ class S3Storage:
             self._open.close()
         self._reset()
 
-    def _key(self, verb: str, key: str) -> str:
-        if not _KEY.fullmatch(key):
-            raise StorageError(
-                f"cannot {verb} {key!r} below {self.url}: it is not a relative key",
-                remedy="leave out empty parts, '.' and '..'",
-            )
-        return self._root + key
-
-
-_PART = r"(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f]+"
-_KEY = re.compile(f"{_PART}(?:/{_PART})*")
-"""Relative, and without empty parts, ``.``, ``..`` and control characters: the same object for every client and server."""
+    def _key(self, key: str) -> str:
+        """The object's whole name. Raises StorageError for a key that leads out of the prefix."""
+        return self._root + check_key(key, text=True)

@@ -21,6 +21,7 @@ from .base import (
     Storage,
     Unfinished,
 )
+from .keys import check_key, check_prefix
 
 
 class _ReadOnly:
@@ -36,12 +37,14 @@ class _ReadOnly:
     def create(
         self, key: str, *, size_hint: int = 0, durable: bool = True
     ) -> AbstractContextManager[Sink]:
+        check_key(key)
         raise StorageError(f"cannot create {key}: {self.scheme} storage is read-only")
 
     def flush(self) -> None:
         return
 
     def delete(self, key: str) -> None:
+        check_key(key)
         raise StorageError(f"cannot delete {key}: {self.scheme} storage is read-only")
 
     def close(self) -> None:
@@ -62,11 +65,14 @@ class MemoryStorage(_ReadOnly):
         objects: Mapping[str, Buffer] | None = None,
     ) -> None:
         self.url = url
-        self._objects = dict(objects or {})
+        self._objects = {check_key(key): data for key, data in (objects or {}).items()}
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
+        folder = check_prefix(prefix)
         return (
-            Entry(key, len(data)) for key, data in self._objects.items() if key.startswith(prefix)
+            Entry(key, len(data))
+            for key, data in self._objects.items()
+            if not folder or key.startswith(f"{folder}/")
         )
 
     def size(self, key: str) -> int:
@@ -91,6 +97,7 @@ class MemoryStorage(_ReadOnly):
         try:
             return self._objects[key]
         except KeyError:
+            check_key(key)
             raise MissingObjectError(f"cannot read {key}: it is not in memory") from None
 
 

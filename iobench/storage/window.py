@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from ..buffers import private
-from ..errors import StorageError
+from ..errors import DatasetError, ShortObjectError
 from .base import Buffer, Storage
 
 WINDOW_BYTES = 8 << 20
+_RESERVED = 256 << 20
+"""Set aside at once for the largest stretch, at most: what is larger is believed when it is read,
+and is then no larger than the object."""
 
 
 class Window:
@@ -16,12 +19,16 @@ class Window:
         self.storage = storage
         self.alignment = storage.alignment
         # Room for the largest sample with its framing, and for rounding at both ends.
-        capacity = max(nbytes, largest + (1 << 16)) + 2 * self.alignment
-        capacity += -capacity % self.alignment
-        self._buffer = private(capacity).array.data
+        self._make_room(max(nbytes, min(largest, _RESERVED) + (1 << 16)))
+        self._largest = max(nbytes, largest + (1 << 16))
         self._key = ""
         self._start = self._end = self._size = 0
         self.bytes_read = 0
+
+    def _make_room(self, nbytes: int) -> None:
+        capacity = nbytes + 2 * self.alignment
+        capacity += -capacity % self.alignment
+        self._buffer = private(capacity).array.data
 
     def open(self, key: str) -> int:
         """Turn to another object; its size in bytes."""
@@ -31,9 +38,17 @@ class Window:
         return int(self._size)
 
     def read(self, start: int, end: int) -> Buffer:
-        """Bytes start .. end of the object, valid until the next call."""
+        """Bytes start .. end of the object, valid until the next call.
+
+        Raises ShortObjectError, StorageError, and DatasetError for more than ``largest`` bytes.
+        """
+        if end - start > self._largest:
+            raise DatasetError(f"{self._key}: {end - start} bytes lie between two samples")
+        if end > self._size:
+            raise ShortObjectError(f"{self._key} ends at byte {self._size}, before {end}")
         if end - start > len(self._buffer) - self.alignment:
-            raise StorageError(f"{self._key}: {end - start} bytes lie between two samples")
+            self._make_room(end - start)
+            self._start = self._end = 0
         if not (self._start <= start and end <= self._end):
             self._start = start - start % self.alignment
             # A small object is not read past its end by more than the rounding.
@@ -44,7 +59,7 @@ class Window:
             self._end = self._start + got
             self.bytes_read += got
             if self._end < end:
-                raise StorageError(f"{self._key} became shorter while it was read")
+                raise ShortObjectError(f"{self._key} became shorter while it was read")
         return self._buffer[start - self._start : end - self._start]
 
     def apart(self, start: int, end: int) -> Buffer:
@@ -55,5 +70,5 @@ class Window:
         got = self.storage.read_into(self._key, begin, memory)
         self.bytes_read += got
         if begin + got < end:
-            raise StorageError(f"{self._key} became shorter while it was read")
+            raise ShortObjectError(f"{self._key} became shorter while it was read")
         return memory[start - begin : end - begin]

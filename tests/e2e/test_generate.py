@@ -436,12 +436,15 @@ def test_a_manifest_of_a_million_samples_loads_lazily(tmp_path: Path) -> None:
     for unit in range(plan.unit_count):
         shards = int(plan.units[unit + 1] - plan.units[unit])
         samples = int(plan.first[plan.units[unit + 1]] - plan.first[plan.units[unit]])
-        rows = [np.zeros(samples, np.int64)] * 2 + [
-            np.zeros(samples, np.uint64),
-            np.zeros(shards, np.int64),
-            np.zeros(shards, np.uint64),
-        ]
-        results[unit] = UnitResult(unit, *rows)
+        first = plan.first[plan.units[unit]]
+        results[unit] = UnitResult(
+            unit,
+            offset=np.zeros(samples, np.int64),
+            stored=plan.sizes[first : first + samples],
+            xxh3=np.zeros(samples, np.uint64),
+            shard_size=np.full(shards, 1 << 30),
+            shard_xxh3=np.zeros(shards, np.uint64),
+        )
     claim = Claim(id="0" * 32, created="", generator="test", finished={}, leftovers=frozenset())
     root = tmp_path / "d"
     root.mkdir()

@@ -121,13 +121,14 @@ def test_scanned_run_and_cloned_and_left_as_it_was(
     expected = {"images": (40, 40, "files"), "tars": (30, 3, "tar")}[kind]
     assert (found["samples"], found["shards"], found["format"]) == expected
     assert found["content"] == "jpeg"
-    ok("plan", "resnet50-h100", "--data", "mine.manifest", cwd=tmp_path)
+    mine = ("mine.manifest", "--origin", root)
+    ok("plan", "resnet50-h100", "--data", *mine, cwd=tmp_path)
     doc = json.loads(
         ok(
             "run",
             "resnet50-h100",
             "--data",
-            "mine.manifest",
+            *mine,
             *QUICK,
             "--set",
             "reader.check=content",
@@ -138,7 +139,7 @@ def test_scanned_run_and_cloned_and_left_as_it_was(
     assert doc["validity"] == "valid"
     assert doc["repetitions"][0]["samples"] == found["samples"]
     assert doc["dataset"]["changed"] == []
-    assert "ok" in ok("verify", "mine.manifest", cwd=tmp_path)
+    assert "ok" in ok("verify", *mine, cwd=tmp_path)
     ok("generate", "mine.yaml", "--to", "clone", cwd=tmp_path)
     assert "ok" in ok("verify", "clone", cwd=tmp_path)
     assert "(generated)" in ok(
@@ -150,7 +151,9 @@ def test_scanned_run_and_cloned_and_left_as_it_was(
 def test_what_is_delivered_is_what_lies_there(tars: Path, tmp_path: Path) -> None:
     folder = save(scan(LocalStorage(tars)), tmp_path / "x.yaml")
     expected = sorted(photo(number, 40) for _ in range(3) for number in range(10))
-    loader = make_loader(folder, batch_size=7, reader={"decode": False}, loader={"workers": 1})
+    loader = make_loader(
+        folder, origin=str(tars), batch_size=7, reader={"decode": False}, loader={"workers": 1}
+    )
     delivered = sorted(bytes(sample.numpy()) for batch in loader for sample in batch)
     assert delivered == expected
     loader.shutdown()
@@ -159,7 +162,9 @@ def test_what_is_delivered_is_what_lies_there(tars: Path, tmp_path: Path) -> Non
 def test_pixels_of_foreign_photographs(images: Path, tmp_path: Path) -> None:
     folder = save(scan(LocalStorage(images)), tmp_path / "x.yaml")
     sizes = sorted((24 + number) ** 2 * 3 for number in range(40))
-    loader = make_loader(folder, batch_size=6, loader={"workers": 1, "transport": "tensor"})
+    loader = make_loader(
+        folder, origin=str(images), batch_size=6, loader={"workers": 1, "transport": "tensor"}
+    )
     assert sorted(len(sample) for batch in loader for sample in batch) == sizes
     loader.shutdown()
 
@@ -198,7 +203,9 @@ def test_records_of_another_writer(tmp_path: Path) -> None:
     writer.close()
     (root / "dataset_info.json").write_text("{}")
     folder = save(scan(LocalStorage(root)), tmp_path / "x.yaml")
-    loader = make_loader(folder, batch_size=3, loader={"workers": 0, "transport": "tensor"})
+    loader = make_loader(
+        folder, origin=str(root), batch_size=3, loader={"workers": 0, "transport": "tensor"}
+    )
     samples: list[torch.Tensor] = [sample for batch in loader for sample in batch]
     assert len(samples) == 8
     assert {bytes(sample.numpy())[-1] for sample in samples} == set(range(8))
@@ -235,7 +242,11 @@ def test_nothing_is_ever_saved_into_the_data(images: Path, tmp_path: Path, url: 
             save(report, place)
     assert state(images) == before
     assert "+" not in report.manifest.header.origin  # wrappers are for who runs it
-    assert find_dataset(str(save(report, tmp_path / "x.yaml")))[1] == report.manifest.header.origin
+    saved, origin = str(save(report, tmp_path / "x.yaml")), report.manifest.header.origin
+    assert find_dataset(saved, origin=origin)[1] == origin
+    assert find_dataset(f"throttled+{saved}?latency=1us", origin=origin)[1] == (
+        f"throttled+{origin}?latency=1us"
+    )
 
 
 def test_a_save_that_fails_leaves_nothing_in_the_way(images: Path, tmp_path: Path) -> None:
@@ -349,12 +360,22 @@ def test_bad_input_is_one_line(images: Path, tmp_path: Path) -> None:
     assert ".yaml" in refused(["scan", images, "--save", "x.txt"], tmp_path)
     ok("scan", images, "--save", "x.yaml", cwd=tmp_path)
     assert "--checksums" in refused(
-        ["run", "resnet50-h100", "--data", "x.manifest", *QUICK, "--set", "reader.check=content"],
+        [
+            "run",
+            "resnet50-h100",
+            "--data",
+            "x.manifest",
+            "--origin",
+            images,
+            *QUICK,
+            "--set",
+            "reader.check=content",
+        ],
         tmp_path,
     )
     victim = next(images.rglob("1*.JPEG"))
     victim.write_bytes(victim.read_bytes() + b"x")
     assert "bytes, the manifest says" in refused(
-        ["run", "resnet50-h100", "--data", "x.manifest", *QUICK], tmp_path
+        ["run", "resnet50-h100", "--data", "x.manifest", "--origin", images, *QUICK], tmp_path
     )
     assert "was not made by iobench" in refused(["clean", "x.manifest"], tmp_path)

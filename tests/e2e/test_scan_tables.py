@@ -50,7 +50,11 @@ def delivered(
         for start, length in zip(done.offsets.tolist(), done.lengths.tolist(), strict=True)
     ]
     loader = make_loader(
-        folder, batch_size=7, reader={"decode": decode, "access": "random"}, loader={"workers": 1}
+        folder,
+        origin=str(root),
+        batch_size=7,
+        reader={"decode": decode, "access": "random"},
+        loader={"workers": 1},
     )
     again: dict[int, bytes] = {}
     for batch in loader:
@@ -666,6 +670,8 @@ def test_scanned_run_and_cloned_and_left_as_it_was(kind: str, tmp_path: Path) ->
             "resnet50-h100",
             "--data",
             "mine.manifest",
+            "--origin",
+            root,
             *QUICK,
             "--set",
             "reader.check=content",

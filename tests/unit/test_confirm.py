@@ -16,7 +16,7 @@ from iobench.errors import UsageError
 from iobench.report.sweep import confirmation_document, render_confirmation
 from iobench.run.confirm import _visits
 from iobench.spec.result import RunDocument
-from iobench.spec.sweep import SweepPoint
+from iobench.spec.sweep import Sweep, SweepPoint, save_sweep
 from tests.unit.test_compare import BASE, FAST, document
 
 
@@ -95,8 +95,13 @@ def test_what_the_budgets_did_not_allow_is_told() -> None:
 
 @pytest.mark.parametrize("word", ["--confirm", "--resume"])
 def test_what_was_asked_then_is_not_asked_again(
-    word: str, capsys: pytest.CaptureFixture[str]
+    word: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    sweep = Sweep(
+        created="", command=[], workload="demo", data_root="data", seed=1, repetitions=1,
+        calibration_s=0, axes={"loader.workers": [1, 2]},
+    )  # fmt: skip
+    save_sweep(tmp_path, sweep)
     for more in (["--set", "batch_size=2"], ["--samples", "9"], ["--data-root", "x"]):
-        assert main(["sweep", word, "nowhere", *more]) == 2
-        assert "alone" in capsys.readouterr().err
+        assert main(["sweep", word, str(tmp_path), *more]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1

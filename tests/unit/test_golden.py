@@ -58,6 +58,10 @@ def test_a_scanned_dataset_is_found(golden: Path, capsys: pytest.CaptureFixture[
     manifest = load_manifest(golden / "datasets/scanned.manifest")
     assert (manifest.sample_count, manifest.shard_count) == (24, 3)
     assert manifest.header.origin.endswith("/datasets/tar/data")
+    origin = golden / "datasets/tar/data"  # what it says lay on another machine
+    assert "24 samples" in printed(
+        capsys, "verify", golden / "datasets/scanned.manifest", "--origin", origin
+    )
 
 
 def test_datasets_are_cleaned(golden: Path, capsys: pytest.CaptureFixture[str]) -> None:

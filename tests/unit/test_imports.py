@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "iobench"
 
 BASE = {
-    *("errors", "units", "registry", "safety", "buffers", "forks", "interrupts"),
+    *("errors", "units", "registry", "safety", "beneath", "buffers", "forks", "interrupts"),
     *("text", "documents"),
 }
 PLUG_INS = {"storage", "formats", "accelerate", "checkpoint", "measure"}

@@ -30,9 +30,8 @@ def million(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The manifest of a million files (which are not there)."""
     root = tmp_path_factory.mktemp("million")
     rows = np.arange(MILLION)
-    samples = write_table(
-        SAMPLE_COLUMNS, {name: rows.astype(dtype) for name, dtype in SAMPLE_COLUMNS.items()}
-    )
+    one = {name: np.ones(MILLION, dtype) for name, dtype in SAMPLE_COLUMNS.items()}
+    samples = write_table(SAMPLE_COLUMNS, {**one, "shard": rows, "offset": rows * 0})
     shards = write_table(
         SHARD_COLUMNS, {**{n: np.ones(MILLION, t) for n, t in SHARD_COLUMNS.items()}, "first": rows}
     )

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, ClassVar, NamedTuple
+from typing import BinaryIO, ClassVar, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...spec.manifest import Manifest
+from ...errors import DatasetError
+from ...spec.manifest import Manifest, index_file
 from ...spec.workload import LoaderSpec, ReaderSpec
-from ...storage.base import Storage
-from ...storage.catalog import local_root
+from ...storage.base import Files, Storage
+from ...storage.catalog import local_root, read_object
 from ...storage.files import StorageFile
 from ..delivered import Stats
 
@@ -62,6 +63,15 @@ class Converts(Library):
     def convert(cls, source: Source, folder: Path) -> None:
         """Write all samples of the dataset into ``folder``, in their order, in one go."""
 
+    @classmethod
+    def check(cls, folder: Path, files: Collection[str]) -> None:
+        """Whether a layout that was found is as ``convert`` writes it, before the library reads it.
+
+        A layout comes with the dataset, and may come from others. A library that believes more of
+        its files than where samples lie (another folder, code to run) needs this. ``files``: the
+        names in the layout's record. Raises ValueError.
+        """
+
 
 class Packed(NamedTuple):
     """A batch: uint8 tensor with all samples one after the other, their lengths in bytes, and what they cost."""
@@ -90,9 +100,26 @@ class Source:
         return self.reading.tail == "drop"
 
     def path(self, shard: int) -> str | None:
-        """Of a shard that is a local file; None where only the storage can read it."""
-        root = local_root(self.storage)
-        return str(root / self.manifest.key(shard)) if root is not None else None
+        """Of a shard that is a local file; None where only the storage can read it.
+
+        Raises StorageError for one that is no regular file, or lies elsewhere by a link.
+        """
+        if local_root(self.storage) is None:
+            return None
+        files = cast(Files, self.storage)  # asking for the protocol takes microseconds
+        return str(files.local_path(self.manifest.key(shard)))
+
+    def check_index(self) -> None:
+        """The format's index is the one that generate wrote: it tells other readers what to open.
+
+        Raises DatasetError, StorageError.
+        """
+        expected = index_file(self.manifest)
+        if expected is not None and read_object(self.storage, expected[0]) != expected[1]:
+            raise DatasetError(
+                f"{expected[0]} is not the index of this dataset",
+                remedy="generate the dataset again",
+            )
 
     def open(self, shard: int) -> BinaryIO:
         """A shard as a file, buffered by Python as any ``open`` is."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,25 @@ import litdata
 from litdata.streaming.writer import BinaryWriter
 from litdata.utilities.env import _DistributedEnv
 
+from ...documents import MAX_DOCUMENT_BYTES, parse_json, read_regular
 from .base import Converts, Packed, Source
 from .pieces import Sample, Undo, collate, end_workers, worker_arguments
 
 CHUNK_BYTES = "64MB"
 """Of a chunk: what litdata's own documentation and benchmarks use."""
+
+INDEX = "index.json"
+
+_CHUNK = re.compile(r"chunk-[0-9]+-[0-9]+\.bin")
+
+_CONFIG = {
+    "compression": None,
+    "encryption": None,
+    "data_format": ["bytes"],
+    "data_spec": '[1, {"type": null, "context": null, "children_spec": []}]',
+    "item_loader": "PyTreeLoader",
+}
+"""What litdata writes of items that are bytes; versions differ in what else they write."""
 
 
 class LitData(Converts):
@@ -36,6 +51,17 @@ class LitData(Converts):
             writer[index] = undo(source.stored(index), index, 0, 0).data.tobytes()
         writer.done()
         writer.merge(1)
+
+    @classmethod
+    def check(cls, folder: Path, files: Collection[str]) -> None:
+        """litdata unpickles items where its index says so, and opens whatever file that names."""
+        index = parse_json(read_regular(folder / INDEX, MAX_DOCUMENT_BYTES))
+        config = {name: index["config"].get(name) for name in _CONFIG}
+        if config != _CONFIG:
+            raise ValueError(f"{INDEX} tells of other items than bytes")
+        for chunk in index["chunks"]:
+            if not _CHUNK.fullmatch(chunk["filename"]) or chunk["filename"] not in files:
+                raise ValueError(f"{INDEX} names a file that iobench did not write")
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)

@@ -50,6 +50,7 @@ class Mosaic(Library):
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
+        source.check_index()  # it could name files elsewhere, or encodings that run code
         for shard in range(source.manifest.shard_count):
             os.stat(
                 source.path(shard) or ""

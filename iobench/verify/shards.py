@@ -1,157 +1,80 @@
-"""Every byte of a dataset against its manifest: content, framing, and what lies between; damage is named by shard and sample."""
+"""The shards of a dataset against its manifest: contents, framing, and what lies in between."""
 
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xxhash
 
-from .buffers import private
-from .errors import StorageError
-from .formats.base import Buffer, split_codec
-from .generate.pool import default_workers, run_tasks
-from .registry import CODECS, CONTENTS, FORMATS
-from .spec.manifest import Manifest
-from .storage.window import WINDOW_BYTES, Window
-
-MAX_DAMAGES = 100
-_TASK_BYTES = 64 << 20
+from ..buffers import private
+from ..errors import DatasetError, MissingObjectError, ShortObjectError, StorageError
+from ..formats.base import Buffer, split_codec
+from ..registry import CODECS, CONTENTS, FORMATS
+from ..spec.manifest import Manifest
+from ..storage.base import Storage
+from ..storage.window import WINDOW_BYTES, Window
+from .report import MAX_DAMAGES, MAX_UNREADABLE, Damage, Part, Unreadable
 
 
-class Damage(NamedTuple):
-    """One thing that is not what the manifest says. ``sample`` is None where it is the shard's own (missing, longer, its end)."""
-
-    shard: str
-    sample: int | None
-    what: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.shard}: {self.what}"
-            if self.sample is None
-            else f"{self.shard}: sample {self.sample}: {self.what}"
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VerifyReport:
-    """``damages`` holds the first MAX_DAMAGES at most; where there were more, ``stopped`` is true and the rest was not read."""
-
-    shards: int
-    samples: int
-    bytes_read: int
-    damages: tuple[Damage, ...]
-    stopped: bool
-    wall_s: float
-
-    @property
-    def ok(self) -> bool:
-        return not self.damages
-
-
-class _Part(NamedTuple):
-    shards: int
-    samples: int
-    bytes_read: int
-    damages: list[Damage]
-
-
-def verify(
-    storage: Any,
-    manifest: Manifest,
-    *,
-    workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> VerifyReport:
-    """Read and compare everything; ``progress`` gets (bytes done, bytes in all). Damage is reported, never raised; WorkerError is."""
-    start = time.monotonic()
-    tasks = _tasks(manifest)
-    count = default_workers(len(tasks)) if workers is None else workers
-    total = _Part(0, 0, 0, [])
-    stopped = False
-
-    def make() -> Callable[[int], _Part]:
-        checker = _Checker(storage, manifest)
-        return lambda task: checker.check(tasks[task])
-
-    results = run_tasks(range(len(tasks)), make, workers=count)
-    try:
-        for part in results:
-            total = _Part(*(a + b for a, b in zip(total, part, strict=True)))  # type: ignore[operator]
-            if progress is not None:
-                progress(total.bytes_read, manifest.header.stored_bytes)
-            if len(total.damages) > MAX_DAMAGES:
-                stopped = True
-                break
-    finally:
-        results.close()  # type: ignore[attr-defined]
-    damages = sorted(total.damages, key=lambda d: (d.shard, -1 if d.sample is None else d.sample))[
-        :MAX_DAMAGES
-    ]
-    return VerifyReport(
-        shards=total.shards,
-        samples=total.samples,
-        bytes_read=total.bytes_read,
-        damages=tuple(damages),
-        stopped=stopped,
-        wall_s=time.monotonic() - start,
-    )
-
-
-def _tasks(manifest: Manifest) -> list[range]:
-    """Runs of shards of about 64 MiB, or 1000 shards."""
-    tasks: list[range] = []
-    first = size = 0
-    for shard, nbytes in enumerate(manifest.shards["size"].tolist()):
-        size += nbytes
-        if size >= _TASK_BYTES or shard + 1 - first >= 1000:
-            tasks.append(range(first, shard + 1))
-            first, size = shard + 1, 0
-    if first < manifest.shard_count:
-        tasks.append(range(first, manifest.shard_count))
-    return tasks
-
-
-class _Checker:
+class ShardChecker:
     """Compares shards, in one process."""
 
-    def __init__(self, storage: Any, manifest: Manifest) -> None:
+    def __init__(self, storage: Storage, manifest: Manifest) -> None:
         spec = manifest.spec
         codec, _ = split_codec(spec.codec)
+        self.storage = storage
         self.manifest = manifest
         self.format = FORMATS.load(spec.format)
         self.codec = CODECS.load(codec)
         self.suffix = CONTENTS.load(spec.content).suffix + self.codec.suffix
         self.plain = codec == "none"
-        self.foreign = bool(
-            manifest.header.origin
-        )  # what lies between the samples is not ours to know
+        # What lies between the samples of scanned data is not ours to know.
+        self.foreign = bool(manifest.header.origin)
         self.hashed = manifest.header.checksums
-        self._content = private(
-            1 if self.plain else int(manifest.samples["size"].max()), prefault=False
-        ).array.data
+        self._content: Buffer = memoryview(b"")
         self._window = Window(storage, int(manifest.samples["stored"].max()))
 
-    def check(self, shards: range) -> _Part:
-        damages: list[Damage] = []
-        samples = 0
+    def check(self, shards: range) -> Part:
+        """Compare these shards as far as they can be read; errors are part of the result."""
+        part = Part(shards=len(shards))
         before = self._window.bytes_read
         for shard in shards:
             key = self.manifest.key(shard)
             try:
-                checked, damaged = self._shard(shard, key)
-            except StorageError as error:
-                checked, damaged = 0, [Damage(key, None, str(error))]
-            samples += checked
-            damages += damaged
-            if len(damages) > MAX_DAMAGES:
+                samples, damages = self._shard(shard, key)
+                part.samples += samples
+                part.damages += damages
+            except MissingObjectError as error:
+                part.missing.append(Damage(key, None, str(error)))
+            except (DatasetError, ShortObjectError, StorageError) as error:
+                damage = self._damage_behind(error, shard, key)
+                if damage is None:
+                    part.unreadable.append(Unreadable(key, str(error)))
+                else:
+                    part.damages.append(damage)
+            if len(part.damages) > MAX_DAMAGES or len(part.unreadable) > MAX_UNREADABLE:
                 break
-        return _Part(len(shards), samples, self._window.bytes_read - before, damages)
+        part.bytes_read = self._window.bytes_read - before
+        return part
+
+    def _damage_behind(
+        self, error: DatasetError | StorageError, shard: int, key: str
+    ) -> Damage | None:
+        """What the error says of the shard itself; None where it could only not be read.
+
+        A read that ends early is damage where the object has become as short as that.
+        """
+        if isinstance(error, DatasetError):
+            return Damage(key, None, str(error))
+        if isinstance(error, ShortObjectError):
+            try:
+                if self.storage.size(key) < int(self.manifest.shards["size"][shard]):
+                    return Damage(key, None, str(error))
+            except StorageError:
+                pass
+        return None
 
     def _shard(self, shard: int, key: str) -> tuple[int, list[Damage]]:
         """(samples compared, damages) of one shard."""
@@ -323,11 +246,23 @@ class _Checker:
                 )
         return damages
 
+    def _memory(self, size: int) -> Buffer:
+        """Memory for a content, touched only as far as it is filled. Raises DatasetError."""
+        if len(self._content) < size:
+            try:
+                self._content = private(size, prefault=False).array.data
+            except (OSError, OverflowError, ValueError, MemoryError):
+                raise DatasetError(
+                    f"a sample of {size} bytes does not fit into memory",
+                    remedy="use a host with more memory, if that is its size",
+                ) from None
+        return self._content[:size]
+
     def _compare(self, stored: Buffer, size: int, digest: int) -> str:
         """What is wrong with a sample's stored bytes; '' for nothing."""
         content = stored
         if not self.plain:
-            content = self._content[:size]
+            content = self._memory(size)
             try:
                 got = self.codec.decompress(stored, content)
             except ValueError as error:

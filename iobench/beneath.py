@@ -1,0 +1,202 @@
+"""Files below a folder that somebody else may have filled.
+
+A key names a file below a root. Neither the key nor a link on the way may lead out of the root, and
+only regular files are opened for reading: a FIFO would block, and a device is no data.
+
+Source: openat2(2) (Linux 5.6), open(2), path_resolution(7).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import stat
+from pathlib import Path
+
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_BENEATH = 0x08
+"""openat2(2): the path must not leave the directory that it starts in, by ``..`` or by a link."""
+
+READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+"""O_NONBLOCK changes nothing for a regular file, and keeps the open of a FIFO from waiting."""
+
+_OPENAT2 = 437  # the same number on every architecture that Python 3.11 runs on
+_NO_OPENAT2 = frozenset({errno.ENOSYS, errno.EPERM})
+"""Kernels before 5.6, and sandboxes that filter system calls."""
+
+_UNDECIDED = frozenset({errno.EXDEV, errno.EAGAIN, errno.ELOOP})
+"""What openat2 says of a link that leads out, but also of an absolute link that leads back in."""
+
+_BAD_PART = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)")
+_NO_NAME = re.compile(r"[\0\ud800-\udc7f\udd00-\udfff]")
+"""A NUL, and halves of characters that no file name decodes to."""
+_NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFLNK: "a link",
+}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class LeadsOutError(OSError):
+    """A link on the way to a file leads out of the root."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EXDEV, "a link on the way leads out of the folder", path)
+
+
+class NoFileError(OSError):
+    """What has the name is no regular file."""
+
+    def __init__(self, path: str, mode: int) -> None:
+        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+        super().__init__(errno.EISDIR, f"it is {kind}, not a regular file", path)
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+class _How(ctypes.Structure):
+    """``struct open_how``."""
+
+    _fields_ = (
+        ("flags", ctypes.c_uint64),
+        ("mode", ctypes.c_uint64),
+        ("resolve", ctypes.c_uint64),
+    )
+
+
+def key_problem(key: str, *, text: bool = False) -> str:
+    """Why ``key`` is no key; '' for a good one.
+
+    A key is relative, has no empty part, no part ``.`` or ``..``, and no NUL. ``text``: it must be
+    UTF-8 text without control characters, too; a file system takes more than that.
+    """
+    if not key:
+        return "it is empty"
+    if _BAD_PART.search(key):
+        return "it is absolute, or has an empty part, or a part '.' or '..'"
+    if (_NO_TEXT if text else _NO_NAME).search(key):
+        return "it holds a character that no name has here"
+    return ""
+
+
+def openat2(path: str, flags: int, *, dir_fd: int) -> int:
+    """Open ``path`` below ``dir_fd``, following only links that stay below it. Raises OSError."""
+    how = _How(flags, 0, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
+    fd = _libc.syscall(
+        ctypes.c_long(_OPENAT2),
+        ctypes.c_int(dir_fd),
+        ctypes.c_char_p(os.fsencode(path)),
+        ctypes.byref(how),
+        ctypes.c_size_t(ctypes.sizeof(how)),
+    )
+    if fd < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), path)
+    return int(fd)
+
+
+def check_folder(root: str, folder: str) -> bool:
+    """Whether the folder is there. One that is not there yet would come to lie below the root, too.
+
+    Raises LeadsOutError, and OSError for what can't be looked at.
+    """
+    try:
+        root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        os.close(openat2(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root_fd))
+        return True
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_OPENAT2 | _UNDECIDED:
+            raise
+    finally:
+        os.close(root_fd)
+    return os.path.isdir(resolve(root, folder))
+
+
+def open_file(root: str, root_fd: int, key: str, flags: int) -> tuple[int, bool]:
+    """Open a regular file for reading: (descriptor, whether the key is that of a link).
+
+    A link as the last part is followed where it stays below the root, whose descriptor ``root_fd``
+    is. The key's folder has been checked. Raises LeadsOutError, NoFileError and OSError.
+    """
+    link = False
+    try:
+        fd = _open(key, flags | os.O_NOFOLLOW, root_fd)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        link = True
+        fd = _open_link(root, root_fd, key, flags)
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        raise NoFileError(f"{root}/{key}", mode)
+    return fd, link
+
+
+def _open_link(root: str, root_fd: int, key: str, flags: int) -> int:
+    try:
+        return openat2(key, flags, dir_fd=root_fd)
+    except OSError as error:
+        if error.errno not in _NO_OPENAT2 | _UNDECIDED:
+            raise
+    return _open(resolve(root, key), flags | os.O_NOFOLLOW, root_fd)
+
+
+def _open(path: str, flags: int, dir_fd: int) -> int:
+    try:
+        return os.open(path, flags, dir_fd=dir_fd)
+    except (
+        BlockingIOError
+    ):  # a lease on a regular file (fcntl(2)): its holder is asked, and we wait
+        if not stat.S_ISREG(os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_mode):
+            raise
+        return os.open(path, flags & ~os.O_NONBLOCK, dir_fd=dir_fd)
+
+
+def file_status(root: str, key: str) -> tuple[os.stat_result, str]:
+    """The status of a regular file, and its path after all links.
+
+    The key's folder has been checked. Raises LeadsOutError, NoFileError and OSError.
+    """
+    path = f"{root}/{key}"
+    status = os.stat(path, follow_symlinks=False)
+    if stat.S_ISLNK(status.st_mode):
+        path = resolve(root, key)
+        status = os.stat(path, follow_symlinks=False)
+    if not stat.S_ISREG(status.st_mode):
+        raise NoFileError(path, status.st_mode)
+    return status, path
+
+
+def resolve(root: str, key: str) -> str:
+    """Where a key leads after all links, an absolute path. Raises LeadsOutError and OSError."""
+    path = f"{root}/{key}"
+    top, real = os.path.realpath(root), os.path.realpath(path)
+    if real != top and not real.startswith(top.rstrip("/") + "/"):
+        raise LeadsOutError(path)
+    return real
+
+
+def open_regular(path: str | Path) -> int:
+    """A descriptor of a regular file; a link is followed. Raises NoFileError and OSError."""
+    fd = os.open(path, READ_FLAGS)
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        raise NoFileError(str(path), mode)
+    return fd

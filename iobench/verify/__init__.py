@@ -1,0 +1,101 @@
+"""Every byte of a dataset against its manifest: content, framing, and what lies between.
+
+Damage is named by shard and sample. What could not be read is told apart from it: an error of the
+storage says nothing about the data.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ..errors import StorageError
+from ..generate.pool import default_workers, run_tasks
+from ..spec.manifest import Manifest
+from ..storage.base import Storage
+from ..storage.catalog import innermost, local_root
+from .report import MAX_DAMAGES, MAX_UNREADABLE, Damage, Part, Unreadable, VerifyReport
+from .shards import ShardChecker
+
+__all__ = ["MAX_DAMAGES", "MAX_UNREADABLE", "Damage", "Unreadable", "VerifyReport", "verify"]
+
+_TASK_BYTES = 64 << 20
+_TASK_SHARDS = 1000
+
+
+def verify(
+    storage: Storage,
+    manifest: Manifest,
+    *,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> VerifyReport:
+    """Read and compare everything; ``progress`` gets (bytes done, bytes in all).
+
+    Damage, and what can't be read, is reported and never raised; WorkerError is raised.
+    """
+    start = time.monotonic()
+    tasks = _tasks(manifest)
+    count = default_workers(len(tasks)) if workers is None else workers
+    total = Part()
+    stopped = False
+
+    def make() -> Callable[[int], Part]:
+        checker = ShardChecker(storage, manifest)
+        return lambda task: checker.check(tasks[task])
+
+    results = run_tasks(range(len(tasks)), make, workers=count)
+    try:
+        for part in results:
+            total.add(part)
+            if progress is not None:
+                progress(total.bytes_read, manifest.header.stored_bytes)
+            wrong = len(total.damages) + len(total.missing)
+            if wrong > MAX_DAMAGES or len(total.unreadable) > MAX_UNREADABLE:
+                stopped = True
+                break
+    finally:
+        results.close()  # type: ignore[attr-defined]
+    if total.samples or total.damages or not total.missing or _shows_anything(storage):
+        total.damages += total.missing
+    else:
+        total.unreadable += [Unreadable(shard, what) for shard, _, what in total.missing]
+    damages = sorted(total.damages, key=lambda d: (d.shard, -1 if d.sample is None else d.sample))
+    return VerifyReport(
+        shards=total.shards,
+        samples=total.samples,
+        bytes_read=total.bytes_read,
+        damages=tuple(damages[:MAX_DAMAGES]),
+        unreadable=tuple(sorted(total.unreadable)[:MAX_UNREADABLE]),
+        stopped=stopped,
+        wall_s=time.monotonic() - start,
+    )
+
+
+def _shows_anything(storage: Storage) -> bool:
+    """Whether the storage's root can be seen, or an object below it.
+
+    Of a storage that shows neither, a missing object tells nothing: it may be the wrong place, an
+    unmounted file system, or a server that answers everything in the same way.
+    """
+    root = local_root(innermost(storage))
+    if root is not None:
+        return root.is_dir()
+    try:
+        return next(iter(storage.list()), None) is not None
+    except StorageError:
+        return False
+
+
+def _tasks(manifest: Manifest) -> list[range]:
+    """Runs of shards of about 64 MiB, or 1000 shards."""
+    tasks: list[range] = []
+    first = size = 0
+    for shard, nbytes in enumerate(manifest.shards["size"].tolist()):
+        size += nbytes
+        if size >= _TASK_BYTES or shard + 1 - first >= _TASK_SHARDS:
+            tasks.append(range(first, shard + 1))
+            first, size = shard + 1, 0
+    if first < manifest.shard_count:
+        tasks.append(range(first, manifest.shard_count))
+    return tasks

@@ -1,0 +1,107 @@
+"""Credentials in a URL are refused and not shown, whatever the scheme and the verb."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from iobench.cli.main import main
+from iobench.errors import UsageError
+from iobench.storage import is_local, open_storage, rewrapped, unwrapped
+
+CANARY = "canary9d2c41e7"
+
+WITH_SECRETS = [
+    "http://{}@127.0.0.1:9/x",
+    "https://{}@127.0.0.1:9/x",
+    "https://me:{}@127.0.0.1:9/x",
+    "https://me:pa/{}@127.0.0.1:9/x",
+    "throttled+https://{}@127.0.0.1:9/x?latency=1ms",
+    "s3://{}@bucket/x",
+    "gs://{}@bucket/x",
+    "sftp://{}@127.0.0.1/x",
+    "nfs://{}@127.0.0.1/x",
+    "file://{}@host/x",
+    "memory://{}@x/y",
+    "abfs://container:{}@account/x",
+    "https://127.0.0.1:9/x;sig={}",
+    "https://127.0.0.1:9/x;SIG={}",
+    "https://127.0.0.1:9/x%3Bsig%3D{}",
+    "https://127.0.0.1:9/x?sig={}",
+    "https://127.0.0.1:9/x?sv=2024-01-01&se=2030&sr=c&sig={}",
+    "az://container/x?sv=2024-01-01&sig={}",
+    "https://127.0.0.1:9/x?X-Amz-Signature={}",
+    "https://127.0.0.1:9/x?X-Amz-Security-Token={}",
+    "https://127.0.0.1:9/x?X-Goog-Signature={}",
+    "https://127.0.0.1:9/x?Signature={}&AWSAccessKeyId=x",
+    "https://127.0.0.1:9/x?access_token={}",
+    "https://127.0.0.1:9/x#token={}",
+    "s3://bucket/x?X-Amz-Credential={}",
+    "https://[{}/x",
+]
+
+
+@pytest.mark.parametrize("url", WITH_SECRETS)
+def test_every_verb_refuses_it_unseen(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = url.format(CANARY)
+    for words in (
+        ("verify", place),
+        ("verify", "x", "--origin", place),
+        ("plan", "demo", "--data", place),
+        ("run", "demo", "--data", place),
+        ("generate", "demo", "--to", place),
+        ("scan", place, "--save", "x.yaml"),
+        ("clean", place),
+        ("checkpoint", "llama3-8b", "--to", place, "--scale", "1/1000000"),
+        ("sweep", "demo", "--data-root", place, "--sweep", "loader.workers=1,2"),
+    ):
+        code = main(list(words))
+        shown = capsys.readouterr()
+        assert code in (1, 2), words
+        assert CANARY not in shown.out + shown.err, words
+        assert len(shown.err.splitlines()) == 1, words
+    assert list(tmp_path.rglob("*")) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "memory://bucket/a@b",
+        "memory://bucket/sig-1/x",
+        "/data/token=5/x@y;sig=1",
+        "throttled+/data/x@y?latency=1ms",
+        "s3://bucket/year=2024/sigma=3?endpoint=http://127.0.0.1:9",
+        "nfs://127.0.0.1:2049/export/x?version=3",
+    ],
+)
+def test_what_holds_none_passes(url: str) -> None:
+    open_storage(url)
+
+
+def test_a_container_before_its_account_is_no_user() -> None:
+    """Azure's own form. Its package may be missing, which is another error."""
+    try:
+        open_storage("abfs://container@account/x")
+    except UsageError as error:
+        text = str(error)
+    else:
+        return
+    assert "adlfs" in text
+
+
+def test_wrappers_come_off_and_on() -> None:
+    inner = "s3://bucket/x?endpoint=http://h:1"
+    url = "throttled+faulty+s3://bucket/x?endpoint=http://h:1&fail_at=3&bandwidth=1MB"
+    assert unwrapped(url) == inner
+    again = rewrapped(url, "s3://other/y?endpoint=http://h:2")
+    assert unwrapped(again) == "s3://other/y?endpoint=http://h:2"
+    assert open_storage(again).url == "throttled+faulty+s3://other/y"
+    assert rewrapped("/data", inner) == inner
+    for local in ("/data", "data", "file:///data", "throttled+/data?latency=1ms"):
+        assert is_local(local)
+    for other in (inner, url, "memory://x", "local:///data"):
+        assert not is_local(other)
