@@ -14,7 +14,7 @@ import xxhash
 from .buffers import private
 from .errors import StorageError
 from .formats.base import Buffer, split_codec
-from .generate.pool import default_workers, run_tasks
+from .generate.pool import default_workers, run_tasks, working_on
 from .registry import CODECS, CONTENTS, FORMATS
 from .spec.manifest import Manifest
 from .storage.window import WINDOW_BYTES, Window
@@ -79,7 +79,8 @@ def verify(
         checker = _Checker(storage, manifest)
         return lambda task: checker.check(tasks[task])
 
-    results = run_tasks(range(len(tasks)), make, workers=count)
+    remedy = "what can't be read may be damaged: see whether another program can read that file"
+    results = run_tasks(range(len(tasks)), make, workers=count, remedy=remedy)
     try:
         for part in results:
             total = _Part(*(a + b for a, b in zip(total, part, strict=True)))  # type: ignore[operator]
@@ -143,6 +144,7 @@ class _Checker:
         before = self._window.bytes_read
         for shard in shards:
             key = self.manifest.key(shard)
+            working_on(key)
             try:
                 checked, damaged = self._shard(shard, key)
             except StorageError as error:
@@ -278,7 +280,8 @@ class _Checker:
                 self._hash(whole, position, offset)
             piece = self._window.read(offset, offset + stored)
             try:
-                found = opened.decode(group, None, [(offset, piece)], check=True)
+                most = int(table["size"][rows].sum())
+                found = opened.decode(group, None, [(offset, piece)], check=True, most=most)
                 if found.count != rows.stop - rows.start:
                     raise ValueError(
                         f"row group {group} has {found.count} rows, not {rows.stop - rows.start}"

@@ -143,12 +143,8 @@ class Parquet:
         """
         opened = cls.open(shard, len(shard))
         for group in range(opened.groups):
-            extent = opened.extent(group)
-            if extent is None:
-                continue  # an empty table has a group without rows
-            rows = opened.decode(
-                group, None, [(extent[0], shard[extent[0] : extent[1]])], check=check
-            )
+            begin, end = opened.extent(group)
+            rows = opened.decode(group, None, [(begin, shard[begin:end])], check=check)
             for row in range(rows.count):
                 yield rows.content(row)
 

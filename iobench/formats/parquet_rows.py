@@ -1,15 +1,21 @@
-"""Reading Parquet by row group: where a group's column chunks lie, and their rows out of memory (decoded by pyarrow)."""
+"""Reading Parquet by row group: where a group's column chunks lie, and what rows they hold.
+
+Rows are decoded by pyarrow, out of memory.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..limits import ALWAYS_FITS, check_plausible, plausible
 from .base import Buffer
+from .parquet_footer import CODECS, UNCOMPRESSED, Footer
+from .parquet_pages import bound
+from .parquet_schema import FIXED
 
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -17,7 +23,11 @@ Bytes = npt.NDArray[np.uint8]
 _END = 8
 """Length of the footer (u32), then PAR1."""
 
-_OWN = re.compile(r"c\d{3,}")
+_ROW = 16
+"""Bytes, about, that a row costs beside its own: its offset, its length, and its levels."""
+
+_LEVELS = 4 << 10
+"""Bytes, about, that the levels of a row group take, however few rows it has."""
 
 
 class Rows:
@@ -27,6 +37,18 @@ class Rows:
         self._columns = columns
         self.count = len(columns[0][1]) - 1
         self.sizes: Int64 = np.sum([np.diff(offsets) for _, offsets in columns], axis=0)
+
+    @classmethod
+    def joined(cls, pieces: list[Rows]) -> Rows:
+        """The rows of pieces that follow one another, of which there is one at least."""
+        if len(pieces) == 1:
+            return pieces[0]
+        columns = []
+        for parts in zip(*(piece._columns for piece in pieces), strict=True):
+            data = np.concatenate([data[offsets[0] : offsets[-1]] for data, offsets in parts])
+            sizes = np.concatenate([np.diff(offsets) for _, offsets in parts])
+            columns.append((data, np.concatenate(([0], np.cumsum(sizes)))))
+        return cls(columns)
 
     def content(self, row: int) -> Buffer:
         """One row's bytes: a view where they lie in one column."""
@@ -100,38 +122,34 @@ def footer_bytes(tail: Buffer, size: int) -> int:
 class ParquetShard:
     """One Parquet file by its footer. Not thread-safe.
 
-    pyarrow checks a column chunk's description when that is asked for, and ends the process where it doesn't add up. So where chunks lie
-    is found out by letting pyarrow read them: what goes wrong there is an exception.
+    pyarrow gets a footer that ``Footer`` wrote, and pages whose sizes ``bound`` has checked.
     """
 
     def __init__(self, tail: Buffer, size: int) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        length = footer_bytes(tail, size) - _END
-        if length + _END > len(tail):
+        need = footer_bytes(tail, size)
+        if need > len(tail):
             raise ValueError(
-                f"the Parquet footer is damaged: it claims {length} bytes, of {len(tail) - _END} behind the row groups"
+                f"the Parquet footer is damaged: it claims {need - _END} bytes, "
+                f"of {len(tail) - _END} behind the row groups"
             )
-        self._source = _Source(size)
         try:
-            metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(tail[-_END - length :])))
+            self._footer = Footer(bytes(tail[-need:-_END]), size - need)
+            safe = self._footer.safe
+            closed = b"".join((b"PAR1", safe, len(safe).to_bytes(4, "little"), b"PAR1"))
+            self._metadata = pq.read_metadata(pa.BufferReader(closed))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise ValueError(f"the Parquet footer is damaged: {_line(error)}") from None
-        self._metadata = metadata
+        self._source = _Source(size)
         self._files: dict[bool, Any] = {}
-        self._paths = [
-            metadata.schema.column(number).path for number in range(metadata.num_columns)
-        ]
-        self._leaves = _sample_columns(metadata)
-        # Writers that are flushed without a row leave a group of none, which holds no sample and no bytes.
-        self._numbers = [
-            number
-            for number in range(metadata.num_row_groups)
-            if metadata.row_group(number).num_rows
-        ]
+        self._leaves = self._footer.schema.leaves
+        self._paths = self._footer.schema.paths
+        # Writers that are flushed without a row leave a group of none, which holds no sample.
+        self._numbers = [number for number, group in enumerate(self._footer.groups) if group.rows]
         self.groups = len(self._numbers)
-        self.nbytes = int(metadata.serialized_size)
+        self.nbytes = need - _END
 
     @property
     def columns(self) -> int:
@@ -140,78 +158,120 @@ class ParquetShard:
 
     @property
     def width(self) -> int | None:
-        """Bytes of every sample, where the schema tells: columns of a fixed length that hold no null."""
-        leaves = [self._metadata.schema.column(leaf) for leaf in self._leaves]
-        fixed = leaves and all(
-            leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" and leaf.max_definition_level == 0
-            for leaf in leaves
-        )
-        return sum(int(leaf.length) for leaf in leaves) if fixed else None
+        """Bytes of every sample, where the schema tells: columns of a fixed length, without null."""
+        if not self._leaves or any(a.physical != FIXED or a.nullable for a in self._leaves):
+            return None
+        return sum(leaf.length for leaf in self._leaves)
 
     def rows(self, group: int) -> int:
         """Rows that a group claims to have."""
-        return int(self._metadata.row_group(self._numbers[group]).num_rows)
+        return self._footer.groups[self._numbers[group]].rows
 
     def codec(self, group: int) -> str:
-        """Parquet's name for what compresses the pages of the samples' first column. Only of a group whose ``extent`` was found."""
-        return str(
-            self._metadata.row_group(self._numbers[group]).column(self._leaves[0]).compression
-        ).lower()
+        """Parquet's name for what compresses the pages of the samples' first column."""
+        return CODECS[self._footer.chunk(self._numbers[group], 0).codec]
+
+    def chunk(self, group: int, place: int) -> tuple[int, int]:
+        """Where the ``place``-th column chunk of the samples begins and ends. Raises ValueError."""
+        chunk = self._footer.chunk(self._numbers[group], place)
+        return chunk.start, chunk.end
+
+    def extent(self, group: int) -> tuple[int, int]:
+        """Where all chunks that a group's samples are made of begin and end. Raises ValueError."""
+        return self._footer.extent(self._numbers[group])
 
     def decode(
-        self, group: int, columns: int | None, parts: Sequence[tuple[int, Buffer]], *, check: bool
+        self,
+        group: int,
+        columns: int | None,
+        parts: Sequence[tuple[int, Buffer]],
+        *,
+        check: bool,
+        most: int | None = None,
     ) -> Rows:
-        """Rows of a group, or their first ``columns`` columns, out of ``parts`` of the file in memory: (offset, bytes). Raises ValueError.
+        """Rows of a group, or their first ``columns`` columns.
 
-        ``check``: the pages' own checksums, where they have some.
+        ``parts`` of the file are in memory: (offset, bytes). ``check``: the pages' own checksums,
+        where they have some. ``most``: bytes that the rows may have (None: what is plausible).
+        Raises ValueError, before memory is taken for more.
         """
+        pieces = self.pieces(group, columns, parts, check=check, most=most, at_once=most)
+        return Rows.joined(list(pieces))
+
+    def pieces(
+        self,
+        group: int,
+        columns: int | None,
+        parts: Sequence[tuple[int, Buffer]],
+        *,
+        check: bool,
+        most: int | None = None,
+        at_once: int | None = None,
+    ) -> Iterator[Rows]:
+        """The same, ``at_once`` bytes of rows at a time, as far as one row allows it."""
         import pyarrow as pa
 
         if not self._leaves:
             data = np.frombuffer(parts[0][1], np.uint8)
-            return Rows([(data, np.array([0, len(data)]))])
+            yield Rows([(data, np.array([0, len(data)]))])
+            return
+        stored = sum(len(data) for _, data in parts)
+        most = plausible(stored) if most is None else most
+        at_once = ALWAYS_FITS if at_once is None else at_once
+        taken = 0
         try:
-            table = self._read(
-                group, [self._paths[leaf] for leaf in self._leaves[:columns]], parts, check=check
-            )
-            while any(pa.types.is_struct(field.type) for field in table.schema):
-                table = table.flatten()
-            return Rows([_column(pa, column) for column in table.columns])
+            count = self._at_once(group, columns, parts, stored, at_once)
+            for rows in self._decoded(group, columns, parts, count, check=check):
+                taken += int(rows.sizes.sum())
+                if taken > most:
+                    raise ValueError(
+                        f"its rows have more than {most} bytes, behind {stored} stored ones"
+                    )
+                yield rows
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise ValueError(f"row group {group} is damaged: {_line(error)}") from None
 
-    def chunk(self, group: int, place: int) -> tuple[int, int] | None:
-        """From where to where a column chunk of the samples lies (the ``place``-th of those that they are made of). Raises ValueError."""
-        return self._chunk(group, self._leaves[place])
-
-    def extent(self, group: int) -> tuple[int, int] | None:
-        """From where to where all column chunks lie that the samples are made of; None for a group without rows. Raises ValueError."""
-        chunks = [self._chunk(group, column) for column in self._leaves or range(len(self._paths))]
-        known = [chunk for chunk in chunks if chunk is not None]
-        return (min(start for start, _ in known), max(end for _, end in known)) if known else None
-
-    def _chunk(self, group: int, column: int) -> tuple[int, int] | None:
-        import pyarrow as pa
-
-        try:
-            self._read(group, [self._paths[column]], None, check=False)
-        except _Asked as asked:
-            return asked.start, asked.end
-        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-            raise ValueError(f"row group {group} is damaged: {_line(error)}") from None
-        return None
-
-    def _read(
+    def _at_once(
         self,
         group: int,
-        paths: list[str],
-        parts: Sequence[tuple[int, Buffer]] | None,
+        columns: int | None,
+        parts: Sequence[tuple[int, Buffer]],
+        stored: int,
+        most: int,
+    ) -> int:
+        """How many rows are decoded at a time, so that they have ``most`` bytes or little more."""
+        number, rows = self._numbers[group], self.rows(group)
+        inflated = values = largest = 0
+        for place, leaf in enumerate(self._leaves[:columns]):
+            chunk = self._footer.chunk(number, place)
+            if leaf.physical == FIXED:
+                check_plausible(leaf.length, stored, "a value")
+                if chunk.codec == UNCOMPRESSED:  # whatever its pages say
+                    values, largest = values + rows * leaf.length, largest + leaf.length
+                    continue
+            found = bound(_between(parts, chunk.start, chunk.end), chunk, leaf)
+            inflated += found.inflated
+            values += found.values
+            largest += found.largest
+        check_plausible(inflated, stored, "its pages")
+        check_plausible(rows * len(self._leaves[:columns]) * _ROW, stored, "its number of rows")
+        if values <= most + rows * _ROW + _LEVELS:
+            return rows
+        return max(1, min(rows * most // values, most // largest if largest else rows))
+
+    def _decoded(
+        self,
+        group: int,
+        columns: int | None,
+        parts: Sequence[tuple[int, Buffer]],
+        count: int,
         *,
         check: bool,
-    ) -> Any:
+    ) -> Iterator[Rows]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        number, paths = self._numbers[group], self._paths[:columns]
         self._source.parts = parts
         try:
             if check not in self._files:
@@ -222,35 +282,22 @@ class ParquetShard:
                     pre_buffer=False,
                     page_checksum_verification=check,
                 )
-            return self._files[check].read_row_group(
-                self._numbers[group], columns=paths, use_threads=False
-            )
+            file = self._files[check]
+            if count >= self.rows(group):
+                yield _rows(pa, file.read_row_group(number, columns=paths, use_threads=False))
+                return
+            for batch in file.iter_batches(
+                count, row_groups=[number], columns=paths, use_threads=False
+            ):
+                yield _rows(pa, pa.Table.from_batches([batch]))
         finally:
-            self._source.parts = None
+            self._source.parts = ()
 
 
-def _sample_columns(metadata: Any) -> list[int]:
-    """The leaf columns that make up a sample: iobench's own all, of other files the first binary one (else of text), or none."""
-    schema = [metadata.schema.column(number) for number in range(metadata.num_columns)]
-    if schema and all(
-        _OWN.fullmatch(leaf.path) and leaf.max_definition_level == 0 and _binary(leaf)
-        for leaf in schema
-    ):
-        return list(range(len(schema)))
-    flat = [
-        number for number, leaf in enumerate(schema) if leaf.max_repetition_level == 0
-    ]  # not within lists
-    binary = [number for number in flat if _binary(schema[number])]
-    return (binary or [number for number in flat if schema[number].physical_type == "BYTE_ARRAY"])[
-        :1
-    ]
-
-
-def _binary(leaf: Any) -> bool:
-    return (
-        leaf.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
-        and leaf.logical_type.type == "NONE"
-    )
+def _rows(pa: Any, table: Any) -> Rows:
+    while any(pa.types.is_struct(field.type) for field in table.schema):
+        table = table.flatten()
+    return Rows([_column(pa, column) for column in table.columns])
 
 
 def _column(pa: Any, column: Any) -> tuple[Bytes, Int64]:
@@ -266,8 +313,6 @@ def _column(pa: Any, column: Any) -> tuple[Bytes, Int64]:
             first * width : (first + len(array)) * width
         ]
         return data, np.arange(0, len(data) + 1, width)
-    if pa.types.is_dictionary(kind):
-        column = column.cast(kind.value_type)
     array = _one(pa, column.cast(pa.large_binary()))
     _, offsets, data = array.buffers()
     starts = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
@@ -282,39 +327,35 @@ def _one(pa: Any, column: Any) -> Any:
     )
 
 
+def _between(parts: Sequence[tuple[int, Buffer]], start: int, end: int) -> Buffer:
+    """Bytes of the file from ``start`` to ``end``. Raises ValueError where they are not there."""
+    for offset, data in parts:
+        if offset <= start and end <= offset + len(data):
+            return data[start - offset : end - offset]
+    raise ValueError(f"it would lie at bytes {start} to {end}, outside of its row group")
+
+
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:160]
 
 
-class _Asked(Exception):
-    """pyarrow wants these bytes."""
-
-    def __init__(self, start: int, end: int) -> None:
-        super().__init__()
-        self.start, self.end = start, end
-
-
 class _Source:
-    """What pyarrow takes for a file to read: the parts of it that are in memory, handed over without a copy. None: it only asks."""
+    """What pyarrow takes for a file to read: parts of it that are in memory, without a copy."""
 
     closed = False
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._position = 0
-        self.parts: Sequence[tuple[int, Buffer]] | None = None
+        self.parts: Sequence[tuple[int, Buffer]] = ()
 
     def read_buffer(self, count: int = -1) -> Buffer:
         start, end = self._position, self._position + count
         if not 0 <= start <= end <= self._size:
             raise ValueError(f"it would lie at bytes {start} to {end} of {self._size}")
-        if self.parts is None:
-            raise _Asked(start, end)
-        for offset, data in self.parts:
-            if offset <= start and end <= offset + len(data):
-                self._position = end
-                return data[start - offset : end - offset]
-        raise ValueError(f"it would lie at bytes {start} to {end}, outside of its row group")
+        data = _between(self.parts, start, end)
+        self._position = end
+        return data
 
     read = read_buffer
 

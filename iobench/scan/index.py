@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from ..formats.tfrecord import masked_crc
 from ..storage.files import Seekable
@@ -80,7 +81,7 @@ def tfrecord(window: Window, key: str, size: int) -> Iterator[Sample]:
 def _walked(
     walk: Callable[[Window, str, int], Iterator[Sample]],
 ) -> Callable[[Window, str, int], Found]:
-    return lambda window, key, size: listed(list(walk(window, key, size)), size)
+    return lambda window, key, size: listed(walk(window, key, size), size)
 
 
 INDEXERS: dict[str, Callable[[Window, str, int], Found]] = {
@@ -91,6 +92,15 @@ INDEXERS: dict[str, Callable[[Window, str, int], Found]] = {
     "hdf5": hdf5,
 }
 """By format: the samples of one shard, given a window on it, its key and its size."""
+
+
+def prepare(form: str) -> None:
+    """Import what the indexer needs, once, before there are processes that would all do it."""
+    with suppress(ImportError):  # who needs it says what is missing
+        if form == "parquet":
+            import pyarrow.parquet  # noqa: F401
+        if form == "hdf5":
+            import h5py  # noqa: F401
 
 
 def _stem(name: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "iobench"
 
-BASE = {"errors", "units", "registry", "safety", "buffers", "forks", "interrupts"}
+BASE = {"errors", "units", "limits", "registry", "safety", "buffers", "forks", "interrupts"}
 PLUG_INS = {"storage", "formats", "accelerate", "checkpoint", "measure"}
 ENGINES = {"generate", "verify", "load", "scan"}
 
