@@ -41,7 +41,7 @@ MAX_DECODED_EXPANSION = MAX_JPEG_EXPANSION * DECODING_MARGIN
 MAX_NPY_HEADER = 64 << 10
 """Bytes of the header of one array in an npz. NumPy's own limit of what it evaluates is 10,000."""
 
-MAX_PAX_HEADER = 64 << 10
+MAX_PAX_HEADER = 256 << 10
 """Bytes of a header in a tar that is no member's data: pax records, GNU long names."""
 
 HEADER_OF_EACH_TENSOR = 1 << 10
@@ -60,7 +60,7 @@ def check_plausible(claimed: int, stored: int, what: str) -> None:
     if claimed > plausible(stored):
         raise ValueError(
             f"{what} claims {claimed} bytes in {stored} stored ones; the limit is "
-            f"{plausible(stored)} ({MAX_EXPANSION} times as many)"
+            f"{MAX_EXPANSION} times as many, or {ALWAYS_FITS}"
         )
 
 

@@ -335,7 +335,7 @@ class BatchLoader(DataLoader[Any]):
             self.in_flight + 2
         )  # one batch in the consumer's hands, one on its way to the device
         need = count * slot
-        have = _available_memory()
+        have = buffers.available()
         if need > 0.8 * have:
             raise UsageError(
                 f"the loader's ring needs {format_bytes(need)} ({count} slots of {format_bytes(slot)}), "
@@ -476,9 +476,3 @@ def check_shared_memory(needed: int, folder: str = "/dev/shm") -> None:
             f"transport 'tensor' may hold {format_bytes(needed)} of batches in {folder}, {format_bytes(free)} are free",
             remedy=f"use transport 'ring', lower loader.workers or loader.prefetch_factor, or mount {folder} larger",
         )
-
-
-def _available_memory() -> int:
-    import psutil
-
-    return int(psutil.virtual_memory().available)

@@ -5,17 +5,21 @@ Names within an archive are only compared with one another: nothing is extracted
 
 from __future__ import annotations
 
+import re
 import struct
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from ..formats.tfrecord import masked_crc
+from ..limits import MAX_PAX_HEADER
 from ..storage.files import Seekable
 from ..storage.window import Window
 from .found import Found, Sample, damaged, listed, suffix_of
 from .hdf5 import hdf5
 from .parquet import parquet
+
+_DIGITS = re.compile(rb"\d{1000}")
 
 
 def whole(window: Window, key: str, size: int) -> Iterator[Sample]:
@@ -128,10 +132,12 @@ class _File(Seekable):
         end = self.size if size < 0 else min(self.size, self.position + size)
         if end <= self.position:
             return b""
-        if end - self.position > 1 << 20:
+        if end - self.position > MAX_PAX_HEADER:
             raise tarfile.ReadError(
-                f"a header of {end - self.position} bytes is none"
-            )  # pax headers are small; a damaged one may say anything
+                f"a header of {end - self.position} bytes; the limit is {MAX_PAX_HEADER}"
+            )
         data = bytes(self.window.read(self.position, end))
+        if _DIGITS.search(data):  # over which tarfile's regular expressions take hours
+            raise tarfile.ReadError(f"the header at byte {self.position} is no header")
         self.position = end
         return data

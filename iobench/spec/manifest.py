@@ -26,6 +26,7 @@ from pydantic import Field, ValidationError
 
 from ..errors import DatasetError
 from .base import Strict
+from .claims import check_claims
 from .dataset import DatasetSpec
 
 MANIFEST = "manifest.json"
@@ -338,7 +339,9 @@ def assemble(
             f"{SHARDS} does not belong to {MANIFEST}: only scanned data has names of its own",
             remedy="scan it again",
         )
-    return Manifest(header, tables[0], tables[1], names)
+    manifest = Manifest(header, tables[0], tables[1], names)
+    check_claims(header.spec, header.expansion, manifest.samples, manifest.key)
+    return manifest
 
 
 def hash_bytes(data: bytes) -> str:

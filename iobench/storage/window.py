@@ -7,18 +7,21 @@ from ..errors import StorageError
 from .base import Buffer, Storage
 
 WINDOW_BYTES = 8 << 20
+_FRAMING = 1 << 16
 
 
 class Window:
-    """Not thread-safe. ``largest``: the longest stretch that will be asked for at once, in bytes."""
+    """Not thread-safe. ``largest``: the longest stretch that will be asked for at once, in bytes.
+
+    Memory is taken when it is needed: what is asked for may be a claim, the object's size is not.
+    """
 
     def __init__(self, storage: Storage, largest: int, *, nbytes: int = WINDOW_BYTES) -> None:
         self.storage = storage
         self.alignment = storage.alignment
-        # Room for the largest sample with its framing, and for rounding at both ends.
-        capacity = max(nbytes, largest + (1 << 16)) + 2 * self.alignment
-        capacity += -capacity % self.alignment
-        self._buffer = private(capacity).array.data
+        # The largest sample with its framing.
+        self._largest = max(nbytes, largest + _FRAMING)
+        self._buffer = self._room(nbytes)
         self._key = ""
         self._start = self._end = self._size = 0
         self.bytes_read = 0
@@ -32,9 +35,13 @@ class Window:
 
     def read(self, start: int, end: int) -> Buffer:
         """Bytes start .. end of the object, valid until the next call."""
-        if end - start > len(self._buffer) - self.alignment:
+        if end - start > self._largest:
             raise StorageError(f"{self._key}: {end - start} bytes lie between two samples")
         if not (self._start <= start and end <= self._end):
+            if end > self._size:
+                raise StorageError(f"{self._key} ends at byte {self._size}, before byte {end}")
+            if end - start > len(self._buffer) - 2 * self.alignment:
+                self._buffer = self._room(end - start)
             self._start = start - start % self.alignment
             # A small object is not read past its end by more than the rounding.
             want = min(
@@ -47,8 +54,15 @@ class Window:
                 raise StorageError(f"{self._key} became shorter while it was read")
         return self._buffer[start - self._start : end - self._start]
 
+    def _room(self, nbytes: int) -> Buffer:
+        """Memory for so many bytes, and for rounding at both ends."""
+        capacity = nbytes + 2 * self.alignment
+        return private(capacity + -capacity % self.alignment).array.data
+
     def apart(self, start: int, end: int) -> Buffer:
         """The same in memory of its own, however long."""
+        if end > self._size:
+            raise StorageError(f"{self._key} ends at byte {self._size}, before byte {end}")
         begin = start - start % self.alignment
         length = -(-(end - begin) // self.alignment) * self.alignment
         memory = private(length, prefault=False).array.data[:length]
