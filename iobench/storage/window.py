@@ -59,6 +59,16 @@ class Window:
         capacity = nbytes + 2 * self.alignment
         return private(capacity + -capacity % self.alignment).array.data
 
+    @property
+    def size(self) -> int:
+        """Bytes of the object."""
+        return int(self._size)
+
+    def bytes(self, start: int, end: int) -> bytes:
+        """A copy of the bytes, however many: as ``read`` where they are few."""
+        few = end - start <= self._largest
+        return bytes(self.read(start, end) if few else self.apart(start, end))
+
     def apart(self, start: int, end: int) -> Buffer:
         """The same in memory of its own, however long."""
         if end > self._size:
