@@ -33,6 +33,12 @@ class Raw:
         payload.fill(out, seed=seed, index=index, compress_ratio=compress_ratio)
 
     @classmethod
+    def build_for_columns(
+        cls, out: Buffer, *, seed: int, index: int, compress_ratio: float
+    ) -> None:
+        payload.fill_for_columns(out, seed=seed, index=index, compress_ratio=compress_ratio)
+
+    @classmethod
     def identify(cls, content: Buffer) -> tuple[int, int] | None:
         return payload.identify(content)
 
