@@ -87,7 +87,7 @@ class Contents:
                 block - before,
                 None,
                 [(begin, window.apart(begin, begin + stored))],
-                check=False,
+                check=True,
                 most=int(sizes.sum()),
             )
             count = len(sizes)

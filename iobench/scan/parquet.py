@@ -68,7 +68,7 @@ def parquet(window: Window, key: str, size: int) -> Found:
                 with _one_at_a_time if end - begin > _LARGE else nullcontext():
                     parts = [(begin, window.apart(begin, end))]
                     decoded: list[Int64] = []
-                    for rows in shard.pieces(group, None, parts, check=False):
+                    for rows in shard.pieces(group, None, parts, check=True):
                         decoded.append(rows.sizes)
                         suffix = _suffix(rows, suffix)
                     found = _joined(decoded)
