@@ -105,10 +105,7 @@ def fill_for_columns(out: Buffer, *, seed: int, index: int, compress_ratio: floa
     for start in range(0, total, _CHUNK_BLOCKS * BLOCK):
         part = out[start : start + _CHUNK_BLOCKS * BLOCK]
         count = -(-len(part) // 8)
-        words = _sequence(count)
-        if start:
-            words = words + np.uint64(start // 8) * _STEP
-        words = mix64(words + key)
+        words = mix64(_sequence(count) + np.array([start // 8], np.uint64) * _STEP + key)
         for first in range(0, count, _WORDS) if zeros else ():
             block = words[first : first + _WORDS]
             gone = min(len(block) - 1, len(block) * zeros // _WORDS)
