@@ -14,7 +14,7 @@
     ├── StorageError              the storage refused or failed an operation
     │   └── MissingObjectError    there is no object of that name
     ├── WorkerError               a loader worker or a rank died
-    ├── NoMemoryError             more memory is needed than this host, or this process, may take
+    ├── NoMemoryError             more memory is needed than is available
     ├── InvalidRunError           exit 3  the run broke a rule
     ├── ThresholdError            exit 4  a --fail-on condition holds, or a regression
     └── InterruptedRun            exit 130  stopped by the user, partial results saved

@@ -94,7 +94,7 @@ def _header(found: Leaves, relative: dict[str, int], data_size: int) -> Bytes:
 
 
 def read_header(storage: Storage, key: str, names: list[str]) -> dict[str, Any]:
-    """Of a file with tensors of these ``names``. Raises ValueError for what is none, StorageError."""
+    """Of a file with tensors of these ``names``. Raises ValueError, StorageError."""
     window = Window(storage, PAGE, nbytes=1 << 18)
     size = window.open(key)
     if size < _PREFIX.size:

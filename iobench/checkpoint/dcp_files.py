@@ -28,7 +28,7 @@ from .saving import looking_into, reading
 METADATA = ".metadata"
 _TEMPORARY = ".tmp"
 _LOOKS = 16
-"""Places that are looked into at a time where each is a request."""
+"""Places that are looked into at a time."""
 
 
 class StorageFiles(library.FileSystemBase):
@@ -138,7 +138,7 @@ def inspect(
 
 
 def _look_into(target: CheckpointTarget, name: str, places: list[library._StorageInfo]) -> None:
-    """Into the archives at these places of a file; over a network several at a time."""
+    """Into the archives at these places of a file, several at a time: each is two small reads."""
 
     def look(mine: list[library._StorageInfo]) -> None:
         with looking_into(target, name) as window:
@@ -152,7 +152,7 @@ def _look_into(target: CheckpointTarget, name: str, places: list[library._Storag
                 if not isinstance(found, Described | int | float | str):
                     raise ValueError(f"it holds a {type(found).__name__}")
 
-    turns = 1 if target.path() is not None else _LOOKS
+    turns = min(_LOOKS, len(places))
     with ThreadPoolExecutor(turns) as threads:
         deque(threads.map(look, [places[turn::turns] for turn in range(turns)]), maxlen=0)
 

@@ -58,7 +58,7 @@ def _memory_format(*arguments: object) -> Any:
 
 
 def _member(*arguments: object) -> Any:
-    """``getattr``, by which early Pythons 3.11 pickle members of an Enum; of the one that is here."""
+    """In the place of ``getattr``, by which early Pythons 3.11 pickle members of an Enum."""
     enum, name = arguments
     members = metadata._MEM_FORMAT_ENCODING.__members__
     if not isinstance(enum, Name) or enum.name != _ENUM or type(name) is not str:

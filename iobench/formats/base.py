@@ -160,7 +160,10 @@ class Content(Protocol):
 
     @classmethod
     def identify(cls, content: Buffer) -> tuple[int, int] | None:
-        """(seed, index) that a sample of ``build`` says of itself; None where it is too short to say, or was not built here."""
+        """(seed, index) that a sample of ``build`` says of itself.
+
+        None where it is too short to say, or was not built here.
+        """
 
     @classmethod
     def decoded_bytes(cls, content: Buffer) -> int:

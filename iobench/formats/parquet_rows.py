@@ -158,7 +158,7 @@ class ParquetShard:
 
     @property
     def width(self) -> int | None:
-        """Bytes of every sample, where the schema tells: columns of a fixed length, without null."""
+        """Bytes of every sample, where the schema tells: fixed lengths, and no null."""
         if not self._leaves or any(a.physical != FIXED or a.nullable for a in self._leaves):
             return None
         return sum(leaf.length for leaf in self._leaves)

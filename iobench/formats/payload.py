@@ -1,11 +1,13 @@
 """Unique, incompressible bytes at memory speed: keyed tiling.
 
-A pool of 4 MiB is drawn once for each dataset seed (SFC64). Block ``b`` of sample ``i`` is the pool's block ``b mod 1024`` XORed with one
-64-bit key. Keys are a bijection of (i, b), so no two blocks of a dataset are alike, and any range can be made alone, in any process.
-Where two blocks share a pool block they differ in (nearly) every byte, so neither zstd --long nor deduplication finds a match.
+A pool of 4 MiB is drawn once for each dataset seed (SFC64). Block ``b`` of sample ``i`` is the
+pool's block ``b mod 1024`` XORed with one 64-bit key. Keys are a bijection of (i, b), so no two
+blocks of a dataset are alike, and any range can be made alone, in any process. Where two blocks
+share a pool block they differ in (nearly) every byte, so neither zstd --long nor deduplication
+finds a match.
 
-That holds for samples that are stored in one piece. A format that cuts samples into columns puts the
-same few bytes of each of many samples beside one another, so there each word is drawn by itself
+That holds for samples that are stored in one piece. A format that cuts samples into columns puts
+the same few bytes of each of many samples beside one another, so there each word is drawn by itself
 (``fill_for_columns``).
 """
 
@@ -34,7 +36,7 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 """By which splitmix64 counts."""
 
 _RUN = 16
-"""Samples: in columns of a few bytes, zeros must come in runs that codecs see, shorter than 4 KiB."""
+"""Samples. In narrow columns zeros come in runs: long enough for codecs, shorter than 4 KiB."""
 
 _GOLDEN = 0.6180339887498949
 """Multiples of it, modulo 1, are spread evenly however many are taken."""

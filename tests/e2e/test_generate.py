@@ -435,9 +435,11 @@ def test_a_manifest_of_a_million_samples_loads_lazily(tmp_path: Path) -> None:
     results = {}
     for unit in range(plan.unit_count):
         shards = int(plan.units[unit + 1] - plan.units[unit])
-        samples = int(plan.first[plan.units[unit + 1]] - plan.first[plan.units[unit]])
-        rows = [np.zeros(samples, np.int64)] * 2 + [
-            np.zeros(samples, np.uint64),
+        first, last = (int(plan.first[plan.units[unit + number]]) for number in (0, 1))
+        rows = [
+            np.zeros(last - first, np.int64),
+            plan.sizes[first:last],
+            np.zeros(last - first, np.uint64),
             np.zeros(shards, np.int64),
             np.zeros(shards, np.uint64),
         ]

@@ -1,4 +1,4 @@
-"""Checkpoints of others run no code, change nothing in the process, and take no memory to speak of."""
+"""Checkpoints of others run no code, change nothing in the process, and take little memory."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class TestMetadata:
             metadata.Metadata(
                 {}, None, {metadata.MetadataIndex("a"): library._StorageInfo("f", 0, 5, ("zstd",))}
             ),
-            metadata.Metadata({}, None, {}, metadata.StorageMeta(modules=[1])),  # type: ignore[list-item]
+            metadata.Metadata({}, None, {}, metadata.StorageMeta(modules=[1])),  # type: ignore
             metadata.Metadata({}, None, None),
             {},
             [1],
