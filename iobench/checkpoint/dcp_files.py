@@ -19,8 +19,9 @@ from torch.distributed.checkpoint.planner import ReadItem
 
 from ..storage.base import Storage
 from . import dcp_metadata
-from .archive import Described, described
+from .archive import described
 from .catalog import CheckpointTarget
+from .described import Described
 from .files import buffered, file_over
 from .manifest import corrupt
 from .saving import looking_into, reading

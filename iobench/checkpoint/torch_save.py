@@ -11,9 +11,10 @@ from typing import IO, Any, ClassVar, cast
 
 import torch
 
-from .archive import described, flat
+from .archive import described
 from .base import State
 from .catalog import CheckpointTarget
+from .described import flat
 from .files import buffered, file_over
 from .leaves import kind, leaves, set_values
 from .saving import Clock, FileWriter, looking_into, write_file

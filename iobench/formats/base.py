@@ -125,7 +125,7 @@ class Blocks(Assembled, Protocol):
 
     @classmethod
     def open(cls, tail: Buffer, size: int) -> Any:
-        """A shard of ``size`` bytes by what lies behind its last block. Raises ValueError. See formats/parquet_rows.py for what it does."""
+        """A shard of ``size`` bytes by what lies behind its last block. Raises ValueError. See formats/parquet_shard.py for what it does."""
 
 
 class Content(Protocol):

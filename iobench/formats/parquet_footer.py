@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from .parquet_own import CHUNK, own_group, signed
 from .parquet_schema import Leaf, Schema, read_schema
 from .protobuf import varint
 from .thrift import BINARY, I32, I64, LIST, STRUCT, Compact, Writer, listed, zigzag
@@ -115,10 +116,10 @@ class Footer:
             self._walked = group, self.groups[group].place, []
         _, position, chunks = self._walked
         while len(chunks) < count:
-            match = _CHUNK.match(self._data, position)
+            match = CHUNK.match(self._data, position)
             if match is None:
                 raise ValueError(f"row group {group} has no column {len(chunks)}")
-            values, size, start = (_signed(match[part]) for part in (2, 3, 4))
+            values, size, start = (signed(match[part]) for part in (2, 3, 4))
             chunks.append(Chunk(match[1][0] >> 1, values, start, start + size))
             position = match.end()
         self._walked = group, position, chunks
@@ -142,13 +143,13 @@ class Footer:
         """Read all row groups; each as pyarrow may see it."""
         kind, count = reader.elements()
         reader.want(kind if count else STRUCT, STRUCT, "a row group")
-        plain = _own_group(self.schema.columns) if self.schema.own else None
+        plain = own_group(self.schema.columns) if self.schema.own else None
         kept: list[bytes] = []
         for number in range(count):
             match = plain.match(self._data, reader.position) if plain else None
             try:
                 if match is not None:
-                    group = Group(_signed(match[2]), match.start(1), [])
+                    group = Group(signed(match[2]), match.start(1), [])
                     reader.position = match.end()
                 else:
                     group = _read_group(reader, self.schema)
@@ -248,57 +249,3 @@ def _written(group: Group, schema: Schema) -> bytes:
         columns.append(Writer().number(2, I64, 0).struct(3, about.finish()).finish())
     out = Writer().list(1, listed(STRUCT, columns))
     return out.number(2, I64, 0).number(3, I64, group.rows).finish()
-
-
-# Row groups as iobench writes them: columns of bytes, no statistics, no dictionaries.
-
-_VARINT = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
-_ENCODING = rb"[\x00\x04\x06\x08\x0a\x0c\x0e\x10\x12]"  # 0, 2 to 9
-_CODEC = rb"[\x00\x02\x04\x06\x08\x0a\x0c\x0e]"
-
-
-def _up_to(most: int, kind: int, element: bytes) -> bytes:
-    """Lists of 1 to ``most`` elements of type ``kind``."""
-    return b"|".join(b"\\x%02x(?:%b){%d}" % (n << 4 | kind, element, n) for n in range(1, most + 1))
-
-
-def _chunk_pattern(*, capture: bool) -> bytes:
-    number = b"(%b)" % _VARINT if capture else _VARINT
-    codec = b"(%b)" % _CODEC if capture else _CODEC
-    name = b"|".join(b"\\x%02xc[0-9]{%d}" % (digits + 1, digits) for digits in range(3, 8))
-    stats = b"\\x15[\\x00\\x02\\x04\\x06]\\x15%b\\x15%b\\x00" % (_ENCODING, _VARINT)
-    return b"".join(
-        (
-            b"\\x26%b\\x1c" % _VARINT,  # file_offset, meta_data
-            b"\\x15[\\x0c\\x0e]",  # type
-            b"\\x19(?:%b)" % _up_to(5, I32, _ENCODING),  # encodings
-            b"\\x19\\x18(?:%b)" % name,  # path_in_schema
-            b"\\x15%b" % codec,
-            b"\\x16%b" % number,  # num_values
-            b"\\x16%b" % _VARINT,  # total_uncompressed_size
-            b"\\x16%b" % number,  # total_compressed_size
-            b"\\x26%b" % number,  # data_page_offset
-            b"(?:\\x49(?:%b))?" % _up_to(5, STRUCT, stats),  # encoding_stats
-            b"\\x00\\x00",
-        )
-    )
-
-
-_CHUNK = re.compile(_chunk_pattern(capture=True))
-
-
-@lru_cache(maxsize=16)
-def _own_group(columns: int) -> re.Pattern[bytes]:
-    """A row group of so many columns; captures its chunks and its number of rows."""
-    head = listed(STRUCT, [b""] * columns)
-    rest = b"\\x16%b\\x16(%b)(?:\\x26%b)?+(?:\\x16%b)?+(?:\\x14%b)?+\\x00" % ((_VARINT,) * 5)
-    chunk = _chunk_pattern(capture=False)
-    return re.compile(b"\\x19%b((?:(?>%b)){%d})%b" % (re.escape(head), chunk, columns, rest))
-
-
-def _signed(code: bytes) -> int:
-    """The number of a varint that the pattern has matched."""
-    value = 0
-    for place, byte in enumerate(code):
-        value |= (byte & 127) << 7 * place
-    return (value >> 1) ^ -(value & 1)

@@ -66,12 +66,15 @@ class Compact:
         return (value >> 1) ^ -(value & 1)
 
     def binary(self) -> bytes:
-        length = self.varint(5)
+        return bytes(self.take(self.varint(5)))
+
+    def take(self, length: int) -> bytes | memoryview:
+        """So many bytes, as they are."""
         start = self.position
         if length > len(self.data) - start:
-            raise self.error(f"a text of {length} bytes is longer than what is left")
+            raise self.error(f"{length} bytes are more than what is left")
         self.position = start + length
-        return bytes(self.data[start : start + length])
+        return self.data[start : start + length]
 
     def elements(self) -> tuple[int, int]:
         """(type, number) of the elements of a list or set, of which each has a byte at least."""

@@ -1,6 +1,6 @@
 """Where the samples of a foreign Parquet file lie: row groups, and how many bytes each row's sample has.
 
-A row's sample is the first column of bytes (else of text), also within structs, as formats/parquet_rows.py decides. Parquet tells the
+A row's sample is the first column of bytes (else of text), also within structs, as formats/parquet_schema.py decides. Parquet tells the
 lengths of rows nowhere but in its pages, so that column is read and decoded, once, for exact sizes. The footer alone is enough where the
 column has a fixed length, and where there is no such column, so that each row group as it is stored is a sample.
 """
@@ -14,7 +14,8 @@ from multiprocessing import get_context
 import numpy as np
 
 from ..formats.parquet import Parquet
-from ..formats.parquet_rows import ParquetShard, Rows
+from ..formats.parquet_rows import Rows
+from ..formats.parquet_shard import ParquetShard
 from ..limits import check_plausible
 from ..storage.window import Window
 from .found import Found, Int64, damaged

@@ -18,7 +18,7 @@ from ..limits import ALWAYS_FITS, MAX_DECODED_EXPANSION, MAX_EXPANSION
 _ROWS = 1 << 20
 """Rows of the table that are looked at together: a dataset may have a billion."""
 
-_REMEDY = "the manifest is damaged, or not meant well: generate or scan the dataset again"
+_REMEDY = "the manifest is damaged, or somebody has changed it: generate or scan the dataset again"
 
 
 def check_claims(

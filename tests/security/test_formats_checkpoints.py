@@ -24,8 +24,9 @@ from torch.distributed.checkpoint import filesystem as library
 from torch.distributed.checkpoint import metadata
 
 from iobench.checkpoint import dcp_metadata
-from iobench.checkpoint.archive import Described, described, flat
+from iobench.checkpoint.archive import described
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
+from iobench.checkpoint.described import Described, flat
 from iobench.checkpoint.leaves import kind, leaves
 from iobench.checkpoint.pickles import Grammar, Refused, interpret
 from iobench.errors import CorruptCheckpointError, IobenchError
