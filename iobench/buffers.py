@@ -10,13 +10,20 @@ import contextlib
 import ctypes
 import mmap
 import os
+import resource
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from .errors import NoMemoryError
+from .units import format_bytes
+
 HUGE = 2 << 20
+_LARGE = 64 << 20
+"""From this size on the host is asked whether it has so much, which takes a few microseconds."""
+
 _SHMEM_ENABLED = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
 
@@ -29,10 +36,16 @@ class Region(NamedTuple):
 
 
 def private(nbytes: int, *, prefault: bool = True) -> Region:
-    """Memory of this process on transparent huge pages (where the kernel gives them), zeroed."""
-    area = mmap.mmap(
-        -1, nbytes + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    )  # room to align
+    """Memory of this process on transparent huge pages (where the kernel gives them), zeroed.
+
+    Raises NoMemoryError for more than is available.
+    """
+    if prefault:
+        _require(nbytes)
+    try:  # with room to align
+        area = mmap.mmap(-1, nbytes + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError, ValueError):
+        raise _refused(nbytes) from None
     how = "4 KiB pages"
     with contextlib.suppress(OSError, AttributeError):
         area.madvise(mmap.MADV_HUGEPAGE)
@@ -48,10 +61,12 @@ def private(nbytes: int, *, prefault: bool = True) -> Region:
 def shared(nbytes: int, *, prefault: bool = True) -> Region:
     """Nameless memory to share with child processes, on the largest pages that this host grants.
 
-    Tried in order: a detached tmpfs mounted with ``huge=always`` (needs CAP_SYS_ADMIN; no mount point is ever visible), reserved huge
-    pages, transparent huge pages for shared memory where the administrator enabled them, 4 KiB pages. Nothing of it has a name, so
-    nothing stays behind, even after kill -9.
+    Tried in order: a detached tmpfs mounted with ``huge=always`` (needs CAP_SYS_ADMIN; no mount
+    point is ever visible), reserved huge pages, transparent huge pages for shared memory where the
+    administrator enabled them, 4 KiB pages. Nothing of it has a name, so nothing stays behind, even
+    after kill -9. Raises NoMemoryError for more than is available.
     """
+    _require(nbytes)
     for make, how in (
         (_tmpfs_huge, "huge pages (private tmpfs)"),
         (_hugetlb, "huge pages (reserved)"),
@@ -66,6 +81,37 @@ def shared(nbytes: int, *, prefault: bool = True) -> Region:
     if prefault:
         region.array[:: mmap.PAGESIZE] = 0
     return region
+
+
+def available() -> int:
+    """Bytes of memory that this process may still take.
+
+    What the host has (proc(5), MemAvailable), or what is left below the process's own limit
+    (``ulimit -v``) where that is less.
+    """
+    have = 1 << 62
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                have = int(line.split()[1]) * 1024
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        have = min(have, max(0, limit - pages * mmap.PAGESIZE))
+    return have
+
+
+def _require(nbytes: int) -> None:
+    if nbytes >= _LARGE and nbytes > available():
+        raise _refused(nbytes)
+
+
+def _refused(nbytes: int) -> NoMemoryError:
+    return NoMemoryError(
+        f"{format_bytes(nbytes)} of memory are needed at once, {format_bytes(available())} are "
+        "available",
+        remedy="lower batch_size, loader.workers or loader.prefetch_factor, or set reader.crop",
+    )
 
 
 def attach(fd: int, nbytes: int) -> npt.NDArray[np.uint8]:

@@ -17,6 +17,7 @@
     │   └── UnreadableError   exit 5  verify could not read all, and found no damage in the rest
     ├── WorkerError               a loader worker or a rank died
     │   └── BusError              of SIGBUS: memory that it had mapped could not be had
+    ├── NoMemoryError             more memory is needed than is available
     ├── InvalidRunError           exit 3  the run broke a rule
     ├── ThresholdError            exit 4  a --fail-on condition holds, or a regression
     ├── InternalError             exit 70  an internal error (EX_SOFTWARE of sysexits.h)
@@ -129,6 +130,10 @@ class BusError(WorkerError):
             remedy="a file that it maps became shorter or can't be read, or there was no shared "
             "memory left (/dev/shm): see the kernel log",
         )
+
+
+class NoMemoryError(IobenchError):
+    pass
 
 
 class InvalidRunError(IobenchError):

@@ -93,6 +93,7 @@ class Restored:
     cpu_s: float  # processor time of this process, without the verification
     verify_s: float  # what the verification took afterwards
     verified: str  # how: "tensors" (each leaf of the state) or "files" (each file, where the ranks' shares have changed)
+    inspected_s: float = 0.0  # before ``started_s``: a look whether the files are what they say
 
 
 class CheckpointWriter(Protocol):

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 import xxhash
 
+from ..limits import header_limit
 from ..storage.base import Storage
 from ..storage.window import Window
 from .leaves import Bytes, Leaves, leaves, raw
@@ -26,7 +27,6 @@ MAGIC = b"IOBCKPT1"
 PAGE = 4096
 _PREFIX = struct.Struct(">8s8s8s")
 _LARGE = 1 << 20
-_LARGEST_HEADER = 1 << 30
 
 
 class Segment(NamedTuple):
@@ -93,15 +93,15 @@ def _header(found: Leaves, relative: dict[str, int], data_size: int) -> Bytes:
     )
 
 
-def read_header(storage: Storage, key: str) -> dict[str, Any]:
-    """Raises ValueError for what is none, StorageError."""
+def read_header(storage: Storage, key: str, names: list[str]) -> dict[str, Any]:
+    """Of a file with tensors of these ``names``. Raises ValueError, StorageError."""
     window = Window(storage, PAGE, nbytes=1 << 18)
     size = window.open(key)
     if size < _PREFIX.size:
         raise ValueError("it ends within its header")
     magic, length, digest = _PREFIX.unpack(window.read(0, _PREFIX.size))
     count = int.from_bytes(length, "little")
-    if magic != MAGIC or count > min(size - _PREFIX.size, _LARGEST_HEADER):
+    if magic != MAGIC or count > min(size - _PREFIX.size, header_limit(names)):
         raise ValueError("it does not begin with a header")
     text = bytes(window.apart(_PREFIX.size, _PREFIX.size + count))
     if xxhash.xxh3_64_digest(text) != digest:

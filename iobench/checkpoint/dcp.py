@@ -16,10 +16,11 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from ..errors import CheckpointError, IobenchError, StorageError
+from ..limits import header_limit
 from ..storage.catalog import exists
 from .base import Job, Pending, Restored, Saved, State
 from .catalog import CheckpointTarget
-from .dcp_files import METADATA, SafePlanner, SafeReader, writer_for
+from .dcp_files import METADATA, SafePlanner, SafeReader, inspect, writer_for
 from .group import Group
 from .leaves import Leaves, check_fits, is_shared, leaves, set_values, state_checksums, verify
 from .manifest import Manifest, Part, corrupt
@@ -153,9 +154,13 @@ class Dcp:
         files = manifest.files()
         target.check_sizes(files if together else {**part.files, METADATA: files.get(METADATA, 0)})
         group = self.group.open()
-        clock = Clock()
+        before = Clock()
         with reading(f"{target.url}/{METADATA}"):
-            reader = SafeReader(target, files)
+            limit = manifest.world * header_limit(list(part.checksums))
+            inspected = inspect(target, files, set(wanted), limit=limit)
+        looked, clock = before.wall(), Clock()
+        with reading(f"{target.url}/{METADATA}"):
+            reader = SafeReader(target, inspected)
         try:
             load(wanted, storage_reader=reader, planner=SafePlanner(), process_group=group)
         except BaseException as error:
@@ -181,6 +186,7 @@ class Dcp:
             cpu_s=cpu,
             verify_s=clock.wall() - wall,
             verified="files" if together else "tensors",
+            inspected_s=looked,
         )
 
     def _private(self, name: str) -> str:

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import io
 import os
-import pathlib
 import pickle
+from collections import deque
 from collections.abc import Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.checkpoint import filesystem as library
 from torch.distributed.checkpoint import metadata
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.planner import ReadItem
-from torch.serialization import _get_layout
 
 from ..storage.base import Storage
+from . import dcp_metadata
+from .archive import described
 from .catalog import CheckpointTarget
+from .described import Described
 from .files import buffered, file_over
 from .manifest import corrupt
+from .saving import looking_into, reading
 
 METADATA = ".metadata"
 _TEMPORARY = ".tmp"
+_LOOKS = 16
+"""Places that are looked into at a time."""
 
 
 class StorageFiles(library.FileSystemBase):
@@ -86,40 +92,86 @@ def writer_for(
     return writer
 
 
-class SafeReader(library.FileSystemReader):
-    """The library's reader, with metadata that names nothing but shapes, types and places within the checkpoint's own files."""
+class Inspected(NamedTuple):
+    """The metadata that was looked into: its bytes, and what they say."""
 
-    def __init__(self, target: CheckpointTarget, files: Mapping[str, int]) -> None:
+    text: bytes
+    known: metadata.Metadata
+
+
+def inspect(
+    target: CheckpointTarget, files: Mapping[str, int], wanted: set[str], *, limit: int
+) -> Inspected:
+    """Look into the metadata, and into the archive of each of the ``wanted`` leaves (DCP's names).
+
+    The library reads only what this has read before. ``files`` are the checkpoint's own, with
+    their bytes; ``limit``: bytes that the metadata may have. Raises CorruptCheckpointError that
+    names the file, StorageError.
+    """
+    where = f"{target.url}/{METADATA}"
+    with looking_into(target, METADATA) as window:
+        if window.size > limit:
+            raise corrupt(where, f"it has {window.size} bytes; the limit is {limit}")
+        text = window.bytes(0, window.size)
+    try:
+        known = dcp_metadata.read(text)
+    except pickle.UnpicklingError:
+        raise corrupt(
+            where,
+            "it asks for code to be run, or holds other objects than metadata; "
+            "nothing was executed",
+        ) from None
+    except ValueError as error:
+        raise corrupt(where, str(error)) from None
+    places: dict[str, list[library._StorageInfo]] = {}
+    for index, place in known.storage_data.items():
+        if place.relative_path not in files:
+            raise corrupt(where, "it names a file that the manifest does not")
+        if place.offset + place.length > files[place.relative_path]:
+            raise corrupt(where, f"it names bytes that {place.relative_path} does not have")
+        if index.fqn in wanted:
+            places.setdefault(place.relative_path, []).append(place)
+    for name, mine in places.items():
+        with reading(f"{target.url}/{name}"):
+            _look_into(target, name, sorted(mine, key=lambda place: place.offset))
+    known.storage_meta = known.storage_meta or metadata.StorageMeta()
+    return Inspected(text, known)
+
+
+def _look_into(target: CheckpointTarget, name: str, places: list[library._StorageInfo]) -> None:
+    """Into the archives at these places of a file, several at a time: each is two small reads."""
+
+    def look(mine: list[library._StorageInfo]) -> None:
+        with looking_into(target, name) as window:
+            for place in mine:
+                begin = place.offset
+
+                def read(start: int, end: int, begin: int = begin) -> bytes:
+                    return window.bytes(begin + start, begin + end)
+
+                found = described(read, place.length, [])
+                if not isinstance(found, Described | int | float | str):
+                    raise ValueError(f"it holds a {type(found).__name__}")
+
+    turns = min(_LOOKS, len(places))
+    with ThreadPoolExecutor(turns) as threads:
+        deque(threads.map(look, [places[turn::turns] for turn in range(turns)]), maxlen=0)
+
+
+class SafeReader(library.FileSystemReader):
+    """The library's reader, with metadata and archives that ``inspect`` has looked into."""
+
+    def __init__(self, target: CheckpointTarget, inspected: Inspected) -> None:
         folder = target.path()
         super().__init__(folder or target.folder)
         if folder is None:
             self.fs = StorageFiles(target.storage)  # type: ignore[assignment]
             self.path = target.folder
-        self._where = target.url
-        self._known = self._checked(files)
+        self._known = inspected.known
         self.current = ""  # the file that is being read
-
-    def _checked(self, files: Mapping[str, int]) -> metadata.Metadata:
-        where = f"{self._where}/{METADATA}"
         with self.fs.create_stream(self._get_metadata_path(), "rb") as stream:
-            try:
-                found = _Unpickler(cast(Any, stream)).load()
-            except pickle.UnpicklingError:
-                raise corrupt(
-                    where,
-                    "it asks for code to be run, or holds other objects than metadata; nothing was executed",
-                ) from None
-            except Exception as error:  # a damaged pickle raises anything
-                raise corrupt(where, f"it can't be read ({type(error).__name__})") from None
-        if not isinstance(found, metadata.Metadata) or not isinstance(found.storage_data, dict):
-            raise corrupt(where, "it is no metadata")
-        for place in found.storage_data.values():
-            if not isinstance(place, library._StorageInfo) or place.relative_path not in files:
-                raise corrupt(where, "it names a file that the manifest does not")
-            if not 0 <= place.offset <= place.offset + place.length <= files[place.relative_path]:
-                raise corrupt(where, f"it names bytes that {place.relative_path} does not have")
-        found.storage_meta = found.storage_meta or metadata.StorageMeta()
-        return found
+            if stream.read() != inspected.text:
+                raise corrupt(f"{target.url}/{METADATA}", "it changes while it is read")
 
     def read_metadata(
         self,
@@ -144,45 +196,3 @@ class SafePlanner(DefaultLoadPlanner):
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         loaded = torch.load(value, weights_only=True)
         self.original_state_dict[read_item.dest_index.fqn] = loaded
-
-
-def _memory_format(enum: Any, name: str) -> Any:
-    """In the place of ``getattr``, by which early Pythons 3.11 pickle members of an Enum: of the library's one, and of no other."""
-    if enum is not metadata._MEM_FORMAT_ENCODING or name not in enum.__members__:
-        raise pickle.UnpicklingError(f"builtins.getattr of {name}")
-    return enum[name]
-
-
-class _Unpickler(pickle.Unpickler):
-    """Makes the library's own metadata objects and nothing else; what it is asked for besides is an UnpicklingError."""
-
-    _CLASSES = (
-        metadata.Metadata,
-        metadata.TensorStorageMetadata,
-        metadata.BytesStorageMetadata,
-        metadata.ChunkStorageMetadata,
-        metadata.TensorProperties,
-        metadata.MetadataIndex,
-        metadata.StorageMeta,
-        metadata._MEM_FORMAT_ENCODING,
-        library._StorageInfo,
-        torch.Size,
-        pathlib.PosixPath,
-        pathlib.PurePosixPath,
-        _get_layout,
-    )
-    _ALLOWED = {(one.__module__, one.__qualname__): one for one in _CLASSES}  # noqa: RUF012
-    _MOVED = {  # noqa: RUF012
-        ("pathlib", "PosixPath"): pathlib.PosixPath,
-        ("pathlib._local", "PosixPath"): pathlib.PosixPath,
-        ("builtins", "getattr"): _memory_format,
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        dtype = getattr(torch, name, None) if module == "torch" else None
-        if isinstance(dtype, torch.dtype):
-            return dtype
-        found = self._ALLOWED.get((module, name)) or self._MOVED.get((module, name))
-        if found is None:
-            raise pickle.UnpicklingError(f"{module}.{name}")
-        return found

@@ -15,11 +15,12 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from ..errors import CheckpointError
+from ..limits import header_limit
 from ..storage.files import StorageFile
 from .base import State
 from .catalog import CheckpointTarget
 from .leaves import leaves, raw, set_values
-from .saving import Clock, FileWriter, write_file
+from .saving import Clock, FileWriter, looking_into, write_file
 
 _VALUES = "iobench"
 """The metadata's entry that holds the state's int, float and str, as JSON: the format itself has tensors only."""
@@ -38,9 +39,6 @@ _DTYPES = {
     torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e5m2: "F8_E5M2",
 }
-
-_LARGEST_HEADER = 100_000_000
-"""The library's own limit, bytes."""
 
 
 class Safetensors(FileWriter):
@@ -75,6 +73,10 @@ class Safetensors(FileWriter):
                 if tensor.nbytes:
                     sink.write(raw(tensor).data)
             return clock.wall()
+
+    def inspect(self, state: State, target: CheckpointTarget) -> None:
+        with looking_into(target, self.file()) as window:
+            _check_length(window.bytes(0, min(8, window.size)), window.size, list(leaves(state)))
 
     def read(self, state: State, target: CheckpointTarget) -> None:
         tensors = {
@@ -122,9 +124,7 @@ def _header(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> bytes
 
 def _read(file: StorageFile, tensors: dict[str, torch.Tensor]) -> dict[str, str]:
     """Straight into the tensors' memory; the metadata. Raises ValueError, KeyError, TypeError for what is no such file."""
-    length = int.from_bytes(_exactly(file, bytearray(8)), "little")
-    if length > _LARGEST_HEADER:
-        raise ValueError("it does not begin with a header")
+    length = _check_length(_exactly(file, bytearray(8)), file.size, list(tensors))
     entries = json.loads(_exactly(file, bytearray(length)))
     metadata: dict[str, str] = entries.pop("__metadata__")
     if set(entries) != set(tensors):
@@ -145,6 +145,17 @@ def _read(file: StorageFile, tensors: dict[str, torch.Tensor]) -> dict[str, str]
             if memory.ctypes.data != tensor.data_ptr():
                 tensor.copy_(torch.from_numpy(memory).view(tensor.dtype).reshape(tensor.shape))
     return metadata
+
+
+def _check_length(begin: bytes, size: int, names: list[str]) -> int:
+    """Bytes of the header, which its first eight tell. Raises ValueError for what can't be."""
+    length, limit = int.from_bytes(begin, "little"), header_limit(names)
+    if len(begin) < 8 or length > min(size - 8, limit):
+        raise ValueError(
+            f"it does not begin with a header: it claims {length} bytes of {size}, "
+            f"the limit is {limit}"
+        )
+    return length
 
 
 def _exactly(file: StorageFile, buffer: Any) -> Any:

@@ -11,10 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import CheckpointError, IobenchError, StorageError
+from ..storage.base import Cached
+from ..storage.catalog import innermost
+from ..storage.window import Window
 from .base import Job, Pending, Restored, Saved, State
 from .catalog import CheckpointTarget
 from .leaves import check_fits, is_shared, leaves, state_checksums, verify
 from .manifest import Part, corrupt
+
+_LOOK = 16 << 10
+"""Bytes that are read at a time where a file is looked into."""
 
 
 class Clock:
@@ -96,7 +102,10 @@ class FileWriter(ABC):
         target.check_sizes(
             {self.file(): part.files[self.file()]} if self.file() in part.files else part.files
         )
-        clock = Clock()
+        before = Clock()
+        with reading(where):
+            self.inspect(state, target)
+        inspected, clock = before.wall(), Clock()
         with reading(where):
             self.read(state, target)
         wall, cpu = clock.wall(), clock.cpu()
@@ -108,6 +117,7 @@ class FileWriter(ABC):
             cpu_s=cpu,
             verify_s=clock.wall() - wall,
             verified="tensors",
+            inspected_s=inspected,
         )
 
     def check(self, state: State, target: CheckpointTarget) -> None:
@@ -118,6 +128,13 @@ class FileWriter(ABC):
                 f"'{shared}' is a share of a tensor (DTensor), which {self.name} can't handle",
                 remedy="use dcp",
             )
+
+    def inspect(self, state: State, target: CheckpointTarget) -> None:
+        """Look into the file before the clock starts. Raises as ``read`` does.
+
+        It must not take more memory than the state has, nor ask for code to be run.
+        """
+        return
 
     @abstractmethod
     def write(self, state: State, target: CheckpointTarget, *, fsync: bool, clock: Clock) -> float:
@@ -202,6 +219,21 @@ def cannot_write(path: Path, error: Exception) -> StorageError:
         f"cannot write {path}: {why}{full}",
         remedy="free some space, or choose another target" if full else "",
     )
+
+
+@contextmanager
+def looking_into(target: CheckpointTarget, name: str) -> Iterator[Window]:
+    """A view of a file, past the page cache: a restore that follows is to find it cold."""
+    storage, key = target.direct(name), target.key(name)
+    window = Window(storage, _LOOK, nbytes=_LOOK)
+    window.open(key)
+    try:
+        yield window
+    finally:
+        if storage is not target.storage:
+            storage.close()
+        elif isinstance(inner := innermost(storage), Cached):
+            inner.evict([key])
 
 
 @contextmanager

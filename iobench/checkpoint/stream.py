@@ -115,7 +115,7 @@ class Stream(FileWriter):
             self._block(target),
         )
         try:
-            header = read_header(storage, key)
+            header = read_header(storage, key, list(leaves(state)))
             layout, aside = landing(state, header)
 
             def get(offset: int) -> None:

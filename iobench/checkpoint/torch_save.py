@@ -1,4 +1,8 @@
-"""``torch.save`` as trainings call it, and ``torch.load`` that runs no code (``weights_only``), memory-mapped where the file is local."""
+"""``torch.save`` as trainings call it, and ``torch.load``, memory-mapped where the file is local.
+
+``torch.load`` runs no code (``weights_only``), and gets only archives that ``archive.py`` has
+looked into.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,13 @@ from typing import IO, Any, ClassVar, cast
 
 import torch
 
+from .archive import described
 from .base import State
 from .catalog import CheckpointTarget
+from .described import flat
 from .files import buffered, file_over
-from .leaves import leaves, set_values
-from .saving import Clock, FileWriter, write_file
+from .leaves import kind, leaves, set_values
+from .saving import Clock, FileWriter, looking_into, write_file
 
 
 class TorchSave(FileWriter):
@@ -42,6 +48,17 @@ class TorchSave(FileWriter):
         finally:
             torch.serialization.set_crc32_options(before)
 
+    def inspect(self, state: State, target: CheckpointTarget) -> None:
+        wanted = {name: kind(leaf) for name, leaf in leaves(state).items()}
+        with looking_into(target, self.file()) as window:
+            found = flat(described(window.bytes, window.size, list(wanted)))
+        if found != wanted:
+            wrong = min(n for n in wanted.keys() | found.keys() if wanted.get(n) != found.get(n))
+            raise ValueError(
+                f"it holds {found.get(wrong, 'nothing')} for '{wrong}', "
+                f"the manifest says {wanted.get(wrong, 'nothing')}"
+            )
+
     def read(self, state: State, target: CheckpointTarget) -> None:
         path = target.library_path(self.file())
         loaded: Any
@@ -57,11 +74,9 @@ class TorchSave(FileWriter):
         values = {}
         for name, leaf in leaves(state).items():
             if isinstance(leaf, torch.Tensor):
-                leaf.copy_(found.pop(name))
+                leaf.copy_(found[name])
             else:
-                values[name] = found.pop(name)
-        if found:
-            raise ValueError(f"it holds '{min(found)}', which the manifest does not")
+                values[name] = found[name]
         set_values(state, values)
 
 

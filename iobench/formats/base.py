@@ -125,11 +125,15 @@ class Blocks(Assembled, Protocol):
 
     @classmethod
     def open(cls, tail: Buffer, size: int) -> Any:
-        """A shard of ``size`` bytes by what lies behind its last block. Raises ValueError. See formats/parquet_rows.py for what it does."""
+        """A shard of ``size`` bytes by what lies behind its last block. Raises ValueError. See formats/parquet_shard.py for what it does."""
 
 
 class Content(Protocol):
-    """What one sample's bytes look like, to the byte."""
+    """What one sample's bytes look like, to the byte.
+
+    Optional: ``build_for_columns``, which makes samples for a format that cuts them into columns,
+    where ``build`` would put bytes that are alike in all samples at the same place.
+    """
 
     name: ClassVar[str]
     suffix: ClassVar[str]
@@ -156,7 +160,10 @@ class Content(Protocol):
 
     @classmethod
     def identify(cls, content: Buffer) -> tuple[int, int] | None:
-        """(seed, index) that a sample says of itself; None where it is too short to say, or was not built here."""
+        """(seed, index) that a sample of ``build`` says of itself.
+
+        None where it is too short to say, or was not built here.
+        """
 
     @classmethod
     def decoded_bytes(cls, content: Buffer) -> int:

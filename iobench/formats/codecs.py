@@ -14,6 +14,9 @@ from .base import Buffer
 _PIECE = 64 << 10
 """Compressed bytes handed over at a time: the decompressed piece is still in cache when it is copied to its place."""
 
+_GROWN = 4 << 20
+"""Decompressed bytes of LZ4 that are taken over at a time: its largest block."""
+
 _EITHER = 47
 """zlib's name for: a gzip or a zlib header, whichever is there."""
 
@@ -152,7 +155,8 @@ class Lz4:
                 while True:
                     if stream.eof:
                         raise ValueError("not a valid lz4 stream: bytes after the end of the frame")
-                    data = stream.decompress(piece, max_length=len(out) - done + 1)
+                    # The library takes as much memory as it may return.
+                    data = stream.decompress(piece, max_length=min(_GROWN, len(out) - done + 1))
                     done = _append(cls.name, out, done, data)
                     if stream.eof and stream.unused_data:
                         raise ValueError("not a valid lz4 stream: bytes after the end of the frame")

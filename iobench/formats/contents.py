@@ -7,11 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from ..limits import MAX_JPEG_EXPANSION
 from . import crc, jpeg, npz, payload
 from .base import Buffer
-
-_JPEG_EXPANSION = 1600
-"""Each block of 8 x 8 takes one Huffman-coded bit at least (T.81, F.1.2), and becomes 192 bytes of RGB: what claims more never was."""
 
 _CRC_BLOCKS = 64
 """From this many blocks on, deriving a CRC is cheaper than computing it."""
@@ -33,6 +31,12 @@ class Raw:
     @classmethod
     def build(cls, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:
         payload.fill(out, seed=seed, index=index, compress_ratio=compress_ratio)
+
+    @classmethod
+    def build_for_columns(
+        cls, out: Buffer, *, seed: int, index: int, compress_ratio: float
+    ) -> None:
+        payload.fill_for_columns(out, seed=seed, index=index, compress_ratio=compress_ratio)
 
     @classmethod
     def identify(cls, content: Buffer) -> tuple[int, int] | None:
@@ -165,7 +169,7 @@ class Jpeg:
             height, width, _, _ = simplejpeg.decode_jpeg_header(content)
         except KeyError:  # what the library says of a header without a known colour space
             raise ValueError("not a JPEG that can be decoded: unknown colour space") from None
-        if (size := int(height * width * 3)) > _JPEG_EXPANSION * len(content):
+        if (size := int(height * width * 3)) > MAX_JPEG_EXPANSION * len(content):
             raise ValueError(
                 f"a JPEG of {len(content)} bytes claims {height} x {width} pixels, which it can't hold"
             )

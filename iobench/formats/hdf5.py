@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ..limits import check_plausible
 from .base import Buffer, split_codec
 
 Int64 = npt.NDArray[np.int64]
@@ -24,9 +25,6 @@ MAX_SHARD = 2 << 30
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _LIBVER = ("v108", "v108")
 _GROW = 1 << 20
-
-EXPANSION = 1100
-"""No deflate stream holds more than 1032 times its length; what claims more was never written, and would fill the memory."""
 
 
 class Hdf5:
@@ -138,10 +136,8 @@ def datasets(h5py: Any, group: Any, seen: set[Any]) -> Iterator[Any]:
 def _samples(dataset: Any) -> Iterator[Buffer]:
     if dataset.external or dataset.is_virtual or dataset.shape is None:
         return
-    if dataset.size and dataset.nbytes > EXPANSION * max(1, dataset.id.get_storage_size()):
-        raise ValueError(
-            f"{dataset.name} claims {dataset.nbytes} bytes, and stores {dataset.id.get_storage_size()}"
-        )
+    if dataset.size:
+        check_plausible(dataset.nbytes, dataset.id.get_storage_size(), dataset.name)
     if dataset.dtype.hasobject:
         for element in dataset[()].reshape(-1) if dataset.shape else [dataset[()]]:
             if isinstance(element, bytes | str):

@@ -15,9 +15,11 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import numpy as np
 
+from ..limits import MAX_EXPANSION, MAX_NPY_HEADER
 from .base import Buffer
 
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
@@ -40,9 +42,6 @@ DATA_OFFSET = _LOCAL_BYTES + _NPY_BYTES
 _TRAILER = _CENTRAL.size + len(_NAME) + _END.size
 _TRAILER64 = _TRAILER + _ZIP64_EXTRA.size + _END64.size + _LOCATOR.size
 OVERHEAD = DATA_OFFSET + _TRAILER
-
-_EXPANSION = 1100
-"""No deflate stream holds more than 1032 times its length."""
 
 _SHAPE = re.compile(
     rb"\{'descr': '([<>|=][biufcSUmMV]\d+)', 'fortran_order': (?:False|True), 'shape': \(([\d, ]*)\), \}\s*"
@@ -171,7 +170,7 @@ def open_arrays(content: Buffer) -> Iterator[tuple[int, zipfile.ZipExtFile]]:
                 info.compress_size
             )  # members that lie upon one another would make much of little
             most = info.compress_size * (
-                _EXPANSION if info.compress_type == zipfile.ZIP_DEFLATED else 1
+                MAX_EXPANSION if info.compress_type == zipfile.ZIP_DEFLATED else 1
             )
             if (
                 info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -181,8 +180,8 @@ def open_arrays(content: Buffer) -> Iterator[tuple[int, zipfile.ZipExtFile]]:
                 raise ValueError(
                     f"npz member claims a size of {info.file_size} bytes, which it can't hold ({info.compress_size} stored)"
                 )
-            with archive.open(info) as member:
-                yield _array_size(member, info.file_size), member  # type: ignore[misc]
+            with cast(zipfile.ZipExtFile, archive.open(info)) as member:
+                yield _array_size(member, info.file_size), member
 
 
 @contextmanager
@@ -200,25 +199,28 @@ def readable() -> Iterator[None]:
 
 _DAMAGED = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OverflowError),
-    *(
-        TypeError,
-        LookupError,
-        SyntaxError,
-        tokenize.TokenError,
-    ),  # of numpy, about a header that is no literal, or no type's
+    # Of NumPy, about a header that is no literal, or no type's, or nested too deep.
+    *(TypeError, LookupError, SyntaxError, tokenize.TokenError, MemoryError),
 )
 
 
-def _array_size(member: object, file_size: int) -> int:
-    """Bytes of the array that follows, from its header, which must agree with the member's size (so nothing can claim memory)."""
-    stream: io.BufferedIOBase = member  # type: ignore[assignment]
+def _array_size(stream: zipfile.ZipExtFile, file_size: int) -> int:
+    """Bytes of the array that follows, from its header, which must agree with the member's size.
+
+    So no header can claim memory, neither for the array nor for itself.
+    """
     version = np.lib.format.read_magic(stream)
-    read = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }.get(version)
+    read, length_bytes = {
+        (1, 0): (np.lib.format.read_array_header_1_0, 2),
+        (2, 0): (np.lib.format.read_array_header_2_0, 4),
+    }.get(version, (None, 0))
     if read is None:
         raise ValueError(f"npy version {version[0]}.{version[1]} is not supported")
+    length = int.from_bytes(stream.peek(length_bytes)[:length_bytes], "little")
+    if length > MAX_NPY_HEADER:
+        raise ValueError(
+            f"npz member's header claims {length} bytes; the limit is {MAX_NPY_HEADER}"
+        )
     shape, _, dtype = read(stream)
     if dtype.hasobject:
         raise ValueError("npz holds Python objects, which are never unpickled")

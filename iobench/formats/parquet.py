@@ -4,7 +4,7 @@ A row is a sample; its bytes, cut into equal parts (the first ones a byte longer
 ``c001`` ... Samples of one size become fixed-length columns, which store no lengths. The dataset's codec is the page compression.
 Dictionaries, statistics and time stamps are left out, so the same spec gives the same bytes, with one version of pyarrow.
 
-Nobody reads a row of Parquet by itself: reading is by row group (``Blocks`` in base.py, ``parquet_rows.py`` here), so for every sample of
+Nobody reads a row of Parquet by itself: reading is by row group (``Blocks`` in base.py, ``parquet_shard.py`` here), so for every sample of
 a row group the manifest gives the extent of the whole group.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import Buffer, split_codec
-from .parquet_rows import ParquetShard, footer_bytes
+from .parquet_shard import ParquetShard, footer_bytes
 
 Int64 = npt.NDArray[np.int64]
 
@@ -143,12 +143,8 @@ class Parquet:
         """
         opened = cls.open(shard, len(shard))
         for group in range(opened.groups):
-            extent = opened.extent(group)
-            if extent is None:
-                continue  # an empty table has a group without rows
-            rows = opened.decode(
-                group, None, [(extent[0], shard[extent[0] : extent[1]])], check=check
-            )
+            begin, end = opened.extent(group)
+            rows = opened.decode(group, None, [(begin, shard[begin:end])], check=check)
             for row in range(rows.count):
                 yield rows.content(row)
 

@@ -1,8 +1,14 @@
 """Unique, incompressible bytes at memory speed: keyed tiling.
 
-A pool of 4 MiB is drawn once for each dataset seed (SFC64). Block ``b`` of sample ``i`` is the pool's block ``b mod 1024`` XORed with one
-64-bit key. Keys are a bijection of (i, b), so no two blocks of a dataset are alike, and any range can be made alone, in any process.
-Where two blocks share a pool block they differ in (nearly) every byte, so neither zstd --long nor deduplication finds a match.
+A pool of 4 MiB is drawn once for each dataset seed (SFC64). Block ``b`` of sample ``i`` is the
+pool's block ``b mod 1024`` XORed with one 64-bit key. Keys are a bijection of (i, b), so no two
+blocks of a dataset are alike, and any range can be made alone, in any process. Where two blocks
+share a pool block they differ in (nearly) every byte, so neither zstd --long nor deduplication
+finds a match.
+
+That holds for samples that are stored in one piece. A format that cuts samples into columns puts
+the same few bytes of each of many samples beside one another, so there each word is drawn by itself
+(``fill_for_columns``).
 """
 
 from __future__ import annotations
@@ -26,6 +32,15 @@ _STAMP = struct.Struct("<8sqq")
 STAMP_BYTES = _STAMP.size
 """Samples at least this long begin with magic, seed and index."""
 
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+"""By which splitmix64 counts."""
+
+_RUN = 16
+"""Samples. In narrow columns zeros come in runs: long enough for codecs, shorter than 4 KiB."""
+
+_GOLDEN = 0.6180339887498949
+"""Multiples of it, modulo 1, are spread evenly however many are taken."""
+
 _INDEX_BITS = 34  # 1.7e10 samples (DatasetSpec allows 1e10)
 _BLOCK_BITS = 64 - _INDEX_BITS  # of 4 KiB: samples of up to 4 TiB
 
@@ -35,7 +50,7 @@ _local = threading.local()
 
 def mix64(x: _U64) -> _U64:
     """A bijection of 64-bit words whose outputs look random (the finaliser of splitmix64, Steele et al., OOPSLA 2014)."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = x + _STEP
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -76,6 +91,30 @@ def fill(out: Buffer, *, seed: int, index: int, compress_ratio: float = 1.0) -> 
         out[whole * BLOCK :] = tail.data
     if total >= STAMP_BYTES:
         _STAMP.pack_into(out, 0, _MAGIC, seed, index)
+
+
+def fill_for_columns(out: Buffer, *, seed: int, index: int, compress_ratio: float = 1.0) -> None:
+    """The same for samples that are cut into columns: any place of ``out`` differs in each sample.
+
+    Word ``k`` of a sample is number ``k`` of the generator splitmix64 whose state is the sample's
+    key. There is no stamp. ``compress_ratio`` r > 1 zeroes 1 - 1/r of each 4 KiB block (or of what
+    there is of one), and begins at another place in each run of _RUN samples, so that each column
+    has its share of the zeros.
+    """
+    total = len(out)
+    zeros = zero_words(compress_ratio)
+    key = keys(seed, index, 0, 1)[0]
+    for start in range(0, total, _CHUNK_BLOCKS * BLOCK):
+        part = out[start : start + _CHUNK_BLOCKS * BLOCK]
+        count = -(-len(part) // 8)
+        words = mix64(_sequence(count) + np.array([start // 8], np.uint64) * _STEP + key)
+        for first in range(0, count, _WORDS) if zeros else ():
+            block = words[first : first + _WORDS]
+            gone = min(len(block) - 1, len(block) * zeros // _WORDS)
+            begin = int(index // _RUN * _GOLDEN % 1 * len(block))
+            block[begin : begin + gone] = 0
+            block[: max(0, begin + gone - len(block))] = 0
+        part[:] = words.view(np.uint8)[: len(part)].data
 
 
 def identify(payload: Buffer) -> tuple[int, int] | None:
@@ -121,6 +160,14 @@ def pool(seed: int) -> _U64:
     blocks: _U64 = np.asarray(words, dtype=np.uint64).reshape(_POOL_BLOCKS, _WORDS)
     blocks.flags.writeable = False
     return blocks
+
+
+@lru_cache(maxsize=4)
+def _sequence(count: int) -> _U64:
+    """Multiples of _STEP, read-only."""
+    words: _U64 = np.arange(count, dtype=np.uint64) * _STEP
+    words.flags.writeable = False
+    return words
 
 
 @lru_cache(maxsize=64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import signal
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..errors import IobenchError, WorkerError
 from ..interrupts import undisturbed
@@ -20,6 +21,10 @@ _TURN_S = 0.2
 
 _GRACE_S = 20.0  # for a stopped worker to remove what it was writing; a write that hangs in the kernel is not waited for
 _PR_SET_PDEATHSIG = 1
+
+_NOTE_BYTES = 1 << 12
+_note: mmap.mmap | None = None
+"""In a worker: memory that its parent sees, which says what the worker is at."""
 
 
 class _Stopped(BaseException):
@@ -31,13 +36,30 @@ def default_workers(tasks: int) -> int:
     return max(1, min(len(os.sched_getaffinity(0)), tasks))
 
 
+def working_on(what: str) -> None:
+    """Say which file this worker is about to read or write.
+
+    Libraries may end the process over a damaged file, and the error can then name it. Outside of a
+    worker it does nothing.
+    """
+    if _note is not None:
+        text = what.encode("utf-8", "surrogateescape")[: _NOTE_BYTES - 2]
+        _note[: 2 + len(text)] = len(text).to_bytes(2, "little") + text
+
+
 def run_tasks(
-    tasks: Sequence[int], make: Callable[[], Callable[[int], T]], *, workers: int
+    tasks: Sequence[int],
+    make: Callable[[], Callable[[int], T]],
+    *,
+    workers: int,
+    remedy: str = "start it again: finished work is kept",
 ) -> Iterator[T]:
     """Yield ``make()(task)`` for each task, in the order in which they finish.
 
-    ``make`` runs once in each worker; ``workers`` 0 does everything in this process. An IobenchError of a task is raised here, and a worker
-    that dies is a WorkerError. However the iteration ends, the workers are asked to stop, clean up and go before it returns.
+    ``make`` runs once in each worker; ``workers`` 0 does everything in this process. An
+    IobenchError of a task is raised here, and a worker that dies is a WorkerError with ``remedy``,
+    which names what the worker was ``working_on``. However the iteration ends, the workers are
+    asked to stop, clean up and go before it returns.
     """
     if workers == 0:
         work = make()
@@ -46,19 +68,20 @@ def run_tasks(
         return
     context = get_context("fork")
     pending = list(reversed(tasks))
-    everyone: dict[Connection, ForkProcess] = {}
+    everyone: dict[Connection, _Worker] = {}
     finished = False
     try:
         with undisturbed():  # until a worker has said what signals mean to it, and we know of it
             for _ in range(min(workers, len(tasks))):
                 ours, theirs = context.Pipe()
+                note = mmap.mmap(-1, _NOTE_BYTES)
                 process = context.Process(
-                    target=_worker, args=(theirs, make, os.getpid()), daemon=True
+                    target=_work, args=(theirs, make, os.getpid(), note), daemon=True
                 )
                 process.start()
                 theirs.close()
-                everyone[ours] = process
-                _send(ours, process, pending.pop())
+                everyone[ours] = _Worker(process, note, remedy)
+                _send(ours, everyone[ours], pending.pop())
         busy = dict(everyone)
         while busy:
             for ready in wait(list(busy)):
@@ -74,25 +97,32 @@ def run_tasks(
         _end(everyone, at_once=not finished)
 
 
-def _send(connection: Connection, process: ForkProcess, task: int | None) -> None:
+class _Worker(NamedTuple):
+    process: ForkProcess
+    note: mmap.mmap
+    remedy: str
+
+
+def _send(connection: Connection, worker: _Worker, task: int | None) -> None:
     try:
         connection.send(task)
     except OSError:
         if task is not None:  # else: it died when it had nothing left to do
-            raise _death(process) from None
+            raise _death(worker) from None
 
 
-def _receive(connection: Connection, process: ForkProcess) -> Any:
+def _receive(connection: Connection, worker: _Worker) -> Any:
     try:
         ok, value = connection.recv()
     except (EOFError, OSError):
-        raise _death(process) from None
+        raise _death(worker) from None
     if ok:
         return value
     raise value
 
 
-def _death(process: ForkProcess) -> WorkerError:
+def _death(worker: _Worker) -> WorkerError:
+    process, note, remedy = worker
     process.join(5)
     code = process.exitcode
     how = (
@@ -100,13 +130,20 @@ def _death(process: ForkProcess) -> WorkerError:
         if code is not None and code < 0
         else f"ended with status {code}"
     )
-    return WorkerError(
-        f"worker process {process.pid} {how}", remedy="start it again: finished work is kept"
-    )
+    text = note[2 : 2 + int.from_bytes(note[:2], "little")].decode("utf-8", "replace")
+    at = f" while it worked on {text}" if text else ""
+    return WorkerError(f"worker process {process.pid} {how}{at}", remedy=remedy)
 
 
-def _worker(connection: Connection, make: Callable[[], Callable[[int], Any]], parent: int) -> None:
+def _work(
+    connection: Connection,
+    make: Callable[[], Callable[[int], Any]],
+    parent: int,
+    note: mmap.mmap,
+) -> None:
     """A worker's life: tasks in, (True, result) or (False, error) out, None to end."""
+    global _note
+    _note = note
     # Die with the parent, even if it is killed.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -153,16 +190,17 @@ def _stop(_signal: int, _frame: Any) -> None:
     raise _Stopped
 
 
-def _end(workers: dict[Connection, ForkProcess], *, at_once: bool) -> None:
+def _end(workers: dict[Connection, _Worker], *, at_once: bool) -> None:
     deadline = time.monotonic() + _GRACE_S
     while (
-        living := [process for process in workers.values() if process.is_alive()]
+        living := [worker.process for worker in workers.values() if worker.process.is_alive()]
     ) and time.monotonic() < deadline:
         for process in living if at_once else ():
             process.terminate()  # in each turn: one that had only just begun did not know yet what that means
         living[0].join(_TURN_S)
-    for connection, process in workers.items():
-        if process.is_alive():
-            process.kill()
-            process.join(1)
+    for connection, worker in workers.items():
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join(1)
+        worker.note.close()
         connection.close()

@@ -13,7 +13,7 @@ import xxhash
 from ..errors import StorageError, TargetRefusedError
 from ..formats.base import split_codec
 from ..registry import FORMATS
-from ..spec.dataset import DatasetSpec
+from ..spec.dataset import DatasetSpec, in_columns
 from ..spec.manifest import DATA, MANIFEST, MARKER, SAMPLES, SHARDS, Keys, Manifest, index_key
 from ..storage.base import Guarded, Storage
 from ..storage.catalog import exists, innermost, local_root, read_manifest, read_object
@@ -25,6 +25,10 @@ from .writer import UnitResult, framing_bytes
 
 LAYOUT_VERSION = 1
 """Part of a dataset's identity: raise it when the same spec comes to mean other bytes."""
+
+COLUMNS_LAYOUT_VERSION = 2
+"""The same for samples that are cut into columns. Version 1 stamped each sample at its beginning,
+so that the first columns were the same few bytes again and again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +45,8 @@ class Claim:
 
 def dataset_id(spec: DatasetSpec) -> str:
     """32 hex digits that are equal for equal datasets."""
-    identity = json.dumps({"layout": LAYOUT_VERSION, **spec.identity()}, sort_keys=True)
+    layout = COLUMNS_LAYOUT_VERSION if in_columns(spec) else LAYOUT_VERSION
+    identity = json.dumps({"layout": layout, **spec.identity()}, sort_keys=True)
     return xxhash.xxh3_128_hexdigest(identity.encode())
 
 

@@ -12,7 +12,7 @@ from ..buffers import private
 from ..errors import StorageError
 from ..formats.base import Buffer, split_codec
 from ..registry import CODECS, CONTENTS, FORMATS
-from ..spec.dataset import DatasetSpec
+from ..spec.dataset import DatasetSpec, in_columns
 from ..spec.manifest import Array, shard_key
 from .plan import ShardPlan
 
@@ -43,6 +43,10 @@ class UnitWriter:
         self.content = CONTENTS.load(spec.content)
         self.codec = CODECS.load(codec)
         self.suffix = self.content.suffix + self.codec.suffix
+        build = self.content.build
+        if in_columns(spec):
+            build = getattr(self.content, "build_for_columns", build)
+        self._build = build
         self._scratch = private(int(plan.sizes.max())).array.data
 
     def write(self, unit: int) -> UnitResult:
@@ -104,7 +108,7 @@ class UnitWriter:
         """The samples' contents, one after the other in the same memory; fills in their checksums."""
         for row, index in enumerate(range(first, last)):
             content = self._scratch[: int(self.plan.sizes[index])]
-            self.content.build(
+            self._build(
                 content, seed=self.spec.seed, index=index, compress_ratio=self.spec.compress_ratio
             )
             xxh3[row] = xxhash.xxh3_64_intdigest(content)

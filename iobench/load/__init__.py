@@ -171,4 +171,6 @@ def build_loader(
     if room.size > batch_size:
         bound = int(np.partition(room, room.size - batch_size)[-batch_size:].sum())
         largest = min(bound, int(largest * 1.1)) if epochs <= 4 else bound
+    if isinstance(reader, BatchReader):
+        reader.check_there(largest)
     return BatchLoader(reader, loading, plan_epoch, samples=total, largest_batch=largest)

@@ -271,7 +271,7 @@ class BlockReader(BatchReader):
         if self._take is None:
             return begin, end
         chunk = self._guard(index, shard.footer.chunk, group, self._take - 1)
-        if chunk is None or not begin <= chunk[0] < chunk[1] <= end:
+        if not begin <= chunk[0] < chunk[1] <= end:
             raise self._corrupt(
                 index, f"its footer tells of other columns than lie at bytes {begin} to {end}"
             )
@@ -303,13 +303,16 @@ class BlockReader(BatchReader):
         self, wanted: _Wanted, shard: _Opened, place: tuple[int, int, int], memory: memoryview
     ) -> Any:
         at, offset, length = place
-        first, count = (
-            shard.first + int(shard.bounds[wanted.group]),
-            int(np.diff(shard.bounds)[wanted.group]),
+        first, end = (
+            shard.first + int(bound) for bound in shard.bounds[wanted.group : wanted.group + 2]
         )
+        count, most = end - first, int(self._columns["size"][first:end].sum())
         parts = [(offset, memory[at : at + length])]
         rows = self._guard(
-            first, lambda: shard.footer.decode(wanted.group, self._take, parts, check=self._pages)
+            first,
+            lambda: shard.footer.decode(
+                wanted.group, self._take, parts, check=self._pages, most=most
+            ),
         )
         if rows.count != count:
             raise self._corrupt(

@@ -340,7 +340,7 @@ class BatchLoader(DataLoader[Any]):
             self.in_flight + 2
         )  # one batch in the consumer's hands, one on its way to the device
         need = count * slot
-        have = _available_memory()
+        have = buffers.available()
         if need > 0.8 * have:
             raise UsageError(
                 f"the loader's ring needs {format_bytes(need)} ({count} slots of {format_bytes(slot)}), "
@@ -487,16 +487,10 @@ def check_shared_memory(needed: int, folder: str = "/dev/shm") -> None:
 
 def check_memory(largest_batch: int) -> None:
     """Raises UsageError for a batch, of this many bytes at most, that no memory would hold."""
-    have = _available_memory()
+    have = buffers.available()
     if largest_batch > have:
         raise UsageError(
             f"a batch may take {format_bytes(largest_batch)}, {format_bytes(have)} of memory are "
             "available",
             remedy="lower batch_size, or set reader.crop; iobench verify checks a dataset's sizes",
         )
-
-
-def _available_memory() -> int:
-    import psutil
-
-    return int(psutil.virtual_memory().available)

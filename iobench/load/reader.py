@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import buffers
-from ..errors import CorruptSampleError
+from ..errors import CorruptSampleError, NoMemoryError
 from ..formats.base import split_codec
 from ..registry import CODECS, CONTENTS, FORMATS
 from ..spec.manifest import Manifest
@@ -30,6 +30,10 @@ _NEVER = Retries(0, 0)
 
 _GROUP = 32 << 20
 """With a codec, a decoder or a crop, a batch is read and prepared in groups of about this many bytes, to bound the scratch memory."""
+
+
+_WORTH_A_REQUEST = 64 << 20
+"""Bytes of memory from which on a manifest's claim is checked before they are taken."""
 
 
 class BatchReader:
@@ -115,8 +119,24 @@ class BatchReader:
             return np.asarray(np.ceil(size * expansion), dtype=np.int64)
         return np.asarray(size)
 
+    def check_there(self, nbytes: int, indices: Indices | None = None) -> None:
+        """Before ``nbytes`` of memory are taken for samples (all, or ``indices``): do they exist?
+
+        The largest of them is looked for in the storage, where that much memory is worth a request.
+        Raises CorruptSampleError, StorageError.
+        """
+        stored = self._columns["stored"]
+        index = int(np.argmax(stored) if indices is None else indices[np.argmax(stored[indices])])
+        if max(nbytes, stored[index]) < _WORTH_A_REQUEST:
+            return
+        end = int(self._columns["offset"][index]) + int(stored[index])
+        size = self.storage.size(self._key(int(self._columns["shard"][index])))
+        if end > size:
+            raise self._corrupt(index, f"it would end at byte {end}, the shard ends at {size}")
+
     def reserve(self, largest_batch: int, *, into_output: bool) -> None:
         """Allocate and touch scratch memory before the first read, for batches of up to ``largest_batch`` bytes of output."""
+        self.check_there(0)
         stored = self._columns["stored"]
         if not self.in_place:
             self._memory(
@@ -154,6 +174,8 @@ class BatchReader:
             elif output is None and self._nowhere:
                 memory, base = None, 0
             else:
+                if needed > len(self._scratch.get("landing", ())):
+                    self.check_there(needed, part)
                 memory, base = self._memory("landing", needed), 0
             fetching = time.monotonic_ns()
             started = started or fetching  # fresh scratch memory is not storage
@@ -296,7 +318,7 @@ class BatchReader:
             start = int(begins[position])
             content = memory[start : start + int(stored[position])]
             if self._codec is not None:
-                plain = self._memory("plain", int(sizes[position]))
+                plain = self._memory_of(index, "plain", int(sizes[position]))
                 count = self._guard(index, self._codec.decompress, content, plain)
                 if count != len(plain):
                     raise self._corrupt(index, f"decompresses to {count} bytes, not {len(plain)}")
@@ -328,7 +350,7 @@ class BatchReader:
             if not whole and output is not None and used + room > len(output):
                 raise too_small(used + room, len(output))
             target = (
-                self._memory("decoded", room)
+                self._memory_of(index, "decoded", room)
                 if whole or output is None
                 else output[used : used + room]
             )
@@ -382,6 +404,17 @@ class BatchReader:
             f"sample {index} in shard {key} is damaged: {why}",
             remedy="find all damage with: iobench verify",
         )
+
+    def _memory_of(self, index: int, role: str, nbytes: int) -> memoryview:
+        """Scratch memory for what one sample becomes. Raises NoMemoryError that names it."""
+        try:
+            return self._memory(role, nbytes)
+        except NoMemoryError as error:
+            key = self.manifest.key(int(self._columns["shard"][index]))
+            raise NoMemoryError(
+                f"sample {index} in shard {key} becomes {nbytes} bytes: {error.what}",
+                remedy=error.remedy,
+            ) from None
 
     def _memory(self, role: str, nbytes: int) -> memoryview:
         """Scratch memory that is kept and only ever grows: fresh memory costs more than the read into it."""

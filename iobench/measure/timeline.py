@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import IobenchError
+from ..limits import check_plausible
 from ..spec.result import EVENT_COLUMNS, LATER_COLUMNS
 
 Array = npt.NDArray[Any]
@@ -26,6 +27,7 @@ _RECORDED = tuple(name for name in EVENT_COLUMNS if name not in _CONSTANT)
 _TYPES = {
     name: np.dtype(text.split(",")[0]) for name, text in EVENT_COLUMNS.items() if name != "phase"
 }
+_ROW_BYTES = sum(kind.itemsize for kind in _TYPES.values()) + 8
 _EPOCH, _STEP, _STEPS = (_RECORDED.index(name) for name in ("epoch", "step", "steps"))
 _FIRST = [
     _RECORDED.index(name) for name in ("epoch", "step", "start_ns")
@@ -184,7 +186,14 @@ def read_events(path: Path) -> Columns:
     try:
         # Out of memory and without Arrow's threads: over a file they may outlive the read, and then the process ends by SIGABRT
         # (apache/arrow issues 34314, 50482).
-        table = pq.ParquetFile(pa.BufferReader(path.read_bytes())).read(use_threads=False)
+        data = path.read_bytes()
+        file = pq.ParquetFile(pa.BufferReader(data))
+        if "phase" in file.schema_arrow.names:  # each name once, however many rows have it
+            file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=["phase"])
+        groups = range(file.metadata.num_row_groups)
+        rows = sum(file.metadata.row_group(group).num_rows for group in groups)
+        check_plausible(rows * _ROW_BYTES, len(data), f"a table of {rows} events")
+        table = file.read(use_threads=False)
         missing = [
             name
             for name in EVENT_COLUMNS
@@ -200,7 +209,11 @@ def read_events(path: Path) -> Columns:
             for name, kind in _TYPES.items()
             if name in table.column_names
         }
-        found["phase"] = np.array(table["phase"].to_pylist(), dtype=object)
+        phases = table["phase"].combine_chunks()
+        if not pa.types.is_dictionary(phases.type) or phases.null_count:
+            raise ValueError("its phases are no names")
+        names = np.array(phases.dictionary.to_pylist(), dtype=object)
+        found["phase"] = names[phases.indices.to_numpy()]
     except FileNotFoundError:
         raise IobenchError(f"no step events at {path}") from None
     except (OSError, pa.ArrowException, TypeError, ValueError) as error:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from threading import local
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import xxhash
 
 from ..formats.base import Buffer
+from ..generate.pool import working_on
+from ..limits import DECODING_MARGIN
 from ..registry import CODECS, CONTENTS, FORMATS
 from ..storage.base import Storage
 from ..storage.window import Window
@@ -21,10 +21,11 @@ from .parquet import opened
 _PROBES = 64
 """Samples that are looked into, to find what they are and by how much decoding expands them."""
 
-_MARGIN = 2.0
-"""Decoded samples may be this many times larger than the probes', at most."""
+_RUN = 64
+"""Samples that are read by one worker, one after the other."""
 
-_RUN = 64  # samples that are read by one thread, one after the other
+_TURNS = 16
+"""Tasks of each worker, about."""
 
 
 class Contents:
@@ -50,20 +51,21 @@ class Contents:
     def __getitem__(self, index: int) -> Buffer:
         """One sample's content. Raises DatasetError naming the shard, StorageError."""
         key = self.keys[int(self.table["shard"][index])]
+        working_on(key)
         offset, stored, size = (
             int(self.table[name][index]) for name in ("offset", "stored", "size")
         )
         try:
             if self._window is not None:
                 return self._row(self._window, key, index)
-            buffer = memoryview(bytearray(stored))
+            buffer = np.empty(stored, np.uint8).data
             count = self.storage.read_into(key, offset, buffer)
             self.bytes_read += count
             if count < stored:
                 raise damaged(key, f"it ends before byte {offset + stored}")
             if self._codec.name == "none":
                 return buffer
-            content = memoryview(bytearray(size))
+            content = np.empty(size, np.uint8).data
             if self._codec.decompress(buffer, content) != size:
                 raise ValueError(f"the sample at byte {offset} holds less than {size} bytes")
             return content
@@ -79,17 +81,16 @@ class Contents:
                 self._shard = shard, opened(window, window.open(key))[0]
             before = int(np.searchsorted(self.starts, np.searchsorted(self.table["shard"], shard)))
             begin, stored = int(self.table["offset"][index]), int(self.table["stored"][index])
+            ends = np.append(self.starts[block + 1 : block + 2], len(self.table["size"]))
+            sizes = self.table["size"][first : int(ends[0])]
             rows = self._shard[1].decode(
-                block - before, None, [(begin, window.apart(begin, begin + stored))], check=False
+                block - before,
+                None,
+                [(begin, window.apart(begin, begin + stored))],
+                check=True,
+                most=int(sizes.sum()),
             )
-            count = (
-                int(
-                    self.starts[block + 1]
-                    if block + 1 < len(self.starts)
-                    else len(self.table["size"])
-                )
-                - first
-            )
+            count = len(sizes)
             if rows.count != count:
                 raise ValueError(
                     f"the row group at byte {begin} has {rows.count} rows, its footer tells of {count}"
@@ -134,28 +135,41 @@ def _fits(contents: Contents, content: Any, probes: Sequence[int]) -> tuple[str,
                 most = max(most, content.decoded_bytes(sample) / max(1, len(sample)))
         except ValueError as error:
             return contents.keys[int(contents.table["shard"][index])], str(error), None
-    return "", "", None if content.in_place else most * _MARGIN
+    return "", "", None if content.in_place else most * DECODING_MARGIN
 
 
-def checksums(make: Any, table: dict[str, Any], *, workers: int) -> tuple[Any, int]:
-    """xxh3 of each sample's content, and the bytes that were read. ``make`` gives each thread its Contents."""
-    mine = local()
-    made: list[Contents] = []
-    digests = np.zeros(len(table["size"]), np.uint64)
+def checksums(
+    make: Callable[[], Contents], table: dict[str, Any], run: Any, *, workers: int
+) -> tuple[Any, int]:
+    """xxh3 of each sample's content, and the bytes that were read.
 
-    def walk(run: tuple[int, int]) -> None:
-        if not hasattr(mine, "contents"):
-            mine.contents = make()
-            made.append(mine.contents)
-        for index in range(*run):
-            digests[index] = xxhash.xxh3_64_intdigest(mine.contents[index])
+    ``make`` gives each worker its Contents, ``run`` is ``run_tasks``.
+    """
+    count, mine = len(table["size"]), make()
+    runs = -(-count // _RUN)
+    at_once = max(
+        1, runs // (max(1, workers) * _TURNS)
+    )  # a task is many runs, where there are many
+    starts = np.arange(0, count, _RUN * at_once)
+    if mine.blocks:  # each block is decoded once
+        blocks = np.unique(np.searchsorted(mine.starts, starts))
+        starts = mine.starts[blocks[blocks < len(mine.starts)]]
+    ends = [*starts[1:].tolist(), count]
 
-    probe: Contents = make()
-    starts = probe.starts if probe.blocks else np.arange(0, len(digests), _RUN)
-    with ThreadPoolExecutor(workers) as threads:
-        list(
-            threads.map(
-                walk, zip(starts.tolist(), [*starts[1:].tolist(), len(digests)], strict=True)
-            )
-        )
-    return digests, sum(contents.bytes_read for contents in made)
+    def begin() -> Callable[[int], tuple[int, Any, int]]:
+        contents = make()
+
+        def walk(task: int) -> tuple[int, Any, int]:
+            before, first = contents.bytes_read, int(starts[task])
+            indices = range(first, ends[task])
+            digests = [xxhash.xxh3_64_intdigest(contents[index]) for index in indices]
+            return first, np.array(digests, np.uint64), contents.bytes_read - before
+
+        return walk
+
+    digests = np.zeros(count, np.uint64)
+    bytes_read = 0
+    for first, found, nbytes in run(range(len(starts)), begin, workers=workers):
+        digests[first : first + len(found)] = found
+        bytes_read += nbytes
+    return digests, bytes_read

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -47,15 +48,20 @@ class Found:
         return len(self.offset)
 
 
-def listed(samples: Sequence[Sample], nbytes: int) -> Found:
+def listed(samples: Iterable[Sample], nbytes: int) -> Found:
     """Samples that are stored as they are, in a shard of ``nbytes``."""
-    offset = np.array([sample.offset for sample in samples], np.int64)
-    size = np.array([sample.size for sample in samples], np.int64)
+    offsets, sizes = array("q"), array("q")  # as they come: a record may have 16 bytes
+    suffixes: set[str] = set()
+    for offset, size, suffix in samples:
+        offsets.append(offset)
+        sizes.append(size)
+        suffixes.add(suffix)
+    stored = np.array(sizes, np.int64)
     return Found(
-        offset=offset,
-        stored=size,
-        size=size,
-        suffixes=frozenset(sample.suffix for sample in samples),
+        offset=np.array(offsets, np.int64),
+        stored=stored,
+        size=stored,
+        suffixes=frozenset(suffixes),
         nbytes=nbytes,
     )
 
@@ -66,8 +72,8 @@ def suffix_of(name: str) -> str:
     return "." + base.rpartition(".")[2].lower() if "." in base else ""
 
 
+LEAVE_IT_OUT = "leave it out, or scan the folder that holds the good files"
+
+
 def damaged(key: str, why: str) -> DatasetError:
-    return DatasetError(
-        f"{key} cannot be read: {why}",
-        remedy="leave it out, or scan the folder that holds the good files",
-    )
+    return DatasetError(f"{key} cannot be read: {why}", remedy=LEAVE_IT_OUT)

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import StorageError
-from ..formats.hdf5 import EXPANSION, datasets
+from ..formats.hdf5 import datasets
+from ..limits import MAX_EXPANSION
 from ..registry import FORMATS
 from ..storage.files import Seekable
 from ..storage.window import Window
@@ -202,7 +203,7 @@ def _chunked(dataset: Any, notes: Counter[str], size: int) -> _Part | None:
         )
         return _plain(offsets, each, dataset)
     if filters == [_DEFLATE] and full == each:
-        if not (length[skipped] == each).all() or (EXPANSION * length < each).any():
+        if not (length[skipped] == each).all() or (MAX_EXPANSION * length < each).any():
             raise ValueError(
                 f"{dataset.name} claims {each} bytes of chunks that store {int(length.min())}"
             )

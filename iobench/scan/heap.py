@@ -22,6 +22,7 @@ Read = Callable[[int, int], bytes]
 _REFERENCE = np.dtype([("count", "<u4"), ("address", "<u8"), ("index", "<u4")])
 _OBJECT = struct.Struct("<HH4xQ")
 _DEFLATE = 1
+_AT_ONCE = 1 << 16
 
 
 def element_bytes(h5py: Any, dataset: Any) -> int | None:
@@ -69,17 +70,19 @@ def locate(found: Any, each: int, base: int, read: Read) -> tuple[Int64, Int64]:
     offset = np.empty(len(filled), np.int64)
     known: dict[int, tuple[int, int]] = {}
     last = -1
-    for place, (address, index) in enumerate(
-        zip(filled["address"].tolist(), filled["index"].tolist(), strict=True)
-    ):
-        if address != last:
-            known, last = _objects(base + address, read), address
-        begin, length = known.get(index, (0, -1))
-        if length < size[place]:
-            raise ValueError(
-                f"an element of {size[place]} bytes is not where its reference says (byte {base + address}, number {index})"
-            )
-        offset[place] = begin
+    for start in range(0, len(filled), _AT_ONCE):  # as numbers of Python they take much more
+        part = filled[start : start + _AT_ONCE]
+        references = zip(part["address"].tolist(), part["index"].tolist(), strict=True)
+        for place, (address, index) in enumerate(references, start):
+            if address != last:
+                known, last = _objects(base + address, read), address
+            begin, length = known.get(index, (0, -1))
+            if length < size[place]:
+                raise ValueError(
+                    f"an element of {size[place]} bytes is not where its reference says "
+                    f"(byte {base + address}, number {index})"
+                )
+            offset[place] = begin
     return offset, size
 
 

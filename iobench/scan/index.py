@@ -5,16 +5,21 @@ Names within an archive are only compared with one another: nothing is extracted
 
 from __future__ import annotations
 
+import re
 import struct
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from ..formats.tfrecord import masked_crc
+from ..limits import MAX_PAX_HEADER
 from ..storage.files import Seekable
 from ..storage.window import Window
 from .found import Found, Sample, damaged, listed, suffix_of
 from .hdf5 import hdf5
 from .parquet import parquet
+
+_DIGITS = re.compile(rb"\d{1000}")
 
 
 def whole(window: Window, key: str, size: int) -> Iterator[Sample]:
@@ -80,7 +85,7 @@ def tfrecord(window: Window, key: str, size: int) -> Iterator[Sample]:
 def _walked(
     walk: Callable[[Window, str, int], Iterator[Sample]],
 ) -> Callable[[Window, str, int], Found]:
-    return lambda window, key, size: listed(list(walk(window, key, size)), size)
+    return lambda window, key, size: listed(walk(window, key, size), size)
 
 
 INDEXERS: dict[str, Callable[[Window, str, int], Found]] = {
@@ -91,6 +96,15 @@ INDEXERS: dict[str, Callable[[Window, str, int], Found]] = {
     "hdf5": hdf5,
 }
 """By format: the samples of one shard, given a window on it, its key and its size."""
+
+
+def prepare(form: str) -> None:
+    """Import what the indexer needs, once, before there are processes that would all do it."""
+    with suppress(ImportError):  # who needs it says what is missing
+        if form == "parquet":
+            import pyarrow.parquet  # noqa: F401
+        if form == "hdf5":
+            import h5py  # noqa: F401
 
 
 def _stem(name: str) -> str:
@@ -118,10 +132,12 @@ class _File(Seekable):
         end = self.size if size < 0 else min(self.size, self.position + size)
         if end <= self.position:
             return b""
-        if end - self.position > 1 << 20:
+        if end - self.position > MAX_PAX_HEADER:
             raise tarfile.ReadError(
-                f"a header of {end - self.position} bytes is none"
-            )  # pax headers are small; a damaged one may say anything
+                f"a header of {end - self.position} bytes; the limit is {MAX_PAX_HEADER}"
+            )
         data = bytes(self.window.read(self.position, end))
+        if _DIGITS.search(data):  # over which tarfile's regular expressions take hours
+            raise tarfile.ReadError(f"the header at byte {self.position} is no header")
         self.position = end
         return data

@@ -1,6 +1,6 @@
 """Where the samples of a foreign Parquet file lie: row groups, and how many bytes each row's sample has.
 
-A row's sample is the first column of bytes (else of text), also within structs, as formats/parquet_rows.py decides. Parquet tells the
+A row's sample is the first column of bytes (else of text), also within structs, as formats/parquet_schema.py decides. Parquet tells the
 lengths of rows nowhere but in its pages, so that column is read and decoded, once, for exact sizes. The footer alone is enough where the
 column has a fixed length, and where there is no such column, so that each row group as it is stored is a sample.
 """
@@ -9,25 +9,26 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import nullcontext
-from threading import Lock
+from multiprocessing import get_context
 
 import numpy as np
 
 from ..formats.parquet import Parquet
-from ..formats.parquet_rows import ParquetShard, Rows
+from ..formats.parquet_rows import Rows
+from ..formats.parquet_shard import ParquetShard
+from ..limits import check_plausible
 from ..storage.window import Window
-from .found import Found, damaged
+from .found import Found, Int64, damaged
 
 _TAIL = 64 << 10
 """Bytes that are read first, from the end: most footers are shorter."""
 
-_CLAIM = 4 << 30
-"""Bytes of content that a row group may claim without being read: more would fit no worker's memory."""
+_ROW = 48
+"""Bytes that the table of samples has for each of them, about, while it is put together."""
 
 _LARGE = 64 << 20
-_one_at_a_time = (
-    Lock()
-)  # of row groups larger than that, or as many would be in memory as shards are walked
+_one_at_a_time = get_context("fork").Lock()
+"""Of row groups larger than that: else as many would be in memory as shards are walked at once."""
 
 _MAGIC = {b"\xff\xd8\xff": ".jpg", b"PK\x03\x04": ".npz"}
 """How samples without names begin."""
@@ -58,26 +59,25 @@ def parquet(window: Window, key: str, size: int) -> Found:
     try:
         shard, footer = opened(window, size)
         for group in range(shard.groups):
-            begin, end = shard.extent(group) or (0, 0)
-            if not 0 < begin < end <= size - footer:
-                raise ValueError(
-                    f"row group {group} would lie at bytes {begin} to {end} of {size - footer}"
-                )
+            begin, end = shard.extent(group)
             if not shard.columns:
                 found, suffix = np.array([end - begin]), ""
                 notes[AS_STORED] += 1
             elif shard.width is not None:
-                found, suffix = _claimed(shard, group), ""
+                found, suffix = _claimed(shard, group, end - begin), ""
             else:
                 with _one_at_a_time if end - begin > _LARGE else nullcontext():
-                    rows = shard.decode(
-                        group, None, [(begin, window.apart(begin, end))], check=False
-                    )
-                    found, suffix = rows.sizes, _suffix(rows, suffix)
+                    parts = [(begin, window.apart(begin, end))]
+                    decoded: list[Int64] = []
+                    for rows in shard.pieces(group, None, parts, check=True):
+                        decoded.append(rows.sizes)
+                        suffix = _suffix(rows, suffix)
+                    found = _joined(decoded)
                 notes[READ] += 1
-                if rows.count != shard.rows(group):
+                if len(found) != shard.rows(group):
                     raise ValueError(
-                        f"row group {group} has {rows.count} rows, its footer tells of {shard.rows(group)}"
+                        f"row group {group} has {len(found)} rows, "
+                        f"its footer tells of {shard.rows(group)}"
                     )
             if shard.columns:
                 codecs[shard.codec(group)] += end - begin
@@ -103,10 +103,10 @@ def parquet(window: Window, key: str, size: int) -> Found:
     )
 
 
-def _claimed(shard: ParquetShard, group: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _claimed(shard: ParquetShard, group: int, stored: int) -> Int64:
+    """Sizes of rows of a fixed length, which take memory as well."""
     rows, width = shard.rows(group), shard.width or 0
-    if rows * max(width, 8) > _CLAIM:
-        raise ValueError(f"row group {group} claims {rows} rows of {width} bytes")
+    check_plausible(rows * max(width, _ROW), stored, f"row group {group}, of {rows} rows,")
     return np.full(rows, width, np.int64)
 
 
@@ -121,7 +121,5 @@ def _suffix(rows: Rows, before: str | None) -> str:
     return before or ""
 
 
-def _joined(
-    parts: list[np.ndarray[tuple[int], np.dtype[np.int64]]],
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _joined(parts: list[Int64]) -> Int64:
     return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, np.int64)

@@ -1,15 +1,18 @@
-"""A listing and a walk over headers, to a manifest and a spec. Reads only; what is written goes beside the spec, never into the data."""
+"""A listing and a walk over headers, to a manifest and a spec.
+
+Reads only; what is written goes beside the spec, never into the data. Files are looked into by
+worker processes, because libraries may end the process over a damaged one.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from threading import local
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from .. import __version__
 from ..beneath import key_problem
 from ..documents import json_text
 from ..errors import DatasetError, TargetRefusedError, UsageError
+from ..generate.pool import run_tasks, working_on
 from ..spec.manifest import (
     MANIFEST,
     SAMPLE_COLUMNS,
@@ -38,8 +42,8 @@ from ..text import printable
 from .classify import classify
 from .contents import Contents, content_of
 from .contents import checksums as checksums_of
-from .found import Found, Int64, Sample, listed, suffix_of
-from .index import INDEXERS
+from .found import LEAVE_IT_OUT, Found, Int64, Sample, listed, suffix_of
+from .index import INDEXERS, prepare
 from .shape import shape
 
 _WORKERS = 8  # shards that are walked at once: over a network each step is a request
@@ -61,10 +65,12 @@ def scan(
     name: str | None = None,
     checksums: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    workers: int = _WORKERS,
 ) -> ScanReport:
     """Find the samples below a storage's root. ``progress`` gets (shards done, shards in all).
 
-    Raises DatasetError where nothing is there or a shard is damaged, StorageError.
+    ``workers`` 0 does everything in this process. Raises DatasetError where nothing is there or a
+    shard is damaged, WorkerError that names the shard over which a worker died, StorageError.
     """
     url = innermost(storage).url  # of the data: wrappers are put around it when it is run
     entries = list(storage.list())
@@ -77,7 +83,9 @@ def scan(
         notes.append(
             f"{len(odd)} objects have names that are no paths, e.g. '{printable(odd[0].key, 100)}'"
         )
-    shards, counts, bytes_read = _walk(storage, kind.format, kind.data, progress)
+    prepare(kind.format)
+    run = partial(run_tasks, remedy=LEAVE_IT_OUT)
+    shards, counts, bytes_read = _walk(storage, kind.format, kind.data, progress, run, workers)
     notes += [
         f"{count} {text}"
         for text, count in sorted(sum((found.notes for found in shards), Counter()).items())
@@ -99,13 +107,21 @@ def scan(
     def contents() -> Contents:
         return Contents(storage, kind.format, codec, keys, table)
 
-    content, expansion = content_of(looked := contents(), shards, notes)
-    bytes_read += looked.bytes_read
+    def look() -> Callable[[int], tuple[str, float | None, list[str], int]]:
+        def content(_task: int) -> tuple[str, float | None, list[str], int]:
+            looked, found = contents(), list[str]()
+            return *content_of(looked, shards, found), found, looked.bytes_read
+
+        return content
+
+    ((content, expansion, found, more),) = run([0], look, workers=min(1, workers))
+    notes += found
+    bytes_read += more
     spec = shape(
         name or _name(url), kind.format, content, codec, table, shards, len(data), url, notes
     )
     if checksums:
-        table["xxh3"], more = checksums_of(contents, table, workers=_WORKERS)
+        table["xxh3"], more = checksums_of(contents, table, run, workers=workers)
         bytes_read += more
     sizes = np.array([entry.size for entry in data], np.int64)
     rows = {
@@ -185,32 +201,38 @@ def save(report: ScanReport, path: Path) -> Path:
 
 
 def _walk(
-    storage: Storage, form: str, data: Sequence[Entry], progress: Callable[[int, int], None] | None
+    storage: Storage,
+    form: str,
+    data: Sequence[Entry],
+    progress: Callable[[int, int], None] | None,
+    run: Any,
+    workers: int,
 ) -> tuple[list[Found], Int64, int]:
     """The samples of all shards, how many each shard has, and the bytes that it took to find them."""
     if form == "files":  # a million of them are one piece
         samples = [Sample(0, entry.size, suffix_of(entry.key)) for entry in data]
         return [listed(samples, sum(entry.size for entry in data))], np.ones(len(data), np.int64), 0
-    mine = local()
-    windows: list[Window] = []
 
-    def walk(entry: Entry) -> Found:
-        if not hasattr(mine, "window"):
-            mine.window = Window(storage, 1 << 20, nbytes=1 << 20)
-            windows.append(mine.window)
-        return INDEXERS[form](mine.window, entry.key, mine.window.open(entry.key))
+    def make() -> Callable[[int], tuple[int, Found, int]]:
+        window = Window(storage, 1 << 20, nbytes=1 << 20)
 
-    shards: list[Found] = []
-    with ThreadPoolExecutor(_WORKERS) as threads:
-        for found in threads.map(walk, data):
-            shards.append(found)
-            if progress is not None:
-                progress(len(shards), len(data))
-    return (
-        shards,
-        np.array([len(found) for found in shards], np.int64),
-        sum(window.bytes_read for window in windows),
-    )
+        def walk(shard: int) -> tuple[int, Found, int]:
+            key, before = data[shard].key, window.bytes_read
+            working_on(key)
+            found = INDEXERS[form](window, key, window.open(key))
+            return shard, found, window.bytes_read - before
+
+        return walk
+
+    shards: dict[int, Found] = {}
+    bytes_read = 0
+    for shard, found, nbytes in run(range(len(data)), make, workers=workers):
+        shards[shard] = found
+        bytes_read += nbytes
+        if progress is not None:
+            progress(len(shards), len(data))
+    ordered = [shards[shard] for shard in range(len(data))]
+    return ordered, np.array([len(found) for found in ordered], np.int64), bytes_read
 
 
 def _table(shards: Sequence[Found], counts: Int64, notes: list[str]) -> tuple[dict[str, Any], str]:

@@ -187,6 +187,11 @@ def _has_blocks(form: Any) -> bool:
     return form in FORMATS.entries() and bool(getattr(FORMATS.load(form), "blocks", False))
 
 
+def in_columns(spec: DatasetSpec) -> bool:
+    """Whether each sample is cut into several columns."""
+    return (spec.columns or 1) > 1
+
+
 def share_of_columns(spec: DatasetSpec, columns: int | None) -> float:
     """The share of a sample's bytes that lies in its first ``columns`` columns; 1 where all are read, or the format has none.
 

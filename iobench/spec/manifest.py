@@ -32,6 +32,7 @@ from ..errors import DatasetError, IobenchError, StorageError
 from . import tables
 from .arrow_file import check_plain
 from .base import Strict, explain
+from .claims import check_claims
 from .dataset import DatasetSpec
 
 MANIFEST = "manifest.json"
@@ -81,9 +82,7 @@ class Header(Strict):
         True  # False: the xxh3 columns are empty, because a scan did not read the contents
     )
     # Decoded bytes of a sample over stored ones, at most; None: what the content's builder keeps to
-    expansion: float | None = Field(
-        default=None, ge=0, le=tables.MAX_EXPANSION, allow_inf_nan=False
-    )
+    expansion: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     tables: dict[
         str, str
     ]  # file name -> xxh3_64 (hex), so that a foreign or stale table is noticed
@@ -449,10 +448,13 @@ def _check(
     if problem is None and names is not None:
         problem = tables.name_problem(names)
     if problem is None:
-        problem = tables.sample_problem(samples, shards, plain=plain, blocks=blocks)
+        problem = tables.sample_problem(samples, shards, plain=plain)
         table = SAMPLES
     if problem is not None:
         raise DatasetError(f"{table} is wrong: {problem}", remedy=_REMEDY)
+    check_claims(
+        header.spec, header.expansion, samples, Manifest(header, samples, shards, names).key
+    )
     stored, content = tables.column_sum(shards["size"]), tables.column_sum(samples["size"])
     # Of scanned data only what a reader needs is counted: other columns may lie in a shard.
     if header.stored_bytes > stored or (not header.origin and header.stored_bytes != stored):

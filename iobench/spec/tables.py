@@ -26,10 +26,6 @@ rows that are looked at together then have a sum below 2^63."""
 MAX_SAMPLE_BYTES = 1 << 40
 """1 TiB. A sample is held in memory as a whole."""
 
-MAX_EXPANSION = 1 << 16
-"""Bytes of content for each stored byte. Deflate makes at most 1032 of one (zlib's documentation),
-LZ4 255, Zstandard 32,768: a block of 128 KiB that repeats one byte takes 4 (RFC 8878, 3.1.1.2)."""
-
 _ROWS = 1 << 16
 
 
@@ -70,12 +66,11 @@ def shard_problem(shards: dict[str, Array], *, samples: int) -> Problem | None:
 
 
 def sample_problem(
-    samples: dict[str, Array], shards: dict[str, Array], *, plain: bool, blocks: bool
+    samples: dict[str, Array], shards: dict[str, Array], *, plain: bool
 ) -> Problem | None:
     """Of the columns of samples.arrow, beside shards that are in order; None where all is well.
 
-    ``plain``: what is stored is the content itself, byte for byte. ``blocks``: samples share the
-    extent of their block, which tells nothing about a single one's size.
+    ``plain``: what is stored is the content itself, byte for byte.
     """
     if found := _order_problem(samples["shard"], shards):
         return found
@@ -84,23 +79,16 @@ def sample_problem(
             samples[name][rows] for name in ("shard", "offset", "stored", "size")
         )
         room = shards["size"][shard]
+        changed = size != stored if plain else np.zeros(1, np.bool_)
         for check in (
             _Check("offset", offset, _outside(offset, 0, room)),
             _Check("stored", stored, _outside(stored, 0, room - offset)),
             _Check("size", size, _outside(size, 0, MAX_SAMPLE_BYTES)),
-            _Check("size", size, _wrong_size(size, stored, plain=plain, blocks=blocks)),
+            _Check("size", size, changed),
         ):
             if found := _first(rows.start, check):
                 return found
     return None
-
-
-def _wrong_size(size: Array, stored: Array, *, plain: bool, blocks: bool) -> Mask:
-    if plain:
-        return np.asarray(size != stored)
-    if blocks:
-        return np.zeros(1, np.bool_)
-    return np.asarray(size // MAX_EXPANSION > stored)
 
 
 def name_problem(names: Sequence[str]) -> Problem | None:

@@ -7,28 +7,24 @@ from ..errors import DatasetError, ShortObjectError
 from .base import Buffer, Storage
 
 WINDOW_BYTES = 8 << 20
-_RESERVED = 256 << 20
-"""Set aside at once for the largest stretch, at most: what is larger is believed when it is read,
-and is then no larger than the object."""
+_FRAMING = 1 << 16
 
 
 class Window:
-    """Not thread-safe. ``largest``: the longest stretch that will be asked for at once, in bytes."""
+    """Not thread-safe. ``largest``: the longest stretch that will be asked for at once, in bytes.
+
+    Memory is taken when it is needed: what is asked for may be a claim, the object's size is not.
+    """
 
     def __init__(self, storage: Storage, largest: int, *, nbytes: int = WINDOW_BYTES) -> None:
         self.storage = storage
         self.alignment = storage.alignment
-        # Room for the largest sample with its framing, and for rounding at both ends.
-        self._make_room(max(nbytes, min(largest, _RESERVED) + (1 << 16)))
-        self._largest = max(nbytes, largest + (1 << 16))
+        # The largest sample with its framing.
+        self._largest = max(nbytes, largest + _FRAMING)
+        self._buffer = self._room(nbytes)
         self._key = ""
         self._start = self._end = self._size = 0
         self.bytes_read = 0
-
-    def _make_room(self, nbytes: int) -> None:
-        capacity = nbytes + 2 * self.alignment
-        capacity += -capacity % self.alignment
-        self._buffer = private(capacity).array.data
 
     def open(self, key: str) -> int:
         """Turn to another object; its size in bytes."""
@@ -44,12 +40,10 @@ class Window:
         """
         if end - start > self._largest:
             raise DatasetError(f"{self._key}: {end - start} bytes lie between two samples")
-        if end > self._size:
-            raise ShortObjectError(f"{self._key} ends at byte {self._size}, before {end}")
-        if end - start > len(self._buffer) - self.alignment:
-            self._make_room(end - start)
-            self._start = self._end = 0
         if not (self._start <= start and end <= self._end):
+            self._check_end(end)
+            if end - start > len(self._buffer) - 2 * self.alignment:
+                self._buffer = self._room(end - start)
             self._start = start - start % self.alignment
             # A small object is not read past its end by more than the rounding.
             want = min(
@@ -62,8 +56,28 @@ class Window:
                 raise ShortObjectError(f"{self._key} became shorter while it was read")
         return self._buffer[start - self._start : end - self._start]
 
+    def _check_end(self, end: int) -> None:
+        if end > self._size:
+            raise ShortObjectError(f"{self._key} ends at byte {self._size}, before byte {end}")
+
+    def _room(self, nbytes: int) -> Buffer:
+        """Memory for so many bytes, and for rounding at both ends."""
+        capacity = nbytes + 2 * self.alignment
+        return private(capacity + -capacity % self.alignment).array.data
+
+    @property
+    def size(self) -> int:
+        """Bytes of the object."""
+        return int(self._size)
+
+    def bytes(self, start: int, end: int) -> bytes:
+        """A copy of the bytes, however many: as ``read`` where they are few."""
+        few = end - start <= self._largest
+        return bytes(self.read(start, end) if few else self.apart(start, end))
+
     def apart(self, start: int, end: int) -> Buffer:
         """The same in memory of its own, however long."""
+        self._check_end(end)
         begin = start - start % self.alignment
         length = -(-(end - begin) // self.alignment) * self.alignment
         memory = private(length, prefault=False).array.data[:length]

@@ -44,7 +44,8 @@ def verify(
         checker = ShardChecker(storage, manifest)
         return lambda task: checker.check(tasks[task])
 
-    results = run_tasks(range(len(tasks)), make, workers=count)
+    remedy = "what can't be read may be damaged: see whether another program can read that file"
+    results = run_tasks(range(len(tasks)), make, workers=count, remedy=remedy)
     try:
         for part in results:
             total.add(part)

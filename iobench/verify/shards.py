@@ -11,6 +11,7 @@ import xxhash
 from ..buffers import private
 from ..errors import DatasetError, MissingObjectError, ShortObjectError, StorageError
 from ..formats.base import Buffer, split_codec
+from ..generate.pool import working_on
 from ..registry import CODECS, CONTENTS, FORMATS
 from ..spec.manifest import Manifest
 from ..storage.base import Storage
@@ -42,6 +43,7 @@ class ShardChecker:
         before = self._window.bytes_read
         for shard in shards:
             key = self.manifest.key(shard)
+            working_on(key)
             try:
                 samples, damages = self._shard(shard, key)
                 part.samples += samples
@@ -201,7 +203,8 @@ class ShardChecker:
                 self._hash(whole, position, offset)
             piece = self._window.read(offset, offset + stored)
             try:
-                found = opened.decode(group, None, [(offset, piece)], check=True)
+                most = int(table["size"][rows].sum())
+                found = opened.decode(group, None, [(offset, piece)], check=True, most=most)
                 if found.count != rows.stop - rows.start:
                     raise ValueError(
                         f"row group {group} has {found.count} rows, not {rows.stop - rows.start}"

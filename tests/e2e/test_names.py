@@ -17,6 +17,7 @@ from iobench.spec.manifest import SHARD_COLUMNS, SHARDS, load_manifest, read_tab
 from tests.hostile import check, run
 
 NAMES = [b"\xff\xfe.bin", "é漢.bin".encode(), b"plain.bin", b"sub\xe9/\xf0\x1b[2J.bin"]
+ORIGIN = ("--origin", os.fsdecode(b"photos\xfc"))
 WORKLOAD = """
 name: mine
 dataset: ./found.yaml
@@ -44,10 +45,12 @@ def scanned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_they_are_in_the_manifest_and_verified(scanned: Path) -> None:
     manifest = load_manifest(scanned / "found.manifest")
     assert {os.fsencode(key) for key in manifest.keys()} == set(NAMES)  # noqa: SIM118
-    check(run("verify", "found.manifest", "--workers", "1"), (0,), "verify")
+    check(run("verify", "found.manifest", *ORIGIN, "--workers", "1"), (0,), "verify")
     victim = scanned / os.fsdecode(b"photos\xfc/\xff\xfe.bin")
     victim.write_bytes(victim.read_bytes()[:-1])
-    out = check(run("verify", "found.manifest", "--workers", "1", "--json"), (1,), "verify")
+    out = check(
+        run("verify", "found.manifest", *ORIGIN, "--workers", "1", "--json"), (1,), "verify"
+    )
     (damage, *_) = json.loads(out)["damages"]
     assert os.fsencode(damage["shard"]) == b"\xff\xfe.bin"
 
@@ -57,6 +60,7 @@ def test_they_are_run(scanned: Path) -> None:
     told = subprocess.run(
         [
             *(sys.executable, "-m", "iobench", "run", "./mine.yaml", "--data", "found.manifest"),
+            *ORIGIN,
             *("--repeat", "1", "--calibration-s", "0", "--set", "reader.check=content"),
             *("--results", os.fsdecode(b"results\xff"), "--json"),
         ],
@@ -127,4 +131,4 @@ def test_a_column_that_holds_no_names_is_refused(scanned: Path, column: pa.Array
     header = json.loads((folder / "manifest.json").read_text())
     header["tables"][SHARDS], header["shards"] = xxhash.xxh3_64_hexdigest(data), 3
     (folder / "manifest.json").write_text(json.dumps(header))
-    check(run("verify", "found.manifest", "--workers", "1"), (1,), "verify")
+    check(run("verify", "found.manifest", *ORIGIN, "--workers", "1"), (1,), "verify")

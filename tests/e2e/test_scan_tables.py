@@ -254,7 +254,7 @@ class TestParquet:
             bad[position] ^= 0x02
             path.write_bytes(bad)
             try:
-                scan(LocalStorage(tmp_path / "d"), checksums=True)
+                scan(LocalStorage(tmp_path / "d"), checksums=True, workers=0)
             except DatasetError as error:
                 refused += 1
                 assert "\n" not in str(error)  # noqa: PT017
@@ -276,7 +276,7 @@ class TestParquet:
             for wrong in (0xFF, right ^ 1, right ^ 0x10):
                 data[position] = wrong
                 try:
-                    scan(storage)
+                    scan(storage, workers=0)
                 except DatasetError as error:
                     assert "\n" not in str(error)  # noqa: PT017
                     refused += 1
@@ -547,7 +547,7 @@ class TestHdf5:
                     bad[position] ^= 0x41
                 path.write_bytes(bad or b"x")
                 try:
-                    scanned(tmp_path / "d")
+                    scanned(tmp_path / "d", workers=0)
                 except DatasetError as error:
                     assert "\n" not in str(error)  # noqa: PT017
 
@@ -563,7 +563,7 @@ class TestHdf5:
             bad[position] ^= 0x41
             path.write_bytes(bad)
             try:
-                manifest = scanned(tmp_path / "d").manifest
+                manifest = scanned(tmp_path / "d", workers=0).manifest
             except DatasetError as error:
                 assert "\n" not in str(error)  # noqa: PT017
             else:

@@ -169,7 +169,7 @@ def test_a_codec_claims_no_more_than_codecs_can(make_dataset: Any, tmp_path: Pat
     good = load_manifest(root)
     assert (good.samples["size"] > good.samples["stored"]).all()
     claim = int(good.samples["stored"][5]) * (1 << 17)
-    assert "row 5," in one_line(planted(root, tmp_path / "d", samples=put("size", 5, claim)))
+    assert "sample 5 " in one_line(planted(root, tmp_path / "d", samples=put("size", 5, claim)))
 
 
 def test_a_compressed_table_is_not_unpacked(dataset: Path, tmp_path: Path) -> None:

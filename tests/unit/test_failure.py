@@ -173,4 +173,4 @@ def test_the_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = set(re.findall(r"^  (\d+) ", capsys.readouterr().out, re.MULTILINE))
-    assert shown == {"0", "1", "2", "3", "4", "70", "130"}
+    assert shown == {"0", "1", "2", "3", "4", "5", "70", "130"}

@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "iobench"
 
 BASE = {
-    *("errors", "units", "registry", "safety", "beneath", "buffers", "forks", "interrupts"),
-    *("text", "documents"),
+    *("errors", "units", "limits", "registry", "safety", "beneath", "buffers", "forks"),
+    *("interrupts", "text", "documents"),
 }
 PLUG_INS = {"storage", "formats", "accelerate", "checkpoint", "measure"}
 ENGINES = {"generate", "verify", "load", "scan"}

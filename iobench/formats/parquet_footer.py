@@ -1,0 +1,251 @@
+"""The footer of a Parquet file, read without trust, and written anew for pyarrow.
+
+pyarrow ends the process (SIGABRT) for some footers: its accessors throw C++ exceptions through
+code that expects none, for an unknown codec for one. So pyarrow never sees a footer from a file.
+This module reads it, checks every number that is needed, and writes a footer of its own for the
+columns that samples are made of: names, statistics, indexes and whatever else a file may state are
+left out. Only row groups as iobench writes them are taken over as they are, after one regular
+expression has matched all of their bytes: dlrm has 150,000 column chunks in a file, and Python
+would need seconds to write them anew.
+
+Source: github.com/apache/parquet-format, src/main/thrift/parquet.thrift.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from .parquet_own import CHUNK, own_group, signed
+from .parquet_schema import Leaf, Schema, read_schema
+from .protobuf import varint
+from .thrift import BINARY, I32, I64, LIST, STRUCT, Compact, Writer, listed, zigzag
+
+UNCOMPRESSED = 0
+CODECS = ("uncompressed", "snappy", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4_raw")
+"""Parquet's names, by number."""
+
+_MAX_ROWS = 1 << 40
+_MAGIC_BYTES = 4
+_PLAIN_TEXT = re.compile(rb"[ -~]{1,256}")
+
+
+class Chunk(NamedTuple):
+    """A column chunk of a row group: the bytes ``start`` to ``end`` of the file."""
+
+    codec: int
+    values: int
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class Group:
+    """A row group.
+
+    ``chunks`` are those of the samples' columns, or all where there are none; empty where they lie
+    at ``place`` of the footer, as iobench writes them.
+    """
+
+    rows: int
+    place: int
+    chunks: list[Chunk]
+
+
+class Footer:
+    """What a footer says of the columns that samples are made of.
+
+    Where there are none (``schema``), row groups are samples as they are stored. ``safe`` is the
+    footer that pyarrow may read.
+    """
+
+    schema: Schema
+
+    def __init__(self, data: bytes, size: int) -> None:
+        """Read a footer (``data``) behind ``size`` bytes of a file. Raises ValueError."""
+        self._data = data
+        self._size = size
+        self.groups: list[Group] = []
+        self._walked: tuple[int, int, list[Chunk]] = (-1, 0, [])  # of the group that was asked last
+        known = set()
+        created_by = b""
+        kept: list[bytes] = []
+        reader = Compact(data)
+        for field, kind in reader.fields():
+            known.add(field)
+            if field == 2:
+                reader.want(kind, LIST, "the schema")
+                self.schema = read_schema(reader)
+            elif field == 4 and 2 in known:
+                reader.want(kind, LIST, "the list of row groups")
+                kept = self._read_groups(reader)
+            elif field == 6:
+                reader.want(kind, BINARY, "the writer's name")
+                created_by = reader.binary()
+            elif field == 8:
+                raise ValueError("its columns are encrypted")
+            else:
+                reader.skip(kind)
+        if missing := {1, 2, 3, 4} - known:
+            raise ValueError(f"it lacks field {min(missing)}")
+        out = Writer().number(1, I32, 2).list(2, self.schema.code)
+        out.number(3, I64, sum(group.rows for group in self.groups))
+        out.list(4, listed(STRUCT, kept))
+        # Readers work around the faults of some writers, which they know by their names.
+        if _PLAIN_TEXT.fullmatch(created_by):
+            out.binary(6, created_by)
+        self.safe = out.finish()
+
+    def chunk(self, group: int, place: int) -> Chunk:
+        """The ``place``-th column of the samples. Raises ValueError for what can't be."""
+        known = self.groups[group].chunks or self._plain(group, place + 1)
+        return self._checked(group, known[place])
+
+    def extent(self, group: int) -> tuple[int, int]:
+        """From where to where the chunks lie that the samples of a row group are made of."""
+        found = self.groups[group].chunks
+        places = range(len(found)) if found else (0, len(self.schema.leaves) - 1)
+        chunks = [self.chunk(group, place) for place in places]
+        return min(chunk.start for chunk in chunks), max(chunk.end for chunk in chunks)
+
+    def _plain(self, group: int, count: int) -> list[Chunk]:
+        """At least the first ``count`` chunks of a row group as iobench writes them."""
+        if self._walked[0] != group:
+            self._walked = group, self.groups[group].place, []
+        _, position, chunks = self._walked
+        while len(chunks) < count:
+            match = CHUNK.match(self._data, position)
+            if match is None:
+                raise ValueError(f"row group {group} has no column {len(chunks)}")
+            values, size, start = (signed(match[part]) for part in (2, 3, 4))
+            chunks.append(Chunk(match[1][0] >> 1, values, start, start + size))
+            position = match.end()
+        self._walked = group, position, chunks
+        return chunks
+
+    def _checked(self, group: int, chunk: Chunk) -> Chunk:
+        if not _MAGIC_BYTES <= chunk.start < chunk.end <= self._size:
+            raise ValueError(
+                f"row group {group} is damaged: it would lie at bytes {chunk.start} to "
+                f"{chunk.end} of {self._size}"
+            )
+        # Of a column that is not within a list each row has one value, null included.
+        rows = self.groups[group].rows
+        if self.schema.leaves and chunk.values != rows:
+            raise ValueError(
+                f"row group {group} is damaged: a column has {chunk.values} values in {rows} rows"
+            )
+        return chunk
+
+    def _read_groups(self, reader: Compact) -> list[bytes]:
+        """Read all row groups; each as pyarrow may see it."""
+        kind, count = reader.elements()
+        reader.want(kind if count else STRUCT, STRUCT, "a row group")
+        plain = own_group(self.schema.columns) if self.schema.own else None
+        kept: list[bytes] = []
+        for number in range(count):
+            match = plain.match(self._data, reader.position) if plain else None
+            try:
+                if match is not None:
+                    group = Group(signed(match[2]), match.start(1), [])
+                    reader.position = match.end()
+                else:
+                    group = _read_group(reader, self.schema)
+            except ValueError as error:
+                raise ValueError(f"row group {number} is damaged: {error}") from None
+            if not 0 <= group.rows < _MAX_ROWS:
+                raise ValueError(f"row group {number} is damaged: it claims {group.rows} rows")
+            self.groups.append(group)
+            kept.append(match[0] if match is not None else _written(group, self.schema))
+        return kept
+
+
+def _read_group(reader: Compact, schema: Schema) -> Group:
+    """A row group of any writer."""
+    chunks: list[Chunk] = []
+    wanted = dict(zip(schema.places, schema.leaves, strict=True))
+    rows = None
+    count = 0
+    for field, kind in reader.fields():
+        if field == 1:
+            reader.want(kind, LIST, "the list of columns")
+            kind, count = reader.elements()
+            reader.want(kind if count else STRUCT, STRUCT, "a column")
+            for column in range(count):
+                if wanted and column not in wanted:
+                    reader.skip(STRUCT)
+                else:
+                    chunks.append(_read_chunk(reader, wanted.get(column)))
+        elif field == 3:
+            reader.want(kind, I64, "the number of rows")
+            rows = reader.number(I64)
+        else:
+            reader.skip(kind)
+    if rows is None or count != schema.columns:
+        raise ValueError(f"it has {count} columns, the schema {schema.columns}")
+    return Group(rows, -1, chunks)
+
+
+def _read_chunk(reader: Compact, leaf: Leaf | None) -> Chunk:
+    """A column chunk of any writer, of ``leaf`` where its bytes will be decoded."""
+    found: dict[int, int] = {}
+    for field, kind in reader.fields():
+        if field == 1 and kind == BINARY:
+            if reader.binary():
+                raise ValueError("a column lies in another file")
+        elif field == 3:
+            reader.want(kind, STRUCT, "the description of a column")
+            found = _read_numbers(reader)
+        elif field in (8, 9):
+            raise ValueError("a column is encrypted")
+        else:
+            reader.skip(kind)
+    if missing := {1, 4, 5, 7, 9} - found.keys():
+        raise ValueError(f"a column's description lacks field {min(missing)}")
+    if leaf is not None and found[1] != leaf.physical:
+        raise ValueError(f"a column has type {found[1]}, in the schema {leaf.physical}")
+    if not 0 <= found[4] < len(CODECS):
+        raise ValueError(f"a column has the unknown codec {found[4]}")
+    start = found[9]
+    if 0 < found.get(11, 0) < start:  # the dictionary comes first
+        start = found[11]
+    return Chunk(found[4], found[5], start, start + found[7])
+
+
+def _read_numbers(reader: Compact) -> dict[int, int]:
+    """The numbers of a column's description, by their fields."""
+    found: dict[int, int] = {}
+    for field, kind in reader.fields():
+        if field in (1, 4):
+            reader.want(kind, I32, "a number of a column")
+            found[field] = reader.number(I32)
+        elif field in (5, 7, 9, 11):
+            reader.want(kind, I64, "a number of a column")
+            found[field] = reader.number(I64)
+        else:
+            reader.skip(kind)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _heads(schema: Schema) -> list[bytes]:
+    """How the description of each of the samples' columns begins: type, encodings, path."""
+    heads = []
+    for leaf, names in zip(schema.leaves, schema.names, strict=True):
+        path = listed(BINARY, [varint(len(name)) + name for name in names])
+        about = Writer().number(1, I32, leaf.physical).list(2, listed(I32, [zigzag(0)]))
+        heads.append(about.list(3, path).so_far())
+    return heads
+
+
+def _written(group: Group, schema: Schema) -> bytes:
+    columns = []
+    for head, chunk in zip(_heads(schema), group.chunks, strict=False):
+        size = chunk.end - chunk.start
+        about = Writer(head, 3).number(4, I32, chunk.codec).number(5, I64, chunk.values)
+        about.number(6, I64, size).number(7, I64, size).number(9, I64, chunk.start)
+        columns.append(Writer().number(2, I64, 0).struct(3, about.finish()).finish())
+    out = Writer().list(1, listed(STRUCT, columns))
+    return out.number(2, I64, 0).number(3, I64, group.rows).finish()

@@ -1,0 +1,169 @@
+"""The schema of a Parquet file: its columns, and which of them samples are made of.
+
+Source: github.com/apache/parquet-format, src/main/thrift/parquet.thrift (SchemaElement).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .thrift import BINARY, I32, STRUCT, Compact, Writer, listed
+
+BYTE_ARRAY, FIXED = 6, 7
+"""Physical types that samples have."""
+
+_TYPES = 8
+_REQUIRED, _OPTIONAL, _REPEATED = range(3)
+_MAX_NESTED = 32
+"""Groups of the schema around a column."""
+
+_OWN = re.compile(rb"c\d{3,7}")
+
+
+class Leaf(NamedTuple):
+    """A column. ``around``: the repetition of each group around it, outermost first."""
+
+    name: bytes
+    physical: int
+    length: int  # bytes of a value of type FIXED
+    repetition: int
+    annotated: bool  # as text, a number, or anything else but bytes
+    around: tuple[int, ...]
+
+    @property
+    def repeated(self) -> bool:
+        return _REPEATED in (self.repetition, *self.around)
+
+    @property
+    def nullable(self) -> bool:
+        return any(kind != _REQUIRED for kind in (self.repetition, *self.around))
+
+    @property
+    def binary(self) -> bool:
+        return self.physical in (BYTE_ARRAY, FIXED) and not self.annotated
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What a file's schema means for its samples.
+
+    ``leaves`` are the columns that samples are made of: iobench's own, all of them (``own``); of
+    other writers' files the first column of bytes that is not within a list, else the first of
+    text; else none. ``places`` are their numbers among all ``columns``, ``names`` how pyarrow is
+    to call them and the groups around them, and ``code`` a schema of them alone.
+    """
+
+    columns: int
+    own: bool
+    places: tuple[int, ...]
+    leaves: tuple[Leaf, ...]
+    names: tuple[tuple[bytes, ...], ...]
+    code: bytes
+
+    @property
+    def paths(self) -> list[str]:
+        return [b".".join(names).decode() for names in self.names]
+
+
+_latest: list[tuple[bytes, Schema]] = []
+"""The schema that was read last, by its bytes: the shards of a dataset have one and the same."""
+
+
+def read_schema(reader: Compact) -> Schema:
+    """Raises ValueError."""
+    data, begin = bytes(reader.data), reader.position
+    for known, schema in _latest:
+        if data.startswith(known, begin):
+            reader.position = begin + len(known)
+            return schema
+    schema = _chosen(_read_leaves(reader))
+    _latest[:] = [(data[begin : reader.position], schema)]
+    return schema
+
+
+def _chosen(leaves: list[Leaf]) -> Schema:
+    own = bool(leaves) and all(
+        leaf.binary and not leaf.nullable and not leaf.around and _OWN.fullmatch(leaf.name)
+        for leaf in leaves
+    )
+    flat = [number for number, leaf in enumerate(leaves) if not leaf.repeated]
+    binary = [number for number in flat if leaves[number].binary]
+    text = [number for number in flat if leaves[number].physical == BYTE_ARRAY]
+    places = list(range(len(leaves))) if own else (binary or text)[:1]
+    mine = [leaves[place] for place in places]
+    for leaf in mine:
+        if leaf.physical == FIXED and leaf.length < 1:
+            raise ValueError(f"a column of a fixed length has {leaf.length} bytes")
+    names = [
+        (leaf.name,) if own else (*(b"g%d" % n for n in range(len(leaf.around))), b"x")
+        for leaf in mine
+    ]
+    code = _written(mine, names)
+    return Schema(len(leaves), own, tuple(places), tuple(mine), tuple(names), code)
+
+
+def _written(leaves: list[Leaf], names: list[tuple[bytes, ...]]) -> bytes:
+    """A list of elements, as the footer holds them: the root, and each column in its groups."""
+    elements = [Writer().binary(4, b"schema").number(5, I32, len(leaves)).finish()]
+    for leaf, path in zip(leaves, names, strict=True):
+        for name, repetition in zip(path, leaf.around, strict=False):
+            group = Writer().number(3, I32, repetition).binary(4, name)
+            elements.append(group.number(5, I32, 1).finish())
+        column = Writer().number(1, I32, leaf.physical)
+        if leaf.physical == FIXED:
+            column.number(2, I32, leaf.length)
+        elements.append(column.number(3, I32, leaf.repetition).binary(4, path[-1]).finish())
+    return listed(STRUCT, elements)
+
+
+def _read_leaves(reader: Compact) -> list[Leaf]:
+    """The columns of a schema, which is a tree in the order of a walk from its root."""
+    kind, count = reader.elements()
+    reader.want(kind if count else STRUCT, STRUCT, "an element of the schema")
+    leaves: list[Leaf] = []
+    around: list[list[int]] = []  # repetition of a group, and how many children are to come
+    for number in range(count):
+        if number and not around:
+            raise ValueError("its schema has more elements than its root has children")
+        leaf, children = _read_element(reader)
+        if around:
+            around[-1][1] -= 1
+        if children is None and number:
+            leaves.append(leaf._replace(around=tuple(kind for kind, _ in around[1:])))
+        else:
+            around.append([leaf.repetition, children or 0])
+        while around and not around[-1][1]:
+            around.pop()
+        if len(around) > _MAX_NESTED:
+            raise ValueError(f"its schema is nested more than {_MAX_NESTED} deep")
+    if around:
+        raise ValueError("its schema ends before all of its groups do")
+    return leaves
+
+
+def _read_element(reader: Compact) -> tuple[Leaf, int | None]:
+    """An element of the schema, and how many children it has; None: it is a column."""
+    numbers: dict[int, int] = {}
+    name = b""
+    annotated = False
+    for field, kind in reader.fields():
+        if field in (1, 2, 3, 5):
+            reader.want(kind, I32, "a number of the schema")
+            numbers[field] = reader.number(I32)
+        elif field == 4:
+            reader.want(kind, BINARY, "a name")
+            name = reader.binary()
+        else:
+            annotated |= field in (6, 10)
+            reader.skip(kind)
+    physical, repetition = numbers.get(1), numbers.get(3, _REQUIRED)
+    children = numbers.get(5) if physical is None else None
+    if physical is None and (children is None or children < 0):
+        raise ValueError("an element of its schema has neither a type nor children")
+    if physical is not None and not 0 <= physical < _TYPES:
+        raise ValueError(f"a column has the unknown type {physical}")
+    if not 0 <= repetition <= _REPEATED:
+        raise ValueError(f"a column has the unknown repetition {repetition}")
+    return Leaf(name, physical or 0, numbers.get(2, 0), repetition, annotated, ()), children

@@ -1,0 +1,269 @@
+"""Reading Parquet by row group: where a group's column chunks lie, and what rows they hold.
+
+Rows are decoded by pyarrow, out of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..limits import ALWAYS_FITS, check_plausible, plausible
+from .base import Buffer
+from .parquet_footer import CODECS, Footer
+from .parquet_pages import bound
+from .parquet_rows import Rows, rows_of
+from .parquet_schema import FIXED
+
+_END = 8
+"""Length of the footer (u32), then PAR1."""
+
+_ROW = 16
+"""Bytes, about, that a row costs beside its own: its offset, its length, and its levels."""
+
+_LEVELS = 4 << 10
+"""Bytes, about, that the levels of a row group take, however few rows it has."""
+
+
+def footer_bytes(tail: Buffer, size: int) -> int:
+    """Length of the footer of a file of ``size`` bytes, by its last eight, which are part of it. Raises ValueError for no Parquet file."""
+    magic = bytes(tail[-4:])
+    if magic == b"PARE":
+        raise ValueError("no Parquet file that can be read without a key: its footer is encrypted")
+    if len(tail) < _END or size <= _END or magic != b"PAR1":
+        raise ValueError(f"no Parquet file: no PAR1 at its end (byte {size})")
+    length = int.from_bytes(tail[-_END:-4], "little") + _END
+    if length > size:
+        raise ValueError(
+            f"the Parquet footer is damaged: it claims {length - _END} bytes, of {size - _END} in the file"
+        )
+    return length
+
+
+class ParquetShard:
+    """One Parquet file by its footer. Not thread-safe.
+
+    pyarrow gets a footer that ``Footer`` wrote, and pages whose sizes ``bound`` has checked.
+    """
+
+    def __init__(self, tail: Buffer, size: int) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        need = footer_bytes(tail, size)
+        if need > len(tail):
+            raise ValueError(
+                f"the Parquet footer is damaged: it claims {need - _END} bytes, "
+                f"of {len(tail) - _END} behind the row groups"
+            )
+        try:
+            self._footer = Footer(bytes(tail[-need:-_END]), size - need)
+            safe = self._footer.safe
+            closed = b"".join((b"PAR1", safe, len(safe).to_bytes(4, "little"), b"PAR1"))
+            self._metadata = pq.read_metadata(pa.BufferReader(closed))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise ValueError(f"the Parquet footer is damaged: {_line(error)}") from None
+        self._source = _Source(size)
+        self._files: dict[bool, Any] = {}
+        self._leaves = self._footer.schema.leaves
+        self._paths = self._footer.schema.paths
+        # Writers that are flushed without a row leave a group of none, which holds no sample.
+        self._numbers = [number for number, group in enumerate(self._footer.groups) if group.rows]
+        self.groups = len(self._numbers)
+        self.nbytes = need - _END
+
+    @property
+    def columns(self) -> int:
+        """How many columns a sample is made of; 0 where it is a row group as it is stored."""
+        return len(self._leaves)
+
+    @property
+    def width(self) -> int | None:
+        """Bytes of every sample, where the schema tells: fixed lengths, and no null."""
+        if not self._leaves or any(a.physical != FIXED or a.nullable for a in self._leaves):
+            return None
+        return sum(leaf.length for leaf in self._leaves)
+
+    def rows(self, group: int) -> int:
+        """Rows that a group claims to have."""
+        return self._footer.groups[self._numbers[group]].rows
+
+    def codec(self, group: int) -> str:
+        """Parquet's name for what compresses the pages of the samples' first column."""
+        return CODECS[self._footer.chunk(self._numbers[group], 0).codec]
+
+    def chunk(self, group: int, place: int) -> tuple[int, int]:
+        """Where the ``place``-th column chunk of the samples begins and ends. Raises ValueError."""
+        chunk = self._footer.chunk(self._numbers[group], place)
+        return chunk.start, chunk.end
+
+    def extent(self, group: int) -> tuple[int, int]:
+        """Where all chunks that a group's samples are made of begin and end. Raises ValueError."""
+        return self._footer.extent(self._numbers[group])
+
+    def decode(
+        self,
+        group: int,
+        columns: int | None,
+        parts: Sequence[tuple[int, Buffer]],
+        *,
+        check: bool,
+        most: int | None = None,
+    ) -> Rows:
+        """Rows of a group, or their first ``columns`` columns.
+
+        ``parts`` of the file are in memory: (offset, bytes). ``check``: the pages' own checksums,
+        where they have some. ``most``: bytes that the rows may have (None: what is plausible).
+        Raises ValueError, before memory is taken for more.
+        """
+        pieces = self.pieces(group, columns, parts, check=check, most=most, at_once=most)
+        return Rows.joined(list(pieces))
+
+    def pieces(
+        self,
+        group: int,
+        columns: int | None,
+        parts: Sequence[tuple[int, Buffer]],
+        *,
+        check: bool,
+        most: int | None = None,
+        at_once: int | None = None,
+    ) -> Iterator[Rows]:
+        """The same, ``at_once`` bytes of rows at a time, as far as one row allows it."""
+        import pyarrow as pa
+
+        if not self._leaves:
+            data = np.frombuffer(parts[0][1], np.uint8)
+            yield Rows([(data, np.array([0, len(data)]))])
+            return
+        stored = sum(len(data) for _, data in parts)
+        most = plausible(stored) if most is None else most
+        at_once = ALWAYS_FITS if at_once is None else at_once
+        taken = 0
+        try:
+            count = self._at_once(group, columns, parts, stored, at_once)
+            for rows in self._decoded(group, columns, parts, count, check=check):
+                taken += int(rows.sizes.sum())
+                if taken > most:
+                    raise ValueError(
+                        f"its rows have more than {most} bytes, behind {stored} stored ones"
+                    )
+                yield rows
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise ValueError(f"row group {group} is damaged: {_line(error)}") from None
+
+    def _at_once(
+        self,
+        group: int,
+        columns: int | None,
+        parts: Sequence[tuple[int, Buffer]],
+        stored: int,
+        most: int,
+    ) -> int:
+        """How many rows are decoded at a time, so that they have ``most`` bytes or little more."""
+        number, rows = self._numbers[group], self.rows(group)
+        inflated = values = largest = 0
+        for place, leaf in enumerate(self._leaves[:columns]):
+            chunk = self._footer.chunk(number, place)
+            if leaf.physical == FIXED:
+                check_plausible(leaf.length, stored, "a value")
+            found = bound(_between(parts, chunk.start, chunk.end), chunk, leaf)
+            inflated += found.inflated
+            values += found.values
+            largest += found.largest
+        check_plausible(inflated, stored, "its pages")
+        check_plausible(rows * len(self._leaves[:columns]) * _ROW, stored, "its number of rows")
+        if values <= most + rows * _ROW + _LEVELS:
+            return rows
+        return max(1, min(rows * most // values, most // largest if largest else rows))
+
+    def _decoded(
+        self,
+        group: int,
+        columns: int | None,
+        parts: Sequence[tuple[int, Buffer]],
+        count: int,
+        *,
+        check: bool,
+    ) -> Iterator[Rows]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        number, paths = self._numbers[group], self._paths[:columns]
+        self._source.parts = parts
+        try:
+            if check not in self._files:
+                file = pa.PythonFile(self._source, mode="r")
+                self._files[check] = pq.ParquetFile(
+                    file,
+                    metadata=self._metadata,
+                    pre_buffer=False,
+                    page_checksum_verification=check,
+                )
+            file = self._files[check]
+            if count >= self.rows(group):
+                yield rows_of(pa, file.read_row_group(number, columns=paths, use_threads=False))
+                return
+            for batch in file.iter_batches(
+                count, row_groups=[number], columns=paths, use_threads=False
+            ):
+                yield rows_of(pa, pa.Table.from_batches([batch]))
+        finally:
+            self._source.parts = ()
+
+
+def _between(parts: Sequence[tuple[int, Buffer]], start: int, end: int) -> Buffer:
+    """Bytes of the file from ``start`` to ``end``. Raises ValueError where they are not there."""
+    for offset, data in parts:
+        if offset <= start and end <= offset + len(data):
+            return data[start - offset : end - offset]
+    raise ValueError(f"it would lie at bytes {start} to {end}, outside of its row group")
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:160]
+
+
+class _Source:
+    """What pyarrow takes for a file to read: parts of it that are in memory, without a copy."""
+
+    closed = False
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._position = 0
+        self.parts: Sequence[tuple[int, Buffer]] = ()
+
+    def read_buffer(self, count: int = -1) -> Buffer:
+        start, end = self._position, self._position + count
+        if not 0 <= start <= end <= self._size:
+            raise ValueError(f"it would lie at bytes {start} to {end} of {self._size}")
+        data = _between(self.parts, start, end)
+        self._position = end
+        return data
+
+    read = read_buffer
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._position = offset + (0, self._position, self._size)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def size(self) -> int:
+        return self._size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        return

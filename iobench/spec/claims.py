@@ -1,0 +1,67 @@
+"""What a manifest claims that samples become, before anything takes memory for it.
+
+Tables say how many bytes a sample has when its compression is undone. Readers take so much memory,
+so the claim must be one that the stored bytes can keep (``limits``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DatasetError
+from ..limits import ALWAYS_FITS, MAX_DECODED_EXPANSION, MAX_EXPANSION
+
+_ROWS = 1 << 20
+"""Rows of the table that are looked at together: a dataset may have a billion."""
+
+_REMEDY = "the manifest is damaged, or somebody has changed it: generate or scan the dataset again"
+
+
+def check_claims(
+    spec: Any, expansion: float | None, samples: dict[str, Any], key: Callable[[int], str]
+) -> None:
+    """Raises DatasetError that names the first sample whose size can't be.
+
+    ``samples`` are the columns shard, offset, stored and size of the table; ``key`` names a shard.
+    """
+    from ..registry import FORMATS
+
+    if expansion is not None and not 0 < expansion <= MAX_DECODED_EXPANSION:
+        raise DatasetError(
+            f"the manifest says that decoded samples are {expansion:g} times as large as stored "
+            f"ones; the limit is {MAX_DECODED_EXPANSION:g}",
+            remedy=_REMEDY,
+        )
+    blocks = bool(getattr(FORMATS.load(spec.format), "blocks", False))
+    if spec.codec == "none" and not blocks:
+        return  # what is stored is the sample: `tables` compares the two
+    for start in range(0, len(samples["size"]), _ROWS):
+        part = {name: samples[name][start : start + _ROWS] for name in ("stored", "size")}
+        if blocks:  # where several samples share what is stored
+            place = {name: samples[name][start : start + _ROWS] for name in ("shard", "offset")}
+            first, stored, size = _of_blocks(place, part)
+        else:
+            first, stored, size = np.arange(len(part["size"])), part["stored"], part["size"]
+        wrong = size > np.maximum(ALWAYS_FITS, MAX_EXPANSION * stored.astype(np.float64))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            index = start + int(first[row])
+            raise DatasetError(
+                f"sample {index} in shard {key(int(samples['shard'][index]))} claims "
+                f"{int(size[row])} bytes in {int(stored[row])} stored ones: "
+                f"the limit is {MAX_EXPANSION} times as many, or {ALWAYS_FITS}",
+                remedy=_REMEDY,
+            )
+
+
+def _of_blocks(
+    place: dict[str, Any], part: dict[str, Any]
+) -> tuple[npt.NDArray[np.int64], Any, npt.NDArray[np.float64]]:
+    """First row, stored bytes and bytes of the samples of each block."""
+    new = np.flatnonzero((np.diff(place["shard"]) != 0) | (np.diff(place["offset"]) != 0)) + 1
+    first = np.concatenate(([0], new))
+    return first, part["stored"][first], np.add.reduceat(part["size"].astype(np.float64), first)

@@ -1,0 +1,171 @@
+"""What is generated is unique and incompressible, also where a format cuts samples into columns.
+
+A storage that compresses or finds duplicates would else look faster than it is.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from iobench.formats import payload
+from iobench.generate import generate
+from iobench.generate.target import dataset_id
+from iobench.spec.base import build
+from iobench.spec.dataset import DatasetSpec, load_dataset_spec, resized
+from iobench.storage.local import LocalStorage
+from iobench.verify import verify
+
+BLOCK = 4096
+NAMES = sorted(path.stem for path in (Path(__file__).parents[2] / "datasets").glob("*.yaml"))
+LARGEST = 200_000
+"""Bytes of a sample here; the real ones of some datasets have hundreds of MB."""
+
+
+def files(root: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((root / "data").rglob("*")) if path.is_file()]
+
+
+def chunks(shard: bytes, columns: int) -> Iterator[bytes]:
+    """The column chunks of a Parquet file, of its first columns, by pyarrow alone."""
+    metadata = pq.read_metadata(io.BytesIO(shard))
+    for group in range(metadata.num_row_groups):
+        for column in range(min(columns, metadata.num_columns)):
+            chunk = metadata.row_group(group).column(column)
+            yield shard[chunk.data_page_offset :][: chunk.total_compressed_size]
+
+
+def duplicates(parts: list[bytes]) -> int:
+    blocks = [
+        part[start : start + BLOCK]
+        for part in parts
+        for start in range(0, len(part) - BLOCK + 1, BLOCK)
+    ]
+    return len(blocks) - len(set(blocks))
+
+
+def ratio(parts: list[bytes]) -> float:
+    whole = b"".join(parts)
+    return len(whole) / len(zstandard.compress(whole, 1))
+
+
+def made(path: Path, **spec: Any) -> Path:
+    full = build(DatasetSpec, {"name": "x", **spec}, where="test")
+    generate(full, LocalStorage(path), workers=0)
+    return path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_dataset(name: str, tmp_path: Path) -> None:
+    spec = load_dataset_spec(name)
+    if spec.sample_size.mean_bytes > LARGEST:
+        smaller = {**spec.model_dump(mode="json"), "sample_size": {"mean": LARGEST}}
+        spec = build(DatasetSpec, smaller, where="test")
+    size = 9_900_000 if name == "dlrm" else 2_000_000
+    generate(resized(spec, size_bytes=size), LocalStorage(tmp_path / "d"), workers=0)
+    shards = files(tmp_path / "d")
+    assert sum(map(len, shards)) > 0.9 * size
+    assert duplicates(shards) == 0
+    assert ratio(shards) <= 1.02
+    if spec.columns is not None:
+        read = [chunk for shard in shards for chunk in chunks(shard, 40)]
+        assert len(read) >= min(40, spec.columns)
+        assert duplicates(read) == 0
+        assert ratio(read) <= 1.02
+        assert max(ratio([chunk]) for chunk in read) <= 1.02
+
+
+@pytest.mark.parametrize(("size", "columns"), [(64, 64), (100, 50), (300, 100), (40, 3), (9000, 2)])
+def test_columns_of_any_width(tmp_path: Path, size: int, columns: int) -> None:
+    """Of a single byte, too; and of several rows of a block."""
+    path = made(
+        tmp_path / "d",
+        samples=min(20_000, 3_000_000 // size),
+        sample_size={"mean": size},
+        format="parquet",
+        columns=columns,
+        block_size="500kB",
+    )
+    read = [chunk for shard in files(path) for chunk in chunks(shard, columns)]
+    assert duplicates(read) == 0
+    assert max(ratio([chunk]) for chunk in read if len(chunk) > 5000) <= 1.02
+
+
+@pytest.mark.parametrize("wanted", [2, 4])
+def test_columns_have_the_ratio_that_was_asked_for(tmp_path: Path, wanted: int) -> None:
+    path = made(
+        tmp_path / "d",
+        samples=9000,
+        sample_size={"mean": 300},
+        format="parquet",
+        columns=75,
+        compress_ratio=wanted,
+    )
+    read = [chunk for shard in files(path) for chunk in chunks(shard, 75)]
+    assert ratio(read) == pytest.approx(wanted, rel=0.1)
+    for chunk in read:
+        assert ratio([chunk]) == pytest.approx(wanted, rel=0.15)
+
+
+def made_for_columns(size: int, **more: Any) -> bytes:
+    out = memoryview(bytearray(size))
+    payload.fill_for_columns(out, **{"seed": 7, "index": 3, **more})
+    return bytes(out)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 761, 4096, 262_144, 262_145, 700_001])
+def test_each_place_has_bytes_of_its_own(size: int) -> None:
+    one = made_for_columns(size)
+    assert one == made_for_columns(size)
+    longer = made_for_columns(size + 1000)
+    assert longer[:size] == one  # words do not depend on how many there are
+    for other in ({"index": 4}, {"seed": 8}):
+        if size > 100:
+            same = np.frombuffer(one, np.uint8) == np.frombuffer(
+                made_for_columns(size, **other), np.uint8
+            )
+            assert same.mean() < 0.05
+
+
+def test_bytes_of_columns_are_those_of_the_second_layout() -> None:
+    """They may never change without a new COLUMNS_LAYOUT_VERSION."""
+    import xxhash
+
+    assert xxhash.xxh3_64_hexdigest(made_for_columns(300_000)) == "03819f3c31dd480d"
+    assert xxhash.xxh3_64_hexdigest(made_for_columns(5000, compress_ratio=2)) == "86893b824eca86b8"
+
+
+def test_only_datasets_with_columns_are_others_than_before() -> None:
+    def id_of(**spec: Any) -> str:
+        full = {"name": "small", "samples": 24, "sample_size": {"mean": 1500}, **spec}
+        return dataset_id(build(DatasetSpec, full, where="test"))
+
+    assert id_of(format="tar") == "b206b599ee2e549ffd218508f6f1e9fd"
+    assert id_of(format="parquet") == "247fcb9dbdfc050d0ecda59d0e7f8368"
+    assert id_of(format="parquet", columns=1) == "02b71d545a07e97a861bbda4ad7c09f0"
+    assert id_of(format="parquet", columns=2) != "92fa03fe422b3a87b9eb0f6c2fdc62ef"
+
+
+def test_columns_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    """Their manifests hold checksums, and nothing asks how the bytes were made."""
+    before = payload.fill_for_columns
+    try:
+        payload.fill_for_columns = payload.fill
+        path = made(
+            tmp_path / "d", samples=200, sample_size={"mean": 90}, format="parquet", columns=9
+        )
+    finally:
+        payload.fill_for_columns = before
+    from iobench.spec.manifest import load_manifest
+
+    assert b"iobench\x01" in b"".join(
+        b"".join(row.values()) for row in pq.read_table(next(path.rglob("*.parquet"))).to_pylist()
+    )
+    assert verify(LocalStorage(path), load_manifest(path), workers=0).ok

@@ -1,0 +1,207 @@
+"""Whatever becomes of a file: the right bytes, or one error, in scan, verify and the reader."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from iobench.errors import IobenchError
+from iobench.load import make_reader
+from iobench.scan import scan
+from iobench.spec.manifest import Manifest
+from iobench.spec.workload import ReaderSpec
+from iobench.storage.simulated import MemoryStorage
+from iobench.verify import verify
+
+SPECS: dict[str, dict[str, Any]] = {
+    "files of jpeg": {"format": "files", "content": "jpeg"},
+    "files of npz behind gzip": {"format": "files", "content": "npz", "codec": "gzip"},
+    "tar of jpeg": {"format": "tar", "content": "jpeg"},
+    "tar behind zstd": {"format": "tar", "codec": "zstd", "compress_ratio": 3},
+    "tfrecord of npz": {"format": "tfrecord", "content": "npz"},
+    "tfrecord behind lz4": {"format": "tfrecord", "codec": "lz4", "compress_ratio": 3},
+    "tokens": {"format": "tokens"},
+    "mds": {"format": "mds"},
+    "hdf5": {"format": "hdf5"},
+    "hdf5 behind gzip": {"format": "hdf5", "codec": "gzip", "compress_ratio": 2},
+    "parquet": {"format": "parquet", "block_size": 5000},
+    "parquet of columns behind zstd": {"format": "parquet", "columns": 3, "codec": "zstd"},
+}
+
+
+class Data(NamedTuple):
+    """A dataset in memory. ``samples``: what each sample's content is."""
+
+    manifest: Manifest
+    objects: dict[str, bytes]
+    samples: list[bytes]
+
+
+def stored_as(objects: dict[str, bytes]) -> MemoryStorage:
+    return MemoryStorage(objects={key: memoryview(data) for key, data in objects.items()})
+
+
+def contents(data: Data | None, storage: MemoryStorage, manifest: Manifest, **how: Any) -> Any:
+    """Every sample, as the reader delivers it."""
+    reader = make_reader(manifest, storage, ReaderSpec(direct=False, **how))
+    try:
+        out = memoryview(bytearray(int(reader.room().sum()) + 4096))
+        done = reader.read(np.arange(manifest.sample_count), out)
+    finally:
+        reader.close()
+    ends = done.offsets + done.lengths
+    return [bytes(out[a:b]) for a, b in zip(done.offsets.tolist(), ends.tolist(), strict=True)]
+
+
+@pytest.fixture(scope="module", params=list(SPECS))
+def generated(request: pytest.FixtureRequest, make_dataset: Any) -> Data:
+    manifest, path = make_dataset(
+        name="mutated", samples=5, sample_size={"mean": 2500}, **SPECS[request.param]
+    )
+    objects = {key: (path / key).read_bytes() for key in manifest.keys()}  # noqa: SIM118
+    storage = stored_as(objects)
+    return Data(manifest, objects, contents(None, storage, manifest, decode=False))
+
+
+def foreign() -> dict[str, bytes]:
+    """Files that iobench does not write: other layouts of the same formats."""
+    random = np.random.default_rng(2)
+    deflated, hdf5, table = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    np.savez_compressed(deflated, x=np.arange(500), y=random.random((3, 5)))
+    with h5py.File(hdf5, "w") as file:
+        file.create_dataset("x", data=random.integers(0, 9, (6, 40)), chunks=(1, 40), compression=1)
+        vlen = file.create_dataset("v", (4,), h5py.vlen_dtype(np.uint8))
+        for number in range(4):
+            vlen[number] = np.arange(5 + number, dtype=np.uint8)
+    images = [{"bytes": random.bytes(60), "path": f"{n}.jpg"} for n in range(9)]
+    text = [["lorem", None, "ipsum" * 9][n % 3] for n in range(9)]
+    columns = {"label": list(range(9)), "image": images, "text": text, "l": [[1, 2]] * 9}
+    pq.write_table(pa.table(columns), table, row_group_size=4, compression="snappy")
+    return {"a.npz": deflated.getvalue(), "a.h5": hdf5.getvalue(), "a.parquet": table.getvalue()}
+
+
+FOREIGN = foreign()
+
+
+@st.composite
+def mutation(draw: Any, size: int) -> list[tuple[int, str, int]]:
+    """Where (mostly at the ends, where headers are), what, and a number for it."""
+    near = st.integers(0, min(size, 600) - 1)
+    place = st.one_of(near, near.map(lambda n: size - 1 - n), st.integers(0, size - 1))
+    kind = st.sampled_from(["set", "flip", "cut", "insert", "end"])
+    return draw(st.lists(st.tuples(place, kind, st.integers(0, 255)), min_size=1, max_size=3))
+
+
+def mutated(data: bytes, changes: list[tuple[int, str, int]]) -> bytes:
+    out = bytearray(data)
+    for place, kind, number in changes:
+        place = min(place, len(out) - 1)
+        if kind == "set":
+            out[place] = number
+        elif kind == "flip":
+            out[place] ^= 1 << number % 8
+        elif kind == "cut" and len(out) > 20:
+            del out[place : place + 1 + number % 8]
+        elif kind == "insert":
+            out[place:place] = bytes([number]) * (1 + number % 5)
+        elif len(out) > 20:
+            del out[max(10, place) :]
+    return bytes(out)
+
+
+QUICK = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@QUICK
+@given(data=st.data())
+def test_own_datasets(generated: Data, data: Any) -> None:
+    manifest, objects, samples = generated
+    victim = data.draw(st.sampled_from(sorted(objects)))
+    bad = mutated(objects[victim], data.draw(mutation(len(objects[victim]))))
+    storage = stored_as({**objects, victim: bad})
+    report = verify(storage, manifest, workers=0)
+    assert report.ok == (bad == objects[victim])
+    assert all("\n" not in str(damage) for damage in report.damages)
+    try:
+        found = contents(generated, storage, manifest, decode=False, check="content")
+    except IobenchError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+    else:
+        assert found == samples
+    try:
+        contents(generated, storage, manifest)  # decoded, and nobody asked for checks
+    except IobenchError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+
+
+@QUICK
+@given(data=st.data())
+def test_data_that_is_scanned(generated: Data, data: Any) -> None:
+    victim = data.draw(st.sampled_from(sorted(generated.objects)))
+    changes = data.draw(mutation(len(generated.objects[victim])))
+    look({victim: mutated(generated.objects[victim], changes)})
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+@QUICK
+@given(data=st.data())
+def test_data_of_others(name: str, data: Any) -> None:
+    look({name: mutated(FOREIGN[name], data.draw(mutation(len(FOREIGN[name]))))})
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_data_of_others_is_read_where_it_is_good(name: str) -> None:
+    assert look({name: FOREIGN[name]}) > 0
+
+
+def look(objects: dict[str, bytes]) -> int:
+    """Scan, verify and read; the number of samples, 0 where there is one error."""
+    storage = stored_as(objects)
+    try:
+        manifest = scan(storage, checksums=True, workers=0).manifest
+        assert verify(storage, manifest, workers=0).ok
+        right = contents(None, storage, manifest, decode=False, check="content")
+        assert [len(sample) for sample in right] == manifest.samples["size"].tolist()
+        contents(None, storage, manifest)
+    except IobenchError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+        return 0
+    return len(right)
+
+
+CORPUS = Path(__file__).parent.parent / "corpus"
+FORMATS = ("parquet", "tar", "tfrecord", "hdf5", "npz", "jpeg", "files")
+INPUTS = sorted(
+    str(path.relative_to(CORPUS))
+    for form in FORMATS
+    for path in (CORPUS / form).glob("*")
+    if path.is_file()
+)
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs_that_once_did_harm(name: str) -> None:
+    from tests.children import in_child
+
+    path = CORPUS / name
+    ended = in_child(lambda: look({path.name: path.read_bytes()}))
+    assert ended.error is None
+    assert ended.extra_bytes < 400 << 20
+
+
+def test_the_corpus_says_what_its_files_are() -> None:
+    page = (CORPUS / "README.md").read_text(encoding="utf-8")
+    files = [path for path in CORPUS.rglob("*") if path.is_file() and path.name != "README.md"]
+    assert len(files) >= 3
+    for path in files:
+        assert f"`{path.relative_to(CORPUS)}`" in page
+        assert path.stat().st_size < 100_000
