@@ -22,7 +22,7 @@ from ..measure import filesystem, pagecache
 from ..safety import check_target
 from .base import Buffer, Entry, ParallelSink, Residency, Sink
 from .parallel import ParallelFile
-from .sinks import FileSink, make_folders, open_sink
+from .sinks import FileSink, make_folders, open_sink, replace_file
 
 ALIGNMENT = 4096
 """What O_DIRECT asks for at most: every block device that Linux supports has logical blocks of 512 to 4096 bytes."""
@@ -36,6 +36,7 @@ class LocalStorage:
     """Files below ``root``; keys are relative paths. Handles are kept per process and reopened after a fork."""
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset()
+    exclusive_create = True
 
     @classmethod
     def open(cls, url: str, *, direct: bool, options: Mapping[str, str]) -> LocalStorage:
@@ -239,6 +240,14 @@ class LocalStorage:
             if sink is not None:
                 sink.abort()
             raise
+
+    def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
+        path = self.root / key
+        try:
+            make_folders(path.parent)
+            replace_file(path, data, only_new=only_new)
+        except OSError as error:
+            raise self._failed("replace", key, error) from error
 
     def delete(self, key: str) -> None:
         try:
