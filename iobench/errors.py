@@ -7,12 +7,14 @@
     │   ├── SpecError             a YAML file or an override does not fit the schema
     │   ├── UnknownNameError      no such workload, dataset, format, codec, storage, accelerator
     │   └── TargetRefusedError    iobench does not write to, or delete from, this place
+    │       └── TargetHeldError   not now: another process works there
     ├── DatasetError              missing, foreign, half-generated, or not what the workload needs
     │   └── CorruptSampleError    bytes differ from what the manifest says (names shard and sample)
     ├── CheckpointError           a checkpoint that is missing, partial, of another job, or not of this state
     │   └── CorruptCheckpointError  a checkpoint's bytes are not what was saved (names the file)
     ├── StorageError              the storage refused or failed an operation
-    │   └── MissingObjectError    there is no object of that name
+    │   ├── MissingObjectError    there is no object of that name
+    │   └── TargetLostError       another process has taken over the place that was worked on
     ├── WorkerError               a loader worker or a rank died
     ├── InvalidRunError           exit 3  the run broke a rule
     ├── ThresholdError            exit 4  a --fail-on condition holds, or a regression
@@ -80,6 +82,10 @@ class TargetRefusedError(UsageError):
     pass
 
 
+class TargetHeldError(TargetRefusedError):
+    pass
+
+
 class DatasetError(IobenchError):
     pass
 
@@ -101,6 +107,10 @@ class StorageError(IobenchError):
 
 
 class MissingObjectError(StorageError):
+    pass
+
+
+class TargetLostError(StorageError):
     pass
 
 

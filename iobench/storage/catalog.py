@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -74,14 +75,41 @@ def local_root(storage: Storage) -> Path | None:
     return root if isinstance(root, Path) else None
 
 
+def dataset_marker(storage: Storage) -> str:
+    """The key that a dataset is locked by: its marker, or the manifest where it has none.
+
+    Scanned data has no marker, since iobench did not write it.
+    """
+    root = local_root(innermost(storage))
+    if root is not None and not (root / MARKER).exists() and (root / MANIFEST).exists():
+        return MANIFEST
+    return MARKER
+
+
 def read_object(storage: Storage, key: str) -> bytes:
-    """All of a small object. Raises StorageError."""
+    """All of a small object. Raises StorageError, also for what is no regular file."""
+    root = local_root(storage)
+    if root is not None:
+        _require_regular(root / key)
     size = storage.size(key)
     alignment = storage.alignment
     buffer = private(-(-max(size, 1) // alignment) * alignment, prefault=False).array.data
     if storage.read_into(key, 0, buffer) < size:
         raise StorageError(f"{key} became shorter while it was read")
     return bytes(buffer[:size])
+
+
+def _require_regular(path: Path) -> None:
+    """A FIFO would be waited for, without an end. What is not there is the storage's to tell."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return
+    if not stat.S_ISREG(mode):
+        raise StorageError(
+            f"cannot read {path}: it is no regular file",
+            remedy="look at what it is, and remove it by hand",
+        )
 
 
 def exists(storage: Storage, key: str) -> bool:
