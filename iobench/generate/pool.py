@@ -17,6 +17,7 @@ from ..interrupts import undisturbed
 
 T = TypeVar("T")
 _TURN_S = 0.2
+_CHECK_S = 1.0
 
 _GRACE_S = 20.0  # for a stopped worker to remove what it was writing; a write that hangs in the kernel is not waited for
 _PR_SET_PDEATHSIG = 1
@@ -32,16 +33,23 @@ def default_workers(tasks: int) -> int:
 
 
 def run_tasks(
-    tasks: Sequence[int], make: Callable[[], Callable[[int], T]], *, workers: int
+    tasks: Sequence[int],
+    make: Callable[[], Callable[[int], T]],
+    *,
+    workers: int,
+    check: Callable[[], None] = lambda: None,
 ) -> Iterator[T]:
     """Yield ``make()(task)`` for each task, in the order in which they finish.
 
-    ``make`` runs once in each worker; ``workers`` 0 does everything in this process. An IobenchError of a task is raised here, and a worker
-    that dies is a WorkerError. However the iteration ends, the workers are asked to stop, clean up and go before it returns.
+    ``make`` runs once in each worker; ``workers`` 0 does everything in this process. ``check`` is
+    called here about once a second, and between tasks; what it raises ends the work. An
+    IobenchError of a task is raised here, and a worker that dies is a WorkerError. However the
+    iteration ends, the workers are asked to stop, clean up and go before it returns.
     """
     if workers == 0:
         work = make()
         for task in tasks:
+            check()
             yield work(task)
         return
     context = get_context("fork")
@@ -61,7 +69,8 @@ def run_tasks(
                 _send(ours, process, pending.pop())
         busy = dict(everyone)
         while busy:
-            for ready in wait(list(busy)):
+            check()
+            for ready in wait(list(busy), timeout=_CHECK_S):
                 assert isinstance(ready, Connection)
                 result = _receive(ready, busy[ready])
                 if pending:
