@@ -124,8 +124,9 @@ def register(subparsers: Any) -> None:
         metavar="DIR",
         help="where run directories go (default: results)",
     )
-    from .common import add_common, add_overrides
+    from .common import add_break_lock, add_common, add_overrides
 
+    add_break_lock(parser)
     add_overrides(parser, "fsync=false")
     add_common(parser)
     parser.set_defaults(run=run)
@@ -164,6 +165,7 @@ def run(args: argparse.Namespace) -> int:
             rules=args.rules,
             command=tuple(args.command_line),
             keep_data=args.keep_data,
+            break_lock=args.break_lock,
             progress=live,
         )
     finally:

@@ -106,8 +106,9 @@ def register(subparsers: Any) -> None:
         metavar="SHARE",
         help="of the model's bytes, e.g. 1/64 (default: 1)",
     )
-    from .common import add_common, add_overrides
+    from .common import add_break_lock, add_common, add_overrides
 
+    add_break_lock(parser)
     add_overrides(parser, "loader.workers=8")
     add_common(parser)
     parser.set_defaults(run=run)
@@ -143,6 +144,7 @@ def run(args: argparse.Namespace) -> int:
         calibration_s=args.calibration_s,
         find_max=args.find_max,
         mixed=mixed,
+        break_lock=args.break_lock,
     )
     try:
         doc, directory = run_plan(plan, options, live)

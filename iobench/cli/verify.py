@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from .common import add_common
+from .common import add_break_lock, add_common
 
 _EXAMPLES = """examples:
   iobench verify /mnt/fast/resnet50
@@ -29,6 +29,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--workers", type=int, metavar="N", help="processes (default: one for each core)"
     )
+    add_break_lock(parser)
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -37,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from ..errors import UsageError
     from ..storage import open_storage
     from ..storage.catalog import find_dataset
+    from ..storage.reading import reading
     from ..units import format_bytes, format_count, format_rate
     from ..verify import verify
     from .progress import progress_bar
@@ -44,11 +46,13 @@ def run(args: argparse.Namespace) -> int:
     if args.workers is not None and args.workers < 1:
         raise UsageError(f"--workers is {args.workers}", remedy="give 1 or more")
     manifest, place = find_dataset(args.dir)
-    storage = open_storage(place)
-    with progress_bar(
-        "verifying", enabled=sys.stderr.isatty() and not getattr(args, "quiet", False)
-    ) as tell:
-        report = verify(storage, manifest, workers=args.workers, progress=tell)
+    with (
+        reading(open_storage(args.dir), manifest, verb="verify", break_dead=args.break_lock),
+        progress_bar(
+            "verifying", enabled=sys.stderr.isatty() and not getattr(args, "quiet", False)
+        ) as tell,
+    ):
+        report = verify(open_storage(place), manifest, workers=args.workers, progress=tell)
     if args.json:
         document = {
             "path": str(args.dir),
