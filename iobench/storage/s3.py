@@ -21,6 +21,9 @@ from .s3_sink import ParallelUpload, UploadSink
 
 T = TypeVar("T")
 
+_inherited: list[Session | None] = []
+"""In a forked process: what its parent had open."""
+
 
 class S3Storage:
     """Objects below a prefix. Holds no credentials; the client that does is made on first use in each process, and never pickled."""
@@ -67,7 +70,10 @@ class S3Storage:
         self._open: Session | None = None
 
     def after_fork(self) -> None:
-        self._reset()  # the parent's connections are shared with it
+        # The parent's connections are shared with it, and its client is never finalised here: that
+        # may wait for a lock which a thread of the parent held in the instant of the fork.
+        _inherited.append(self._open)
+        self._reset()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"bucket": self.bucket, "prefix": self.prefix, "options": self.options}
