@@ -7,6 +7,7 @@
     │   ├── SpecError             a YAML file or an override does not fit the schema
     │   ├── UnknownNameError      no such workload, dataset, format, codec, storage, accelerator
     │   └── TargetRefusedError    iobench does not write to, or delete from, this place
+    │       └── TargetHeldError   not now: another process works there
     ├── DatasetError              missing, foreign, half-generated, or not what the workload needs
     │   └── CorruptSampleError    bytes differ from what the manifest says (names shard and sample)
     ├── CheckpointError           a checkpoint that is missing, partial, of another job, or not of this state
@@ -14,6 +15,7 @@
     ├── StorageError              the storage refused or failed an operation
     │   ├── MissingObjectError    there is no object of that name
     │   ├── ShortObjectError      an object ends before the bytes that were asked for
+    │   ├── TargetLostError       another process has taken over the place that was worked on
     │   └── UnreadableError   exit 5  verify could not read all, and found no damage in the rest
     ├── WorkerError               a loader worker or a rank died
     │   └── BusError              of SIGBUS: memory that it had mapped could not be had
@@ -85,6 +87,10 @@ class TargetRefusedError(UsageError):
     pass
 
 
+class TargetHeldError(TargetRefusedError):
+    pass
+
+
 class DatasetError(IobenchError):
     pass
 
@@ -115,6 +121,10 @@ class ShortObjectError(StorageError):
 
 class UnreadableError(StorageError):
     exit_code = 5
+
+
+class TargetLostError(StorageError):
+    pass
 
 
 class WorkerError(IobenchError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,6 +46,9 @@ _PARENTS = (
 """Fine to write below, never to write into."""
 
 _EXCEPTIONS = ("/dev/shm", "/run/user", "/run/media")
+
+_MAX_DEPTH = 64
+"""Folders below a root; nothing that iobench makes lies so deep."""
 
 _REMEDY = "name a new directory, e.g. {}/iobench-data"
 
@@ -122,61 +126,115 @@ def remove_exactly(
     last: Collection[str],
     folders: Callable[[str], bool],
     dry_run: bool = False,
+    within: Path | None = None,
 ) -> Removal:
-    """Remove the regular files below ``root`` whose relative names are ``owned``, then the emptied ``folders``; everything else stays.
+    """Remove the ``owned`` regular files below ``root``, then those ``folders`` that are empty.
 
-    Links are never followed: the walk holds each directory open and unlinks relative to it. Files named as one of ``last`` (what says who
-    owns the rest) go after everything else in and below their folder, so that an interrupted removal can be repeated. Raises StorageError.
+    Both are told by their names relative to ``root``; everything else stays, and is named. Links
+    are never followed, and no mount point is crossed: the walk holds each directory open and
+    unlinks relative to it. Files named as one of ``last`` (what says who owns the rest) go after
+    everything else in and below their folder, so that an interrupted removal can be repeated; they
+    stay where a mount point hides what may be ours. ``within``: a folder above ``root`` whose mount
+    is the one not to leave (default: ``root``'s own). Raises StorageError.
     """
-    files = size = 0
-    foreign: list[str] = []
-    root_removed = False
+    walk = _Removal(owned, frozenset(last), folders, dry_run=dry_run)
+    removed = False
     try:
-        for folder, folder_names, names, fd in os.fwalk(
-            root, topdown=False, onerror=_raise, follow_symlinks=False
-        ):
-            below = os.path.relpath(folder, root)
-            prefix = "" if below == "." else f"{below}/"
-            for name in sorted(names, key=lambda n: (n in last, n)):
-                info = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                if not (stat.S_ISREG(info.st_mode) and owned(prefix + name)):
-                    foreign.append(prefix + name)
-                    continue
-                files, size = files + 1, size + info.st_size
-                if not dry_run:
-                    os.unlink(name, dir_fd=fd)
-            for name in folder_names:
-                if dry_run or not _remove_folder(name, fd, folders(prefix + name)):
-                    _note_foreign_folder(prefix + name, name, fd, foreign, folders)
-        if not dry_run and folders("") and not os.listdir(root):
-            root.rmdir()
-            root_removed = True
+        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            mount = mount_of(within if within is not None else fd)
+            if mount_of(fd) == mount:
+                walk.clear(fd, "", mount)
+            else:
+                walk.foreign.append(".")
+        finally:
+            os.close(fd)
+        if not dry_run and folders("") and not walk.foreign and not os.listdir(root):
+            removed = _removed(root)
     except OSError as error:
         raise StorageError(
             f"cannot remove {error.filename or root}: {error.strerror}",
             remedy="check the permissions, and clean again",
         ) from error
-    return Removal(files, size, sorted(foreign), root_removed)
+    return Removal(walk.files, walk.bytes, sorted(walk.foreign), removed)
 
 
-def _raise(error: OSError) -> None:
-    raise error  # else the walk leaves out what it can't read, and the marker goes before what it marks
+class _Removal:
+    """One walk: what went, and what stayed."""
+
+    def __init__(
+        self,
+        owned: Callable[[str], bool],
+        last: Collection[str],
+        folders: Callable[[str], bool],
+        *,
+        dry_run: bool,
+    ) -> None:
+        self.owned, self.last, self.folders, self.dry_run = owned, last, folders, dry_run
+        self.files = self.bytes = 0
+        self.foreign: list[str] = []
+
+    def clear(self, fd: int, prefix: str, mount: Mount) -> bool:
+        """Clear an open folder, whose keys begin with ``prefix``; whether all of it was seen."""
+        found = {name: os.stat(name, dir_fd=fd, follow_symlinks=False) for name in os.listdir(fd)}
+        folders = {name for name, info in found.items() if stat.S_ISDIR(info.st_mode)}
+        seen = True
+        for name in sorted(folders):
+            seen &= self._folder(name, fd, prefix + name, mount)
+        for name in sorted(found.keys() - folders, key=lambda name: (name in self.last, name)):
+            if not (stat.S_ISREG(found[name].st_mode) and self.owned(prefix + name)):
+                self.foreign.append(prefix + name)
+            elif seen or name not in self.last:
+                self.files, self.bytes = self.files + 1, self.bytes + found[name].st_size
+                if not self.dry_run:
+                    os.unlink(name, dir_fd=fd)
+        return seen
+
+    def _folder(self, name: str, above: int, path: str, mount: Mount) -> bool:
+        ours = self.folders(path)
+        fd = os.open(
+            name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above
+        )
+        try:
+            if mount_of(fd) != mount or path.count("/") >= _MAX_DEPTH:
+                self.foreign.append(path)
+                return not ours
+            before = len(self.foreign)
+            seen = self.clear(fd, f"{path}/", mount)
+        finally:
+            os.close(fd)
+        if ours and not self.dry_run and seen:
+            with suppress(OSError):  # something foreign is in it
+                os.rmdir(name, dir_fd=above)
+        elif not ours and len(self.foreign) == before:
+            self.foreign.append(path)  # else its contents are named
+        return seen
 
 
-def _remove_folder(name: str, fd: int, ours: bool) -> bool:
-    if not ours:
-        return False
+Mount = tuple[int, str]
+"""The device of a file system, and which of its mounts (a bind mount has the same device)."""
+
+
+def mount_of(place: int | Path) -> Mount:
+    """Of an open folder, or of a path. Raises OSError."""
+    if isinstance(place, Path):
+        fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return mount_of(fd)
+        finally:
+            os.close(fd)
     try:
-        os.rmdir(name, dir_fd=fd)
+        facts = Path(f"/proc/self/fdinfo/{place}").read_text(encoding="ascii")
+        number = next(line for line in facts.splitlines() if line.startswith("mnt_id:"))
+    except (OSError, StopIteration):
+        number = ""  # without /proc the device has to do
+    return os.fstat(place).st_dev, number
+
+
+def _removed(folder: Path) -> bool:
+    """Whether an empty folder could be removed; somebody may use it again at this moment."""
+    try:
+        folder.rmdir()
     except OSError:
-        return False  # something foreign is in it, or it is a link
+        return False
     return True
-
-
-def _note_foreign_folder(
-    path: str, name: str, fd: int, foreign: list[str], folders: Callable[[str], bool]
-) -> None:
-    """A link, or an empty directory that is not ours; others show by their contents."""
-    is_link = stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode)
-    if is_link or not folders(path):
-        foreign.append(path)

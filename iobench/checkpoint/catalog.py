@@ -7,10 +7,8 @@ none is partial: a save that is going on, or one that was cut off.
 from __future__ import annotations
 
 import datetime
-import json
-import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,31 +17,29 @@ import xxhash
 
 from ..buffers import private
 from ..documents import MAX_DOCUMENT_BYTES
-from ..errors import CheckpointError, MissingObjectError, StorageError, TargetRefusedError
-from ..safety import Removal, remove_exactly
+from ..errors import CheckpointError, MissingObjectError, StorageError
+from ..safety import Removal
 from ..storage import open_storage
-from ..storage.base import Folders, Guarded, Storage, Unfinished
-from ..storage.catalog import exists, innermost, local_root, read_object
+from ..storage.base import Storage
+from ..storage.catalog import exists, local_root, read_object
 from ..storage.local import LocalStorage
+from ..storage.lock import Lease
 from ..storage.sinks import make_folders
+from . import place
 from .base import Saved
 from .manifest import (
     MANIFEST,
-    NAME,
     Listed,
     Manifest,
     Part,
     corrupt,
+    is_ours,
     parse_manifest,
     parse_part,
     part_name,
 )
+from .place import STEP
 
-MARKER = ".iobench-checkpoints"
-"""Says that a root is iobench's: claimed before anything is written, required before anything is removed."""
-
-_STEP = re.compile(r"step-(\d{8,})")
-_PART = ".part"
 _BLOCK = 8 << 20
 
 
@@ -61,26 +57,16 @@ class CheckpointRoot:
         return cls(open_storage(url, options=options))
 
     def claim(self) -> None:
-        """Make this place the job's, or take it up again; creates it. Raises TargetRefusedError where it holds anything else."""
-        if isinstance(self.storage, Guarded):
-            self.storage.check_target()
-        if exists(self.storage, MARKER):
-            return
-        found = next((name for name in self._names() if name != MARKER + _PART), None)
-        if found is not None:
-            remedy = f"name a new or empty directory, e.g. {self.url}/checkpoints"
-            raise TargetRefusedError(
-                f"{self.url} is not empty (it holds '{found}') and has no checkpoints of iobench",
-                remedy=remedy,
-            )
-        marker = {"created": _now(), "made_root": self.path is not None and not self.path.exists()}
-        with self.storage.create(MARKER) as sink:
-            sink.write(json.dumps(marker).encode() + b"\n")
+        """Make this place the job's, or take it up again; creates it.
 
-    def _names(self) -> Iterator[str]:
-        if self.path is None:
-            return (entry.key for entry in self.storage.list())
-        return iter(os.listdir(self.path) if self.path.is_dir() else ())
+        Raises TargetRefusedError where it holds anything else. Two jobs may claim one place: a job
+        that must be alone there takes it with ``held``.
+        """
+        place.claim(self.storage)
+
+    def held(self, verb: str, *, break_lock: bool = False) -> AbstractContextManager[Lease]:
+        """``claim``, and be the only job here. Raises TargetHeldError where another one is."""
+        return place.held(self.storage, verb, break_lock=break_lock)
 
     def step(self, number: int) -> CheckpointTarget:
         """The place of one checkpoint, whether it is there or not."""
@@ -105,33 +91,17 @@ class CheckpointRoot:
         found: dict[int, set[str]] = {}
         for entry in self.storage.list():
             folder, _, name = entry.key.partition("/")
-            step = _STEP.fullmatch(folder)
-            if step and NAME.fullmatch(name.removesuffix(_PART)):
+            step = STEP.fullmatch(folder)
+            if step and is_ours(name):
                 found.setdefault(int(step[1]), set()).add(name)
         return dict(sorted(found.items()))
 
     def remove(self, target: CheckpointTarget) -> Removal:
-        """Take one checkpoint away, complete or partial: its manifest first, so that half of it is never taken for a whole one.
+        """Take one checkpoint away, complete or partial: only files that writers make.
 
-        Only files that writers make. Raises TargetRefusedError where the root is not iobench's, StorageError.
+        Raises TargetRefusedError where the root is not iobench's, StorageError.
         """
-        self._require_marker()
-        if exists(self.storage, target.key(MANIFEST)):
-            self.storage.delete(target.key(MANIFEST))
-        if self.path is not None:
-            return remove_exactly(
-                self.path / target.folder, _owned, last=(), folders=lambda name: name == ""
-            )
-        entries = list(self.storage.list(target.folder))
-        mine = [entry for entry in entries if _owned(entry.key.removeprefix(f"{target.folder}/"))]
-        for entry in mine:
-            self.storage.delete(entry.key)
-        if isinstance(self.storage, Unfinished):
-            self.storage.discard_unfinished(lambda key: key.startswith(f"{target.folder}/"))
-        if isinstance(inner := innermost(self.storage), Folders):
-            inner.remove_empty(lambda name: name == target.folder, target.folder)
-        foreign = sorted({entry.key for entry in entries} - {entry.key for entry in mine})
-        return Removal(len(mine), sum(entry.size for entry in mine), foreign, not foreign)
+        return place.remove_step(self.storage, target.folder)
 
     def keep(self, last: int) -> list[int]:
         """Remove all complete checkpoints but the newest ``last``; the numbers of those that went."""
@@ -142,53 +112,12 @@ class CheckpointRoot:
         return [target.number for target in going]
 
     def clean(self, *, dry_run: bool = False) -> Removal:
-        """Remove every checkpoint, the marker, and the root itself where ``claim`` made it and nothing else is in it."""
-        marker = self._require_marker()
-        steps = self._steps()
-        mine = {
-            f"{self.step(number).folder}/{name}"
-            for number, names in steps.items()
-            for name in names
-        } | {MARKER}
-        entries = list(self.storage.list())
-        sizes = [entry.size for entry in entries if entry.key in mine]
-        foreign = sorted(entry.key for entry in entries if entry.key not in mine)
-        if not dry_run:
-            for number in steps:
-                self.remove(self.step(number))
-            self._remove_empty()
-            self.storage.delete(MARKER)
-        gone = not foreign and bool(marker.get("made_root"))
-        if not dry_run and self.path is not None and gone:
-            gone = not os.listdir(self.path)  # empty folders of others
-            if gone:
-                self.path.rmdir()
-        return Removal(len(sizes), sum(sizes), foreign, gone)
+        """Remove every checkpoint, and the root itself if ``claim`` made it and it is empty then.
 
-    def _remove_empty(self) -> None:
-        """Folders of saves that failed before their first file."""
-        if isinstance(inner := innermost(self.storage), Folders):
-            inner.remove_empty(lambda name: _STEP.fullmatch(name) is not None)
-        for folder in self.path.iterdir() if self.path is not None else ():
-            if (
-                _STEP.fullmatch(folder.name)
-                and folder.is_dir()
-                and not folder.is_symlink()
-                and not os.listdir(folder)
-            ):
-                folder.rmdir()
-
-    def _require_marker(self) -> dict[str, Any]:
-        if isinstance(self.storage, Guarded):
-            self.storage.check_target()
-        if not exists(self.storage, MARKER):
-            raise TargetRefusedError(
-                f"{self.url} has no checkpoints of iobench (no {MARKER}), so nothing in it is removed"
-            )
-        try:
-            return dict(json.loads(read_object(self.storage, MARKER)))
-        except (ValueError, TypeError, RecursionError):
-            return {}
+        The marker goes last, and only where nothing that a writer made is left: what a mount point
+        hides can be removed later.
+        """
+        return place.clean(self.storage, dry_run=dry_run)
 
 
 @dataclass(frozen=True)
@@ -358,10 +287,6 @@ class CheckpointTarget:
         manifest = self.manifest()
         names = manifest.files() if rank is None else manifest.parts[rank].files
         return [self.key(name) for name in names]
-
-
-def _owned(name: str) -> bool:
-    return NAME.fullmatch(name.removesuffix(_PART)) is not None
 
 
 def _now() -> str:

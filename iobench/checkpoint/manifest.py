@@ -14,11 +14,19 @@ from ..errors import CorruptCheckpointError
 MANIFEST = "checkpoint.json"
 Text = bytes
 VERSION = 1
+_PART = ".part"  # what a storage calls a file that is not complete yet
 
 NAME = re.compile(
-    r"rank-\d{4,}\.(?:pt|safetensors|tensors|json)|checkpoint\.json|__\d+_\d+\.distcp|\.metadata(?:\.tmp)?"
+    r"rank-\d{4,}\.(?:pt|safetensors|tensors|json)|checkpoint\.json|__\d+_\d+\.distcp|\.metadata"
 )
-"""The files that writers make in a checkpoint; no others are ever read or removed."""
+"""The files that writers make in a checkpoint; no others are ever read."""
+
+TEMPORARY = re.compile(r"\.metadata\.tmp|\.tmp[A-Za-z0-9]{6}")
+"""What a library that is killed in a save leaves beside them.
+
+torch.distributed.checkpoint writes ``.metadata.tmp`` and renames it. safetensors writes to a
+NamedTempFile of the crate tempfile: ``.tmp`` and six letters or digits. torch.save has none.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +74,14 @@ class Manifest:
     def files(self) -> dict[str, int]:
         """Name -> bytes of all data files, each once."""
         return {name: size for part in self.parts for name, size in part.files.items()}
+
+
+def is_ours(name: str) -> bool:
+    """Whether a file in a checkpoint's folder was made by a writer, complete or not."""
+    return (
+        NAME.fullmatch(name.removesuffix(_PART)) is not None
+        or TEMPORARY.fullmatch(name) is not None
+    )
 
 
 def part_name(rank: int) -> str:

@@ -7,7 +7,15 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from .common import add_common, add_overrides, number, parse_share, parse_time, whole_number
+from .common import (
+    add_break_lock,
+    add_common,
+    add_overrides,
+    number,
+    parse_share,
+    parse_time,
+    whole_number,
+)
 
 _EXAMPLES = """examples:
   iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64
@@ -126,6 +134,7 @@ def register(subparsers: Any) -> None:
         metavar="DIR",
         help="where run directories go (default: results)",
     )
+    add_break_lock(parser)
     add_overrides(parser, "fsync=false")
     add_common(parser)
     parser.set_defaults(run=run)
@@ -164,6 +173,7 @@ def run(args: argparse.Namespace) -> int:
             rules=args.rules,
             command=tuple(args.command_line),
             keep_data=args.keep_data,
+            break_lock=args.break_lock,
             progress=live,
         )
     finally:

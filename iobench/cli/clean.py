@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from .common import add_common
+from .common import add_break_lock, add_common
 from .terminal import say, show_json
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--yes", action="store_true", help="accepted for scripts; nothing is ever asked"
     )
+    add_break_lock(parser)
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from ..generate import clean
     from ..units import format_bytes, format_count
 
-    report = _checkpoints(args.dir, args.dry_run) or clean(args.dir, dry_run=args.dry_run)
+    report = _checkpoints(args) or clean(args.dir, dry_run=args.dry_run, break_lock=args.break_lock)
     if args.json:
         show_json(report, indent=None)
         return 0
@@ -54,30 +55,35 @@ def run(args: argparse.Namespace) -> int:
         f", and {format_count(report.unfinished)} unfinished uploads" if report.unfinished else ""
     )
     verb = "would remove" if report.dry_run else "removed"
-    what = f"{format_count(report.files)} files, {format_bytes(report.bytes)}{uploads}"
-    say(f"{verb} {what}: {report.root}")
+    files = f"{format_count(report.files)} file{'' if report.files == 1 else 's'}"
+    say(f"{verb} {files}, {format_bytes(report.bytes)}{uploads}: {report.root}")
     if report.foreign:
-        shown = ", ".join(report.foreign[:_SHOWN]) + (
-            f" and {len(report.foreign) - _SHOWN} more" if len(report.foreign) > _SHOWN else ""
-        )
-        say(f"left in place, not made by iobench: {shown}")
+        more = len(report.foreign) - _SHOWN
+        shown = ", ".join(report.foreign[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        say(f"left in place, not made by iobench or on another mount: {shown}")
     return 0
 
 
-def _checkpoints(url: str, dry_run: bool) -> CleanReport | None:
+def _checkpoints(args: argparse.Namespace) -> CleanReport | None:
     """The same for a place that was claimed for checkpoints; None for any other."""
-    from ..checkpoint.catalog import MARKER, CheckpointRoot
+    from ..checkpoint.place import MARKER, clean_alone
     from ..errors import StorageError
     from ..generate.cleaner import CleanReport
+    from ..storage import open_storage
     from ..storage.catalog import exists
 
-    root = CheckpointRoot.open(url)
+    storage = open_storage(args.dir)
     try:
-        if not exists(root.storage, MARKER):
+        if not exists(storage, MARKER):
             return None
     except StorageError:
         return None  # what is wrong with this place is told by whoever looks for a dataset there
-    removal = root.clean(dry_run=dry_run)
+    removal = clean_alone(storage, dry_run=args.dry_run, break_lock=args.break_lock)
     return CleanReport(
-        url, removal.files, removal.bytes, removal.foreign, removal.root_removed, dry_run
+        args.dir,
+        removal.files,
+        removal.bytes,
+        removal.foreign,
+        removal.root_removed,
+        args.dry_run,
     )

@@ -15,6 +15,16 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
+def add_break_lock(parser: argparse.ArgumentParser) -> None:
+    """``--break-lock``, of verbs that hold a place: a dead process of another host may hold it."""
+    parser.add_argument(
+        "--break-lock",
+        action="store_true",
+        help="take the place over from a process of another host that is dead; a lock of S3, NFS "
+        "or another storage outlives its process. It is watched for a heartbeat first",
+    )
+
+
 def add_overrides(parser: argparse.ArgumentParser, example: str) -> None:
     parser.add_argument(
         "--set",

@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import Any
 
-from .common import add_common, number, whole_number
+from .common import add_break_lock, add_common, number, whole_number
 from .terminal import say, show_json
 
 _EXAMPLES = """examples:
@@ -57,6 +57,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--workers", type=whole_number, metavar="N", help="processes (default: one for each core)"
     )
+    add_break_lock(parser)
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -84,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
             storage,
             workers=args.workers,
             progress=lambda p: tell(p.done_bytes, p.total_bytes),
+            break_lock=args.break_lock,
         )
     header = report.manifest.header
     rate = report.written_bytes / report.wall_s if report.wall_s > 0 else 0.0

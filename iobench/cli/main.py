@@ -40,7 +40,7 @@ VERBS = (
 _EXIT_CODES = """exit codes:
   0    ok
   1    failed: storage, dataset or a worker
-  2    usage: the command or a specification is wrong
+  2    usage: the command or a specification is wrong, or another process has the place
   3    the run is INVALID by the rules in force
   4    a --fail-on threshold was crossed
   5    verify could not read everything, and found no damage in the rest

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from .common import add_common, add_origin, add_overrides, number, whole_number
+from .common import add_break_lock, add_common, add_origin, add_overrides, number, whole_number
 
 _EXAMPLES = """examples:
   iobench run demo --data demo-data
@@ -109,6 +109,7 @@ def register(subparsers: Any) -> None:
         metavar="SHARE",
         help="of the model's bytes, e.g. 1/64 (default: 1)",
     )
+    add_break_lock(parser)
     add_overrides(parser, "loader.workers=8")
     add_common(parser)
     parser.set_defaults(run=run)
@@ -149,6 +150,7 @@ def run(args: argparse.Namespace) -> int:
         calibration_s=args.calibration_s,
         find_max=args.find_max,
         mixed=mixed,
+        break_lock=args.break_lock,
     )
     try:
         doc, directory = run_plan(plan, options, live)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import add_common, add_overrides, number, whole_number
+from .common import add_break_lock, add_common, add_overrides, number, whole_number
 
 if TYPE_CHECKING:
     from ..run.takeup import Given
@@ -106,6 +106,7 @@ def register(subparsers: Any) -> None:
         metavar="S",
         help="seconds for each ceiling at a point's first visit",
     )
+    add_break_lock(parser)
     add_overrides(parser, "batch_size=64")
     add_common(parser)
     parser.set_defaults(run=run)
@@ -132,6 +133,7 @@ def run(args: argparse.Namespace) -> int:
         data_bytes=parse_size(args.data_budget) if args.data_budget else None,
         keep_data=args.keep_data,
         drop=args.confirm is None,
+        break_lock=args.break_lock,
     )
     begun = _begin(args, budget) if args.confirm is None else None
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -144,7 +146,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _sweep(args: argparse.Namespace, sweep: Any, directory: Path, budget: Any, live: Any) -> int:
     from ..report.sweep import render_sweep
-    from ..run.sweep import run_sweep
+    from ..run.visits import run_sweep
     from .terminal import say, show, show_json
 
     sweep = run_sweep(sweep, directory, budget, progress=live, tell=_teller(args, live))

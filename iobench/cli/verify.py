@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .common import add_common, add_origin, whole_number
+from .common import add_break_lock, add_common, add_origin, whole_number
 from .terminal import say, show_json
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--workers", type=whole_number, metavar="N", help="processes (default: one for each core)"
     )
+    add_break_lock(parser)
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -53,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     )
     from ..storage import open_storage
     from ..storage.catalog import find_dataset
+    from ..storage.reading import reading
     from ..verify import verify
     from .progress import progress_bar
 
@@ -65,7 +67,10 @@ def run(args: argparse.Namespace) -> int:
     except StorageError as error:
         raise UnreadableError(error.what, remedy=error.remedy) from error
     storage = open_storage(place)
-    with progress_bar("verifying", enabled=sys.stderr.isatty() and not args.quiet) as tell:
+    with (
+        reading(open_storage(args.dir), manifest, verb="verify", break_dead=args.break_lock),
+        progress_bar("verifying", enabled=sys.stderr.isatty() and not args.quiet) as tell,
+    ):
         report = verify(storage, manifest, workers=args.workers, progress=tell)
     code = DatasetError.exit_code if report.damages else UnreadableError.exit_code
     if args.json:

@@ -12,7 +12,9 @@ from ..errors import InterruptedRun
 from ..registry import FORMATS
 from ..spec.dataset import DatasetSpec
 from ..spec.manifest import Manifest
+from ..storage.lock import Lease
 from . import journal, target
+from .listing import require_shards
 from .manifest import publish
 from .plan import ShardPlan, plan_shards
 from .pool import default_workers, run_tasks
@@ -46,11 +48,16 @@ def generate(
     *,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
+    break_lock: bool = False,
 ) -> GenerateReport:
     """Generate the dataset at the root of ``storage``, or finish it, or find it complete.
 
-    The bytes depend on the spec alone. ``workers`` None is one for each core, 0 is this process. Raises SpecError, TargetRefusedError (the
-    place is not empty and not this dataset's), StorageError (with what was finished kept), WorkerError, InterruptedRun.
+    The bytes depend on the spec alone. ``workers`` None is one for each core, 0 is this process.
+    ``break_lock``: take over a place whose holder, on another host, gives no sign of life.
+
+    Raises SpecError, TargetRefusedError (the place is not empty and not this dataset's, or another
+    process works there), DatasetError (it is complete, but shards are missing), StorageError (with
+    what was finished kept), WorkerError, InterruptedRun.
     """
     start = time.monotonic()
     target.check_nominal_space(
@@ -60,27 +67,39 @@ def generate(
     package = getattr(FORMATS.load(spec.format), "writes_with", "")
     if package:
         FORMATS.require(spec.format, package)
-    state = target.claim(spec, storage, plan, generator=f"iobench {__version__}")
-    if state.manifest is not None:
-        return GenerateReport(
-            manifest=state.manifest,
-            written_samples=0,
-            written_bytes=0,
-            wall_s=time.monotonic() - start,
-            workers=0,
-        )
-    todo = [unit for unit in range(plan.unit_count) if unit not in state.finished]
-    count = min(default_workers(len(todo)) if workers is None else workers, len(todo))
-    results = dict(state.finished)
-    try:
-        for result in _write_units(spec, plan, storage, todo, count, progress, state.finished):
-            results[result.unit] = result
-    except KeyboardInterrupt:
-        raise InterruptedRun(
-            "generation stopped",
-            remedy="what is finished is kept: run the same command again to go on",
-        ) from None
-    manifest = publish(spec, plan, results, storage, state)
+    version = f"iobench {__version__}"
+    with target.claimed(spec, storage, plan, generator=version, break_lock=break_lock) as (
+        state,
+        lease,
+    ):
+        if state.manifest is not None:
+            return GenerateReport(
+                manifest=state.manifest,
+                written_samples=0,
+                written_bytes=0,
+                wall_s=time.monotonic() - start,
+                workers=0,
+            )
+        todo = [unit for unit in range(plan.unit_count) if unit not in state.finished]
+        count = min(default_workers(len(todo)) if workers is None else workers, len(todo))
+        results = dict(state.finished)
+        units = _write_units(spec, plan, storage, todo, count, progress, state.finished, lease)
+        try:
+            for result in units:
+                results[result.unit] = result
+        except KeyboardInterrupt:
+            raise InterruptedRun(
+                "generation stopped",
+                remedy="what is finished is kept: run the same command again to go on",
+            ) from None
+
+        def check(manifest: Manifest) -> None:
+            """Everything that the manifest lists is there, and nobody has taken the place."""
+            require_shards(storage, spec, manifest.shards["size"])
+            lease.confirm()
+
+        lease.confirm()
+        manifest = publish(spec, plan, results, storage, state, check=check)
     fresh = [results[unit] for unit in todo]
     return GenerateReport(
         manifest=manifest,
@@ -99,6 +118,7 @@ def _write_units(
     workers: int,
     progress: Callable[[Progress], None] | None,
     finished: dict[int, UnitResult],
+    lease: Lease,
 ) -> Iterator[UnitResult]:
     unit_bytes = plan.unit_bytes()
     done_bytes = int(sum(int(unit_bytes[unit]) for unit in finished))
@@ -127,7 +147,7 @@ def _write_units(
         return work
 
     tell()
-    for result in run_tasks(todo, make, workers=workers):
+    for result in run_tasks(todo, make, workers=workers, check=lease.check):
         done_bytes += int(unit_bytes[result.unit])
         done_samples += len(result.offset)
         tell()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,18 @@ from .writer import UnitResult
 
 
 def publish(
-    spec: DatasetSpec, plan: ShardPlan, results: dict[int, UnitResult], storage: Any, claim: Claim
+    spec: DatasetSpec,
+    plan: ShardPlan,
+    results: dict[int, UnitResult],
+    storage: Any,
+    claim: Claim,
+    *,
+    check: Callable[[Manifest], None],
 ) -> Manifest:
-    """Write the tables, then ``manifest.json``, then drop the journal. Raises StorageError."""
+    """Write the tables, ``check`` what is there, write ``manifest.json``, drop the journal.
+
+    What ``check`` raises leaves the dataset without a manifest. Raises StorageError.
+    """
     manifest = assemble(spec, plan, results, claim)
     for name, columns, arrays in (
         (SAMPLES, SAMPLE_COLUMNS, manifest.samples),
@@ -43,6 +53,7 @@ def publish(
             storage.delete(name)
         _create(storage, name, write_table(columns, arrays))
     _publish_index(manifest, storage, claim)
+    check(manifest)
     _create(storage, MANIFEST, json_text(manifest.header).encode() + b"\n")
     drop_journal(storage)
     return manifest

@@ -18,6 +18,9 @@ _UNIT_BYTES = 64 << 20
 _UNIT_SHARDS = 1000
 _SIZES_SALT = 0x73697A6573  # so that sizes and payload keys are drawn from different streams
 
+_PART_SAMPLES = 1 << 20
+"""Whose sizes ``ShardNumbers`` draws at once."""
+
 Int64 = npt.NDArray[np.int64]
 
 
@@ -121,19 +124,74 @@ def check_spec(spec: DatasetSpec) -> Any:
 
 
 def sample_sizes(spec: DatasetSpec) -> Int64:
-    """Bytes of every sample before the codec. Sample i's size depends on (seed, i, distribution) alone: a longer dataset starts alike."""
+    """Bytes of every sample before the codec.
+
+    Sample i's size depends on (seed, i, distribution) alone: a longer dataset starts alike.
+    """
+    if spec.sample_size.distribution == "constant":
+        # One number, seen from every sample: there may be billions of them.
+        least, most = _limits(spec)
+        size = min(max(round(spec.sample_size.mean_bytes), least), most)
+        return np.broadcast_to(np.int64(size), (spec.samples,))
+    return _drawn_sizes(spec, 0, spec.samples)
+
+
+def _drawn_sizes(spec: DatasetSpec, start: int, stop: int) -> Int64:
+    """Of the samples ``start`` to ``stop`` - 1, where sizes differ."""
+    least, most = _limits(spec)
+    drawn = _draw(spec.sample_size, spec.seed, np.arange(start, stop, dtype=np.uint64))
+    result: Int64 = np.clip(np.rint(drawn), least, most).astype(np.int64)
+    return result
+
+
+def _limits(spec: DatasetSpec) -> tuple[int, int]:
+    """Bytes that a sample has at least, and at most."""
     size = spec.sample_size
     least = max(1, CONTENTS.load(spec.content).min_bytes, size.min or 0)
     top = size.quantiles[-1][1] if size.quantiles else round(4 * size.mean_bytes)
-    most = size.max if size.max is not None else max(top, least)
-    if size.distribution == "constant":
-        # One number, seen from every sample: there may be billions of them.
-        return np.broadcast_to(
-            np.int64(min(max(round(size.mean_bytes), least), most)), (spec.samples,)
-        )
-    drawn = _draw(size, spec.seed, np.arange(spec.samples, dtype=np.uint64))
-    result: Int64 = np.clip(np.rint(drawn), least, most).astype(np.int64)
-    return result
+    return least, size.max if size.max is not None else max(top, least)
+
+
+class ShardNumbers:
+    """Which shards a spec has: ``number in ShardNumbers(spec)``. Needs no table of all samples.
+
+    Where sizes differ, they are drawn up to the shard that is asked for, a part at a time.
+    """
+
+    def __init__(self, spec: DatasetSpec) -> None:
+        """Raises SpecError and UnknownNameError, as ``check_spec``."""
+        self._spec = spec
+        self._window = spec.shard_size or DEFAULT_SHARD_BYTES
+        self._drawn = self._bytes = self._count = 0  # samples looked at, their bytes, their shards
+        self._group = -1  # the last of those shards' windows
+        self._known: int | None = None
+        if check_spec(spec).one_sample_per_shard:
+            self._known = spec.samples
+        elif spec.samples_per_shard is not None:
+            self._known = -(-spec.samples // spec.samples_per_shard)
+        elif spec.sample_size.distribution == "constant":
+            size = int(sample_sizes(spec)[0])
+            self._known = (
+                spec.samples
+                if size >= self._window
+                else (spec.samples - 1) * size // self._window + 1
+            )
+
+    def __contains__(self, number: int) -> bool:
+        if self._known is not None:
+            return 0 <= number < self._known
+        while self._count <= number < self._spec.samples and self._drawn < self._spec.samples:
+            self._draw_more()
+        return 0 <= number < self._count
+
+    def _draw_more(self) -> None:
+        stop = min(self._drawn + _PART_SAMPLES, self._spec.samples)
+        sizes = _drawn_sizes(self._spec, self._drawn, stop)
+        starts = self._bytes + np.cumsum(sizes) - sizes
+        groups = np.concatenate(([self._group], starts // self._window))
+        self._count += int(np.count_nonzero(np.diff(groups)))
+        self._group, self._drawn = int(groups[-1]), stop
+        self._bytes += int(sizes.sum())
 
 
 def _draw(size: SampleSize, seed: int, index: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:

@@ -18,6 +18,7 @@ from ..interrupts import undisturbed
 
 T = TypeVar("T")
 _TURN_S = 0.2
+_CHECK_S = 1.0
 
 _GRACE_S = 20.0  # for a stopped worker to remove what it was writing; a write that hangs in the kernel is not waited for
 _PR_SET_PDEATHSIG = 1
@@ -53,10 +54,12 @@ def run_tasks(
     *,
     workers: int,
     remedy: str = "start it again: finished work is kept",
+    check: Callable[[], None] = lambda: None,
 ) -> Iterator[T]:
     """Yield ``make()(task)`` for each task, in the order in which they finish.
 
-    ``make`` runs once in each worker; ``workers`` 0 does everything in this process. An
+    ``make`` runs once in each worker; ``workers`` 0 does everything in this process. ``check`` is
+    called here about once a second, and between tasks; what it raises ends the work. An
     IobenchError of a task is raised here, and a worker that dies is a WorkerError with ``remedy``,
     which names what the worker was ``working_on``. However the iteration ends, the workers are
     asked to stop, clean up and go before it returns.
@@ -64,6 +67,7 @@ def run_tasks(
     if workers == 0:
         work = make()
         for task in tasks:
+            check()
             yield work(task)
         return
     context = get_context("fork")
@@ -84,7 +88,8 @@ def run_tasks(
                 _send(ours, everyone[ours], pending.pop())
         busy = dict(everyone)
         while busy:
-            for ready in wait(list(busy)):
+            check()
+            for ready in wait(list(busy), timeout=_CHECK_S):
                 assert isinstance(ready, Connection)
                 result = _receive(ready, busy[ready])
                 if pending:

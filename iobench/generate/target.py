@@ -5,21 +5,34 @@ from __future__ import annotations
 import datetime
 import json
 import os
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
-from ..errors import StorageError, TargetRefusedError
+from ..errors import (
+    DatasetError,
+    MissingObjectError,
+    StorageError,
+    TargetHeldError,
+    TargetRefusedError,
+)
 from ..formats.base import split_codec
 from ..registry import FORMATS
 from ..spec.dataset import DatasetSpec, in_columns
 from ..spec.manifest import DATA, MANIFEST, MARKER, SAMPLES, SHARDS, Keys, Manifest, index_key
 from ..storage.base import Guarded, Storage
 from ..storage.catalog import exists, innermost, local_root, read_manifest, read_object
+from ..storage.lock import Lease, exclusive, shared
+from ..storage.objects import is_lock_name
 from ..units import format_bytes, format_count
 from . import journal
-from .cleaner import parse_marker
+from .listing import first_difference
+from .marker import parse_marker
 from .plan import ShardPlan
 from .writer import UnitResult, framing_bytes
 
@@ -29,6 +42,11 @@ LAYOUT_VERSION = 1
 COLUMNS_LAYOUT_VERSION = 2
 """The same for samples that are cut into columns. Version 1 stamped each sample at its beginning,
 so that the first columns were the same few bytes again and again."""
+_TRIES = 5
+"""How often a place may change between a look at it and its lock."""
+
+_RIVAL_S = 1.0
+"""How long a marker is waited for that another process may be writing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,65 +68,137 @@ def dataset_id(spec: DatasetSpec) -> str:
     return xxhash.xxh3_128_hexdigest(identity.encode())
 
 
-def claim(spec: DatasetSpec, storage: Storage, plan: ShardPlan, *, generator: str) -> Claim:
-    """Make the storage's root this dataset's, or take it up again. Raises TargetRefusedError and StorageError."""
+@contextmanager
+def claimed(
+    spec: DatasetSpec,
+    storage: Storage,
+    plan: ShardPlan,
+    *,
+    generator: str,
+    break_lock: bool = False,
+) -> Iterator[tuple[Claim, Lease]]:
+    """Make the storage's root this dataset's, or take it up again, and hold it.
+
+    A dataset that is complete is held together with those who read it, any other alone. Raises
+    TargetRefusedError (also TargetHeldError: another process works there), DatasetError where a
+    complete dataset lacks shards, StorageError.
+    """
     if isinstance(storage, Guarded):
         storage.check_target()
-    root = local_root(innermost(storage))
-    identity = dataset_id(spec)
-    marker = _read(storage, MARKER)
-    if marker is None:
+    problem: MissingObjectError | None = None
+    for _ in range(_TRIES):
+        with ExitStack() as stack:
+            # Others may come and go until the lock is granted, so what counts is looked at again.
+            try:
+                whole = _mark(spec, storage, plan, generator)
+                hold = shared if whole else exclusive
+                lease = stack.enter_context(
+                    hold(storage, MARKER, verb="generate", break_dead=break_lock)
+                )
+                found = _claim(spec, storage, plan, generator, whole=whole)
+            except MissingObjectError as error:
+                problem = error
+                continue
+            if found is not None:
+                yield found, lease
+                return
+    raise TargetHeldError(
+        f"{storage.url} is being changed by others", remedy="find out by whom, and start again"
+    ) from problem
+
+
+def _mark(spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str) -> bool:
+    """See that the marker is there where it is what is locked; whether the dataset is complete.
+
+    Where the lock is an object, the marker is made by whoever has it: two writers of one object at
+    one moment may both fail on some storages.
+    """
+    if not exists(storage, MARKER):
         _require_empty(storage)
-        _require_space(spec, plan, root, done_bytes=0, done_shards=0)
-        return _fresh(spec, storage, root, identity, generator)
-    data = parse_marker(marker, where=f"{storage.url}/{MARKER}")
-    complete = exists(storage, MANIFEST)
-    if data["id"] != identity:
-        state = "another dataset" if complete else "a half-generated other dataset"
-        name = data["spec"].get("name", "?")
-        remedy = f"choose another directory, or remove it: iobench clean {storage.url}"
-        raise TargetRefusedError(
-            f"{storage.url} holds {state} ('{name}', seed {data['spec'].get('seed', '?')})",
-            remedy=remedy,
-        )
-    created, generator = str(data.get("created", "")), str(data.get("generator", generator))
-    if complete:
-        return Claim(
-            id=identity,
-            created=created,
-            generator=generator,
-            finished={},
-            leftovers=frozenset(),
-            manifest=read_manifest(storage),
-        )
-    finished, leftovers = _take_up(spec, storage, plan)
-    done = plan.unit_bytes()[list(finished)].sum() if finished else 0
-    done_shards = sum(len(result.shard_size) for result in finished.values())
-    _require_space(spec, plan, root, done_bytes=int(done), done_shards=done_shards)
-    return Claim(
-        id=identity, created=created, generator=generator, finished=finished, leftovers=leftovers
-    )
+        if local_root(innermost(storage)) is None:
+            return False
+        _begin(spec, storage, plan, generator)
+    return _read_marker(spec, storage)[1]
 
 
-def _fresh(
-    spec: DatasetSpec, storage: Storage, root: Path | None, identity: str, generator: str
-) -> Claim:
-    created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+def _begin(spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str) -> None:
+    """Mark an empty place as this dataset's, or find that another process does so."""
+    _require_empty(storage)
+    root = local_root(innermost(storage))
+    _require_space(spec, plan, root, done_bytes=0, done_shards=0)
     marker = {
-        "id": identity,
-        "created": created,
+        "id": dataset_id(spec),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "generator": generator,
         "made_root": root is not None and not root.exists(),
         "spec": spec.model_dump(mode="json"),
     }
     text = json.dumps(marker, indent=2).encode() + b"\n"
-    with storage.create(
-        MARKER, size_hint=len(text)
-    ) as sink:  # exclusive: of two that race, one is refused
-        sink.write(text)
-    return Claim(
-        id=identity, created=created, generator=generator, finished={}, leftovers=frozenset()
+    try:
+        with storage.create(MARKER, size_hint=len(text)) as sink:
+            sink.write(text)
+    except StorageError:
+        if not _appears(storage):
+            raise
+
+
+def _appears(storage: Storage) -> bool:
+    """Whether another process that starts at this moment has made the marker, or does so now."""
+    deadline = time.monotonic() + _RIVAL_S
+    while not exists(storage, MARKER):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_RIVAL_S / 10)
+    return True
+
+
+def _read_marker(spec: DatasetSpec, storage: Storage) -> tuple[dict[str, Any], bool]:
+    """The marker's contents, and whether the dataset is complete.
+
+    Raises TargetRefusedError where it is another dataset's, MissingObjectError where it is gone.
+    """
+    data = parse_marker(read_object(storage, MARKER), where=f"{storage.url}/{MARKER}")
+    complete = exists(storage, MANIFEST)
+    if data["id"] != dataset_id(spec):
+        state = "another dataset" if complete else "a half-generated other dataset"
+        name, seed = data["spec"].get("name", "?"), data["spec"].get("seed", "?")
+        raise TargetRefusedError(
+            f"{storage.url} holds {state} ('{name}', seed {seed})",
+            remedy=f"choose another directory, or remove it: iobench clean {storage.url}",
+        )
+    return data, complete
+
+
+def _claim(
+    spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str, *, whole: bool
+) -> Claim | None:
+    """What is there, now that the place is held; None where another lock is needed for it."""
+    if not exists(storage, MARKER):
+        _begin(spec, storage, plan, generator)  # the lock is no file, and the marker has gone
+    data, complete = _read_marker(spec, storage)
+    if complete != whole:
+        return None
+    claim = Claim(
+        id=data["id"],
+        created=str(data.get("created", "")),
+        generator=str(data.get("generator", generator)),
+        finished={},
+        leftovers=frozenset(),
     )
+    if complete:
+        manifest = read_manifest(storage)
+        if wrong := first_difference(storage, spec, manifest.shards["size"]):
+            raise DatasetError(
+                f"the dataset at {storage.url} is complete by its manifest, but {wrong}",
+                remedy=f"remove it (iobench clean {storage.url}), and generate it again",
+            )
+        return replace(claim, manifest=manifest)
+    finished, leftovers = _take_up(spec, storage, plan)
+    done = plan.unit_bytes()[list(finished)].sum() if finished else 0
+    done_shards = sum(len(result.shard_size) for result in finished.values())
+    root = local_root(innermost(storage))
+    _require_space(spec, plan, root, done_bytes=int(done), done_shards=done_shards)
+    return replace(claim, finished=finished, leftovers=leftovers)
 
 
 def _take_up(
@@ -147,8 +237,8 @@ def _take_up(
 
 
 def _require_empty(storage: Storage) -> None:
+    """Raises TargetRefusedError where something lies there that is not a start's own."""
     root = local_root(innermost(storage))
-    # An interrupted start may have left the marker's own unfinished file: that much is iobench's.
     names = (
         (entry.key for entry in storage.list())
         if root is None
@@ -156,12 +246,14 @@ def _require_empty(storage: Storage) -> None:
         if root.is_dir()
         else ()
     )
-    found = next((name for name in names if name != f"{MARKER}.part"), None)
-    if found is not None:
-        remedy = f"name a new or empty directory, e.g. {storage.url}/data"
+    # An interrupted start may have left the marker's own unfinished file, or a lock.
+    found = next(
+        (name for name in names if name != f"{MARKER}.part" and not is_lock_name(name)), None
+    )
+    if found is not None and not exists(storage, MARKER):  # it comes before anything else of ours
         raise TargetRefusedError(
             f"{storage.url} is not empty (it holds '{found}') and is no iobench dataset",
-            remedy=remedy,
+            remedy=f"name a new or empty directory, e.g. {storage.url}/data",
         )
 
 
@@ -214,8 +306,3 @@ def _require_space(
         )
     if free.f_flag & os.ST_RDONLY:
         raise StorageError(f"{existing} is read-only", remedy="choose another target")
-
-
-def _read(storage: Storage, key: str) -> bytes | None:
-    """An object's bytes, or None where there is none."""
-    return read_object(storage, key) if exists(storage, key) else None

@@ -5,23 +5,39 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..beneath import check_folder, file_status, key_problem
 from ..documents import MAX_HEADER_BYTES, parse_json, read_regular
-from ..errors import DatasetError, StorageError, UsageError
+from ..errors import DatasetError, StorageError, TargetHeldError, UsageError
 from ..registry import LOADERS
 from ..safety import remove_exactly
+from ..spec.manifest import (
+    LAYOUT_BEGUN,
+    LAYOUTS,
+    Manifest,
+    layout_files,
+    layout_lock,
+    layout_names,
+    name_patterns,
+    unfinished_layout,
+)
 from ..spec.manifest import LAYOUT_RECORD as RECORD
-from ..spec.manifest import LAYOUTS, Manifest, layout_files
 from ..storage.base import Storage
 from ..storage.catalog import local_root
+from ..storage.local import LocalStorage
+from ..storage.lock import exclusive, shared
 
 if TYPE_CHECKING:
     from .libraries.base import Source
+
+
+_TRIES = 3
+"""How often another process may make a layout anew between a look at it and its lock."""
 
 
 @dataclass(frozen=True)
@@ -128,31 +144,87 @@ def layout_keys(storage: Storage, kind: str) -> list[str]:
     return [f"{LAYOUTS}/{kind}/{name}" for name in found.files] if found is not None else []
 
 
-def make_layout(source: Source, package: str) -> tuple[Layout, bool]:
-    """Convert the dataset for its loader's kind, durably; (layout, whether an earlier one of the same dataset and package was kept).
+@contextmanager
+def held_layout(source: Source, package: str) -> Iterator[tuple[Layout, bool]]:
+    """As ``make_layout``, and nobody makes it anew as long as it is read here.
 
-    It is written beside its place and renamed, so that a half-made one is never read. Raises StorageError, and UsageError where
-    something else lies in its place.
+    Raises TargetHeldError where another process writes it at this moment, StorageError, UsageError.
     """
     kind = source.loading.kind
-    folder = layout_folder(source.storage, kind)
-    have = read_layout(source.storage, kind)
-    if have is not None and (have.dataset, have.package) == (source.manifest.header.id, package):
+    kept = True
+    for _ in range(_TRIES):
+        with ExitStack() as stack:
+            try:
+                place = _lock_place(source)
+                stack.enter_context(shared(place, layout_lock(kind), verb="run", make=True))
+            except StorageError:
+                pass  # a read-only place: nobody writes there, so what is there can be read
+            have = _usable(source, package)
+            if have is not None:
+                yield have, kept
+                return
+        kept = make_layout(source, package)[1]
+    raise TargetHeldError(
+        f"the layout of loader '{kind}' in {layout_folder(source.storage, kind)} is made anew "
+        "by several processes",
+        remedy="use one version of the loader's package, or a copy of the dataset for each",
+    )
+
+
+def make_layout(source: Source, package: str) -> tuple[Layout, bool]:
+    """Convert the dataset for its loader's kind, durably.
+
+    Returns the layout, and whether an earlier one of the same dataset and package was kept. It is
+    written beside its place and renamed, so that a half-made one is never read. Raises
+    TargetHeldError where another process reads or writes it, StorageError, and UsageError where
+    something else lies in its place.
+    """
+    have = _usable(source, package)
+    if have is not None:
         return have, True
+    lock = layout_lock(source.loading.kind)
+    with exclusive(_lock_place(source), lock, verb="layout", make=True):
+        have = _usable(source, package)  # another process may have made it meanwhile
+        return (have, True) if have is not None else (_write(source, package), False)
+
+
+def _usable(source: Source, package: str) -> Layout | None:
+    """The layout that is there, if it is of this dataset and this package."""
+    have = read_layout(source.storage, source.loading.kind)
+    wanted = (source.manifest.header.id, package)
+    return have if have is not None and (have.dataset, have.package) == wanted else None
+
+
+def _lock_place(source: Source) -> LocalStorage:
+    """Where the lock file lies. Not beside the dataset's marker, which a run holds all the time."""
+    folder = layout_folder(source.storage, source.loading.kind).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot create {folder}: {error.strerror}") from error
+    return LocalStorage(folder)
+
+
+def _write(source: Source, package: str) -> Layout:
+    kind = source.loading.kind
+    folder = layout_folder(source.storage, kind)
     part = folder.with_name(folder.name + ".part")
+    writes = tuple(getattr(LOADERS.load(kind), "writes", ()))
     started = time.monotonic()
     try:
         _remove(folder, layout_files(folder).__contains__)
-        _remove(part, lambda _: True)  # it is made below, and only where there is none
-        part.mkdir(parents=True)
+        _remove(part, layout_names(unfinished_layout(part) or name_patterns(writes)))
+        part.mkdir()  # where there is none: what is in it from now on is the library's
+        begun = part / LAYOUT_BEGUN
+        begun.write_text(json.dumps({"kind": kind, "writes": writes}) + "\n", encoding="utf-8")
         LOADERS.load(kind).convert(source, part)
+        begun.unlink()
         files = sorted(str(path.relative_to(part)) for path in part.rglob("*") if path.is_file())
         for path in (*part.rglob("*"), part):
             _flush(path)
         size = sum((part / name).stat().st_size for name in files)
-        made = Layout(
-            kind, package, source.manifest.header.id, time.monotonic() - started, size, tuple(files)
-        )
+        seconds = time.monotonic() - started
+        made = Layout(kind, package, source.manifest.header.id, seconds, size, tuple(files))
         (part / RECORD).write_text(json.dumps(asdict(made), indent=2) + "\n", encoding="utf-8")
         _flush(part / RECORD)
         _flush(part)
@@ -163,13 +235,15 @@ def make_layout(source: Source, package: str) -> tuple[Layout, bool]:
         raise StorageError(
             f"cannot write the layout of loader '{kind}' to {folder}: {error.strerror or error}"
         ) from error
-    return made, False
+    return made
 
 
 def _remove(folder: Path, owned: Callable[[str], bool]) -> None:
     if not folder.is_dir():
         return
-    left = remove_exactly(folder, owned, last=(RECORD,), folders=lambda _: True).foreign
+    left = remove_exactly(
+        folder, owned, last=(RECORD, LAYOUT_BEGUN), folders=lambda _: True, within=folder.parent
+    ).foreign
     if left:
         raise UsageError(
             f"{folder} is the place of a layout, and holds what is not iobench's: {left[0]}",

@@ -6,6 +6,7 @@ what was read, proves that no cache served it later: another process may read th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ..errors import StorageError
@@ -18,11 +19,25 @@ from .plan import Plan
 from .ranks import Outcome, Phase, Tick, run_phase
 
 
-def run_cached_phase(plan: Plan, phase: Phase, *, tick: Tick | None = None) -> Outcome:
-    """``run_phase`` over the plan's storage, with the page cache prepared and watched."""
+def run_cached_phase(
+    plan: Plan,
+    phase: Phase,
+    *,
+    look: Callable[[], None] = lambda: None,
+    tick: Tick | None = None,
+) -> Outcome:
+    """``run_phase`` over the plan's storage, with the page cache prepared and watched.
+
+    ``look`` is called before each epoch, while all ranks wait.
+    """
+
+    def prepare(epoch: int) -> Epoch:
+        look()
+        return prepare_cache(plan, epoch)
+
     if plan.workload.cache != "cold":
-        return run_phase(phase, prepare=lambda epoch: prepare_cache(plan, epoch), tick=tick)
-    watched = _WatchedCache(plan)
+        return run_phase(phase, prepare=prepare, tick=tick)
+    watched = _WatchedCache(plan, prepare)
     phase = replace(phase, counts_fetched=watched.counter.by == "processes")
     outcome = run_phase(phase, prepare=watched.prepare, finish=watched.finish, tick=tick)
     for context in outcome.epochs:
@@ -34,13 +49,13 @@ def run_cached_phase(plan: Plan, phase: Phase, *, tick: Tick | None = None) -> O
 class _WatchedCache:
     """What is done before each epoch of a cold phase, while all ranks wait, and after it."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, prepare: Callable[[int], Epoch]) -> None:
+        self._prepare = prepare
         self.counter = plan.fetch_counter
         self._before: nfs.MountStats | None = None
 
     def prepare(self, epoch: int) -> Epoch:
-        context = prepare_cache(self.plan, epoch)
+        context = self._prepare(epoch)
         context.fetched_how = self.counter.how
         self._before = self._mount()
         return context

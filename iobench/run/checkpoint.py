@@ -6,10 +6,9 @@ complete stay complete.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,12 +24,14 @@ from ..measure import host
 from ..spec.checkpoint import Restore, Study
 from ..spec.result import RunDocument
 from ..storage.base import Cached
+from ..storage.lock import Lease
 from .checkpoint_plan import StudyPlan
 from .checkpoint_ranks import CheckpointRank
 from .directory import new_directory, write_document
 from .processes import Ranks
 from .progress import Progress, Silent
 from .savebook import HEAD_START_NS, SaveBook
+from .scratch import scratch
 
 
 def run_study(
@@ -40,15 +41,42 @@ def run_study(
     rules: str = "quick",
     command: Sequence[str] = (),
     keep_data: bool = False,
+    break_lock: bool = False,
     progress: Progress | None = None,
 ) -> tuple[RunDocument, Path]:
-    """Run the plan; the concluded document and its directory. The checkpoints are removed at the end, but for the last with ``keep_data``.
+    """Run the plan; the concluded document and its directory.
 
-    Raises InterruptedRun or the failure, after the document was written; complete checkpoints are then left, as a training's would be.
+    The checkpoints are removed at the end, but for the last with ``keep_data``. Raises
+    TargetRefusedError where the target is another's (TargetHeldError: another process works there),
+    before anything is written; InterruptedRun or the failure after the document was, and complete
+    checkpoints are then left, as a training's would be.
     """
-    progress = progress or Silent()
     root = CheckpointRoot.open(plan.url)
-    root.claim()
+    with root.held("checkpoint", break_lock=break_lock) as lease:
+        return _study(
+            plan,
+            root,
+            lease,
+            results=results,
+            rules=rules,
+            command=command,
+            keep_data=keep_data,
+            progress=progress or Silent(),
+        )
+
+
+def _study(
+    plan: StudyPlan,
+    root: CheckpointRoot,
+    lease: Lease,
+    *,
+    results: Path,
+    rules: str,
+    command: Sequence[str],
+    keep_data: bool,
+    progress: Progress,
+) -> tuple[RunDocument, Path]:
+    """The story itself, in a target that is held."""
     directory = new_directory(results, f"checkpoint-{plan.spec.model}")
     study = begin_study(plan)
     doc = RunDocument(
@@ -74,12 +102,14 @@ def run_study(
             conductor.start(progress)
             for number in range(1, plan.spec.count + 1):
                 progress.phase(f"save {number} of {plan.spec.count}")
+                lease.check()
                 conductor.save(number)
             conductor.drain()
             doc.timings["save"] = time.monotonic() - started
             started = time.monotonic()
             for number in range(1, plan.spec.restore_count + 1):
                 progress.phase(f"restore {number} of {plan.spec.restore_count}")
+                lease.check()
                 conductor.restore()
             doc.timings["restore"] = time.monotonic() - started
         finally:
@@ -148,7 +178,8 @@ class Conductor:
         self.plan, self.root, self.study = plan, root, study
         self.world = plan.spec.ranks
         self.book = SaveBook(root, plan.spec, study.saves)
-        self._meeting = Path(tempfile.mkdtemp(prefix="iobench-ranks-"))
+        self._held = ExitStack()
+        self._meeting = self._held.enter_context(scratch("ranks"))
         self._ranks = Ranks(self.world, self._body)
         self._overlaps: dict[int, list[dict[str, list[float]]]] = {}
 
@@ -204,7 +235,7 @@ class Conductor:
     def end(self) -> None:
         with undisturbed():
             self._ranks.end(("stop",))
-            shutil.rmtree(self._meeting, ignore_errors=True)
+            self._held.close()
 
     def _command(self, *message: Any) -> None:
         for rank in range(self.world):

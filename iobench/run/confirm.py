@@ -16,8 +16,9 @@ from ..spec.result import load_run
 from ..spec.sweep import Sweep, SweepPoint, describe, save_sweep
 from .directory import new_directory
 from .progress import Progress
-from .sweep import Budget, run_sweep
+from .sweep import Budget
 from .takeup import Given, take_up
+from .visits import run_sweep
 
 LEAST_VISITS = 5
 """Of each side: with fewer than 4 an exact test can't tell anything (two-sided p is 0.1 or more), and 5 allow one to be off."""

@@ -5,24 +5,23 @@ The state stays the same from save to save, so that its checksums need not be ta
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from ..checkpoint.base import Job
 from ..checkpoint.catalog import CheckpointRoot
 from ..errors import IobenchError
 from ..spec.checkpoint import Study
+from ..storage.lock import Lease
 from .checkpoint import Conductor, begin_study, with_leftovers
 from .checkpoint_plan import StudyPlan
 from .checkpoint_ranks import CheckpointRank
 from .progress import Progress
 from .ranks import Saving
 from .savebook import SaveBook
+from .scratch import scratch
 
 ALONE = 3
 """Saves with nothing beside them, to compare with."""
@@ -39,13 +38,26 @@ class Mixed:
     every: int  # steps between two saves
 
 
-class Saver:
-    """The checkpoints of one run, from the target's claim to its clearing."""
+@contextmanager
+def saving_to(mixed: Mixed | None, *, break_lock: bool) -> Iterator[Saver | None]:
+    """Claim and hold the target of a run's checkpoints, for the run alone; None without a target.
 
-    def __init__(self, mixed: Mixed) -> None:
+    Raises TargetRefusedError, also (TargetHeldError) where another process saves there.
+    """
+    if mixed is None:
+        yield None
+        return
+    root = CheckpointRoot.open(mixed.plan.url)
+    with root.held("run", break_lock=break_lock) as lease:
+        yield Saver(mixed, root, lease)
+
+
+class Saver:
+    """The checkpoints of one run, in a target that the run holds (see ``saving_to``)."""
+
+    def __init__(self, mixed: Mixed, root: CheckpointRoot, lease: Lease) -> None:
         self.plan, self.every = mixed.plan, mixed.every
-        self.root = CheckpointRoot.open(mixed.plan.url)
-        self.root.claim()
+        self.root, self._lease = root, lease
         self.study: Study = begin_study(mixed.plan)
 
     def alone(self, progress: Progress) -> None:
@@ -63,20 +75,18 @@ class Saver:
 
     @contextmanager
     def beside(self, repetition: int) -> Iterator[Saving]:
-        """Saving for one repetition."""
-        meeting = Path(tempfile.mkdtemp(prefix="iobench-ranks-"))
+        """Saving for one repetition. Raises TargetLostError where the target is another's now."""
+        self._lease.check()
         plan = self.plan
+        with scratch("ranks") as meeting:
 
-        def saver(rank: int, pipe: Connection) -> CheckpointRank:
-            job = Job(rank=rank, world=plan.spec.ranks, rendezvous=f"file://{meeting}/meet")
-            return CheckpointRank(job, plan.spec, self.root, plan.builder(rank), pipe)
+            def saver(rank: int, pipe: Connection) -> CheckpointRank:
+                job = Job(rank=rank, world=plan.spec.ranks, rendezvous=f"file://{meeting}/meet")
+                return CheckpointRank(job, plan.spec, self.root, plan.builder(rank), pipe)
 
-        try:
             book = SaveBook(self.root, plan.spec, self.study.saves)
             yield Saving(every=self.every, first=(repetition + 1) * _STRIDE, book=book, saver=saver)
             self.root.keep(plan.spec.keep)
-        finally:
-            shutil.rmtree(meeting, ignore_errors=True)
 
     def end(self, failure: IobenchError | None) -> IobenchError | None:
         """Clear the target, or say what lies there after a failure."""

@@ -35,6 +35,7 @@ class Plan:
     workload: Workload
     manifest: Manifest
     storage: Storage  # as the readers will use it: direct or not
+    home: Storage  # where the manifest lies; scanned data lies elsewhere
     direct: bool
     sequential: bool
     accelerators: int
@@ -107,6 +108,7 @@ def make_plan(
         workload=workload,
         manifest=manifest,
         storage=open_storage(place, direct=direct, options=options),
+        home=innermost(open_storage(data, options=options)),
         direct=direct,
         sequential=is_sequential(reading, manifest),
         accelerators=accelerators,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,12 +24,14 @@ from ..registry import FORMATS
 from ..spec.result import Finding, Repetition, RunDocument
 from ..storage.base import Files, Versioned
 from ..storage.catalog import innermost
+from ..storage.reading import reading
 from . import calibrate
 from .cache import run_cached_phase
 from .calibrate import Calibration, joined
 from .directory import new_directory, write_document
 from .findmax import find_max
-from .mixed import Mixed, Saver
+from .mixed import Mixed, Saver, saving_to
+from .others import Others
 from .plan import Plan
 from .progress import Progress, Silent
 from .ranks import Outcome, Phase, Saving
@@ -52,17 +54,39 @@ class Options:
     find_max: bool = False
     mixed: Mixed | None = None  # save checkpoints while loading
     prove: bool = True  # of a loader library: look at what it delivers before it is measured
+    break_lock: bool = False  # take over places whose holders, on other hosts, are dead
 
 
 def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple[RunDocument, Path]:
-    """Run the plan; the concluded document and the run directory. Raises InterruptedRun or the failure, after both were written."""
+    """Run the plan; the concluded document and the run directory.
+
+    The dataset is held together with other readers, and the place for checkpoints alone. Raises
+    TargetHeldError where another process has them, before anything is written; InterruptedRun or
+    the failure after the document and the directory were.
+    """
     progress = progress or Silent()
     make_reader(
         plan.manifest, plan.storage, plan.workload.reader
     )  # refuses what the data can't give before anything is written
+    with (
+        reading(plan.home, plan.manifest, verb="run", break_dead=options.break_lock) as lease,
+        saving_to(options.mixed, break_lock=options.break_lock) as saver,
+        ExitStack() as held,
+    ):
+        return _measure(plan, options, progress, Others(lease), saver, held)
+
+
+def _measure(
+    plan: Plan,
+    options: Options,
+    progress: Progress,
+    others: Others,
+    saver: Saver | None,
+    held: ExitStack,
+) -> tuple[RunDocument, Path]:
+    """The story itself, while the dataset and the place for checkpoints are held."""
     directory = new_directory(options.results, plan.workload.name)
     doc = describe(plan, options, run_id=directory.name)
-    saver = Saver(options.mixed) if options.mixed else None
     doc.checkpoint = saver.study if saver else None
     calibration = Calibration()
     failure: IobenchError | None = None
@@ -75,24 +99,25 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
                 progress,
                 f"the samples that loader '{plan.workload.loader.kind}' delivers",
             ):
-                doc.loader |= prepare_library(plan, proof=options.prove)
+                doc.loader |= prepare_library(plan, held, proof=options.prove)
         if options.calibration_s > 0:
             _calibrate(plan, options, directory, calibration, doc, progress)
         if saver:
             with _timed(doc, "checkpoint", progress, "checkpoints alone"):
                 saver.alone(progress)
             with _timed(doc, "measure", progress, "a repetition without checkpoints"):
-                _repeat(plan, 0, doc, calibration, progress, name="quiet")
+                _repeat(plan, 0, doc, calibration, progress, others, name="quiet")
         for number in range(plan.repetitions):
             title = f"repetition {number + 1} of {plan.repetitions}"
             with (
                 _timed(doc, "measure", progress, title),
                 saver.beside(number) if saver else nullcontext() as saving,
             ):
-                _repeat(plan, number, doc, calibration, progress, saving=saving)
+                _repeat(plan, number, doc, calibration, progress, others, saving=saving)
         if options.find_max:
             with _timed(doc, "find_max", progress, "finding the largest number of accelerators"):
                 find_max(plan, doc, calibration, progress)
+            others.look()
         _compare_versions(plan, before, doc)
     except KeyboardInterrupt:
         doc.status = "interrupted"
@@ -103,6 +128,7 @@ def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple
         failure = error
     doc.ceilings = calibration.ceilings
     doc.loader = {**doc.loader, **calibration.loader}
+    doc.findings += others.findings()
     with undisturbed(swallow=failure is not None):
         doc = conclude(doc)
         timeline.write_events(directory / EVENTS_FILE, calibration.parts)
@@ -151,6 +177,7 @@ def _repeat(
     doc: RunDocument,
     calibration: Calibration,
     progress: Progress,
+    others: Others,
     *,
     name: str = "measure",
     saving: Saving | None = None,
@@ -174,8 +201,9 @@ def _repeat(
     )
     root = _local_root(plan.storage)
     before = resources.Snapshot.take(root)
+
     try:
-        outcome = run_cached_phase(plan, phase, tick=progress.steps)
+        outcome = run_cached_phase(plan, phase, look=others.look, tick=progress.steps)
     except KeyboardInterrupt as interrupt:
         outcome = getattr(interrupt, "outcome", Outcome())
         with undisturbed(swallow=True):
@@ -192,6 +220,7 @@ def _repeat(
             doc.repetitions.append(repetition)
         else:
             doc.quiet = repetition
+    others.look()
 
 
 def _local_root(storage: Any) -> Path | None:

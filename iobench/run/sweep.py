@@ -1,71 +1,47 @@
-"""A sweep, from axes to runs: which points there are, which data they need, and the order of visits.
-
-Each visit is one run of one repetition, in a run directory of its own. Points take turns (A B C A B C), so that a storage that drifts
-favours none. Only the first visit of a point measures the ceilings.
-"""
+"""A sweep, from axes to points: which there are, which data they need, and what fits a budget."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..errors import InterruptedRun, IobenchError, SpecError, UsageError
+from ..errors import SpecError, UsageError
 from ..formats.base import split_codec
-from ..generate import clean, generate
 from ..generate.target import dataset_id
 from ..registry import CODECS, CONTENTS, FORMATS
 from ..spec.base import apply_overrides, build
 from ..spec.dataset import DatasetSpec, load_dataset_spec, resized
-from ..spec.sweep import Sweep, SweepPoint, combinations, describe, save_sweep
+from ..spec.sweep import (
+    Sweep,
+    SweepPoint,
+    combinations,
+    describe,
+)
 from ..spec.workload import Workload, load_workload
-from ..storage import open_storage, wrapper_of
-from ..units import format_bytes, format_duration, format_rate
+from ..storage import wrapper_of
+from ..units import format_bytes
 from .directory import new_directory
-from .plan import check_asked, make_plan
-from .progress import Progress, Silent
-from .runner import Options
-from .runner import run as run_plan
+from .plan import check_asked
 
 DATASET = "dataset."
-HOPELESS = 0.5
-"""A point whose best visit stays below this share of the best point's worst is not visited again."""
-
 OVER_BUDGET = "exceeds the byte budget"
-
-_VISITS_BEFORE_DROPPING = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What a sweep may use; None: no limit. ``keep_data`` leaves the datasets for another sweep."""
+    """What a sweep may use and take; None: no limit.
+
+    ``keep_data`` leaves the datasets for another sweep.
+    """
 
     seconds: float | None = None
     data_bytes: int | None = None
     keep_data: bool = False
     drop: bool = True  # points that are clearly dominated
-
-
-@dataclass
-class _Clock:
-    """Of one call of ``run_sweep``. ``pace_s``: what generating took for each byte, at its slowest."""
-
-    budget_s: float | None
-    started: float
-    pace_s: float = 0.0
-
-    def out_of_time(self, sweep: Sweep, point: SweepPoint, *, generating: bool = False) -> bool:
-        """Whether another visit of this point, as long as its last one (or any point's first), would end too late."""
-        if self.budget_s is None:
-            return False
-        known = point.seconds[-1:] or [
-            max((p.seconds[0] for p in sweep.points if p.seconds), default=0.0)
-        ]
-        first = self.pace_s * point.dataset_bytes if generating else 0.0
-        return time.monotonic() - self.started + first + known[0] > self.budget_s
+    break_lock: bool = False  # take over places whose holders, on other hosts, are dead
 
 
 def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
@@ -134,184 +110,6 @@ def resolve(sweep: Sweep, settings: dict[str, Any]) -> tuple[Workload, DatasetSp
         size_bytes=sweep.size_bytes,
     )
     return workload, spec
-
-
-def run_sweep(
-    sweep: Sweep,
-    directory: Path,
-    budget: Budget,
-    *,
-    progress: Progress | None = None,
-    tell: Callable[[str], None] = lambda line: None,
-) -> Sweep:
-    """Visit every point until each has its repetitions, or a budget ends. ``sweep.json`` is true after every visit.
-
-    A point that fails is noted and left out; the others go on. Raises InterruptedRun, with everything kept for going on.
-    """
-    progress = progress or Silent()
-    clock = _Clock(budget.seconds, time.monotonic())
-    sweep = sweep.model_copy(update={"status": "running", "left_out": list(sweep.planned)})
-    for point in sweep.points:
-        if (
-            point.failed == OVER_BUDGET
-        ):  # of an earlier run of this sweep; what holds now is told below
-            point.failed = ""
-    made: list[str] = []
-    try:
-        for group in groups_within(sweep, budget):
-            try:
-                _visit_group(sweep, group, directory, budget, clock, made, progress, tell)
-            finally:
-                while made and not budget.keep_data:
-                    clean(made.pop())
-            if clock.out_of_time(sweep, next(iter(group))):
-                break
-    except (KeyboardInterrupt, InterruptedRun):
-        sweep.status = "interrupted"
-        save_sweep(directory, sweep)
-        raise InterruptedRun(
-            f"interrupted; go on with: iobench sweep --resume {directory}"
-        ) from None
-    short = [
-        point
-        for point in sweep.points
-        if len(point.runs) < sweep.repetitions and not point.dropped and not point.failed
-    ]
-    sweep.left_out += [
-        f"{describe(point.settings)}: {len(point.runs)} of {sweep.repetitions} repetitions, no time left"
-        for point in short
-    ]
-    sweep.status = "out of time" if short else "ok"
-    save_sweep(directory, sweep)
-    return sweep
-
-
-def _visit_group(
-    sweep: Sweep,
-    group: list[SweepPoint],
-    directory: Path,
-    budget: Budget,
-    clock: _Clock,
-    made: list[str],
-    progress: Progress,
-    tell: Callable[[str], None],
-) -> None:
-    for number in range(sweep.repetitions):
-        for point in group:
-            if len(point.runs) > number or point.dropped or point.failed:
-                continue
-            if clock.out_of_time(sweep, point, generating=point.data not in made):
-                continue
-            if point.data not in made:
-                began = time.monotonic()
-                provided = _provide(sweep, point, progress, tell)
-                clock.pace_s = max(
-                    clock.pace_s, (time.monotonic() - began) / max(1, point.dataset_bytes)
-                )
-                if not provided:
-                    save_sweep(directory, sweep)
-                    continue
-                made.append(point.data)
-            _visit(sweep, point, number, directory, progress, tell)
-            save_sweep(directory, sweep)
-        if budget.drop:
-            _drop_hopeless(sweep, tell)
-
-
-def _provide(
-    sweep: Sweep, point: SweepPoint, progress: Progress, tell: Callable[[str], None]
-) -> bool:
-    """The point's dataset, generated where it is not there yet."""
-    _, spec = resolve(sweep, point.settings)
-    progress.phase(f"generating {point.data}")
-    try:
-        report = generate(spec, open_storage(point.data))
-    except InterruptedRun:
-        raise
-    except IobenchError as error:
-        point.failed = str(error)
-        tell(f"{describe(point.settings)}: {error}")
-        return False
-    if report.written_bytes:
-        rate = format_rate(report.written_bytes / report.wall_s)
-        tell(f"generated {format_bytes(report.written_bytes)} at {rate}: {point.data}")
-    return True
-
-
-def _visit(
-    sweep: Sweep,
-    point: SweepPoint,
-    number: int,
-    directory: Path,
-    progress: Progress,
-    tell: Callable[[str], None],
-) -> None:
-    workload, _ = resolve(sweep, point.settings)
-    began = time.monotonic()
-    first = not point.runs
-    options = Options(
-        results=directory,
-        command=tuple(sweep.command),
-        calibration_s=sweep.calibration_s if first else 0.0,
-        rules="quick",
-        prove=first,
-    )
-    try:
-        plan = make_plan(
-            workload,
-            point.data,
-            accelerators=sweep.accelerators,
-            repetitions=1,
-            seed=sweep.seed + number,
-        )
-        doc, run_directory = run_plan(plan, options, progress)
-    except InterruptedRun:
-        raise
-    except IobenchError as error:
-        point.failed = str(error)
-        tell(f"{describe(point.settings)}: {error}")
-        return
-    false = next(
-        (
-            finding.evidence
-            for finding in doc.findings
-            if finding.rule == "loader.delivery" and finding.level == "invalid"
-        ),
-        "",
-    )
-    if false:  # only the first visit looks
-        point.failed = false
-        tell(f"{describe(point.settings)}: {false}")
-        return
-    rate = doc.repetitions[0].samples_per_s or 0.0
-    point.runs.append(run_directory.name)
-    point.samples_per_s.append(rate)
-    point.seconds.append(time.monotonic() - began)
-    took = format_duration(point.seconds[-1])
-    tell(
-        f"{number + 1}/{sweep.repetitions}  {describe(point.settings)}: {rate:,.0f} samples/s ({took})"
-    )
-
-
-def _drop_hopeless(sweep: Sweep, tell: Callable[[str], None]) -> None:
-    """Points that are dominated whatever noise does; today's settings stay, they are what the others are compared with."""
-    measured = [
-        p for p in sweep.points if len(p.samples_per_s) >= _VISITS_BEFORE_DROPPING and not p.failed
-    ]
-    if not measured:
-        return
-    best = max(measured, key=lambda point: min(point.samples_per_s))
-    for point in measured:
-        if (
-            not point.dropped
-            and point.settings != sweep.default
-            and max(point.samples_per_s) < HOPELESS * min(best.samples_per_s)
-        ):
-            point.dropped = (
-                f"below {HOPELESS:.0%} of {describe(best.settings)} after {len(point.runs)} visits"
-            )
-            if len(point.runs) < sweep.repetitions:
-                tell(f"{describe(point.settings)}: dropped, {point.dropped}")
 
 
 def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:

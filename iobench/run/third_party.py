@@ -6,13 +6,11 @@ the manifest; the order in which they came tells how well they were shuffled.
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,7 +22,7 @@ import xxhash
 from ..analyse.shuffle import delivery, identify, shuffle_quality
 from ..errors import UsageError
 from ..load import OWN, library_version, make_reader, open_library
-from ..load.layouts import make_layout
+from ..load.layouts import held_layout, make_layout
 from ..load.libraries.base import Source
 from ..load.order import Indices
 from ..registry import LOADERS
@@ -35,6 +33,7 @@ from ..storage.local import LocalStorage
 from ..units import format_bytes
 from .plan import Plan
 from .processes import Ranks
+from .scratch import scratch
 
 MOST_BYTES = 1 << 30
 """Of samples that the proof looks at; of larger datasets a part is proven."""
@@ -45,12 +44,16 @@ COPIES = 8
 _MEMORY = Path("/dev/shm")
 
 
-def prepare_library(plan: Plan, *, proof: bool) -> dict[str, Any]:
-    """The library's own layout, timed, and the proof of what it delivers (a sweep needs it once): entries of the document's ``loader``."""
+def prepare_library(plan: Plan, held: ExitStack, *, proof: bool) -> dict[str, Any]:
+    """Entries of the document's ``loader``: the library's layout, timed, and what it delivers.
+
+    The layout is kept from being made anew until ``held`` is closed. A sweep needs the proof once.
+    """
     kind = plan.workload.loader.kind
     found: dict[str, Any] = {"kind": kind, "library": library_version(kind), "transport": None}
     if LOADERS.load(kind).layout:
-        layout, kept = make_layout(_source(plan, plan.manifest, plan.storage), found["library"])
+        source = _source(plan, plan.manifest, plan.storage)
+        layout, kept = held.enter_context(held_layout(source, found["library"]))
         found["layout"] = {
             key: value for key, value in asdict(layout).items() if key in ("seconds", "bytes")
         } | {
@@ -146,8 +149,7 @@ def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]
             f"{_MEMORY} has no {format_bytes(need)} free for a copy of some shards",
             remedy="mount it larger",
         )
-    folder = Path(tempfile.mkdtemp(prefix=f"iobench-{os.getpid()}-", dir=_MEMORY))
-    try:
+    with scratch("copy", within=_MEMORY) as folder:
         with ThreadPoolExecutor(COPIES) as threads:
             deque(
                 threads.map(
@@ -163,8 +165,6 @@ def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]
             make_layout(_source(plan, manifest, storage), library_version(kind))
         make_reader(manifest, storage, plan.workload.reader)
         yield manifest, storage
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def enough_shards(plan: Plan, shards: Indices) -> Indices:

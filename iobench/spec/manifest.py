@@ -18,7 +18,8 @@ A million samples are five mapped arrays (36 bytes a sample), not a million obje
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -42,6 +43,8 @@ SHARDS = "shards.arrow"
 DATA = "data"
 LAYOUTS = "layouts"
 LAYOUT_RECORD = "layout.json"
+LAYOUT_BEGUN = ".iobench-layout"
+_MAX_STARS = 4  # in a pattern of a layout's file names, which comes from a file
 FORMAT_VERSION = 1
 
 SAMPLE_COLUMNS = {
@@ -161,7 +164,10 @@ class Manifest:
 
 
 class Keys:
-    """Where each shard of a dataset lies below its root: ``Keys(spec)(shard)``. One file per sample fans out over folders of 1000."""
+    """Where each shard of a dataset lies below its root: ``Keys(spec)(shard)``.
+
+    One file per sample fans out over folders of 1000.
+    """
 
     __slots__ = ("_prefix", "_single", "_suffix")
 
@@ -181,17 +187,71 @@ class Keys:
             return f"{self._prefix}/{shard // 1000:06d}/{shard:09d}{self._suffix}"
         return f"{self._prefix}-{shard:06d}{self._suffix}"
 
+    def number(self, key: str) -> int | None:
+        """The shard that would have this key, whether a dataset has so many or not; else None."""
+        stem = key.removesuffix(self._suffix)
+        digits = stem.rpartition("/" if self._single else "-")[2]
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
+            return None
+        shard = int(digits)
+        return shard if self(shard) == key else None
+
+    def folder(self, name: str) -> int | None:
+        """The first shard that would lie in a folder of this name below DATA; else None."""
+        above, _, digits = name.rpartition("/")
+        if not self._single or above != self._prefix:
+            return None
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 16):
+            return None
+        first = int(digits) * 1000
+        return first if self(first).rpartition("/")[0] == name else None
+
 
 def layout_files(folder: Path) -> frozenset[str]:
     """What a loader library's layout consists of, by its own record, which is one of them; names below ``folder``.
 
     Empty where there is no record that can be read: then nothing says that what lies there is iobench's.
     """
+    names = _listed(folder / LAYOUT_RECORD, "files")
+    return frozenset({*names, LAYOUT_RECORD}) if names is not None else frozenset()
+
+
+def layout_lock(kind: str) -> str:
+    """The file below LAYOUTS that whoever writes or reads a kind's layout locks."""
+    return f".{kind}.lock"
+
+
+def unfinished_layout(folder: Path) -> tuple[re.Pattern[str], ...]:
+    """What a layout that was never finished consists of: how its library names its files.
+
+    That was written down before the library began (LAYOUT_BEGUN); () where it was not.
+    """
+    names = _listed(folder / LAYOUT_BEGUN, "writes")
+    return name_patterns(names) if names is not None else ()
+
+
+def name_patterns(names: Iterable[str]) -> tuple[re.Pattern[str], ...]:
+    """Names below an unfinished layout, with ``*`` for any characters but a slash, and ours."""
+    return tuple(
+        re.compile("[^/]*".join(map(re.escape, name.split("*"))))
+        for name in (LAYOUT_BEGUN, LAYOUT_RECORD, *names)
+        if name.count("*") <= _MAX_STARS
+    )
+
+
+def layout_names(patterns: Iterable[re.Pattern[str]]) -> Callable[[str], bool]:
+    """Whether a name below the layout's folder is one of these."""
+    known = tuple(patterns)
+    return lambda name: any(pattern.fullmatch(name) for pattern in known)
+
+
+def _listed(record: Path, key: str) -> list[str] | None:
+    """The names in a record of ours; None for one that is not there, or can't be understood."""
     try:
-        names = parse_json(read_regular(folder / LAYOUT_RECORD, MAX_HEADER_BYTES))["files"]
-        return frozenset({str(name) for name in names} | {LAYOUT_RECORD})
+        names = parse_json(read_regular(record, MAX_HEADER_BYTES))[key]
+        return [str(name) for name in names] if isinstance(names, list) else None
     except (OSError, ValueError, KeyError, TypeError):
-        return frozenset()
+        return None
 
 
 def index_key(spec: DatasetSpec) -> str | None:

@@ -19,6 +19,7 @@ __all__ = [
     "Mapped",
     "Parallel",
     "ParallelSink",
+    "Replacing",
     "Residency",
     "Retries",
     "Retrying",
@@ -111,6 +112,26 @@ class Parallel(Protocol):
         self, key: str, *, size: int, block_size: int, durable: bool = True
     ) -> AbstractContextManager[ParallelSink]:
         """As ``create``; the sink's blocks are ``block_size`` bytes, or larger where the storage needs that."""
+
+
+@runtime_checkable
+class Replacing(Protocol):
+    """A storage where a small object can be overwritten; locks need that, and nothing else does."""
+
+    @property
+    def exclusive_create(self) -> bool:
+        """Whether all but one are refused of several writers that make one key at one moment.
+
+        False where that is not known (yet): two of them may pass.
+        """
+
+    def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
+        """``data`` becomes the whole object, whether the key exists or not.
+
+        ``only_new``: a key that exists is refused, as by ``create``. Several writers of one key at
+        one moment do not touch one another's unfinished objects. A reader at the same time finds
+        the old object or the new one. ``data`` is at most some KiB. Raises StorageError.
+        """
 
 
 @runtime_checkable

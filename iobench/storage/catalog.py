@@ -133,6 +133,17 @@ def local_root(storage: Storage) -> Path | None:
     return root if isinstance(root, Path) else None
 
 
+def dataset_marker(storage: Storage) -> str:
+    """The key that a dataset is locked by: its marker, or the manifest where it has none.
+
+    Scanned data has no marker, since iobench did not write it.
+    """
+    root = local_root(innermost(storage))
+    if root is not None and not (root / MARKER).exists() and (root / MANIFEST).exists():
+        return MANIFEST
+    return MARKER
+
+
 def read_object(storage: Storage, key: str, *, max_bytes: int | None = None) -> bytes:
     """All of a small object. Raises StorageError, also for one of more than ``max_bytes``."""
     size = storage.size(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -54,6 +55,33 @@ def publish(fs: Any, file: Any, path: str) -> None:
     file.close()
     refuse_existing(fs, path)
     fs.mv(f"{path}.part", path)
+
+
+def replace(fs: Any, path: str, data: bytes, *, only_new: bool) -> None:
+    """Overwrite a small object, or refuse to.
+
+    Asynchronous file systems are clients of object stores and HTTP, where one request puts a whole
+    object. Others may have real files, so the data goes to a name of its own and is moved.
+    """
+    if only_new:
+        refuse_existing(fs, path)
+    fs.invalidate_cache()
+    if fs.async_impl:
+        fs.pipe_file(path, data)
+        return
+    part = f"{path}.{secrets.token_hex(4)}.part"
+    try:
+        fs.pipe_file(part, data)
+    except FileNotFoundError:  # a file system with real folders
+        fs.makedirs(fs._parent(path), exist_ok=True)
+        fs.pipe_file(part, data)
+    try:
+        if only_new:
+            refuse_existing(fs, path)
+        fs.mv(part, path)
+    except Exception:
+        fs.rm_file(part)
+        raise
 
 
 def discard(fs: Any, file: Any, path: str) -> None:

@@ -22,7 +22,16 @@ from ..beneath import LeadsOutError, NoFileError, file_status, resolve
 from ..errors import IobenchError, MissingObjectError, StorageError, TargetRefusedError, UsageError
 from ..forks import watch
 from .base import Buffer, Entry, Sink
-from .fsspec_objects import FileSink, begin, discard, publish, size, version_of, without_secrets
+from .fsspec_objects import (
+    FileSink,
+    begin,
+    discard,
+    publish,
+    replace,
+    size,
+    version_of,
+    without_secrets,
+)
 from .keys import check_key, check_prefix
 
 T = TypeVar("T")
@@ -45,6 +54,9 @@ _NOT_A_PLACE = frozenset(
 )
 """What wraps another file system; a cache in front would be measured instead of the storage."""
 
+_HISTORIES = frozenset({"git", "github", "gitlab", "hf"})
+"""Where each write is a commit, which stays for ever."""
+
 _inherited: list[Any] = []
 
 
@@ -64,6 +76,7 @@ class FsspecStorage:
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset()
     alignment = 1
+    exclusive_create = False  # fsspec has no create that fails where the key exists
 
     @classmethod
     def open(cls, url: str, *, direct: bool, options: Mapping[str, str]) -> FsspecStorage:
@@ -91,6 +104,7 @@ class FsspecStorage:
     def __init__(self, url: str) -> None:
         self.url = url if url.endswith("://") else url.rstrip("/")
         self.scheme = urlsplit(url).scheme
+        self.keeps_history = self.scheme in _HISTORIES  # see storage/object_lock.py
         self._reset()
         watch(self)
 
@@ -261,6 +275,11 @@ class FsspecStorage:
         except BaseException:
             discard(fs, file, path)
             raise
+
+    def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
+        self._ask(
+            lambda fs: replace(fs, self._at(fs, key), data, only_new=only_new), "replace", key
+        )
 
     def flush(self) -> None:
         """Nothing to do: an object is complete when it has its name."""

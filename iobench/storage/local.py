@@ -31,7 +31,7 @@ from .base import Buffer, Entry, ParallelSink, Residency, Sink
 from .handles import Handles, with_room
 from .keys import check_key, check_prefix
 from .parallel import ParallelFile
-from .sinks import FileSink, make_folders, open_sink
+from .sinks import FileSink, make_folders, open_sink, replace_file
 
 ALIGNMENT = 4096
 """What O_DIRECT asks for at most: every block device that Linux supports has logical blocks of 512
@@ -54,6 +54,7 @@ class LocalStorage:
     """
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset()
+    exclusive_create = True
 
     @classmethod
     def open(cls, url: str, *, direct: bool, options: Mapping[str, str]) -> LocalStorage:
@@ -297,6 +298,16 @@ class LocalStorage:
             if sink is not None:
                 sink.abort()
             raise
+
+    def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
+        self._check(key, "replace")
+        self._files.discard(key)
+        path = self.root / key
+        try:
+            make_folders(path.parent)
+            replace_file(path, data, only_new=only_new)
+        except OSError as error:
+            raise self._failed("replace", key, error) from error
 
     def delete(self, key: str) -> None:
         self._check(key, "delete")

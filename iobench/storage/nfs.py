@@ -25,7 +25,7 @@ from .keys import check_key, check_prefix
 from .libnfs import library_version, shared_object
 from .nfs_connections import Connections
 from .nfs_context import Context, Item, Lost
-from .nfs_write import writing
+from .nfs_write import replacing, writing
 
 TIMEOUT_S = 15.0
 _NUMBERS = {
@@ -44,6 +44,7 @@ class NfsStorage:
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset({*_NUMBERS, "timeout"})
     alignment = 1
+    exclusive_create = False  # two writers share a ``.part`` name, and not every server has LINK
 
     @classmethod
     def open(cls, url: str, *, direct: bool, options: Mapping[str, str]) -> NfsStorage:
@@ -175,13 +176,21 @@ class NfsStorage:
         with its holder.
         """
         check_key(key)
-        if self.version != 3:
-            remedy = "use version=3, or mount the export"
-            raise StorageError(
-                f"cannot create {key} in {self.url}: libnfs can't write with NFS version {self.version}",
-                remedy=remedy,
-            )
+        self._require_writing("create", key)
         return writing(self.connections, key)
+
+    def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
+        """Written to a ``.part`` file of its own name, committed, then renamed over the key."""
+        self._require_writing("replace", key)
+        replacing(self.connections, key, data, only_new=only_new)
+
+    def _require_writing(self, verb: str, key: str) -> None:
+        if self.version != 3:
+            raise StorageError(
+                f"cannot {verb} {key} in {self.url}: "
+                f"libnfs can't write with NFS version {self.version}",
+                remedy="use version=3, or mount the export",
+            )
 
     def flush(self) -> None:
         """Nothing to do: each object is durable when it has its name."""

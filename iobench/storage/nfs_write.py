@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import posixpath
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -57,6 +58,31 @@ def writing(connections: Connections, key: str) -> Iterator[Sink]:
         connections.give_back(nfs)
         raise
     connections.give_back(nfs)
+
+
+def replacing(connections: Connections, key: str, data: bytes, *, only_new: bool) -> None:
+    """See NfsStorage.replace. A new connection begins with a new ``.part`` file.
+
+    With ``only_new`` it may find its own first attempt, whose answer was lost, and is refused.
+    """
+
+    def replace(nfs: Context) -> None:
+        path = connections.path_of(key)
+        part = f"{path}.{secrets.token_hex(4)}.part"
+        _make_folders(nfs, posixpath.dirname(path))
+        sink = NfsSink(nfs, part)
+        try:
+            sink.write(data)
+            sink.commit()
+            if only_new:
+                _publish(nfs, part, path)
+            else:
+                nfs.rename(part, path)
+        except OSError:
+            sink.abort()
+            raise
+
+    connections.ask(replace, "replace", key)
 
 
 def _prepare(nfs: Context, path: str) -> None:

@@ -18,10 +18,13 @@ from .s3_clients import check_installed, versions
 from .s3_clients.base import Client, Found, Upload
 from .s3_errors import Failure, Kind, words
 from .s3_options import NAMES, S3Options, parse_options
-from .s3_session import UNKNOWN, Session, Target
+from .s3_session import ENFORCED, UNKNOWN, Session, Target
 from .s3_sink import ParallelUpload, UploadSink
 
 T = TypeVar("T")
+
+_inherited: list[Session | None] = []
+"""In a forked process: what its parent had open."""
 
 
 class S3Storage:
@@ -69,7 +72,10 @@ class S3Storage:
         self._open: Session | None = None
 
     def after_fork(self) -> None:
-        self._reset()  # the parent's connections are shared with it
+        # The parent's connections are shared with it, and its client is never finalised here: that
+        # may wait for a lock which a thread of the parent held in the instant of the fork.
+        _inherited.append(self._open)
+        self._reset()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"bucket": self.bucket, "prefix": self.prefix, "options": self.options}
@@ -238,6 +244,20 @@ class S3Storage:
                 sink.abort()
             raise
         raise problem
+
+    @property
+    def exclusive_create(self) -> bool:
+        """Whether the server has been seen to refuse a conditional write of a key that exists."""
+        return (self._open.conditional if self._open else self._conditional) == ENFORCED
+
+    def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
+        """One PUT, without a condition unless ``only_new``."""
+        if only_new:
+            with self.create(key, size_hint=len(data)) as sink:
+                sink.write(data)
+            return
+        full = self._key(key)
+        self._run("replace", key, lambda client, _: client.put(full, data, only_new=False))
 
     def flush(self) -> None:
         return

@@ -99,6 +99,7 @@ _RIGHTS = {
     "list": "listing (s3:ListBucket)",
     "create": "writing (s3:PutObject)",
     "write": "writing (s3:PutObject)",
+    "replace": "writing (s3:PutObject)",
     "delete": "deleting (s3:DeleteObject)",
 }
 

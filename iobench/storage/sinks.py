@@ -6,6 +6,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import secrets
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import buffers
+from ..interrupts import undisturbed
 from .base import Buffer
 
 _LARGE = 8 << 20
@@ -206,6 +208,30 @@ def publish(part: Path, path: Path) -> None:
     except OSError:
         os.unlink(path)  # what was not made safe is not there
         raise
+
+
+def replace_file(path: Path, data: bytes, *, only_new: bool) -> None:
+    """Write a small file beside ``path`` and give it that name, durably.
+
+    What has the name now is replaced, or is refused with ``only_new``. Each call has a ``.part``
+    file of its own name, so two writers at once never mix.
+    """
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    with undisturbed():  # the file is renamed or removed, whatever comes
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(fd, data)
+            os.fsync(fd)
+            if only_new:
+                publish(part, path)
+            else:
+                part.replace(path)
+                sync_folder(path.parent)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
 
 
 def make_folders(folder: Path) -> None:

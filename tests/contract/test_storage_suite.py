@@ -14,7 +14,7 @@ import pytest
 from iobench import buffers
 from iobench.errors import StorageError
 from iobench.storage import open_storage
-from iobench.storage.base import Cached, Storage
+from iobench.storage.base import Cached, Replacing, Storage
 from iobench.storage.faulty import FaultyStorage
 from iobench.storage.local import LocalStorage
 from iobench.storage.simulated import MemoryStorage
@@ -168,6 +168,58 @@ class StorageContract:
                 os._exit(_read_at_once(storage, data))
             assert os.waitpid(child, 0)[1] == 0
         assert all(read(storage, key, 0, 30_000) == value for key, value in data.items())
+
+    def test_a_small_object_can_be_replaced(self, storage: Storage) -> None:
+        """Whether it exists or not, in a folder or not; nothing else is left or lost."""
+        if not isinstance(storage, Replacing):
+            pytest.skip("this storage replaces nothing")
+        with storage.create("other") as sink:
+            sink.write(b"stays")
+        for key in ("x", "deep/er/y"):
+            for text in (b"first", b"and a longer one", b"short"):
+                storage.replace(key, text)
+                assert read(storage, key, 0, 100, once=True) == text
+                assert storage.size(key) == len(text)
+        assert sorted(entry.key for entry in storage.list()) == ["deep/er/y", "other", "x"]
+        assert read(storage, "other", 0, 100) == b"stays"
+        assert isinstance(storage.exclusive_create, bool)
+
+    def test_a_small_object_can_be_made_only_where_there_is_none(self, storage: Storage) -> None:
+        if not isinstance(storage, Replacing):
+            pytest.skip("this storage replaces nothing")
+        storage.replace("deep/x", b"first", only_new=True)
+        with pytest.raises(StorageError, match="exists"):
+            storage.replace("deep/x", b"other", only_new=True)
+        assert read(storage, "deep/x", 0, 100) == b"first"
+        assert [entry.key for entry in storage.list()] == ["deep/x"]
+
+    def test_who_reads_while_it_is_replaced_sees_one_or_the_other(self, storage: Storage) -> None:
+        if not isinstance(storage, Replacing):
+            pytest.skip("this storage replaces nothing")
+        versions = [bytes([65 + number]) * 1024 for number in range(10)]
+        storage.replace("x", versions[0])
+        ended, strange = threading.Event(), []
+
+        def look() -> None:
+            while not ended.is_set():
+                try:
+                    found = read(storage, "x", 0, 2000, once=True)
+                except StorageError as error:
+                    strange.append(str(error))
+                else:
+                    if found not in versions:
+                        strange.append(str(found[:20]))
+
+        reader = threading.Thread(target=look)
+        reader.start()
+        try:
+            for version in versions:
+                storage.replace("x", version)
+        finally:
+            ended.set()
+            reader.join()
+        assert strange == []
+        assert read(storage, "x", 0, 2000, once=True) == versions[-1]
 
     def test_close_is_not_the_end(self, storage: Storage) -> None:
         with storage.create("x") as sink:

@@ -448,7 +448,7 @@ def test_a_manifest_of_a_million_samples_loads_lazily(tmp_path: Path) -> None:
     claim = Claim(id="0" * 32, created="", generator="test", finished={}, leftovers=frozenset())
     root = tmp_path / "d"
     root.mkdir()
-    assembling.publish(wanted, plan, results, LocalStorage(root), claim)
+    assembling.publish(wanted, plan, results, LocalStorage(root), claim, check=lambda made: None)
     script = (
         "import sys, numpy, pyarrow, xxhash, resource; from iobench.spec.manifest import load_manifest; "
         "import time; before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "

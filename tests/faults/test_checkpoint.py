@@ -21,8 +21,9 @@ import torch
 import xxhash
 
 from iobench.checkpoint.base import Job, make_writer
-from iobench.checkpoint.catalog import MARKER, CheckpointRoot, CheckpointTarget
+from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.manifest import MANIFEST
+from iobench.checkpoint.place import MARKER
 from iobench.errors import (
     CheckpointError,
     CorruptCheckpointError,

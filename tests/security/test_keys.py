@@ -19,7 +19,7 @@ from iobench.beneath import key_problem
 from iobench.errors import IobenchError, StorageError
 from iobench.run.third_party import _copy
 from iobench.storage import open_storage
-from iobench.storage.base import Cached, Parallel, Storage, Versioned
+from iobench.storage.base import Cached, Parallel, Replacing, Storage, Versioned
 from iobench.storage.local import LocalStorage
 from iobench.storage.mapped import MappedStorage
 from iobench.storage.simulated import MemoryStorage
@@ -138,6 +138,10 @@ def check_refused(storage: Any, key: str) -> None:
         assert "\n" not in str(caught.value)
         assert "\0" not in str(caught.value)
         assert SECRET.decode() not in str(caught.value)
+    if isinstance(storage, Replacing):
+        for only_new in (False, True):
+            with pytest.raises(StorageError):
+                storage.replace(key, b"overwritten", only_new=only_new)
     if hasattr(storage, "supports_direct"):
         assert storage.supports_direct(key) is False
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from iobench.run.sweep import _Clock
+from iobench.run.visits import _Clock
 from iobench.spec.sweep import Sweep, SweepPoint
 
 

@@ -57,6 +57,11 @@ class Converts(Library):
 
     layout = True
     local = True
+    writes: ClassVar[tuple[str, ...]] = ()
+    """How the library names the files that it writes, ``*`` for any characters but a slash.
+
+    What a killed ``convert`` leaves under other names is taken for somebody else's, and stays.
+    """
 
     @classmethod
     @abstractmethod

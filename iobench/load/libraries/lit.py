@@ -41,6 +41,7 @@ class LitData(Converts):
     """
 
     package = "litdata"
+    writes = ("chunk-*.bin", "*.index.json", "index.json", "index.json.tmp")
 
     @classmethod
     def convert(cls, source: Source, folder: Path) -> None:

@@ -1,0 +1,236 @@
+"""The place of a job's checkpoints: claimed, held by one job, and cleared of what writers made."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ..errors import MissingObjectError, StorageError, TargetHeldError, TargetRefusedError
+from ..safety import Removal, mount_of, remove_exactly
+from ..storage.base import Entry, Folders, Guarded, Storage, Unfinished
+from ..storage.catalog import exists, innermost, local_root, read_object
+from ..storage.lock import Lease, exclusive
+from ..storage.objects import READERS, is_lock_name
+from .manifest import MANIFEST, is_ours
+
+MARKER = ".iobench-checkpoints"
+"""Says that a root is iobench's: there before anything is written, and until all is removed."""
+
+STEP = re.compile(r"step-(\d{8,})")
+
+_TRIES = 5
+"""How often a place may change between a look at it and its lock."""
+
+_RIVAL_S = 1.0
+"""How long a marker is waited for that another process may be writing."""
+
+
+def claim(storage: Storage) -> None:
+    """See CheckpointRoot.claim."""
+    if not _is_new(storage):
+        return
+    root = local_root(storage)
+    created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    marker = {"created": created, "made_root": root is not None and not root.exists()}
+    try:
+        with storage.create(MARKER) as sink:
+            sink.write(json.dumps(marker).encode() + b"\n")
+    except StorageError:
+        if not _appears(storage):
+            raise
+
+
+def _is_new(storage: Storage) -> bool:
+    """Whether the place is empty, not claimed. Raises TargetRefusedError where it is neither."""
+    if isinstance(storage, Guarded):
+        storage.check_target()
+    if exists(storage, MARKER):
+        return False
+    root = local_root(storage)
+    names = (
+        (entry.key for entry in storage.list())
+        if root is None
+        else os.listdir(root)
+        if root.is_dir()
+        else ()
+    )
+    # An interrupted start may have left the marker's own unfinished file, or a lock.
+    found = next(
+        (name for name in names if name != f"{MARKER}.part" and not is_lock_name(name)), None
+    )
+    if found is not None and not exists(storage, MARKER):  # it comes before anything else of ours
+        raise TargetRefusedError(
+            f"{storage.url} is not empty (it holds '{found}') and has no checkpoints of iobench",
+            remedy=f"name a new or empty directory, e.g. {storage.url}/checkpoints",
+        )
+    return found is None
+
+
+def _appears(storage: Storage) -> bool:
+    """Whether another job that starts at this moment has made the marker, or does so now."""
+    deadline = time.monotonic() + _RIVAL_S
+    while not exists(storage, MARKER):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_RIVAL_S / 10)
+    return True
+
+
+@contextmanager
+def held(storage: Storage, verb: str, *, break_lock: bool = False) -> Iterator[Lease]:
+    """See CheckpointRoot.held."""
+    # Where the lock is an object, the marker is made by whoever has it: two writers of one object
+    # at one moment may both fail on some storages.
+    prepare = claim if local_root(innermost(storage)) is not None else _is_new
+    problem: MissingObjectError | None = None
+    for _ in range(_TRIES):
+        with ExitStack() as stack:
+            try:
+                prepare(storage)
+                lease = stack.enter_context(
+                    exclusive(storage, MARKER, verb=verb, break_dead=break_lock)
+                )
+                claim(storage)
+            except MissingObjectError as error:
+                problem = error  # somebody has cleaned the place
+                continue
+            yield lease
+            return
+    raise TargetHeldError(
+        f"{storage.url} is being changed by others", remedy="find out by whom, and start again"
+    ) from problem
+
+
+def remove_step(storage: Storage, folder: str) -> Removal:
+    """Take one checkpoint away: its manifest first, so that half of it is never taken for a whole.
+
+    Only files that writers make. Raises TargetRefusedError where the root is not iobench's,
+    StorageError.
+    """
+    require_marker(storage)
+    root = local_root(storage)
+    if root is not None and _is_elsewhere(root, folder):
+        return Removal(0, 0, [folder], False)
+    if exists(storage, f"{folder}/{MANIFEST}"):
+        storage.delete(f"{folder}/{MANIFEST}")
+    if root is not None:
+        return remove_exactly(
+            root / folder, is_ours, last=(), folders=lambda name: name == "", within=root
+        )
+    entries = list(storage.list(folder))
+    mine = [entry for entry in entries if is_ours(entry.key.removeprefix(f"{folder}/"))]
+    for entry in mine:
+        storage.delete(entry.key)
+    if isinstance(storage, Unfinished):
+        storage.discard_unfinished(lambda key: key.startswith(f"{folder}/"))
+    if isinstance(inner := innermost(storage), Folders):
+        inner.remove_empty(lambda name: name == folder, folder)
+    foreign = _foreign(entries, mine)
+    return _removal(mine, foreign, root_removed=not foreign)
+
+
+def _is_elsewhere(root: Path, folder: str) -> bool:
+    """Whether a folder is a mount point. One that is not there is none."""
+    try:
+        return mount_of(root / folder) != mount_of(root)
+    except OSError:
+        return False
+
+
+def clean(storage: Storage, *, dry_run: bool = False) -> Removal:
+    """See CheckpointRoot.clean."""
+    marker = require_marker(storage)
+    entries = [entry for entry in storage.list() if not is_lock_name(entry.key)]
+    mine = [entry for entry in entries if _is_mine(entry.key)]
+    foreign = _foreign(entries, mine)
+    if dry_run:
+        return _removal(mine, foreign, root_removed=False)
+    for folder in sorted({entry.key.partition("/")[0] for entry in mine} - {MARKER}):
+        remove_step(storage, folder)
+    root = local_root(storage)
+    _remove_empty(storage, root)
+    left = [entry.key for entry in storage.list() if _is_mine(entry.key) and entry.key != MARKER]
+    if left:
+        mine = [entry for entry in mine if entry.key not in {*left, MARKER}]
+        return _removal(mine, sorted({*foreign, *left}), root_removed=False)
+    if root is not None:
+        _remove_locks(storage, root)
+    storage.delete(MARKER)
+    gone = not foreign and bool(marker.get("made_root")) and root is not None and _removed(root)
+    return _removal(mine, foreign, root_removed=gone)
+
+
+def clean_alone(storage: Storage, *, dry_run: bool = False, break_lock: bool = False) -> Removal:
+    """``clean`` by whoever does not hold the place yet. Raises TargetHeldError where others do."""
+    require_marker(storage)
+    if dry_run:
+        return clean(storage, dry_run=True)
+    try:
+        with exclusive(storage, MARKER, verb="clean", break_dead=break_lock):
+            return clean(storage)
+    except MissingObjectError:  # another clean was faster
+        require_marker(storage)
+        raise
+
+
+def _is_mine(key: str) -> bool:
+    folder, _, name = key.partition("/")
+    return key == MARKER or (STEP.fullmatch(folder) is not None and is_ours(name))
+
+
+def _remove_empty(storage: Storage, root: Path | None) -> None:
+    """Folders of saves that failed before their first file, and of readers."""
+    if isinstance(inner := innermost(storage), Folders):
+        inner.remove_empty(lambda name: name == READERS or STEP.fullmatch(name) is not None)
+    for folder in root.iterdir() if root is not None else ():
+        if STEP.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
+            with suppress(OSError):  # something is in it
+                folder.rmdir()
+
+
+def _remove_locks(storage: Storage, root: Path) -> None:
+    """Of a file system without flock: else the lock would keep the root from being empty."""
+    for entry in list(storage.list()):
+        if is_lock_name(entry.key):
+            storage.delete(entry.key)
+    with suppress(OSError):
+        (root / READERS).rmdir()
+
+
+def _removed(root: Path) -> bool:
+    """Whether an empty root could be removed."""
+    try:
+        root.rmdir()
+    except OSError:
+        return False  # empty folders of others, or somebody uses it again at this moment
+    return True
+
+
+def require_marker(storage: Storage) -> dict[str, Any]:
+    """The marker's contents. Raises TargetRefusedError where there is none, StorageError."""
+    if isinstance(storage, Guarded):
+        storage.check_target()
+    if not exists(storage, MARKER):
+        raise TargetRefusedError(
+            f"{storage.url} has no checkpoints of iobench (no {MARKER}), "
+            "so nothing in it is removed"
+        )
+    try:
+        return dict(json.loads(read_object(storage, MARKER)))
+    except (ValueError, TypeError, RecursionError):
+        return {}
+
+
+def _foreign(entries: list[Entry], mine: list[Entry]) -> list[str]:
+    return sorted({entry.key for entry in entries} - {entry.key for entry in mine})
+
+
+def _removal(mine: list[Entry], foreign: list[str], *, root_removed: bool) -> Removal:
+    return Removal(len(mine), sum(entry.size for entry in mine), foreign, root_removed)

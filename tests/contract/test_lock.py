@@ -1,0 +1,574 @@
+"""Locks on every kind of storage: flock on local files, lock objects elsewhere, heartbeats."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from iobench.errors import MissingObjectError, TargetHeldError, TargetLostError, TargetRefusedError
+from iobench.storage import flocks, keeper, object_lock, open_storage
+from iobench.storage import holder as holder_module
+from iobench.storage.base import Storage
+from iobench.storage.holder import BODY_BYTES, Holder, is_alive, parse_holder, start_of
+from iobench.storage.local import LocalStorage
+from iobench.storage.lock import exclusive, shared
+from iobench.storage.objects import LOCK, is_lock_name, read_holder, reader_key
+from iobench.storage.simulated import MemoryStorage
+from tests.processes import wait_until
+from tests.servers.nfs import NfsServer, nfs_server
+from tests.servers.s3 import S3Server, rclone_s3, s3_environment
+
+__all__ = ["nfs_server", "rclone_s3", "s3_environment"]
+
+MARKER = ".marker"
+_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_lock, "PAUSE_S", 0.1)
+    monkeypatch.setattr(object_lock, "YIELD_S", 0.5)
+    monkeypatch.setattr(object_lock, "WATCH_S", 0.3)
+    monkeypatch.setattr(flocks, "WAIT_S", 0.5)
+
+
+def no_flock(fd: int, operation: int) -> None:
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+
+KINDS = ["local", "local without flock", "memory", "files by fsspec", "rclone", "nfs"]
+OBJECTS = KINDS[1:]
+
+
+@pytest.fixture(params=KINDS)
+def storage(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    s3_environment: Mapping[str, str],
+) -> Iterator[Storage]:
+    """A place with a marker and with data."""
+    kind = request.param
+    if kind == "local without flock":
+        monkeypatch.setattr(fcntl, "flock", no_flock)
+    if kind == "rclone":
+        server: S3Server = request.getfixturevalue("rclone_s3")
+        url = server.url()
+    elif kind == "nfs":
+        export: NfsServer = request.getfixturevalue("nfs_server")
+        url = export.url(f"lock{next(_numbers)}")
+    else:
+        url = {
+            "memory": f"memory://bucket/lock{next(_numbers)}",
+            "files by fsspec": f"local://{tmp_path}/root",
+        }.get(kind, str(tmp_path / "root"))
+    place = open_storage(url)
+    for name in (MARKER, "data"):
+        with place.create(name) as sink:
+            sink.write(b"x")
+    yield place
+    for entry in list(place.list()):
+        place.delete(entry.key)
+    place.close()
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
+
+
+def names(storage: Storage) -> list[str]:
+    return sorted(entry.key for entry in storage.list())
+
+
+@contextmanager
+def in_a_fork(work: Callable[[], Any]) -> Iterator[int]:
+    """The context manager that ``work`` makes, entered by a forked process; its pid."""
+    ours, theirs = os.pipe()
+    back, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(theirs)
+        try:
+            with work():
+                os.write(tell, b"+")
+                os.read(ours, 1)
+        finally:
+            os._exit(0)
+    os.close(ours)
+    os.close(tell)
+    try:
+        assert os.read(back, 1) == b"+"
+        yield child
+    finally:
+        os.close(theirs)
+        os.close(back)
+        os.waitpid(child, 0)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: start_of(pid) is None, "it does not die")
+
+
+def another_host(verb: str = "generate", **changes: Any) -> Holder:
+    """Of a process that nobody here can see."""
+    found = Holder.this_process(verb)
+    return replace(found, host="far-away", boot="0-0-0", pid=17, started=3, **changes)
+
+
+def a_dead_process(verb: str = "generate") -> Holder:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    found = replace(Holder.this_process(verb), pid=ended.pid)
+    ended.wait()
+    return found
+
+
+def test_one_writer(storage: Storage, nothing_left: None) -> None:
+    with exclusive(storage, MARKER, verb="generate") as lease:
+        lease.check()
+        lease.confirm()
+        for hold in (exclusive, shared):
+            with (
+                pytest.raises(TargetHeldError, match="is in use by") as caught,
+                hold(storage, MARKER, verb="clean"),
+            ):
+                pass
+            assert str(os.getpid()) in str(caught.value)
+            assert "\n" not in str(caught.value)
+    with exclusive(storage, MARKER, verb="clean"):
+        pass
+    assert names(storage) == [MARKER, "data"]
+
+
+def test_many_readers(storage: Storage, nothing_left: None) -> None:
+    with shared(storage, MARKER, verb="run") as first, shared(storage, MARKER, verb="verify"):
+        first.check()
+        assert first.unregistered == ""
+        assert first.others() == []  # both are this process
+        with pytest.raises(TargetHeldError), exclusive(storage, MARKER, verb="clean"):
+            pass
+        first.confirm()
+    with exclusive(storage, MARKER, verb="clean"):
+        pass
+    assert names(storage) == [MARKER, "data"]
+
+
+def test_readers_see_one_another(storage: Storage) -> None:
+    if "memory" in storage.url:
+        pytest.skip("the memory of one process")
+    with shared(storage, MARKER, verb="run") as lease:
+        with in_a_fork(lambda: shared(storage, MARKER, verb="run")) as child:
+            (other,) = lease.others()
+            assert str(child) in other
+        assert lease.others() == []
+    assert names(storage) == [MARKER, "data"]
+
+
+def test_a_dead_writer_keeps_nobody_out(storage: Storage) -> None:
+    if "memory" in storage.url:
+        pytest.skip("the memory of one process")
+    with in_a_fork(lambda: exclusive(storage, MARKER, verb="generate")) as child:
+        with pytest.raises(TargetHeldError), shared(storage, MARKER, verb="run"):
+            pass
+        kill(child)
+        for hold in (shared, exclusive):
+            with hold(storage, MARKER, verb="run"):
+                pass
+    assert names(storage) == [MARKER, "data"]
+
+
+def test_dead_readers_are_swept_away(storage: Storage) -> None:
+    if "memory" in storage.url:
+        pytest.skip("the memory of one process")
+    with in_a_fork(lambda: shared(storage, MARKER, verb="run")) as child:
+        kill(child)
+        with exclusive(storage, MARKER, verb="clean"):
+            pass
+    assert names(storage) == [MARKER, "data"]
+
+
+@pytest.mark.parametrize("storage", ["local"], indirect=True)
+class TestFiles:
+    def test_a_worker_that_outlives_its_parent_keeps_the_lock(self, storage: LocalStorage) -> None:
+        """Its parent, which took the lock, is dead; the worker writes on, and is waited for."""
+        ours, theirs = os.pipe()
+        parent = os.fork()
+        if not parent:
+            os.close(theirs)
+            flocks.hold(storage.root / MARKER, alone=True)._pid = -1  # never released by this code
+            if os.fork() == 0:
+                os.read(ours, 1)
+            os._exit(0)
+        os.close(ours)
+        os.waitpid(parent, 0)
+        with (
+            pytest.raises(TargetHeldError, match="another process"),
+            exclusive(storage, MARKER, verb="clean"),
+        ):
+            pass
+        os.close(theirs)  # the worker ends
+        with exclusive(storage, MARKER, verb="clean"):
+            pass
+
+    def test_a_marker_that_is_gone(self, storage: LocalStorage) -> None:
+        storage.delete(MARKER)
+        with pytest.raises(MissingObjectError), exclusive(storage, MARKER, verb="clean"):
+            pass
+        with exclusive(storage, MARKER, verb="sweep", make=True):
+            assert (storage.root / MARKER).is_file()
+
+    def test_a_marker_that_is_replaced_is_noticed(self, storage: LocalStorage) -> None:
+        with exclusive(storage, MARKER, verb="generate") as lease:
+            lease.check()
+            storage.replace(MARKER, b"another's")
+            with pytest.raises(TargetLostError, match="removed or replaced"):
+                lease.check()
+
+    def test_a_marker_that_was_removed_between_open_and_lock(
+        self, storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Who has the old one has nothing: the new one is locked."""
+        real, replaced = fcntl.flock, []
+
+        def late(fd: int, operation: int) -> None:
+            if not replaced:
+                replaced.append(storage.replace(MARKER, b"new"))
+            real(fd, operation)
+
+        monkeypatch.setattr(fcntl, "flock", late)
+        with exclusive(storage, MARKER, verb="clean") as lease:
+            lease.check()
+        assert len(replaced) == 1
+
+    @pytest.mark.parametrize("what", ["fifo", "folder", "link", "socket"])
+    @pytest.mark.parametrize("hold", [exclusive, shared])
+    def test_no_regular_file_is_ever_waited_for(
+        self, storage: LocalStorage, what: str, hold: Any, tmp_path: Path
+    ) -> None:
+        path = storage.root / MARKER
+        path.unlink()
+        if what == "fifo":
+            os.mkfifo(path)
+        elif what == "folder":
+            path.mkdir()
+        elif what == "link":
+            path.symlink_to(tmp_path / "elsewhere")
+            os.mkfifo(tmp_path / "elsewhere")
+        else:
+            os.mknod(path, 0o140600)
+        with (
+            pytest.raises(TargetRefusedError, match="no regular file") as caught,
+            hold(storage, MARKER, verb="clean"),
+        ):
+            pass
+        assert "\n" not in str(caught.value)
+
+    def test_the_lock_ends_with_the_block_whatever_is_raised(self, storage: LocalStorage) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt), exclusive(storage, MARKER, verb="clean"):
+                raise KeyboardInterrupt
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    def test_a_lock_object_of_another_kind_of_client_counts(self, storage: LocalStorage) -> None:
+        storage.replace(LOCK, another_host().dump())
+        for hold in (exclusive, shared):
+            with pytest.raises(TargetHeldError, match="far-away"), hold(storage, MARKER, verb="x"):
+                pass
+        storage.replace(LOCK, a_dead_process().dump())
+        with shared(storage, MARKER, verb="run"):
+            pass
+        assert names(storage) == [MARKER, "data"]
+
+
+@pytest.mark.parametrize("storage", OBJECTS, indirect=True)
+class TestObjects:
+    def test_a_lock_says_who_and_where(self, storage: Storage) -> None:
+        with exclusive(storage, MARKER, verb="generate"):
+            assert names(storage) == [LOCK, MARKER, "data"]
+            holder = read_holder(storage, LOCK)
+            assert holder is not None
+            assert (holder.pid, holder.verb) == (os.getpid(), "generate")
+            assert holder.is_this_process()
+            assert storage.size(LOCK) == BODY_BYTES
+        with shared(storage, MARKER, verb="run"):
+            (reader, *others) = names(storage)
+            assert reader.startswith(".iobench-readers/")
+            assert is_lock_name(reader)
+            assert others == [MARKER, "data"]
+
+    def test_another_host_is_believed_until_its_lock_is_broken(self, storage: Storage) -> None:
+        theirs = another_host(created="2026-01-02T03:04:05+00:00")
+        put(storage, LOCK, theirs.dump())
+        for hold in (exclusive, shared):
+            with (
+                pytest.raises(TargetHeldError) as caught,
+                hold(storage, MARKER, verb="generate"),
+            ):
+                pass
+            said = str(caught.value)
+            assert "\n" not in said
+            assert "--break-lock" in said
+            for word in ("far-away", "17", "generate", "2026-01-02T03:04:05"):
+                assert word in said
+        with exclusive(storage, MARKER, verb="generate", break_dead=True) as lease:
+            lease.confirm()
+        assert names(storage) == [MARKER, "data"]
+        put(storage, LOCK, theirs.dump())
+        with shared(storage, MARKER, verb="run", break_dead=True):
+            assert LOCK not in names(storage)
+        put(storage, reader_key(theirs.token), theirs.dump())
+        with pytest.raises(TargetHeldError), exclusive(storage, MARKER, verb="clean"):
+            pass
+        with exclusive(storage, MARKER, verb="clean", break_dead=True):
+            pass
+        assert names(storage) == [MARKER, "data"]
+
+    def test_what_can_not_be_read_is_no_excuse(self, storage: Storage) -> None:
+        put(storage, LOCK, b"{}")
+        with (
+            pytest.raises(TargetHeldError, match="can't be read"),
+            exclusive(storage, MARKER, verb="generate"),
+        ):
+            pass
+        with exclusive(storage, MARKER, verb="generate", break_dead=True):
+            pass
+
+    def test_a_dead_process_of_this_host_is_taken_over(self, storage: Storage) -> None:
+        for hold in (exclusive, shared):
+            put(storage, LOCK, a_dead_process().dump())
+            put(storage, reader_key("0" * 32), a_dead_process("run").dump())
+            with hold(storage, MARKER, verb="generate"):
+                pass
+        with exclusive(storage, MARKER, verb="clean"):
+            pass
+        assert names(storage) == [MARKER, "data"]
+
+    def test_a_lock_that_is_lost_ends_the_work(
+        self, storage: Storage, monkeypatch: pytest.MonkeyPatch, nothing_left: None
+    ) -> None:
+        """By a heartbeat, and by looking; what belongs to the other one stays."""
+        monkeypatch.setattr(keeper, "HEARTBEAT_S", 0.1)
+        for hold, key in ((exclusive, LOCK), (shared, "")):
+            theirs = another_host()
+            with hold(storage, MARKER, verb="generate") as lease:
+                place = key or next(name for name in names(storage) if name.endswith(".json"))
+                storage.replace(place, theirs.dump())  # type: ignore[attr-defined]
+                with pytest.raises(TargetLostError, match="far-away"):
+                    lease.confirm()
+                if "memory" not in storage.url:  # which no other process sees
+                    wait_until(lambda lease=lease: lost(lease), "no heartbeat noticed it")
+                    with pytest.raises(TargetLostError, match="far-away") as caught:
+                        lease.check()
+                    assert "\n" not in str(caught.value)
+            assert read_holder(storage, place) == theirs
+            storage.delete(place)
+        assert names(storage) == [MARKER, "data"]
+
+
+def lost(lease: Any) -> bool:
+    try:
+        lease.check()
+    except TargetLostError:
+        return True
+    return False
+
+
+def put(storage: Any, key: str, data: bytes) -> None:
+    storage.replace(key, data)
+
+
+SOME = pytest.mark.parametrize("storage", ["files by fsspec", "rclone", "nfs"], indirect=True)
+
+
+@SOME
+def test_the_heart_beats(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, nothing_left: None
+) -> None:
+    monkeypatch.setattr(keeper, "HEARTBEAT_S", 0.2)
+    with exclusive(storage, MARKER, verb="generate") as lease:
+        first = read_holder(storage, LOCK)
+        assert first is not None
+        wait_until(lambda: read_holder(storage, LOCK) != first, "no heartbeat came")
+        now = read_holder(storage, LOCK)
+        assert now is not None
+        assert now.heartbeat > first.heartbeat
+        assert replace(now, heartbeat=first.heartbeat) == first
+        lease.confirm()
+    time.sleep(0.5)
+    assert names(storage) == [MARKER, "data"]  # and none comes later
+
+
+@SOME
+def test_a_heart_that_beats_is_no_dead_one(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another host's process, which refreshes its lock while it is watched, keeps it."""
+    monkeypatch.setattr(object_lock, "WATCH_S", 60.0)
+    theirs = another_host()
+    put(storage, LOCK, theirs.dump())
+    beats = iter(range(100))
+    real = time.sleep
+
+    def beat(seconds: float) -> None:
+        put(storage, LOCK, replace(theirs, heartbeat=f"2026-01-01T00:00:{next(beats):02d}Z").dump())
+        real(0.01)
+
+    monkeypatch.setattr(object_lock.time, "sleep", beat)
+    with (
+        pytest.raises(TargetHeldError, match="is alive"),
+        exclusive(storage, MARKER, verb="generate", break_dead=True),
+    ):
+        pass
+    holder = read_holder(storage, LOCK)
+    assert holder is not None
+    assert holder.token == theirs.token
+
+
+_HOLDS = """
+import os, sys, time
+from iobench.storage import keeper, open_storage
+from iobench.storage.lock import exclusive, shared
+hold = exclusive if sys.argv[2] == "alone" else shared
+with hold(open_storage(sys.argv[1]), ".marker", verb="x"):
+    print("held", flush=True)
+    if sys.argv[3] == "worker" and os.fork() == 0:
+        time.sleep(600)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", ["alone", "with others"])
+@SOME
+def test_the_keeper_of_a_killed_process_removes_the_lock(
+    storage: Any, how: str, s3_environment: Mapping[str, str]
+) -> None:
+    """So that it keeps out no other host, either."""
+    url = getattr(storage, "url", "")
+    if url.startswith("s3://"):
+        url += f"?endpoint={storage.options.endpoint}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLDS, url, how, "alone"], stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    assert len(names(storage)) == 3
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    wait_until(lambda: names(storage) == [MARKER, "data"], "the lock stayed")
+
+
+def test_who_may_not_write_reads_all_the_same() -> None:
+    """A storage that takes nothing: it is said why, and nobody else is seen."""
+    storage = MemoryStorage(objects={"data": memoryview(b"x")})
+    with shared(storage, MARKER, verb="run") as lease:
+        assert "read-only" in lease.unregistered
+        assert lease.others() == []
+        lease.check()
+        lease.confirm()
+
+
+def test_where_every_write_is_kept_readers_write_nothing(tmp_path: Path) -> None:
+    assert open_storage("hf://datasets/a/b").keeps_history  # type: ignore[attr-defined]
+    storage: Any = open_storage(f"local://{tmp_path}")
+    assert not storage.keeps_history
+    storage.keeps_history = True
+    with shared(storage, MARKER, verb="run") as lease:
+        assert "keeps every write" in lease.unregistered
+        assert list(tmp_path.iterdir()) == []
+    with exclusive(storage, MARKER, verb="generate") as lease:
+        with pytest.raises(TargetHeldError), shared(storage, MARKER, verb="run"):
+            pass
+        lease.confirm()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"token": 5},
+        {"host": "a\x1b[2J"},
+        {"verb": "x" * 300},
+        {"created": "yesterday"},
+        {"heartbeat": "2026-01-01T00:00:00"},
+        {"pid": -1},
+        {"pid": True},
+        {"started": 1.5},
+        {"boot": None},
+    ],
+)
+def test_a_lock_that_iobench_did_not_write_is_none(change: dict[str, Any]) -> None:
+    import json
+
+    good = Holder.this_process("generate").dump()
+    assert parse_holder(good) is not None
+    assert len(good) == BODY_BYTES
+    assert parse_holder(json.dumps({**json.loads(good), **change}).encode()) is None
+    for text in (b"", b"[]", b"{", b"[" * 100_000, good[:-300]):
+        assert text == good[:-300] or parse_holder(text) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_process_that_is_hidden_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """/proc mounted with hidepid shows no process of another user."""
+    monkeypatch.setattr(holder_module, "start_of", lambda pid: None)
+    found = replace(Holder.this_process("run"), pid=1)
+    child = os.fork()
+    if not child:
+        os.setuid(65534)
+        os._exit(0 if is_alive(1) and not found.is_dead() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not is_alive(2**22 - 3)
+    assert replace(found, pid=2**22 - 3).is_dead()
+
+
+def test_another_container_of_this_host_is_never_dead() -> None:
+    mine = Holder.this_process("run")
+    assert mine.is_this_process()
+    assert not mine.is_dead()
+    assert replace(mine, started=mine.started + 1).is_dead()  # the number is another process's now
+    elsewhere = replace(mine, namespace="pid:[1]", started=1)
+    assert not elsewhere.is_dead()
+    assert not elsewhere.is_this_process()
+
+
+def test_names() -> None:
+    token = "0123456789abcdef" * 2
+    ours = (
+        LOCK,
+        f"{LOCK}.part",
+        f"{LOCK}.0123abcd.part",
+        f".iobench-readers/{token}.json",
+        f".iobench-readers/{token}.json.part",
+    )
+    assert all(map(is_lock_name, ours))
+    strange = (
+        "x/.iobench-lock",
+        f"{LOCK}.txt",
+        ".iobench-readers/mine.json",
+        f".iobench-readers/x/{token}.json",
+    )
+    assert not any(map(is_lock_name, strange))
+
+
+def test_many_leases_leave_nothing(tmp_path: Path) -> None:
+    place = LocalStorage(tmp_path)
+    (tmp_path / MARKER).touch()
+    with ExitStack() as stack:
+        for _ in range(10):
+            stack.enter_context(shared(place, MARKER, verb="run"))
+    with exclusive(place, MARKER, verb="clean"):
+        pass

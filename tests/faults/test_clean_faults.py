@@ -1,0 +1,321 @@
+"""``clean`` where it gets difficult: what a killed writer left, strangers' files, mounts, pipes."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.checkpoint.catalog import CheckpointRoot
+from iobench.checkpoint.manifest import is_ours
+from iobench.cli.main import main
+from iobench.generate import clean, generate
+from iobench.load.layouts import make_layout
+from iobench.safety import remove_exactly
+from iobench.spec.base import build
+from iobench.spec.dataset import DatasetSpec
+from iobench.spec.manifest import LAYOUT_BEGUN, load_manifest
+from iobench.spec.workload import LoaderSpec, ReaderSpec
+from iobench.storage.local import LocalStorage
+from tests.checkpoints import make_state, save
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    def run(*words: object) -> tuple[int, str, str]:
+        code = main([str(word) for word in words])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return run
+
+
+def dataset(root: Path, **changes: Any) -> Path:
+    spec = {"name": "t", "samples": 6, "sample_size": {"mean": 3000}, "content": "raw", **changes}
+    generate(build(DatasetSpec, spec, where="test"), LocalStorage(root), workers=0)
+    return root
+
+
+def files(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir())
+
+
+@contextmanager
+def mounted(*options: str, on: Path) -> Iterator[None]:
+    """Needs the right to mount."""
+    done = subprocess.run(["mount", *options, str(on)], capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.skip("mounting needs root: what clean does at a mount point is NOT TESTED")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(on)], check=True)
+
+
+@pytest.mark.parametrize("how", ["bind", "tmpfs"])
+def test_a_mount_point_is_not_crossed(call: Call, tmp_path: Path, how: str) -> None:
+    """Not even one of the same file system, over a folder of ours, with names of ours."""
+    root = dataset(tmp_path / "d", format="files")
+    folder, victim = root / "data/000000", tmp_path / "victim"
+    victim.mkdir()
+    options = ("--bind", str(victim)) if how == "bind" else ("-t", "tmpfs", "tmpfs")
+    shard = next(folder.iterdir()).name
+    with mounted(*options, on=folder):
+        (folder / shard).write_text("precious")
+        code, out, err = call("clean", root)
+        assert (code, err) == (0, "")
+        assert "data/000000" in out.splitlines()[-1]
+        assert (folder / shard).read_text() == "precious"
+        assert files(root) == [".iobench-dataset", f"data/000000/{shard}"]
+    assert call("clean", root)[0] == 0  # the marker stayed, so the rest can go
+    assert not root.exists()
+
+
+def test_a_mount_point_among_checkpoints(call: Call, tmp_path: Path) -> None:
+    root = CheckpointRoot.open(str(tmp_path / "c"))
+    root.claim()
+    for step in (1, 2):
+        save("torch", root, step, {"step": 1})
+    hidden = tmp_path / "c" / "step-00000001"
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    for name in ("checkpoint.json", "rank-0000.pt"):
+        (victim / name).write_text("precious")
+    with mounted("--bind", str(victim), on=hidden):
+        code, out, _ = call("clean", tmp_path / "c")
+        assert code == 0
+        assert "step-00000001" in out.splitlines()[-1]
+        assert (tmp_path / "c" / ".iobench-checkpoints").exists()
+        assert not (tmp_path / "c" / "step-00000002").exists()
+    assert len(files(victim)) == 2
+    assert call("clean", tmp_path / "c")[0] == 0
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_folder_above_says_which_mount_is_not_left(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with mounted("-t", "tmpfs", "tmpfs", on=tmp_path / "a"):
+        (tmp_path / "a" / "x").write_text("precious")
+        removal = remove_exactly(
+            tmp_path / "a", lambda _: True, last=(), folders=lambda _: True, within=tmp_path
+        )
+        assert (removal.files, removal.foreign) == (0, ["."])
+        assert (tmp_path / "a" / "x").exists()
+
+
+@pytest.mark.parametrize("marker", [".iobench-dataset", ".iobench-checkpoints"])
+@pytest.mark.parametrize("what", ["fifo", "folder"])
+def test_a_marker_that_is_no_file_is_one_line(
+    call: Call, tmp_path: Path, marker: str, what: str
+) -> None:
+    root = tmp_path / "d"
+    root.mkdir()
+    (os.mkfifo if what == "fifo" else os.mkdir)(root / marker)
+    commands = [("clean", root), ("clean", root, "--dry-run")]
+    commands += (
+        [("generate", "demo", "--samples", "4", "--to", root)]
+        if marker == ".iobench-dataset"
+        else [("checkpoint", "resnet50", "--to", root, "--results", tmp_path / "r")]
+    )
+    for words in commands:
+        code, out, err = call(*words)
+        assert code in (1, 2), words
+        assert (out, err.count("\n")) == ("", 1), (words, err)
+    assert [path.name for path in root.iterdir()] == [marker]
+
+
+def test_a_journal_entry_and_a_layout_record_that_are_pipes(call: Call, tmp_path: Path) -> None:
+    root = dataset(tmp_path / "d")
+    (root / "layouts" / "litdata").mkdir(parents=True)
+    os.mkfifo(root / "layouts" / "litdata" / "layout.json")
+    code, out, _ = call("clean", root)
+    assert code == 0
+    assert files(root) == ["layouts/litdata/layout.json"]
+    assert "layouts/litdata/layout.json" in out
+
+
+@pytest.mark.parametrize("format", ["files", "tar"])
+def test_a_marker_that_claims_ten_thousand_million_samples(
+    call: Call, tmp_path: Path, format: str
+) -> None:
+    root = tmp_path / "d"
+    root.mkdir()
+    (root / ".iobench-dataset").write_text(
+        '{"id": "x", "spec": {"name": "big", "samples": 10000000000, "content": "raw", '
+        f'"sample_size": {{"mean": 1000}}, "format": "{format}"}}}}'
+    )
+    (root / "data").mkdir()
+    (root / "data" / "mine.txt").write_text("x")
+    code, out, err = call("clean", root)
+    assert (code, err) == (0, "")
+    assert files(root) == ["data/mine.txt"]
+    assert "data/mine.txt" in out
+
+
+def test_a_file_system_without_locks(call: Call, tmp_path: Path, monkeypatch: Any) -> None:
+    """A lock object keeps nothing from being removed, and nothing of it is left."""
+
+    def no_flock(fd: int, operation: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(fcntl, "flock", no_flock)
+    root = tmp_path / "d"
+    assert call("generate", "demo", "--to", root, "--samples", 4)[0] == 0
+    assert sorted(os.listdir(root)) == [
+        ".iobench-dataset", "data", "manifest.json", "samples.arrow", "shards.arrow"
+    ]  # fmt: skip
+    assert call("verify", root)[0] == 0
+    assert call("clean", root)[0] == 0
+    assert not root.exists()
+    study = ("checkpoint", "resnet50", "--to", root, "--scale", "1/2048", "--count", 1)
+    assert call(*study, "--results", tmp_path / "r", "--keep-data")[0] == 0
+    assert sorted(os.listdir(root)) == [".iobench-checkpoints", "step-00000001"]
+    assert call("clean", root)[0] == 0
+    assert not root.exists()
+
+
+# Checkpoints
+
+
+@pytest.mark.parametrize("name", [".tmpn0FUIS", ".metadata.tmp", "rank-0000.pt.part"])
+def test_what_a_library_left_in_a_step_is_ours(call: Call, tmp_path: Path, name: str) -> None:
+    root = CheckpointRoot.open(str(tmp_path / "c"))
+    root.claim()
+    step = tmp_path / "c" / "step-00000001"
+    step.mkdir()
+    (step / name).write_bytes(b"x" * 1000)
+    assert root.partial() == [root.step(1)]
+    assert root.latest() is None
+    code, out, _ = call("clean", tmp_path / "c")
+    assert code == 0
+    assert "left in place" not in out
+    assert not (tmp_path / "c").exists()
+
+
+def test_what_a_user_put_beside_it_stays_and_is_named(call: Call, tmp_path: Path) -> None:
+    root = CheckpointRoot.open(str(tmp_path / "c"))
+    root.claim()
+    step = tmp_path / "c" / "step-00000001"
+    step.mkdir()
+    strange = [".tmp", ".tmpn0FUISx", ".tmp-n0FU", ".tmpn0FUI", "x.tmpn0FUIS", ".metadata.tmp2"]
+    for name in (*strange, ".tmpn0FUIS"):
+        (step / name).write_bytes(b"x")
+    (tmp_path / "c" / ".tmpn0FUIS").write_bytes(b"x")
+    _, out, _ = call("clean", tmp_path / "c")
+    left = sorted([*(f"step-00000001/{name}" for name in strange), ".tmpn0FUIS"])
+    assert files(tmp_path / "c") == left
+    assert all(name in out for name in left)
+
+
+@pytest.mark.parametrize("writer", ["torch", "safetensors", "dcp", "stream"])
+def test_every_name_that_a_writer_uses_is_known(tmp_path: Path, writer: str) -> None:
+    """Looked at again and again while it saves: whenever it were killed, all of it could go."""
+    root, seen, ended = CheckpointRoot.open(str(tmp_path / "c")), set(), threading.Event()
+    root.claim()
+    folder = tmp_path / "c" / "step-00000001"
+
+    def watch() -> None:
+        while not ended.is_set():
+            if folder.is_dir():
+                seen.update(os.listdir(folder))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        save(writer, root, 1, make_state(large=2_000_000))
+    finally:
+        ended.set()
+        watcher.join()
+    seen.update(os.listdir(folder))
+    assert "checkpoint.json" in seen
+    assert {name for name in seen if not is_ours(name)} == set()
+
+
+# Layouts
+
+
+def test_an_unfinished_layout_goes_and_a_strangers_file_in_it_stays(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from iobench.load.libraries.base import Source
+    from iobench.load.libraries.lit import LitData
+
+    root = dataset(tmp_path / "d", samples=20)
+    source = Source(
+        load_manifest(root),
+        LocalStorage(root),
+        ReaderSpec(decode=False),
+        LoaderSpec(kind="litdata"),
+        4,
+    )
+    real = LitData.convert
+
+    def killed(source: Source, folder: Path) -> None:
+        real(source, folder)
+        raise SystemExit  # as a kill leaves it: all is written, nothing is listed
+
+    monkeypatch.setattr(LitData, "convert", killed)
+    with pytest.raises(SystemExit):
+        make_layout(source, "litdata 1")
+    part = root / "layouts" / "litdata.part"
+    written = files(part)
+    assert LAYOUT_BEGUN in written
+    assert len(written) > 2
+    (part / "mine.doc").write_text("precious")
+    (part / "chunk-mine").mkdir()
+    (part / "chunk-mine" / "x.bin").write_text("precious")
+    mine = ["layouts/litdata.part/chunk-mine/x.bin", "layouts/litdata.part/mine.doc"]
+    assert clean(root, dry_run=True).foreign == mine
+    code, out, _ = call("clean", root)
+    assert code == 0
+    assert files(root) == mine
+    assert all(name in out for name in mine)
+
+
+def test_an_unfinished_layout_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from iobench.errors import UsageError
+    from iobench.load.libraries.base import Source
+
+    root = dataset(tmp_path / "d", samples=20)
+    part = root / "layouts" / "litdata.part"
+    part.mkdir(parents=True)
+    (part / "chunk-0-0.bin").write_text("of an earlier version, which wrote no list")
+    (part / "mine.doc").write_text("precious")
+    source = Source(
+        load_manifest(root),
+        LocalStorage(root),
+        ReaderSpec(decode=False),
+        LoaderSpec(kind="litdata"),
+        4,
+    )
+    with pytest.raises(UsageError, match=r"holds what is not iobench's: mine\.doc"):
+        make_layout(source, "litdata 1")
+    assert files(part) == ["mine.doc"]
+    (part / "mine.doc").unlink()
+    made, kept = make_layout(source, "litdata 1")
+    assert (kept, part.exists()) == (False, False)
+    assert LAYOUT_BEGUN not in made.files
+    clean(root)
+    assert not root.exists()
+
+
+def test_what_a_list_claims_with_too_many_stars_is_not_believed(tmp_path: Path) -> None:
+    root = dataset(tmp_path / "d")
+    part = root / "layouts" / "litdata.part"
+    part.mkdir(parents=True)
+    (part / LAYOUT_BEGUN).write_text('{"writes": ["*a*a*a*a*a", "*/*", 5, "x-*"]}')
+    for name in ("a" * 100, "x-1"):
+        (part / name).write_text("x")
+    assert clean(root).foreign == [f"layouts/litdata.part/{'a' * 100}"]

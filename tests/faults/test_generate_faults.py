@@ -1,0 +1,180 @@
+"""``generate`` beside somebody who removes files or takes its place: no manifest that lies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.cli.main import main
+from iobench.errors import StorageError, TargetLostError
+from iobench.generate import engine, generate
+from iobench.generate.pool import run_tasks
+from iobench.spec.base import build
+from iobench.spec.dataset import DatasetSpec
+from iobench.spec.manifest import MANIFEST, load_manifest
+from iobench.storage import object_lock, open_storage
+from iobench.storage.holder import Holder
+from iobench.storage.local import LocalStorage
+from iobench.storage.objects import LOCK
+from iobench.storage.simulated import MemoryStorage
+from iobench.verify import verify
+
+Call = Callable[..., tuple[int, str, str]]
+
+SPEC = build(
+    DatasetSpec,
+    {
+        "name": "t",
+        "samples": 24,
+        "sample_size": {"mean": 3000},
+        "content": "raw",
+        "format": "tar",
+        "samples_per_shard": 4,
+    },
+    where="test",
+)
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    def run(*words: object) -> tuple[int, str, str]:
+        code = main([str(word) for word in words])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return run
+
+
+def before_the_manifest(monkeypatch: pytest.MonkeyPatch, what: Callable[[], None]) -> None:
+    """``what`` happens when all shards are written."""
+    real = engine.publish
+
+    def publish(*arguments: Any, **more: Any) -> Any:
+        what()
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(engine, "publish", publish)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("how", ["missing", "short"])
+def test_a_shard_that_went_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, how: str
+) -> None:
+    root = tmp_path / "d"
+    shard = root / "data" / "t-000003.tar"
+
+    def harm() -> None:
+        shard.unlink()
+        if how == "short":
+            shard.write_bytes(b"x")
+
+    with monkeypatch.context() as patch:
+        before_the_manifest(patch, harm)
+        with pytest.raises(StorageError, match=r"t-000003\.tar") as caught:
+            generate(SPEC, LocalStorage(root), workers=workers)
+    assert "\n" not in str(caught.value)
+    assert not (root / MANIFEST).exists()
+    report = generate(SPEC, LocalStorage(root), workers=workers)  # the same command goes on
+    assert report.written_samples > 0
+    assert verify(LocalStorage(root), load_manifest(root), workers=0).ok
+
+
+def test_a_complete_dataset_is_looked_at(call: Call, tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    words = ("generate", "demo", "--to", root, "--samples", 12, "--set", "samples_per_shard=2")
+    assert call(*words)[0] == 0
+    code, out, err = call(*words)
+    assert (code, err, out.startswith("nothing to do")) == (0, "", True)
+    shard = root / "data" / "demo-000002.tar"
+    whole = shard.read_bytes()
+    for harm in (shard.unlink, lambda: shard.write_bytes(whole[:-512])):
+        harm()
+        code, out, err = call(*words)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert "demo-000002.tar" in err
+        assert "iobench clean" in err
+    shard.write_bytes(whole)
+    assert call(*words)[0] == 0
+
+
+@pytest.mark.parametrize("kind", ["object", "file"])
+def test_a_place_that_is_taken_over_gets_no_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Another host has broken the lock, or somebody has removed the marker."""
+    monkeypatch.setattr(object_lock, "PAUSE_S", 0.1)
+    root = tmp_path / "d"
+    place: Any = open_storage(f"local://{root}" if kind == "object" else str(root))
+
+    def take_over() -> None:
+        if kind == "object":
+            theirs = replace(Holder.this_process("generate"), host="far-away", boot="0")
+            place.replace(LOCK, theirs.dump())
+        else:
+            (root / ".iobench-dataset").unlink()
+
+    before_the_manifest(monkeypatch, take_over)
+    with pytest.raises(TargetLostError) as caught:
+        generate(SPEC, place, workers=0)
+    assert "\n" not in str(caught.value)
+    assert not (root / MANIFEST).exists()
+    if kind == "object":
+        assert json.loads((root / LOCK).read_bytes())["host"] == "far-away"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_a_check_raises_ends_the_work(workers: int) -> None:
+    done: list[int] = []
+
+    def each(results: Iterator[int]) -> Iterator[int]:
+        for result in results:
+            done.append(result)
+            yield from ()
+
+    def check() -> None:
+        if len(done) > 2:
+            raise TargetLostError("the lock is lost")
+
+    with pytest.raises(TargetLostError):
+        list(each(run_tasks(range(100), lambda: lambda task: task, workers=workers, check=check)))
+    assert len(done) < 10
+
+
+def test_a_start_in_a_place_that_others_use_writes_nothing(tmp_path: Path, call: Call) -> None:
+    """Not even a lock."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("precious")
+    for place in (mine, f"local://{mine}"):
+        for words in (
+            ("generate", "demo", "--to", place, "--samples", 4),
+            ("checkpoint", "resnet50", "--to", place, "--results", tmp_path / "r"),
+            ("clean", place),
+        ):
+            code, _, err = call(*words)
+            assert (code, err.count("\n")) == (2, 1), words
+        assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
+
+
+def test_what_an_interrupted_start_left_does_not_stand_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_lock, "PAUSE_S", 0.1)
+    for place in (str(tmp_path / "a"), f"local://{tmp_path}/b"):
+        root = tmp_path / place[-1]
+        (root / ".iobench-readers").mkdir(parents=True)
+        (root / ".iobench-dataset.part").write_text("{")
+        (root / f"{LOCK}.0123abcd.part").write_text("{")
+        generate(SPEC, open_storage(place), workers=0)
+        assert (root / MANIFEST).exists()
+
+
+def test_a_dataset_in_memory_needs_no_lock() -> None:
+    with pytest.raises(StorageError, match="read-only"):
+        generate(SPEC, MemoryStorage(), workers=0)

@@ -1,0 +1,289 @@
+"""One writer for each target: of two that want one place, one works and the other is told why not.
+
+IOBENCH_LOOPS says how often the races are run (default 3).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.cli.main import main
+from iobench.storage import open_storage
+from iobench.storage.objects import is_lock_name
+from tests.processes import paused, race
+from tests.servers.nfs import NfsServer, nfs_server
+from tests.servers.s3 import S3Server, rclone_s3, s3_environment
+
+__all__ = ["nfs_server", "rclone_s3", "s3_environment"]
+
+LOOPS = int(os.environ.get("IOBENCH_LOOPS", "3"))
+
+DATASET = (
+    "demo", "--samples", 12, "--set", "samples_per_shard=2", "--set", "sample_size.mean=3kB",
+    "--set", "sample_size.max=6kB",
+)  # fmt: skip
+QUICK = ("--repeat", 1, "--calibration-s", 0, "--set", "epochs=1", "--set", "loader.workers=0",
+         "--set", "batch_size=4", "--set", "reader.crop=null", "--set", "reader.decode=false",
+         "--quiet")  # fmt: skip
+
+WRITING = "iobench.generate.writer:UnitWriter._write_shard"
+READING = "iobench.run.cache:prepare_cache"
+SAVING = "iobench.run.checkpoint:Conductor.save"
+VISITING = "iobench.run.visits:_visit"
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """``iobench WORDS`` in this process: (exit code, stdout, stderr)."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return run
+
+
+@pytest.fixture(params=["local", "s3", "nfs"])
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, s3_environment: Mapping[str, str]
+) -> Iterator[str]:
+    """A target that is not there yet, on each kind of storage."""
+    if request.param == "local":
+        yield str(tmp_path / "target")
+        return
+    if request.param == "s3":
+        server: S3Server = request.getfixturevalue("rclone_s3")
+        url = server.url()
+    else:
+        exports: NfsServer = request.getfixturevalue("nfs_server")
+        url = exports.url(tmp_path.name)
+    yield url
+    storage: Any = open_storage(url)
+    for entry in list(storage.list()):
+        storage.delete(entry.key)
+    storage.close()
+
+
+def generate(place: str) -> tuple[object, ...]:
+    return ("generate", *DATASET, "--to", place, "--workers", 2, "--quiet")
+
+
+def names(place: str) -> list[str]:
+    storage = open_storage(place)
+    found = [entry.key for entry in storage.list()]
+    storage.close()
+    return found
+
+
+def refused(ended: tuple[int, str, str]) -> None:
+    """One line, for who was not first."""
+    code, out, err = ended
+    assert (code, out, err.count("\n")) == (2, "", 1), ended
+    assert "is in use by" in err, ended
+
+
+def whole(call: Call, place: str) -> None:
+    assert call("verify", place)[0] == 0
+    assert not any(map(is_lock_name, names(place)))
+
+
+@pytest.mark.parametrize("other", ["generate", "clean"])
+def test_while_a_dataset_is_generated(
+    call: Call, place: str, tmp_path: Path, nothing_left: None, other: str
+) -> None:
+    with paused(WRITING, *generate(place), folder=tmp_path) as first:
+        refused(call(*(generate(place) if other == "generate" else ("clean", place))))
+        code, _, err = first.end()
+        assert code == 0, err
+    whole(call, place)
+
+
+def test_a_dataset_that_is_being_generated_is_not_read(
+    call: Call, place: str, tmp_path: Path
+) -> None:
+    with paused(WRITING, *generate(place), folder=tmp_path) as first:
+        for words in (("run", "demo", "--data", place, *QUICK), ("verify", place)):
+            code, out, err = call(*words)
+            assert (code, out, err.count("\n")) == (1, "", 1), err  # it has no manifest yet
+        assert first.end()[0] == 0
+    whole(call, place)
+
+
+def test_while_a_dataset_is_read(
+    call: Call, place: str, tmp_path: Path, nothing_left: None
+) -> None:
+    """Nobody removes it, other readers are welcome, and each finds the other in its record."""
+    assert call(*generate(place))[0] == 0
+    run = ("run", "demo", "--data", place, *QUICK, "--results", tmp_path / "r", "--json")
+    with paused(READING, *run, folder=tmp_path) as first:
+        refused(call("clean", place))
+        assert call(*generate(place))[:2] == (0, f"{nothing_to_do(call, place)}")
+        code, out, err = call(*run)
+        assert code == 0, err
+        assert shared_with(out) == [str(first.process.pid)]
+        code, out, err = first.end()
+        assert code == 0, err
+    assert shared_with(out) == []  # the other one was gone when it looked again
+    assert call("clean", place)[0] == 0
+    assert names(place) == []
+
+
+def nothing_to_do(call: Call, place: str) -> str:
+    code, out, err = call(*generate(place))
+    assert (code, err) == (0, "")
+    assert out.startswith("nothing to do")
+    return out
+
+
+def shared_with(document: str) -> list[str]:
+    """Processes that a run's record says read the same dataset."""
+    findings = json.loads(document)["findings"]
+    found = [one["evidence"] for one in findings if one["rule"] == "storage.shared"]
+    return [text.partition("process ")[2].split()[0].rstrip(",") for text in found]
+
+
+def test_while_a_dataset_is_removed(call: Call, place: str, tmp_path: Path) -> None:
+    assert call(*generate(place))[0] == 0
+    with paused("iobench.generate.cleaner:_clean", "clean", place, folder=tmp_path) as first:
+        refused(call(*generate(place)))
+        refused(call("clean", place))
+        refused(call("verify", place))
+        refused(call("run", "demo", "--data", place, *QUICK, "--results", tmp_path / "r"))
+        assert first.end()[0] == 0
+    assert names(place) == []
+
+
+@pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
+def test_while_checkpoints_are_saved(
+    call: Call, place: str, tmp_path: Path, nothing_left: None
+) -> None:
+    study = ("checkpoint", "resnet50", "--to", place, "--scale", "1/512", "--count", 2, "--quiet",
+             "--results", tmp_path / "r", "--json")  # fmt: skip
+    with paused(SAVING, *study, folder=tmp_path) as first:
+        refused(call(*study))
+        refused(call("clean", place))
+        code, _, err = first.end()
+        assert code == 0, err
+    assert names(place) == []
+
+
+def sweep(root: Path, results: Path) -> tuple[object, ...]:
+    return ("sweep", "demo", "--data-root", root, "--samples", 12, "--sweep", "batch_size=4",
+            "--set", "dataset.samples_per_shard=2", "--set", "dataset.sample_size.mean=3kB",
+            "--set", "dataset.sample_size.max=6kB", "--set", "loader.workers=0",
+            "--set", "epochs=1", "--set", "reader.crop=null", "--set", "reader.decode=false",
+            "--repeat", 1, "--calibration-s", 0, "--results", results)  # fmt: skip
+
+
+def test_sweeps_on_one_data_root(call: Call, tmp_path: Path) -> None:
+    """Who comes while data is generated is refused. Who comes later shares it, and leaves it."""
+    root, results = tmp_path / "data", tmp_path / "r"
+    with paused(WRITING, *sweep(root, results), folder=tmp_path) as first:
+        code, _, err = call(*sweep(root, results))
+        assert (code, "is in use by" in err) == (1, True), err
+        assert first.end()[0] == 0
+    assert list(root.iterdir()) == []
+    with paused(VISITING, *sweep(root, results), folder=tmp_path) as first:
+        code, _, err = call(*sweep(root, results))
+        assert (code, "not removed" in err) == (0, True), err
+        assert len(list(root.iterdir())) == 1
+        assert first.end()[0] == 0
+    assert list(root.iterdir()) == []
+
+
+def test_one_sweep_goes_on_in_one_process(call: Call, tmp_path: Path) -> None:
+    results = tmp_path / "r"
+    with paused(VISITING, *sweep(tmp_path / "data", results), folder=tmp_path) as first:
+        (directory,) = results.iterdir()
+        refused(call("sweep", "--resume", directory))
+        assert first.end()[0] == 0
+    assert (
+        call("sweep", "--resume", directory)[0] == 0
+    )  # nothing is left to do, and nobody is there
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["killed", "killed with its group"])
+def test_a_killed_writer_keeps_nobody_out(
+    call: Call, place: str, tmp_path: Path, group: bool
+) -> None:
+    with paused(WRITING, *generate(place), folder=tmp_path) as first:
+        others = first.process.children()
+        first.process.kill()
+        for number in others if group else ():
+            with suppress(ProcessLookupError):  # it dies with its parent
+                os.kill(number, signal.SIGKILL)
+        code, _, err = call(*generate(place))
+        assert code == 0, err
+    whole(call, place)
+
+
+@pytest.mark.parametrize("loop", range(LOOPS))
+def test_a_race_to_generate(call: Call, place: str, tmp_path: Path, loop: int) -> None:
+    """One generates it; the other is refused, or comes when it is complete."""
+    ended = race(generate(place), generate(place), folder=tmp_path)
+    assert sorted(one.code for one in ended) in ([0, 0], [0, 2]), ended
+    for one in ended:
+        if one.code:
+            refused((one.code, one.out, one.err))
+    assert sum(one.out.startswith("generated") for one in ended) == 1, ended
+    whole(call, place)
+
+
+@pytest.mark.parametrize("loop", range(LOOPS))
+def test_a_race_between_generate_and_clean(
+    call: Call, place: str, tmp_path: Path, loop: int
+) -> None:
+    """Either the dataset is whole or it is gone; never is a part of it taken for a whole one."""
+    assert call(*generate(place))[0] == 0
+    first, second = race(generate(place), ("clean", place), folder=tmp_path)
+    assert first.code in (0, 2), first
+    assert second.code in (0, 2), second
+    for one in (first, second):
+        assert one.err.count("\n") == (1 if one.code else 0), one
+    assert 0 in (first.code, second.code), (first, second)
+    left = names(place)
+    if "manifest.json" in left:
+        whole(call, place)
+    else:
+        assert left == []
+        assert second.code == 0
+
+
+@pytest.mark.parametrize("loop", range(LOOPS))
+def test_a_race_between_clean_and_run(call: Call, place: str, tmp_path: Path, loop: int) -> None:
+    assert call(*generate(place))[0] == 0
+    run = ("run", "demo", "--data", place, *QUICK, "--results", tmp_path / "r")
+    first, second = race(run, ("clean", place), folder=tmp_path)
+    failed = [one for one in (first, second) if one.code]
+    assert len(failed) < 2, failed  # none: one of them came when the other had ended
+    assert all(one.err.count("\n") == 1 for one in failed), failed
+    if second.code:
+        refused((second.code, second.out, second.err))
+        whole(call, place)
+    else:
+        assert names(place) == []
+
+
+@pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
+@pytest.mark.parametrize("loop", range(LOOPS))
+def test_a_race_to_save_checkpoints(place: str, tmp_path: Path, loop: int) -> None:
+    study = ("checkpoint", "resnet50", "--to", place, "--scale", "1/2048", "--count", 1, "--quiet",
+             "--results", tmp_path / "r", "--json")  # fmt: skip
+    ended = race(study, study, folder=tmp_path)
+    assert sorted(one.code for one in ended) in ([0, 0], [0, 2]), ended
+    for one in ended:
+        if one.code:
+            refused((one.code, one.out, one.err))
+    assert names(place) == []

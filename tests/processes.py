@@ -1,0 +1,150 @@
+"""Commands as forked processes: one that waits at a chosen place, several that begin at once.
+
+Forked, because they need not import everything anew: that is most of what a command costs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 120.0
+"""For anything that has a sign to wait for: a busy machine is no failure."""
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+@dataclass
+class Ended:
+    code: int  # minus the signal's number, where one ended it
+    out: str
+    err: str
+
+
+class Command:
+    """``iobench WORDS`` in a process of its own; ``before`` runs there first."""
+
+    def __init__(self, words: tuple[object, ...], file: Path, before: Callable[[], Any]) -> None:
+        self._file = file
+        self._code: int | None = None
+        for suffix in ("out", "err"):
+            file.with_suffix(f".{suffix}").touch()
+        self.pid = os.fork()
+        if not self.pid:
+            self._run(words, before)
+
+    def _run(self, words: tuple[object, ...], before: Callable[[], Any]) -> None:
+        from iobench.cli.main import main
+
+        code = 99
+        try:
+            for number, suffix in ((1, "out"), (2, "err")):
+                os.dup2(os.open(self._file.with_suffix(f".{suffix}"), os.O_WRONLY), number)
+            sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+            before()
+            code = main([str(word) for word in words])
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+    def ended(self) -> bool:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code is not None
+
+    def wait(self) -> Ended:
+        wait_until(self.ended, "the command does not end")
+        assert self._code is not None
+        out, err = (self._file.with_suffix(f".{suffix}").read_text() for suffix in ("out", "err"))
+        return Ended(self._code, out, err)
+
+    def signal(self, number: int) -> None:
+        if not self.ended():
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def children(self) -> list[int]:
+        found = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        return [int(number) for number in found.split()]
+
+
+@dataclass
+class Paused:
+    """A command that has reached a place and waits there."""
+
+    process: Command
+    hold: Path
+
+    def end(self) -> tuple[int, str, str]:
+        """Let it go on, to its end: (exit code, stdout, stderr)."""
+        self.hold.unlink(missing_ok=True)
+        ended = self.process.wait()
+        return ended.code, ended.out, ended.err
+
+
+@contextmanager
+def paused(place: str, *words: object, folder: Path) -> Iterator[Paused]:
+    """``iobench WORDS``, once ``place`` (module:function) is called for the first time."""
+    hold, reached = folder / "paused.hold", folder / "paused.reached"
+    reached.unlink(missing_ok=True)
+    hold.touch()
+
+    def before() -> None:
+        module, _, name = place.partition(":")
+        *path, last = name.split(".")
+        owner: Any = importlib.import_module(module)
+        for part in path:
+            owner = getattr(owner, part)
+        real = getattr(owner, last)
+
+        def waiting(*arguments: Any, **more: Any) -> Any:
+            reached.touch()
+            while hold.exists():
+                time.sleep(0.02)
+            return real(*arguments, **more)
+
+        setattr(owner, last, waiting)
+
+    found = Paused(Command(words, folder / "paused", before), hold)
+    try:
+        wait_until(lambda: reached.exists() or found.process.ended(), f"it never came to {place}")
+        assert not found.process.ended(), found.process.wait()
+        yield found
+    finally:
+        hold.unlink(missing_ok=True)
+        found.process.signal(signal.SIGINT)
+        found.process.wait()
+
+
+def race(*commands: tuple[object, ...], folder: Path) -> list[Ended]:
+    """Commands that begin at the same moment, and how each ended."""
+    begin, start = os.pipe()
+
+    def before() -> None:
+        os.close(start)
+        os.read(begin, 1)  # until the parent has closed its end
+
+    running = [
+        Command(words, folder / f"race-{number}", before) for number, words in enumerate(commands)
+    ]
+    os.close(begin)
+    os.close(start)
+    return [command.wait() for command in running]
