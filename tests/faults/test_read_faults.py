@@ -32,21 +32,11 @@ from iobench.storage.local import LocalStorage
 from iobench.storage.throttled import ThrottledStorage
 
 TRANSPORTS = [("ring", 0), ("ring", 2), ("tensor", 2), ("thread", 2), ("null", 2)]
+
 LIMIT_S = 240
+"""For each wait for a process."""
 
-
-@pytest.fixture(autouse=True)
-def in_time(nothing_left: None) -> Iterator[None]:
-    """A test that hangs fails, wherever it hangs."""
-
-    def late(number: int, frame: Any) -> None:
-        raise TimeoutError(f"still not done after {LIMIT_S} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(LIMIT_S)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 @pytest.fixture

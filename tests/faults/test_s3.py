@@ -398,6 +398,7 @@ def write_into_silence(storage: Any, proxy: FaultProxy) -> None:
             sink.write(bytes(PART))
 
 
+@pytest.mark.timeout(method="thread")  # the alarm is the test's own
 @pytest.mark.parametrize("call", [read_in_silence, write_into_silence])
 def test_ctrl_c_gets_through(
     opened: Callable[..., Any],

@@ -1,0 +1,106 @@
+"""The wheel and the source distribution install into an empty environment, and work from there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TIME_LIMIT_S = 600
+"""Installing torch is the larger part of it."""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Standard output of a command in an environment that knows nothing of this checkout."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "IOBENCH", "VIRTUAL_ENV"))
+    }
+    ended = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env=kept,
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT_S,
+        check=False,
+    )
+    assert ended.returncode == 0, f"{command}\n{ended.stdout}\n{ended.stderr}"
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The source distribution, and the wheel that is built from it alone."""
+    folder = tmp_path_factory.mktemp("packages")
+    checkout = folder / "checkout"
+    listed = run("git", "ls-files", "-z", "-co", "--exclude-standard", cwd=ROOT)
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, checkout / name)
+    run(sys.executable, "-m", "build", "--outdir", folder, checkout, cwd=folder)
+    (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return sdist, wheel
+
+
+def test_the_source_distribution_has_what_the_tests_need(packages: tuple[Path, Path]) -> None:
+    with tarfile.open(packages[0]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "constraints.txt", "Makefile", "README.md", "LICENSE"} <= names
+    for folder in ("iobench", "workloads", "datasets", "tests", "docs"):
+        tracked = run("git", "ls-files", "-z", folder, cwd=ROOT).split("\0")
+        missing = {name for name in tracked if name and (ROOT / name).is_file()} - names
+        assert not missing
+
+
+def test_the_wheel_has_the_package_and_its_data(packages: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(packages[1]) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    expected = {str(path.relative_to(ROOT)) for path in (ROOT / "iobench").rglob("*.py")}
+    for folder in ("workloads", "datasets"):
+        expected |= {f"iobench/{folder}/{path.name}" for path in (ROOT / folder).iterdir()}
+    assert expected <= names
+    assert {name.partition("/")[0] for name in names} == {"iobench"}
+
+
+@pytest.mark.timeout(2 * TIME_LIMIT_S)
+def test_the_demo_runs_from_an_empty_environment(
+    packages: tuple[Path, Path], tmp_path: Path
+) -> None:
+    venv.create(tmp_path / "env", with_pip=True)
+    commands = tmp_path / "env/bin"
+    torch = next(
+        line.strip()
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line.startswith("torch==")
+    )
+    # torch by its exact version, so that pip does not weigh builds for GPUs.
+    run(commands / "pip", "install", "-q", "-c", ROOT / "constraints.txt", torch, cwd=tmp_path)
+    run(
+        *(commands / "pip", "install", "-q", "-c", ROOT / "constraints.txt", packages[1]),
+        cwd=tmp_path,
+    )
+    place = run(
+        *(commands / "python", "-I", "-c", "import iobench; print(iobench.__file__)"), cwd=tmp_path
+    )
+    assert Path(place.strip()).is_relative_to(tmp_path / "env")
+    shown = run(
+        *(commands / "iobench", "demo", "--json", "--samples", "400", "--repeat", "2"),
+        *("--calibration-s", "0.2"),
+        cwd=tmp_path,
+    )
+    assert json.loads(shown)["repetitions"]
+    run(commands / "iobench", "clean", "demo-data", cwd=tmp_path)
+    assert not (tmp_path / "demo-data").exists()
