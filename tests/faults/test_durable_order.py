@@ -82,7 +82,13 @@ class Recording(LocalStorage):
 
 
 def test_shards_are_on_disk_before_the_journal_and_the_manifest_name_them(tmp_path: Path) -> None:
-    spec = {"name": "d", "samples": 30, "sample_size": {"mean": 3000}, "samples_per_shard": 10, "format": "tar"}
+    spec = {
+        "name": "d",
+        "samples": 30,
+        "sample_size": {"mean": 3000},
+        "samples_per_shard": 10,
+        "format": "tar",
+    }
     storage = Recording(tmp_path / "d")
     manifest = generate(build(DatasetSpec, spec, where="test"), storage, workers=0).manifest
     story = storage.story

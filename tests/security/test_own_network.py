@@ -1,4 +1,7 @@
-"""iobench itself connects to nothing: what it opens are the storage's connections."""
+"""iobench itself connects to nothing, and writes nowhere but where it was told to.
+
+What it opens are the storage's connections. Python's audit events (PEP 578) show both.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,33 @@ import os, sys
 NETWORK = ("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo",
            "socket.gethostbyname")
 
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+CHANGES = ("os.mkdir", "os.remove", "os.rmdir", "os.rename", "os.symlink", "os.link",
+           "os.truncate", "os.chmod", "os.chown", "os.utime", "shutil.rmtree")
+
+def write_down(log, text):
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(fd, text.encode(errors="backslashreplace") + b"\n")
+    os.close(fd)
+
 def watch(event, arguments):
+    path = arguments[0] if arguments else None
+    flags = arguments[2] if event == "open" and isinstance(arguments[2], int) else 0
+    writes = flags & WRITES and (flags & os.O_TMPFILE) != os.O_TMPFILE  # a file without a name
+    if (writes or event in CHANGES) and isinstance(path, (str, bytes)):
+        path = os.fsdecode(path)
+        if path not in sys.argv[1:2] and path != sys.argv[1] + ".writes":
+            folder = arguments[-1] if event in ("os.mkdir", "os.remove", "os.rmdir") else -1
+            if isinstance(folder, int) and folder >= 0 and not path.startswith("/"):
+                path = os.readlink(f"/proc/self/fd/{folder}") + "/" + path
+            write_down(sys.argv[1] + ".writes", os.path.abspath(path))
     if event not in NETWORK:
         return
     # A name in the file system is no network; urllib3 binds ('::1', 0) to see whether IPv6 works.
     place = arguments[1] if event in NETWORK[:3] else None
     if isinstance(place, (str, bytes)) or (event, place) == ("socket.bind", ("::1", 0)):
         return
-    fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(fd, f"{event} {arguments!r}\n".encode())
-    os.close(fd)
+    write_down(sys.argv[1], f"{event} {arguments!r}")
 
 sys.addaudithook(watch)
 if sys.argv[2] == "connect":
@@ -57,7 +77,14 @@ def test_the_watch_sees_a_connection(tmp_path: Path) -> None:
     assert "socket.connect" in seen(tmp_path / "log", "connect")
 
 
-def test_nothing_of_a_local_story_connects(tmp_path: Path) -> None:
+def test_nothing_of_a_local_story_connects_or_writes_elsewhere(tmp_path: Path) -> None:
+    for name in ("home", "temporary"):
+        (tmp_path / name).mkdir()
+    environment = {
+        "HOME": str(tmp_path / "home"),
+        "TMPDIR": str(tmp_path / "temporary"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     data, results = str(tmp_path / "d"), str(tmp_path / "results")
     quick = ("--repeat", "1", "--calibration-s", "0.2", "--set", "loader.workers=1")
     spec = ("--set", "sample_size.mean=2000")
@@ -70,7 +97,14 @@ def test_nothing_of_a_local_story_connects(tmp_path: Path) -> None:
     ):
         if words[0] == "report":
             words = ("report", str(next(Path(results).iterdir())))
-        assert seen(tmp_path / "log", *words) == "", words
+        assert seen(tmp_path / "log", *words, **environment) == "", words
+    written = set((tmp_path / "log.writes").read_text().splitlines())
+    assert f"{data}/manifest.json.part" in written  # the watch sees what there is to be seen
+    memory = "/dev/shm/pym-"  # of Python's multiprocessing, which takes its name away at once
+    own = (data, results, environment["TMPDIR"], "/dev/null", "/proc/self/", memory)
+    assert {path for path in written if not path.startswith(own)} == set()
+    assert list((tmp_path / "home").iterdir()) == []
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_litdata_does_not_ask_for_news(tmp_path: Path) -> None:
