@@ -1,13 +1,16 @@
-/* Fail the Nth file operation below one folder, in this process and all its children.
+/* Fail the Nth file operation below one folder, in this process and all its children; or let the
+ * wall clock jump at that moment.
  *
  * Loaded by LD_PRELOAD. The state is a file that is mapped shared, so that one counter serves all
- * processes; its layout is `struct state` here and `Shim` in driver.py.
+ * processes; its layout is `struct state` here and `Shim` in shim.py. Calls that libc makes within
+ * itself (the writes of stdio, for one) are not seen.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -16,18 +19,22 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { SHORT_WRITE = 1000, KILL = 1001 };
+enum { SHORT_WRITE = 1000, KILL = 1001, JUMP = 1002 };
 enum { WRITE = 1, SYNC = 2, RENAME = 4, CREATE = 8, REMOVE = 16 };
 
 struct state {
     int64_t seen;    /* matching operations so far */
     int64_t fail_at; /* the first that fails, from 1; 0: none does */
     int64_t fired;   /* how many failed */
-    int32_t kind;    /* an errno, SHORT_WRITE or KILL */
+    int64_t jump_s;  /* of the wall clock, for JUMP */
+    int64_t ahead_s; /* what the wall clock shows too much, from then on */
+    int32_t kind;    /* an errno, SHORT_WRITE, KILL or JUMP */
     int32_t mask;    /* which operations count */
     int32_t sticky;  /* all later ones fail, too */
     int32_t length;  /* of root */
@@ -36,8 +43,11 @@ struct state {
 };
 
 static struct state *shared;
+static int names = -1; /* of shared memory that was made, one a line */
 
 __attribute__((constructor)) static void begin(void) {
+    const char *log = getenv("IOBENCH_FAULT_NAMES");
+    if (log) names = open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     const char *path = getenv("IOBENCH_FAULT_STATE");
     if (!path) return;
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -81,6 +91,10 @@ static int decide(int what, const char *path, const char *name) {
     if (shared->kind == KILL) {
         kill(getpid(), SIGKILL);
         pause();
+    }
+    if (shared->kind == JUMP) {
+        shared->ahead_s = shared->jump_s;
+        return 0;
     }
     return shared->kind;
 }
@@ -229,6 +243,18 @@ int mkdirat(int dir, const char *path, mode_t mode) {
     return real(dir, path, mode);
 }
 
+static void note_name(const char *path) {
+    char line[NAME_MAX + 16];
+    int size = snprintf(line, sizeof line, "%s\n", path);
+    if (names >= 0 && size < (int)sizeof line && write(names, line, size) < 0) abort();
+}
+
+int shm_open(const char *name, int flags, mode_t mode) {
+    REAL(int, "shm_open", const char *, int, mode_t);
+    if (flags & O_CREAT) note_name(name[0] == '/' ? name + 1 : name);
+    return real(name, flags, mode);
+}
+
 #define MODE_OF(flags)                                                                             \
     mode_t mode = 0;                                                                               \
     if ((flags) & (O_CREAT | __O_TMPFILE)) {                                                       \
@@ -242,6 +268,7 @@ int mkdirat(int dir, const char *path, mode_t mode) {
     int function(const char *path, int flags, ...) {                                               \
         MODE_OF(flags)                                                                             \
         REAL(int, #function, const char *, int, ...);                                              \
+        if (flags & O_CREAT && !strncmp(path, "/dev/shm/", 9)) note_name(path + 9);                \
         int found = flags & O_CREAT ? by_path(CREATE, AT_FDCWD, path, #function) : 0;              \
         if (found && found != SHORT_WRITE) REFUSE(found);                                          \
         return real(path, flags, mode);                                                            \
@@ -259,3 +286,35 @@ OPEN(open64)
     }
 OPENAT(openat)
 OPENAT(openat64)
+
+/* The wall clock. CLOCK_MONOTONIC is left alone, and so are the times of files. */
+
+int clock_gettime(clockid_t which, struct timespec *now) {
+    REAL(int, "clock_gettime", clockid_t, struct timespec *);
+    int code = real(which, now);
+    if (shared && !code && (which == CLOCK_REALTIME || which == CLOCK_REALTIME_COARSE))
+        now->tv_sec += shared->ahead_s;
+    return code;
+}
+
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    REAL(int, "gettimeofday", struct timeval *restrict, void *restrict);
+    int code = real(now, zone);
+    if (shared && !code) now->tv_sec += shared->ahead_s;
+    return code;
+}
+
+time_t time(time_t *out) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (out) *out = now.tv_sec;
+    return now.tv_sec;
+}
+
+/* The kernel compares with its own clock, which has not jumped. */
+int sem_timedwait(sem_t *restrict what, const struct timespec *restrict until) {
+    REAL(int, "sem_timedwait", sem_t *restrict, const struct timespec *restrict);
+    struct timespec at = *until;
+    if (shared) at.tv_sec -= shared->ahead_s;
+    return real(what, &at);
+}
