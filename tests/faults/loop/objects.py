@@ -96,9 +96,9 @@ class GenerateOnS3(OnS3):
     verb = "s3-generate"
 
     def prepare(self, home: Path) -> None:
-        self.argv = ("generate", "./small.yaml", "--to", self.url, "--workers", "0", "--quiet")
+        self.argv = ("generate", "./small.yaml", "--to", self.url, "--workers", "1", "--quiet")
         write_specs(home)
-        assert self.call(self.argv) == 0, self.call
+        self.must(self.argv)
         self.reference = self.ours()
 
     def holds(self, home: Path, *, after_retry: bool) -> Iterator[str]:
@@ -124,11 +124,11 @@ class CleanOnS3(OnS3):
     def prepare(self, home: Path) -> None:
         self.argv = ("clean", self.url)
         write_specs(home)
-        made = ("generate", "./small.yaml", "--to", self.url, "--workers", "0", "--quiet")
-        assert self.call(made) == 0
+        made = ("generate", "./small.yaml", "--to", self.url, "--workers", "1", "--quiet")
+        self.must(made)
         self.kept = self.folder.parent.parent / "kept"
         shutil.copytree(self.place, self.kept)
-        assert self.call(self.argv) == 0
+        self.must(self.argv)
 
     def fresh(self) -> None:
         super().fresh()
@@ -159,7 +159,7 @@ class CheckpointOnS3(OnS3):
             *("checkpoint", "llama3-8b", "--to", self.url, "--scale", "1/500000", "--count", "2"),
             *("--results", "results", "--keep-data", "--quiet"),
         )
-        assert self.call(self.argv) == 0
+        self.must(self.argv)
         shutil.rmtree(home / "results")
 
     def holds(self, home: Path, *, after_retry: bool) -> Iterator[str]:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-Call = Callable[[tuple[str, ...]], int]
-"""Gives a command in a process of its own, with nothing armed; its exit status."""
+
+class Call(Protocol):
+    """Gives a command in a process of its own; its exit status. ``said``: its output."""
+
+    @property
+    def said(self) -> str: ...
+
+    def __call__(self, argv: tuple[str, ...]) -> int: ...
+
 
 MARKER = ".iobench-dataset"
 CHECKPOINTS = ".iobench-checkpoints"
@@ -55,6 +62,11 @@ class Scenario:
 
     def __init__(self, call: Call) -> None:
         self.call = call
+
+    def must(self, argv: tuple[str, ...]) -> None:
+        """Give a command that nothing keeps from success."""
+        if code := self.call(argv):
+            raise RuntimeError(f"{' '.join(argv)} ended with {code}: {self.call.said}")
 
     def prepare(self, home: Path) -> None:
         """Make what the verb finds; once, for all attempts."""
@@ -154,10 +166,10 @@ class Generate(Scenario):
 
     def prepare(self, home: Path) -> None:
         write_specs(home, self.form)
-        assert self.call(self.argv) == 0
+        self.must(self.argv)
         self.reference = tree(home / "data", without=DATED)
-        assert self.call(("verify", "data")) == 0
-        assert self.call(("clean", "data")) == 0
+        self.must(("verify", "data"))
+        self.must(("clean", "data"))
 
     def holds(self, home: Path, *, after_retry: bool) -> Iterator[str]:
         found = {
@@ -193,7 +205,7 @@ class Clean(Scenario):
 
     def prepare(self, home: Path) -> None:
         write_specs(home)
-        assert self.call(("generate", "./small.yaml", "--to", "data", "--workers", "1")) == 0
+        self.must(("generate", "./small.yaml", "--to", "data", "--workers", "1"))
 
     def plant(self, home: Path) -> None:
         super().plant(home)
@@ -224,10 +236,10 @@ class Scan(Scenario):
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(bytes([number]) * 700)
         self.before = tree(home / "theirs")
-        assert self.call(self.argv) == 0
+        self.must(self.argv)
         self.spec = (home / "mine.yaml").read_bytes()
         self.tables = tree(home / "mine.manifest", without=DATED)
-        assert self.call(self.plan) == 0
+        self.must(self.plan)
         (home / "mine.yaml").unlink()
         shutil.rmtree(home / "mine.manifest")
 
@@ -262,7 +274,7 @@ class Run(Scenario):
 
     def prepare(self, home: Path) -> None:
         write_specs(home)
-        assert self.call(("generate", "./small.yaml", "--to", "data", "--workers", "1")) == 0
+        self.must(("generate", "./small.yaml", "--to", "data", "--workers", "1"))
         self.before = tree(home / "data")
 
     def holds(self, home: Path, *, after_retry: bool) -> Iterator[str]:
@@ -299,7 +311,7 @@ class Checkpoint(Scenario):
         )
 
     def prepare(self, home: Path) -> None:
-        assert self.call(self.argv) == 0  # so that all that is imported later is known
+        self.must(self.argv)  # so that all that is imported later is known
         shutil.rmtree(home / "ckpt")
         shutil.rmtree(home / "results")
 
@@ -360,7 +372,7 @@ class Sweep(Scenario):
         write_specs(home)
         (home / "swept").mkdir()
         (home / "swept/mine.txt").write_text("mine")
-        assert self.call(self.argv) == 0
+        self.must(self.argv)
         shutil.rmtree(home / "results")
 
     def holds(self, home: Path, *, after_retry: bool) -> Iterator[str]:
