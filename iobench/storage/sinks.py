@@ -8,6 +8,7 @@ import fcntl
 import os
 import secrets
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -250,14 +251,23 @@ def replace_file(path: Path, data: bytes, *, only_new: bool) -> None:
 
 
 def make_folders(folder: Path) -> None:
-    """The folder and those above it, as far as they are not there, with durable names: a file is no safer than its folders."""
+    """The folder and those above it, as far as they are not there, with durable names: a file is no
+    safer than its folders.
+
+    A folder whose name can't be made durable is removed again. Raises OSError.
+    """
     made = []
     while not folder.exists():
         made.append(folder)
         folder = folder.parent
     for one in reversed(made):
         one.mkdir(exist_ok=True)
-        sync_folder(one.parent)
+        try:
+            sync_folder(one.parent)
+        except OSError:
+            with suppress(OSError):  # somebody uses it by now
+                one.rmdir()
+            raise
 
 
 def sync_folder(folder: Path) -> None:

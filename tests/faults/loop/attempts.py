@@ -135,12 +135,18 @@ def reap() -> bool:
             return True
 
 
-def spread(total: int, points: int) -> list[int]:
-    """The numbers from 1 to ``total``, coarsely first: any beginning is spread over all of them."""
+def spread(total: int, points: int, turn: int) -> list[int]:
+    """Numbers from 1 to ``total``, each once, coarsely first: any beginning is spread over all.
+
+    ``points``: so many of them (0: all); another ``turn`` has others.
+    """
     bits = max(1, total - 1).bit_length()
     turned = (int(f"{number:0{bits}b}"[::-1], 2) for number in range(1 << bits))
     numbers = [number + 1 for number in turned if number < total]
-    return numbers[:points] if points else numbers
+    if not points or not numbers:
+        return numbers
+    first = turn * points % len(numbers)
+    return [*numbers[first:], *numbers[:first]][:points]
 
 
 class Loop:
@@ -156,13 +162,14 @@ class Loop:
         """Kinds take turns, so that a deadline leaves none out."""
         self._prepare()
         todo: dict[str, list[int]] = {}
-        for kind in kinds:
-            self._fresh()
-            self.shim.arm(kind, 0, self.home)
-            self.call(self.scenario.argv)
-            total = self.shim.disarm().seen
+        self._fresh()
+        self.shim.arm(kinds[0], 0, self.home)
+        self.call(self.scenario.argv)
+        counted = self.shim.disarm()
+        for turn, kind in enumerate(kinds):
+            total = counted.operations(kind)
             self.report.kinds[kind.name] = Tally(operations=total)
-            todo[kind.name] = spread(total, points)
+            todo[kind.name] = spread(total, points, turn)
         while any(todo.values()) and time.monotonic() < deadline:
             for kind in kinds:
                 if todo[kind.name] and time.monotonic() < deadline:
@@ -210,6 +217,7 @@ class Loop:
 
     def _attempt(self, kind: Kind, number: int, problems: list[str]) -> Fired:
         scenario, home, call = self.scenario, self.home, self.call
+        scenario.killed = kind.code == KILL
         self._fresh()
         scenario.plant(home)
         others = Others(home, *scenario.watched)
@@ -254,7 +262,7 @@ class Loop:
         if left := [name for name in names if os.path.exists(f"/dev/shm/{name}")]:
             yield f"shared memory is left: {left[:3]}"
         parts = [path for path in (self.home / "results").rglob("*") if path.suffix == ".part"]
-        if parts and kind.code != KILL:
+        if parts and not self.scenario.killed:  # a killed run's directory is kept as it is
             yield f"{parts[0].relative_to(self.home)} is left"
         if not reap():
             self.report.orphans += 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -89,18 +90,30 @@ def start(
         command += ["--points", str(points), "--scratch", name, "--kinds", ",".join(kinds)]
         command += ["--budget", str(LIMIT_S if budget_s is None else budget_s)]
         with _server(verb, scratch) as (options, more):
-            done = subprocess.run(
-                [*command, *options],
-                env=environment | more,
-                cwd=_ROOT,
-                capture_output=True,
-                text=True,
-                timeout=limit_s,
-                check=False,
-            )
-    if done.returncode:
-        raise RuntimeError(f"the loop over {verb} failed: {done.stderr[-2000:]}")
-    return Report.parse(done.stdout)
+            out = _output([*command, *options], environment | more, limit_s)
+    return Report.parse(out)
+
+
+def _output(command: list[str], environment: dict[str, str], limit_s: float) -> str:
+    """What the program prints. At the time limit it is ended with all that it has started."""
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        cwd=_ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=limit_s)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"the loop over {command[3]} failed: {err[-2000:]}")
+    return out
 
 
 @contextmanager

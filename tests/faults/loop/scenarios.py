@@ -58,6 +58,7 @@ class Scenario:
     argv: tuple[str, ...] = ()
     target = ""  # the folder that the verb writes into, and others may have files in
     marker = MARKER
+    killed = False  # whether the attempt is one that is killed
     watched: tuple[Path, ...] = ()  # folders outside ``home`` where others have files
 
     def __init__(self, call: Call) -> None:
@@ -383,7 +384,11 @@ class Sweep(Scenario):
         for point in (point for record in whole for point in record["points"]):
             if not point["samples_per_s"] and not point["failed"]:
                 yield "it says ok, and neither measured a point nor said why"
-        if after_retry and (left := ours_in(home / "swept")):
+        # A kill between mkdir and the marker leaves an empty folder that nobody can tell from a
+        # user's own.
+        left = list(tree(home / "swept")) if self.killed else ours_in(home / "swept")
+        left = [name for name in left if not is_foreign(name)]
+        if after_retry and left:
             yield f"the sweep has left {left[:5]}"
 
 

@@ -34,6 +34,7 @@ struct state {
     int64_t fired;   /* how many failed */
     int64_t jump_s;  /* of the wall clock, for JUMP */
     int64_t ahead_s; /* what the wall clock shows too much, from then on */
+    int64_t each[5]; /* operations below the root: WRITE, SYNC, RENAME, CREATE, REMOVE */
     int32_t kind;    /* an errno, SHORT_WRITE, KILL or JUMP */
     int32_t mask;    /* which operations count */
     int32_t sticky;  /* all later ones fail, too */
@@ -83,7 +84,9 @@ static int of_path(int dir, const char *path, char *out) {
 
 /* Whether this operation fails: an errno, SHORT_WRITE, or 0. Does not return for KILL. */
 static int decide(int what, const char *path, const char *name) {
-    if (!shared || !shared->fail_at || !(shared->mask & what) || !below(path)) return 0;
+    if (!shared || !shared->fail_at || !below(path)) return 0;
+    __atomic_add_fetch(&shared->each[__builtin_ctz(what)], 1, __ATOMIC_SEQ_CST);
+    if (!(shared->mask & what)) return 0;
     int64_t number = __atomic_add_fetch(&shared->seen, 1, __ATOMIC_SEQ_CST);
     if (number < shared->fail_at || (number > shared->fail_at && !shared->sticky)) return 0;
     if (__atomic_add_fetch(&shared->fired, 1, __ATOMIC_SEQ_CST) == 1)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SOURCE = Path(__file__).resolve().parent / "shim.c"
-_LAYOUT = struct.Struct("=qqqqqiiii1024s1024s")
+_LAYOUT = struct.Struct("=qqqqq5qiiii1024s1024s")
 _AHEAD = slice(32, 40)
 _FAIL_AT = slice(8, 16)
 _NEVER = 1 << 60
@@ -70,7 +70,14 @@ class Fired(NamedTuple):
 
     count: int
     seen: int
+    each: tuple[int, ...]  # operations of each class, in the order of the masks' bits
     first: str
+
+    def operations(self, kind: Kind) -> int:
+        """How many a kind could have hit."""
+        if not kind.mask:
+            return self.seen
+        return sum(n for bit, n in enumerate(self.each) if kind.mask & 1 << bit)
 
 
 class Shim:
@@ -88,20 +95,22 @@ class Shim:
         """Let operation ``number`` (from 1) below ``root`` fail; 0: count them all."""
         text = os.fsencode(root)
         first = number or _NEVER
-        values = (0, first, 0, kind.jump_s, 0, kind.code, kind.mask, kind.sticky, len(text))
-        self._map[:] = _LAYOUT.pack(*values, text, b"")
+        numbers = (0, first, 0, kind.jump_s, 0, *[0] * 5)
+        facts = (kind.code, kind.mask, kind.sticky, len(text))
+        self._map[:] = _LAYOUT.pack(*numbers, *facts, text, b"")
 
     def disarm(self) -> Fired:
         """Nothing fails from now on, and the wall clock is right again."""
         found = _LAYOUT.unpack(self._map[:])
         self._map[_FAIL_AT] = bytes(8)
         self._map[_AHEAD] = bytes(8)
-        return Fired(found[2], found[0], found[10].rstrip(b"\0").decode(errors="replace"))
+        first = found[15].rstrip(b"\0").decode(errors="replace")
+        return Fired(found[2], found[0], tuple(found[5:10]), first)
 
     def request(self, line: str) -> int:
         """For a proxy, one call at a time: what befalls this request; 0: nothing."""
         found = list(_LAYOUT.unpack(self._map[:]))
-        seen, fail_at, fired, kind, sticky = found[0] + 1, *found[1:3], found[5], found[7]
+        seen, fail_at, fired, kind, sticky = found[0] + 1, *found[1:3], found[10], found[12]
         if not fail_at or kind not in (REFUSED, UNANSWERED):
             return 0
         hit = seen == fail_at or (sticky and seen > fail_at)
