@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -188,6 +189,8 @@ class Loop:
         os.environ["TMPDIR"] = tempfile.tempdir = str(self.home / "tmp")
         self.scenario.prepare(self.home)
         self.call.warm = True
+        gc.collect()
+        gc.freeze()  # a collection in a child would copy all that it shares
         for left in (self.home / "tmp").iterdir():  # what importing a library has made
             shutil.rmtree(left, ignore_errors=True)
         os.chdir("/")
