@@ -47,9 +47,10 @@ def run_study(
     """Run the plan; the concluded document and its directory.
 
     Steps are numbered on from the latest that is in the target. The study's own checkpoints are
-    removed at the end, but for the last with ``keep_data``; others stay. Raises TargetRefusedError where the target is another's (TargetHeldError: another process works there),
-    before anything is written; InterruptedRun or the failure after the document was, and complete
-    checkpoints are then left, as a training's would be.
+    removed at the end, but for the last with ``keep_data``; others stay. Raises TargetRefusedError
+    where the target is another's (TargetHeldError: another process works there), before anything is
+    written; InterruptedRun or the failure after the document was, and complete checkpoints are then
+    left, as a training's would be.
     """
     root = CheckpointRoot.open(plan.url)
     with root.held("checkpoint", break_lock=break_lock) as lease:

@@ -251,10 +251,10 @@ def replace_file(path: Path, data: bytes, *, only_new: bool) -> None:
 
 
 def make_folders(folder: Path) -> None:
-    """The folder and those above it, as far as they are not there, with durable names: a file is no
-    safer than its folders.
+    """Make the folder and those above it that are missing, with durable names.
 
-    A folder whose name can't be made durable is removed again. Raises OSError.
+    A file is no safer than its folders. A folder whose name can't be made durable is removed again.
+    Raises OSError.
     """
     made = []
     while not folder.exists():

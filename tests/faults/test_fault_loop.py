@@ -1,7 +1,6 @@
-"""Every verb that writes, with its Nth file operation failed, the process killed at it, or the wall
-clock jumping at it; on S3 with its Nth request reset.
+"""Every verb that writes, while its Nth file operation fails.
 
-After each: no success that is none, the same command again succeeds and leads to the same bytes,
+Or the process is killed at it, or the wall clock jumps; on S3 its Nth request is reset. After each: no success that is none, the same command again succeeds and leads to the same bytes,
 files of others are untouched, nothing of ours is left, and every error is one line. An ordinary run
 tries a few places for each kind of fault; with IOBENCH_LOOPS=all every place is tried.
 """
@@ -11,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 

@@ -245,7 +245,9 @@ class Loop:
         done = scenario.is_done(home)
         again = call(scenario.argv)
         if again != 0 and not (done and again in (1, 2)):
-            problems.append(f"the same command again ended with {again}: {call.said.strip()[-200:]}")
+            problems.append(
+                f"the same command again ended with {again}: {call.said.strip()[-200:]}"
+            )
         else:
             problems += scenario.holds(home, after_retry=True)
         problems += scenario.clear_up(home)
@@ -279,9 +281,7 @@ def how_it_ended(kind: Kind, code: int, said: str) -> Iterator[str]:
     shown = " ".join(said.split())[-300:]
     if "Traceback" in said:
         yield f"a traceback: {shown}"
-    elif code not in _DOCUMENTED and not killed:
-        yield f"it ended with {code}: {shown}"
-    elif kind.harmless and code != 0:
+    elif (code not in _DOCUMENTED and not killed) or (kind.harmless and code != 0):
         yield f"it ended with {code}: {shown}"
     elif code in (1, 2) and len(lines) != 1:
         yield f"it ended with {code} and {len(lines)} lines: {shown}"

@@ -82,9 +82,7 @@ def start(
             "LD_PRELOAD": str(library or build_shim(scratch)),
             "IOBENCH_FAULT_STATE": str(scratch / "state"),
             "IOBENCH_FAULT_NAMES": str(scratch / "names"),
-            "PYTHONPATH": os.pathsep.join(
-                filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")])
-            ),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")])),
         }
         command = [sys.executable, "-m", "tests.faults.loop.attempts", verb]
         command += ["--points", str(points), "--scratch", name, "--kinds", ",".join(kinds)]

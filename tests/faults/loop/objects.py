@@ -17,8 +17,8 @@ from tests.faults.loop.scenarios import (
     Scenario,
     is_foreign,
     tree,
-    wrong_times,
     write_specs,
+    wrong_times,
 )
 from tests.faults.loop.shim import REFUSED, Shim
 from tests.servers.faultproxy import Fault, FaultProxy
@@ -102,9 +102,7 @@ class GenerateOnS3(OnS3):
         self.reference = self.ours()
 
     def holds(self, home: Path, *, after_retry: bool) -> Iterator[str]:
-        kept = (
-            name for name in self.ours() if after_retry or not name.startswith(".iobench-")
-        )
+        kept = (name for name in self.ours() if after_retry or not name.startswith(".iobench-"))
         if sorted(kept) != sorted(self.reference) or any(
             data != self.reference[name]
             for name, data in self.ours().items()

@@ -76,8 +76,10 @@ class Scenario:
         """Put back what lies outside ``home``."""
 
     def holds(self, home: Path, *, after_retry: bool) -> Iterator[str]:
-        """What is wrong although the verb has ended with 0. ``after_retry``: nothing may be left
-        of the attempt before."""
+        """What is wrong although the verb has ended with 0.
+
+        ``after_retry``: nothing may be left of the attempt before.
+        """
         yield from ()
 
     def after_failure(self, home: Path) -> Iterator[str]:
@@ -179,7 +181,11 @@ class Generate(Scenario):
             if not is_foreign(name) and (after_retry or not name.startswith(_JOURNAL))
         }
         if found != self.reference:
-            differ = {name for name in found | self.reference if found.get(name) != self.reference.get(name)}
+            differ = {
+                name
+                for name in found | self.reference
+                if found.get(name) != self.reference.get(name)
+            }
             yield f"it says ok, and {sorted(differ)[:4]} differ"
         if self.call(("verify", "data")) != 0:
             yield "it says ok, and verify finds something"
