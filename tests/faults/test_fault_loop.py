@@ -1,8 +1,9 @@
 """Every verb that writes, while its Nth file operation fails.
 
-Or the process is killed at it, or the wall clock jumps; on S3 its Nth request is reset. After each: no success that is none, the same command again succeeds and leads to the same bytes,
-files of others are untouched, nothing of ours is left, and every error is one line. An ordinary run
-tries a few places for each kind of fault; with IOBENCH_LOOPS=all every place is tried.
+Or the process is killed at it, or the wall clock jumps; on S3 its Nth request is reset. After each:
+no command says that it succeeded where it did not, the same command again succeeds and leads to the
+same bytes, files of others are untouched, nothing of ours is left, and every error is one line. An
+ordinary run tries one place for each kind of fault; with IOBENCH_LOOPS=all every place is tried.
 """
 
 from __future__ import annotations

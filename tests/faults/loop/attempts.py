@@ -164,6 +164,7 @@ class Loop:
         self._prepare()
         todo: dict[str, list[int]] = {}
         self._fresh()
+        self.scenario.plant(self.home)
         self.shim.arm(kinds[0], 0, self.home)
         self.call(self.scenario.argv)
         counted = self.shim.disarm()
