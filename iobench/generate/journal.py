@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,16 @@ from .plan import ShardPlan
 from .writer import UnitResult
 
 JOURNAL = ".iobench-journal"
+_ENTRY = re.compile(rf"{re.escape(JOURNAL)}/\d{{8}}\.json(?:\.part)?")
 
 
 def entry_key(unit: int) -> str:
     return f"{JOURNAL}/{unit:08d}.json"
+
+
+def is_entry(key: str) -> bool:
+    """Whether a key is a unit's entry, complete or not."""
+    return _ENTRY.fullmatch(key) is not None
 
 
 def record(storage: Any, result: UnitResult) -> None:
