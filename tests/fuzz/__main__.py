@@ -72,14 +72,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"no target '{unknown[0]}'; known: {', '.join(sorted(_known()))}", file=sys.stderr)
         return 2
     share = max(MIN_SECONDS, args.minutes * 60 * min(AT_ONCE, len(names)) / len(names))
-    with tempfile.TemporaryDirectory(prefix="iobench-fuzz-") as scratch:
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            fuzz = partial(_fuzz, seconds=share, scratch=Path(scratch), keep=args.keep)
-            results = []
-            for result in threads.map(fuzz, names):
-                results.append(result)
-                if not args.json:
-                    _print(result, first=len(results) == 1)
+    with (
+        tempfile.TemporaryDirectory(prefix="iobench-fuzz-") as scratch,
+        ThreadPoolExecutor(AT_ONCE) as threads,
+    ):
+        fuzz = partial(_fuzz, seconds=share, scratch=Path(scratch), keep=args.keep)
+        results = []
+        for result in threads.map(fuzz, names):
+            results.append(result)
+            if not args.json:
+                _print(result, first=len(results) == 1)
     if args.json:
         print(json.dumps([asdict(result) for result in results], indent=2))
     return 1 if any(result.crashes for result in results) else 0

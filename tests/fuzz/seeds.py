@@ -121,7 +121,7 @@ def _specs() -> Iterator[tuple[str, str, bytes]]:
     yield (
         "overrides",
         "lines",
-        b"codec=zstd:3\nformat=tar,files\nsample_size.mean=64KiB\nlist=[1, 2]",
+        b"codec=zstd:3\nformat=tar,files\nsample_size.mean=64KiB\ndescription=",
     )
     yield (
         "prices",
@@ -187,7 +187,7 @@ def _datasets(scratch: Path) -> Iterator[tuple[str, str, bytes]]:
     yield "manifest", "scanned", CUT.join([_compact(document), *tables])
     yield "parquet-rows", "others", _foreign_table()
     yield "parquet", "others", _foreign_table()
-    reference = np.array([(8, 0, 1)], "<u4, <u8, <u4").tobytes()
+    reference = np.array([(1, 0, 1)], "<u4, <u8, <u4").tobytes()
     heap = b"GCOL\1\0\0\0" + (56).to_bytes(8, "little")
     heap += b"\1\0\0\0\0\0\0\0" + (8).to_bytes(8, "little") + b"contents" + bytes(16)
     yield "hdf5-heap", "collection", b"\1" + reference + heap
