@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -89,11 +89,11 @@ def _once(document: Any, chance: random.Random) -> Any:
     return document
 
 
-def _places(value: Any) -> Any:
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
     """(holder, key or index) of each value below ``value``."""
-    items = value.items() if isinstance(value, dict) else enumerate(value)
     if not isinstance(value, dict | list):
         return
+    items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, below in items:
         yield value, key
         yield from _places(below) if isinstance(below, dict | list) else ()
