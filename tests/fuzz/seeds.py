@@ -1,8 +1,8 @@
 """Make the seeds in ``tests/corpus``: ``python -m tests.fuzz.seeds``.
 
 Small inputs of every target that are good, from the golden files and from iobench's own writers:
-what a fuzzer changes from there reaches more than what it finds by itself. Only files whose names
-begin with ``seed-`` are written.
+what a fuzzer changes from there reaches more than what it finds by itself. A seed that is there
+already stays as it is; remove it to have it made again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def main() -> None:
                 raise ValueError(f"the seed {name} of {target} has {len(data)} bytes")
             folder = CORPUS / target
             folder.mkdir(exist_ok=True)
-            (folder / f"seed-{name}").write_bytes(data)
+            path = folder / f"seed-{name}"
+            if not path.exists():
+                path.write_bytes(data)
 
 
 def seeds(scratch: Path) -> Iterator[tuple[str, str, bytes]]:
@@ -121,7 +123,7 @@ def _specs() -> Iterator[tuple[str, str, bytes]]:
     yield (
         "overrides",
         "lines",
-        b"codec=zstd:3\nformat=tar,files\nsample_size.mean=64KiB\ndescription=",
+        b"codec=zstd:3\nsample_size.mean=64KiB\ndescription=x",
     )
     yield (
         "prices",
@@ -129,6 +131,7 @@ def _specs() -> Iterator[tuple[str, str, bytes]]:
         b"InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region\n"
         b"p5.48xlarge,192.0,2048,H100,8.0,98.32,40.1,us-east-1\n",
     )
+    yield "overrides", "axis", b"format=tar,files,null"
     yield "prices", "own.csv", b"type,usd_per_hour,cores\nmine,1.5,8\n"
     yield "holder", "lock.json", Holder.this_process("run").dump()
     yield "marker", "dataset.json", (GOLDEN / "datasets/tar/.iobench-dataset").read_bytes()
