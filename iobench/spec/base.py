@@ -104,11 +104,14 @@ def build(model: type[M], data: Any, *, where: str) -> M:
 
 
 def explain(model: type[BaseModel], error: ValidationError) -> str:
-    """What does not fit ``model``, as one line that names the keys: the first few problems."""
+    """What does not fit ``model``, as one line that names the keys: the first few problems.
+
+    Keys and values may be anybody's, so what is no printable character is escaped.
+    """
     problems = error.errors(include_url=False, include_context=False)
     shown = "; ".join(_explain(model, problem) for problem in problems[:_MAX_PROBLEMS])
     more = len(problems) - _MAX_PROBLEMS
-    return f"{shown}; and {more} more" if more > 0 else shown
+    return printable(f"{shown}; and {more} more" if more > 0 else shown)
 
 
 def read_record(path: Path, model: type[M], *, version: str) -> tuple[M, Any]:
