@@ -104,14 +104,11 @@ def build(model: type[M], data: Any, *, where: str) -> M:
 
 
 def explain(model: type[BaseModel], error: ValidationError) -> str:
-    """What does not fit ``model``, as one line that names the keys: the first few problems.
-
-    Keys and values may be anybody's, so what is no printable character is escaped.
-    """
+    """What does not fit ``model``, as one line that names the keys: the first few problems."""
     problems = error.errors(include_url=False, include_context=False)
     shown = "; ".join(_explain(model, problem) for problem in problems[:_MAX_PROBLEMS])
     more = len(problems) - _MAX_PROBLEMS
-    return printable(f"{shown}; and {more} more" if more > 0 else shown)
+    return f"{shown}; and {more} more" if more > 0 else shown
 
 
 def read_record(path: Path, model: type[M], *, version: str) -> tuple[M, Any]:
@@ -217,7 +214,7 @@ def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str,
             child = node.setdefault(parent, {})
             if not isinstance(child, dict):
                 raise SpecError(
-                    f"override '{shown}': '{printable(parent, _MAX_KEY)}' is a value, not a group of keys"
+                    f"override '{shown}': '{parent[:_MAX_KEY]}' is a value, not a group of keys"
                 )
             node = child
         node[last] = value
@@ -233,7 +230,7 @@ def find_spec(kind: str, name: str) -> Path:
     explicit = Path(name)
     if explicit.suffix in (".yaml", ".yml") or "/" in name:
         if not explicit.is_file():
-            raise SpecError(f"no such {kind} file: {printable(name, _MAX_OVERRIDE)}")
+            raise SpecError(f"no such {kind} file: {name}")
         return explicit
     for folder in spec_folders(kind):
         candidate = folder / f"{name}.yaml"

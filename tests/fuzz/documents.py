@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from iobench.analyse.rebuild import conclude, rebuild
@@ -32,7 +33,7 @@ from iobench.spec.result import RunDocument, load_run
 from iobench.spec.sweep import load_sweep, parse_axis
 from iobench.spec.workload import load_workload
 from iobench.storage import is_local, open_storage, rewrapped, unwrapped
-from iobench.storage.holder import parse_holder
+from iobench.storage.holder import Holder, parse_holder
 from iobench.storage.local import LocalStorage
 from iobench.text import printable
 from tests.fuzz.target import Target, parts, scratch
@@ -143,6 +144,8 @@ def holder(data: bytes) -> None:
     found = parse_holder(data)
     if found is not None:
         assert printable(str(found)) == str(found)
+        ours = Holder.this_process("x")
+        found = replace(found, boot=ours.boot, namespace=ours.namespace)  # as if it were of here
         found.age_s()
         found.is_dead()
         found.dump()

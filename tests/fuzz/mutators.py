@@ -129,7 +129,7 @@ def _table(data: bytes, chance: random.Random) -> bytes | None:
             [pa.array(columns[n], kind) for n, kind in zip(columns, kinds, strict=True)],
             names=list(columns),
         )
-    except (pa.ArrowException, ValueError, IndexError, OverflowError, TypeError):
+    except (pa.ArrowException, OSError, ValueError, IndexError, OverflowError, TypeError):
         return None
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, made.schema) as writer:

@@ -36,8 +36,8 @@ class Target:
         except InternalError:
             raise
         except IobenchError as error:
-            if "\n" in str(error):
-                raise AssertionError(f"an error of several lines: {error}") from error
+            if len(str(error).splitlines()) != 1:
+                raise AssertionError(f"an error of several lines: {str(error)!a}") from error
         except self.documented:
             pass
 
