@@ -49,6 +49,8 @@ def parse(text: bytes, plan: ShardPlan) -> UnitResult | None:
             return None
         data = json.loads(body)
         unit = data["unit"]
+        if type(unit) is not int or not 0 <= unit < plan.unit_count:
+            return None
         shards = slice(int(plan.units[unit]), int(plan.units[unit + 1]))
         samples = int(plan.first[shards.stop] - plan.first[shards.start])
         result = UnitResult(
