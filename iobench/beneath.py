@@ -111,20 +111,30 @@ def check_folder(root: str, folder: str) -> bool:
     Raises LeadsOutError, and OSError for what can't be looked at.
     """
     try:
-        root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        os.close(openat2(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root_fd))
+        os.close(open_folder(root, folder))
         return True
     except FileNotFoundError:
         return False
+
+
+def open_folder(root: str, folder: str) -> int:
+    """A descriptor (O_PATH) of a folder below the root; of the root itself for ''.
+
+    What is done below the descriptor stays in that folder, whatever its name leads to afterwards.
+    Raises LeadsOutError and OSError.
+    """
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+    root_fd = os.open(root, flags)
+    if not folder:
+        return root_fd
+    try:
+        return openat2(folder, flags, dir_fd=root_fd)
     except OSError as error:
         if error.errno not in _NO_OPENAT2 | _UNDECIDED:
             raise
     finally:
         os.close(root_fd)
-    return os.path.isdir(resolve(root, folder))
+    return os.open(resolve(root, folder), flags | os.O_NOFOLLOW)
 
 
 def open_file(root: str, root_fd: int, key: str, flags: int) -> tuple[int, bool]:

@@ -8,11 +8,13 @@ is narrow, and colour is used only where it is wanted (https://no-color.org).
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
 import sys
 import time
+import warnings
 from typing import Any, TextIO
 
 from ..documents import json_text
@@ -30,12 +32,32 @@ _SIMPLE = str.maketrans(
 """Our own symbols for terminals whose encoding has not got them (Latin-1, ASCII)."""
 
 
+class _Log(logging.Handler):
+    """Log records for which nobody has a handler, of libraries as well: one line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(self.format(record).replace("\n", " "))
+
+
+def _format_warning(
+    message: Warning | str, category: type[Warning], *_: object, **__: object
+) -> str:
+    """``warnings.formatwarning`` in one line, without the line of code that gave the warning."""
+    return f"{category.__name__}: {printable(str(message))}\n"
+
+
 def prepare_streams() -> None:
-    """No character can end in an error: what a stream can't encode it shows as an escape."""
+    """No character can end in an error: what a stream can't encode it shows as an escape.
+
+    Log records and warnings of libraries quote names and answers from others, so they go the way
+    of every other text.
+    """
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+    logging.lastResort = _Log(logging.WARNING)
+    warnings.formatwarning = _format_warning
 
 
 def use_color() -> bool:

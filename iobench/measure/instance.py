@@ -1,7 +1,12 @@
-"""Which cloud instance this is: by what its firmware says, then by the metadata service of the cloud that the firmware names.
+"""Which cloud instance this is: by what its firmware says, and by a cloud's metadata service.
 
-No account, project or instance id is read or recorded: the type alone. ``IOBENCH_NO_METADATA=1`` leaves the network alone.
-Sources: AWS, "Detect whether a host is an EC2 instance" and IMDSv2; GCP, "About VM metadata"; Azure, "Azure Instance Metadata Service".
+The firmware is read from ``/sys``. The metadata service (``http://169.254.169.254``) is asked only
+where the user allows it (``IOBENCH_METADATA=1``), only on a machine whose firmware names that cloud
+and not the type, once in a process, and no wait for it is longer than 0.3 s. No redirection is followed. No account,
+project or instance id is recorded: the type alone.
+
+Sources: AWS, "Detect whether a host is an EC2 instance" and IMDSv2; GCP, "About VM metadata";
+Azure, "Azure Instance Metadata Service".
 """
 
 from __future__ import annotations
@@ -19,9 +24,10 @@ from .cgroup import read_text
 
 DMI = Path("/sys/class/dmi/id")
 AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"  # the same on every virtual machine of Azure
-TIMEOUT_S = 0.3  # in all
+TIMEOUT_S = 0.3  # for each wait; AWS is asked twice, and each takes half of it at most
 SERVICE = "http://169.254.169.254"  # of all three
-OPT_OUT = "IOBENCH_NO_METADATA"
+OPT_IN = "IOBENCH_METADATA"
+"""The environment variable that allows the question; unset, empty and ``0`` do not."""
 
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,60}")
 _EC2 = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
@@ -52,7 +58,7 @@ def recognise(
         name: (read_text(dmi / name) or "").strip()
         for name in ("sys_vendor", "product_name", "chassis_asset_tag", "bios_vendor")
     }
-    asking = environment.get(OPT_OUT, "") in ("", "0")
+    asking = environment.get(OPT_IN, "") not in ("", "0")
     if "amazon" in f"{said['sys_vendor']} {said['bios_vendor']}".lower():
         if _EC2.fullmatch(said["product_name"]):
             return Found("aws", said["product_name"], "dmi")
@@ -73,7 +79,7 @@ def recognise(
 
 def _asked(provider: str, asking: bool, ask: Callable[[], str]) -> Found:
     if not asking:
-        return Found(provider, None, f"{OPT_OUT} is set")
+        return Found(provider, None, f"the metadata service is asked only with {OPT_IN}=1")
     try:
         answer = ask()
     except (OSError, ValueError, HTTPException):  # the last: what answers speaks no HTTP
@@ -101,12 +107,18 @@ def _aws(base: str) -> str:
     )
 
 
+class _NoRedirection(urllib.request.HTTPRedirectHandler):
+    """What answers does not decide who is asked next."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
 def _ask(
     url: str, headers: Mapping[str, str], *, method: str = "GET", timeout_s: float | None = None
 ) -> str:
     request = urllib.request.Request(url, headers=dict(headers), method=method)
-    opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({})
-    )  # a link-local address is never behind a proxy
+    # A link-local address is never behind a proxy.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirection())
     with opener.open(request, timeout=TIMEOUT_S if timeout_s is None else timeout_s) as answer:
         return str(answer.read(1000).decode("ascii").strip())

@@ -145,6 +145,11 @@ class FsspecStorage:
 
         return issubclass(_file_system_class(self.scheme), LocalFileSystem)
 
+    @property
+    def folder(self) -> Path | None:
+        """The directory of this host that the keys are files of (``local://``); else None."""
+        return Path(self._ask(self._root, "look at", "") or "/") if self._is_local() else None
+
     # The file system
 
     def _fs(self) -> Any:

@@ -21,6 +21,7 @@ from ..beneath import (
     check_folder,
     file_status,
     open_file,
+    open_folder,
 )
 from ..errors import MissingObjectError, StorageError, UsageError
 from ..forks import watch
@@ -49,8 +50,9 @@ class LocalStorage:
     """Files below ``root``; keys are relative paths.
 
     Handles are kept for each process and opened again after a fork. No key and no link leads out of
-    the root, and only regular files are opened. A folder is checked at its first use, a file as
-    well; what was checked is remembered, so that an open in the hot path costs one system call.
+    the root, and only regular files are opened. For reads a folder is checked at its first use, a
+    file as well; what was checked is remembered, so that an open in the hot path costs one system
+    call. Before something is created, replaced, deleted or listed its folder is checked again.
     """
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset()
@@ -119,6 +121,14 @@ class LocalStorage:
         """Whether the folder of a key is there. Raises StorageError where the key leads out."""
         folder = check_key(key).rpartition("/")[0]
         return not folder or self._check_folder(folder, verb, key)
+
+    def _check_anew(self, key: str, verb: str) -> None:
+        """The same before something is written: what was checked may be a link by now."""
+        folder = check_key(key).rpartition("/")[0]
+        self._folders.discard(folder)
+        self._files.discard(key)
+        if folder:
+            self._check_folder(folder, verb, key)
 
     def _check_folder(self, folder: str, verb: str, key: str) -> bool:
         if folder in self._folders:
@@ -220,6 +230,7 @@ class LocalStorage:
         prefix = check_prefix(prefix)
         top = self.root / prefix
         if prefix:
+            self._folders.discard(prefix)
             self._check_folder(prefix, "list", prefix)
         if not top.exists():
             return
@@ -281,7 +292,7 @@ class LocalStorage:
 
     @contextmanager
     def _created(self, key: str, start: Callable[[Path], _Sink]) -> Iterator[_Sink]:
-        self._check(key, "create")
+        self._check_anew(key, "create")
         path = self.root / key
         sink = None
         try:
@@ -300,8 +311,7 @@ class LocalStorage:
             raise
 
     def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
-        self._check(key, "replace")
-        self._files.discard(key)
+        self._check_anew(key, "replace")
         path = self.root / key
         try:
             make_folders(path.parent)
@@ -310,10 +320,14 @@ class LocalStorage:
             raise self._failed("replace", key, error) from error
 
     def delete(self, key: str) -> None:
-        self._check(key, "delete")
+        folder, _, name = check_key(key).rpartition("/")
         self._files.discard(key)
         try:
-            os.unlink(self.root / key)
+            folder_fd = with_room(lambda: open_folder(self.url, folder))
+            try:
+                os.unlink(name, dir_fd=folder_fd)
+            finally:
+                os.close(folder_fd)
         except OSError as error:
             raise self._failed("delete", key, error) from error
 

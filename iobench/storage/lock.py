@@ -5,17 +5,20 @@ and a file system without flock, by an object (object_lock.py). Both kinds are o
 alone: they keep no other program from anything.
 
 A wrapper (``throttled+...``) is looked through. A directory that one process reaches as a local
-path and another through ``local://`` or ``nfs://`` has two kinds of lock; whoever locks the file
-looks for the object, too, but not the other way round.
+path and another through ``local://`` has two kinds of lock, and each looks for the other: whoever
+has locked the file looks for the object, and whoever has made the object tries to lock the file. A
+directory that one process reaches through a mount and another through ``nfs://`` is known as one to
+the first of them alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
+from ..errors import MissingObjectError
 from . import flocks, object_lock
 from .base import Storage
 from .catalog import innermost, local_root
@@ -83,7 +86,24 @@ def _hold(
         except flocks.NoFlockError:
             pass
     hold = object_lock.hold_alone if alone else object_lock.hold_shared
-    return hold(storage, verb=verb, break_dead=break_dead)
+    lease = hold(storage, verb=verb, break_dead=break_dead)
+    try:
+        _require_file_is_free(storage, marker, alone)
+    except BaseException:
+        lease.release()
+        raise
+    return lease
+
+
+def _require_file_is_free(storage: Storage, marker: str, alone: bool) -> None:
+    """Raises TargetHeldError where a process holds the same directory as a local path.
+
+    One that comes later finds the object.
+    """
+    folder = getattr(storage, "folder", None)
+    if isinstance(folder, Path):
+        with suppress(MissingObjectError, flocks.NoFlockError):
+            flocks.hold(folder / marker, alone=alone).release()
 
 
 def _hold_file(

@@ -572,3 +572,26 @@ def test_many_leases_leave_nothing(tmp_path: Path) -> None:
             stack.enter_context(shared(place, MARKER, verb="run"))
     with exclusive(place, MARKER, verb="clean"):
         pass
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("first", ["{}", "local://{}"])
+def test_one_directory_by_two_names(first: str, alone: bool, tmp_path: Path) -> None:
+    """A path, and ``local://`` before it: the lock of the one keeps out the other."""
+    second = "local://{}" if first == "{}" else "{}"
+    one, two = (open_storage(name.format(tmp_path / "root")) for name in (first, second))
+    with one.create(MARKER) as sink:
+        sink.write(b"x")
+    mine = exclusive if alone else shared
+    for theirs in (exclusive, shared) if alone else (exclusive,):
+        with (
+            mine(one, MARKER, verb="generate"),
+            pytest.raises(TargetHeldError),
+            theirs(two, MARKER, verb="run"),
+        ):
+            pass
+    with shared(one, MARKER, verb="run"), shared(two, MARKER, verb="run"):
+        pass
+    with exclusive(two, MARKER, verb="clean"):
+        pass
+    assert names(two) == [MARKER]

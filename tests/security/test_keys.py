@@ -332,6 +332,28 @@ def test_what_was_good_and_becomes_a_link_is_not_followed(
     assert bytes(memory) == b"inside"
 
 
+def test_a_folder_that_becomes_a_link_is_not_written_through(
+    local: LocalStorage, tmp_path: Path
+) -> None:
+    """A folder is checked again before something in it is created, replaced, deleted or listed."""
+    assert local.read_into("data/0/x", 0, memoryview(bytearray(6)), once=True) == 6
+    assert [entry.key for entry in local.list("data/0")] == ["data/0/x"]
+    (local.root / "data" / "0").rename(tmp_path / "before")
+    (local.root / "data" / "0").symlink_to(tmp_path / "outside")
+    before = _files(tmp_path / "outside")
+    for work in (
+        lambda: local.delete("data/0/x"),
+        lambda: create(local, "data/0/new"),
+        lambda: create(local, "data/0/new", size_hint=9 << 20),
+        lambda: create_parallel(local, "data/0/new"),
+        lambda: local.replace("data/0/x", b"planted"),
+        lambda: list(local.list("data/0")),
+    ):
+        with pytest.raises(StorageError):
+            work()
+    assert _files(tmp_path / "outside") == before
+
+
 def _fifo(path: Path) -> None:
     os.mkfifo(path)
 

@@ -18,11 +18,16 @@ from iobench.analyse.cost import Terms, cost, samples_per_usd
 from iobench.cli.main import main
 from iobench.errors import SpecError, UnknownNameError, UsageError
 from iobench.measure import instance
-from iobench.measure.instance import AZURE_TAG, Found, recognise
+from iobench.measure.instance import AZURE_TAG, OPT_IN, Found, recognise
 from iobench.report.cost import render
 from iobench.spec.instances import Instance, builtin, find_instance, priced_at, read_prices
 from iobench.spec.result import RunDocument
+from tests.servers.listener import Listener, listener
 from tests.unit.test_compare import BASE, FAST, document
+
+__all__ = ["listener"]
+
+ALLOWED = {OPT_IN: "1"}
 
 # Recognition
 
@@ -93,14 +98,14 @@ def test_what_speaks_no_http_is_no_answer(tmp_path: Path) -> None:
 
         thread = threading.Thread(target=greet)
         thread.start()
-        found = seen(dmi, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        found = seen(dmi, f"http://127.0.0.1:{listener.getsockname()[1]}", **ALLOWED)
         thread.join()
     assert found == Found("gcp", None, "the metadata service did not answer")
 
 
 def test_nitro_says_its_type_itself(tmp_path: Path, service: str) -> None:
     dmi = firmware(tmp_path, sys_vendor="Amazon EC2", product_name="g5.2xlarge")
-    assert seen(dmi, service) == Found("aws", "g5.2xlarge", "dmi")
+    assert seen(dmi, service, **ALLOWED) == Found("aws", "g5.2xlarge", "dmi")
     assert Service.asked == []
 
 
@@ -132,19 +137,53 @@ def test_the_metadata_service_is_asked_where_the_firmware_names_the_cloud(
         instance, "TIMEOUT_S", 60.0
     )  # this machine may be busier than a metadata service
     dmi = firmware(tmp_path, **strings)
-    assert seen(dmi, service) == found
+    assert seen(dmi, service, **ALLOWED) == found
     assert "123456789" not in repr(found)
-    opted_out = seen(dmi, service, IOBENCH_NO_METADATA="1")
-    assert opted_out is not None
-    assert (opted_out.type, opted_out.how) == (None, "IOBENCH_NO_METADATA is set")
-    gone = seen(dmi, "http://127.0.0.1:9")
+    gone = seen(dmi, "http://127.0.0.1:9", **ALLOWED)
     assert gone is not None
     assert (gone.type, gone.how) == (None, "the metadata service did not answer")
 
 
 def test_another_machine_asks_nobody(tmp_path: Path, service: str) -> None:
-    assert seen(firmware(tmp_path, sys_vendor="QEMU", product_name="Standard PC"), service) is None
-    assert seen(tmp_path / "nothing", service) is None
+    dmi = firmware(tmp_path, sys_vendor="QEMU", product_name="Standard PC")
+    assert seen(dmi, service, **ALLOWED) is None
+    assert seen(tmp_path / "nothing", service, **ALLOWED) is None
+    assert Service.asked == []
+
+
+@pytest.mark.parametrize("environment", [{}, {OPT_IN: ""}, {OPT_IN: "0"}])
+@pytest.mark.parametrize(
+    ("provider", "strings"),
+    [
+        ("aws", {"bios_vendor": "Amazon EC2", "product_name": "HVM domU"}),
+        ("gcp", {"product_name": "Google Compute Engine"}),
+        ("azure", {"chassis_asset_tag": AZURE_TAG}),
+    ],
+)
+def test_nobody_is_asked_unless_the_user_allows_it(
+    provider: str,
+    strings: dict[str, str],
+    environment: dict[str, str],
+    tmp_path: Path,
+    service: str,
+) -> None:
+    found = seen(firmware(tmp_path, **strings), service, **environment)
+    assert found is not None
+    assert (found.provider, found.type) == (provider, None)
+    assert OPT_IN in found.how
+    assert Service.asked == []
+
+
+def test_no_redirection_is_followed(tmp_path: Path, listener: Listener, service: str) -> None:
+    listener.answer = (
+        b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\nLocation: "
+        + f"{service}/computeMetadata/v1/instance/machine-type\r\n\r\n".encode()
+    )
+    dmi = firmware(tmp_path, product_name="Google Compute Engine")
+    assert seen(dmi, listener.url, **ALLOWED) == Found(
+        "gcp", None, "the metadata service did not answer"
+    )
+    assert len(listener.requests) > 0
     assert Service.asked == []
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
+
+# litdata can ask PyPI whether there is a newer litdata, and reads once whether it may. iobench sends
+# requests to the storage alone.
+os.environ.setdefault("LITDATA_DISABLE_VERSION_CHECK", "1")
 
 import litdata
 from litdata.streaming.writer import BinaryWriter
