@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench clean fio libnfs
+.PHONY: help setup demo test check bench clean fio libnfs gcc
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -21,7 +21,7 @@ demo: setup  ## generate a small dataset in demo-data, run, print the verdict
 	test -f demo-data/manifest.json || $(BIN)/iobench generate demo --to demo-data
 	$(BIN)/iobench run demo --data demo-data
 
-test: setup  ## all tests
+test: setup gcc  ## all tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --ignore=tests/oracle
 	# Oracles measure speeds: one at a time, with nothing beside them.
 	$(BIN)/python -m pytest -q tests/oracle
@@ -72,3 +72,12 @@ libnfs:
 	  $(APT) update >/dev/null 2>&1 && $(APT) install -y libnfs13 >/dev/null 2>&1 && exit 0
 	fi
 	echo "libnfs is missing, so nfs:// will not work. Install it: apt-get install libnfs13" >&2
+
+# The tests of faults compile a library that lets file operations fail.
+gcc:
+	command -v gcc >/dev/null && echo '#include <semaphore.h>' | gcc -E - >/dev/null 2>&1 && exit 0
+	if $(ROOT_APT); then
+	  echo "installing gcc" >&2
+	  $(APT) update >/dev/null 2>&1 && $(APT) install -y gcc libc6-dev >/dev/null 2>&1 && exit 0
+	fi
+	echo "gcc is missing, so faults will not be tested. Install it: apt-get install gcc libc6-dev" >&2

@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,24 @@ def read_regular(path: str | Path, max_bytes: int) -> bytes:
     if len(data) > max_bytes:
         raise ValueError(f"it has more than {max_bytes >> 20} MiB")
     return data
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write an ASCII text under a temporary name, and give it ``path``'s, durably.
+
+    A failure leaves what was there before, and no temporary file. Raises OSError.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("w", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        with suppress(OSError):  # the failure itself says more
+            part.unlink(missing_ok=True)
+        raise
 
 
 def parse_json(text: str | bytes) -> Any:

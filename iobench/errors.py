@@ -25,13 +25,16 @@
     ├── InternalError             exit 70  an internal error (EX_SOFTWARE of sysexits.h)
     └── InterruptedRun            exit 130  stopped by the user, partial results saved
 
-A message is one line: what happened, where, and what to do about it.
+A message is one line: what happened, where, and what to do about it. Names and values in it may be
+anybody's, so ``IobenchError`` escapes whatever is no printable character.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+from .text import printable
 
 
 class IobenchError(Exception):
@@ -40,9 +43,9 @@ class IobenchError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, *, remedy: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.remedy = remedy
+        self.what = printable(what)
+        self.remedy = printable(remedy)
+        super().__init__(self.what)
 
     def __str__(self) -> str:
         if not self.remedy:

@@ -103,13 +103,31 @@ class CheckpointRoot:
         """
         return place.remove_step(self.storage, target.folder)
 
-    def keep(self, last: int) -> list[int]:
-        """Remove all complete checkpoints but the newest ``last``; the numbers of those that went."""
-        complete = self.complete()
+    def last_number(self) -> int:
+        """The highest number of a step that is there, complete or partial; 0 where none is."""
+        return max(self._steps(), default=0)
+
+    def keep(self, last: int, *, above: int = 0) -> list[int]:
+        """Remove all complete checkpoints but the newest ``last``; the numbers of those that went.
+
+        ``above``: look only at steps with higher numbers, which are one job's own.
+        """
+        complete = [target for target in self.complete() if target.number > above]
         going = complete[: max(0, len(complete) - last)]
         for target in going:
             self.remove(target)
         return [target.number for target in going]
+
+    def leave(self, *, above: int) -> None:
+        """Remove the steps above this number, and give the place up if it holds no others then.
+
+        What an earlier job has left stays, and with it the marker that lets ``clean`` remove it.
+        """
+        for number in self._steps():
+            if number > above:
+                self.remove(self.step(number))
+        if not self._steps():
+            self.clean()
 
     def clean(self, *, dry_run: bool = False) -> Removal:
         """Remove every checkpoint, and the root itself if ``claim`` made it and it is empty then.

@@ -106,27 +106,38 @@ def read_header(storage: Storage, key: str, names: list[str]) -> dict[str, Any]:
     text = bytes(window.apart(_PREFIX.size, _PREFIX.size + count))
     if xxhash.xxh3_64_digest(text) != digest:
         raise ValueError("its header is damaged (XXH3 differs)")
-    header = json.loads(text)
-    if header["size"] != size:
-        raise ValueError(f"it has {size} bytes, and its header says {header['size']}")
-    return dict(header)
+    try:
+        header = json.loads(text)
+    except RecursionError:
+        raise ValueError("its header is nested too deeply") from None
+    parts = header if isinstance(header, dict) else {}
+    if not all(isinstance(parts.get(part), dict) for part in ("tensors", "values")):
+        raise ValueError("its header has no 'tensors' and 'values'")
+    if parts.get("size") != size:
+        raise ValueError(f"it has {size} bytes, and its header says {str(parts.get('size'))[:20]}")
+    return dict(parts)
 
 
 def landing(
     state: dict[str, Any], header: dict[str, Any]
 ) -> tuple[Layout, list[tuple[torch.Tensor, Bytes]]]:
-    """Where each byte of the file goes; and the tensors that are not contiguous, which have to be filled from memory beside them."""
+    """Where each byte of the file goes, by a header that ``read_header`` has read.
+
+    And the tensors that are not contiguous, which have to be filled from memory beside them.
+    Raises ValueError for a header of another state.
+    """
     segments, aside = [], []
     size = int(header["size"])
     for name, leaf in leaves(state).items():
         if not isinstance(leaf, torch.Tensor):
             continue
-        entry = header["tensors"][name]
+        entry = header["tensors"].get(name)
         memory = raw(leaf)
-        offset = int(entry["offset"])
+        offset = entry.get("offset") if isinstance(entry, dict) else None
         if (
-            entry["dtype"] != str(leaf.dtype)
-            or entry["shape"] != list(leaf.shape)
+            type(offset) is not int
+            or entry.get("dtype") != str(leaf.dtype)
+            or entry.get("shape") != list(leaf.shape)
             or not 0 <= offset <= size - memory.nbytes
         ):
             raise ValueError(f"its header contradicts the manifest about '{name}'")

@@ -116,7 +116,7 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
             for part in data["parts"]
         )
         world = _whole(data["world"])
-        if [part.rank for part in parts] != list(range(world)):
+        if len(parts) != world or any(part.rank != rank for rank, part in enumerate(parts)):
             raise ValueError("its ranks are not complete")
         return Manifest(
             step=_whole(data["step"]),

@@ -44,6 +44,9 @@ def claim(storage: Storage) -> None:
             sink.write(json.dumps(marker).encode() + b"\n")
     except StorageError:
         if not _appears(storage):
+            if marker["made_root"] and root is not None:
+                with suppress(OSError):  # else the next attempt takes the folder for the user's own
+                    root.rmdir()
             raise
 
 

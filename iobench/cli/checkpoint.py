@@ -24,7 +24,8 @@ _EXAMPLES = """examples:
   iobench checkpoint llama3-70b --to s3://bucket/ckpt --writer stream --count 10
   iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64 --accelerators 1024 --price 2.5
 
-The target must be new, empty, or hold checkpoints of iobench. They are removed at the end; --keep-data leaves the last one.
+The target must be new, empty, or hold checkpoints of iobench. Those of this study are removed at
+the end; --keep-data leaves the last one. Those that were there before stay: iobench clean DIR.
 
 exit status: 0 ok, 1 failed, 2 usage, 3 the study is invalid, 4 a --fail-on condition holds
 """

@@ -15,7 +15,7 @@ from ..spec.manifest import Manifest
 from ..storage.lock import Lease
 from . import journal, target
 from .listing import require_shards
-from .manifest import publish
+from .manifest import drop_journal, publish
 from .plan import ShardPlan, plan_shards
 from .pool import default_workers, run_tasks
 from .writer import UnitResult, UnitWriter
@@ -73,6 +73,7 @@ def generate(
         lease,
     ):
         if state.manifest is not None:
+            drop_journal(storage)
             return GenerateReport(
                 manifest=state.manifest,
                 written_samples=0,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,16 @@ from .plan import ShardPlan
 from .writer import UnitResult
 
 JOURNAL = ".iobench-journal"
+_ENTRY = re.compile(rf"{re.escape(JOURNAL)}/\d{{8}}\.json(?:\.part)?")
 
 
 def entry_key(unit: int) -> str:
     return f"{JOURNAL}/{unit:08d}.json"
+
+
+def is_entry(key: str) -> bool:
+    """Whether a key is a unit's entry, complete or not."""
+    return _ENTRY.fullmatch(key) is not None
 
 
 def record(storage: Any, result: UnitResult) -> None:
@@ -42,6 +49,8 @@ def parse(text: bytes, plan: ShardPlan) -> UnitResult | None:
             return None
         data = json.loads(body)
         unit = data["unit"]
+        if type(unit) is not int or not 0 <= unit < plan.unit_count:
+            return None
         shards = slice(int(plan.units[unit]), int(plan.units[unit + 1]))
         samples = int(plan.first[shards.stop] - plan.first[shards.start])
         result = UnitResult(

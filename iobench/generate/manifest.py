@@ -114,10 +114,14 @@ def assemble(
 
 
 def drop_journal(storage: Any) -> None:
-    """Remove the journal of a complete dataset. What cannot be removed does no harm, and goes with ``clean``."""
+    """Remove the journal of a complete dataset, also one that a killed generate has left.
+
+    What cannot be removed does no harm: the next ``generate`` here tries again, or ``clean``.
+    """
     try:
         for entry in list(storage.list(journal.JOURNAL)):
-            storage.delete(entry.key)
+            if journal.is_entry(entry.key):
+                storage.delete(entry.key)
         folder = local_root(innermost(storage))
         inner = innermost(storage)
         if folder is not None:

@@ -5,7 +5,6 @@ A marker may claim any number of samples, so nothing here grows with that number
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
@@ -26,10 +25,9 @@ from ..spec.manifest import (
     unfinished_layout,
 )
 from ..storage.objects import READERS, is_lock_name
-from .journal import JOURNAL
+from .journal import JOURNAL, is_entry
 from .plan import ShardNumbers
 
-_JOURNAL_ENTRY = re.compile(rf"{re.escape(JOURNAL)}/\d{{8}}\.json")
 _PART = ".part"  # what a storage calls a file that is not complete yet
 
 
@@ -62,7 +60,7 @@ class Owned:
         if is_lock_name(name) or is_lock_name(name.removeprefix(f"{LAYOUTS}/")):
             return True
         whole = name.removesuffix(_PART)
-        if whole in self._files or _JOURNAL_ENTRY.fullmatch(whole):
+        if whole in self._files or is_entry(name):
             return True
         shard = self._keys.number(whole)
         return (shard is not None and shard in self._shards) or self._in_unfinished(name)

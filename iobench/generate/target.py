@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,9 @@ def _begin(spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str)
             sink.write(text)
     except StorageError:
         if not _appears(storage):
+            if marker["made_root"] and root is not None:
+                with suppress(OSError):  # else the next attempt takes the folder for the user's own
+                    root.rmdir()
             raise
 
 

@@ -18,6 +18,9 @@ from .fio_jobs import Job
 _TUNABLE = "glibc.malloc.hugetlb=1"  # malloc asks for transparent huge pages (glibc 2.35); other C libraries ignore it
 
 
+_ERRNO_END = 4096  # Linux has no error number from here on (include/linux/err.h, MAX_ERRNO)
+
+
 class Figures(NamedTuple):
     bytes: int
     seconds: float
@@ -95,8 +98,8 @@ def run_fio(
 def parse(out: str, err: str, code: int, *, kind: Literal["read", "write"]) -> Figures:
     """Figures over all jobs of fio's JSON, which warnings may precede. Raises StorageError where a job failed or nothing was moved."""
     document = _document(out)
-    jobs: list[dict[str, Any]] = document.get("jobs", []) if document else []
-    failed = next((job["error"] for job in jobs if job.get("error")), 0)
+    jobs: list[dict[str, Any]] = document["jobs"] if document else []
+    failed = next((job["error"] for job in jobs if _is_errno(job.get("error"))), 0)
     if code != 0 or failed or not jobs:
         text = out if document is None else out[: out.index("{")]
         raise StorageError(
@@ -113,24 +116,18 @@ def parse(out: str, err: str, code: int, *, kind: Literal["read", "write"]) -> F
             (float(job["usr_cpu"]) + float(job["sys_cpu"])) / 100 * float(job["job_runtime"]) / 1000
             for job in jobs
         )
-    except (KeyError, TypeError, ValueError) as error:
+        percentiles = busiest.get("clat_ns", {}).get("percentile", {})
+        p50, p99 = _nanoseconds(percentiles, 50), _nanoseconds(percentiles, 99)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise StorageError(
             f"fio's JSON lacks what is needed ({type(error).__name__}: {error})",
             remedy="use fio 3.0 or newer",
         ) from error
-    if moved <= 0 or seconds <= 0:
+    if not (moved > 0 and seconds > 0):
         raise StorageError(
             "fio moved no data in a measurable time", remedy="give it more data or more time"
         )
-    percentiles = busiest.get("clat_ns", {}).get("percentile", {})
-    return Figures(
-        moved,
-        seconds,
-        count / seconds,
-        _nanoseconds(percentiles, 50),
-        _nanoseconds(percentiles, 99),
-        cpu,
-    )
+    return Figures(moved, seconds, count / seconds, p50, p99, cpu)
 
 
 def _document(out: str) -> dict[str, Any] | None:
@@ -140,9 +137,14 @@ def _document(out: str) -> dict[str, Any] | None:
             found = json.JSONDecoder().raw_decode(out, match.start())[0]
         except (ValueError, RecursionError):
             continue
-        if isinstance(found, dict) and "jobs" in found:
-            return found
+        jobs = found.get("jobs")
+        if isinstance(jobs, list) and all(isinstance(job, dict) for job in jobs):
+            return dict(found)
     return None
+
+
+def _is_errno(value: object) -> bool:
+    return isinstance(value, int) and 0 < value < _ERRNO_END
 
 
 def _message(*texts: str) -> str:

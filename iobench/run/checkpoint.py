@@ -46,10 +46,11 @@ def run_study(
 ) -> tuple[RunDocument, Path]:
     """Run the plan; the concluded document and its directory.
 
-    The checkpoints are removed at the end, but for the last with ``keep_data``. Raises
-    TargetRefusedError where the target is another's (TargetHeldError: another process works there),
-    before anything is written; InterruptedRun or the failure after the document was, and complete
-    checkpoints are then left, as a training's would be.
+    Steps are numbered on from the latest that is in the target. The study's own checkpoints are
+    removed at the end, but for the last with ``keep_data``; others stay. Raises TargetRefusedError
+    where the target is another's (TargetHeldError: another process works there), before anything is
+    written; InterruptedRun or the failure after the document was, and complete checkpoints are then
+    left, as a training's would be.
     """
     root = CheckpointRoot.open(plan.url)
     with root.held("checkpoint", break_lock=break_lock) as lease:
@@ -96,6 +97,7 @@ def _study(
     )
     failure: IobenchError | None = None
     started = time.monotonic()
+    before = root.last_number()
     conductor = Conductor(plan, root, study)
     try:
         try:
@@ -103,7 +105,7 @@ def _study(
             for number in range(1, plan.spec.count + 1):
                 progress.phase(f"save {number} of {plan.spec.count}")
                 lease.check()
-                conductor.save(number)
+                conductor.save(before + number)
             conductor.drain()
             doc.timings["save"] = time.monotonic() - started
             started = time.monotonic()
@@ -126,9 +128,9 @@ def _study(
     if failure is not None:
         raise with_leftovers(failure, root)
     if keep_data:
-        root.keep(1)
+        root.keep(1, above=before)
     else:
-        root.clean()
+        root.leave(above=before)
     return doc, directory
 
 

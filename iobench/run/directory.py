@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ..documents import json_text
+from ..documents import json_text, write_whole
 from ..errors import IobenchError
 from ..spec.result import RunDocument
 
@@ -31,12 +30,7 @@ def new_directory(results: Path, name: str) -> Path:
 def write_document(directory: Path, doc: RunDocument) -> None:
     """``run.json``, atomically."""
     path = directory / RUN_FILE
-    part = directory / f".{RUN_FILE}.part"
     try:
-        with part.open("w", encoding="ascii") as file:
-            file.write(json_text(doc) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        write_whole(path, json_text(doc) + "\n")
     except OSError as error:
         raise IobenchError(f"cannot write {path}: {error.strerror}") from error

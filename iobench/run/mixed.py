@@ -27,7 +27,7 @@ ALONE = 3
 """Saves with nothing beside them, to compare with."""
 
 _STRIDE = 1_000_000
-"""Saves of repetition n are numbered from n times this on."""
+"""Saves of repetition n are numbered from n times this on, after those that were there before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,7 @@ class Saver:
     def __init__(self, mixed: Mixed, root: CheckpointRoot, lease: Lease) -> None:
         self.plan, self.every = mixed.plan, mixed.every
         self.root, self._lease = root, lease
+        self._before = root.last_number()
         self.study: Study = begin_study(mixed.plan)
 
     def alone(self, progress: Progress) -> None:
@@ -67,7 +68,7 @@ class Saver:
         try:
             conductor.start(progress)
             for number in range(1, ALONE + 1):
-                conductor.save(number)
+                conductor.save(self._before + number)
             conductor.drain()
         finally:
             conductor.end()
@@ -85,12 +86,13 @@ class Saver:
                 return CheckpointRank(job, plan.spec, self.root, plan.builder(rank), pipe)
 
             book = SaveBook(self.root, plan.spec, self.study.saves)
-            yield Saving(every=self.every, first=(repetition + 1) * _STRIDE, book=book, saver=saver)
-            self.root.keep(plan.spec.keep)
+            first = self._before + (repetition + 1) * _STRIDE
+            yield Saving(every=self.every, first=first, book=book, saver=saver)
+            self.root.keep(plan.spec.keep, above=self._before)
 
     def end(self, failure: IobenchError | None) -> IobenchError | None:
-        """Clear the target, or say what lies there after a failure."""
+        """Remove the run's checkpoints from the target, or say what lies there after a failure."""
         if failure is not None:
             return with_leftovers(failure, self.root)
-        self.root.clean()
+        self.root.leave(above=self._before)
         return None

@@ -12,20 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xxhash
-import yaml
 
 from .. import __version__
 from ..beneath import key_problem
-from ..documents import json_text
-from ..errors import DatasetError, TargetRefusedError, UsageError
+from ..errors import DatasetError
 from ..generate.pool import run_tasks, working_on
 from ..spec.manifest import (
-    MANIFEST,
     SAMPLE_COLUMNS,
     SAMPLES,
     SHARD_COLUMNS,
@@ -156,48 +152,6 @@ def scan(
         notes=notes,
         bytes_read=bytes_read,
     )
-
-
-def save(report: ScanReport, path: Path) -> Path:
-    """Write the spec to ``path`` (a .yaml) and the manifest to a folder beside it, whose path is returned; nothing is overwritten.
-
-    Raises UsageError, TargetRefusedError.
-    """
-    if path.suffix not in (".yaml", ".yml"):
-        raise UsageError(f"'{path}' is no YAML file name", remedy="use --save mine.yaml")
-    folder = path.with_suffix(".manifest")
-    manifest = report.manifest
-    scheme, url, place = manifest.header.origin.rpartition("://")
-    if (not url or scheme == "local") and path.resolve().is_relative_to(Path(place).resolve()):
-        raise TargetRefusedError(
-            f"{path} lies within the data, and a scan writes nothing there",
-            remedy="choose another place for --save",
-        )
-    for taken in (path, folder):
-        if taken.exists() or taken.is_symlink():
-            raise TargetRefusedError(
-                f"{taken} exists, and is not overwritten",
-                remedy="choose another name, or remove it",
-            )
-    data = manifest.spec.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    wrote = False
-    try:
-        folder.mkdir(parents=True)
-        wrote = True
-        (folder / SAMPLES).write_bytes(write_table(SAMPLE_COLUMNS, manifest.samples))
-        (folder / SHARDS).write_bytes(write_table(SHARD_COLUMNS, manifest.shards, manifest.names))
-        (folder / MANIFEST).write_text(json_text(manifest.header) + "\n", encoding="ascii")
-        path.write_text(yaml.safe_dump(data, sort_keys=False, width=130), encoding="utf-8")
-    except OSError as error:
-        if wrote:  # half of it would stand in the way of the next attempt
-            for half in (*(folder / name for name in (SAMPLES, SHARDS, MANIFEST)), path):
-                half.unlink(missing_ok=True)
-            folder.rmdir()
-        raise UsageError(
-            f"cannot write {error.filename or path}: {error.strerror}",
-            remedy="choose another place for --save",
-        ) from error
-    return folder
 
 
 def _walk(

@@ -17,6 +17,7 @@ from pydantic import (
 
 from ..documents import MAX_DOCUMENT_BYTES, MAX_NUMBER, parse_json, read_regular
 from ..errors import IobenchError, SpecError, UnknownNameError, UsageError, nearest
+from ..text import printable
 from ..units import parse_duration, parse_size
 from .yamlfile import MAX_DEPTH, parse_yaml
 
@@ -87,6 +88,7 @@ M = TypeVar("M", bound=BaseModel)
 
 _MAX_PROBLEMS = 5
 _MAX_KEY = 60
+_MAX_OVERRIDE = 200  # characters that are shown of one
 
 
 def build(model: type[M], data: Any, *, where: str) -> M:
@@ -194,24 +196,25 @@ def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str,
     result: dict[str, Any] = _deep_copy(data)
     for override in overrides:
         key, equals, text = override.partition("=")
+        shown = printable(override, _MAX_OVERRIDE)
         if not equals or not key.strip():
             raise SpecError(
-                f"override '{override}' is not of the form key=value",
+                f"override '{shown}' is not of the form key=value",
                 remedy="write it like --set reader.concurrency=8",
             )
         try:
             value = parse_yaml(text)
         except ValueError as error:
-            raise SpecError(f"override '{override}': the value is not valid YAML") from error
+            raise SpecError(f"override '{shown}': the value is not valid YAML") from error
         *parents, last = key.strip().split(".")
         if len(parents) >= MAX_DEPTH:
-            raise SpecError(f"override '{key[:40]}...' has more than {MAX_DEPTH} levels")
+            raise SpecError(f"override '{shown}' has more than {MAX_DEPTH} levels")
         node = result
         for parent in parents:
             child = node.setdefault(parent, {})
             if not isinstance(child, dict):
                 raise SpecError(
-                    f"override '{override}': '{parent}' is a value, not a group of keys"
+                    f"override '{shown}': '{parent[:_MAX_KEY]}' is a value, not a group of keys"
                 )
             node = child
         node[last] = value

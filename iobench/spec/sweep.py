@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ..documents import json_text
+from ..documents import json_text, write_whole
 from ..errors import IobenchError, SpecError
 from .base import Record, apply_overrides, read_record
 
@@ -88,10 +88,8 @@ def combinations(
 def save_sweep(directory: Path, sweep: Sweep) -> None:
     """Atomically. Raises IobenchError."""
     path = directory / SWEEP_FILE
-    part = directory / f".{SWEEP_FILE}.part"
     try:
-        part.write_text(json_text(sweep) + "\n", encoding="ascii")
-        part.replace(path)
+        write_whole(path, json_text(sweep) + "\n")
     except OSError as error:
         raise IobenchError(f"cannot write {path}: {error.strerror}") from error
 

@@ -96,11 +96,13 @@ def parse_holder(text: bytes) -> Holder | None:
             return None
         holder = Holder(**{name: data[name] for name in Holder.__slots__})
         texts: Mapping[str, object] = {
-            name: value for name, value in asdict(holder).items() if name not in _NUMBERS
+            name: value for name, value in asdict(holder).items() if name not in _ENDS
         }
         if not all(isinstance(value, str) and _TEXT.fullmatch(value) for value in texts.values()):
             return None
-        if not all(type(data[name]) is int and 0 <= data[name] < 1 << 63 for name in _NUMBERS):
+        if not all(
+            type(data[name]) is int and 0 <= data[name] < end for name, end in _ENDS.items()
+        ):
             return None
         _time(holder.created), _time(holder.heartbeat)
         return holder
@@ -108,7 +110,8 @@ def parse_holder(text: bytes) -> Holder | None:
         return None
 
 
-_NUMBERS = ("pid", "started")
+_ENDS = {"pid": 1 << 31, "started": 1 << 63}
+"""Numbers are below these: a pid_t, and clock ticks."""
 
 
 def start_of(pid: int) -> int | None:

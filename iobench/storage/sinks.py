@@ -8,6 +8,7 @@ import fcntl
 import os
 import secrets
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -194,13 +195,26 @@ def claim(part: Path, flags: int) -> int:
     return fd
 
 
-def publish(part: Path, path: Path) -> None:
-    """Give a finished file its name, unless the name is taken (renameat2 with RENAME_NOREPLACE), and make the name durable."""
+def rename_new(part: Path, path: Path) -> bool:
+    """Rename a file or a folder unless the name is taken (renameat2 with RENAME_NOREPLACE).
+
+    False where the file system has no such rename. Raises OSError.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(-100, os.fsencode(part), -100, os.fsencode(path), _RENAME_NOREPLACE) != 0:
-        code = ctypes.get_errno()
-        if code != 22:  # EINVAL: a file system without the flag
-            raise OSError(code, os.strerror(code))
+    if libc.renameat2(-100, os.fsencode(part), -100, os.fsencode(path), _RENAME_NOREPLACE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code == errno.EINVAL:
+        return False
+    raise OSError(code, os.strerror(code), str(path))
+
+
+def publish(part: Path, path: Path) -> None:
+    """Give a finished file its name, unless the name is taken, and make the name durable.
+
+    Raises OSError.
+    """
+    if not rename_new(part, path):
         os.link(part, path)
         os.unlink(part)
     try:
@@ -220,7 +234,9 @@ def replace_file(path: Path, data: bytes, *, only_new: bool) -> None:
     with undisturbed():  # the file is renamed or removed, whatever comes
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
-            os.write(fd, data)
+            view = memoryview(data)
+            while len(view):
+                view = view[os.write(fd, view) :]
             os.fsync(fd)
             if only_new:
                 publish(part, path)
@@ -235,14 +251,23 @@ def replace_file(path: Path, data: bytes, *, only_new: bool) -> None:
 
 
 def make_folders(folder: Path) -> None:
-    """The folder and those above it, as far as they are not there, with durable names: a file is no safer than its folders."""
+    """Make the folder and those above it that are missing, with durable names.
+
+    A file is no safer than its folders. A folder whose name can't be made durable is removed again.
+    Raises OSError.
+    """
     made = []
     while not folder.exists():
         made.append(folder)
         folder = folder.parent
     for one in reversed(made):
         one.mkdir(exist_ok=True)
-        sync_folder(one.parent)
+        try:
+            sync_folder(one.parent)
+        except OSError:
+            with suppress(OSError):  # somebody uses it by now
+                one.rmdir()
+            raise
 
 
 def sync_folder(folder: Path) -> None:

@@ -136,7 +136,7 @@ def test_every_encoding_is_one_in_which_iobench_speaks(
         ["list"],
         ["compare", named, "--by", "host.node"],
         ["scan", named, "--save", f"{tmp_path}/s.yaml"],
-        ["verify", f"{tmp_path}/s.manifest", "--workers", "1"],
+        ["verify", f"{tmp_path}/s.manifest", "--origin", named, "--workers", "1"],
         ["verify", named],
         ["plan", "nosuch-漢-\udcff"],
         ["--help"],
@@ -162,7 +162,8 @@ def test_a_manifest_of_names_that_this_locale_has_not_got(tmp_path: Path) -> Non
     told = iobench("verify", tmp_path / "s.manifest", **ascii_)
     assert (told.returncode, told.stderr.count(b"\n")) == (1, 1)
     assert b"LC_ALL" in told.stderr
-    assert iobench("verify", tmp_path / "s.manifest", LC_ALL="C.UTF-8").returncode == 0
+    words = ("verify", tmp_path / "s.manifest", "--origin", tmp_path / "photos")
+    assert iobench(*words, LC_ALL="C.UTF-8").returncode == 0
 
 
 def test_a_full_disk_behind_standard_output_is_an_error() -> None:

@@ -23,6 +23,7 @@ class Fault:
         None  # status and S3 error code, instead of the server's answer
     )
     message: str = "by the proxy"
+    refuse: bool = False  # RST before the server has seen anything of the request
 
 
 SLOW_DOWN = Fault(answer=(503, "SlowDown"))
@@ -92,7 +93,8 @@ class FaultProxy:
                 self._open |= {client, server}
             threading.Thread(target=_Link(self, client, server).run, daemon=True).start()
 
-    def fault(self) -> Fault:
+    def fault(self, line: str = "") -> Fault:
+        """What befalls the next request, whose first line this is."""
         with self._lock:
             self.requests += 1
             if self.plan:
@@ -141,7 +143,11 @@ class _Link:
 
     def _up(self, data: bytes) -> bool:
         if data.startswith(_METHODS):
-            self._fault, self._sent = self._proxy.fault(), 0
+            line = data[:200].partition(b"\r\n")[0].decode("ascii", "replace")
+            self._fault, self._sent = self._proxy.fault(line), 0
+            if self._fault.refuse:
+                _reset(self._client)
+                return False
             if self._fault.answer:
                 self._client.sendall(
                     _error(*self._fault.answer, self._fault.message, head=data.startswith(b"HEAD"))

@@ -1,0 +1,404 @@
+"""The verbs that write: what they find, what must hold when they say ok, and how to clear up."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Call(Protocol):
+    """Gives a command in a process of its own; its exit status. ``said``: its output."""
+
+    @property
+    def said(self) -> str: ...
+
+    def __call__(self, argv: tuple[str, ...]) -> int: ...
+
+
+MARKER = ".iobench-dataset"
+CHECKPOINTS = ".iobench-checkpoints"
+_JOURNAL = ".iobench-journal"
+DATED = (MARKER, "manifest.json")  # these hold the time at which they were made
+_MAX_SECONDS = 1200.0  # any duration of a verb is below that, on a busy machine as well
+
+_DATASET = """
+name: small
+description: A dataset of a few kilobytes.
+source: Made for the tests.
+samples: 12
+sample_size: {distribution: constant, mean: 900}
+format: FORMAT
+content: raw
+SHARDS
+"""
+_WORKLOAD = """
+name: small
+description: A run of a few steps.
+source: Made for the tests.
+dataset: ./small.yaml
+accelerator: {kind: emulated, name: small, step_time: 1ms}
+batch_size: 4
+epochs: 1
+cache: any
+reader: {}
+loader: {workers: 0}
+"""
+
+
+class Scenario:
+    """A verb. All happens below ``home``, which is the current directory.
+
+    ``foreign`` names the files below ``home`` that are somebody else's.
+    """
+
+    verb = ""
+    argv: tuple[str, ...] = ()
+    target = ""  # the folder that the verb writes into, and others may have files in
+    marker = MARKER
+    killed = False  # whether the attempt is one that is killed
+    watched: tuple[Path, ...] = ()  # folders outside ``home`` where others have files
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+    def must(self, argv: tuple[str, ...]) -> None:
+        """Give a command that nothing keeps from success."""
+        if code := self.call(argv):
+            raise RuntimeError(f"{' '.join(argv)} ended with {code}: {self.call.said}")
+
+    def prepare(self, home: Path) -> None:
+        """Make what the verb finds; once, for all attempts."""
+
+    def fresh(self) -> None:
+        """Put back what lies outside ``home``."""
+
+    def holds(self, home: Path, *, after_retry: bool) -> Iterator[str]:
+        """What is wrong although the verb has ended with 0.
+
+        ``after_retry``: nothing may be left of the attempt before.
+        """
+        yield from ()
+
+    def after_failure(self, home: Path) -> Iterator[str]:
+        """What is wrong after an attempt that did not end with 0."""
+        yield from ()
+
+    def plant(self, home: Path) -> None:
+        """Put files of others in and beside the target, where it is marked as ours."""
+        beside = home / "foreign"
+        beside.mkdir(exist_ok=True)
+        (beside / "precious").write_text("precious")
+        target = home / self.target
+        if self.target and (target / self.marker).exists():
+            (target / "mine.txt").write_text("mine")
+            if not (target / "link").is_symlink():
+                (target / "link").symlink_to(beside)
+
+    def is_done(self, home: Path) -> bool:
+        """Whether the same command again has nothing to do, and may say so by an error."""
+        return False
+
+    def clear_up(self, home: Path) -> Iterator[str]:
+        """The documented way to remove what was made; what it has left, or has taken of others."""
+        yield from ()
+
+
+def write_specs(home: Path, form: str = "tar") -> None:
+    shards = "samples_per_shard: 4" if form != "files" else ""
+    text = _DATASET.replace("FORMAT", form).replace("SHARDS", shards)
+    (home / "small.yaml").write_text(text)
+    (home / "small-run.yaml").write_text(_WORKLOAD)
+
+
+def tree(folder: Path, *, without: tuple[str, ...] = ()) -> dict[str, bytes]:
+    """Every regular file below, by its relative name."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.is_symlink() and path.name not in without
+    }
+
+
+def is_foreign(name: str) -> bool:
+    return Path(name).name in ("mine.txt", "link") or name.startswith("foreign")
+
+
+def ours_in(folder: Path) -> list[str]:
+    """What is left in a folder, empty folders included, but for what others have put there."""
+    return [
+        str(path.relative_to(folder))
+        for path in sorted(folder.rglob("*"))
+        if not is_foreign(path.name)
+    ]
+
+
+def wrong_times(value: Any, where: str = "") -> Iterator[str]:
+    """Durations and rates of a record that can't be: negative, or longer than the attempt."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from wrong_times(inner, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from wrong_times(inner, where)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        timed = where.endswith("_s") or ".timings." in f".{where}."
+        measured = any(part in f".{where}." for part in _MEASURED)
+        if timed and measured and not 0 <= value < (_MAX_SECONDS if _is_time(where) else 1e15):
+            yield f"{where} is {value}"
+
+
+_MEASURED = (".timings.", ".saves.", ".restores.", ".repetitions.", ".points.", ".study.")
+
+
+def _is_time(where: str) -> bool:
+    return not where.endswith(("_per_s", "bytes_per_s"))
+
+
+class Generate(Scenario):
+    verb = "generate"
+    form = "tar"
+    target = "data"
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self.argv = ("generate", "./small.yaml", "--to", "data", "--workers", "2", "--quiet")
+        self.reference: dict[str, bytes] = {}
+
+    def prepare(self, home: Path) -> None:
+        write_specs(home, self.form)
+        self.must(self.argv)
+        self.reference = tree(home / "data", without=DATED)
+        self.must(("verify", "data"))
+        self.must(("clean", "data"))
+
+    def holds(self, home: Path, *, after_retry: bool) -> Iterator[str]:
+        found = {
+            name: data
+            for name, data in tree(home / "data", without=DATED).items()
+            if not is_foreign(name) and (after_retry or not name.startswith(_JOURNAL))
+        }
+        if found != self.reference:
+            differ = {
+                name
+                for name in found | self.reference
+                if found.get(name) != self.reference.get(name)
+            }
+            yield f"it says ok, and {sorted(differ)[:4]} differ"
+        if self.call(("verify", "data")) != 0:
+            yield "it says ok, and verify finds something"
+
+    def after_failure(self, home: Path) -> Iterator[str]:
+        if (home / "data/manifest.json").exists() and self.call(("verify", "data")) != 0:
+            yield "it failed and left a manifest of a dataset that is not whole"
+
+    def clear_up(self, home: Path) -> Iterator[str]:
+        code = self.call(("clean", "data"))
+        if code != 0 or (left := ours_in(home / "data")):
+            yield f"clean ended with {code} and left {left if not code else ''}"
+
+
+class GenerateFiles(Generate):
+    verb = "generate-files"
+    form = "files"
+
+
+class Clean(Scenario):
+    verb = "clean"
+    argv = ("clean", "data")
+    target = "data"
+
+    def prepare(self, home: Path) -> None:
+        write_specs(home)
+        self.must(("generate", "./small.yaml", "--to", "data", "--workers", "1"))
+
+    def plant(self, home: Path) -> None:
+        super().plant(home)
+        if (home / "data/data").is_dir():
+            (home / "data/data/mine.txt").write_text("mine too")
+
+    def is_done(self, home: Path) -> bool:
+        return not ours_in(home / "data") or ours_in(home / "data") == ["data"]
+
+    def holds(self, home: Path, *, after_retry: bool) -> Iterator[str]:
+        if not self.is_done(home):
+            yield f"it says ok, and {ours_in(home / 'data')[:5]} are left"
+
+    def after_failure(self, home: Path) -> Iterator[str]:
+        if not (home / "data" / MARKER).exists() and not self.is_done(home):
+            yield f"the marker is gone, and {ours_in(home / 'data')[:5]} can't be cleaned any more"
+
+
+class Scan(Scenario):
+    verb = "scan"
+    argv = ("scan", "theirs", "--save", "mine.yaml", "--checksums")
+    plan = ("plan", "./small-run.yaml", "--data", "mine.manifest", "--origin", "theirs")
+
+    def prepare(self, home: Path) -> None:
+        write_specs(home)
+        for number in range(6):
+            path = home / "theirs" / f"{number}.bin"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(bytes([number]) * 700)
+        self.before = tree(home / "theirs")
+        self.must(self.argv)
+        self.spec = (home / "mine.yaml").read_bytes()
+        self.tables = tree(home / "mine.manifest", without=DATED)
+        self.must(self.plan)
+        (home / "mine.yaml").unlink()
+        shutil.rmtree(home / "mine.manifest")
+
+    def is_done(self, home: Path) -> bool:
+        return (home / "mine.yaml").exists() and (home / "mine.manifest/manifest.json").exists()
+
+    def holds(self, home: Path, *, after_retry: bool) -> Iterator[str]:
+        yield from self.after_failure(home)
+        if (home / "mine.yaml").read_bytes() != self.spec:
+            yield "it says ok, and the spec is another"
+        if tree(home / "mine.manifest", without=DATED) != self.tables:
+            yield "it says ok, and the tables are others"
+        if self.call(self.plan) != 0:
+            yield "it says ok, and the manifest can't be read"
+        known = {"mine.yaml", "mine.manifest", "small.yaml", "small-run.yaml", "theirs"}
+        left = {path.name for path in home.iterdir()} - known - {"foreign", "tmp"}
+        if after_retry and left:
+            yield f"{sorted(left)} are left"
+
+    def after_failure(self, home: Path) -> Iterator[str]:
+        if tree(home / "theirs") != self.before:
+            yield "the scanned data was changed"
+
+
+class Run(Scenario):
+    verb = "run"
+    argv = (
+        *("run", "./small-run.yaml", "--data", "data", "--repeat", "1"),
+        *("--calibration-s", "0", "--results", "results", "--quiet"),
+    )
+    target = "data"
+
+    def prepare(self, home: Path) -> None:
+        write_specs(home)
+        self.must(("generate", "./small.yaml", "--to", "data", "--workers", "1"))
+        self.before = tree(home / "data")
+
+    def holds(self, home: Path, *, after_retry: bool) -> Iterator[str]:
+        yield from self._data(home)
+        records = [json.loads(path.read_text()) for path in (home / "results").rglob("run.json")]
+        if not any(record["status"] == "ok" for record in records):
+            yield "it says ok, and there is no record that is ok"
+        for record in records:
+            yield from wrong_times(record)
+
+    def after_failure(self, home: Path) -> Iterator[str]:
+        yield from self._data(home)
+        for path in (home / "results").rglob("run.json"):
+            if json.loads(path.read_text())["status"] == "ok":
+                yield "it did not end with 0, and run.json says ok"
+
+    def _data(self, home: Path) -> Iterator[str]:
+        now = {name: data for name, data in tree(home / "data").items() if not is_foreign(name)}
+        if now != self.before:
+            yield "the dataset was changed"
+
+
+class Checkpoint(Scenario):
+    writer = "stream"
+    target = "ckpt"
+    marker = CHECKPOINTS
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self.verb = f"checkpoint-{self.writer}"
+        self.argv = (
+            *("checkpoint", "llama3-8b", "--to", "ckpt", "--scale", "1/500000", "--count", "2"),
+            *("--writer", self.writer, "--results", "results", "--keep-data", "--quiet"),
+        )
+
+    def prepare(self, home: Path) -> None:
+        self.must(self.argv)  # so that all that is imported later is known
+        shutil.rmtree(home / "ckpt")
+        shutil.rmtree(home / "results")
+
+    def holds(self, home: Path, *, after_retry: bool) -> Iterator[str]:
+        yield from self._committed(home)
+        if not list((home / "ckpt").glob("step-*/checkpoint.json")):
+            yield "it says ok, and has kept no checkpoint"
+        records = [json.loads(path.read_text()) for path in (home / "results").rglob("run.json")]
+        if not any(record["status"] == "ok" for record in records):
+            yield "it says ok, and there is no record that is ok"
+        for record in records:
+            yield from wrong_times(record)
+
+    def after_failure(self, home: Path) -> Iterator[str]:
+        yield from self._committed(home)
+
+    def _committed(self, home: Path) -> Iterator[str]:
+        for path in (home / "ckpt").glob("step-*/checkpoint.json"):
+            found = json.loads(path.read_text())
+            sizes = {name: size for part in found["parts"] for name, size in part["files"].items()}
+            for name, size in sizes.items():
+                file = path.parent / name
+                if not file.exists() or file.stat().st_size != size:
+                    yield f"{path.parent.name} is committed, and {name} is not whole"
+
+    def clear_up(self, home: Path) -> Iterator[str]:
+        code = self.call(("clean", "ckpt"))
+        if code != 0 or (left := ours_in(home / "ckpt")):
+            yield f"clean ended with {code} and left {left if not code else ''}"
+
+
+class CheckpointTorch(Checkpoint):
+    writer = "torch"
+
+
+class CheckpointSafetensors(Checkpoint):
+    writer = "safetensors"
+
+
+class CheckpointDcp(Checkpoint):
+    writer = "dcp"
+
+
+class CheckpointDcpAsync(Checkpoint):
+    writer = "dcp-async"
+
+
+class Sweep(Scenario):
+    verb = "sweep"
+    argv = (
+        *("sweep", "./small-run.yaml", "--data-root", "swept", "--samples", "12", "--repeat", "1"),
+        *("--sweep", "reader.concurrency=1,2", "--calibration-s", "0", "--results", "results"),
+        *("--time-budget", "15m", "--quiet"),
+    )
+    target = "swept"
+
+    def prepare(self, home: Path) -> None:
+        write_specs(home)
+        (home / "swept").mkdir()
+        (home / "swept/mine.txt").write_text("mine")
+        self.must(self.argv)
+        shutil.rmtree(home / "results")
+
+    def holds(self, home: Path, *, after_retry: bool) -> Iterator[str]:
+        records = [json.loads(path.read_text()) for path in (home / "results").rglob("sweep.json")]
+        whole = [record for record in records if record["status"] == "ok"]
+        if not whole:
+            yield f"it says ok, and no sweep is: {[record['status'] for record in records]}"
+        for point in (point for record in whole for point in record["points"]):
+            if not point["samples_per_s"] and not point["failed"]:
+                yield "it says ok, and neither measured a point nor said why"
+        # A kill between mkdir and the marker leaves an empty folder that nobody can tell from a
+        # user's own.
+        left = list(tree(home / "swept")) if self.killed else ours_in(home / "swept")
+        left = [name for name in left if not is_foreign(name)]
+        if after_retry and left:
+            yield f"the sweep has left {left[:5]}"
+
+
+ALL: tuple[type[Scenario], ...] = (
+    *(Generate, GenerateFiles, Clean, Scan, Run, Sweep),
+    *(Checkpoint, CheckpointTorch, CheckpointSafetensors, CheckpointDcp, CheckpointDcpAsync),
+)

@@ -1,0 +1,135 @@
+"""What a command that ended before its time has left, when the same command is given again."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from iobench.checkpoint.catalog import CheckpointRoot
+from iobench.cli.main import main
+from iobench.errors import TargetRefusedError
+from iobench.generate import clean, generate
+from iobench.scan import ScanReport, save, scan
+from iobench.spec.base import build
+from iobench.spec.dataset import DatasetSpec
+from iobench.spec.manifest import MANIFEST
+from iobench.storage.local import LocalStorage
+from iobench.storage.sinks import make_folders, replace_file
+from tests.checkpoints import make_state
+from tests.checkpoints import save as save_checkpoint
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> ScanReport:
+    (tmp_path / "theirs").mkdir()
+    for number in range(3):
+        (tmp_path / "theirs" / f"{number}.bin").write_bytes(bytes([number]) * 500)
+    return scan(LocalStorage(tmp_path / "theirs"))
+
+
+def test_an_unfinished_manifest_of_a_killed_scan_is_written_again(
+    report: ScanReport, tmp_path: Path
+) -> None:
+    part = tmp_path / "mine.manifest.part"
+    part.mkdir()
+    (part / "samples.arrow").write_bytes(b"half of it")
+    assert (save(report, tmp_path / "mine.yaml") / MANIFEST).exists()
+    assert sorted(os.listdir(tmp_path)) == ["mine.manifest", "mine.yaml", "theirs"]
+
+
+def test_a_spec_without_its_manifest_stays_as_it_is_and_gets_one(
+    report: ScanReport, tmp_path: Path
+) -> None:
+    folder = save(report, tmp_path / "mine.yaml")
+    before = (tmp_path / "mine.yaml").stat()
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    assert save(report, tmp_path / "mine.yaml") == folder
+    assert (tmp_path / "mine.yaml").stat() == before
+
+
+@pytest.mark.parametrize("name", ["mine.yaml", "mine.manifest", "mine.manifest.part"])
+def test_a_scan_overwrites_nothing_of_others(name: str, report: ScanReport, tmp_path: Path) -> None:
+    taken = tmp_path / name
+    if name == "mine.yaml":
+        taken.write_text("name: other\n")
+    else:
+        taken.mkdir()
+        (taken / "thesis.txt").write_text("the only copy")
+    with pytest.raises(TargetRefusedError):
+        save(report, tmp_path / "mine.yaml")
+    assert sorted(os.listdir(tmp_path)) == [name, "theirs"]
+    if taken.is_dir():
+        assert (taken / "thesis.txt").read_text() == "the only copy"
+
+
+def test_generate_on_a_complete_dataset_removes_the_journal_that_was_left(tmp_path: Path) -> None:
+    plain = {"name": "demo", "samples": 4, "sample_size": {"mean": 200}}
+    spec = build(DatasetSpec, plain, where="test")
+    storage = LocalStorage(tmp_path / "d")
+    generate(spec, storage, workers=0)
+    journal = tmp_path / "d/.iobench-journal"
+    journal.mkdir()
+    (journal / "00000000.json").write_text("{}")
+    (journal / "00000001.json.part").write_text("")
+    (journal / "mine.txt").write_text("mine")
+    assert generate(spec, storage, workers=0).written_samples == 0
+    assert os.listdir(journal) == ["mine.txt"]
+    (journal / "mine.txt").unlink()
+    assert clean(tmp_path / "d").root_removed
+
+
+def study(tmp_path: Path, *more: str) -> int:
+    words = ["checkpoint", "llama3-8b", "--to", str(tmp_path / "c"), "--scale", "1/500000"]
+    where = ["--count", "2", "--results", str(tmp_path / "r"), "--quiet"]
+    return main([*words, *where, *more])
+
+
+def test_a_study_goes_on_after_the_steps_that_are_there_and_removes_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = CheckpointRoot.open(str(tmp_path / "c"))
+    root.claim()
+    save_checkpoint("stream", root, 2, make_state())
+    partial = tmp_path / "c/step-00000005"
+    partial.mkdir()
+    (partial / "rank-0000.tensors").write_bytes(b"half of it")
+
+    assert study(tmp_path) == 0
+    assert [step.number for step in root.complete()] == [2]
+    assert [step.number for step in root.partial()] == [5]
+    assert study(tmp_path, "--keep-data") == 0
+    assert [step.number for step in root.complete()] == [2, 7]
+    assert (partial / "rank-0000.tensors").read_bytes() == b"half of it"
+    records = [json.loads(path.read_text()) for path in (tmp_path / "r").rglob("run.json")]
+    assert [[save["step"] for save in record["checkpoint"]["saves"]] for record in records] == [
+        [6, 7]
+    ] * 2
+    assert main(["clean", str(tmp_path / "c")]) == 0
+    assert study(tmp_path) == 0
+    assert not (tmp_path / "c").exists() or os.listdir(tmp_path / "c") == []
+
+
+def test_a_small_file_that_is_written_in_pieces_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data)[:3]))
+    replace_file(tmp_path / "lock", b"0123456789", only_new=False)
+    assert (tmp_path / "lock").read_bytes() == b"0123456789"
+
+
+def test_a_folder_whose_name_is_not_durable_is_removed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="Input/output"):
+        make_folders(tmp_path / "a")
+    assert not (tmp_path / "a").exists()

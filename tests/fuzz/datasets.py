@@ -1,0 +1,217 @@
+"""Targets that are data: manifests with their tables, shards of every format, contents, codecs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from iobench.documents import json_text
+from iobench.errors import IobenchError
+from iobench.formats.base import Buffer
+from iobench.formats.contents import Arrays, Jpeg, Npz
+from iobench.formats.mds import Mds
+from iobench.formats.parquet_footer import Footer
+from iobench.formats.parquet_pages import bound
+from iobench.formats.parquet_shard import footer_bytes
+from iobench.formats.tar import Tar
+from iobench.formats.tfrecord import TFRecord, masked_crc
+from iobench.registry import CODECS
+from iobench.scan import heap
+from iobench.spec.manifest import (
+    MANIFEST,
+    SAMPLE_COLUMNS,
+    SAMPLES,
+    SHARD_COLUMNS,
+    SHARDS,
+    Keys,
+    hash_bytes,
+    index_file,
+    load_manifest,
+    parse_header,
+    read_table,
+)
+from tests.fuzz.target import Target, parts, scratch
+from tests.looking import look
+
+ROOM = 16 << 20
+"""Bytes of the output into which a sample is decoded, where its own claim is more."""
+
+BLOCK = 512  # of a tar
+
+
+def manifest_header(data: bytes) -> None:
+    header = parse_header(data, where="manifest.json")
+    Keys(header.spec)(0)
+    json_text(header)
+
+
+def manifest(data: bytes) -> None:
+    """A dataset's folder. Its header says what the tables are, so that they are looked into."""
+    header, samples, shards = parts(data, 3)
+    root = scratch("manifest")
+    (root / MANIFEST).write_bytes(_agreeing(header, samples, shards))
+    (root / SAMPLES).write_bytes(samples)
+    (root / SHARDS).write_bytes(shards)
+    found = load_manifest(root)
+    found.keys()
+    found.folder()
+    found.part(np.arange(found.shard_count)[::-1])
+    index_file(found)
+    _ = found.mean_stored_bytes
+
+
+def _agreeing(header: bytes, samples: bytes, shards: bytes) -> bytes:
+    """The header with the checksums, numbers of rows and sums of these tables."""
+    try:
+        document = json.loads(header)
+        document["tables"] = {SAMPLES: hash_bytes(samples), SHARDS: hash_bytes(shards)}
+    except (ValueError, TypeError, RecursionError):
+        return header
+    with suppress(IobenchError):
+        rows, _ = read_table(SAMPLE_COLUMNS, samples)
+        document["samples"] = len(rows["size"])
+        document["sample_bytes"] = int(rows["size"].sum())
+        rows, _ = read_table(SHARD_COLUMNS, shards)
+        document["shards"] = len(rows["size"])
+        document["stored_bytes"] = int(rows["size"].sum())
+    return json.dumps(document).encode()
+
+
+# Shards
+
+
+def _shard(
+    unpack: Callable[[Buffer], object], suffix: str, mended: Callable[[bytes], bytes] | None = None
+) -> Target:
+    """A shard as it is, and with right checksums; unpacked, and scanned, verified and read."""
+
+    def parse(data: bytes) -> None:
+        for form in dict.fromkeys((data, mended(data) if mended else data)):
+            with suppress(ValueError):  # ``unpack`` raises it: verify and scan name the shard
+                unpack(memoryview(form))
+            look({f"a{suffix}": form})
+
+    return Target(parse)
+
+
+def _unpacked(form: Any) -> Callable[[Buffer], object]:
+    return lambda shard: [bytes(sample[:16]) for sample in form.unpack(shard, check=True)]
+
+
+def with_tar_checksums(data: bytes) -> bytes:
+    out = bytearray(data)
+    position = 0
+    while position + BLOCK <= len(out) and any(out[position : position + BLOCK]):
+        header = out[position : position + BLOCK]
+        header[148:156] = b" " * 8
+        out[position + 148 : position + 156] = b"%06o\0 " % sum(header)
+        try:
+            size = int(bytes(header[124:136]).strip(b" \0") or b"0", 8)
+        except ValueError:
+            break
+        position += BLOCK + max(0, -(-size // BLOCK) * BLOCK)
+    return bytes(out)
+
+
+def with_record_checksums(data: bytes) -> bytes:
+    out = bytearray(data)
+    position = 0
+    while position + 16 <= len(out):
+        length = int.from_bytes(out[position : position + 8], "little")
+        crc = masked_crc(memoryview(bytes(out[position : position + 8])))
+        out[position + 8 : position + 12] = crc.to_bytes(4, "little")
+        end = position + 12 + length
+        if end + 4 > len(out):
+            break
+        crc = masked_crc(memoryview(bytes(out[position + 12 : end])))
+        out[end : end + 4] = crc.to_bytes(4, "little")
+        position = end + 4
+    return bytes(out)
+
+
+def parquet(data: bytes) -> None:
+    """The own reader of footers and of pages alone; ``parquet-rows`` goes on to pyarrow."""
+    shard = memoryview(data)
+    length = footer_bytes(shard[-8:], len(shard))
+    footer = Footer(bytes(shard[-length:-8]), len(shard) - length)
+    for number in range(min(16, len(footer.groups))):
+        footer.extent(number)
+        for place, leaf in enumerate(footer.schema.leaves[:16]):
+            chunk = footer.chunk(number, place)
+            bound(shard[chunk.start : chunk.end], chunk, leaf)
+
+
+def parquet_rows(data: bytes) -> None:
+    look({"a.parquet": data})
+
+
+def hdf5_heap(data: bytes) -> None:
+    """The part of a scan that reads the file by itself.
+
+    The first byte is the number of references, which come before the file.
+    """
+    count = data[0] % 8 if data else 0
+    begins = 1 + count * heap._REFERENCE.itemsize
+
+    def read(begin: int, end: int) -> bytes:
+        if not 0 <= begin <= end <= len(data):
+            raise ValueError("outside of the file")
+        return data[begin:end]
+
+    if begins > len(data):
+        return
+    found = np.frombuffer(data[1:begins], heap._REFERENCE)
+    for each in (1, 8):
+        heap.locate(found, each, begins, read)
+
+
+# Samples
+
+
+def _content(*kinds: Any) -> Callable[[bytes], None]:
+    def parse(data: bytes) -> None:
+        sample = memoryview(data)
+        for kind in kinds:
+            with suppress(ValueError):  # of each: readers and scans name the sample
+                kind.identify(sample)
+                if kind.in_place:
+                    begin, end = kind.locate(sample)
+                    assert 0 <= begin <= end <= len(data)
+                size = kind.decoded_bytes(sample)
+                if size <= ROOM:
+                    out = memoryview(bytearray(size))
+                    assert kind.decode(sample, out) <= size
+
+    return parse
+
+
+def codecs(data: bytes) -> None:
+    """The first byte chooses the codec, the second how much room there is."""
+    names = ("gzip", "zstd", "lz4", "none")
+    if len(data) < 2:
+        return
+    codec = CODECS.load(names[data[0] % len(names)])
+    out = memoryview(bytearray(data[1] * 64))
+    assert codec.decompress(memoryview(data)[2:], out) <= len(out)
+
+
+TARGETS = {
+    "manifest-header": Target(manifest_header),
+    "manifest": Target(manifest),
+    "tar": _shard(_unpacked(Tar), ".tar", with_tar_checksums),
+    "tfrecord": _shard(_unpacked(TFRecord), ".tfrecord", with_record_checksums),
+    # ValueError: verify and the readers of blocks name the shard.
+    "mds": Target(lambda data: _unpacked(Mds)(memoryview(data)), (ValueError,)),
+    "parquet": Target(parquet, (ValueError,)),
+    "parquet-rows": Target(parquet_rows),
+    # ValueError: scan/hdf5.py names the file.
+    "hdf5-heap": Target(hdf5_heap, (ValueError,)),
+    "npz": Target(_content(Npz, Arrays)),
+    "jpeg": Target(_content(Jpeg)),
+    # ValueError: readers name the sample.
+    "codecs": Target(codecs, (ValueError,)),
+}

@@ -1,0 +1,211 @@
+"""Targets that are documents: run records, sweeps, specifications, price lists, locks, URLs."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from iobench.analyse.rebuild import conclude, rebuild
+from iobench.analyse.recommend import Target as Wanted
+from iobench.analyse.recommend import recommend
+from iobench.analyse.sweepfolder import read_sweep
+from iobench.analyse.thresholds import violations
+from iobench.documents import json_text
+from iobench.errors import IobenchError
+from iobench.generate.marker import parse_marker
+from iobench.generate.plan import plan_shards
+from iobench.load.layouts import read_layout
+from iobench.measure.fio_process import parse as parse_fio
+from iobench.measure.timeline import read_events
+from iobench.report.advise import render_advise
+from iobench.report.checkpoint import render_study
+from iobench.report.export import to_csv, to_json, to_markdown
+from iobench.report.sweep import render_sweep
+from iobench.report.text import render_run
+from iobench.spec.base import apply_overrides, build
+from iobench.spec.checkpoint import CheckpointSpec
+from iobench.spec.dataset import DatasetSpec, load_dataset_spec
+from iobench.spec.instances import read_prices
+from iobench.spec.manifest import layout_files, layout_names, unfinished_layout
+from iobench.spec.result import RunDocument, load_run
+from iobench.spec.sweep import load_sweep, parse_axis
+from iobench.spec.workload import load_workload
+from iobench.storage import is_local, open_storage, rewrapped, unwrapped
+from iobench.storage.holder import Holder, parse_holder
+from iobench.storage.local import LocalStorage
+from iobench.text import printable
+from tests.fuzz.target import Target, parts, scratch
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+GOLDEN = ROOT / "tests/golden/0.1.0"
+SAMPLES = 100_000
+"""Of a dataset that is planned: more are only more of the same."""
+
+
+@functools.cache
+def _own_events() -> object:
+    """Events that iobench recorded, for records that anybody could have written."""
+    return read_events(GOLDEN / "runs/beside-saves/events.parquet")
+
+
+def _written(name: str, file: str, data: bytes) -> Path:
+    path = scratch(name) / file
+    path.write_bytes(data)
+    return path
+
+
+def _shown(doc: RunDocument) -> None:
+    """In every form that ``iobench report`` has."""
+    render = render_run if doc.checkpoint is None or doc.dataset else render_study
+    render(doc, width=80, color=False)
+    to_json(doc)
+    to_csv(doc)
+    to_markdown(doc)
+    violations(doc, ["samples_per_s<1", "headroom<1.2"])
+
+
+def run_record(data: bytes) -> None:
+    doc = load_run(_written("run", "run.json", data))
+    with suppress(IobenchError):
+        _shown(conclude(doc))
+    _shown(rebuild(doc, _own_events()))  # type: ignore[arg-type]
+
+
+@functools.cache
+def _own_record() -> RunDocument:
+    return load_run(GOLDEN / "runs/beside-saves")
+
+
+def events(data: bytes) -> None:
+    """The library that decodes them (pyarrow) is not instrumented, and is fuzzed by itself."""
+    _shown(rebuild(_own_record(), read_events(_written("events", "events.parquet", data))))
+
+
+@functools.cache
+def _own_sweep() -> Path:
+    folder = scratch("advice")
+    for number, run in enumerate(sorted((GOLDEN / "sweep").glob("*/run.json"))[:3]):
+        (folder / f"run-{number}").mkdir()
+        (folder / f"run-{number}/run.json").write_bytes(run.read_bytes())
+    return folder
+
+
+def sweep(data: bytes) -> None:
+    path = _written("sweep", "sweep.json", data)
+    with suppress(IobenchError):
+        found = load_sweep(path.parent)
+        render_sweep(found)
+        json_text(found)
+    folder = _own_sweep()
+    (folder / "sweep.json").write_bytes(data)
+    render_advise(recommend(read_sweep(folder), Wanted()))
+
+
+def workload(data: bytes) -> None:
+    found = load_workload(str(_written("workload", "w.yaml", data)))
+    json_text(found)
+    _ = found.storage_options, found.samples_per_s_per_accelerator
+
+
+def dataset(data: bytes) -> None:
+    found = load_dataset_spec(str(_written("dataset", "d.yaml", data)))
+    json_text(found)
+    if found.samples <= SAMPLES:
+        plan_shards(found)
+
+
+def checkpoint(data: bytes) -> None:
+    """A workload's checkpoint has no file of its own: it is a group of keys, and ``--set``."""
+    text = data.decode("utf-8", "surrogateescape")
+    found = build(CheckpointSpec, apply_overrides({}, [f"a={text}"])["a"], where="the checkpoint")
+    json_text(found)
+    _ = found.share, found.restore_count
+
+
+def overrides(data: bytes) -> None:
+    """One ``--set`` on each line, each of which is an axis of a sweep, too."""
+    lines = data.decode("utf-8", "surrogateescape").splitlines()
+    for line in lines:
+        with suppress(IobenchError):
+            parse_axis(line)
+    given = {"name": "x", "samples": 8, "sample_size": {"mean": 100}}
+    build(DatasetSpec, apply_overrides(given, lines), where="the dataset")
+
+
+def prices(data: bytes) -> None:
+    for row in read_prices(_written("prices", "prices.csv", data)).values():
+        _ = row.network_bytes_per_s, json_text(row)
+
+
+def holder(data: bytes) -> None:
+    """``parse_holder`` raises nothing: what it can't understand is None."""
+    found = parse_holder(data)
+    if found is not None:
+        assert printable(str(found)) == str(found)
+        ours = Holder.this_process("x")
+        found = replace(found, boot=ours.boot, namespace=ours.namespace)  # as if it were of here
+        found.age_s()
+        found.is_dead()
+        found.dump()
+
+
+def marker(data: bytes) -> None:
+    parse_marker(data, where="marker")
+
+
+def layout(data: bytes) -> None:
+    """A dataset's ``layout.json``, what a layout that was not finished has, and litdata's index."""
+    from iobench.load.libraries.lit import LitData
+
+    root = scratch("layout")
+    folder = root / "layouts/litdata"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "chunk-0-0.bin").touch()
+    record, begun, index = parts(data, 3)
+    (folder / "layout.json").write_bytes(record)
+    (folder / ".iobench-layout").write_bytes(begun)
+    (folder / "index.json").write_bytes(index)
+    found = read_layout(LocalStorage(root), "litdata")
+    layout_files(folder)
+    ours = layout_names(unfinished_layout(folder))
+    for name in ("chunk-0-0.bin", "a" * 255, "a/b", *(found.files if found is not None else ())):
+        ours(name)
+    # As load/layouts.py: what these raise is a layout that iobench did not write.
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        LitData.check(folder, found.files if found is not None else ())
+
+
+def fio(data: bytes) -> None:
+    out, _, err = data.decode("utf-8", "replace").partition("\n--8<--\n")
+    for code in (0, 1):
+        for kind in ("read", "write"):
+            with suppress(IobenchError):
+                _ = parse_fio(out, err, code, kind=kind).bytes_per_s  # type: ignore[arg-type]
+
+
+def url(data: bytes) -> None:
+    """A URL or path on each line. Opening one contacts nothing."""
+    for line in data.decode("utf-8", "surrogateescape").split("\n")[:4]:
+        is_local(line)
+        for use in (unwrapped, open_storage, functools.partial(rewrapped, place="/data")):
+            with suppress(IobenchError):
+                use(line)
+
+
+TARGETS = {
+    "run": Target(run_record),
+    "events": Target(events),
+    "sweep": Target(sweep),
+    "workload": Target(workload, max_bytes=4096),
+    "dataset": Target(dataset, max_bytes=4096),
+    "checkpoint": Target(checkpoint, max_bytes=4096),
+    "overrides": Target(overrides, max_bytes=4096),
+    "prices": Target(prices, max_bytes=4096),
+    "holder": Target(holder, max_bytes=2048),
+    "marker": Target(marker, max_bytes=4096),
+    "layout": Target(layout),
+    "fio": Target(fio),
+    "url": Target(url, max_bytes=1024),
+}
