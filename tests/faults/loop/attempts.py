@@ -258,7 +258,7 @@ class Loop:
 
     def _others(self, others: Others) -> list[str]:
         changed = others.changed()
-        self.report.foreign_changed += len(changed)
+        self.report.foreign_bytes_changed += sum(changed.values())
         return [f"somebody else's {name} was changed" for name in changed]
 
     def _left(self, kind: Kind) -> Iterator[str]:
@@ -306,9 +306,12 @@ class Others:
                 found[name] = (info.st_ino, info.st_mtime_ns, data)
         return found
 
-    def changed(self) -> list[str]:
+    def changed(self) -> dict[str, int]:
+        """Files that are not as they were: name -> bytes, at least 1."""
         now = self._look()
-        return [name for name, was in self._before.items() if now.get(name) != was]
+        return {
+            name: max(1, len(was[2])) for name, was in self._before.items() if now.get(name) != was
+        }
 
 
 if __name__ == "__main__":
