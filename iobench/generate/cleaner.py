@@ -15,7 +15,7 @@ from ..spec.manifest import LAYOUT_BEGUN, LAYOUT_RECORD, MANIFEST, MARKER
 from ..storage import open_storage
 from ..storage.base import Folders, Guarded, Storage, Unfinished
 from ..storage.catalog import innermost, local_root
-from ..storage.lock import exclusive
+from ..storage.lock import exclusive, remove_left_over
 from ..storage.objects import LOCK, is_lock_name
 from .marker import read_marker
 from .owned import Owned
@@ -56,6 +56,9 @@ def clean(root: str | Path, *, dry_run: bool = False, break_lock: bool = False) 
     if dry_run:
         return _clean(root, storage, path, dry_run=True)
     if read_marker(innermost(storage)) is None:
+        # A clean that could not remove its own lock at the end has left that alone.
+        if path is None and (size := remove_left_over(storage)):
+            return CleanReport(storage.url, 1, size, [], False, False)
         raise _not_ours(root)
     try:
         with exclusive(storage, MARKER, verb="clean", break_dead=break_lock):
