@@ -23,12 +23,15 @@ LIMIT_S = 7200.0 if ALL else 400.0
 _AT_ONCE = 2
 
 _NAMES = tuple(kind.name for kind in FILE_KINDS)
-_SOME = {  # what an ordinary run tries of a verb like others; together they meet every kind
-    "run-with-saves": ("write-error", "no-permission", "killed", "clock-ahead"),
-    "checkpoint-torch": ("full-disk", "sync-error", "killed"),
-    "checkpoint-safetensors": ("write-error", "rename-error", "killed"),
-    "checkpoint-dcp": ("no-permission", "short-write", "killed"),
-    "checkpoint-dcp-async": ("full-disk", "clock-back", "clock-ahead", "killed"),
+_SOME = {  # what an ordinary run tries of the slower verbs; together they meet every kind
+    "run": ("write-error", "sync-error", "rename-error", "killed", "clock-back"),
+    "run-with-saves": ("no-permission", "killed"),
+    "sweep": ("full-disk", "no-permission", "killed", "clock-ahead"),
+    "checkpoint-stream": ("full-disk", "rename-error", "short-write", "killed", "clock-back"),
+    "checkpoint-torch": ("sync-error", "killed"),
+    "checkpoint-safetensors": ("write-error", "killed"),
+    "checkpoint-dcp": ("short-write", "killed"),
+    "checkpoint-dcp-async": ("clock-ahead", "killed"),
 }
 
 

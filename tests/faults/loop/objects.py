@@ -180,6 +180,8 @@ class CheckpointOnS3(OnS3):
                         yield f"{path.parent.name} is committed, and {name} is not whole"
 
 
+ALL: tuple[type[OnS3], ...] = (GenerateOnS3, CleanOnS3, CheckpointOnS3)
+
+
 def scenario(verb: str, call: Call, url: str, folder: Path) -> Scenario:
-    known = (GenerateOnS3, CleanOnS3, CheckpointOnS3)
-    return next(one for one in known if one.verb == verb)(call, url, folder)
+    return next(one for one in ALL if one.verb == verb)(call, url, folder)

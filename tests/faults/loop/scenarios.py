@@ -329,13 +329,13 @@ class RunWithSaves(Run):
 
 
 class Checkpoint(Scenario):
+    verb = "checkpoint-stream"
     writer = "stream"
     target = "ckpt"
     marker = CHECKPOINTS
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
-        self.verb = f"checkpoint-{self.writer}"
         self.argv = (
             *("checkpoint", "llama3-8b", "--to", "ckpt", "--scale", "1/500000", "--count", "2"),
             *("--writer", self.writer, "--results", "results", "--keep-data", "--quiet"),
@@ -375,18 +375,22 @@ class Checkpoint(Scenario):
 
 
 class CheckpointTorch(Checkpoint):
+    verb = "checkpoint-torch"
     writer = "torch"
 
 
 class CheckpointSafetensors(Checkpoint):
+    verb = "checkpoint-safetensors"
     writer = "safetensors"
 
 
 class CheckpointDcp(Checkpoint):
+    verb = "checkpoint-dcp"
     writer = "dcp"
 
 
 class CheckpointDcpAsync(Checkpoint):
+    verb = "checkpoint-dcp-async"
     writer = "dcp-async"
 
 
