@@ -5,6 +5,7 @@ Everything that overwrites or removes user-visible files goes through here.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Collection
@@ -216,8 +217,11 @@ class _Removal:
         finally:
             os.close(fd)
         if ours and not self.dry_run and seen:
-            with suppress(OSError):  # something foreign is in it
+            try:
                 os.rmdir(name, dir_fd=above)
+            except OSError as error:  # what is last stays, so that it can be removed later
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # something foreign is in it
+                    raise
         elif not ours and len(self.foreign) == before:
             self.foreign.append(path)  # else its contents are named
         return seen

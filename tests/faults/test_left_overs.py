@@ -109,6 +109,22 @@ def test_what_an_interrupted_clean_leaves_can_be_generated_again(
     assert again.manifest.header.tables == whole.header.tables
 
 
+def test_a_folder_that_cannot_be_removed_keeps_its_marker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = {"name": "demo", "samples": 4, "sample_size": {"mean": 200}}
+    generate(build(DatasetSpec, plain, where="test"), LocalStorage(tmp_path / "d"), workers=0)
+
+    def refuses(*_: object, **__: int) -> None:
+        raise OSError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rmdir", refuses)
+        with pytest.raises(StorageError):
+            clean(tmp_path / "d")
+    assert clean(tmp_path / "d").root_removed
+
+
 def study(tmp_path: Path, *more: str) -> int:
     words = ["checkpoint", "llama3-8b", "--to", str(tmp_path / "c"), "--scale", "1/500000"]
     where = ["--count", "2", "--results", str(tmp_path / "r"), "--quiet"]
