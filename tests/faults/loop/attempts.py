@@ -253,7 +253,7 @@ class Loop:
             problems += scenario.holds(home, after_retry=True)
         problems += scenario.clear_up(home)
         problems += self._others(others)
-        problems += self._left(kind)
+        problems += self._left(fired)
         return fired
 
     def _others(self, others: Others) -> list[str]:
@@ -261,13 +261,17 @@ class Loop:
         self.report.foreign_bytes_changed += sum(changed.values())
         return [f"somebody else's {name} was changed" for name in changed]
 
-    def _left(self, kind: Kind) -> Iterator[str]:
+    def _left(self, fired: Fired) -> Iterator[str]:
         if left := [path.name for path in (self.home / "tmp").iterdir()]:
             yield f"temporary files are left: {left[:3]}"
         names = self.names.read_text().split()
         if left := [name for name in names if os.path.exists(f"/dev/shm/{name}")]:
             yield f"shared memory is left: {left[:3]}"
-        parts = [path for path in (self.home / "results").rglob("*") if path.suffix == ".part"]
+        parts = [
+            path
+            for path in (self.home / "results").rglob("*.part")
+            if fired.first != f"unlink {path}"  # whose removal itself was refused
+        ]
         if parts and not self.scenario.killed:  # a killed run's directory is kept as it is
             yield f"{parts[0].relative_to(self.home)} is left"
         if not reap():
