@@ -4,9 +4,10 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench clean fio libnfs
+.PHONY: help setup demo test check bench fuzz clean fio libnfs
 
 PYTHON ?= python3
+MINUTES ?= 10
 BIN := .venv/bin
 STAMP := .venv/installed
 APT := DEBIAN_FRONTEND=noninteractive apt-get -qq
@@ -36,6 +37,9 @@ bench: setup  ## hot paths, then storage, checkpoints and S3 against fio and pla
 	$(BIN)/python tests/bench/storage.py
 	$(BIN)/python tests/bench/checkpoint_vs_fio.py
 	$(BIN)/python tests/bench/s3_vs_client.py
+
+fuzz: $(STAMP)  ## look for inputs that do harm, for MINUTES=10; what is found lies in tests/corpus
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 clean:  ## remove demo-data, .venv and caches; results stay
 	if [ -e demo-data ] && [ -x $(BIN)/iobench ]; then $(BIN)/iobench clean demo-data; fi
