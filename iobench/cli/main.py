@@ -1,10 +1,12 @@
-"""The command line: one file for each verb, imported only to build its parser; what it needs is imported when it runs."""
+"""The command line: one file for each verb, imported only to build its parser.
+
+What a verb needs is imported when it runs.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import shutil
 import signal
 import sys
@@ -14,6 +16,7 @@ from typing import NoReturn
 
 from ..text import MAX_SHOWN, printable
 from .failure import tell
+from .streams import survive_closed_readers
 from .terminal import prepare_streams, warn
 
 VERBS = (
@@ -82,6 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run the verb, and end every error in one line and a documented exit code."""
+    survive_closed_readers()
     prepare_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -95,10 +99,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         warn("interrupted")
         return 130
-    except BrokenPipeError:
-        # The reader of our output left; nothing to complain about.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:
         return tell(error, debug="--debug" in words, verb=_verb(words))
 
