@@ -92,7 +92,7 @@ class Safetensors(FileWriter):
                 metadata = file.metadata()
         else:
             metadata = _read(StorageFile(target.storage, target.key(self.file())), tensors)
-        set_values(state, json.loads(metadata[_VALUES]))
+        set_values(state, _values(metadata))
 
 
 def _split(state: State) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -122,21 +122,24 @@ def _header(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> bytes
     return len(text).to_bytes(8, "little") + text
 
 
-def _read(file: StorageFile, tensors: dict[str, torch.Tensor]) -> dict[str, str]:
-    """Straight into the tensors' memory; the metadata. Raises ValueError, KeyError, TypeError for what is no such file."""
+def _read(file: StorageFile, tensors: dict[str, torch.Tensor]) -> object:
+    """Straight into the tensors' memory; the metadata, whatever that is.
+
+    Raises ValueError for what is no such file.
+    """
     length = _check_length(_exactly(file, bytearray(8)), file.size, list(tensors))
-    entries = json.loads(_exactly(file, bytearray(length)))
-    metadata: dict[str, str] = entries.pop("__metadata__")
+    entries = _object(_exactly(file, bytearray(length)), "its header")
+    metadata: object = entries.pop("__metadata__", None)
     if set(entries) != set(tensors):
         raise ValueError("it holds other tensors than the manifest says")
     for name, tensor in tensors.items():
-        entry = entries[name]
-        begin, end = entry["data_offsets"]
-        if (
-            entry["dtype"] != _DTYPES[tensor.dtype]
-            or entry["shape"] != list(tensor.shape)
-            or end - begin != tensor.nbytes
-        ):
+        entry = entries[name] if isinstance(entries[name], dict) else {}
+        match entry.get("data_offsets"):
+            case [int(begin), int(end)] if begin >= 0 and end - begin == tensor.nbytes:
+                fits = entry.get("shape") == list(tensor.shape)
+            case _:
+                fits = False
+        if not fits or entry.get("dtype") != _DTYPES[tensor.dtype]:
             raise ValueError(f"its header contradicts the manifest about '{name}'")
         if tensor.nbytes:
             file.seek(8 + length + begin)
@@ -145,6 +148,25 @@ def _read(file: StorageFile, tensors: dict[str, torch.Tensor]) -> dict[str, str]
             if memory.ctypes.data != tensor.data_ptr():
                 tensor.copy_(torch.from_numpy(memory).view(tensor.dtype).reshape(tensor.shape))
     return metadata
+
+
+def _values(metadata: object) -> dict[str, Any]:
+    """The state's int, float and str. Raises ValueError where the metadata lacks them."""
+    text = metadata.get(_VALUES) if isinstance(metadata, dict) else None
+    if not isinstance(text, str):
+        raise ValueError(f"its metadata has no '{_VALUES}'")
+    return _object(text, "its metadata")
+
+
+def _object(text: str | bytes, what: str) -> dict[str, Any]:
+    """Raises ValueError for what is no JSON object."""
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"{what} is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{what} is no JSON object")
+    return found
 
 
 def _check_length(begin: bytes, size: int, names: list[str]) -> int:

@@ -94,7 +94,7 @@ def safetensors(data: bytes) -> None:
         header, tensors = parts(data, 2)
         data = len(header).to_bytes(8, "little") + header + tensors
     state = {name: t for name, t in leaves(blank(small_state())).items() if torch.is_tensor(t)}
-    with suppress(ValueError, KeyError, TypeError):  # Safetensors.restore names the file
+    with suppress(ValueError):  # Safetensors.restore names the file
         read_safetensors(StorageFile(stored_as({"a": data}), "a"), state)
     _restored("safetensors", data)
 
