@@ -4,16 +4,17 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench clean fio libnfs gcc
+.PHONY: help setup demo test check bench fuzz promises clean fio libnfs gcc
 
 PYTHON ?= python3
+MINUTES ?= 10
 BIN := .venv/bin
 STAMP := .venv/installed
 APT := DEBIAN_FRONTEND=noninteractive apt-get -qq
 ROOT_APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null
 
 help:  ## this list
-	awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) fio libnfs  ## make .venv with everything in it; fio and libnfs from apt where possible
 
@@ -36,6 +37,12 @@ bench: setup  ## hot paths, then storage, checkpoints and S3 against fio and pla
 	$(BIN)/python tests/bench/storage.py
 	$(BIN)/python tests/bench/checkpoint_vs_fio.py
 	$(BIN)/python tests/bench/s3_vs_client.py
+
+fuzz: $(STAMP)  ## look for inputs that do harm, for MINUTES=10; what is found lies in tests/corpus
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+
+promises: setup gcc  ## measure the figures of docs/promises.md, and write them there (a quarter of an hour)
+	$(BIN)/python -m tests.promises
 
 clean:  ## remove demo-data, .venv and caches; results stay
 	if [ -e demo-data ] && [ -x $(BIN)/iobench ]; then $(BIN)/iobench clean demo-data; fi

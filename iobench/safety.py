@@ -5,6 +5,7 @@ Everything that overwrites or removes user-visible files goes through here.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Collection
@@ -125,6 +126,7 @@ def remove_exactly(
     *,
     last: Collection[str],
     folders: Callable[[str], bool],
+    first: Collection[str] = (),
     dry_run: bool = False,
     within: Path | None = None,
 ) -> Removal:
@@ -132,7 +134,8 @@ def remove_exactly(
 
     Both are told by their names relative to ``root``; everything else stays, and is named. Links
     are never followed, and no mount point is crossed: the walk holds each directory open and
-    unlinks relative to it. Files named as one of ``last`` (what says who owns the rest) go after
+    unlinks relative to it. Files directly in ``root`` named as one of ``first`` (what says that the
+    rest is complete) go before everything else. Files named as one of ``last`` (what says who owns the rest) go after
     everything else in and below their folder, so that an interrupted removal can be repeated; they
     stay where a mount point hides what may be ours. ``within``: a folder above ``root`` whose mount
     is the one not to leave (default: ``root``'s own). Raises StorageError.
@@ -144,6 +147,7 @@ def remove_exactly(
         try:
             mount = mount_of(within if within is not None else fd)
             if mount_of(fd) == mount:
+                walk.begin(fd, first)
                 walk.clear(fd, "", mount)
             else:
                 walk.foreign.append(".")
@@ -173,6 +177,15 @@ class _Removal:
         self.owned, self.last, self.folders, self.dry_run = owned, last, folders, dry_run
         self.files = self.bytes = 0
         self.foreign: list[str] = []
+
+    def begin(self, fd: int, names: Collection[str]) -> None:
+        """Unlink these owned files of an open folder."""
+        for name in [] if self.dry_run else names:
+            with suppress(FileNotFoundError):
+                info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                if stat.S_ISREG(info.st_mode) and self.owned(name):
+                    os.unlink(name, dir_fd=fd)
+                    self.files, self.bytes = self.files + 1, self.bytes + info.st_size
 
     def clear(self, fd: int, prefix: str, mount: Mount) -> bool:
         """Clear an open folder, whose keys begin with ``prefix``; whether all of it was seen."""
@@ -204,8 +217,11 @@ class _Removal:
         finally:
             os.close(fd)
         if ours and not self.dry_run and seen:
-            with suppress(OSError):  # something foreign is in it
+            try:
                 os.rmdir(name, dir_fd=above)
+            except OSError as error:  # what is last stays, so that it can be removed later
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # something foreign is in it
+                    raise
         elif not ours and len(self.foreign) == before:
             self.foreign.append(path)  # else its contents are named
         return seen

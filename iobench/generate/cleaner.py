@@ -11,11 +11,11 @@ from ..errors import DatasetError, MissingObjectError, TargetRefusedError
 from ..safety import Removal, check_target, remove_exactly
 from ..spec.base import build
 from ..spec.dataset import DatasetSpec
-from ..spec.manifest import LAYOUT_BEGUN, LAYOUT_RECORD, MARKER
+from ..spec.manifest import LAYOUT_BEGUN, LAYOUT_RECORD, MANIFEST, MARKER
 from ..storage import open_storage
 from ..storage.base import Folders, Guarded, Storage, Unfinished
 from ..storage.catalog import innermost, local_root
-from ..storage.lock import exclusive
+from ..storage.lock import exclusive, remove_left_over
 from ..storage.objects import LOCK, is_lock_name
 from .marker import read_marker
 from .owned import Owned
@@ -56,6 +56,9 @@ def clean(root: str | Path, *, dry_run: bool = False, break_lock: bool = False) 
     if dry_run:
         return _clean(root, storage, path, dry_run=True)
     if read_marker(innermost(storage)) is None:
+        # A clean that could not remove its own lock at the end has left that alone.
+        if path is None and (size := remove_left_over(storage)):
+            return CleanReport(storage.url, 1, size, [], False, False)
         raise _not_ours(root)
     try:
         with exclusive(storage, MARKER, verb="clean", break_dead=break_lock):
@@ -79,6 +82,7 @@ def _clean(root: str | Path, storage: Storage, path: Path | None, *, dry_run: bo
     removal = remove_exactly(
         path,
         owned.file,
+        first=(MANIFEST,),  # what is left of an interrupted removal is half generated, not damaged
         last=(MARKER, LAYOUT_RECORD, LAYOUT_BEGUN, LOCK),
         folders=is_ours,
         dry_run=dry_run,
@@ -93,9 +97,9 @@ def _not_ours(root: str | Path) -> TargetRefusedError:
 
 
 def _clean_objects(storage: Storage, owned: Owned, *, dry_run: bool) -> CleanReport:
-    """Delete by key, then the emptied folders where there are such, the marker last.
+    """Delete by key: the manifest first, then emptied folders where there are such, the marker last.
 
-    So an interrupted removal can be repeated. The lock that is held goes when it is released.
+    So an interrupted removal can be repeated, and what it leaves is no complete dataset. The lock that is held goes when it is released.
     """
     inner = innermost(storage)
     entries = [entry for entry in storage.list() if not is_lock_name(entry.key)]
@@ -107,9 +111,14 @@ def _clean_objects(storage: Storage, owned: Owned, *, dry_run: bool) -> CleanRep
         else ()
     )
     if not dry_run:
+        if any(entry.key == MANIFEST for entry in mine):
+            storage.delete(MANIFEST)
         with ThreadPoolExecutor(_DELETES) as threads:
             deque(
-                threads.map(storage.delete, (entry.key for entry in mine if entry.key != MARKER)),
+                threads.map(
+                    storage.delete,
+                    (entry.key for entry in mine if entry.key not in (MARKER, MANIFEST)),
+                ),
                 maxlen=0,
             )
         if isinstance(inner, Folders):

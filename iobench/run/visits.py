@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from ..errors import (
 from ..generate import clean, generate
 from ..spec.sweep import SWEEP_FILE, Sweep, SweepPoint, describe, load_sweep, save_sweep
 from ..storage import open_storage
+from ..storage.catalog import innermost, local_root
 from ..storage.local import LocalStorage
 from ..storage.lock import Lease, exclusive
 from ..storage.reading import reading
@@ -197,8 +198,20 @@ class _Visits:
                 continue
             try:
                 clean(data, break_lock=self.budget.break_lock)
+                _remove_empty(data)
             except (TargetRefusedError, DatasetError) as error:
                 self.tell(f"not removed: {error}")  # another sweep reads it, or was faster
+
+
+def _remove_empty(data: str) -> None:
+    """Remove a dataset's empty folder, which has a sweep's name, whoever made it.
+
+    A sweep that was killed, or could not remove it, has left it; the next one found it there.
+    """
+    root = local_root(innermost(open_storage(data)))
+    if root is not None and not root.is_symlink():
+        with suppress(OSError):  # it is gone, or something is in it
+            root.rmdir()
 
 
 def _visit(

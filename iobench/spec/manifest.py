@@ -18,7 +18,6 @@ A million samples are five mapped arrays (36 bytes a sample), not a million obje
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,6 +34,7 @@ from .arrow_file import check_plain
 from .base import Strict, explain
 from .claims import check_claims
 from .dataset import DatasetSpec
+from .wildcards import matches
 
 MANIFEST = "manifest.json"
 MARKER = ".iobench-dataset"
@@ -44,7 +44,8 @@ DATA = "data"
 LAYOUTS = "layouts"
 LAYOUT_RECORD = "layout.json"
 LAYOUT_BEGUN = ".iobench-layout"
-_MAX_STARS = 4  # in a pattern of a layout's file names, which comes from a file
+_MAX_STARS = 4
+_MAX_PATTERNS = 100  # of a layout's file names, which come from a file: a library has four
 FORMAT_VERSION = 1
 
 SAMPLE_COLUMNS = {
@@ -221,28 +222,28 @@ def layout_lock(kind: str) -> str:
     return f".{kind}.lock"
 
 
-def unfinished_layout(folder: Path) -> tuple[re.Pattern[str], ...]:
+def unfinished_layout(folder: Path) -> tuple[str, ...]:
     """What a layout that was never finished consists of: how its library names its files.
 
     That was written down before the library began (LAYOUT_BEGUN); () where it was not.
     """
     names = _listed(folder / LAYOUT_BEGUN, "writes")
-    return name_patterns(names) if names is not None else ()
+    return name_patterns(names) if names is not None and len(names) <= _MAX_PATTERNS else ()
 
 
-def name_patterns(names: Iterable[str]) -> tuple[re.Pattern[str], ...]:
-    """Names below an unfinished layout, with ``*`` for any characters but a slash, and ours."""
-    return tuple(
-        re.compile("[^/]*".join(map(re.escape, name.split("*"))))
-        for name in (LAYOUT_BEGUN, LAYOUT_RECORD, *names)
-        if name.count("*") <= _MAX_STARS
-    )
+def name_patterns(names: Iterable[str]) -> tuple[str, ...]:
+    """Names below an unfinished layout, as ``wildcards.matches`` has them, and ours.
+
+    A pattern of more stars than any library of ours has is left out: it is not ours.
+    """
+    believed = (name for name in names if name.count("*") <= _MAX_STARS)
+    return LAYOUT_BEGUN, LAYOUT_RECORD, *believed
 
 
-def layout_names(patterns: Iterable[re.Pattern[str]]) -> Callable[[str], bool]:
+def layout_names(patterns: Iterable[str]) -> Callable[[str], bool]:
     """Whether a name below the layout's folder is one of these."""
     known = tuple(patterns)
-    return lambda name: any(pattern.fullmatch(name) for pattern in known)
+    return lambda name: any(matches(pattern, name) for pattern in known)
 
 
 def _listed(record: Path, key: str) -> list[str] | None:

@@ -14,6 +14,9 @@ from .secrets import refuse_secrets
 
 _SECRET = re.compile(r"secret|token|passw|credential|access_?key|session_?key", re.IGNORECASE)
 
+_BYTES = "surrogateescape"
+"""How Python keeps bytes that are not UTF-8: a command line and a path may have them."""
+
 
 def open_storage(
     url: str, *, direct: bool = False, options: Mapping[str, str] | None = None
@@ -43,6 +46,11 @@ def open_storage(
         given = _parse(query)
     given = {**given, **(options or {})}
     kind = _kind(scheme)
+    if not hasattr(kind, "open"):
+        raise UsageError(
+            f"storage '{scheme}' wraps another, and is no place of its own",
+            remedy=f"write the place behind it: {scheme}+/data",
+        )
     for key in sorted(given):
         if _SECRET.search(key):
             remedy = "S3 takes them from the environment, the shared credentials file or the instance's role"
@@ -76,7 +84,7 @@ def rewrapped(url: str, place: str) -> str:
     _, inner, own = _split(url)
     within = rewrapped(inner, place)
     mark = "&" if "?" in within else "?"
-    return f"{name}+{within}" + (f"{mark}{urlencode(own, safe='/:')}" if own else "")
+    return f"{name}+{within}" + (f"{mark}{_query(own)}" if own else "")
 
 
 def is_local(url: str) -> bool:
@@ -106,7 +114,7 @@ def _split(url: str) -> tuple[Any, str, dict[str, str]]:
     rest = {key: value for key, value in given.items() if key not in kind.OPTIONS}
     if rest and "://" not in inner and not wrapper_of(inner):
         _refuse(wrapper, min(rest), kind.OPTIONS)
-    return kind, inner + (f"?{urlencode(rest, safe='/:')}" if rest else ""), own
+    return kind, inner + (f"?{_query(rest)}" if rest else ""), own
 
 
 def _kind(scheme: str) -> Any:
@@ -129,7 +137,11 @@ def wrapper_of(url: str) -> str:
 
 
 def _parse(query: str) -> dict[str, str]:
-    return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=False))
+    return dict(parse_qsl(query, keep_blank_values=True, errors=_BYTES))
+
+
+def _query(options: Mapping[str, str]) -> str:
+    return urlencode(options, safe="/:", errors=_BYTES)
 
 
 def _refuse(scheme: str, key: str, known: Any) -> None:

@@ -73,7 +73,14 @@ class LocalStorage:
         return cls(url, direct=direct)
 
     def __init__(self, root: str | Path, *, direct: bool = False) -> None:
-        self.root = Path(root).expanduser().absolute()
+        """Raises UsageError for ``~name`` where there is no such user."""
+        try:
+            self.root = Path(root).expanduser().absolute()
+        except RuntimeError:  # what pathlib raises where it finds no home directory
+            raise UsageError(
+                f"'{root}' is in the home directory of a user that is not known here",
+                remedy=f"for a directory of that name write ./{root}",
+            ) from None
         self.url = str(self.root)
         self.direct = direct
         self.alignment = ALIGNMENT if direct else 1

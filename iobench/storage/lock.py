@@ -75,6 +75,14 @@ def shared(
         lease.release()
 
 
+def remove_left_over(storage: Storage) -> int:
+    """Remove the lock object that a dead process of this host has left where nothing else is ours.
+
+    Its bytes; 0 where there is none. Raises StorageError.
+    """
+    return object_lock.remove_dead(innermost(storage))
+
+
 def _hold(
     storage: Storage, marker: str, *, alone: bool, verb: str, break_dead: bool, make: bool
 ) -> flocks.FileLease | ObjectLease:

@@ -22,7 +22,7 @@ import time
 from ..errors import StorageError, TargetHeldError
 from ..units import format_duration
 from .base import Replacing, Storage
-from .holder import Holder
+from .holder import BODY_BYTES, Holder
 from .keeper import HEARTBEAT_S
 from .object_lease import ObjectLease, keeps_history, readers
 from .objects import (
@@ -183,6 +183,18 @@ def require_no_writer(storage: Storage, *, break_dead: bool) -> None:
         remove(storage, LOCK)
     else:
         raise _held(storage, holder)
+
+
+def remove_dead(storage: Storage) -> int:
+    """Remove the lock that a dead process of this host has left; its bytes, 0 where there is none.
+
+    Raises StorageError.
+    """
+    _, holder = look(storage, LOCK)
+    if holder is None or not holder.is_dead():
+        return 0
+    remove_if_ours(storage, LOCK, holder.token)
+    return BODY_BYTES
 
 
 def _watch(storage: Storage, key: str, holder: Holder | None) -> None:

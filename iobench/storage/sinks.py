@@ -188,7 +188,12 @@ def claim(part: Path, flags: int) -> int:
             raise FileExistsError(
                 errno.EEXIST, os.strerror(errno.EEXIST)
             )  # it was given its name just now
-        os.ftruncate(fd, 0)
+        try:
+            os.ftruncate(fd, 0)
+        except OSError:
+            with suppress(OSError):  # the failure itself says more
+                os.unlink(part)
+            raise
     except OSError:
         os.close(fd)
         raise

@@ -10,7 +10,7 @@ import pytest
 
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.cli.main import main
-from iobench.errors import TargetRefusedError
+from iobench.errors import StorageError, TargetRefusedError
 from iobench.generate import clean, generate
 from iobench.scan import ScanReport, save, scan
 from iobench.spec.base import build
@@ -80,6 +80,48 @@ def test_generate_on_a_complete_dataset_removes_the_journal_that_was_left(tmp_pa
     assert generate(spec, storage, workers=0).written_samples == 0
     assert os.listdir(journal) == ["mine.txt"]
     (journal / "mine.txt").unlink()
+    assert clean(tmp_path / "d").root_removed
+
+
+def test_what_an_interrupted_clean_leaves_can_be_generated_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = {"name": "demo", "samples": 4, "sample_size": {"mean": 200}, "format": "tar"}
+    plain["samples_per_shard"] = 2
+    spec = build(DatasetSpec, plain, where="test")
+    storage = LocalStorage(tmp_path / "d")
+    whole = generate(spec, storage, workers=0).manifest
+    unlink = os.unlink
+
+    def refuses(name: str, **more: int) -> None:
+        if name.endswith("000001.tar"):
+            raise OSError(13, "Permission denied")
+        unlink(name, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", refuses)
+        with pytest.raises(StorageError):
+            clean(tmp_path / "d")
+    assert not (tmp_path / "d" / MANIFEST).exists()
+    assert len(list((tmp_path / "d/data").iterdir())) == 1
+    again = generate(spec, storage, workers=0)
+    assert again.written_samples == 4
+    assert again.manifest.header.tables == whole.header.tables
+
+
+def test_a_folder_that_cannot_be_removed_keeps_its_marker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = {"name": "demo", "samples": 4, "sample_size": {"mean": 200}}
+    generate(build(DatasetSpec, plain, where="test"), LocalStorage(tmp_path / "d"), workers=0)
+
+    def refuses(*_: object, **__: int) -> None:
+        raise OSError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rmdir", refuses)
+        with pytest.raises(StorageError):
+            clean(tmp_path / "d")
     assert clean(tmp_path / "d").root_removed
 
 

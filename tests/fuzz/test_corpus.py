@@ -5,12 +5,16 @@ What once did harm never does again, and what is good is read.
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.children import in_child
+from tests.fuzz.__main__ import main
+from tests.fuzz.minimise import minimised
+from tests.fuzz.mutators import mutate
 from tests.fuzz.seeds import CORPUS, MAX_BYTES
 from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS
@@ -75,3 +79,37 @@ def test_a_defect_is_told() -> None:
 
     assert _replayed(Target(broken), CORPUS / "url/seed-0") != ""
     assert _replayed(Target(broken, (KeyError,)), CORPUS / "url/seed-0") == ""
+
+
+def test_an_input_that_crashes_is_made_smaller() -> None:
+    def broken(data: bytes) -> None:
+        if b"xyz" in data:
+            raise KeyError("x")
+
+    assert minimised(broken, b"a" * 100 + b"xyz" + b"b" * 50, seconds=60) == b"xyz"
+    assert minimised(broken, b"good", seconds=60) == b"good"
+
+
+def test_documents_stay_documents_when_they_are_changed() -> None:
+    def plain(data: bytes, _: int) -> bytes:
+        return data
+
+    document = b'{"a": [1, {"b": "c"}], "d": null}'
+    changed = [mutate(document, 4096, seed, plain) for seed in range(200)]
+    assert len(set(changed)) > 50
+    for each in changed:
+        json.loads(each)
+
+
+def test_without_the_fuzzer_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["--minutes", "1"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_an_unknown_target_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("atheris")
+    assert main(["--target", "nothing"]) == 2
+    assert "holder" in capsys.readouterr().err

@@ -253,21 +253,25 @@ class Loop:
             problems += scenario.holds(home, after_retry=True)
         problems += scenario.clear_up(home)
         problems += self._others(others)
-        problems += self._left(kind)
+        problems += self._left(fired)
         return fired
 
     def _others(self, others: Others) -> list[str]:
         changed = others.changed()
-        self.report.foreign_changed += len(changed)
+        self.report.foreign_bytes_changed += sum(changed.values())
         return [f"somebody else's {name} was changed" for name in changed]
 
-    def _left(self, kind: Kind) -> Iterator[str]:
+    def _left(self, fired: Fired) -> Iterator[str]:
         if left := [path.name for path in (self.home / "tmp").iterdir()]:
             yield f"temporary files are left: {left[:3]}"
         names = self.names.read_text().split()
         if left := [name for name in names if os.path.exists(f"/dev/shm/{name}")]:
             yield f"shared memory is left: {left[:3]}"
-        parts = [path for path in (self.home / "results").rglob("*") if path.suffix == ".part"]
+        parts = [
+            path
+            for path in (self.home / "results").rglob("*.part")
+            if fired.first != f"unlink {path}"  # whose removal itself was refused
+        ]
         if parts and not self.scenario.killed:  # a killed run's directory is kept as it is
             yield f"{parts[0].relative_to(self.home)} is left"
         if not reap():
@@ -306,9 +310,12 @@ class Others:
                 found[name] = (info.st_ino, info.st_mtime_ns, data)
         return found
 
-    def changed(self) -> list[str]:
+    def changed(self) -> dict[str, int]:
+        """Files that are not as they were: name -> bytes, at least 1."""
         now = self._look()
-        return [name for name, was in self._before.items() if now.get(name) != was]
+        return {
+            name: max(1, len(was[2])) for name, was in self._before.items() if now.get(name) != was
+        }
 
 
 if __name__ == "__main__":

@@ -25,11 +25,8 @@ from typing import Any
 from tests.faults.loop import objects, scenarios
 from tests.faults.loop.shim import Shim, build_shim
 
-VERBS = (
-    *("generate", "generate-files", "clean", "scan", "run", "sweep", "checkpoint-stream"),
-    *("checkpoint-torch", "checkpoint-safetensors", "checkpoint-dcp", "checkpoint-dcp-async"),
-)
-REMOTE_VERBS = ("s3-generate", "s3-clean", "s3-checkpoint")
+VERBS = tuple(one.verb for one in scenarios.ALL)
+REMOTE_VERBS = tuple(one.verb for one in objects.ALL)
 LIMIT_S = 7200.0
 _ROOT = Path(__file__).resolve().parents[3]
 
@@ -50,7 +47,7 @@ class Report:
     verb: str
     kinds: dict[str, Tally] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    foreign_changed: int = 0  # files of others that were changed or removed
+    foreign_bytes_changed: int = 0  # of files of others that were changed, touched or removed
     orphans: int = 0  # processes that were left
 
     @classmethod
@@ -127,8 +124,10 @@ def _server(verb: str, scratch: Path) -> Iterator[tuple[list[str], dict[str, str
 def collect(budget_s: float) -> dict[str, Any]:
     """Every verb with every kind, as many places as fit into ``budget_s``, spread evenly.
 
-    ``verbs``: {verb: {kind: {injected, survived, operations}}}; ``foreign_bytes_changed``: files of
-    others that were changed or removed; ``orphans``: processes; ``problems``: one line each.
+    ``verbs``: {verb: {kind: {injected, survived, operations}}}; ``foreign_bytes_changed``: of files
+    of others that were changed, touched or removed; ``orphans``: processes that were left;
+    ``problems``: one line each. Takes about ``budget_s``: no attempt begins later. Raises as
+    ``start`` does.
     """
     deadline = time.monotonic() + budget_s
     reports = []
@@ -145,7 +144,7 @@ def collect(budget_s: float) -> dict[str, Any]:
         },
         "injected": sum(t.injected for report in reports for t in report.kinds.values()),
         "survived": sum(t.survived for report in reports for t in report.kinds.values()),
-        "foreign_bytes_changed": sum(report.foreign_changed for report in reports),
+        "foreign_bytes_changed": sum(report.foreign_bytes_changed for report in reports),
         "orphans": sum(report.orphans for report in reports),
         "problems": [
             f"{report.verb}: {problem}" for report in reports for problem in report.problems
@@ -173,10 +172,6 @@ def main() -> int:
     print(json.dumps(found, indent=None if args.json else 1))
     return 1 if found["problems"] else 0
 
-
-assert [one.verb or f"checkpoint-{getattr(one, 'writer', '')}" for one in scenarios.ALL] == list(
-    VERBS
-)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -304,14 +304,38 @@ class Run(Scenario):
             yield "the dataset was changed"
 
 
+class RunWithSaves(Run):
+    verb = "run-with-saves"
+    argv = (
+        *Run.argv,
+        *("--checkpoint", "llama3-8b", "--checkpoint-scale", "1/500000"),
+        *("--checkpoint-every", "2", "--checkpoint-to", "ckpt"),
+    )
+
+    def plant(self, home: Path) -> None:
+        super().plant(home)
+        if (home / "ckpt" / CHECKPOINTS).exists():
+            (home / "ckpt/mine.txt").write_text("mine")
+
+    def clear_up(self, home: Path) -> Iterator[str]:
+        # Of a run that came to its end nothing is left, of one before that it did not remove all.
+        if not (home / "ckpt" / CHECKPOINTS).exists():
+            code, left = 0, ours_in(home / "ckpt")
+        else:
+            code = self.call(("clean", "ckpt"))
+            left = ours_in(home / "ckpt")
+        if code != 0 or left:
+            yield f"clean ended with {code} and left {left}"
+
+
 class Checkpoint(Scenario):
+    verb = "checkpoint-stream"
     writer = "stream"
     target = "ckpt"
     marker = CHECKPOINTS
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
-        self.verb = f"checkpoint-{self.writer}"
         self.argv = (
             *("checkpoint", "llama3-8b", "--to", "ckpt", "--scale", "1/500000", "--count", "2"),
             *("--writer", self.writer, "--results", "results", "--keep-data", "--quiet"),
@@ -351,18 +375,22 @@ class Checkpoint(Scenario):
 
 
 class CheckpointTorch(Checkpoint):
+    verb = "checkpoint-torch"
     writer = "torch"
 
 
 class CheckpointSafetensors(Checkpoint):
+    verb = "checkpoint-safetensors"
     writer = "safetensors"
 
 
 class CheckpointDcp(Checkpoint):
+    verb = "checkpoint-dcp"
     writer = "dcp"
 
 
 class CheckpointDcpAsync(Checkpoint):
+    verb = "checkpoint-dcp-async"
     writer = "dcp-async"
 
 
@@ -399,6 +427,6 @@ class Sweep(Scenario):
 
 
 ALL: tuple[type[Scenario], ...] = (
-    *(Generate, GenerateFiles, Clean, Scan, Run, Sweep),
+    *(Generate, GenerateFiles, Clean, Scan, Run, RunWithSaves, Sweep),
     *(Checkpoint, CheckpointTorch, CheckpointSafetensors, CheckpointDcp, CheckpointDcpAsync),
 )

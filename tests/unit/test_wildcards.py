@@ -1,0 +1,24 @@
+"""Names with stars: the same answer as a regular expression gives, in a time that is bounded."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench.spec.wildcards import matches
+
+TEXT = st.text("ab/*", max_size=12)
+
+
+@given(TEXT, st.text("ab/", max_size=12))
+def test_the_answer_is_that_of_a_regular_expression(pattern: str, name: str) -> None:
+    expression = "[^/]*".join(map(re.escape, pattern.split("*")))
+    assert matches(pattern, name) == bool(re.fullmatch(expression, name))
+
+
+def test_many_stars_are_no_matter() -> None:
+    """A regular expression would take longer than the age of the universe."""
+    assert not matches("*a" * 100 + "b", "a" * 255)
+    assert matches("*a" * 100, "a" * 255)
