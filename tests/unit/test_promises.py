@@ -38,11 +38,11 @@ def _is_known(name: str) -> bool:
     if not parts:
         return True
     test, bracket, _ = parts.pop().partition("[")
-    found = tests(path).get("::".join([*parts, test]))
+    found = collected(path).get("::".join([*parts, test]))
     return found is not None and (not bracket or _has_parameters(found, path))
 
 
-def tests(path: Path) -> dict[str, ast.FunctionDef]:
+def collected(path: Path) -> dict[str, ast.FunctionDef]:
     """All tests of a file, as ``test`` or ``Class::test``; inherited ones are their classes', too.
 
     pytest collects functions that begin with ``test_``, of the module and of ``Test`` classes.
@@ -71,9 +71,16 @@ def _methods(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> Iterator[a
 
 
 def _has_parameters(test: ast.FunctionDef, path: Path) -> bool:
-    """Whether a test has ids: parameters of its own, or of its file or a fixture."""
-    own = any("parametrize" in ast.unparse(one) for one in test.decorator_list)
-    return own or "params=" in path.read_text(encoding="utf-8")
+    """Whether a test has ids: by parameters of its own, or of a fixture of its file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    decorators = [
+        ast.unparse(one)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        for one in node.decorator_list
+    ]
+    own = any(".parametrize(" in ast.unparse(one) for one in test.decorator_list)
+    return own or any("fixture(" in one and "params=" in one for one in decorators)
 
 
 def rows(text: str) -> list[list[str]]:
