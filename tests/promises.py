@@ -33,7 +33,7 @@ FUZZ_MINUTES = 3.0
 RACES = 3
 """Shares of the quarter of an hour that all of it may take on two cores."""
 
-_TEST = re.compile(r"`(tests/[\w/]+\.py(?:::\w+)*)`")
+_TEST = re.compile(r"`(tests/[\w/]+\.py(?:::[^`]+)?)`")
 
 
 def main() -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,11 +146,17 @@ class TestNpz:
             a.tobytes() for a in arrays.values()
         )
 
-    def test_objects_are_never_unpickled(self) -> None:
-        file = io.BytesIO()
-        np.savez(file, a=np.array([{"x": 1}], dtype=object))
-        with pytest.raises(ValueError, match="objects"):
-            decoded(self.content, file.getvalue())
+    def test_objects_are_never_unpickled(self, tmp_path: Path) -> None:
+        class Bomb:
+            def __reduce__(self) -> tuple[Any, ...]:
+                return os.mkdir, (str(tmp_path / "executed"),)
+
+        for each in ({"x": 1}, Bomb()):
+            file = io.BytesIO()
+            np.savez(file, a=np.array([each], dtype=object))
+            with pytest.raises(ValueError, match="objects"):
+                decoded(self.content, file.getvalue())
+        assert not list(tmp_path.iterdir())
 
     def test_a_header_cannot_claim_memory(self) -> None:
         file = io.BytesIO()

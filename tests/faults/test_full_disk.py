@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from iobench.spec.dataset import DatasetSpec
 from iobench.spec.manifest import load_manifest
 from iobench.storage.local import LocalStorage
 from iobench.verify import verify
+from tests.children import in_child
 
 EIGHT_MIB = 8 << 20
 
@@ -69,9 +71,11 @@ def test_too_few_inodes_are_found_before(small_disk: Path) -> None:
 
 @pytest.mark.parametrize("form", ["files", "tar"])
 def test_full_in_the_middle_then_resumed(
-    small_disk: Path, monkeypatch: pytest.MonkeyPatch, form: str
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     wanted = spec(format=form, samples=160, shard_size=None if form == "files" else "500kB")
+    whole = tmp_path / "whole"
+    generate(wanted, LocalStorage(whole), workers=2)
     monkeypatch.setattr(
         target, "_require_space", lambda *args, **kwargs: None
     )  # someone else fills the disk meanwhile
@@ -82,6 +86,10 @@ def test_full_in_the_middle_then_resumed(
         generate(wanted, LocalStorage(small_disk / "d"), workers=2)
     assert "\n" not in str(caught.value)
     assert not list(small_disk.rglob("*.part"))
+    left = [path for path in (small_disk / "d" / "data").rglob("*") if path.is_file()]
+    assert left
+    for path in left:  # no half file
+        assert path.read_bytes() == (whole / path.relative_to(small_disk / "d")).read_bytes()
     ballast.unlink()
     report = generate(wanted, LocalStorage(small_disk / "d"), workers=2)
     assert 0 < report.written_samples < 160
@@ -94,12 +102,27 @@ def test_read_only(small_disk: Path) -> None:
         generate(spec(samples=10), LocalStorage(small_disk / "d"), workers=0)
 
 
-def test_no_permission(tmp_path: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may write anywhere: the permission test did NOT run")
-    tmp_path.chmod(0o500)
-    with pytest.raises(StorageError, match="permissions"):
-        generate(spec(samples=10), LocalStorage(tmp_path / "d"), workers=0)
+def test_no_permission() -> None:
+    """In a child that is nobody, since root may write anywhere."""
+
+    def failure() -> str:
+        if os.geteuid() == 0:
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+        try:
+            generate(spec(samples=10), LocalStorage(closed / "d"), workers=0)
+        except StorageError as error:
+            return str(error)
+        return "nothing failed"
+
+    with tempfile.TemporaryDirectory() as folder:  # everybody may go through its parents
+        Path(folder).chmod(0o755)
+        closed = Path(folder) / "closed"
+        closed.mkdir(mode=0o555)
+        said = in_child(failure).value
+        assert not list(closed.iterdir())
+    assert "Permission denied" in said
+    assert "\n" not in said
 
 
 def test_workers_stop_though_another_thread_takes_their_signals(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
+from iobench.spec.facts import RunFacts
 from tests.hostile import check, leaves, replaced, run
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0"
@@ -66,6 +69,60 @@ def test_every_key_of_a_run(name: str, tmp_path: Path, monkeypatch: pytest.Monke
             check(run(*verb), ANSWERS, (path, value, verb))
 
 
+KINDS: dict[str, tuple[Any, ...]] = {
+    "text": ("x",),
+    "number": (1, 1.0, 0.5),
+    "truth": (True,),
+    "list": ([], ["x"], [1.0], [None]),
+    "mapping": ({}, {"a": 1.0}, {"a": {"b": 1}}),
+}
+"""Values of each kind that JSON has, one of which is within the bounds of any key."""
+
+OF_TWO_KINDS = {"_CeilingDetails.startup_s"}
+"""One figure, or one for each repetition."""
+
+
+def kinds_of(model: type[BaseModel], key: str) -> set[str]:
+    """The kinds of values that a model accepts for one of its keys, whatever else it needs."""
+
+    def accepts(value: Any) -> bool:
+        try:
+            model.model_validate({key: value})
+        except ValidationError as error:
+            return all(problem["loc"][:1] != (key,) for problem in error.errors())
+        return True
+
+    return {kind for kind, values in KINDS.items() if any(map(accepts, values))}
+
+
+def models(top: type[BaseModel]) -> set[type[BaseModel]]:
+    """A model and all those that its keys are made of."""
+    found = {top}
+    for field in top.model_fields.values():
+        for inner in _within(field.annotation):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                found |= models(inner)
+    return found
+
+
+def _within(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for inner in get_args(annotation):
+        yield from _within(inner)
+
+
+def test_each_key_that_the_analysis_reads_is_of_one_kind() -> None:
+    """A key that is declared as anything would be accepted as anything, and refused nowhere."""
+    found = {
+        f"{model.__name__}.{key}": kinds_of(model, key)
+        for model in models(RunFacts)
+        for key in model.model_fields
+    }
+    assert len(found) > 80
+    assert {key for key, kinds in found.items() if len(kinds) > 1} == OF_TWO_KINDS
+    assert {len(found[key]) for key in OF_TWO_KINDS} == {2}
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -84,6 +141,7 @@ def test_every_key_of_a_run(name: str, tmp_path: Path, monkeypatch: pytest.Monke
         ("dataset.changed", 3),
         ("host.cores", "x"),
         ("host.packages", [1]),
+        ("host.instance_type", {"a": 1}),
         ("loader.workers", {}),
         ("loader.workers", None),
         ("storage.latency_s", "x"),

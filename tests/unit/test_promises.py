@@ -1,57 +1,148 @@
-"""docs/promises.md names the tests that hold each promise: every one of them must exist."""
+"""docs/promises.md names the tests that hold each promise: pytest must accept every name."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "promises.md"
 
-_TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+_NAMED = re.compile(r"`(tests/[^`]+)`")
+_FILE = re.compile(r"tests/[\w/]+\.py")
+_BARE = re.compile(r"`(test_\w+)`")
 
 
-def named(text: str) -> list[tuple[str, str]]:
-    """(file, test) for each test that a page names; '' for a whole file."""
-    return [(match[1], match[2] or "") for match in _TEST.finditer(text)]
+def named(text: str) -> list[str]:
+    """The node ids of a text: ``FILE``, ``FILE::test`` or ``FILE::Class::test``, also with an id.
+
+    An id (``test[local]``) is that of one set of a test's parameters.
+    """
+    return _NAMED.findall(text)
 
 
-def missing(text: str) -> list[str]:
-    """What a page names and what is not there."""
-    gone = []
-    for file, test in named(text):
-        path = ROOT / file
-        if not path.is_file():
-            gone.append(file)
-        elif test and test not in functions(path):
-            gone.append(f"{file}::{test}")
-    return gone
+def unknown(text: str) -> list[str]:
+    """The node ids that pytest would refuse: no file, class or test of theirs is there."""
+    return [name for name in named(text) if not _is_known(name)]
 
 
-def functions(path: Path) -> set[str]:
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    return {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+def _is_known(name: str) -> bool:
+    file, *parts = name.split("::")
+    path = ROOT / file
+    if not _FILE.fullmatch(file) or not path.is_file():
+        return False
+    if not parts:
+        return True
+    test, bracket, _ = parts.pop().partition("[")
+    found = collected(path).get("::".join([*parts, test]))
+    return found is not None and (not bracket or _has_parameters(found, path))
 
 
-def test_every_test_that_is_named_exists() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert len(named(text)) > 50
-    assert missing(text) == []
+def collected(path: Path) -> dict[str, ast.FunctionDef]:
+    """All tests of a file, as ``test`` or ``Class::test``; inherited ones are their classes', too.
+
+    pytest collects functions that begin with ``test_``, of the module and of ``Test`` classes.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    found = {node.name: node for node in _functions(tree.body)}
+    for name, node in classes.items():
+        if name.startswith("Test"):
+            for function in _methods(node, classes):
+                found.setdefault(f"{name}::{function.name}", function)
+    return found
 
 
-def test_every_promise_names_a_test() -> None:
-    rows = [
-        line
-        for line in PAGE.read_text(encoding="utf-8").splitlines()
-        if line.startswith("| ") and not line.startswith(("| promise", "| ---", "|---"))
+def _functions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            yield node
+
+
+def _methods(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> Iterator[ast.FunctionDef]:
+    yield from _functions(node.body)
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id in classes:
+            yield from _methods(classes[base.id], classes)
+
+
+def _has_parameters(test: ast.FunctionDef, path: Path) -> bool:
+    """Whether a test has ids: by parameters of its own, or of a fixture of its file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    decorators = [
+        ast.unparse(one)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        for one in node.decorator_list
     ]
-    assert len(rows) > 30
-    assert [row for row in rows if not named(row)] == []
+    own = any(".parametrize(" in ast.unparse(one) for one in test.decorator_list)
+    return own or any("fixture(" in one and "params=" in one for one in decorators)
 
 
-def test_the_check_can_fail() -> None:
-    here = "tests/unit/test_promises.py"
-    assert missing(f"`{here}::test_the_check_can_fail`, `{here}`") == []
-    assert missing(f"`{here}::test_that_is_not_there`") == [f"{here}::test_that_is_not_there"]
-    assert missing("`tests/unit/no_such_file.py`") == ["tests/unit/no_such_file.py"]
+def rows(text: str) -> list[list[str]]:
+    """The cells of each row of promises: the promise, its tests, the mutation."""
+    lines = [
+        line
+        for line in text.partition("## Figures")[0].splitlines()
+        if line.startswith("| ") and not line.startswith("| promise")
+    ]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def unheld(row: list[str]) -> list[str]:
+    """Tests that the last cell names by their bare names, and that the row does not name in full.
+
+    A test of another row is written as a node id there.
+    """
+    known = {re.split(r"::|\[", name.partition("[")[0])[-1] for name in named(" ".join(row))}
+    return [name for name in _BARE.findall(row[-1]) if name not in known]
+
+
+def test_pytest_accepts_every_name() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert len(named(text)) > 100
+    assert unknown(text) == []
+
+
+def test_every_promise_names_a_test_and_a_mutation_that_it_caught() -> None:
+    found = rows(PAGE.read_text(encoding="utf-8"))
+    assert len(found) > 45
+    assert [row for row in found if len(row) != 3 or not named(row[1])] == []
+    assert [row[0] for row in found if "->" not in row[2] or "test_" not in row[2]] == []
+    assert [(row[0], unheld(row)) for row in found if unheld(row)] == []
+
+
+HERE = "tests/unit/test_promises.py"
+SUITE = "tests/contract/test_storage_suite.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        (HERE, True),
+        (f"{HERE}::test_names_that_pytest_refuses_are_found", True),
+        (f"{HERE}::test_names_that_pytest_refuses_are_found[x]", True),
+        (f"{HERE}::test_pytest_accepts_every_name[x]", False),
+        (f"{HERE}::test_that_is_not_there", False),
+        (f"{HERE}::named", False),
+        (f"{SUITE}::TestLocal::test_nothing_is_overwritten", True),  # from its base
+        (f"{SUITE}::TestLocal::test_that_is_not_there", False),
+        (f"{SUITE}::TestNoClass::test_nothing_is_overwritten", False),
+        (f"{SUITE}::StorageContract::test_nothing_is_overwritten", False),  # is not collected
+        (f"{SUITE}::test_nothing_is_overwritten", False),  # its class is left out
+        ("tests/unit/no_such_file.py", False),
+        ("tests/unit", False),
+    ],
+)
+def test_names_that_pytest_refuses_are_found(name: str, known: bool) -> None:
+    assert unknown(f"see `{name}`") == ([] if known else [name])
+
+
+def test_a_mutation_names_a_test_of_its_row() -> None:
+    row = [f"a | `{HERE}::test_a`", "`x.py`: y -> `test_a`, `test_b`"]
+    assert unheld(row) == ["test_b"]
+    assert unheld([row[0], f"`x.py`: y -> `{HERE}::test_b`"]) == []
