@@ -5,19 +5,25 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 from ..errors import BusError, IobenchError, WorkerError
 from ..interrupts import undisturbed
 from ..load.loader import die_with_parent, single_threaded, worker_death
+from .scratch import scratch
 
 GRACE_S = 10.0
 """How long ranks have to end after a stop, before they are killed."""
+
+_MAX_PLACE = 107 - len("/iobench-4194304-sockets-abcdefgh/listener-abcdefgh")
+"""Bytes of a directory's path, so that a socket below it has a path of 107 (unix(7))."""
 
 fork = multiprocessing.get_context("fork")
 
@@ -35,10 +41,13 @@ class Ranks:
             fork.Process(target=_rank, args=(body, rank, self._pipes[rank][1]), daemon=False)
             for rank in range(count)
         ]
+        self._held = ExitStack()
 
     def start(self) -> None:
+        sockets = self._held.enter_context(scratch("sockets", within=place_of_sockets()))
         with undisturbed():  # until a rank has said that Ctrl-C is its parent's
             for rank, process in enumerate(self.processes):
+                _keep_sockets_in(sockets, process)
                 process.start()
                 self._pipes[rank][1].close()
 
@@ -102,6 +111,25 @@ class Ranks:
                     process.join()
             for pipe, _ in self._pipes:
                 pipe.close()
+            self._held.close()
+
+
+def place_of_sockets() -> Path:
+    """The directory for temporary files, or /tmp where its path is too long for a socket's."""
+    usual = Path(tempfile.gettempdir())
+    return usual if len(os.fsencode(usual)) <= _MAX_PLACE else Path("/tmp")
+
+
+def _keep_sockets_in(folder: Path, process: Any) -> None:
+    """Have a process, and what it forks, make multiprocessing's sockets in ``folder``.
+
+    A loader worker hands tensors over through a socket (multiprocessing.resource_sharer). Where its
+    path is too long, that fails in a thread which drops the batch, and the rank waits for ever.
+    Python up to 3.13 looks for the directory in ``_config`` of the process, which forks inherit.
+    """
+    config = getattr(process, "_config", None)
+    if isinstance(config, dict):
+        config["tempdir"] = str(folder)
 
 
 def _died(rank: int, process: Any) -> WorkerError:

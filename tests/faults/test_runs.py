@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -433,3 +434,17 @@ def test_kill_9_leaves_no_process(running: tuple[subprocess.Popen[str], Path]) -
     process.kill()
     process.wait()
     assert not psutil.wait_procs(family, timeout=60)[1]
+
+
+def test_a_long_path_for_temporary_files(
+    make_dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors come through a socket, whose path has 107 bytes at most (unix(7))."""
+    manifest, path = make_dataset(format="tar", samples_per_shard=20)
+    place = tmp_path / ("long-" * 20)
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    loading = LoaderSpec(workers=1, transport="tensor")
+    outcome = run_phase(phase(manifest, LocalStorage(path), loading=loading))
+    assert outcome.complete
+    assert list(place.iterdir()) == []

@@ -317,6 +317,14 @@ class RunWithSaves(Run):
         if (home / "ckpt" / CHECKPOINTS).exists():
             (home / "ckpt/mine.txt").write_text("mine")
 
+    def after_failure(self, home: Path) -> Iterator[str]:
+        # The record is written before the run's checkpoints are removed: it may be whole already.
+        yield from self._data(home)
+        for path in (home / "results").rglob("run.json"):
+            record = json.loads(path.read_text())
+            if record["status"] == "ok" and not (record["repetitions"] and record["metrics"]):
+                yield "it did not end with 0, and run.json says ok without what was measured"
+
     def clear_up(self, home: Path) -> Iterator[str]:
         # Of a run that came to its end nothing is left, of one before that it did not remove all.
         if not (home / "ckpt" / CHECKPOINTS).exists():
