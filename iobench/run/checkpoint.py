@@ -25,13 +25,13 @@ from ..spec.checkpoint import Restore, Study
 from ..spec.result import RunDocument
 from ..storage.base import Cached
 from ..storage.lock import Lease
+from ..storage.scratch import scratch
 from .checkpoint_plan import StudyPlan
 from .checkpoint_ranks import CheckpointRank
 from .directory import new_directory, write_document
 from .processes import Ranks
 from .progress import Progress, Silent
 from .savebook import HEAD_START_NS, SaveBook
-from .scratch import scratch
 
 
 def run_study(

@@ -15,13 +15,13 @@ from ..checkpoint.catalog import CheckpointRoot
 from ..errors import IobenchError
 from ..spec.checkpoint import Study
 from ..storage.lock import Lease
+from ..storage.scratch import scratch
 from .checkpoint import Conductor, begin_study, with_leftovers
 from .checkpoint_plan import StudyPlan
 from .checkpoint_ranks import CheckpointRank
 from .progress import Progress
 from .ranks import Saving
 from .savebook import SaveBook
-from .scratch import scratch
 
 ALONE = 3
 """Saves with nothing beside them, to compare with."""

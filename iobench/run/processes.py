@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import BusError, IobenchError, WorkerError
 from ..interrupts import undisturbed
 from ..load.loader import die_with_parent, single_threaded, worker_death
-from .scratch import scratch
+from ..storage.scratch import scratch
 
 GRACE_S = 10.0
 """How long ranks have to end after a stop, before they are killed."""

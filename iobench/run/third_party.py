@@ -30,10 +30,10 @@ from ..spec.manifest import Manifest, index_file
 from ..storage.base import Storage
 from ..storage.keys import check_key
 from ..storage.local import LocalStorage
+from ..storage.scratch import scratch
 from ..units import format_bytes
 from .plan import Plan
 from .processes import Ranks
-from .scratch import scratch
 
 MOST_BYTES = 1 << 30
 """Of samples that the proof looks at; of larger datasets a part is proven."""

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from iobench.run import scratch as module
-from iobench.run.scratch import remove_left_over, scratch
+from iobench.storage import scratch as module
 from iobench.storage.holder import start_of
+from iobench.storage.scratch import remove_left_over, scratch
 from tests.processes import wait_until
 
 OWNER = """
 import os, sys, time
 from pathlib import Path
-from iobench.run.scratch import scratch
+from iobench.storage.scratch import scratch
 with scratch("ranks", within=Path(sys.argv[1])) as folder:
     (folder / "meet").write_text("x")
     if sys.argv[2] == "worker":

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import datasets
 from datasets.distributed import split_dataset_by_node
 from torch.utils.data import IterableDataset
 
+from ...storage.scratch import scratch
 from .base import Library, Packed, Source
 from .pieces import SHUFFLE_BUFFER, Collate, Sample, Timed, Undo, Workers
 
@@ -28,19 +29,18 @@ class HFDatasets(Library):
         library.disable_progress_bars()
         library.utils.logging.set_verbosity_error()
         paths = [source.path(shard) for shard in range(source.manifest.shard_count)]
-        self._cache = tempfile.TemporaryDirectory(
-            prefix="iobench-hf-"
-        )  # its own bookkeeping, never data
+        self._held = ExitStack()
+        cache = self._held.enter_context(scratch("hf"))  # its own bookkeeping, never data
         try:
             rows = library.load_dataset(
                 "parquet",
                 data_files=paths,
                 split="train",
                 streaming=True,
-                cache_dir=self._cache.name,
+                cache_dir=str(cache),
             )
         except BaseException:
-            self._cache.cleanup()
+            self._held.close()
             raise
         if source.reading.shuffle:
             rows = rows.shuffle(seed=source.seed, buffer_size=SHUFFLE_BUFFER)
@@ -59,7 +59,7 @@ class HFDatasets(Library):
 
     def close(self) -> None:
         self._loader.stop()
-        self._cache.cleanup()
+        self._held.close()
 
 
 class _Samples(IterableDataset[Sample]):
