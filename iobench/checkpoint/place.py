@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from ..documents import MAX_DOCUMENT_BYTES, parse_json
 from ..errors import MissingObjectError, StorageError, TargetHeldError, TargetRefusedError
 from ..safety import Removal, mount_of, remove_exactly
 from ..storage.base import Entry, Folders, Guarded, Storage, Unfinished
@@ -226,8 +227,8 @@ def require_marker(storage: Storage) -> dict[str, Any]:
             "so nothing in it is removed"
         )
     try:
-        return dict(json.loads(read_object(storage, MARKER)))
-    except (ValueError, TypeError, RecursionError):
+        return dict(parse_json(read_object(storage, MARKER, max_bytes=MAX_DOCUMENT_BYTES)))
+    except (ValueError, TypeError):
         return {}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import xxhash
 
+from ..documents import MAX_DOCUMENT_BYTES
 from ..errors import (
     DatasetError,
     MissingObjectError,
@@ -160,7 +161,9 @@ def _read_marker(spec: DatasetSpec, storage: Storage) -> tuple[dict[str, Any], b
 
     Raises TargetRefusedError where it is another dataset's, MissingObjectError where it is gone.
     """
-    data = parse_marker(read_object(storage, MARKER), where=f"{storage.url}/{MARKER}")
+    data = parse_marker(
+        read_object(storage, MARKER, max_bytes=MAX_DOCUMENT_BYTES), where=f"{storage.url}/{MARKER}"
+    )
     complete = exists(storage, MANIFEST)
     if data["id"] != dataset_id(spec):
         state = "another dataset" if complete else "a half-generated other dataset"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from ..documents import MAX_HEADER_BYTES
 from ..errors import DatasetError, MissingObjectError
 from ..spec.manifest import MANIFEST, Manifest, parse_header
 from .base import Storage
@@ -25,7 +26,7 @@ def reading(
         try:
             marker = dataset_marker(home)
             lease = stack.enter_context(shared(home, marker, verb=verb, break_dead=break_dead))
-            text = read_object(innermost(home), MANIFEST)
+            text = read_object(innermost(home), MANIFEST, max_bytes=MAX_HEADER_BYTES)
         except MissingObjectError as error:
             raise DatasetError(
                 f"the dataset at {home.url} was removed while this began",
