@@ -214,9 +214,10 @@ def test_one_sweep_goes_on_in_one_process(call: Call, tmp_path: Path) -> None:
     )  # nothing is left to do, and nobody is there
 
 
+@pytest.mark.parametrize("loop", range(LOOPS if LOOPS > 3 else 1))
 @pytest.mark.parametrize("group", [False, True], ids=["killed", "killed with its group"])
 def test_a_killed_writer_keeps_nobody_out(
-    call: Call, place: str, tmp_path: Path, group: bool
+    call: Call, place: str, tmp_path: Path, group: bool, loop: int
 ) -> None:
     with paused(WRITING, *generate(place), folder=tmp_path) as first:
         others = first.process.children()
