@@ -22,6 +22,8 @@ ALL = os.environ.get("IOBENCH_LOOPS") == "all"
 LIMIT_S = 7200.0 if ALL else 400.0
 _AT_ONCE = 2
 
+pytestmark = pytest.mark.timeout(LIMIT_S * 16 if ALL else 2 * LIMIT_S)
+
 _NAMES = tuple(kind.name for kind in FILE_KINDS)
 _SOME = {  # what an ordinary run tries of the slower verbs; together they meet every kind
     "run": ("write-error", "sync-error", "rename-error", "killed", "clock-back"),

@@ -92,7 +92,6 @@ def test_a_mapped_file_that_is_cut_is_named(
     error = failure(phase(tokens, loading), lambda: os.truncate(path / manifest.key(2), 5000))
     assert isinstance(error, StorageError)
     assert manifest.key(2) in str(error)
-    assert "5,000" in str(error)
     assert capfd.readouterr().err == ""  # nor does torch guess at shared memory
 
 

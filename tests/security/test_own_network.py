@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -77,12 +79,20 @@ def test_the_watch_sees_a_connection(tmp_path: Path) -> None:
     assert "socket.connect" in seen(tmp_path / "log", "connect")
 
 
-def test_nothing_of_a_local_story_connects_or_writes_elsewhere(tmp_path: Path) -> None:
-    for name in ("home", "temporary"):
-        (tmp_path / name).mkdir()
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A directory for temporary files with a path that is short enough for sockets."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def test_nothing_of_a_local_story_connects_or_writes_elsewhere(
+    tmp_path: Path, temporary: Path
+) -> None:
+    (tmp_path / "home").mkdir()
     environment = {
         "HOME": str(tmp_path / "home"),
-        "TMPDIR": str(tmp_path / "temporary"),
+        "TMPDIR": str(temporary),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     data, results = str(tmp_path / "d"), str(tmp_path / "results")
@@ -104,7 +114,7 @@ def test_nothing_of_a_local_story_connects_or_writes_elsewhere(tmp_path: Path) -
     own = (data, results, environment["TMPDIR"], "/dev/null", "/proc/self/", memory)
     assert {path for path in written if not path.startswith(own)} == set()
     assert list((tmp_path / "home").iterdir()) == []
-    assert list((tmp_path / "temporary").iterdir()) == []
+    assert list(temporary.iterdir()) == []
 
 
 def test_litdata_does_not_ask_for_news(tmp_path: Path) -> None:
