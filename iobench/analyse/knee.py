@@ -62,7 +62,8 @@ def _least(
     known = [value for point in points if (value := cost(point)) is not None]
     if len(known) < len(points):
         return points
-    return [point for point in points if (cost(point) or 0) <= min(known) * (1 + tolerance)]
+    limit = min(known) + abs(min(known)) * tolerance
+    return [point for point in points if (cost(point) or 0) <= limit]
 
 
 def enough_shards(point: Point, stored_bytes: float | None = None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -174,7 +175,8 @@ def derive(documents: Sequence[RunDocument]) -> list[Point]:
 def number(text: str) -> float | None:
     """A setting's value as a number (``8``, ``64MiB``); None where it has no order."""
     try:
-        return float(text)
+        value = float(text)
+        return value if math.isfinite(value) else None
     except ValueError:
         pass
     try:
