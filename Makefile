@@ -23,7 +23,7 @@ demo: setup  ## generate a small dataset in demo-data, run, print the verdict
 	$(BIN)/iobench run demo --data demo-data
 
 test: setup gcc  ## all tests
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --ignore=tests/oracle
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --ignore=tests/oracle
 	# Oracles measure speeds: one at a time, with nothing beside them.
 	$(BIN)/python -m pytest -q tests/oracle
 

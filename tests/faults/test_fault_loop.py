@@ -25,6 +25,7 @@ _AT_ONCE = 2
 pytestmark = pytest.mark.timeout(LIMIT_S * 16 if ALL else 2 * LIMIT_S)
 
 _NAMES = tuple(kind.name for kind in FILE_KINDS)
+_REQUESTS = tuple(kind.name for kind in REQUEST_KINDS)
 _SOME = {  # what an ordinary run tries of the slower verbs; together they meet every kind
     "run": ("write-error", "sync-error", "rename-error", "killed", "clock-back"),
     "run-with-saves": ("no-permission", "killed"),
@@ -34,13 +35,14 @@ _SOME = {  # what an ordinary run tries of the slower verbs; together they meet 
     "checkpoint-safetensors": ("write-error", "killed"),
     "checkpoint-dcp": ("short-write", "killed"),
     "checkpoint-dcp-async": ("clock-ahead", "killed"),
+    "s3-generate": ("request-reset", "answers-reset"),
+    "s3-checkpoint": ("answer-reset", "requests-reset"),
 }
 
 
 def kinds_of(verb: str) -> tuple[str, ...]:
-    if verb in REMOTE_VERBS:
-        return tuple(kind.name for kind in REQUEST_KINDS)
-    return _NAMES if ALL else _SOME.get(verb, _NAMES)
+    every = _REQUESTS if verb in REMOTE_VERBS else _NAMES
+    return every if ALL else _SOME.get(verb, every)
 
 
 @pytest.fixture(scope="module")
