@@ -8,6 +8,9 @@ from .compare import Comparison
 from .recommend import Recommendation
 from .statistics import NOISE
 
+MIN_SHARE_OF_GAIN = 0.5
+"""The share of a promised gain that fresh runs must show: a promise of 2 x needs 1.5 x."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Confirmation:
@@ -23,24 +26,30 @@ class Confirmation:
 
     @property
     def confirmed(self) -> bool:
-        """Better; or no slower, where the advice was smaller settings that do as well and promised no gain above noise.
+        """Whether fresh runs show what was promised.
 
-        No slower is no difference and a rate within noise of today's: a spread that hides a loss confirms nothing.
+        A promised gain is confirmed by a rate that is better by at least half of that gain.
+        Advice that promised no gain above noise (smaller settings that do as well) is also
+        confirmed by runs without a difference whose rate is within noise of today's.
         """
+        gain = self.advice.gain
+        ratio = self._ratio
         if self.better:
-            return True
-        gain, row = (
-            self.advice.gain,
-            next(row for row in self.comparison.rows if row.metric == "samples_per_s"),
-        )
-        ratio = row.judgement.ratio
+            promised = max(0.0, (gain or 1.0) - 1)
+            return ratio - 1 >= MIN_SHARE_OF_GAIN * promised
         return (
             gain is not None
             and gain <= 1 + NOISE
             and self.comparison.difference == "same"
-            and (ratio or 0.0) >= 1 - NOISE
+            and ratio >= 1 - NOISE
         )
 
     @property
     def better(self) -> bool:
+        """Whether the advised settings are faster than today's, by however much."""
         return self.comparison.difference == "better"
+
+    @property
+    def _ratio(self) -> float:
+        rows = self.comparison.rows
+        return next(row for row in rows if row.metric == "samples_per_s").judgement.ratio or 0.0

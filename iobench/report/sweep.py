@@ -65,11 +65,11 @@ def render_confirmation(found: Confirmation, width: int = 100) -> str:
     if ratio.low is not None and ratio.high is not None:
         measured += f" [{ratio.low:.2f}, {ratio.high:.2f}]"
     answer = (
-        "confirmed"
+        "NOT confirmed"
+        if not found.confirmed
+        else "confirmed"
         if found.better
         else "confirmed as no slower"
-        if found.confirmed
-        else "NOT confirmed"
     )
     p = "" if ratio.p is None else f", p = {ratio.p:.2g}"
     changes = ", ".join(f"{key}={value}" for key, value in advice.changes.items())

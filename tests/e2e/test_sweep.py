@@ -193,7 +193,9 @@ def test_interrupted_and_resumed(home: Path) -> None:
     )
     found = document(done)
     assert found["status"] == "ok"
-    assert [len(point["runs"]) for point in found["points"]] == [3, 3]
+    # A neighbour can slow one point so much that the sweep drops it, which it says.
+    assert all(len(point["runs"]) == 3 or point["dropped"] for point in found["points"])
+    assert len(found["points"][0]["runs"]) == 3  # today's settings are never dropped
     assert [
         point["runs"][: len(runs)] for point, runs in zip(found["points"], kept, strict=True)
     ] == kept
