@@ -175,28 +175,28 @@ STORAGE = Registry(
     "iobench.storage",
     {
         "file": Entry(
-            target="iobench.storage.local:LocalStorage",
+            target="iobench.storage.local.storage:LocalStorage",
             summary="a directory on a local disk or a mounted file system",
         ),
         "nfs": Entry(
-            target="iobench.storage.nfs:NfsStorage",
+            target="iobench.storage.nfs.storage:NfsStorage",
             summary="nfs://server/export/path: an NFS export without a mount (needs libnfs)",
         ),
         "s3": Entry(
-            target="iobench.storage.s3:S3Storage",
+            target="iobench.storage.s3.storage:S3Storage",
             summary="s3://bucket/prefix?endpoint=..&client=..: objects of an S3 server",
             extra="s3",
         ),
         "fsspec": Entry(
-            target="iobench.storage.fsspec_url:FsspecStorage",
+            target="iobench.storage.fsspec.url:FsspecStorage",
             summary="any other fsspec URL (gs://, az://, hf:// ...): works, is not fast",
         ),
         "throttled": Entry(
-            target="iobench.storage.throttled:ThrottledStorage",
+            target="iobench.storage.simulated.throttled:ThrottledStorage",
             summary="throttled+URL?bandwidth=..&latency=..: storage of known speed",
         ),
         "faulty": Entry(
-            target="iobench.storage.faulty:FaultyStorage",
+            target="iobench.storage.simulated.faulty:FaultyStorage",
             summary="faulty+URL?fail_every=N: errors, short reads, stalls",
         ),
     },

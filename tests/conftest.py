@@ -14,11 +14,11 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from iobench.generate import generate
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.spec.manifest import Manifest
-from iobench.storage.local import LocalStorage
+from iobench.generator import generate
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.manifest import Manifest
+from iobench.storage.local.storage import LocalStorage
 
 settings.register_profile(
     "iobench", deadline=None, max_examples=60

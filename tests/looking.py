@@ -9,9 +9,9 @@ import numpy as np
 from iobench.errors import IobenchError
 from iobench.load import make_reader
 from iobench.scan import scan
-from iobench.spec.manifest import Manifest
-from iobench.spec.workload import ReaderSpec
-from iobench.storage.simulated import MemoryStorage
+from iobench.schema.manifest import Manifest
+from iobench.schema.workload import ReaderSpec
+from iobench.storage.simulated.memory import MemoryStorage
 from iobench.verify import verify
 
 

@@ -6,7 +6,7 @@ import ctypes
 import time
 from typing import Any
 
-from ..spec.workload import AcceleratorSpec
+from ..schema.workload import AcceleratorSpec
 from .base import StepTime
 
 _PR_SET_TIMERSLACK = 29

@@ -22,9 +22,9 @@ from ..safety import Removal
 from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.catalog import exists, local_root, read_object
-from ..storage.local import LocalStorage
-from ..storage.lock import Lease
-from ..storage.sinks import make_folders
+from ..storage.local.sinks import make_folders
+from ..storage.local.storage import LocalStorage
+from ..storage.locks.lock import Lease
 from . import place
 from .base import Saved
 from .manifest import (

@@ -17,8 +17,8 @@ from ..errors import MissingObjectError, StorageError, TargetHeldError, TargetRe
 from ..safety import Removal, mount_of, remove_exactly
 from ..storage.base import Entry, Folders, Guarded, Storage, Unfinished
 from ..storage.catalog import exists, innermost, local_root, read_object
-from ..storage.lock import Lease, exclusive
-from ..storage.objects import READERS, is_lock_name
+from ..storage.locks.lock import Lease, exclusive
+from ..storage.locks.objects import READERS, is_lock_name
 from .manifest import MANIFEST, is_ours
 
 MARKER = ".iobench-checkpoints"

@@ -57,8 +57,8 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from ..analyse.recommend import Target, recommend
-    from ..analyse.sweepfolder import read_sweep
+    from ..analyse.tuning.recommend import Target, recommend
+    from ..analyse.tuning.sweepfolder import read_sweep
     from ..errors import UsageError
     from ..units import parse_duration, parse_size
     from .terminal import say, show, show_json

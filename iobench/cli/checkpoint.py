@@ -142,11 +142,11 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..analyse.thresholds import parse
-    from ..run.checkpoint import run_study
-    from ..run.checkpoint_plan import make_study_plan
-    from ..spec.base import apply_overrides, build
-    from ..spec.checkpoint import CheckpointSpec
+    from ..analyse.verdict.thresholds import parse
+    from ..runner.checkpoint import run_study
+    from ..runner.checkpoint_plan import make_study_plan
+    from ..schema.base import apply_overrides, build
+    from ..schema.checkpoint import CheckpointSpec
     from .outcome import finish
     from .terminal import Live
 

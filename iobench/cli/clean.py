@@ -9,7 +9,7 @@ from .common import add_break_lock, add_common
 from .terminal import say, show_json
 
 if TYPE_CHECKING:
-    from ..generate.cleaner import CleanReport
+    from ..generator.cleaner import CleanReport
 
 _EXAMPLES = """examples:
   iobench clean /mnt/fast/resnet50 --dry-run
@@ -44,7 +44,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..generate import clean
+    from ..generator import clean
     from ..units import format_bytes, format_count
 
     report = _checkpoints(args) or clean(args.dir, dry_run=args.dry_run, break_lock=args.break_lock)
@@ -68,7 +68,7 @@ def _checkpoints(args: argparse.Namespace) -> CleanReport | None:
     """The same for a place that was claimed for checkpoints; None for any other."""
     from ..checkpoint.place import MARKER, clean_alone
     from ..errors import StorageError
-    from ..generate.cleaner import CleanReport
+    from ..generator.cleaner import CleanReport
     from ..storage import open_storage
     from ..storage.catalog import exists
 

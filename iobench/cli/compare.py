@@ -11,8 +11,8 @@ from .common import add_common
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..analyse.compare import Group
-    from ..spec.result import RunDocument
+    from ..analyse.compare.runs import Group
+    from ..schema.result import RunDocument
 
 _EXAMPLES = """examples:
   iobench compare results/<run> results/<run>
@@ -72,7 +72,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..analyse.compare import METRICS, compare
+    from ..analyse.compare.runs import METRICS, compare
     from ..errors import UnknownNameError, UsageError
     from ..report.compare import NOTHING, render
     from .terminal import show, show_data, warn
@@ -185,7 +185,7 @@ def _alone(
 def _groups(
     place: Path, include_invalid: bool, across: tuple[str, ...], left_out: list[str]
 ) -> dict[tuple[str, ...], Group]:
-    from ..analyse.compare import Group, question
+    from ..analyse.compare.runs import Group, question
 
     groups: dict[tuple[str, ...], Group] = {}
     for doc in _counted(place, include_invalid, left_out):
@@ -197,8 +197,8 @@ def _counted(
     place: Path, include_invalid: bool, left_out: list[str], seen: set[Path] | None = None
 ) -> Iterator[RunDocument]:
     """Runs that count; of directories in ``seen``, places before this one had them."""
-    from ..analyse.collect import collect
-    from ..analyse.compare import usable
+    from ..analyse.compare.collect import collect
+    from ..analyse.compare.runs import usable
 
     found = collect(place)
     left_out += found.left_out
@@ -218,8 +218,8 @@ def _by_key(
     args: argparse.Namespace, across: tuple[str, ...], left_out: list[str]
 ) -> list[tuple[Group, Group]]:
     """All runs of all places, grouped by a key's value within each question."""
-    from ..analyse.compare import Group, lookup, question
-    from ..analyse.points import number
+    from ..analyse.compare.runs import Group, lookup, question
+    from ..analyse.tuning.points import number
 
     groups: dict[tuple[str, ...], dict[str, Group]] = {}
     seen: set[Path] = set()

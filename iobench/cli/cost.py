@@ -103,12 +103,17 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..analyse.collect import collect
-    from ..analyse.compare import usable
-    from ..analyse.cost import Terms, cost
+    from ..analyse.compare.collect import collect
+    from ..analyse.compare.cost import Terms, cost
+    from ..analyse.compare.runs import usable
     from ..errors import UsageError
     from ..report.cost import render
-    from ..spec.instances import Instance, find_instance, priced_at, read_prices
+    from ..schema.instances import (
+        Instance,
+        find_instance,
+        priced_at,
+        read_prices,
+    )
     from ..units import parse_duration
     from .terminal import show, show_data
 

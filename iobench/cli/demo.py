@@ -59,7 +59,7 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     if not args.s3:
         return _tell(args, _LOCAL, generate=not (Path(_LOCAL) / "manifest.json").is_file())
-    from ..run.demo import BUCKET, s3_server
+    from ..runner.demo import BUCKET, s3_server
 
     with (
         tempfile.TemporaryDirectory(prefix="iobench-demo-") as folder,

@@ -64,7 +64,7 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from ..errors import UsageError
-    from ..generate import generate
+    from ..generator import generate
     from ..storage import open_storage
     from ..storage.base import Guarded
     from ..units import format_bytes, format_count, format_duration, format_rate
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _spec(args: argparse.Namespace) -> Any:
     from ..errors import UsageError
-    from ..spec.dataset import load_dataset_spec, resized
+    from ..schema.dataset import load_dataset_spec, resized
     from ..units import parse_size
 
     overrides = [*args.overrides, *([f"seed={args.seed}"] if args.seed is not None else [])]

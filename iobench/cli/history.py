@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .common import add_common
 
 if TYPE_CHECKING:
-    from ..spec.result import RunDocument
+    from ..schema.result import RunDocument
 
 _EXAMPLES = """examples:
   iobench history resnet50-h100
@@ -45,9 +45,14 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..analyse.collect import collect
-    from ..analyse.compare import METRICS, question, usable, workload_of
-    from ..analyse.history import history
+    from ..analyse.compare.collect import collect
+    from ..analyse.compare.history import history
+    from ..analyse.compare.runs import (
+        METRICS,
+        question,
+        usable,
+        workload_of,
+    )
     from ..errors import UnknownNameError, UsageError
     from ..report.history import render
     from .terminal import show, show_data

@@ -65,15 +65,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _entries(kind: str) -> dict[str, str]:
     if kind in ("workloads", "datasets"):
-        from ..spec.base import known_specs
-        from ..spec.yamlfile import read_yaml
+        from ..schema.base import known_specs
+        from ..schema.yamlfile import read_yaml
 
         return {
             name: " ".join(str(read_yaml(path).get("description", "")).split())
             for name, path in sorted(known_specs(kind[:-1]).items())
         }
     if kind == "instances":
-        from ..spec.instances import builtin
+        from ..schema.instances import builtin
 
         return {name: _instance(found) for name, found in builtin().items()}
     if kind == "models":

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..analyse.thresholds import violations
+from ..analyse.verdict.thresholds import violations
 from ..report.checkpoint import render_study
 from ..report.export import to_csv, to_markdown
 from ..report.text import render_run
-from ..spec.result import RunDocument
+from ..schema.result import RunDocument
 from .terminal import columns, say, show, show_data, show_json, use_color, warn
 
 MIN_WIDTH = 40

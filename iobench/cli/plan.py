@@ -96,9 +96,9 @@ def run(args: argparse.Namespace) -> int:
     if args.workload in MODELS:
         _refuse(args, _OF_A_RUN, "a model's checkpoint")
         return _plan_model(args)
-    from ..run.plan import describe_plan
-    from ..spec.base import known_specs
-    from ..spec.workload import load_workload
+    from ..runner.plan import describe_plan
+    from ..schema.base import known_specs
+    from ..schema.workload import load_workload
     from .terminal import show, show_json
 
     try:
@@ -121,8 +121,8 @@ def run(args: argparse.Namespace) -> int:
         repetitions=args.repeat,
     )
     if args.probe:
-        from ..run.plan import make_plan
-        from ..run.probe import probe
+        from ..runner.plan import make_plan
+        from ..runner.probe import probe
 
         if not plan["generated"]:
             raise UsageError(
@@ -163,9 +163,9 @@ def _refuse(args: argparse.Namespace, names: tuple[str, ...], what: str) -> None
 
 def _plan_model(args: argparse.Namespace) -> int:
     from ..errors import UsageError
-    from ..run.checkpoint_plan import STALL_BUDGETS, describe_checkpoint
-    from ..spec.base import build
-    from ..spec.checkpoint import CheckpointSpec
+    from ..runner.checkpoint_plan import STALL_BUDGETS, describe_checkpoint
+    from ..schema.base import build
+    from ..schema.checkpoint import CheckpointSpec
     from .terminal import show, show_json
 
     asked = {"model": args.workload, "scale": args.scale, "ranks": args.ranks}

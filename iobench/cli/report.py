@@ -53,9 +53,9 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
 def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from ..analyse.rebuild import conclude, rebuild
-    from ..analyse.thresholds import parse
-    from ..spec.result import load_run
+    from ..analyse.verdict.rebuild import conclude, rebuild
+    from ..analyse.verdict.thresholds import parse
+    from ..schema.result import load_run
     from .outcome import finish
     from .terminal import warn
 

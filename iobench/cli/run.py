@@ -117,15 +117,15 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from ..errors import UsageError
-    from ..spec.workload import load_workload
+    from ..schema.workload import load_workload
 
     workload = load_workload(args.workload, args.overrides)
     if not 0 <= args.calibration_s <= _LONGEST_S or args.seed < 0:  # NaN fails every comparison
         raise UsageError(f"--calibration-s must be 0 to {_LONGEST_S}, and --seed 0 or more")
-    from ..analyse.thresholds import parse
-    from ..run.plan import make_plan
-    from ..run.runner import Options
-    from ..run.runner import run as run_plan
+    from ..analyse.verdict.thresholds import parse
+    from ..runner.experiment import Options
+    from ..runner.experiment import run as run_plan
+    from ..runner.plan import make_plan
     from .terminal import Live
 
     for expression in args.fail_on:
@@ -177,10 +177,10 @@ def _mixed(args: argparse.Namespace) -> Any:
             "--checkpoint needs a target, and 1 or more steps between saves",
             remedy="use --checkpoint-to DIR --checkpoint-every 100",
         )
-    from ..run.checkpoint_plan import make_study_plan
-    from ..run.mixed import Mixed
-    from ..spec.base import build
-    from ..spec.checkpoint import CheckpointSpec
+    from ..runner.checkpoint_plan import make_study_plan
+    from ..runner.mixed import Mixed
+    from ..schema.base import build
+    from ..schema.checkpoint import CheckpointSpec
 
     asked = {
         "model": args.checkpoint,

@@ -81,11 +81,11 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import asdict
     from pathlib import Path
 
-    from ..analyse.requirement import Demand, requirement
+    from ..analyse.capacity.requirement import Demand, requirement
     from ..errors import UsageError
-    from ..spec.dataset import load_dataset_spec, resized
-    from ..spec.result import load_run
-    from ..spec.workload import load_workload
+    from ..schema.dataset import load_dataset_spec, resized
+    from ..schema.result import load_run
+    from ..schema.workload import load_workload
     from ..units import parse_duration, parse_size
     from .terminal import show, show_json
 
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
     )
     instance = None
     if args.instance is not None:
-        from ..spec.instances import find_instance
+        from ..schema.instances import find_instance
 
         instance = find_instance(args.instance)
     if args.json:

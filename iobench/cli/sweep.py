@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .common import add_break_lock, add_common, add_overrides, number, whole_number
 
 if TYPE_CHECKING:
-    from ..run.takeup import Given
+    from ..runner.sweeping.takeup import Given
 
 _EXAMPLES = """examples:
   iobench sweep resnet50-h100 --data-root /mnt/fast/sweep --samples 2000 --sweep dataset.format=files,tar --sweep loader.workers=1,2,4
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
     import signal
 
     from ..errors import UsageError
-    from ..run.sweep import Budget
+    from ..runner.sweeping.plan import Budget
     from ..units import parse_duration, parse_size
     from .terminal import Live
 
@@ -146,7 +146,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _sweep(args: argparse.Namespace, sweep: Any, directory: Path, budget: Any, live: Any) -> int:
     from ..report.sweep import render_sweep
-    from ..run.visits import run_sweep
+    from ..runner.sweeping.visits import run_sweep
     from .terminal import say, show, show_json
 
     sweep = run_sweep(sweep, directory, budget, progress=live, tell=_teller(args, live))
@@ -163,7 +163,7 @@ def _sweep(args: argparse.Namespace, sweep: Any, directory: Path, budget: Any, l
 
 def _confirm(args: argparse.Namespace, budget: Any, live: Any) -> int:
     from ..report.sweep import confirmation_document, render_confirmation
-    from ..run.confirm import confirm
+    from ..runner.sweeping.confirm import confirm
     from .terminal import show, show_json
 
     found = confirm(
@@ -197,7 +197,7 @@ def _teller(args: argparse.Namespace, live: Any) -> Any:
 
 def _axes(args: argparse.Namespace) -> dict[str, list[Any]]:
     from ..errors import UsageError
-    from ..spec.sweep import parse_axis
+    from ..schema.sweep import parse_axis
 
     axes: dict[str, list[Any]] = {}
     for text in args.axes:
@@ -212,7 +212,7 @@ def _axes(args: argparse.Namespace) -> dict[str, list[Any]]:
 
 def _given(args: argparse.Namespace) -> Given:
     """What the user says again of a sweep that is taken up."""
-    from ..run.takeup import Given
+    from ..runner.sweeping.takeup import Given
 
     return Given(
         workload=args.workload,
@@ -224,8 +224,8 @@ def _given(args: argparse.Namespace) -> Given:
 
 def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
     from ..errors import UsageError
-    from ..run.sweep import groups_within, new_sweep, plan_sweep
-    from ..run.takeup import take_up
+    from ..runner.sweeping.plan import groups_within, new_sweep, plan_sweep
+    from ..runner.sweeping.takeup import take_up
     from ..storage import open_storage
     from ..units import parse_size
 
@@ -260,8 +260,8 @@ def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
         "accelerators": args.accelerators,
         "axes": axes,
     }
-    from ..spec.base import build
-    from ..spec.sweep import Sweep, save_sweep
+    from ..schema.base import build
+    from ..schema.sweep import Sweep, save_sweep
 
     # Planned before a directory is made: what can't be swept leaves nothing behind.
     asked = build(Sweep, {"created": "", "command": [], **given}, where="the sweep")

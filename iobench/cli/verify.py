@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     )
     from ..storage import open_storage
     from ..storage.catalog import find_dataset
-    from ..storage.reading import reading
+    from ..storage.locks.reading import reading
     from ..verify import verify
     from .progress import progress_bar
 

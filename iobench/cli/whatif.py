@@ -10,7 +10,7 @@ from .common import add_common
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..analyse.whatif import Quantity
+    from ..analyse.capacity.whatif import Quantity
 
 _EXAMPLES = """examples:
   iobench whatif results/<run> --storage-bandwidth 2x
@@ -65,15 +65,15 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from ..analyse.whatif import Change, what_if
+    from ..analyse.capacity.whatif import Change, what_if
     from ..errors import UsageError
-    from ..spec.result import load_run
+    from ..schema.result import load_run
     from ..units import parse_duration, parse_size
     from .terminal import show, show_json
 
     network = None
     if args.instance is not None:
-        from ..spec.instances import find_instance
+        from ..schema.instances import find_instance
 
         network = find_instance(args.instance).network_bytes_per_s
         if network is None:
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _quantity(text: str | None, flag: str, parse: Callable[[str], float]) -> Quantity | None:
     """``2x`` is a factor, anything else a value."""
-    from ..analyse.whatif import Quantity
+    from ..analyse.capacity.whatif import Quantity
     from ..errors import UsageError
 
     if text is None:

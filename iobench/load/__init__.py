@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
-from ..spec.manifest import Manifest
-from ..spec.workload import LoaderSpec, ReaderSpec
+from ..schema.manifest import Manifest
+from ..schema.workload import LoaderSpec, ReaderSpec
 from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.catalog import find_dataset, place_of, read_manifest

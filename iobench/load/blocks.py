@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UsageError
-from ..spec.manifest import Manifest
-from ..spec.workload import ReaderSpec
+from ..schema.manifest import Manifest
+from ..schema.workload import ReaderSpec
 from ..storage.base import Storage
 from .delivered import Delivered, Stats, too_small
 from .engine import Extent

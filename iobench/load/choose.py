@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ..errors import UsageError
 from ..registry import FORMATS
-from ..spec.manifest import Manifest
-from ..spec.workload import ReaderSpec
+from ..schema.manifest import Manifest
+from ..schema.workload import ReaderSpec
 from ..storage.base import Storage
-from ..storage.local import LocalStorage
-from ..storage.mapped import MappedStorage
-from ..storage.simulated import MemoryStorage
+from ..storage.local.mapped import MappedStorage
+from ..storage.local.storage import LocalStorage
+from ..storage.simulated.memory import MemoryStorage
 from .blocks import BlockReader
 from .reader import BatchReader
 

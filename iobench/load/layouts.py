@@ -16,7 +16,7 @@ from ..documents import MAX_HEADER_BYTES, parse_json, read_regular
 from ..errors import DatasetError, StorageError, TargetHeldError, UsageError
 from ..registry import LOADERS
 from ..safety import remove_exactly
-from ..spec.manifest import (
+from ..schema.manifest import (
     LAYOUT_BEGUN,
     LAYOUTS,
     Manifest,
@@ -26,11 +26,11 @@ from ..spec.manifest import (
     name_patterns,
     unfinished_layout,
 )
-from ..spec.manifest import LAYOUT_RECORD as RECORD
+from ..schema.manifest import LAYOUT_RECORD as RECORD
 from ..storage.base import Storage
 from ..storage.catalog import local_root
-from ..storage.local import LocalStorage
-from ..storage.lock import exclusive, shared
+from ..storage.local.storage import LocalStorage
+from ..storage.locks.lock import exclusive, shared
 
 if TYPE_CHECKING:
     from .libraries.base import Source

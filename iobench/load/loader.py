@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, get_
 
 from .. import buffers
 from ..errors import BusError, IobenchError, UsageError, WorkerError
-from ..spec.workload import LoaderSpec
+from ..schema.workload import LoaderSpec
 from ..units import format_bytes
 from .bus import cause_of_death
 from .delivered import Delivered, Stats

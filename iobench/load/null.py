@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..registry import CONTENTS, FORMATS
-from ..spec.manifest import Manifest
-from ..spec.workload import ReaderSpec
+from ..schema.manifest import Manifest
+from ..schema.workload import ReaderSpec
 from ..storage.base import Mapped, Storage
 from .choose import make_reader
 from .delivered import Delivered, Stats, too_small

@@ -18,8 +18,8 @@ from .. import buffers
 from ..errors import CorruptSampleError, NoMemoryError
 from ..formats.base import split_codec
 from ..registry import CODECS, CONTENTS, FORMATS
-from ..spec.manifest import Manifest
-from ..spec.workload import ReaderSpec
+from ..schema.manifest import Manifest
+from ..schema.workload import ReaderSpec
 from ..storage.base import Mapped, Retries, Retrying, Storage
 from .checks import Checks
 from .delivered import Delivered, Stats, too_small

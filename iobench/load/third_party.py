@@ -11,8 +11,8 @@ import numpy as np
 
 from ..errors import IobenchError, UsageError, WorkerError
 from ..registry import FORMATS, LOADERS
-from ..spec.manifest import Manifest
-from ..spec.workload import LoaderSpec, ReaderSpec
+from ..schema.manifest import Manifest
+from ..schema.workload import LoaderSpec, ReaderSpec
 from ..storage.base import Storage
 from ..storage.catalog import local_root
 from .layouts import made_layout

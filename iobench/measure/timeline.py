@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ..errors import IobenchError
 from ..limits import check_plausible
-from ..spec.result import EVENT_COLUMNS, LATER_COLUMNS
+from ..schema.result import EVENT_COLUMNS, LATER_COLUMNS
 
 Array = npt.NDArray[Any]
 Columns = dict[str, Array]

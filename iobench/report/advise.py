@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..analyse.knee import NO_HELP
-from ..analyse.recommend import Alternative, Recommendation
+from ..analyse.tuning.knee import NO_HELP
+from ..analyse.tuning.recommend import Alternative, Recommendation
 from ..text import printable, renders
 from ..units import format_bytes, format_count
 from .lines import wrapped

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..analyse.rules_cache import epoch_deliveries, is_cold, uncached
-from ..spec.result import RunDocument
+from ..analyse.verdict.rules_cache import epoch_deliveries, is_cold, uncached
+from ..schema.result import RunDocument
 from ..units import format_count, format_percent
 
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..analyse.study import cpu_s_per_gb, slowdown, with_figures
-from ..spec.checkpoint import Spread, Study
-from ..spec.result import RunDocument
+from ..analyse.checkpoint.study import cpu_s_per_gb, slowdown, with_figures
+from ..schema.checkpoint import Spread, Study
+from ..schema.result import RunDocument
 from ..text import printable, renders
 from ..units import format_bytes, format_count, format_duration, format_rate, format_share
 from .lines import Paint, findings_lines, painter, wrapped

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from ..analyse.compare import Comparison, Group, Row
-from ..analyse.statistics import SIGNIFICANT
+from ..analyse.compare.runs import Comparison, Group, Row
+from ..analyse.compare.statistics import SIGNIFICANT
 from ..documents import json_text
 from ..text import markdown, printable, renders
 from ..units import format_count, format_duration, format_percent, format_rate

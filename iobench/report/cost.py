@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from ..analyse.cost import MOST_HOSTS, Cost, Price
+from ..analyse.compare.cost import MOST_HOSTS, Cost, Price
 from ..documents import json_text
 from ..text import markdown, printable, renders
 from ..units import format_count, format_duration, format_percent

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..documents import json_text
-from ..spec.checkpoint import Restore, Save, Study
-from ..spec.result import RunDocument
+from ..schema.checkpoint import Restore, Save, Study
+from ..schema.result import RunDocument
 from ..text import markdown, printable, renders
 from ..units import format_count, format_rate
 from .lines import csv_text

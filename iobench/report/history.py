@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from ..analyse.history import History
+from ..analyse.compare.history import History
 from ..documents import json_text
 from ..text import printable, renders
 from .compare import LABELS

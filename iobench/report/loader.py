@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from ..spec.result import Ceiling, RunDocument
+from ..schema.result import Ceiling, RunDocument
 from ..units import format_bytes, format_count, format_duration
 from .lines import Paint, wrapped
 

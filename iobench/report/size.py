@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..analyse.measured import Measured
-from ..analyse.requirement import Cache, Requirement
-from ..spec.instances import Instance
+from ..analyse.capacity.measured import Measured
+from ..analyse.capacity.requirement import Cache, Requirement
+from ..schema.instances import Instance
 from ..text import printable, renders
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
 from .lines import wrapped

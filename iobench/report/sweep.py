@@ -6,8 +6,8 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from ..analyse.confirmation import Confirmation
-from ..spec.sweep import Sweep, describe
+from ..analyse.tuning.confirmation import Confirmation
+from ..schema.sweep import Sweep, describe
 from ..text import printable, renders
 from ..units import format_count
 from .compare import render

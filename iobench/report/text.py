@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..analyse.evidence import bytes_per_sample, gather
-from ..spec.result import Ceiling, RunDocument, Summary
+from ..analyse.verdict.evidence import bytes_per_sample, gather
+from ..schema.result import Ceiling, RunDocument, Summary
 from ..text import printable, renders
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
 from .cache import cold_reads

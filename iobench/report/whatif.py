@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..analyse.evidence import gather
-from ..analyse.whatif import Prediction
+from ..analyse.capacity.whatif import Prediction
+from ..analyse.verdict.evidence import gather
 from ..text import printable, renders
 from ..units import format_count, format_percent
 from .lines import wrapped

@@ -9,7 +9,7 @@ import numpy as np
 import xxhash
 
 from ..formats.base import Buffer
-from ..generate.pool import working_on
+from ..generator.pool import working_on
 from ..limits import DECODING_MARGIN
 from ..registry import CODECS, CONTENTS, FORMATS
 from ..storage.base import Storage

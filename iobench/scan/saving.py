@@ -20,7 +20,7 @@ import yaml
 from ..documents import json_text, read_regular
 from ..errors import TargetRefusedError, UsageError
 from ..interrupts import undisturbed
-from ..spec.manifest import (
+from ..schema.manifest import (
     MANIFEST,
     SAMPLE_COLUMNS,
     SAMPLES,
@@ -29,7 +29,12 @@ from ..spec.manifest import (
     Manifest,
     write_table,
 )
-from ..storage.sinks import make_folders, open_sink, rename_new, sync_folder
+from ..storage.local.sinks import (
+    make_folders,
+    open_sink,
+    rename_new,
+    sync_folder,
+)
 from .scanner import ScanReport
 
 _NAMES = (SAMPLES, SHARDS, MANIFEST)

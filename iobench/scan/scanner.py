@@ -20,8 +20,8 @@ import xxhash
 from .. import __version__
 from ..beneath import key_problem
 from ..errors import DatasetError
-from ..generate.pool import run_tasks, working_on
-from ..spec.manifest import (
+from ..generator.pool import run_tasks, working_on
+from ..schema.manifest import (
     SAMPLE_COLUMNS,
     SAMPLES,
     SHARD_COLUMNS,

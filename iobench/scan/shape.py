@@ -10,8 +10,8 @@ import numpy as np
 
 from ..formats.hdf5 import MAX_SHARD
 from ..registry import CONTENTS
-from ..spec.base import build
-from ..spec.dataset import DatasetSpec
+from ..schema.base import build
+from ..schema.dataset import DatasetSpec
 from ..text import printable
 from .found import Found
 

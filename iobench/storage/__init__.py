@@ -122,7 +122,7 @@ def _kind(scheme: str) -> Any:
     ours = STORAGE.entries()
     if scheme in ours and scheme != "fsspec":
         return STORAGE.load(scheme)
-    from .fsspec_url import known, schemes
+    from .fsspec.url import known, schemes
 
     if known(scheme):
         return STORAGE.load("fsspec")

@@ -19,7 +19,7 @@ from ..errors import (
     StorageError,
     UsageError,
 )
-from ..spec.manifest import (
+from ..schema.manifest import (
     MANIFEST,
     MARKER,
     SAMPLES,

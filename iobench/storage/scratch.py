@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..interrupts import undisturbed
-from .holder import is_alive
+from .locks.holder import is_alive
 
 MIN_AGE_S = 60.0
 """A younger directory may belong to a process that has not locked it yet."""

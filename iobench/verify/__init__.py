@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 
 from ..errors import StorageError
-from ..generate.pool import default_workers, run_tasks
-from ..spec.manifest import Manifest
+from ..generator.pool import default_workers, run_tasks
+from ..schema.manifest import Manifest
 from ..storage.base import Storage
 from ..storage.catalog import innermost, local_root
 from .report import MAX_DAMAGES, MAX_UNREADABLE, Damage, Part, Unreadable, VerifyReport

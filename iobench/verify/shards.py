@@ -11,9 +11,9 @@ import xxhash
 from ..buffers import private
 from ..errors import DatasetError, MissingObjectError, ShortObjectError, StorageError
 from ..formats.base import Buffer, split_codec
-from ..generate.pool import working_on
+from ..generator.pool import working_on
 from ..registry import CODECS, CONTENTS, FORMATS
-from ..spec.manifest import Manifest
+from ..schema.manifest import Manifest
 from ..storage.base import Storage
 from ..storage.window import WINDOW_BYTES, Window
 from .report import MAX_DAMAGES, MAX_UNREADABLE, Damage, Part, Unreadable

@@ -23,19 +23,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from iobench.analyse.rebuild import ceiling_from_events
-from iobench.generate import generate
+from iobench.analyse.verdict.rebuild import ceiling_from_events
+from iobench.generator import generate
 from iobench.load import build_loader
 from iobench.load.reader import BatchReader
 from iobench.measure import fio, host
-from iobench.run.calibrate import joined
-from iobench.run.ranks import Phase, run_phase
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.spec.manifest import Manifest
-from iobench.spec.result import Repetition
-from iobench.spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
-from iobench.storage.local import LocalStorage
+from iobench.runner.calibrate import joined
+from iobench.runner.ranks import Phase, run_phase
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.manifest import Manifest
+from iobench.schema.result import Repetition
+from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.storage.local.storage import LocalStorage
 
 MIB = 1 << 20
 ENGINES = ("psync", "io_uring", "libaio")

@@ -18,7 +18,7 @@ from iobench.formats.tfrecord import TFRecord
 from iobench.load.order import BatchPlan, epoch_order
 from iobench.load.slots import SlotRing
 from iobench.measure.timeline import Recorder, write_events
-from iobench.spec.manifest import SAMPLE_COLUMNS, read_table, write_table
+from iobench.schema.manifest import SAMPLE_COLUMNS, read_table, write_table
 
 MIB = 1 << 20
 SAMPLE = 115_000

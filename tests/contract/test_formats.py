@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.formats.protobuf import example_bytes
-from iobench.generate import clean, generate
+from iobench.generator import clean, generate
 from iobench.registry import FORMATS
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.spec.manifest import index_file
-from iobench.storage.local import LocalStorage
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.manifest import index_file
+from iobench.storage.local.storage import LocalStorage
 
 NAMES = sorted(FORMATS.entries())
 ASSEMBLED = [name for name in NAMES if hasattr(FORMATS.load(name), "assemble")]

@@ -16,11 +16,11 @@ import pytest
 import zstandard
 
 from iobench.formats import payload
-from iobench.generate import generate
-from iobench.generate.target import dataset_id
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec, load_dataset_spec, resized
-from iobench.storage.local import LocalStorage
+from iobench.generator import generate
+from iobench.generator.target import dataset_id
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec, load_dataset_spec, resized
+from iobench.storage.local.storage import LocalStorage
 from iobench.verify import verify
 
 BLOCK = 4096
@@ -163,7 +163,7 @@ def test_columns_of_earlier_versions_are_read(tmp_path: Path) -> None:
         )
     finally:
         payload.fill_for_columns = before
-    from iobench.spec.manifest import load_manifest
+    from iobench.schema.manifest import load_manifest
 
     assert b"iobench\x01" in b"".join(
         b"".join(row.values()) for row in pq.read_table(next(path.rglob("*.parquet"))).to_pylist()

@@ -16,16 +16,16 @@ import pytest
 import simplejpeg
 
 from iobench.errors import CorruptSampleError, SpecError, UsageError
-from iobench.generate import generate
-from iobench.generate.plan import plan_shards
+from iobench.generator import generate
+from iobench.generator.plan import plan_shards
 from iobench.load import BatchLoader, make_loader, make_reader
 from iobench.registry import FORMATS, Entry, Registry
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.spec.manifest import Manifest
-from iobench.spec.workload import ReaderSpec
-from iobench.storage.local import LocalStorage
-from iobench.storage.simulated import MemoryStorage
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.manifest import Manifest
+from iobench.schema.workload import ReaderSpec
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.simulated.memory import MemoryStorage
 from iobench.verify import verify
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -150,8 +150,8 @@ def test_the_same_spec_gives_the_same_bytes_in_another_process(
     }
     manifest, path = make_dataset(**spec)
     program = (
-        "import sys; from iobench.generate import generate; from iobench.spec.dataset import DatasetSpec;"
-        "from iobench.storage.local import LocalStorage;"
+        "import sys; from iobench.generator import generate; from iobench.schema.dataset import DatasetSpec;"
+        "from iobench.storage.local.storage import LocalStorage;"
         f"generate(DatasetSpec.model_validate({dict(spec, name='demo')!r}), LocalStorage(sys.argv[1]), workers=1)"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "again")], check=True)
@@ -164,8 +164,8 @@ def test_reading_needs_no_h5py(make_dataset: Any) -> None:
     _, path = make_dataset(format="hdf5", codec="gzip")
     program = (
         "import sys; sys.modules['h5py'] = None\n"
-        "from iobench.load import make_loader; from iobench.verify import verify; from iobench.spec.manifest import load_manifest\n"
-        "from iobench.storage.local import LocalStorage\n"
+        "from iobench.load import make_loader; from iobench.verify import verify; from iobench.schema.manifest import load_manifest\n"
+        "from iobench.storage.local.storage import LocalStorage\n"
         "root = sys.argv[1]\n"
         "assert sum(len(b) for b in make_loader(root, batch_size=9, loader={'workers': 0})) == 60\n"
         "assert verify(LocalStorage(root), load_manifest(root), workers=0).ok\n"

@@ -27,10 +27,10 @@ from iobench.errors import CorruptSampleError, UsageError
 from iobench.load import Batch, BatchLoader, build_loader, make_loader
 from iobench.load.device import DeviceFeed
 from iobench.load.null import NullReader
-from iobench.spec.manifest import Manifest, load_manifest
-from iobench.spec.workload import LoaderSpec, ReaderSpec
+from iobench.schema.manifest import Manifest, load_manifest
+from iobench.schema.workload import LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
-from iobench.storage.simulated import MemoryStorage
+from iobench.storage.simulated.memory import MemoryStorage
 
 TRANSPORTS = [("ring", 0), ("ring", 2), ("tensor", 0), ("tensor", 2), ("thread", 1), ("thread", 3)]
 

@@ -18,12 +18,12 @@ from iobench.load.layouts import layout_keys, make_layout
 from iobench.load.libraries.base import Converts, Library, Packed, Source
 from iobench.load.libraries.pieces import ByIndex, collate
 from iobench.registry import LOADERS, Entry
-from iobench.spec.manifest import Manifest
-from iobench.spec.workload import LoaderSpec, ReaderSpec
+from iobench.schema.manifest import Manifest
+from iobench.schema.workload import LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.base import Retries, Storage
-from iobench.storage.local import LocalStorage
-from iobench.storage.simulated import MemoryStorage
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.simulated.memory import MemoryStorage
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # libraries warn of what is theirs to mend
 

@@ -20,14 +20,26 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from iobench.errors import MissingObjectError, TargetHeldError, TargetLostError, TargetRefusedError
-from iobench.storage import flocks, keeper, object_lock, open_storage
-from iobench.storage import holder as holder_module
+from iobench.storage import open_storage
 from iobench.storage.base import Storage
-from iobench.storage.holder import BODY_BYTES, Holder, is_alive, parse_holder, start_of
-from iobench.storage.local import LocalStorage
-from iobench.storage.lock import exclusive, shared
-from iobench.storage.objects import LOCK, is_lock_name, read_holder, reader_key
-from iobench.storage.simulated import MemoryStorage
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.locks import flocks, keeper, object_lock
+from iobench.storage.locks import holder as holder_module
+from iobench.storage.locks.holder import (
+    BODY_BYTES,
+    Holder,
+    is_alive,
+    parse_holder,
+    start_of,
+)
+from iobench.storage.locks.lock import exclusive, shared
+from iobench.storage.locks.objects import (
+    LOCK,
+    is_lock_name,
+    read_holder,
+    reader_key,
+)
+from iobench.storage.simulated.memory import MemoryStorage
 from tests.processes import wait_until
 from tests.servers.nfs import NfsServer, nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
@@ -439,8 +451,9 @@ def test_a_heart_that_beats_is_no_dead_one(
 
 _HOLDS = """
 import os, sys, time
-from iobench.storage import keeper, open_storage
-from iobench.storage.lock import exclusive, shared
+from iobench.storage import open_storage
+from iobench.storage.locks import keeper
+from iobench.storage.locks.lock import exclusive, shared
 hold = exclusive if sys.argv[2] == "alone" else shared
 with hold(open_storage(sys.argv[1]), ".marker", verb="x"):
     print("held", flush=True)

@@ -16,13 +16,14 @@ import torch
 
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.errors import StorageError, TargetRefusedError, UsageError
-from iobench.generate import clean, generate
+from iobench.generator import clean, generate
 from iobench.safety import check_target
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.storage import libnfs, nfs_write, open_storage
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.storage import open_storage
 from iobench.storage.base import Cached, Files, Folders, Guarded, Retrying, Storage, Versioned
-from iobench.storage.nfs import NfsStorage
+from iobench.storage.nfs import write as nfs_write
+from iobench.storage.nfs.storage import NfsStorage, libnfs
 from tests.checkpoints import save
 from tests.contract.test_storage_suite import StorageContract, content, read
 from tests.servers.nfs import NfsServer, ganesha_v4, nfs_server, rclone_nfs

@@ -15,15 +15,15 @@ import pytest
 import simplejpeg
 
 from iobench.errors import CorruptSampleError, SpecError, UsageError
-from iobench.generate.plan import plan_shards
+from iobench.generator.plan import plan_shards
 from iobench.load import BatchLoader, make_loader, make_reader
 from iobench.registry import FORMATS
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.spec.manifest import Manifest
-from iobench.spec.workload import ReaderSpec
-from iobench.storage.local import LocalStorage
-from iobench.storage.simulated import MemoryStorage
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.manifest import Manifest
+from iobench.schema.workload import ReaderSpec
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.simulated.memory import MemoryStorage
 from iobench.verify import verify
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -549,7 +549,7 @@ def test_a_failing_storage_leaves_no_shard_and_one_clear_error(tmp_path: Path) -
     from contextlib import contextmanager
 
     from iobench.errors import StorageError
-    from iobench.generate.writer import UnitWriter
+    from iobench.generator.writer import UnitWriter
 
     class Full(LocalStorage):
         @contextmanager

@@ -28,12 +28,12 @@ from iobench import buffers
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.errors import StorageError, UsageError
 from iobench.registry import STORAGE
-from iobench.storage import open_storage, sinks
+from iobench.storage import open_storage
 from iobench.storage.base import Cached, Storage
-from iobench.storage.faulty import FaultyStorage
-from iobench.storage.local import LocalStorage
-from iobench.storage.simulated import MemoryStorage
-from iobench.storage.throttled import ThrottledStorage
+from iobench.storage.local.storage import LocalStorage, sinks
+from iobench.storage.simulated.faulty import FaultyStorage
+from iobench.storage.simulated.memory import MemoryStorage
+from iobench.storage.simulated.throttled import ThrottledStorage
 
 BLOCK = 8 << 20
 DATA = np.random.default_rng(3).bytes(2 * BLOCK + 4097)

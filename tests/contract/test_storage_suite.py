@@ -15,10 +15,10 @@ from iobench import buffers
 from iobench.errors import StorageError
 from iobench.storage import open_storage
 from iobench.storage.base import Cached, Replacing, Storage
-from iobench.storage.faulty import FaultyStorage
-from iobench.storage.local import LocalStorage
-from iobench.storage.simulated import MemoryStorage
-from iobench.storage.throttled import ThrottledStorage
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.simulated.faulty import FaultyStorage
+from iobench.storage.simulated.memory import MemoryStorage
+from iobench.storage.simulated.throttled import ThrottledStorage
 
 SIZES = [0, 1, 4095, 4096, 4097, 100_000, (8 << 20) - 1, 8 << 20, (16 << 20) + 5]
 

@@ -13,15 +13,15 @@ import pytest
 from pydantic import ValidationError
 
 from iobench.errors import SpecError, StorageError, UsageError
-from iobench.generate.plan import plan_shards
+from iobench.generator.plan import plan_shards
 from iobench.load import is_sequential, make_loader, make_reader, use_direct
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.spec.workload import ReaderSpec
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.workload import ReaderSpec
 from iobench.storage import open_storage
-from iobench.storage.local import LocalStorage
-from iobench.storage.mapped import MappedStorage
-from iobench.storage.simulated import MemoryStorage
+from iobench.storage.local.mapped import MappedStorage
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.simulated.memory import MemoryStorage
 from iobench.verify import verify
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

@@ -19,7 +19,7 @@ import zstandard
 from iobench.errors import CorruptSampleError, UsageError, WorkerError
 from iobench.load import BatchLoader, make_loader
 from iobench.load.loader import worker_death
-from iobench.spec.manifest import Manifest
+from iobench.schema.manifest import Manifest
 
 TRANSPORTS = [("ring", 0), ("ring", 1), ("ring", 3), ("tensor", 0), ("tensor", 2), ("thread", 2)]
 

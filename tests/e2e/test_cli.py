@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from iobench.cli.main import VERBS, build_parser, main
-from iobench.spec.result import RunDocument
+from iobench.schema.result import RunDocument
 
 Found = subprocess.CompletedProcess[str]
 

@@ -18,13 +18,13 @@ import psutil
 import pytest
 
 from iobench.cli.main import main
-from iobench.generate import generate
+from iobench.generator import generate
 from iobench.measure import pagecache
 from iobench.measure.fetched import probe
-from iobench.run import cache
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.storage.local import LocalStorage
+from iobench.runner import cache
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.storage.local.storage import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

@@ -17,11 +17,11 @@ import pytest
 
 from iobench.errors import DatasetError, IobenchError, TargetRefusedError
 from iobench.formats.base import split_codec
-from iobench.generate import clean, generate
+from iobench.generator import clean, generate
 from iobench.registry import CODECS, CONTENTS, FORMATS
-from iobench.spec.dataset import DatasetSpec
-from iobench.spec.manifest import Manifest, load_manifest
-from iobench.storage.local import LocalStorage
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.manifest import Manifest, load_manifest
+from iobench.storage.local.storage import LocalStorage
 from iobench.verify import verify
 
 SIZE = {"distribution": "normal", "mean": 20_000, "stdev": 5_000, "min": 1500}
@@ -190,9 +190,9 @@ def test_nothing_is_ever_overwritten(tmp_path: Path) -> None:
 
 _SLOW = """
 import sys, json
-from iobench.generate import generate, writer
-from iobench.spec.dataset import DatasetSpec
-from iobench.storage.local import LocalStorage
+from iobench.generator import generate, writer
+from iobench.schema.dataset import DatasetSpec
+from iobench.storage.local.storage import LocalStorage
 import pathlib, time
 build = writer.UnitWriter._write_shard
 def once(self, *args):
@@ -428,10 +428,10 @@ class TestClean:
 
 def test_a_manifest_of_a_million_samples_loads_lazily(tmp_path: Path) -> None:
     """Tables are mapped: the process grows by far less than objects for a million samples would take."""
-    from iobench.generate import manifest as assembling
-    from iobench.generate import plan_shards
-    from iobench.generate.target import Claim
-    from iobench.generate.writer import UnitResult
+    from iobench.generator import manifest as assembling
+    from iobench.generator import plan_shards
+    from iobench.generator.target import Claim
+    from iobench.generator.writer import UnitResult
 
     wanted = spec(samples=1_000_000, shard_size="64MiB")
     plan = plan_shards(wanted)
@@ -453,7 +453,7 @@ def test_a_manifest_of_a_million_samples_loads_lazily(tmp_path: Path) -> None:
     root.mkdir()
     assembling.publish(wanted, plan, results, LocalStorage(root), claim, check=lambda made: None)
     script = (
-        "import sys, numpy, pyarrow, xxhash, resource; from iobench.spec.manifest import load_manifest; "
+        "import sys, numpy, pyarrow, xxhash, resource; from iobench.schema.manifest import load_manifest; "
         "import time; before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
         f"m = load_manifest({str(root)!r}); assert m.sample_count == 1_000_000; assert not m.samples['size'].flags.owndata; "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"

@@ -13,9 +13,9 @@ import pytest
 from iobench.cli.main import main
 from iobench.load.libraries.torch_map import TorchMap
 from iobench.registry import LOADERS, Entry
-from iobench.run import third_party
-from iobench.run.plan import make_plan
-from iobench.spec.workload import load_workload
+from iobench.runner import third_party
+from iobench.runner.plan import make_plan
+from iobench.schema.workload import load_workload
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -299,7 +299,7 @@ def test_no_library_is_imported_unless_it_is_asked_for() -> None:
     import subprocess
     import sys
 
-    look = "import sys, iobench.load, iobench.run.runner; print([n for n in sys.modules if n.split('.')[0] in {names!r}])"
+    look = "import sys, iobench.load, iobench.runner.runner; print([n for n in sys.modules if n.split('.')[0] in {names!r}])"
     names = {"webdataset", "datasets", "litdata", "streaming", "torchdata", "spdl", "grain"}
     found = subprocess.run(
         [sys.executable, "-c", look.format(names=names)],

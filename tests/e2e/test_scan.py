@@ -25,7 +25,7 @@ from iobench.registry import FORMATS
 from iobench.scan import save, scan
 from iobench.storage import open_storage
 from iobench.storage.catalog import find_dataset
-from iobench.storage.local import LocalStorage
+from iobench.storage.local.storage import LocalStorage
 
 QUICK = (
     *("--repeat", "1", "--calibration-s", "0.1"),
@@ -173,7 +173,7 @@ def test_the_clone_has_the_shape(images: Path, tmp_path: Path) -> None:
     report = scan(LocalStorage(images))
     sizes = np.sort(report.manifest.samples["stored"])
     spec = report.manifest.spec
-    from iobench.generate import sample_sizes
+    from iobench.generator import sample_sizes
 
     cloned = sample_sizes(spec.model_copy(update={"samples": 20_000}))
     assert (cloned.min(), cloned.max()) == (max(1024, sizes.min()), sizes.max())

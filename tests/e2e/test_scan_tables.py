@@ -19,10 +19,10 @@ from iobench import make_loader
 from iobench.errors import DatasetError, UsageError
 from iobench.load import make_reader
 from iobench.scan import ScanReport, save, scan
-from iobench.spec.manifest import load_manifest
-from iobench.spec.workload import ReaderSpec
-from iobench.storage.local import LocalStorage
-from iobench.storage.simulated import MemoryStorage
+from iobench.schema.manifest import load_manifest
+from iobench.schema.workload import ReaderSpec
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.simulated.memory import MemoryStorage
 from iobench.verify import verify
 
 from .test_scan import QUICK, iobench, ok, photo, state

@@ -141,5 +141,5 @@ def test_a_report_needs_neither_torch_nor_storage(tmp_path: Path, make_dataset: 
     assert not {
         name
         for name in names
-        if name.startswith(("iobench.load", "iobench.storage", "iobench.run"))
+        if name.startswith(("iobench.load", "iobench.storage", "iobench.runner"))
     }

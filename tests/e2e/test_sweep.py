@@ -14,7 +14,7 @@ import pytest
 
 from iobench.cli.main import main
 from iobench.errors import SpecError
-from iobench.spec.sweep import combinations, load_sweep, parse_axis
+from iobench.schema.sweep import combinations, load_sweep, parse_axis
 
 WORKLOAD = """
 name: tiny

@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from iobench.cli.main import main
-from iobench.generate import generate
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.storage.local import LocalStorage
+from iobench.generator import generate
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.storage.local.storage import LocalStorage
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.generate import generate
-from iobench.generate.journal import JOURNAL
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.spec.manifest import MANIFEST, SAMPLES, SHARDS
+from iobench.generator import generate
+from iobench.generator.journal import JOURNAL
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.manifest import MANIFEST, SAMPLES, SHARDS
 from iobench.storage.base import Sink
-from iobench.storage.local import LocalStorage
+from iobench.storage.local.storage import LocalStorage
 from tests.checkpoints import make_state, save
 
 Inode = tuple[int, int]

@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from iobench.errors import StorageError, WorkerError
-from iobench.generate import generate, target
-from iobench.generate.pool import run_tasks
-from iobench.spec.dataset import DatasetSpec
-from iobench.spec.manifest import load_manifest
-from iobench.storage.local import LocalStorage
+from iobench.generator import generate, target
+from iobench.generator.pool import run_tasks
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.manifest import load_manifest
+from iobench.storage.local.storage import LocalStorage
 from iobench.verify import verify
 from tests.children import in_child
 
@@ -79,7 +79,7 @@ def test_full_in_the_middle_then_resumed(
     monkeypatch.setattr(
         target, "_require_space", lambda *args, **kwargs: None
     )  # someone else fills the disk meanwhile
-    monkeypatch.setattr("iobench.generate.plan._UNIT_BYTES", 1 << 20)
+    monkeypatch.setattr("iobench.generator.plan._UNIT_BYTES", 1 << 20)
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(5 << 20))
     with pytest.raises(StorageError, match="No space left") as caught:
@@ -130,7 +130,7 @@ def test_workers_stop_though_another_thread_takes_their_signals(
 ) -> None:
     """Libraries start threads anew in a forked process, and the kernel may give SIGTERM to one of them; nobody waits for the kill then."""
     monkeypatch.setattr(
-        "iobench.generate.pool._GRACE_S", 3600.0
+        "iobench.generator.pool._GRACE_S", 3600.0
     )  # only workers that stop by themselves end this test
 
     def make() -> Callable[[int], int]:

@@ -12,16 +12,17 @@ import pytest
 
 from iobench.cli.main import main
 from iobench.errors import StorageError, TargetLostError
-from iobench.generate import engine, generate
-from iobench.generate.pool import run_tasks
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.spec.manifest import MANIFEST, load_manifest
-from iobench.storage import object_lock, open_storage
-from iobench.storage.holder import Holder
-from iobench.storage.local import LocalStorage
-from iobench.storage.objects import LOCK
-from iobench.storage.simulated import MemoryStorage
+from iobench.generator import engine, generate
+from iobench.generator.pool import run_tasks
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.manifest import MANIFEST, load_manifest
+from iobench.storage import open_storage
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.locks import object_lock
+from iobench.storage.locks.holder import Holder
+from iobench.storage.locks.objects import LOCK
+from iobench.storage.simulated.memory import MemoryStorage
 from iobench.verify import verify
 
 Call = Callable[..., tuple[int, str, str]]

@@ -22,10 +22,10 @@ import yaml
 from iobench.checkpoint.manifest import parse_manifest, parse_part
 from iobench.cli.failure import tell
 from iobench.errors import CorruptCheckpointError
-from iobench.generate import generate
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.storage.local import LocalStorage
+from iobench.generator import generate
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.storage.local.storage import LocalStorage
 from tests.hostile import BYTES, HOSTILE, NAME, check, replaced, run, strings
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0"
@@ -207,7 +207,7 @@ def test_each_text_of_a_workload_and_a_dataset_spec(here: Path) -> None:
 
 
 def test_each_text_of_the_instances(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from iobench.spec import instances
+    from iobench.schema import instances
 
     instances.builtin.cache_clear()
     monkeypatch.setattr(instances, "FILE", str(here / "mine.yaml"))
@@ -286,7 +286,12 @@ def test_damage_in_files_of_such_names_is_shown(here: Path) -> None:
 
 def test_tables_with_hostile_names(here: Path) -> None:
     """A manifest from elsewhere names what it likes, with the right checksums."""
-    from iobench.spec.manifest import SHARD_COLUMNS, SHARDS, load_manifest, write_table
+    from iobench.schema.manifest import (
+        SHARD_COLUMNS,
+        SHARDS,
+        load_manifest,
+        write_table,
+    )
 
     shutil.copytree(GOLDEN / "datasets/scanned.manifest", here / "m")
     header, data = load(here / "m/manifest.json"), GOLDEN / "datasets/tar/data"

@@ -11,13 +11,13 @@ import pytest
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.cli.main import main
 from iobench.errors import StorageError, TargetRefusedError
-from iobench.generate import clean, generate
+from iobench.generator import clean, generate
 from iobench.scan import ScanReport, save, scan
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.spec.manifest import MANIFEST
-from iobench.storage.local import LocalStorage
-from iobench.storage.sinks import make_folders, replace_file
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.manifest import MANIFEST
+from iobench.storage.local.sinks import make_folders, replace_file
+from iobench.storage.local.storage import LocalStorage
 from tests.checkpoints import make_state
 from tests.checkpoints import save as save_checkpoint
 

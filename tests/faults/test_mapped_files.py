@@ -15,10 +15,10 @@ import pytest
 
 from iobench.errors import IobenchError, StorageError, WorkerError
 from iobench.load import make_loader, make_reader
-from iobench.run.ranks import Phase, run_phase
-from iobench.spec.manifest import Manifest
-from iobench.spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
-from iobench.storage.local import LocalStorage
+from iobench.runner.ranks import Phase, run_phase
+from iobench.schema.manifest import Manifest
+from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.storage.local.storage import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from iobench.errors import StorageError
-from iobench.generate import generate
+from iobench.generator import generate
 from iobench.load.reader import BatchReader
-from iobench.run.ranks import Phase, run_phase
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.runner.ranks import Phase, run_phase
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
-from iobench.storage.local import LocalStorage
+from iobench.storage.local.storage import LocalStorage
 from tests.servers.nfs import NfsServer, rclone_nfs
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

@@ -17,7 +17,7 @@ import pytest
 
 from iobench.cli.main import main
 from iobench.storage import open_storage
-from iobench.storage.objects import is_lock_name
+from iobench.storage.locks.objects import is_lock_name
 from tests.processes import paused, race
 from tests.servers.nfs import NfsServer, nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
@@ -35,10 +35,10 @@ QUICK = ("--repeat", 1, "--calibration-s", 0, "--set", "epochs=1", "--set", "loa
          "--set", "batch_size=4", "--set", "reader.crop=null", "--set", "reader.decode=false",
          "--quiet")  # fmt: skip
 
-WRITING = "iobench.generate.writer:UnitWriter._write_shard"
-READING = "iobench.run.cache:prepare_cache"
-SAVING = "iobench.run.checkpoint:Conductor.save"
-VISITING = "iobench.run.visits:_visit"
+WRITING = "iobench.generator.writer:UnitWriter._write_shard"
+READING = "iobench.runner.cache:prepare_cache"
+SAVING = "iobench.runner.checkpoint:Conductor.save"
+VISITING = "iobench.runner.sweeping.visits:_visit"
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -157,7 +157,7 @@ def shared_with(document: str) -> list[str]:
 
 def test_while_a_dataset_is_removed(call: Call, place: str, tmp_path: Path) -> None:
     assert call(*generate(place))[0] == 0
-    with paused("iobench.generate.cleaner:_clean", "clean", place, folder=tmp_path) as first:
+    with paused("iobench.generator.cleaner:_clean", "clean", place, folder=tmp_path) as first:
         refused(call(*generate(place)))
         refused(call("clean", place))
         refused(call("verify", place))

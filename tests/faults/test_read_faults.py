@@ -22,14 +22,14 @@ from iobench.errors import IobenchError, StorageError, WorkerError
 from iobench.load import BatchLoader, build_loader, make_loader
 from iobench.load.loader import die_with_parent
 from iobench.load.reader import BatchReader
-from iobench.run.ranks import Phase, run_phase
-from iobench.spec.manifest import Manifest
-from iobench.spec.result import Epoch
-from iobench.spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.runner.ranks import Phase, run_phase
+from iobench.schema.manifest import Manifest
+from iobench.schema.result import Epoch
+from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.base import Storage
-from iobench.storage.faulty import FaultyStorage
-from iobench.storage.local import LocalStorage
-from iobench.storage.throttled import ThrottledStorage
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.simulated.faulty import FaultyStorage
+from iobench.storage.simulated.throttled import ThrottledStorage
 
 TRANSPORTS = [("ring", 0), ("ring", 2), ("tensor", 2), ("thread", 2), ("null", 2)]
 

@@ -21,16 +21,21 @@ import pytest
 
 from iobench.errors import InterruptedRun, StorageError, WorkerError
 from iobench.load.reader import BatchReader
-from iobench.run.plan import make_plan
-from iobench.run.progress import Silent
-from iobench.run.ranks import Phase, Saving, run_phase
-from iobench.run.runner import Options
-from iobench.run.runner import run as run_plan
-from iobench.spec.result import Epoch, load_run
-from iobench.spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec, load_workload
-from iobench.storage.faulty import FaultyStorage
-from iobench.storage.local import LocalStorage
-from iobench.storage.throttled import ThrottledStorage
+from iobench.runner.experiment import Options
+from iobench.runner.experiment import run as run_plan
+from iobench.runner.plan import make_plan
+from iobench.runner.progress import Silent
+from iobench.runner.ranks import Phase, Saving, run_phase
+from iobench.schema.result import Epoch, load_run
+from iobench.schema.workload import (
+    AcceleratorSpec,
+    LoaderSpec,
+    ReaderSpec,
+    load_workload,
+)
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.simulated.faulty import FaultyStorage
+from iobench.storage.simulated.throttled import ThrottledStorage
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

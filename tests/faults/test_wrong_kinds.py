@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from iobench.spec.facts import RunFacts
+from iobench.schema.facts import RunFacts
 from tests.hostile import check, leaves, replaced, run
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0"

@@ -23,12 +23,12 @@ from iobench.checkpoint.manifest import MANIFEST, Listed, parse_manifest, parse_
 from iobench.checkpoint.pickles import Refused
 from iobench.checkpoint.place import MARKER, require_marker
 from iobench.checkpoint.safetensors_file import _read as read_safetensors
-from iobench.generate import journal
-from iobench.generate.plan import ShardPlan, plan_shards
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
+from iobench.generator import journal
+from iobench.generator.plan import ShardPlan, plan_shards
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
 from iobench.storage.files import StorageFile
-from iobench.storage.local import LocalStorage
+from iobench.storage.local.storage import LocalStorage
 from tests.checkpoints import blank, save
 from tests.fuzz.target import Target, parts, scratch
 from tests.looking import stored_as

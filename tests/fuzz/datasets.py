@@ -21,7 +21,7 @@ from iobench.formats.tar import Tar
 from iobench.formats.tfrecord import TFRecord, masked_crc
 from iobench.registry import CODECS
 from iobench.scan import heap
-from iobench.spec.manifest import (
+from iobench.schema.manifest import (
     MANIFEST,
     SAMPLE_COLUMNS,
     SAMPLES,

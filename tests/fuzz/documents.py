@@ -7,15 +7,15 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from iobench.analyse.rebuild import conclude, rebuild
-from iobench.analyse.recommend import Target as Wanted
-from iobench.analyse.recommend import recommend
-from iobench.analyse.sweepfolder import read_sweep
-from iobench.analyse.thresholds import violations
+from iobench.analyse.tuning.recommend import Target as Wanted
+from iobench.analyse.tuning.recommend import recommend
+from iobench.analyse.tuning.sweepfolder import read_sweep
+from iobench.analyse.verdict.rebuild import conclude, rebuild
+from iobench.analyse.verdict.thresholds import violations
 from iobench.documents import json_text
 from iobench.errors import IobenchError
-from iobench.generate.marker import parse_marker
-from iobench.generate.plan import plan_shards
+from iobench.generator.marker import parse_marker
+from iobench.generator.plan import plan_shards
 from iobench.load.layouts import read_layout
 from iobench.measure.fio_process import parse as parse_fio
 from iobench.measure.timeline import read_events
@@ -24,17 +24,17 @@ from iobench.report.checkpoint import render_study
 from iobench.report.export import to_csv, to_json, to_markdown
 from iobench.report.sweep import render_sweep
 from iobench.report.text import render_run
-from iobench.spec.base import apply_overrides, build
-from iobench.spec.checkpoint import CheckpointSpec
-from iobench.spec.dataset import DatasetSpec, load_dataset_spec
-from iobench.spec.instances import read_prices
-from iobench.spec.manifest import layout_files, layout_names, unfinished_layout
-from iobench.spec.result import RunDocument, load_run
-from iobench.spec.sweep import load_sweep, parse_axis
-from iobench.spec.workload import load_workload
+from iobench.schema.base import apply_overrides, build
+from iobench.schema.checkpoint import CheckpointSpec
+from iobench.schema.dataset import DatasetSpec, load_dataset_spec
+from iobench.schema.instances import read_prices
+from iobench.schema.manifest import layout_files, layout_names, unfinished_layout
+from iobench.schema.result import RunDocument, load_run
+from iobench.schema.sweep import load_sweep, parse_axis
+from iobench.schema.workload import load_workload
 from iobench.storage import is_local, open_storage, rewrapped, unwrapped
-from iobench.storage.holder import Holder, parse_holder
-from iobench.storage.local import LocalStorage
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.locks.holder import Holder, parse_holder
 from iobench.text import printable
 from tests.fuzz.target import Target, parts, scratch
 

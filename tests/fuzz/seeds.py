@@ -23,13 +23,13 @@ import zstandard
 
 from iobench.documents import json_text
 from iobench.formats.contents import Jpeg
-from iobench.generate import generate, journal
-from iobench.generate.writer import UnitResult
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.spec.manifest import MANIFEST, SAMPLES, SHARDS
-from iobench.storage.holder import Holder
-from iobench.storage.local import LocalStorage
+from iobench.generator import generate, journal
+from iobench.generator.writer import UnitResult
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.manifest import MANIFEST, SAMPLES, SHARDS
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.locks.holder import Holder
 from tests.fuzz.checkpoints import FILES, saved, small_plan
 from tests.fuzz.documents import GOLDEN, ROOT
 from tests.fuzz.target import CUT

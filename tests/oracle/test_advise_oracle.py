@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.recommend import Target, recommend
-from iobench.analyse.sweepfolder import read_sweep
-from iobench.run.plan import make_plan
-from iobench.run.runner import Options, run
-from iobench.spec.base import build
-from iobench.spec.workload import Workload
+from iobench.analyse.tuning.recommend import Target, recommend
+from iobench.analyse.tuning.sweepfolder import read_sweep
+from iobench.runner.experiment import Options, run
+from iobench.runner.plan import make_plan
+from iobench.schema.base import build
+from iobench.schema.workload import Workload
 
 
 def point(results: Path, url: str, *, repetitions: int, **workload: Any) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from iobench.generate import generate
-from iobench.run.plan import make_plan
-from iobench.run.runner import Options, run
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.spec.result import RunDocument
-from iobench.spec.workload import Workload
-from iobench.storage.local import LocalStorage
+from iobench.generator import generate
+from iobench.runner.experiment import Options, run
+from iobench.runner.plan import make_plan
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.result import RunDocument
+from iobench.schema.workload import Workload
+from iobench.storage.local.storage import LocalStorage
 
 MB = 1_000_000
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from iobench.run.checkpoint import run_study
-from iobench.run.checkpoint_plan import make_study_plan
-from iobench.spec.base import build
-from iobench.spec.checkpoint import CheckpointSpec, Study
+from iobench.runner.checkpoint import run_study
+from iobench.runner.checkpoint_plan import make_study_plan
+from iobench.schema.base import build
+from iobench.schema.checkpoint import CheckpointSpec, Study
 
 BANDWIDTH = 20e6
 MTBF_S = 36_000.0

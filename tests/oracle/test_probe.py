@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from iobench.generate import generate
-from iobench.run.plan import make_plan
-from iobench.run.probe import probe
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.spec.workload import Workload
-from iobench.storage.local import LocalStorage
+from iobench.generator import generate
+from iobench.runner.plan import make_plan
+from iobench.runner.probe import probe
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.workload import Workload
+from iobench.storage.local.storage import LocalStorage
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from iobench.load.reader import BatchReader
-from iobench.run.ranks import Phase, run_phase
-from iobench.spec.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
-from iobench.storage.local import LocalStorage
-from iobench.storage.throttled import ThrottledStorage
+from iobench.runner.ranks import Phase, run_phase
+from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.simulated.throttled import ThrottledStorage
 
 
 def test_a_short_window_holds_three_whole_rounds(make_dataset: Any) -> None:

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from iobench.errors import StorageError, UsageError
-from iobench.run.plan import make_plan
-from iobench.run.runner import Options, run
-from iobench.spec.base import build
-from iobench.spec.result import RunDocument
-from iobench.spec.workload import Workload
+from iobench.runner.experiment import Options, run
+from iobench.runner.plan import make_plan
+from iobench.schema.base import build
+from iobench.schema.result import RunDocument
+from iobench.schema.workload import Workload
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
 

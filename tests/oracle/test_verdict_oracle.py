@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from iobench.run.plan import make_plan
-from iobench.run.runner import Options, run
-from iobench.spec.base import build
-from iobench.spec.result import RunDocument
-from iobench.spec.workload import Workload
+from iobench.runner.experiment import Options, run
+from iobench.runner.plan import make_plan
+from iobench.schema.base import build
+from iobench.schema.result import RunDocument
+from iobench.schema.workload import Workload
 
 MB = 1_000_000
 SAMPLE = 100_000

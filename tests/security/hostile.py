@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from iobench.spec.manifest import (
+from iobench.schema.manifest import (
     MANIFEST,
     SAMPLE_COLUMNS,
     SAMPLES,

@@ -36,8 +36,8 @@ from iobench.load import make_loader, make_reader
 from iobench.measure.timeline import read_events, write_events
 from iobench.registry import CODECS, CONTENTS
 from iobench.scan import scan
-from iobench.spec.claims import check_claims
-from iobench.spec.manifest import (
+from iobench.schema.claims import check_claims
+from iobench.schema.manifest import (
     SAMPLE_COLUMNS,
     SAMPLES,
     SHARD_COLUMNS,
@@ -47,10 +47,10 @@ from iobench.spec.manifest import (
     hash_bytes,
     write_table,
 )
-from iobench.spec.result import EVENT_COLUMNS
-from iobench.spec.workload import ReaderSpec
-from iobench.storage.local import LocalStorage
-from iobench.storage.simulated import MemoryStorage
+from iobench.schema.result import EVENT_COLUMNS
+from iobench.schema.workload import ReaderSpec
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.simulated.memory import MemoryStorage
 from iobench.storage.window import Window
 from iobench.verify import verify
 from tests.children import in_child
@@ -233,8 +233,8 @@ SPEC: dict[str, Any] = {"name": "x", "samples": 3, "sample_size": {"mean": 100}}
 
 
 def claims(expansion: float | None = None, **spec: Any) -> Callable[..., None]:
-    from iobench.spec.base import build
-    from iobench.spec.dataset import DatasetSpec
+    from iobench.schema.base import build
+    from iobench.schema.dataset import DatasetSpec
 
     made = build(DatasetSpec, {**SPEC, **spec}, where="test")
     return lambda **columns: check_claims(made, expansion, table(**columns), "{}.tar".format)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from iobench.errors import IobenchError
-from iobench.spec.manifest import Manifest
+from iobench.schema.manifest import Manifest
 from iobench.verify import verify
 from tests.looking import contents, look, stored_as
 

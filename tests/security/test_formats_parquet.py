@@ -28,10 +28,10 @@ from iobench.limits import ALWAYS_FITS
 from iobench.load import make_reader
 from iobench.scan import scan
 from iobench.scan.index import INDEXERS
-from iobench.spec.manifest import Manifest
-from iobench.spec.workload import ReaderSpec
-from iobench.storage.local import LocalStorage
-from iobench.storage.simulated import MemoryStorage
+from iobench.schema.manifest import Manifest
+from iobench.schema.workload import ReaderSpec
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.simulated.memory import MemoryStorage
 from iobench.verify import verify
 from tests.children import in_child
 

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from iobench import beneath
 from iobench.beneath import key_problem
 from iobench.errors import IobenchError, StorageError
-from iobench.run.third_party import _copy
+from iobench.runner.third_party import _copy
 from iobench.storage import open_storage
 from iobench.storage.base import Cached, Parallel, Replacing, Storage, Versioned
-from iobench.storage.local import LocalStorage
-from iobench.storage.mapped import MappedStorage
-from iobench.storage.simulated import MemoryStorage
+from iobench.storage.local.mapped import MappedStorage
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.simulated.memory import MemoryStorage
 from tests.servers.nfs import NfsServer, nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 

@@ -22,10 +22,15 @@ from hypothesis import strategies as st
 from iobench import make_loader
 from iobench.cli.main import main
 from iobench.errors import DatasetError, IobenchError
-from iobench.spec.arrow_file import check_plain
-from iobench.spec.manifest import MANIFEST, SAMPLES, SHARDS, load_manifest
-from iobench.spec.tables import MAX_SAMPLE_BYTES, MAX_SHARD_BYTES
-from iobench.storage.local import LocalStorage
+from iobench.schema.arrow_file import check_plain
+from iobench.schema.manifest import (
+    MANIFEST,
+    SAMPLES,
+    SHARDS,
+    load_manifest,
+)
+from iobench.schema.tables import MAX_SAMPLE_BYTES, MAX_SHARD_BYTES
+from iobench.storage.local.storage import LocalStorage
 from iobench.verify import verify
 from tests.security.hostile import Columns, planted, replace_table
 
@@ -183,7 +188,7 @@ def test_a_compressed_table_is_not_unpacked(dataset: Path, tmp_path: Path) -> No
         check_plain(memoryview(data))
     replace_table(folder, SAMPLES, data)
     code = (
-        "from iobench.spec.manifest import load_manifest; from iobench.errors import DatasetError\n"
+        "from iobench.schema.manifest import load_manifest; from iobench.errors import DatasetError\n"
         f"try: load_manifest({str(folder)!r})\n"
         "except DatasetError: print(open('/proc/self/status').read())"
     )

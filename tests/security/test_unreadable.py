@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 
 from iobench.cli.main import main
-from iobench.generate import generate
+from iobench.generator import generate
 from iobench.load.choose import make_reader
-from iobench.run.plan import check_shards
+from iobench.runner.plan import check_shards
 from iobench.scan import save, scan
-from iobench.spec.manifest import Manifest
-from iobench.spec.workload import ReaderSpec
+from iobench.schema.manifest import Manifest
+from iobench.schema.workload import ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
-from iobench.storage.faulty import FaultyStorage
-from iobench.storage.local import LocalStorage
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.simulated.faulty import FaultyStorage
 from iobench.verify import MAX_UNREADABLE, verify
 from tests.servers.listener import Listener, listener
 from tests.servers.nfs import nfs_server

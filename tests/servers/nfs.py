@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from iobench.errors import UsageError
-from iobench.storage.libnfs import shared_object
+from iobench.storage.nfs.libnfs import shared_object
 
 from .process import free_port, missing, start, wait_for
 

@@ -8,9 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.metrics import summarise
-from iobench.analyse.rebuild import conclude
-from iobench.spec.result import EVENT_COLUMNS, Ceiling, Epoch, Repetition, RunDocument
+from iobench.analyse.verdict.metrics import summarise
+from iobench.analyse.verdict.rebuild import conclude
+from iobench.schema.result import (
+    EVENT_COLUMNS,
+    Ceiling,
+    Epoch,
+    Repetition,
+    RunDocument,
+)
 
 SECOND = 1_000_000_000
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from iobench.accelerate import emulated
 from iobench.accelerate.emulated import EmulatedAccelerator, NullAccelerator
-from iobench.spec.workload import AcceleratorSpec
+from iobench.schema.workload import AcceleratorSpec
 
 STEP = 10_000_000
 

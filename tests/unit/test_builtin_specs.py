@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from iobench.formats.parquet import group_bounds
-from iobench.generate.plan import plan_shards
+from iobench.generator.plan import plan_shards
 from iobench.registry import CONTENTS, FORMATS
-from iobench.spec.base import known_specs
-from iobench.spec.dataset import DatasetSpec, load_dataset_spec
-from iobench.spec.workload import load_workload
+from iobench.schema.base import known_specs
+from iobench.schema.dataset import DatasetSpec, load_dataset_spec
+from iobench.schema.workload import load_workload
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = sorted(path.stem for path in (ROOT / "workloads").glob("*.yaml"))

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.interval import availability_s, daly_s, overhead, waste, young_s
+from iobench.analyse.checkpoint.interval import (
+    availability_s,
+    daly_s,
+    overhead,
+    waste,
+    young_s,
+)
 
 
 @pytest.mark.parametrize(("mtbf_min", "printed"), [(24 * 60, "117"), (6 * 60, "57"), (15, "9.1")])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.interval import (
+from iobench.analyse.checkpoint.interval import (
     availability_s,
     daly_s,
     longest_save_at_best_s,
@@ -19,11 +19,17 @@ from iobench.analyse.interval import (
     waste,
     young_s,
 )
-from iobench.analyse.meaning import Training, meaning
-from iobench.analyse.rules_checkpoint import LEAST_BYTES, tiny
-from iobench.analyse.study import bandwidth, cpu_s_per_gb, slowdown, spread, with_figures
-from iobench.spec.checkpoint import Restore, Save, Study
-from iobench.spec.result import RunDocument
+from iobench.analyse.checkpoint.meaning import Training, meaning
+from iobench.analyse.checkpoint.rules import LEAST_BYTES, tiny
+from iobench.analyse.checkpoint.study import (
+    bandwidth,
+    cpu_s_per_gb,
+    slowdown,
+    spread,
+    with_figures,
+)
+from iobench.schema.checkpoint import Restore, Save, Study
+from iobench.schema.result import RunDocument
 
 
 def lowest(blocked: float, mtbf: float, restart: float = 0.0) -> float:

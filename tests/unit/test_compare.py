@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.compare import Group, compare
-from iobench.analyse.confirmation import Confirmation
-from iobench.analyse.statistics import mann_whitney_p
+from iobench.analyse.compare.runs import Group, compare
+from iobench.analyse.compare.statistics import mann_whitney_p
+from iobench.analyse.tuning.confirmation import Confirmation
 from iobench.cli.main import main
 from iobench.report.sweep import render_confirmation
-from iobench.spec.result import RunDocument
+from iobench.schema.result import RunDocument
 
 
 def document(rates: list[float], **changes: Any) -> dict[str, Any]:

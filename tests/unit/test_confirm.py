@@ -8,15 +8,15 @@ from typing import cast
 
 import pytest
 
-from iobench.analyse.compare import Comparison, Group, compare
-from iobench.analyse.confirmation import Confirmation
-from iobench.analyse.recommend import Recommendation
+from iobench.analyse.compare.runs import Comparison, Group, compare
+from iobench.analyse.tuning.confirmation import Confirmation
+from iobench.analyse.tuning.recommend import Recommendation
 from iobench.cli.main import main
 from iobench.errors import UsageError
 from iobench.report.sweep import confirmation_document, render_confirmation
-from iobench.run.confirm import _visits
-from iobench.spec.result import RunDocument
-from iobench.spec.sweep import Sweep, SweepPoint, save_sweep
+from iobench.runner.sweeping.confirm import _visits
+from iobench.schema.result import RunDocument
+from iobench.schema.sweep import Sweep, SweepPoint, save_sweep
 from tests.unit.test_compare import BASE, FAST, document
 
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from iobench.errors import StorageError
 from iobench.load.engine import Extent, ReadEngine
 from iobench.load.reader import BatchReader
-from iobench.spec.workload import ReaderSpec
+from iobench.schema.workload import ReaderSpec
 from iobench.storage.base import Buffer
-from iobench.storage.local import LocalStorage
-from iobench.storage.simulated import MemoryStorage
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.simulated.memory import MemoryStorage
 
 CONTENT = np.random.default_rng(5).bytes(200_000)
 

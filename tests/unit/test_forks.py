@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from iobench import forks
-from iobench.storage import open_storage, s3
+from iobench.storage import open_storage
+from iobench.storage.s3 import storage as s3
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
 __all__ = ["rclone_s3", "s3_environment"]

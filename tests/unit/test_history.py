@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.history import history
+from iobench.analyse.compare.history import history
 from iobench.cli.main import main
 from iobench.report.history import render
-from iobench.spec.result import RunDocument
+from iobench.schema.result import RunDocument
 from tests.unit.test_compare import document
 
 

@@ -17,18 +17,18 @@ BASE = {
     *("interrupts", "text", "documents"),
 }
 PLUG_INS = {"storage", "formats", "accelerate", "checkpoint", "measure"}
-ENGINES = {"generate", "verify", "load", "scan"}
+ENGINES = {"generator", "verify", "load", "scan"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(BASE, BASE),
-    "spec": BASE,
-    **{unit: BASE | {"spec"} for unit in PLUG_INS},
-    "checkpoint": BASE | {"spec", "storage", "measure"},  # a writer puts its files on any storage
-    **{unit: BASE | {"spec"} | PLUG_INS | ENGINES for unit in ENGINES},
-    "analyse": {"errors", "units", "documents", "spec"},
-    "report": {"errors", "units", "documents", "text", "spec", "analyse"},
-    "run": BASE | {"spec", "analyse"} | PLUG_INS | ENGINES,
-    "cli": BASE | {"spec", "analyse", "report", "run"} | PLUG_INS | ENGINES,
+    "schema": BASE,
+    **{unit: BASE | {"schema"} for unit in PLUG_INS},
+    "checkpoint": BASE | {"schema", "storage", "measure"},  # a writer puts its files on any storage
+    **{unit: BASE | {"schema"} | PLUG_INS | ENGINES for unit in ENGINES},
+    "analyse": {"errors", "units", "documents", "schema"},
+    "report": {"errors", "units", "documents", "text", "schema", "analyse"},
+    "runner": BASE | {"schema", "analyse"} | PLUG_INS | ENGINES,
+    "cli": BASE | {"schema", "analyse", "report", "runner"} | PLUG_INS | ENGINES,
     "__main__": {"cli"},
 }
 """Part of the package -> the other parts that it may import. Every part may import itself and the version in ``iobench``."""
@@ -40,7 +40,7 @@ EXCEPTIONS = {
 }
 """What a storage knows about its own cache and file system is measured in one place; a state is filled with the bytes that samples have."""
 
-FOREIGN = {"torch": {"load", "checkpoint", "accelerate"}, "pydantic": {"spec"}}
+FOREIGN = {"torch": {"load", "checkpoint", "accelerate"}, "pydantic": {"schema"}}
 """Third-party package -> the parts that may import it, at the top or lazily."""
 
 PRINTERS = {"cli", "report"}
@@ -135,25 +135,28 @@ def test_every_part_has_its_place() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("iobench.errors", "from .spec.dataset import DatasetSpec"),
-        ("iobench.spec.dataset", "from ..storage.base import Storage"),
-        ("iobench.storage.local", "from ..formats.base import Format"),
-        ("iobench.storage.local", "from ..measure.host import fingerprint"),
-        ("iobench.storage.local", "from .. import formats"),
-        ("iobench.storage.local", "def f():\n    from iobench.load.reader import Reader"),
-        ("iobench.storage.local", "import iobench.run.runner"),
-        ("iobench.storage.local", "import importlib\nimportlib.import_module('iobench.run.plan')"),
+        ("iobench.errors", "from .schema.dataset import DatasetSpec"),
+        ("iobench.schema.dataset", "from ..storage.base import Storage"),
+        ("iobench.storage.local.storage", "from ...formats.base import Format"),
+        ("iobench.storage.local.storage", "from ...measure.host import fingerprint"),
+        ("iobench.storage.local.storage", "from ... import formats"),
+        ("iobench.storage.local.storage", "def f():\n    from iobench.load.reader import Reader"),
+        ("iobench.storage.local.storage", "import iobench.runner.experiment"),
+        (
+            "iobench.storage.local.storage",
+            "import importlib\nimportlib.import_module('iobench.runner.plan')",
+        ),
         ("iobench.formats.tar", "from ..measure.pagecache import evict"),
-        ("iobench.load.reader", "from ..run import runner"),
-        ("iobench.analyse.metrics", "from ..measure.timeline import Timeline"),
-        ("iobench.analyse.metrics", "from ..registry import STORAGE"),
-        ("iobench.report.text", "from ..run.plan import plan"),
-        ("iobench.run.plan", "from ..cli.main import main"),
-        ("iobench.run.plan", "from ..report.text import render"),
-        ("iobench.generate", "def f():\n    import torch"),
+        ("iobench.load.reader", "from ..runner import runner"),
+        ("iobench.analyse.verdict.metrics", "from ...measure.timeline import Timeline"),
+        ("iobench.analyse.verdict.metrics", "from ...registry import STORAGE"),
+        ("iobench.report.text", "from ..runner.plan import plan"),
+        ("iobench.runner.plan", "from ..cli.main import main"),
+        ("iobench.runner.plan", "from ..report.text import render"),
+        ("iobench.generator", "def f():\n    import torch"),
         ("iobench.measure.host", "from torch.cuda import is_available"),
-        ("iobench.run.plan", "import pydantic"),
-        ("iobench.run.runner", "print('done')"),
+        ("iobench.runner.plan", "import pydantic"),
+        ("iobench.runner.experiment", "print('done')"),
     ],
 )
 def test_the_checker_sees_a_bad_module(module: str, source: str) -> None:
@@ -164,12 +167,15 @@ def test_the_checker_sees_a_bad_module(module: str, source: str) -> None:
     ("module", "source"),
     [
         (
-            "iobench.storage.local",
-            "from ..measure.pagecache import evict\nfrom ..measure import filesystem",
+            "iobench.storage.local.storage",
+            "from ...measure.pagecache import evict\nfrom ...measure import filesystem",
         ),
-        ("iobench.storage.local", "from .base import Entry\nfrom ..errors import StorageError"),
         (
-            "iobench.run.runner",
+            "iobench.storage.local.storage",
+            "from ..base import Entry\nfrom ...errors import StorageError",
+        ),
+        (
+            "iobench.runner.experiment",
             "from ..load.reader import Reader\nfrom ..analyse.metrics import summary\nfrom .. import __version__",
         ),
         ("iobench.cli.run", "from ..report.text import render\nprint('fine')"),

@@ -14,14 +14,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.cost import Terms, cost, samples_per_usd
+from iobench.analyse.compare.cost import Terms, cost, samples_per_usd
 from iobench.cli.main import main
 from iobench.errors import SpecError, UnknownNameError, UsageError
 from iobench.measure import instance
 from iobench.measure.instance import AZURE_TAG, OPT_IN, Found, recognise
 from iobench.report.cost import render
-from iobench.spec.instances import Instance, builtin, find_instance, priced_at, read_prices
-from iobench.spec.result import RunDocument
+from iobench.schema.instances import (
+    Instance,
+    builtin,
+    find_instance,
+    priced_at,
+    read_prices,
+)
+from iobench.schema.result import RunDocument
 from tests.servers.listener import Listener, listener
 from tests.unit.test_compare import BASE, FAST, document
 

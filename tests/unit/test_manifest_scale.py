@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.spec.manifest import (
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.manifest import (
     MANIFEST,
     SAMPLE_COLUMNS,
     SAMPLES,
@@ -64,7 +64,7 @@ import os
 from pathlib import Path
 def status(key):
     return int(next(l.split()[1] for l in open('/proc/self/status') if l.startswith(key)))
-from iobench.spec.manifest import load_manifest
+from iobench.schema.manifest import load_manifest
 manifest = load_manifest({str(million)!r})
 from iobench.load.order import epoch_order
 order = epoch_order(manifest.shards['first'], manifest.shards['samples'], sequential=False, shuffle=True, seed=1, epoch=0)

@@ -13,13 +13,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.compare import values_of
-from iobench.analyse.metrics import repetition_metrics, select, summarise, unseen_reads
-from iobench.analyse.rebuild import ceiling_from_events, find_max_point, rebuild
-from iobench.analyse.validity import evaluate
+from iobench.analyse.compare.runs import values_of
+from iobench.analyse.verdict.metrics import (
+    repetition_metrics,
+    select,
+    summarise,
+    unseen_reads,
+)
+from iobench.analyse.verdict.rebuild import ceiling_from_events, find_max_point, rebuild
+from iobench.analyse.verdict.validity import evaluate
 from iobench.report.export import to_csv, to_json, to_markdown
 from iobench.report.text import render_run
-from iobench.spec.result import Ceiling, Epoch, FindMax, FindMaxPoint, Repetition, RunDocument
+from iobench.schema.result import (
+    Ceiling,
+    Epoch,
+    FindMax,
+    FindMaxPoint,
+    Repetition,
+    RunDocument,
+)
 
 Build = Callable[..., Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iobench.errors import StorageError, TargetLostError
-from iobench.run.others import Others
+from iobench.runner.others import Others
 
 
 class Lease:

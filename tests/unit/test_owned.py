@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.generate import plan, plan_shards
-from iobench.generate.owned import Owned
-from iobench.generate.plan import ShardNumbers
-from iobench.spec.base import build
-from iobench.spec.dataset import DatasetSpec
-from iobench.spec.manifest import Keys
+from iobench.generator import plan, plan_shards
+from iobench.generator.owned import Owned
+from iobench.generator.plan import ShardNumbers
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.manifest import Keys
 
 SIZES: list[dict[str, Any]] = [
     {"mean": 3000},

@@ -15,12 +15,19 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.compression import judge_codec
-from iobench.analyse.knee import near_best, pareto, smallest_near_best
-from iobench.analyse.points import Point, derive, flatten, merge, number, same
-from iobench.analyse.recommend import Recommendation, Target, recommend
-from iobench.analyse.statistics import _orders, ratio_interval
-from iobench.analyse.sweepfolder import read_sweep
+from iobench.analyse.compare.statistics import _orders, ratio_interval
+from iobench.analyse.tuning.compression import judge_codec
+from iobench.analyse.tuning.knee import near_best, pareto, smallest_near_best
+from iobench.analyse.tuning.points import (
+    Point,
+    derive,
+    flatten,
+    merge,
+    number,
+    same,
+)
+from iobench.analyse.tuning.recommend import Recommendation, Target, recommend
+from iobench.analyse.tuning.sweepfolder import read_sweep
 from iobench.errors import UsageError
 from iobench.report.advise import render_advise
 

@@ -10,12 +10,17 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.verdict import verdict
+from iobench.analyse.verdict import bind as verdict
 from iobench.cli.main import VERBS, main
 from iobench.report.export import to_csv, to_json, to_markdown
 from iobench.report.text import render_run
-from iobench.spec.checkpoint import Study
-from iobench.spec.result import FindMax, FindMaxPoint, RunDocument, Summary
+from iobench.schema.checkpoint import Study
+from iobench.schema.result import (
+    FindMax,
+    FindMaxPoint,
+    RunDocument,
+    Summary,
+)
 
 Build = Callable[..., RunDocument]
 

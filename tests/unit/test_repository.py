@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from iobench.spec.result import EVENT_COLUMNS, RunDocument
+from iobench.schema.result import EVENT_COLUMNS, RunDocument
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).relative_to(ROOT)

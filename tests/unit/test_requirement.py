@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.requirement import Demand, requirement
+from iobench.analyse.capacity.requirement import Demand, requirement
 from iobench.errors import UsageError
 from iobench.report.size import headline, render_size
-from iobench.spec.dataset import load_dataset_spec
-from iobench.spec.workload import load_workload
+from iobench.schema.dataset import load_dataset_spec
+from iobench.schema.workload import load_workload
 
 Build = Callable[..., Any]
 
@@ -168,7 +168,7 @@ def test_a_run_without_ceilings_is_refused(make_run: Build) -> None:
 
 def test_only_the_columns_that_are_read_are_demanded() -> None:
     """MLPerf Storage's DLRM on a B200 reads 40 of 200 columns, 160 of 761 bytes: 5.24 GB/s, not the 24.9 GB/s of whole rows."""
-    from iobench.run.plan import describe_plan
+    from iobench.runner.plan import describe_plan
 
     workload = load_workload("dlrm-b200")
     found = requirement(workload, load_dataset_spec("dlrm"), Demand(accelerators=1))

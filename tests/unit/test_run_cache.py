@@ -11,12 +11,12 @@ from iobench.load import make_reader
 from iobench.measure import nfs
 from iobench.measure.fetched import probe
 from iobench.measure.filesystem import Mount
-from iobench.run import fetches, ranks
-from iobench.run.cache import run_cached_phase
-from iobench.run.plan import Plan, make_plan
-from iobench.run.ranks import Outcome, Phase
-from iobench.spec.result import Epoch
-from iobench.spec.workload import AcceleratorSpec, load_workload
+from iobench.runner import fetches, ranks
+from iobench.runner.cache import run_cached_phase
+from iobench.runner.plan import Plan, make_plan
+from iobench.runner.ranks import Outcome, Phase
+from iobench.schema.result import Epoch
+from iobench.schema.workload import AcceleratorSpec, load_workload
 
 EPOCHS, RANKS = 3, 2
 

@@ -10,8 +10,18 @@ import pytest
 
 from iobench.errors import UsageError
 from iobench.storage import open_storage
-from iobench.storage.s3_errors import PASSING, Kind, answered, words
-from iobench.storage.s3_options import CHOICES, NAMES, S3Options, parse_options
+from iobench.storage.s3.errors import (
+    PASSING,
+    Kind,
+    answered,
+    words,
+)
+from iobench.storage.s3.options import (
+    CHOICES,
+    NAMES,
+    S3Options,
+    parse_options,
+)
 
 
 def test_defaults() -> None:
@@ -156,7 +166,7 @@ def test_answers_have_a_kind(status: int, code: str, kind: Kind) -> None:
 
 
 def test_every_kind_has_a_remedy() -> None:
-    from iobench.storage.s3_errors import Failure
+    from iobench.storage.s3.errors import Failure
 
     for kind in Kind:
         assert words(Failure(kind), "read")[1], kind

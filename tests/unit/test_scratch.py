@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from iobench.storage import scratch as module
-from iobench.storage.holder import start_of
+from iobench.storage.locks.holder import start_of
 from iobench.storage.scratch import remove_left_over, scratch
 from tests.processes import wait_until
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.errors import SpecError, UnknownNameError
-from iobench.generate import plan_shards, sample_sizes
-from iobench.spec.dataset import DatasetSpec
+from iobench.generator import plan_shards, sample_sizes
+from iobench.schema.dataset import DatasetSpec
 
 
 def spec(**changes: Any) -> DatasetSpec:

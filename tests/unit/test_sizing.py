@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse import sizing
+from iobench.analyse.capacity import sizing
 from iobench.load.reader import BatchReader
-from iobench.spec.workload import ReaderSpec
-from iobench.storage.local import LocalStorage
+from iobench.schema.workload import ReaderSpec
+from iobench.storage.local.storage import LocalStorage
 
 
 def test_mlperf_minimum() -> None:

@@ -8,10 +8,15 @@ from typing import Any
 import pytest
 
 from iobench.errors import SpecError, UnknownNameError
-from iobench.spec.base import apply_overrides, build, find_spec, known_specs
-from iobench.spec.dataset import DatasetSpec, load_dataset_spec, resized
-from iobench.spec.workload import Workload, load_workload
-from iobench.spec.yamlfile import read_yaml
+from iobench.schema.base import (
+    apply_overrides,
+    build,
+    find_spec,
+    known_specs,
+)
+from iobench.schema.dataset import DatasetSpec, load_dataset_spec, resized
+from iobench.schema.workload import Workload, load_workload
+from iobench.schema.yamlfile import read_yaml
 
 DATASET: dict[str, Any] = {"name": "d", "samples": 10, "sample_size": {"mean": "1 MB"}}
 WORKLOAD: dict[str, Any] = {

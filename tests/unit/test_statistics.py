@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse import statistics
-from iobench.analyse.statistics import a12, judge, mann_whitney_p, ratio_interval
+from iobench.analyse.compare import statistics
+from iobench.analyse.compare.statistics import (
+    a12,
+    judge,
+    mann_whitney_p,
+    ratio_interval,
+)
 
 values = st.lists(st.integers(1, 8).map(float), min_size=1, max_size=6)
 

@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from iobench.storage.files import StorageFile
-from iobench.storage.simulated import MemoryStorage
+from iobench.storage.simulated.memory import MemoryStorage
 
 DATA = random.Random(4).randbytes(10_007)
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from iobench.run.visits import _Clock
-from iobench.spec.sweep import Sweep, SweepPoint
+from iobench.runner.sweeping.visits import _Clock
+from iobench.schema.sweep import Sweep, SweepPoint
 
 
 @pytest.mark.parametrize(

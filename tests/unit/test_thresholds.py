@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from iobench.analyse.thresholds import parse, violations
+from iobench.analyse.verdict.thresholds import parse, violations
 from iobench.errors import SpecError
-from iobench.spec.result import RunDocument
+from iobench.schema.result import RunDocument
 
 Build = Callable[..., RunDocument]
 

@@ -7,10 +7,20 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.rebuild import conclude
-from iobench.analyse.validity import RULES, evaluate, level_of, validity
+from iobench.analyse.verdict.rebuild import conclude
+from iobench.analyse.verdict.validity import (
+    RULES,
+    evaluate,
+    level_of,
+    validity,
+)
 from iobench.errors import UsageError
-from iobench.spec.result import Ceiling, Epoch, Finding, RunDocument
+from iobench.schema.result import (
+    Ceiling,
+    Epoch,
+    Finding,
+    RunDocument,
+)
 
 Build = Callable[..., RunDocument]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.verdict import verdict
-from iobench.spec.result import Verdict
+from iobench.analyse.verdict import bind as verdict
+from iobench.schema.result import Verdict
 
 Build = Callable[..., Any]
 

@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.evidence import gather
-from iobench.analyse.whatif import Change, Prediction, Quantity, what_if
+from iobench.analyse.capacity.whatif import (
+    Change,
+    Prediction,
+    Quantity,
+    what_if,
+)
+from iobench.analyse.verdict.evidence import gather
 from iobench.errors import UsageError
 from iobench.report.whatif import render_whatif
 

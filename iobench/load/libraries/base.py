@@ -18,8 +18,8 @@ import numpy.typing as npt
 import torch
 
 from ...errors import DatasetError
-from ...spec.manifest import Manifest, index_file
-from ...spec.workload import LoaderSpec, ReaderSpec
+from ...schema.manifest import Manifest, index_file
+from ...schema.workload import LoaderSpec, ReaderSpec
 from ...storage.base import Files, Storage
 from ...storage.catalog import local_root, read_object
 from ...storage.files import StorageFile

@@ -15,7 +15,7 @@ import streaming
 from streaming.base.constant import EPOCH_DATA, EPOCH_SHAPE, TICK
 from streaming.base.world import World
 
-from ...spec.manifest import index_key
+from ...schema.manifest import index_key
 from ...storage.catalog import local_root
 from .base import Library, Packed, Source
 from .pieces import Undo, Workers, collate

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from ...formats.base import split_codec
 from ...registry import CODECS, CONTENTS, FORMATS
-from ...spec.workload import LoaderSpec
+from ...schema.workload import LoaderSpec
 from ...storage.base import Retries, Retrying
 from ..delivered import own_stats
 from ..loader import worker_start

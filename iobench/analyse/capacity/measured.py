@@ -1,0 +1,155 @@
+"""What a recorded run says about its storage: rates, latency, CPU time per byte, and how many accelerators of another job it would feed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...errors import UsageError
+from ...schema.dataset import DatasetSpec
+from ...schema.result import Ceiling, RunDocument
+from ..verdict.evidence import accelerators_fed, gather
+from . import sizing
+
+SIMILAR = 2.0
+"""Samples whose sizes are within this factor are taken to be read at the same rate."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """Whom the measured storage is to feed."""
+
+    spec: DatasetSpec
+    bytes_per_sample: float
+    samples_per_s_per_accelerator: float  # that never waits
+    accelerators: int
+    hosts: int
+    required: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """A storage as one host measured it, in stored bytes/s, and what it would do for a job."""
+
+    run_id: str
+    url: str
+    read_bytes_per_s: float  # through the reader, else raw
+    by: str
+    raw_bytes_per_s: float | None
+    latency_s: float | None
+    latency_from: str
+    cpu_s_per_gb: float | None  # fetch, prep and harness together
+    accelerators_fed: int  # if all hosts together get what this one got
+    accelerators_fed_local: int  # if each host has such a storage for itself
+    missing_bytes_per_s: float  # in the first case; 0 where nothing is missing
+    notes: tuple[str, ...]  # why the figures may not carry over
+
+
+def measured_storage(doc: RunDocument, job: Job) -> Measured:
+    """``doc``'s storage against ``job``. Raises UsageError where the run measured no storage ceiling."""
+    evidence = gather(doc)
+    rate = evidence.bytes_per_s(evidence.storage)
+    if rate is None:
+        raise UsageError(
+            f"run {doc.run_id} measured neither fetch nor raw storage",
+            remedy="name a run with calibration (not --calibration-s 0)",
+        )
+    samples_per_s = rate / job.bytes_per_sample
+    latency, source = known_latency(doc)
+    fed = accelerators_fed(samples_per_s, job.samples_per_s_per_accelerator, job.required) or 0
+    needed = (
+        job.required * job.accelerators * job.samples_per_s_per_accelerator * job.bytes_per_sample
+    )
+    return Measured(
+        run_id=doc.run_id,
+        url=str(doc.storage.get("url", "")),
+        read_bytes_per_s=rate,
+        by="the reader" if evidence.fetch is not None else evidence.raw_by,
+        raw_bytes_per_s=evidence.bytes_per_s(evidence.raw),
+        latency_s=latency,
+        latency_from=source,
+        cpu_s_per_gb=cpu_s_per_gb(doc),
+        accelerators_fed=fed,
+        accelerators_fed_local=fed * job.hosts,
+        missing_bytes_per_s=max(0.0, needed - rate),
+        notes=tuple(_notes(doc, job)),
+    )
+
+
+def _notes(doc: RunDocument, job: Job) -> list[str]:
+    notes = []
+    size, spec = gather(doc).bytes_per_sample, doc.dataset.get("spec") or {}
+    if size is not None and not 1 / SIMILAR <= size / job.bytes_per_sample <= SIMILAR:
+        notes.append(
+            "its samples have another size: small reads are slower than large ones, so the bytes/s may not carry over"
+        )
+    differs = [
+        key
+        for key in ("format", "content", "codec")
+        if key in spec and spec[key] != getattr(job.spec, key)
+    ]
+    if differs:
+        notes.append(f"its dataset differs in {', '.join(differs)}")
+    if doc.workload.get("cache", "cold") != "cold":
+        notes.append(
+            f"its cache was {doc.workload['cache']}: memory may have been measured instead of storage"
+        )
+    broken = [finding.rule for finding in doc.findings if finding.level == "invalid"]
+    if broken:
+        notes.append(f"the run is INVALID ({', '.join(broken)})")
+    return notes
+
+
+def cpu_s_per_gb(doc: RunDocument) -> float | None:
+    """CPU seconds per 1e9 stored bytes of fetch, prep and harness; None unless all are known. What they share is counted twice."""
+    costs = [
+        doc.ceilings.get(name, Ceiling()).cpu_s_per_gb for name in ("fetch", "prep", "harness")
+    ]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if len(known) == len(costs) else None
+
+
+def run_reads_per_sample(doc: RunDocument) -> float | None:
+    """Read requests per sample of a recorded run, by ``sizing.reads_per_sample``."""
+    size, samples, shards = (
+        gather(doc).bytes_per_sample,
+        doc.dataset.get("samples"),
+        doc.dataset.get("shards"),
+    )
+    reader, batch = doc.workload.get("reader") or {}, doc.workload.get("batch_size")
+    if not (size and samples and batch):
+        return None
+    per_shard = float(samples) / float(shards or samples)
+    access = doc.loader.get("access") or reader.get("access", "auto")
+    return sizing.reads_per_sample(
+        sample_bytes=size,
+        block_size=int(reader.get("block_size", 4 << 20)),
+        batch_size=int(batch),
+        samples_per_shard=per_shard,
+        sequential=access == "sequential" or (access == "auto" and per_shard > 1),
+    )
+
+
+def run_reads_in_flight(doc: RunDocument) -> int:
+    """That the readers of all ranks and workers keep at most."""
+    evidence = gather(doc)
+    return max(evidence.workers, evidence.accelerators) * evidence.concurrency
+
+
+def known_latency(doc: RunDocument) -> tuple[float | None, str]:
+    """(seconds of one read, where that is from), the best evidence first.
+
+    What a simulated storage states; fio's median, queueing under its own load included; else Little's law on the fetch ceiling: reads in
+    flight over reads/s, which is an upper bound (it holds queueing and the reader's pauses).
+    """
+    stated = doc.storage.get("latency_s")
+    if stated:
+        return float(stated), "as the storage states"
+    median = doc.ceilings.get("storage_raw", Ceiling()).details.get("latency_p50_s")
+    if median:
+        return float(median), "fio's median under its own load"
+    fetch, requests = gather(doc).fetch, run_reads_per_sample(doc)
+    if fetch and requests:
+        return run_reads_in_flight(doc) / (
+            fetch * requests
+        ), "at most, by Little's law from the fetch ceiling"
+    return None, ""

@@ -1,0 +1,245 @@
+"""What storage has to deliver for a number of accelerators: ``iobench size``. Arithmetic on specifications, and on a recorded run if given.
+
+Required rates are those at the required utilization: an accelerator that may wait 10 % of the time draws 90 % of its appetite. The figure
+to buy leaves caches out, because the first epoch finds none of the data in them. Sources are named in ``analyse.sizing``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...errors import UsageError
+from ...schema.dataset import (
+    DatasetSpec,
+    expected_samples_per_shard,
+    expected_stored_bytes,
+    share_of_columns,
+)
+from ...schema.result import RunDocument
+from ...schema.workload import Workload
+from . import sizing
+from .measured import Job, Measured, measured_storage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Demand:
+    """What is asked: every accelerator with the workload's batch, step time, reader and loader."""
+
+    accelerators: int
+    hosts: int = 1
+    required: float | None = None  # utilization, 0 to 1; None: the workload's
+    latency_s: float | None = None  # of one read
+    cache_bytes: int | None = None  # that each host can spare for data
+    checkpoint_bytes: int | None = None
+    checkpoint_budget_s: float | None = None  # how long a checkpoint may stall the training
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cache:
+    """What memory on the hosts saves from the second epoch on, when every epoch is reshuffled over all hosts."""
+
+    bytes_per_host: float
+    share: float  # in one host, of what an epoch reads of the dataset
+    page_cache_hit_rate: float  # LRU; any host reads any sample
+    page_cache_read_bytes_per_s: float  # left for storage
+    pinned_hit_rate: float  # nothing evicted, each host reads its own part
+    pinned_read_bytes_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requirement:
+    """Rates over all hosts, unless a name says otherwise. None: not known, and ``not_measured`` says why."""
+
+    workload: str
+    dataset: str
+    accelerators: int
+    hosts: int
+    required_accelerator_utilization: float
+    sample_bytes: float  # stored, of the columns that are read
+    dataset_bytes: float
+    samples_per_shard: float
+    access: str
+    demanded_samples_per_s: float  # if no accelerator ever waits
+    demanded_read_bytes_per_s: float
+    samples_per_s: float  # at the required utilization, as all that follows
+    read_bytes_per_s: float
+    reads_per_s: float
+    read_bytes: float  # of one request, on average
+    opens_per_s: float  # shards
+    latency_s: float | None
+    latency_from: str
+    reads_in_flight: int | None  # needed
+    reads_in_flight_asked: int  # that the workload's readers keep at most
+    read_bytes_per_s_per_host: float
+    network_bits_per_s_per_host: float  # in, payload alone
+    cache: Cache | None
+    cache_to_halve_bytes_per_host: (
+        float  # page cache that halves the reads from the second epoch on
+    )
+    pinned_to_halve_bytes_per_host: float
+    checkpoint_bytes: int | None
+    checkpoint_budget_s: float | None
+    write_bytes_per_s: float | None
+    cores: (
+        float | None
+    )  # CPU seconds per second, of reading, preparing and handing over; training's own left aside
+    measured: Measured | None
+    not_measured: dict[str, str]
+
+
+def requirement(
+    workload: Workload, spec: DatasetSpec, demand: Demand, run: RunDocument | None = None
+) -> Requirement:
+    """What ``demand`` requires; ``run``: a recorded run whose storage is compared with it. Raises UsageError for what makes no sense."""
+    required = _checked(workload, demand)
+    step_time = workload.accelerator.step_time
+    if step_time is None:
+        raise UsageError(
+            f"workload '{workload.name}' has no step time: its {workload.accelerator.kind} accelerator demands nothing that could be sized",
+            remedy="state one: --set accelerator.kind=emulated --set accelerator.step_time=100ms",
+        )
+    size, per_shard = expected_stored_bytes(spec), expected_samples_per_shard(spec)
+    whole = size * spec.samples
+    size *= share_of_columns(spec, workload.reader.columns)
+    touched = size * spec.samples  # what an epoch reads, and caches hold
+    appetite = sizing.demanded_samples_per_s(
+        batch_size=workload.batch_size, step_time_s=step_time, accelerators=demand.accelerators
+    )
+    samples_per_s = required * appetite
+    read = samples_per_s * size
+    sequential = workload.reader.access == "sequential" or (
+        workload.reader.access == "auto" and per_shard > 1
+    )
+    requests = sizing.reads_per_sample(
+        sample_bytes=size,
+        block_size=workload.reader.block_size,
+        batch_size=workload.batch_size,
+        samples_per_shard=per_shard,
+        sequential=sequential,
+    )
+    missing: dict[str, str] = {}
+    measured = None
+    if run is not None:
+        job = Job(
+            spec=spec,
+            bytes_per_sample=size,
+            samples_per_s_per_accelerator=appetite / demand.accelerators,
+            accelerators=demand.accelerators,
+            hosts=demand.hosts,
+            required=required,
+        )
+        measured = measured_storage(run, job)
+    latency, latency_from = _latency(demand, measured)
+    if latency is None:
+        missing["reads_in_flight"] = (
+            "no latency is known: give --latency, or --from a run that measured one"
+        )
+    if measured is None or measured.cpu_s_per_gb is None:
+        missing["cores"] = (
+            "the CPU time per byte is not known: give --from a run that measured fetch, prep and harness"
+        )
+    checkpoint = (
+        demand.checkpoint_bytes / demand.checkpoint_budget_s
+        if demand.checkpoint_bytes and demand.checkpoint_budget_s
+        else None
+    )
+    if checkpoint is None:
+        missing["write_bytes_per_s"] = "no --checkpoint-bytes with a --checkpoint-budget"
+    return Requirement(
+        workload=workload.name,
+        dataset=spec.name,
+        accelerators=demand.accelerators,
+        hosts=demand.hosts,
+        required_accelerator_utilization=required,
+        sample_bytes=size,
+        dataset_bytes=whole,
+        samples_per_shard=per_shard,
+        access="sequential" if sequential else "random",
+        demanded_samples_per_s=appetite,
+        demanded_read_bytes_per_s=appetite * size,
+        samples_per_s=samples_per_s,
+        read_bytes_per_s=read,
+        reads_per_s=samples_per_s * requests,
+        read_bytes=size / requests,
+        opens_per_s=samples_per_s / per_shard if sequential or per_shard <= 1 else samples_per_s,
+        latency_s=latency,
+        latency_from=latency_from,
+        reads_in_flight=None
+        if latency is None
+        else sizing.reads_in_flight(reads_per_s=samples_per_s * requests, latency_s=latency),
+        reads_in_flight_asked=demand.accelerators
+        * max(1, workload.loader.workers)
+        * workload.reader.concurrency,
+        read_bytes_per_s_per_host=read / demand.hosts,
+        network_bits_per_s_per_host=8 * read / demand.hosts,
+        cache=_cache(demand, touched, read),
+        cache_to_halve_bytes_per_host=sizing.cache_for_hit_rate(0.5, hosts=demand.hosts) * touched,
+        pinned_to_halve_bytes_per_host=0.5 / demand.hosts * touched,
+        checkpoint_bytes=demand.checkpoint_bytes,
+        checkpoint_budget_s=demand.checkpoint_budget_s,
+        write_bytes_per_s=checkpoint,
+        cores=measured.cpu_s_per_gb * read / 1e9
+        if measured and measured.cpu_s_per_gb is not None
+        else None,
+        measured=measured,
+        not_measured=missing,
+    )
+
+
+def _checked(workload: Workload, demand: Demand) -> float:
+    """The required utilization."""
+    if demand.accelerators < 1 or demand.hosts < 1:
+        raise UsageError(
+            f"{demand.accelerators} accelerators on {demand.hosts} hosts can't be sized",
+            remedy="both must be at least 1",
+        )
+    if demand.hosts > demand.accelerators:
+        raise UsageError(
+            f"{demand.hosts} hosts share {demand.accelerators} accelerators",
+            remedy="give at least as many accelerators as hosts",
+        )
+    required = (
+        workload.required_accelerator_utilization if demand.required is None else demand.required
+    )
+    if not 0 < required <= 1:
+        raise UsageError(
+            f"a required utilization of {required:g} makes no sense",
+            remedy="give more than 0 and at most 1, e.g. 0.9",
+        )
+    if (demand.checkpoint_bytes is None) != (demand.checkpoint_budget_s is None):
+        raise UsageError(
+            "a checkpoint is sized by its bytes and by how long it may stall the training",
+            remedy="give both, e.g. --checkpoint-bytes 105GB --checkpoint-budget 1m",
+        )
+    for name, value in (
+        ("--checkpoint-bytes", demand.checkpoint_bytes),
+        ("--checkpoint-budget", demand.checkpoint_budget_s),
+        ("--latency", demand.latency_s),
+    ):
+        if value is not None and value <= 0:
+            raise UsageError(f"{name} is {value:g}", remedy="give more than 0")
+    return required
+
+
+def _latency(demand: Demand, measured: Measured | None) -> tuple[float | None, str]:
+    if demand.latency_s is not None:
+        return demand.latency_s, "as given"
+    if measured is not None and measured.latency_s is not None:
+        return measured.latency_s, measured.latency_from
+    return None, ""
+
+
+def _cache(demand: Demand, touched: float, read: float) -> Cache | None:
+    if demand.cache_bytes is None:
+        return None
+    share = min(1.0, demand.cache_bytes / touched)
+    page = sizing.expected_hit_rate(share, hosts=demand.hosts)
+    pinned = sizing.pinned_hit_rate(share, hosts=demand.hosts)
+    return Cache(
+        bytes_per_host=demand.cache_bytes,
+        share=share,
+        page_cache_hit_rate=page,
+        page_cache_read_bytes_per_s=(1 - page) * read,
+        pinned_hit_rate=pinned,
+        pinned_read_bytes_per_s=(1 - pinned) * read,
+    )

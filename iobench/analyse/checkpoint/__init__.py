@@ -1,0 +1,1 @@
+"""What checkpoints mean: a study of saves, their meaning for a job, the best interval."""

@@ -1,0 +1,166 @@
+"""Checks of a checkpoint study, after MLPerf Storage's rules for checkpoints.
+
+Submission_guidelines, checkpointing: fsync in force, the cache cleared before restores unless a checkpoint is larger than 3 x the host's
+memory, 10 saves and 10 restores.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from ...schema.checkpoint import Study
+from ...schema.result import Repetition, RunDocument
+from ...units import format_bytes, format_percent
+from ..verdict.rules_cache import MAX_RESIDENT
+from ..verdict.rules_data import Outcome, unknown
+from .study import end_s
+
+LEAST_SAVES = 10
+LEAST_BYTES = 32 * 1024**2
+"""Of a rank's share: at 2 GiB/s it is written in 16 ms, about as long as creating and syncing its files may take."""
+
+MEMORY_MULTIPLE = 3
+CONTENTION = 0.1
+"""An effect of loads and saves on one another below this is not worth a line."""
+
+
+def _study(doc: RunDocument) -> Study:
+    assert doc.checkpoint is not None
+    return doc.checkpoint
+
+
+def durable(doc: RunDocument) -> Outcome | None:
+    remedy = "leave fsync=true: what is not synced is in the host's memory, and is lost with it"
+    study = _study(doc)
+    if study.spec.get("fsync") is False:
+        return Outcome(
+            "saves were not synced (fsync=false), so that their times are of the page cache", remedy
+        )
+    if any(save.durable_s is None for save in study.saves):
+        return unknown("for some saves it is not known when they were durable", remedy)
+    return None
+
+
+def cold_restore(doc: RunDocument) -> Outcome | None:
+    study = _study(doc)
+    memory = doc.host.get("memory_bytes")
+    if (
+        not study.restores
+        or doc.storage.get("page_cache") is False
+        or (memory and study.bytes > MEMORY_MULTIPLE * memory)
+    ):
+        return None
+    remedy = "keep other readers away from the checkpoints, or save more than 3 x the host's memory"
+    if any(restore.residency_before is None for restore in study.restores):
+        how = next(
+            restore.residency_how for restore in study.restores if restore.residency_before is None
+        )
+        return unknown(
+            f"page-cache residency before a restore was not measured{': ' + how if how else ''}",
+            remedy,
+        )
+    most = max(restore.residency_before or 0 for restore in study.restores)
+    if most > MAX_RESIDENT:
+        return Outcome(
+            f"{format_percent(most)} of a checkpoint was in the page cache when it was restored",
+            remedy,
+        )
+    return None
+
+
+def verified(doc: RunDocument) -> Outcome | None:
+    wrong = [restore.step for restore in _study(doc).restores if restore.verified is False]
+    if wrong:
+        remedy = (
+            "the storage or the writer returned other bytes than were saved: do not train on it"
+        )
+        return Outcome(f"step {wrong[0]} came back with other weights than were saved", remedy)
+    return None
+
+
+def count(doc: RunDocument) -> Outcome | None:
+    study = _study(doc)
+    if min(len(study.saves), len(study.restores)) < LEAST_SAVES:
+        evidence = f"{len(study.saves)} saves and {len(study.restores)} restores, fewer than {LEAST_SAVES} each"
+        return Outcome(evidence, f"run with --count {LEAST_SAVES}")
+    return None
+
+
+def scaled(doc: RunDocument) -> Outcome | None:
+    study = _study(doc)
+    if study.bytes >= study.full_bytes:
+        return None
+    evidence = f"{format_bytes(study.bytes)} were saved of the {format_bytes(study.full_bytes)} that {study.model} has"
+    return Outcome(
+        evidence,
+        "times for the whole model are computed from the measured bandwidth; measure it without --scale",
+    )
+
+
+def tiny(doc: RunDocument) -> Outcome | None:
+    """A save so small that opening and syncing files take the time says little about bandwidth, and so about the whole model."""
+    study = _study(doc)
+    if study.bytes >= study.full_bytes or study.bytes >= LEAST_BYTES * max(1, study.ranks):
+        return None
+    evidence = f"{format_bytes(study.bytes)} by {study.ranks} rank{'' if study.ranks == 1 else 's'} are too few to measure bandwidth with"
+    return Outcome(
+        evidence,
+        f"times for the whole model are overstated: a larger --scale, at least {format_bytes(LEAST_BYTES)} for each rank",
+    )
+
+
+def stopped_early(doc: RunDocument) -> Outcome | None:
+    study = _study(doc)
+    asked = study.spec.get("count", 0)
+    if doc.status != "ok" or len(study.saves) < asked:
+        what = f"the study's status is {doc.status}" + (f" ({doc.error})" if doc.error else "")
+        return Outcome(
+            f"{what}; {len(study.saves)} of {asked} saves were finished",
+            "run it again to its end; partial figures are kept",
+        )
+    return None
+
+
+def contention(doc: RunDocument) -> Outcome | None:
+    """Loading and saving share the storage: how much slower each is beside the other."""
+    study = _study(doc)
+    if doc.quiet is None or not study.alone or not study.saves:
+        return unknown(
+            "saves and loads were not measured alone, so what they do to one another is not known"
+        )
+    reading = [
+        cost
+        for repetition in doc.repetitions
+        if repetition.complete and (cost := _read_cost(repetition))
+    ]
+    quiet = _read_cost(doc.quiet)
+    if not reading or not quiet:
+        return unknown("the time that reads took was not recorded")
+    slower = median(reading) / quiet
+    saving = median(end_s(save) or 0.0 for save in study.saves) / median(
+        end_s(save) or 0.0 for save in study.alone
+    )
+    if max(slower, saving) < 1 + CONTENTION:
+        return None
+    evidence = f"beside one another a save takes {saving:.2f} x as long as alone, and reading a byte {slower:.2f} x as long as without saves"
+    return Outcome(
+        evidence,
+        "saves meet the reads that workers do ahead: separate the file systems, or buy for the sum of both",
+    )
+
+
+def _read_cost(repetition: Repetition) -> float | None:
+    """Seconds of a worker for each byte (of samples, where reads were not counted)."""
+    size = repetition.sample_bytes if repetition.bytes_read is None else repetition.bytes_read
+    return repetition.read_s / size if repetition.read_s and size else None
+
+
+def back_pressure(doc: RunDocument) -> Outcome | None:
+    """An asynchronous save was still going on when the next one was due."""
+    waited = [save.waited_s for save in _study(doc).saves if save.waited_s]
+    blocked = sum(save.blocked_s for save in _study(doc).saves)
+    if blocked and sum(waited) > 0.05 * blocked:
+        remedy = "save less often, write faster, or raise steps between saves; until then the writer is not asynchronous"
+        evidence = f"{len(waited)} of {len(_study(doc).saves)} saves had to wait for the one before, {sum(waited):.2f} s in all"
+        return Outcome(evidence, remedy)
+    return None

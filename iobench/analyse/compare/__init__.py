@@ -1,0 +1,1 @@
+"""Runs beside one another: comparison, history, cost, and the statistics they rest on."""

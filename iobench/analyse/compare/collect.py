@@ -1,0 +1,74 @@
+"""Recorded runs below a folder, whoever recorded them: each is read, or named with the reason why it is not."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...errors import IobenchError, UsageError
+from ...schema.result import RunDocument, load_run
+
+RUN_FILE = "run.json"
+DEPTH = 4
+"""Folders below a named one in which runs are looked for: results of several machines, sweeps, runs."""
+
+
+@dataclass(slots=True)
+class Collected:
+    runs: dict[Path, RunDocument] = field(
+        default_factory=dict
+    )  # run directory -> document, in the order of their names
+    left_out: list[str] = field(default_factory=list)  # one line each
+
+
+def collect(place: Path) -> Collected:
+    """The run in ``place`` (a run directory or its ``run.json``), or all runs below it.
+
+    Raises UsageError where there is no run at all. A run that can't be read (half written, another schema version) is left out by name,
+    and so is a copy of another one: taken twice, it would make differences look surer than they are.
+    """
+    if place.is_file():
+        place = place.parent
+    if not place.is_dir():
+        raise UsageError(
+            f"there is no {place}",
+            remedy="name a run directory, or a folder of runs, e.g. results/<run>",
+        )
+    found = Collected()
+    first: dict[bytes, Path] = {}
+    for directory in sorted(_run_directories(place, DEPTH)):
+        try:
+            doc = load_run(directory)
+            original = first.setdefault(
+                hashlib.sha256((directory / RUN_FILE).read_bytes()).digest(), directory
+            )
+            if original is not directory:
+                found.left_out.append(f"{directory} is a copy of {original}")
+                continue
+            found.runs[directory] = doc
+        except IobenchError as error:
+            found.left_out.append(str(error))
+    if not found.runs:
+        why = f": {found.left_out[0]}" if found.left_out else ""
+        raise UsageError(
+            f"{place} holds no run that can be read{why}",
+            remedy="name a run directory, or a folder of runs",
+        )
+    return found
+
+
+def _run_directories(place: Path, depth: int) -> Iterator[Path]:
+    if (place / RUN_FILE).is_file():
+        yield place
+        return
+    if depth == 0:
+        return
+    folders: Iterable[Path] = (
+        path
+        for path in place.iterdir()
+        if path.is_dir() and not path.is_symlink() and not path.name.startswith(".")
+    )
+    for folder in folders:
+        yield from _run_directories(folder, depth - 1)

@@ -1,0 +1,212 @@
+"""What a sample costs: a recorded run's rate times the price of the machines it takes. Pure functions; prices carry their date.
+
+A spot instance is interrupted: what was trained since the last checkpoint is lost, and a restart takes its time. With r interruptions
+an hour and a checkpoint every T, an hour loses r x (T / 2 + restart), the first-order form of Young's waste (1974). Hosts that train
+together wait for one another, so N of them lose N times as much.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from ...schema.instances import Instance
+from ...schema.result import RunDocument
+from .runs import values_of
+
+MOST_HOSTS = 1024
+"""Up to which a number that finishes in time is looked for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """Under which the training runs. ``hosts``: of this instance, each as fast as the recorded run times ``efficiency``."""
+
+    hosts: int = 1
+    efficiency: float = 1.0  # scaling efficiency of several hosts, 0 to 1
+    epochs: int | None = None
+    samples: int | None = None  # of one epoch, where the real data is larger than the run's
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+    interruptions_per_hour: float = 0.0  # of each host, where it is a spot instance
+    checkpoint_every_s: float = 3600.0
+    restart_s: float = 300.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Price:
+    """One way to pay for the run's rate: on demand or spot."""
+
+    kind: str  # on demand, spot
+    priced: str  # the date of the price, or whose it is
+    usd_per_hour: float  # of one host
+    samples_per_s: float  # of all hosts, lost work taken off
+    samples_per_usd: float
+    samples_per_usd_low: float  # from the slowest repetition
+    samples_per_usd_high: float
+    usd_per_million_samples: float | None  # None: nothing is trained, all of the time is lost
+    waiting_usd_per_hour: float | None  # paid while accelerators waited
+    lost_share: float  # of the time, to interruptions
+    job_s: float | None  # for the epochs that were asked for, preparation included
+    job_usd: float | None
+    samples_in_budget: float | None
+    within_deadline: bool | None
+    hosts_in_time: (
+        int | None
+    )  # the fewest that would be, where these hosts are not; None: not asked, or none up to MOST_HOSTS
+    in_time_usd: float | None  # what the job costs with so many
+    within_budget: bool | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    run_id: str
+    workload: str
+    instance: Instance
+    hosts: int
+    samples_per_s: tuple[float, float, float]  # of one host: median, min, max
+    utilization: float | None
+    preparation_s: (
+        float | None
+    )  # to write the loader's own layout of an epoch's samples, once; None where there is none
+    prices: tuple[Price, ...]
+    notes: tuple[str, ...]  # where the priced machine is not the one that was measured
+
+
+def samples_per_usd(samples_per_s: float, usd_per_hour: float) -> float:
+    return samples_per_s * 3600 / usd_per_hour
+
+
+def cost(doc: RunDocument, instance: Instance, terms: Terms) -> Cost | None:
+    """None where the run has no rate: then there is nothing to say. Without a price of the instance, ``prices`` is empty."""
+    rates = values_of(doc, "samples_per_s")
+    if not rates:
+        return None
+    pace = (median(rates), min(rates), max(rates))
+    used = values_of(doc, "accelerator_utilization_strict")
+    utilization = median(used) if used else None
+    samples = terms.samples or doc.dataset.get("samples")
+    preparation = _preparation(doc, samples)
+    kinds = (
+        ("on demand", instance.priced, instance.usd_per_hour, 0.0),
+        ("spot", instance.spot_priced, instance.spot_usd_per_hour, terms.interruptions_per_hour),
+    )
+    prices = [
+        _price(
+            kind,
+            priced,
+            usd,
+            rate_of=pace,
+            often=often,
+            terms=terms,
+            samples=samples,
+            utilization=utilization,
+            preparation=preparation or 0.0,
+        )
+        for kind, priced, usd, often in kinds
+        if usd is not None
+    ]
+    return Cost(
+        run_id=doc.run_id,
+        workload=str(doc.workload.get("name", "?")),
+        instance=instance,
+        hosts=terms.hosts,
+        samples_per_s=pace,
+        utilization=utilization,
+        preparation_s=preparation,
+        prices=tuple(prices),
+        notes=tuple(_notes(doc, instance)),
+    )
+
+
+def _price(
+    kind: str,
+    priced: str,
+    usd: float,
+    *,
+    rate_of: tuple[float, float, float],
+    often: float,
+    terms: Terms,
+    samples: int | None,
+    utilization: float | None,
+    preparation: float,
+) -> Price:
+    lost = _lost(terms, often, terms.hosts)
+    middle, low, high = (
+        rate * _scaling(terms, terms.hosts) * (1 - lost) for rate in rate_of
+    )  # of one host
+    hourly = usd * terms.hosts
+    todo = terms.epochs * samples if terms.epochs and samples else None
+
+    def job(hosts: int) -> float | None:
+        everyone = rate_of[0] * _scaling(terms, hosts) * (1 - _lost(terms, often, hosts)) * hosts
+        return preparation + todo / everyone if todo and everyone else None
+
+    job_s = job(terms.hosts)
+    job_usd = job_s / 3600 * hourly if job_s is not None else None
+    in_time = _within(job_s, terms.deadline_s) if todo else None
+    more = (
+        [n for n in range(terms.hosts + 1, MOST_HOSTS + 1) if _within(job(n), terms.deadline_s)]
+        if in_time is False
+        else []
+    )
+    in_time_s = job(more[0]) if more else None
+    return Price(
+        kind=kind,
+        priced=priced,
+        usd_per_hour=usd,
+        samples_per_s=middle * terms.hosts,
+        samples_per_usd=samples_per_usd(middle, usd),
+        samples_per_usd_low=samples_per_usd(low, usd),
+        samples_per_usd_high=samples_per_usd(high, usd),
+        usd_per_million_samples=1e6 / samples_per_usd(middle, usd) if middle else None,
+        waiting_usd_per_hour=None if utilization is None else hourly * (1 - utilization),
+        lost_share=lost,
+        job_s=job_s,
+        job_usd=job_usd,
+        samples_in_budget=None
+        if terms.budget_usd is None
+        else terms.budget_usd * samples_per_usd(middle, usd),
+        within_deadline=in_time,
+        hosts_in_time=more[0] if more else None,
+        in_time_usd=None if in_time_s is None else in_time_s / 3600 * usd * more[0],
+        within_budget=_within(job_usd, terms.budget_usd) if todo else None,
+    )
+
+
+def _notes(doc: RunDocument, instance: Instance) -> list[str]:
+    """What sets the measured machine apart from the priced one: a rate is worth a price only where both are the same."""
+    found = []
+    cores = doc.host.get("effective_cores") or doc.host.get("cores")
+    if cores and instance.cores and float(cores) != instance.cores:
+        found.append(
+            f"the run had {float(cores):g} cores, {instance.type} has {instance.cores}: its rate there was not measured"
+        )
+    if instance.accelerators and doc.accelerators != instance.accelerators:
+        found.append(
+            f"the run fed {doc.accelerators} of the {instance.accelerators} accelerators that are paid for"
+        )
+    return found
+
+
+def _preparation(doc: RunDocument, samples: int | None) -> float | None:
+    """Seconds to convert as many samples as an epoch has, at the rate at which the run's were converted, on one host."""
+    seconds, measured = (doc.loader.get("layout") or {}).get("seconds"), doc.dataset.get("samples")
+    return (
+        float(seconds) * samples / measured
+        if seconds is not None and measured and samples
+        else None
+    )
+
+
+def _lost(terms: Terms, often: float, hosts: int) -> float:
+    return min(1.0, hosts * often * (terms.checkpoint_every_s / 2 + terms.restart_s) / 3600)
+
+
+def _scaling(terms: Terms, hosts: int) -> float:
+    return terms.efficiency if hosts > 1 else 1.0
+
+
+def _within(takes: float | None, limit: float | None) -> bool | None:
+    """``takes``: None for a job that never ends."""
+    return None if limit is None else takes is not None and takes <= limit

@@ -1,0 +1,270 @@
+"""Baseline against candidates: what may be compared with what, what differs, and which figures changed.
+
+A group is any number of runs whose repetitions are taken together. Runs are comparable where they ask the same of the same data; how they
+read it (loader, reader's requests, storage, host) is what a comparison is about, so that is shown and may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...schema.result import RunDocument
+from ..tuning.points import flatten
+from .statistics import Judgement, judge
+
+HIGHER = (
+    "samples_per_s",
+    "read_bytes_per_s",
+    "accelerator_utilization_sustained",
+    "write_bytes_per_s",
+    "restore_bytes_per_s",
+)
+LOWER = ("time_to_first_batch_s", "wait_p99_s", "cpu_s", "blocked_s", "durable_s", "restore_s")
+METRICS = {**dict.fromkeys(HIGHER, True), **dict.fromkeys(LOWER, False)}
+"""Metric -> whether more of it is better."""
+
+PRIMARY = ("samples_per_s", "blocked_s", "restore_s")
+"""What decides whether a candidate is better or worse, where it was measured."""
+
+ASKED = (
+    "accelerator.",
+    "batch_size",
+    "epochs",
+    "max_steps",
+    "cache",
+    "accelerators",
+    "reader.crop",
+    "reader.decode",
+    "reader.columns",
+    "reader.tail",
+    "reader.check",
+    "dataset.",
+)
+"""Keys (or beginnings of them) that say what is asked of the storage: where they differ, rates mean different things."""
+
+STUDY = ("model", "ranks", "scale", "fsync")
+"""The same of a checkpoint study; its writer is what is compared."""
+
+HOST = ("instance_type", "cpu_model", "cores", "memory_bytes", "kernel", "python", "torch")
+
+
+@dataclass(slots=True)
+class Group:
+    """Runs of one question whose repetitions are taken together."""
+
+    label: str
+    runs: list[RunDocument] = field(default_factory=list)
+
+    @property
+    def workload(self) -> str:
+        return workload_of(self.runs[0]) if self.runs else "?"
+
+    def values(self, metric: str) -> list[float]:
+        return [value for doc in self.runs for value in values_of(doc, metric)]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    metric: str
+    higher_is_better: bool
+    baseline: tuple[float, ...]
+    candidate: tuple[float, ...]
+    judgement: Judgement
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``obstacles``: why the two can't be compared, one ``key: this, that`` each; then there are no rows."""
+
+    workload: str
+    baseline: Group
+    candidate: Group
+    obstacles: tuple[str, ...]
+    changes: tuple[str, ...]  # settings and fingerprint keys that differ and may
+    rows: tuple[Row, ...]
+
+    @property
+    def difference(self) -> str:
+        """Of the metric that counts most (of those asked for): better, worse, same, too few; empty where nothing was compared."""
+        ordered = [row for name in PRIMARY for row in self.rows if row.metric == name] + list(
+            self.rows
+        )
+        return ordered[0].judgement.difference if ordered else ""
+
+    def regressions(self, beyond: float) -> list[Row]:
+        """Rows that are worse by more than ``beyond`` (0.05 = 5 %)."""
+        return [
+            row for row in self.rows if row.judgement.difference == "worse" and _loss(row) > beyond
+        ]
+
+
+def _loss(row: Row) -> float:
+    ratio = row.judgement.ratio
+    if ratio is None:
+        return float("inf")
+    return 1 - ratio if row.higher_is_better else ratio - 1
+
+
+def workload_of(doc: RunDocument) -> str:
+    if doc.checkpoint is not None and not doc.dataset:
+        return f"checkpoint {doc.checkpoint.model}"
+    return str(doc.workload.get("name", "?"))
+
+
+def values_of(doc: RunDocument, metric: str) -> list[float]:
+    """One value for each complete repetition, save or restore.
+
+    No read bandwidth of loader libraries: of samples' stored bytes, it can't stand beside one of bytes that were read.
+    """
+    if metric in (
+        "write_bytes_per_s",
+        "blocked_s",
+        "durable_s",
+        "restore_s",
+        "restore_bytes_per_s",
+    ):
+        return _of_study(doc, metric)
+    done = [repetition for repetition in doc.repetitions if repetition.complete]
+    if metric == "read_bytes_per_s":
+        done = [repetition for repetition in done if repetition.bytes_read is not None]
+    found = (getattr(repetition, metric, None) for repetition in done)
+    return [float(value) for value in found if value is not None]
+
+
+def _of_study(doc: RunDocument, metric: str) -> list[float]:
+    study = doc.checkpoint
+    if study is None:
+        return []
+    if metric == "restore_s":
+        return [restore.wall_s for restore in study.restores]
+    if metric == "restore_bytes_per_s":
+        return [restore.bytes / restore.wall_s for restore in study.restores if restore.wall_s > 0]
+    if metric == "write_bytes_per_s":
+        ends = [
+            (save.bytes, (save.durable_s or save.accepted_s or 0) - (save.staged_s or 0))
+            for save in study.saves
+        ]
+        return [size / took for size, took in ends if took > 0]
+    return [float(value) for save in study.saves if (value := getattr(save, metric)) is not None]
+
+
+def settings_of(doc: RunDocument) -> dict[str, str]:
+    """Everything that was asked, flat: workload, dataset, number of accelerators, or a study's specification."""
+    if doc.checkpoint is not None and not doc.dataset:
+        return {key: str(value) for key, value in doc.checkpoint.spec.items()}
+    spec = doc.dataset.get("spec") or {}
+    return flatten(doc.workload, spec) | {
+        "accelerators": str(doc.accelerators),
+        "dataset.seed": str(spec.get("seed")),
+    }
+
+
+def lookup(doc: RunDocument, path: str) -> str:
+    """A setting (``loader.workers``), or what a dotted path leads to in ``run.json`` (``host.instance_type``); ``?`` for nothing."""
+    settings = settings_of(doc)
+    if path in settings:
+        return settings[path]
+    node: Any = doc.model_dump(include={path.partition(".")[0]})
+    for part in path.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return "?" if node is None else str(node)
+
+
+def question(doc: RunDocument, across: Sequence[str] = ()) -> tuple[str, ...]:
+    """What the run asks of the storage: runs of one question can be taken together, and compared with one another."""
+    keys = settings_of(doc)
+    return (
+        workload_of(doc),
+        *(
+            f"{key}={keys[key]}"
+            for key in sorted(keys)
+            if _asks(doc, key) and not _allowed(key, across)
+        ),
+    )
+
+
+def _asks(doc: RunDocument, key: str) -> bool:
+    return key in STUDY if doc.checkpoint is not None and not doc.dataset else key.startswith(ASKED)
+
+
+def _allowed(key: str, across: Sequence[str]) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in across)
+
+
+def usable(doc: RunDocument, name: str, *, include_invalid: bool = False) -> str:
+    """Empty where the run counts, else one line on why it does not."""
+    if doc.validity == "invalid" and not include_invalid:
+        broken = next(
+            (finding.rule for finding in doc.findings if finding.level == "invalid"), "a rule"
+        )
+        return f"{name} is INVALID ({broken})"
+    if not any(values_of(doc, metric) for metric in METRICS):
+        return f"{name} has no complete repetition (status {doc.status})"
+    return ""
+
+
+def compare(
+    baseline: Group,
+    candidate: Group,
+    *,
+    across: Iterable[str] = (),
+    metrics: Sequence[str] = tuple(METRICS),
+) -> Comparison:
+    """``across``: keys that may differ although they say what is asked, e.g. ``dataset.shard_size`` to compare layouts."""
+    obstacles, changes = _differences(baseline, candidate, tuple(across))
+    rows = []
+    for metric in metrics if not obstacles else ():
+        before, after = baseline.values(metric), candidate.values(metric)
+        if before and after:
+            higher = METRICS[metric]
+            rows.append(
+                Row(
+                    metric,
+                    higher,
+                    tuple(before),
+                    tuple(after),
+                    judge(after, before, higher_is_better=higher),
+                )
+            )
+    return Comparison(baseline.workload, baseline, candidate, obstacles, changes, tuple(rows))
+
+
+def _differences(
+    baseline: Group, candidate: Group, across: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    one, other = _common(baseline.runs), _common(candidate.runs)
+    obstacles: list[str] = []
+    changes: list[str] = []
+    for key in sorted(set(one) | set(other)):
+        before, after = one.get(key, "-"), other.get(key, "-")
+        if before == after:
+            continue
+        line = f"{key}: {before} -> {after}"
+        (
+            obstacles if _asks(baseline.runs[0], key) and not _allowed(key, across) else changes
+        ).append(line)
+    if workload_of(baseline.runs[0]) != workload_of(candidate.runs[0]):
+        obstacles.insert(0, f"workload: {baseline.workload} -> {candidate.workload}")
+    return tuple(obstacles), tuple(changes)
+
+
+def _common(runs: Sequence[RunDocument]) -> dict[str, str]:
+    """Settings and host of the group; where its runs differ, all values."""
+    flat = [
+        {
+            **settings_of(doc),
+            **{f"host.{key}": str(doc.host[key]) for key in HOST if doc.host.get(key) is not None},
+        }
+        for doc in runs
+    ]
+    flat = [
+        {**each, "storage.url": str(doc.storage.get("url", "?"))}
+        for each, doc in zip(flat, runs, strict=True)
+    ]
+    return {
+        key: " | ".join(sorted({each.get(key, "-") for each in flat}))
+        for each in flat
+        for key in each
+    }

@@ -1,0 +1,1 @@
+"""Points of a sweep to advice: knee, shard size, compression, reasons and confirmation."""

@@ -1,0 +1,190 @@
+"""The points of a sweep: settings, and what was measured with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from ...errors import UsageError
+from ...schema.result import Repetition, RunDocument
+from ...units import parse_size
+
+PROSE = {
+    "name",
+    "description",
+    "source",
+    "dataset.name",
+    "dataset.description",
+    "dataset.source",
+    "dataset.seed",
+}
+"""Keys of a workload and a dataset that are no settings."""
+
+SIZES = ("shard_size", "block_size", "slot_size", "crop", "mean", "stdev", "min", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Settings as ``key=value`` texts (keys as ``--set`` takes them, a dataset's with ``dataset.`` before), and all runs with them."""
+
+    settings: Mapping[str, str]
+    document: RunDocument
+
+    @property
+    def complete(self) -> list[Repetition]:
+        return [
+            repetition
+            for repetition in self.document.repetitions
+            if repetition.complete and repetition.samples_per_s
+        ]
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Samples/s of each complete repetition."""
+        return tuple(float(repetition.samples_per_s or 0) for repetition in self.complete)
+
+    @property
+    def median(self) -> float:
+        return median(self.rates)
+
+    @property
+    def stored_bytes(self) -> float | None:
+        stored = self.document.dataset.get("stored_bytes")
+        return float(stored) if stored else None
+
+    @property
+    def cpu_s_per_gb(self) -> float | None:
+        """CPU seconds per 1e9 bytes of samples before the codec, which every point delivers alike; median of the repetitions."""
+        size = plain_bytes_per_sample(self.document)
+        costs = [
+            r.cpu_s / (r.samples * size / 1e9)
+            for r in self.complete
+            if r.cpu_s is not None and r.samples and size
+        ]
+        return median(costs) if costs else None
+
+    @property
+    def shards(self) -> int | None:
+        count = self.document.dataset.get("shards")
+        return int(count) if count else None
+
+    @property
+    def shard_bytes(self) -> float | None:
+        """Of one shard as stored, on average."""
+        return self.stored_bytes / self.shards if self.stored_bytes and self.shards else None
+
+    @property
+    def processes(self) -> int:
+        """Workers of all ranks, or the ranks themselves."""
+        loader, settings = self.document.loader, self.document.workload.get("loader") or {}
+        return self.document.accelerators * max(
+            1, int(loader.get("workers", settings.get("workers", 0)))
+        )
+
+    def named(self) -> str:
+        return ", ".join(f"{key}={value}" for key, value in self.settings.items()) or "(no setting)"
+
+
+def plain_bytes_per_sample(doc: RunDocument) -> float | None:
+    """Bytes of one sample before the codec: of the spec, else of what is stored, which an uncompressed dataset holds as it is."""
+    spec, samples, stored = (
+        doc.dataset.get("spec") or {},
+        doc.dataset.get("samples"),
+        doc.dataset.get("stored_bytes"),
+    )
+    mean = (spec.get("sample_size") or {}).get("mean")
+    if mean:
+        return float(mean)
+    if not samples or not stored:
+        return None
+    ratio = float(spec.get("compress_ratio", 1.0)) if spec.get("codec", "none") != "none" else 1.0
+    return float(stored) / float(samples) * ratio
+
+
+def merge(documents: Sequence[RunDocument]) -> RunDocument:
+    """Runs with equal settings as one: all repetitions, and each ceiling from the first run that measured it."""
+    first = documents[0]
+    ceilings = dict(first.ceilings)
+    for doc in documents[1:]:
+        for name, ceiling in doc.ceilings.items():
+            if (
+                name not in ceilings
+                or ceilings[name].not_measured
+                or (ceilings[name].samples_per_s or ceilings[name].bytes_per_s) is None
+            ):
+                ceilings[name] = ceiling
+    repetitions = [repetition for doc in documents for repetition in doc.repetitions]
+    return first.model_copy(update={"repetitions": repetitions, "ceilings": ceilings})
+
+
+def flatten(workload: Mapping[str, Any], dataset: Mapping[str, Any]) -> dict[str, str]:
+    """The settings of a workload and a dataset's spec, as texts."""
+    found = {key: text for key, text in _leaves(workload, "") if key != "dataset"}
+    found |= dict(_leaves(dataset, "dataset."))
+    return {key: text for key, text in found.items() if key not in PROSE}
+
+
+def _leaves(node: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, str]]:
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", _text(key, value)
+
+
+def _text(key: str, value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if key in SIZES and isinstance(value, int) and value and value % (1 << 20) == 0:
+        return f"{value >> 20}MiB"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def derive(documents: Sequence[RunDocument]) -> list[Point]:
+    """Points of runs of one workload: what differs between the runs is what was swept; equal settings are one point."""
+    names = sorted({str(doc.workload.get("name", "?")) for doc in documents})
+    if len(names) > 1:
+        raise UsageError(
+            f"these runs are of several workloads: {', '.join(names)}",
+            remedy="choose one with --workload",
+        )
+    flat = [
+        flatten(doc.workload, doc.dataset.get("spec") or {})
+        | {"accelerators": str(doc.accelerators)}
+        for doc in documents
+    ]
+    keys = [
+        key
+        for key in dict.fromkeys(key for each in flat for key in each)
+        if len({each.get(key, "null") for each in flat}) > 1
+    ]
+    groups: dict[tuple[str, ...], list[RunDocument]] = {}
+    for each, doc in zip(flat, documents, strict=True):
+        groups.setdefault(tuple(each.get(key, "null") for key in keys), []).append(doc)
+    return [
+        Point(dict(zip(keys, values, strict=True)), merge(group))
+        for values, group in groups.items()
+    ]
+
+
+def number(text: str) -> float | None:
+    """A setting's value as a number (``8``, ``64MiB``); None where it has no order."""
+    try:
+        value = float(text)
+        return value if math.isfinite(value) else None
+    except ValueError:
+        pass
+    try:
+        return float(parse_size(text))
+    except UsageError:
+        return None
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two texts mean the same value (``64MiB`` and ``67108864``)."""
+    return one == other or (number(one) is not None and number(one) == number(other))

@@ -1,0 +1,117 @@
+"""Why these settings: each rule's outcome as a sentence that carries the figures it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...units import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    format_rate,
+)
+from ..compare.statistics import ratio_interval
+from .compression import Codec
+from .knee import NEAR, along, enough_shards, near_best
+from .points import Point
+from .shardsize import ShardSize
+
+AMPLIFIED = 1.25
+"""Bytes read over bytes delivered beyond which reading is called wasteful."""
+
+SHARD_KEYS = ("dataset.shard_size", "dataset.samples_per_shard")
+
+
+def _rate(point: Point) -> str:
+    return f"{format_count(point.median)} samples/s"
+
+
+def why_chosen(points: Sequence[Point], chosen: Point) -> str:
+    best, near = max(points, key=lambda point: point.median), near_best(points)
+    if chosen not in near:
+        share = format_percent(chosen.median / best.median)
+        return f"{share} of the best of {len(points)} points ({format_count(best.median)} samples/s), with the smallest shards that reach 95 %"
+    if chosen is best and len(near) == 1:
+        return f"the fastest of {len(points)} points, and no other comes within 5 % of it: {_rate(chosen)}"
+    share = format_percent(chosen.median / best.median)
+    idle = sum(not enough_shards(point) for point in near) if enough_shards(chosen) else 0
+    few = (
+        f"; {idle} of these with fewer than 4 shards for each worker, some of which will idle"
+        if idle
+        else ""
+    )
+    return (
+        f"{len(near)} of {len(points)} points are within {1 - NEAR:.0%} of the best ({_rate(best)}) and overlap with it{few}; this "
+        f"is the one with the smallest settings and costs, at {share} of the best"
+    )
+
+
+def why_number(points: Sequence[Point], chosen: Point, key: str) -> str:
+    """The knee along one axis."""
+    line = along(points, chosen, key)
+    if len(line) < 2 or key in SHARD_KEYS:
+        return ""
+    best = max(line, key=lambda point: point.median)
+    rates = ", ".join(f"{point.settings[key]}: {format_count(point.median)}" for point in line)
+    text = f"{key}={chosen.settings[key]} reaches {format_percent(chosen.median / best.median)} of the best along this axis ({rates})"
+    last = line[-1]
+    if last is not best and last not in near_best(line):
+        text += f"; more makes it slower: {last.settings[key]} reaches {format_percent(last.median / best.median)}"
+    return text
+
+
+def why_name(points: Sequence[Point], chosen: Point, key: str) -> str:
+    others = [point for point in along(points, chosen, key) if point is not chosen]
+    if not others:
+        return ""
+    told = []
+    for other in others:
+        ratio, low, high, _ = ratio_interval(chosen.rates, other.rates)
+        told.append(f"{ratio:.2f} x {other.settings[key]} [{low:.2f}, {high:.2f}]")
+    return f"{key}={chosen.settings[key]}: {', '.join(told)}"
+
+
+def why_codec(codec: Codec) -> str:
+    side = "more than" if codec.decode_bytes_per_s > codec.storage_bytes_per_s else "less than"
+    verdict = "worth it" if codec.worth else "not worth it"
+    measured = "" if codec.measured is None else f", measured {codec.measured:.2f} x"
+    return (
+        f"codec {codec.codec} is {verdict}: the cores undo {format_rate(codec.decode_bytes_per_s)}, {side} the "
+        f"{format_rate(codec.storage_bytes_per_s)} of storage, and the data shrinks {codec.ratio:.2f} x: predicted {codec.predicted:.2f} x"
+        f"{measured} (compress iff cores x decode rate > storage bandwidth)"
+    )
+
+
+def why_shard(shard: ShardSize) -> str:
+    model = shard.fit
+    cap = "" if model.cap is None else f", {format_rate(model.cap)} in all"
+    told = (
+        f"shards of {format_bytes(shard.bytes)}: a stream waits {format_duration(model.latency_s)} and then reads "
+        f"{format_rate(model.bytes_per_s)}{cap} (fitted from shards of {format_bytes(model.fitted[0])} and {format_bytes(model.fitted[1])}"
+    )
+    told += f", {model.worst:+.0%} off at another)" if model.worst is not None else ")"
+    told += f"; {format_bytes(shard.efficient_bytes)} reach 95 % of what is of use here"
+    name = min(shard.upper, key=lambda key: shard.upper[key])
+    verb = "allow only" if shard.bound_by else "allow up to"
+    told += f", and {name} {verb} {format_bytes(shard.upper[name])}"
+    if shard.bound_by:
+        told += f", which leaves {format_percent(shard.efficiency)}"
+    return told + ("; that is beyond what was measured" if shard.extrapolated else "")
+
+
+def amplification(point: Point) -> str:
+    """Bytes read that no sample needs."""
+    shares = [
+        r.bytes_read / r.sample_bytes for r in point.complete if r.sample_bytes and r.bytes_read
+    ]
+    if not shares or max(shares) <= AMPLIFIED:
+        return ""
+    form = str((point.document.dataset.get("spec") or {}).get("format", ""))
+    if form == "parquet":
+        remedy = "rows are read in whole row groups: read groups in sequence (reader.access=sequential), or write smaller groups"
+    elif point.document.loader.get("direct"):
+        remedy = "O_DIRECT reads whole blocks around each sample: larger samples, sequential access, or reader.direct=false"
+    else:
+        remedy = "read whole shards (reader.access=sequential), or cut samples so that they are read alone"
+    return f"{max(shares):.2f} bytes are read for each that is delivered: {remedy}"

@@ -1,0 +1,304 @@
+"""Which settings to take, out of a sweep: rules with their sources, what each is based on, and how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...units import format_count
+from ..compare.statistics import ratio_interval
+from ..verdict.evidence import gather
+from .compression import Codec, judge_codec
+from .knee import NEAR, along, changed, enough_shards, ordered_axes, pareto, smallest_near_best
+from .points import Point, number, same
+from .reasons import (
+    SHARD_KEYS,
+    amplification,
+    why_chosen,
+    why_codec,
+    why_name,
+    why_number,
+    why_shard,
+)
+from .shardsize import FIRST_BATCH_S, Bounds, ShardSize, fit, shard_size
+from .sweepfolder import Sweep
+
+CODEC = "dataset.codec"
+
+LEAST_VISIT_S, PLAIN = 5.0, 1.5
+"""In visits shorter than this, what starts and ends weighs so much that gains below ``PLAIN`` may be of the visits, not of the settings."""
+
+SAME_SIZE = 0.15
+"""Shards whose mean sizes are closer than this are of one size: the last one is short."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """What the sweep, which may have run on less data, is to be scaled to."""
+
+    dataset_bytes: float | None = None  # stored; None: the sweep's own
+    first_batch_s: float = FIRST_BATCH_S
+    shuffle_window_bytes: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alternative:
+    """A point of the Pareto front."""
+
+    settings: Mapping[str, str]
+    samples_per_s: float
+    low: float
+    high: float
+    repetitions: int
+    cpu_s_per_gb: float | None
+    stored_bytes: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recommendation:
+    """Settings to take. ``gain`` is the factor on today's samples/s, with the interval that so many repetitions allow."""
+
+    workload: str
+    settings: Mapping[str, str]
+    changes: Mapping[
+        str, str
+    ]  # of these, what differs from today's; all where today's are not known
+    samples_per_s: float
+    why: tuple[str, ...]
+    gain: float | None
+    gain_low: float | None
+    gain_high: float | None
+    gain_coverage: float | None
+    basis: str
+    confidence: str  # high, medium or low
+    doubts: tuple[str, ...]
+    shard: ShardSize | None
+    codecs: tuple[Codec, ...]
+    alternatives: tuple[Alternative, ...]
+    untested: Mapping[str, str] | None  # each axis' own best in one, where nobody ran that
+    left_out: tuple[str, ...]
+
+
+def recommend(sweep: Sweep, target: Target | None = None) -> Recommendation:
+    """The recommendation that follows from ``sweep``; every claim names the figures it rests on."""
+    target = target or Target()
+    points = sweep.points
+    chosen = smallest_near_best(points, default=sweep.default, dataset_bytes=target.dataset_bytes)
+    shard = _shard(points, chosen, target)
+    if shard is not None:
+        chosen = _smaller_shards(points, chosen, shard)
+    doubts: list[str] = []
+    why = [why_chosen(points, chosen)]
+    why += [line for key in ordered_axes(points) if (line := why_number(points, chosen, key))]
+    why += [
+        line
+        for key in chosen.settings
+        if key not in ordered_axes(points) and (line := why_name(points, chosen, key))
+    ]
+    codecs = _codecs(points, chosen)
+    for codec in codecs:
+        why.append(why_codec(codec))
+        if not codec.agrees:
+            doubts.append(
+                f"codec {codec.codec}: predicted {codec.predicted:.2f} x, measured {codec.measured or 0:.2f} x"
+            )
+    if shard is not None:
+        why.append(why_shard(shard))
+        if shard.fit.worst is not None and not shard.fit.trusted:
+            doubts.append(
+                f"the shard size model is {shard.fit.worst:+.0%} off at a size it was not fitted to: trust the measured sizes"
+            )
+        if shard.fit.worst is None:
+            doubts.append("the shard size model was not checked: sweep a third shard size")
+    gain, low, high, coverage = (None, None, None, None)
+    if sweep.default is not None and sweep.default is not chosen:
+        gain, low, high, coverage = ratio_interval(chosen.rates, sweep.default.rates)
+    doubts += _doubts(sweep, chosen, gain, low, target)
+    return Recommendation(
+        workload=sweep.workload,
+        settings=dict(chosen.settings),
+        changes={
+            key: chosen.settings[key]
+            for key in (changed(chosen, sweep.default) if sweep.default else chosen.settings)
+        },
+        samples_per_s=chosen.median,
+        why=tuple(why),
+        gain=1.0 if sweep.default is chosen else gain,
+        gain_low=low,
+        gain_high=high,
+        gain_coverage=coverage,
+        basis=_basis(sweep, chosen),
+        confidence=_confidence(sweep, chosen, doubts),
+        doubts=tuple(doubts),
+        shard=shard,
+        codecs=tuple(codecs),
+        alternatives=tuple(_alternative(point) for point in pareto(points)),
+        untested=_untested(sweep),
+        left_out=sweep.left_out,
+    )
+
+
+def _codecs(points: Sequence[Point], chosen: Point) -> list[Codec]:
+    """Every codec along the chosen point's line, against none."""
+    if CODEC not in chosen.settings:
+        return []
+    line = along(points, chosen, CODEC)
+    plain = next((point for point in line if point.settings[CODEC] == "none"), None)
+    if plain is None:
+        return []
+    return [
+        found
+        for point in line
+        if point is not plain and (found := judge_codec(point, plain)) is not None
+    ]
+
+
+def _shard(points: Sequence[Point], chosen: Point, target: Target) -> ShardSize | None:
+    """The model along the chosen point's line, from the fetch ceilings where all have one, else from the measured rates."""
+    key = next((key for key in SHARD_KEYS if key in chosen.settings), None)
+    if key is None:
+        return None
+    line = [
+        point
+        for point in along(points, chosen, key)
+        if point.shard_bytes and number(point.settings[key]) is not None
+    ]
+    fetched = {
+        float(p.shard_bytes or 0): gather(p.document).bytes_per_s(gather(p.document).fetch)
+        for p in line
+    }
+    measured = {float(p.shard_bytes or 0): gather(p.document).bytes_per_s(p.median) for p in line}
+    rates = fetched if all(fetched.values()) else measured
+    known = {size: rate for size, rate in rates.items() if rate}
+    raws = [raw for p in line if (raw := gather(p.document).bytes_per_s(gather(p.document).raw))]
+    if len(known) < 2:
+        return None
+    streams = chosen.processes
+    found = fit(known, streams=streams, cap=max(raws, default=None))
+    if found is None:
+        return None
+    memory = chosen.document.host.get("memory_bytes")
+    bounds = Bounds(
+        dataset_bytes=target.dataset_bytes or chosen.stored_bytes or max(known),
+        streams=streams,
+        prefetch=int((chosen.document.workload.get("loader") or {}).get("prefetch_factor", 2)),
+        memory_bytes=float(memory) if memory else None,
+        first_batch_s=target.first_batch_s,
+        shuffle_window_bytes=target.shuffle_window_bytes,
+    )
+    evidence = gather(chosen.document)
+    others = [
+        rate for rate in (evidence.prep, evidence.harness, evidence.accelerator) if rate is not None
+    ]
+    needed = evidence.bytes_per_s(min(others, default=None))
+    return shard_size(found, bounds, smallest=min(known), largest=max(known), needed=needed)
+
+
+def _smaller_shards(points: Sequence[Point], chosen: Point, shard: ShardSize) -> Point:
+    """The measured point of the model's size, where the model holds and says that smaller shards than ``chosen`` has do as well."""
+    if not shard.fit.trusted or chosen.shard_bytes is None:
+        return chosen
+    key = next(key for key in SHARD_KEYS if key in chosen.settings)
+    line = along(points, chosen, key)
+    best = max(point.median for point in line)
+    fitting = [
+        point
+        for point in line
+        if point.shard_bytes
+        and abs(point.shard_bytes / shard.bytes - 1) < SAME_SIZE
+        and point.median >= NEAR * best
+    ]
+    return fitting[0] if fitting and (fitting[0].shard_bytes or 0) < chosen.shard_bytes else chosen
+
+
+def _doubts(
+    sweep: Sweep, chosen: Point, gain: float | None, low: float | None, target: Target
+) -> list[str]:
+    doubts = []
+    fewest = min(
+        len(chosen.rates), len(sweep.default.rates) if sweep.default else len(chosen.rates)
+    )
+    if fewest < 4:
+        doubts.append(
+            f"too few repetitions of a point to tell points apart: {fewest}; 4 are needed, 6 are better"
+        )
+    if sweep.default is None:
+        settings = ", ".join(f"{key}={value}" for key, value in sweep.default_settings.items())
+        known = f" ({settings})" if settings else ""
+        doubts.append(
+            f"no point has today's settings{known}, so the gain is not known: name them with --default, or run them too"
+        )
+    elif gain is not None and low is not None and low <= 1 < gain:
+        doubts.append("the interval of the gain holds 1: no difference is proven")
+    if (doubt := _short(sweep, chosen, gain)) is not None:
+        doubts.append(doubt)
+    if not enough_shards(chosen, target.dataset_bytes):
+        doubts.append(
+            f"{format_count(chosen.shards or 0)} shards are fewer than 4 for each of {chosen.processes} workers: some will idle"
+        )
+    return doubts + ([wasteful] if (wasteful := amplification(chosen)) else [])
+
+
+def _short(sweep: Sweep, chosen: Point, gain: float | None) -> str | None:
+    if gain is None or gain >= PLAIN:
+        return None
+    points = [chosen, *([sweep.default] if sweep.default is not None else [])]
+    walls = [
+        each.wall_s
+        for point in points
+        for each in point.document.repetitions
+        if each.complete and each.wall_s is not None
+    ]
+    if not walls or min(walls) >= LEAST_VISIT_S:
+        return None
+    told = f"visits of {min(walls):.2g} s are short for a gain of {gain:.2f} x"
+    return f"{told}: make them longer (--samples, --set epochs=N), and ask iobench sweep --confirm"
+
+
+def _basis(sweep: Sweep, chosen: Point) -> str:
+    counts = sorted({len(point.rates) for point in sweep.points})
+    spread = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    plural = "" if counts == [1] else "s"
+    low, high = min(chosen.rates), max(chosen.rates)
+    interval = f"[{format_count(low)}, {format_count(high)}]"
+    return f"{len(sweep.points)} points with {spread} repetition{plural} each; this one: {format_count(chosen.median)} samples/s {interval}"
+
+
+def _confidence(sweep: Sweep, chosen: Point, doubts: Sequence[str]) -> str:
+    """High: 5 repetitions or more and nothing speaks against it; low: fewer than 4."""
+    fewest = min(
+        len(chosen.rates), len(sweep.default.rates) if sweep.default else len(chosen.rates)
+    )
+    if fewest < 4:
+        return "low"
+    return "high" if fewest >= 5 and not doubts else "medium"
+
+
+def _alternative(point: Point) -> Alternative:
+    return Alternative(
+        settings=dict(point.settings),
+        samples_per_s=point.median,
+        low=min(point.rates),
+        high=max(point.rates),
+        repetitions=len(point.rates),
+        cpu_s_per_gb=point.cpu_s_per_gb,
+        stored_bytes=point.stored_bytes,
+    )
+
+
+def _untested(sweep: Sweep) -> Mapping[str, str] | None:
+    """Where axes were swept one at a time: each axis' own smallest near the best, together. A guess that only a run can confirm."""
+    if sweep.default is None or any(
+        len(changed(point, sweep.default)) > 1 for point in sweep.points
+    ):
+        return None
+    best = dict(sweep.default.settings)
+    for key in best:
+        best[key] = smallest_near_best(
+            along(sweep.points, sweep.default, key), default=sweep.default
+        ).settings[key]
+    ran = any(
+        all(same(best[key], value) for key, value in point.settings.items())
+        for point in sweep.points
+    )
+    return None if ran else best

@@ -1,0 +1,204 @@
+"""A folder of runs as the points of a sweep: by its ``sweep.json`` where there is one, else by what differs between the runs.
+
+``sweep.json`` may hold ``points: [{settings: {key: value}, runs: [directory names]}]`` and ``default: {key: value}``; other keys are
+for other readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...documents import MAX_DOCUMENT_BYTES, parse_json, read_regular
+from ...errors import IobenchError, UsageError
+from ...schema.base import known_specs
+from ...schema.dataset import load_dataset_spec
+from ...schema.result import RunDocument, load_run
+from ...schema.workload import load_workload
+from .points import Point, derive, flatten, merge, same
+
+SWEEP_FILE = "sweep.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sweep:
+    """Points with at least one complete repetition each, all of one workload."""
+
+    workload: str
+    points: tuple[Point, ...]
+    default: Point | None
+    default_settings: Mapping[str, str]  # what the default point would have; empty where not known
+    left_out: tuple[str, ...]  # one line for each run or point that could not be used
+
+
+def read_sweep(
+    folder: Path, *, workload: str | None = None, default: Mapping[str, str] | None = None
+) -> Sweep:
+    """Runs in ``folder``, whose own directories they are. ``workload`` chooses where there are several; ``default`` names today's settings.
+
+    Half-written, foreign, failed, interrupted and INVALID runs are left out by name. Raises UsageError where nothing is left.
+    """
+    if not folder.is_dir():
+        raise UsageError(
+            f"{folder} is no folder of runs",
+            remedy="name the folder that holds the runs of a sweep, e.g. results/<sweep>",
+        )
+    if (folder / "run.json").is_file():
+        raise UsageError(
+            f"{folder} is one run, advice needs several to choose from",
+            remedy="name the folder that holds the runs of a sweep",
+        )
+    left_out: list[str] = []
+    documents = _runs(folder, workload, left_out)
+    if not documents:
+        why = f": {left_out[0]}" if left_out else ""
+        more = f", and {len(left_out) - 1} more like it" if len(left_out) > 1 else ""
+        raise UsageError(
+            f"{folder} holds no run that advice could be based on{why}{more}",
+            remedy="run a sweep, and name its folder",
+        )
+    plan = _sweep_file(folder)
+    points = (
+        derive(list(documents.values())) if plan is None else _planned(plan, documents, left_out)
+    )
+    for point in points:
+        if not point.rates:
+            left_out.append(f"{point.named()}: no complete repetition")
+    points = [point for point in points if point.rates]
+    if len(points) < 2:
+        raise UsageError(
+            f"{folder} holds {len(points)} point{'' if len(points) == 1 else 's'} of settings, advice needs at least 2 to choose from",
+            remedy="run with other settings too: --set loader.workers=4",
+        )
+    keys = list(points[0].settings)
+    wanted = dict(
+        default or _text_mapping((plan or {}).get("default")) or _builtin(points[0].document, keys)
+    )
+    unknown = [key for key in default or () if key not in keys]
+    if unknown:
+        raise UsageError(
+            f"'{unknown[0]}' does not vary between these runs",
+            remedy=f"settings that do: {', '.join(keys)}",
+        )
+    return Sweep(
+        workload=str(points[0].document.workload.get("name", "?")),
+        points=tuple(points),
+        default=_find(points, wanted) if wanted else None,
+        default_settings=wanted,
+        left_out=tuple(left_out),
+    )
+
+
+def _runs(folder: Path, workload: str | None, left_out: list[str]) -> dict[str, RunDocument]:
+    found = {}
+    for directory in sorted(
+        path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
+    ):
+        try:
+            doc = load_run(directory)
+        except IobenchError as error:
+            left_out.append(f"{directory.name}: {error.what}")
+            continue
+        if workload is not None and doc.workload.get("name") != workload:
+            continue
+        broken = [finding.rule for finding in doc.findings if finding.level == "invalid"]
+        if doc.status == "failed":
+            left_out.append(f"{directory.name}: failed")
+        elif doc.validity == "invalid":
+            left_out.append(
+                f"{directory.name}: INVALID ({', '.join(broken) or 'no rule is named'})"
+            )
+        else:
+            found[directory.name] = doc
+    return found
+
+
+def _sweep_file(folder: Path) -> dict[str, Any] | None:
+    """Raises UsageError for a file that is there and makes no sense."""
+    path = folder / SWEEP_FILE
+    if not path.exists():
+        return None
+    try:
+        data = parse_json(read_regular(path, MAX_DOCUMENT_BYTES))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"cannot read {path}: {error}",
+            remedy="remove it: the settings are then taken from the runs",
+        ) from None
+    points = data.get("points") if isinstance(data, dict) else None
+    shaped = isinstance(points, list) and all(
+        isinstance(point, dict)
+        and isinstance(point.get("settings"), dict)
+        and isinstance(point.get("runs"), list)
+        for point in points
+    )
+    if not shaped:
+        raise UsageError(
+            f"{path} has no 'points' with 'settings' and 'runs'",
+            remedy="remove it: the settings are then taken from the runs",
+        )
+    return dict(data)
+
+
+def _planned(
+    plan: Mapping[str, Any], documents: Mapping[str, RunDocument], left_out: list[str]
+) -> list[Point]:
+    points = []
+    keys = list(dict.fromkeys(str(key) for entry in plan["points"] for key in entry["settings"]))
+    for entry in plan["points"]:
+        given = _text_mapping(entry["settings"])
+        settings = {key: given.get(key, "null") for key in keys}
+        runs = [documents[str(name)] for name in entry["runs"] if str(name) in documents]
+        if runs:
+            points.append(Point(settings, merge(runs)))
+        else:
+            left_out.append(
+                f"{', '.join(f'{key}={value}' for key, value in settings.items())}: no usable run"
+            )
+    names = {str(point.document.workload.get("name", "?")) for point in points}
+    if len(names) > 1:
+        raise UsageError(
+            f"these runs are of several workloads: {', '.join(sorted(names))}",
+            remedy="choose one with --workload",
+        )
+    return points
+
+
+def _text_mapping(value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        return {}
+    return {
+        str(key): "null"
+        if each is None
+        else str(each).lower()
+        if isinstance(each, bool)
+        else str(each)
+        for key, each in value.items()
+    }
+
+
+def _builtin(doc: RunDocument, keys: Sequence[str]) -> dict[str, str]:
+    """The settings that the workload and dataset of this name have as they ship; empty where there is no such workload."""
+    name = str(doc.workload.get("name", ""))
+    if name not in known_specs("workload"):  # a record names no files to read
+        return {}
+    try:
+        workload = load_workload(name)
+        dataset = load_dataset_spec(workload.dataset)
+    except UsageError:
+        return {}
+    flat = flatten(workload.model_dump(mode="json"), dataset.model_dump(mode="json")) | {
+        "accelerators": "1"
+    }
+    return {key: flat.get(key, "null") for key in keys}
+
+
+def _find(points: Sequence[Point], wanted: Mapping[str, str]) -> Point | None:
+    matching = [
+        point
+        for point in points
+        if all(same(wanted.get(key, value), value) for key, value in point.settings.items())
+    ]
+    return matching[0] if len(matching) == 1 else None

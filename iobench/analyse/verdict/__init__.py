@@ -1,0 +1,1 @@
+"""What a run means: metrics, evidence, what binds, findings, advice, validity, thresholds."""

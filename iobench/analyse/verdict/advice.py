@@ -1,0 +1,282 @@
+"""What would help, sorted by predicted gain: each change is a counterfactual on the roofline (one ceiling moved, the others kept)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ...schema.result import Advice
+from ...units import format_count, format_rate
+from .evidence import OWN_LOADER, Evidence
+
+CEILINGS = ("raw", "fetch", "prep", "harness")
+
+WORTH = 1.05
+"""Gains below the noise threshold are not advice; what would slow the run down never is."""
+
+CHEAP_TO_UNDO = ("none", "lz4", "zstd:1", "gzip")
+"""Codecs by what a byte costs to decompress, the cheapest first: lz4 is 1.8 to 2.9 x as fast as zstd, zstd 3 to 7 x as fast as gzip."""
+
+ZSTD_DECODE_BYTES_PER_S = 1.3e9
+"""Decompressed bytes per CPU second, zstd level 1 on float volumes and weights (1.34 to 1.37 GB/s measured on one core)."""
+
+RING_OVER_TENSOR = 2.6 / 1.4
+"""Smallest ratio measured between the ring transport (2.6 GB/s or more) and torch's default collate (1.4 GB/s or less)."""
+
+
+def advise(evidence: Evidence, binds: str) -> list[Advice]:
+    """Changes worth making, the largest predicted gain first; a run that lacks nothing gets one line that says so."""
+    if binds == "accelerator":
+        return [_nothing(evidence)]
+    evidence = _reached(evidence)
+    found = (
+        [_client(evidence)]
+        if evidence.client_bound
+        else [_reader(evidence), _faster_storage(evidence), _compress(evidence)]
+    )
+    found += [
+        _more_workers(evidence),
+        _another_loader(evidence),
+        _cheaper_samples(evidence),
+        _ring(evidence),
+    ]
+    worth = [
+        advice for advice in found if advice is not None and (advice.predicted_gain or 0) >= WORTH
+    ]
+    worth.sort(key=lambda advice: -(advice.predicted_gain or 0))
+    return worth
+
+
+def _reached(evidence: Evidence) -> Evidence:
+    """Ceilings that the run itself exceeded (measured on a busier host than the run) raised to its rate, or they would promise too much."""
+    return replace(
+        evidence,
+        **{
+            name: max(rate, evidence.measured)
+            for name in CEILINGS
+            if (rate := getattr(evidence, name)) and evidence.measured is not None
+        },
+    )
+
+
+def _gain(evidence: Evidence, **moved: float | None) -> float | None:
+    """Factor on today's samples/s when ceilings are ``moved``; None lifts one altogether. None where no ceiling is left."""
+    now = evidence.predicted
+    ceilings = {
+        "storage": evidence.storage,
+        "prep": evidence.prep,
+        "harness": evidence.harness,
+        "accelerator": evidence.accelerator,
+        **moved,
+    }
+    left = [rate for rate in ceilings.values() if rate is not None]
+    return min(left) / now if left and now else None
+
+
+def _rate(evidence: Evidence, samples_per_s: float) -> str:
+    moved = evidence.bytes_per_s(samples_per_s)
+    return f"{format_count(samples_per_s)} samples/s" if moved is None else format_rate(moved)
+
+
+def _storage_is_lowest(evidence: Evidence) -> bool:
+    return evidence.storage is not None and evidence.storage == evidence.predicted
+
+
+def _reader(evidence: Evidence) -> Advice | None:
+    if (
+        not _storage_is_lowest(evidence)
+        or evidence.raw is None
+        or evidence.fetch is None
+        or evidence.fetch >= 0.8 * evidence.raw
+    ):
+        return None
+    needed = math.ceil(evidence.concurrency * evidence.raw / evidence.fetch)
+    how = f"raise reader.concurrency from {evidence.concurrency} to about {needed}, or add workers"
+    return Advice(
+        change=f"keep more reads in flight: {how if evidence.kind == OWN_LOADER else 'add workers'}",
+        predicted_gain=_gain(evidence, storage=evidence.raw),
+        basis=f"{evidence.raw_by} reads {_rate(evidence, evidence.raw)} from the same files, the reader {_rate(evidence, evidence.fetch)} "
+        f"({evidence.fetch / evidence.raw:.0%}); reads in flight = rate x latency (Little's law)",
+    )
+
+
+def _faster_storage(evidence: Evidence) -> Advice | None:
+    """Only where the storage itself is spent: a reader that leaves half of it unused gains nothing from a faster one."""
+    if not _storage_is_lowest(evidence) or evidence.storage is None:
+        return None
+    if (
+        evidence.raw is not None
+        and evidence.fetch is not None
+        and evidence.fetch < 0.8 * evidence.raw
+    ):
+        return None
+    gain = _gain(evidence, storage=None)
+    if gain is None:
+        return None
+    change = f"faster storage, or the data on more devices: up to {_rate(evidence, evidence.storage * gain)} would be used"
+    basis = "the next lowest ceiling then binds"
+    if evidence.accelerator is not None:
+        enough = _rate(evidence, evidence.required * evidence.accelerator)
+        basis += f"; {enough} satisfy {format_count(evidence.accelerators)} accelerator{'' if evidence.accelerators == 1 else 's'}"
+        basis += f" at {evidence.required * 100:.4g} % utilization"
+    return Advice(change=change, predicted_gain=gain, basis=basis)
+
+
+def _compress(evidence: Evidence) -> Advice | None:
+    """Worth it iff decompression outruns storage (cores x decode rate > bandwidth), and the data has something to give."""
+    stored = evidence.bytes_per_s(evidence.storage)
+    if (
+        not _storage_is_lowest(evidence)
+        or evidence.codec != "none"
+        or evidence.compress_ratio <= WORTH
+        or not evidence.cores
+        or stored is None
+    ):
+        return None
+    decode = evidence.cores * ZSTD_DECODE_BYTES_PER_S
+    if decode <= stored or evidence.storage is None or evidence.bytes_per_sample is None:
+        return None
+    rate = decode / evidence.bytes_per_sample
+    prep = rate if evidence.prep is None else 1 / (1 / rate + 1 / evidence.prep)
+    return Advice(
+        change="store the samples compressed (codec zstd:1)",
+        predicted_gain=_gain(
+            evidence, storage=evidence.storage * evidence.compress_ratio, prep=prep
+        ),
+        basis=f"the data compresses {evidence.compress_ratio:.2f} x, and {evidence.cores:g} cores decompress {format_rate(decode)}, "
+        f"more than the {format_rate(stored)} of storage",
+    )
+
+
+def _client(evidence: Evidence) -> Advice | None:
+    """Reading alone saturates the host."""
+    if not _storage_is_lowest(evidence):
+        return None
+    can = evidence.direct is False and evidence.kind == OWN_LOADER  # libraries have no direct IO
+    cheaper = "reader.direct=true" if can else "more cores or a second host"
+    return Advice(
+        change=f"spend less CPU on each byte read, or bring more of it: {cheaper}",
+        predicted_gain=_gain(evidence, storage=evidence.raw),
+        basis=f"reading alone keeps {evidence.fetch_cores:.1f} of {evidence.cores:g} cores busy; "
+        + _raw_bound(evidence),
+    )
+
+
+def _raw_bound(evidence: Evidence) -> str:
+    if evidence.raw is None:
+        return "the gain ends at the next ceiling, raw storage was not measured"
+    return f"raw storage delivers {_rate(evidence, evidence.raw)}"
+
+
+def _more_workers(evidence: Evidence) -> Advice | None:
+    if evidence.prep is None or evidence.prep != evidence.predicted or not evidence.cores:
+        return None
+    busy = max(evidence.workers, evidence.accelerators)
+    gain = _gain(evidence, prep=None)
+    if busy < evidence.cores:
+        spread = evidence.prep * evidence.cores / busy
+        return Advice(
+            change=f"more workers: {math.floor(evidence.cores)} in all instead of {busy}, one for each core",
+            predicted_gain=_gain(evidence, prep=spread),
+            basis=f"preparation is CPU work: {_rate(evidence, evidence.prep / busy)} for each worker; the other cores are idle",
+        )
+    if gain is None:
+        return None
+    return Advice(
+        change=f"more cores for data preparation: {math.ceil(evidence.cores * gain)} instead of {evidence.cores:g}",
+        predicted_gain=gain,
+        basis=f"each core prepares {_rate(evidence, evidence.prep / evidence.cores)}; the gain ends at the next ceiling",
+    )
+
+
+def _another_loader(evidence: Evidence) -> Advice | None:
+    if (
+        evidence.kind == OWN_LOADER
+        or evidence.own_prep is None
+        or evidence.prep is None
+        or evidence.prep != evidence.predicted
+    ):
+        return None
+    return Advice(
+        change=f"a loader that costs less than {evidence.kind}: iobench's own (loader.kind={OWN_LOADER}) shows what could be had",
+        predicted_gain=_gain(evidence, prep=evidence.own_prep),
+        basis=f"over the same files in memory {evidence.kind} does {_rate(evidence, evidence.prep)}, "
+        f"iobench's own loader {_rate(evidence, evidence.own_prep)}",
+    )
+
+
+def _cheaper_samples(evidence: Evidence) -> Advice | None:
+    if evidence.prep is None or evidence.prep != evidence.predicted or evidence.harness is None:
+        return None
+    if evidence.codec != "none" and evidence.storage is not None:
+        return Advice(
+            change=f"a codec that is cheaper to undo than {evidence.codec}: {' or '.join(cheaper_codecs(evidence.codec))}",
+            predicted_gain=_gain(
+                evidence, prep=evidence.harness, storage=evidence.storage / evidence.compress_ratio
+            ),
+            basis=f"at best preparation costs nothing and the harness alone ({_rate(evidence, evidence.harness)}) is left, "
+            f"with {evidence.compress_ratio:.2f} x the bytes to read",
+        )
+    if not evidence.decode:
+        return None
+    return Advice(
+        change="samples that need less decoding (smaller images, or decoded once and stored as arrays)",
+        predicted_gain=_gain(evidence, prep=evidence.harness),
+        basis=f"at best decoding costs nothing and the harness alone ({_rate(evidence, evidence.harness)}) is left; arrays are larger",
+    )
+
+
+def cheaper_codecs(codec: str) -> list[str]:
+    """Those that cost less to undo than ``codec``, which is not one of them; of an unknown one only storing as is is known to."""
+    name = codec.partition(":")[0]
+    known = [each.partition(":")[0] for each in CHEAP_TO_UNDO]
+    return list(CHEAP_TO_UNDO[: known.index(name)][::-1]) if name in known else ["none"]
+
+
+def _ring(evidence: Evidence) -> Advice | None:
+    if (
+        evidence.harness is None
+        or evidence.predicted is None
+        or evidence.harness > evidence.predicted * WORTH
+    ):
+        return None
+    if evidence.transport == "tensor":
+        # Prep went through the same transport, so it would rise as well; storage and accelerators would not.
+        return Advice(
+            change="loader.transport=ring: batches stay in shared memory, only a slot number crosses the pipe",
+            predicted_gain=_gain(evidence, harness=evidence.harness * RING_OVER_TENSOR, prep=None),
+            basis="ring against torch's default collate: at least 1.9 x in bytes/s, at a tenth of the CPU time",
+        )
+    if evidence.cores and evidence.workers >= evidence.cores:
+        change, basis = (
+            "more cores, or this job on more hosts",
+            f"{evidence.workers} workers share {evidence.cores:g} cores",
+        )
+    else:
+        change, basis = (
+            "more workers, or larger batches",
+            "the loader's cost per batch is the limit, and cores are idle",
+        )
+    return Advice(
+        change=change,
+        predicted_gain=_gain(evidence, harness=None),
+        basis=f"{basis}; the gain ends at the next ceiling",
+    )
+
+
+def _nothing(evidence: Evidence) -> Advice:
+    supply = {"storage": evidence.storage, "prep": evidence.prep, "harness": evidence.harness}
+    known = {name: rate for name, rate in supply.items() if rate is not None}
+    basis = (
+        "the accelerators reach the required utilization"
+        if evidence.utilization is not None
+        else "the accelerators are the lowest ceiling"
+    )
+    if known and evidence.accelerator:
+        first = min(known, key=lambda name: known[name])
+        basis += f"; the first limit above them is {first}, at {known[first] / evidence.accelerator:.2f} x their demand"
+    return Advice(
+        change="nothing: faster storage would not speed up this job",
+        predicted_gain=1.0,
+        basis=basis,
+    )

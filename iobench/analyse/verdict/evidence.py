@@ -1,0 +1,205 @@
+"""What a run document says that the verdict and the rules need, in one place and in one unit (samples/s).
+
+Keys that are read from the free-form parts of the document:
+
+- ``host``: ``cores``, ``affinity_cores``, ``cpu_quota_cores`` (None: no quota), ``effective_cores``, ``memory_bytes``
+- ``dataset``: ``samples``, ``stored_bytes``, ``sample_bytes_mean``, ``spec``
+- ``loader``: ``direct``, ``workers`` and ``prefetched_samples`` of one rank, ``transport`` (each defaults to the workload's own setting)
+- ``storage``: ``page_cache`` (False: this host caches none of it)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ...schema.result import Ceiling, RunDocument
+
+NOISE = 0.05
+"""Two rates closer than this are not told apart (MLPerf Storage: runs are replicable within 5 %)."""
+
+
+OWN_LOADER = "torch"
+"""The kind of loader that is iobench's own; any other is a library that is measured."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """Rates in samples/s over all accelerators; None where not measured."""
+
+    raw: float | None
+    raw_by: str  # who measured it: fio, or the reader with more reads in flight
+    fetch: float | None
+    prep: float | None
+    own_prep: (
+        float | None
+    )  # of a library: what iobench's own loader does where the library's was measured
+    harness: float | None
+    accelerator: float | None  # what the accelerators demand
+    measured: float | None
+    saves: bool  # checkpoints were saved beside the loading; utilization leaves their time out
+    utilization: (
+        float | None
+    )  # sustained: MLPerf's leaves the first step out, and with it whatever was prefetched meanwhile
+    required: float
+    accelerators: int
+    bytes_per_sample: float | None  # stored
+    cores: float | None  # that this process may use
+    fetch_cores: float | None  # busy during the fetch calibration
+    cold: bool
+    workers: int  # of all ranks together; 0 = the ranks load by themselves
+    concurrency: int
+    kind: str  # of loader
+    transport: str
+    direct: bool | None
+    codec: str
+    decode: bool
+    compress_ratio: float
+
+    @property
+    def storage(self) -> float | None:
+        """What storage delivers: through the reader where that was measured, else the raw figure, which flatters."""
+        return self.fetch if self.fetch is not None else self.raw
+
+    @property
+    def per_accelerator(self) -> float | None:
+        return self.accelerator / self.accelerators if self.accelerator is not None else None
+
+    @property
+    def predicted(self) -> float | None:
+        """The roofline: a pipeline whose stages overlap runs at the speed of its slowest one."""
+        known = [
+            rate
+            for rate in (self.storage, self.prep, self.harness, self.accelerator)
+            if rate is not None
+        ]
+        return min(known, default=None)
+
+    @property
+    def serial(self) -> float | None:
+        """The other extreme: fetch, prep and handing over take turns in each worker (no read ahead within the worker)."""
+        if self.fetch is None or self.prep is None:
+            return None
+        turns = 1 / sum(
+            1 / rate for rate in (self.fetch, self.prep, self.harness) if rate is not None
+        )
+        return turns if self.accelerator is None else min(turns, self.accelerator)
+
+    @property
+    def client_bound(self) -> bool:
+        """Reading alone takes the whole host, while the storage itself is not known to be the limit."""
+        if (
+            self.fetch is None
+            or not self.fetch_cores
+            or not self.cores
+            or self.fetch_cores < 0.9 * self.cores
+        ):
+            return False
+        return self.raw is None or self.fetch < 0.8 * self.raw
+
+    def bytes_per_s(self, samples_per_s: float | None) -> float | None:
+        return (
+            None
+            if samples_per_s is None or self.bytes_per_sample is None
+            else samples_per_s * self.bytes_per_sample
+        )
+
+
+def gather(doc: RunDocument) -> Evidence:
+    """The evidence in ``doc``; nothing is guessed, absent keys become None (or the workload's own setting)."""
+    workload, loader, spec = doc.workload, doc.loader, doc.dataset.get("spec") or {}
+    reader, settings = workload.get("reader") or {}, workload.get("loader") or {}
+    size = bytes_per_sample(doc)
+    fetch = doc.ceilings.get("fetch", Ceiling())
+    step_time = (workload.get("accelerator") or {}).get("step_time")
+    demand = _rate(doc, "accelerator", size)
+    if (
+        step_time
+        and workload.get("batch_size")
+        and (workload.get("accelerator") or {}).get("kind") != "null"
+    ):
+        demand = (
+            doc.accelerators * workload["batch_size"] / step_time
+        )  # the specification is the demand, the calibration its check
+    utilization, measured = (
+        doc.metrics.get("accelerator_utilization_sustained"),
+        doc.metrics.get("samples_per_s"),
+    )
+    cpu, rate = fetch.cpu_s_per_gb, fetch.bytes_per_s
+    return Evidence(
+        raw=_rate(doc, "storage_raw", size),
+        raw_by="the reader with more in flight"
+        if doc.ceilings.get("storage_raw", Ceiling()).how.startswith("the reader")
+        else "fio",
+        fetch=_rate(doc, "fetch", size),
+        prep=_rate(doc, "prep", size),
+        own_prep=doc.ceilings.get("prep", Ceiling()).details.get("own_samples_per_s"),
+        harness=_rate(doc, "harness", size),
+        accelerator=demand,
+        measured=measured.median if measured else None,
+        saves=doc.checkpoint is not None,
+        utilization=utilization.median if utilization else None,
+        required=float(workload.get("required_accelerator_utilization", 0.9)),
+        accelerators=doc.accelerators,
+        bytes_per_sample=size,
+        cores=effective_cores(doc),
+        fetch_cores=cpu * rate / 1e9 if cpu is not None and rate is not None else None,
+        cold=workload.get("cache", "cold") == "cold",
+        workers=int(loader.get("workers", settings.get("workers", 0))) * doc.accelerators,
+        concurrency=int(reader.get("concurrency", 1)),
+        kind=str(loader.get("kind") or settings.get("kind") or OWN_LOADER),
+        transport=str(loader.get("transport", settings.get("transport", ""))),
+        direct=loader.get("direct"),
+        codec=str(spec.get("codec", "none")),
+        decode=bool(reader.get("decode", True)) and spec.get("content", "raw") != "raw",
+        compress_ratio=float(spec.get("compress_ratio", 1.0)),
+    )
+
+
+def bytes_per_sample(doc: RunDocument) -> float | None:
+    """Stored bytes of one sample: of the dataset, else (or of some columns) as the fetch calibration saw them, else the mean size."""
+    stored, samples = doc.dataset.get("stored_bytes"), doc.dataset.get("samples")
+    if stored and samples and not (doc.workload.get("reader") or {}).get("columns"):
+        return float(stored) / float(samples)
+    fetch = doc.ceilings.get("fetch", Ceiling())
+    if fetch.bytes_per_s and fetch.samples_per_s:
+        return fetch.bytes_per_s / fetch.samples_per_s
+    mean = doc.dataset.get("sample_bytes_mean")
+    return float(mean) if mean else None
+
+
+def effective_cores(doc: RunDocument) -> float | None:
+    """Cores that this run could use: the smallest of the host's, the affinity's and the quota's."""
+    known = [
+        float(value)
+        for key in ("cores", "affinity_cores", "cpu_quota_cores", "effective_cores")
+        if (value := doc.host.get(key))
+    ]
+    return min(known, default=None)
+
+
+def step_time_s(doc: RunDocument) -> float | None:
+    value: Any = (doc.workload.get("accelerator") or {}).get("step_time")
+    return float(value) if value else None
+
+
+def is_null_accelerator(doc: RunDocument) -> bool:
+    return str((doc.workload.get("accelerator") or {}).get("kind", "")) == "null"
+
+
+def accelerators_fed(
+    rate: float | None, per_accelerator: float | None, required: float
+) -> int | None:
+    """How many accelerators ``rate`` keeps at the required utilization: each then draws ``required`` of its full appetite."""
+    if rate is None or not per_accelerator:
+        return None
+    return math.floor(rate / (required * per_accelerator) + 1e-9)
+
+
+def _rate(doc: RunDocument, name: str, size: float | None) -> float | None:
+    """A ceiling in samples/s; one that is known in bytes alone (fio) is converted by the stored size. A rate of 0 is no measurement."""
+    ceiling = doc.ceilings.get(name, Ceiling())
+    if ceiling.samples_per_s:
+        return ceiling.samples_per_s
+    return ceiling.bytes_per_s / size if ceiling.bytes_per_s and size else None

@@ -1,0 +1,301 @@
+"""From step events to a repetition's figures, and from repetitions to medians.
+
+Events are the rows of ONE repetition of one phase, one array per column of ``EVENT_COLUMNS``. A row may stand for several merged steps:
+its ``wait_ns``, ``copy_ns``, ``busy_ns`` and ``late_ns`` are then sums. ``busy_ns`` is nominal, and a late wake-up shortens the next
+step, so lateness reaches the clock once, at the end of an epoch (as ``accelerate.emulated`` keeps its deadlines).
+
+Sources: AU is MLPerf Storage's (Submission_guidelines, "all I/O of the first step is excluded from AU", nominal busy time in the
+numerator); samples/s counts every sample over the whole time, as the rule's text asks, not the reference code's ``n - 2`` window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...schema.result import Repetition, Summary
+from .evidence import OWN_LOADER
+
+Array = npt.NDArray[Any]
+Events = Mapping[str, Array]
+
+METRICS = (
+    "samples_per_s",
+    "read_bytes_per_s",
+    "read_amplification",
+    "accelerator_utilization",
+    "accelerator_utilization_sustained",
+    "accelerator_utilization_strict",
+    "wall_s",
+    "checkpoint_s",
+    "busy_s",
+    "wait_s",
+    "time_to_first_batch_s",
+    "wait_p50_s",
+    "wait_p99_s",
+    "cpu_s",
+)
+
+SUMS = ("samples", "steps", "bytes_read", "sample_bytes", "retries", "throttled")
+"""Columns that a repetition has the sum of; runs of older versions lack the last two."""
+
+NULL_ACCELERATOR = "the accelerator is null: it has no busy time"
+TOO_FEW_STEPS = "fewer than 2 steps per rank: nothing is left after the first step of each epoch"
+NO_SAMPLE_BYTES = "the stored bytes of the samples were not recorded"
+NO_EVENTS = "no step was recorded"
+
+
+def unseen_reads(kind: str) -> dict[str, str]:
+    """What a repetition by this kind of loader has not measured: a library reads by itself, and what it reads is not counted."""
+    return (
+        {}
+        if kind == OWN_LOADER
+        else {"bytes_read": f"what loader '{kind}' reads from storage is not seen"}
+    )
+
+
+class Strand(NamedTuple):
+    """The rows of one rank in one epoch, in order. Times in nanoseconds from the epoch's common start."""
+
+    rank: int
+    epoch: int
+    rows: dict[str, Array]
+
+    @property
+    def end_ns(self) -> float:
+        """When the rank's last step ended: its busy time was shortened by the lateness before it, and ended late itself.
+
+        A merged row carries the mean lateness of its steps as that of the last one.
+        """
+        parts = ("start_ns", "wait_ns", "copy_ns", "busy_ns", "checkpoint_ns")
+        last = {name: float(self.rows[name][-1]) for name in parts if name in self.rows}
+        late = self.rows["late_ns"][-2:] / np.maximum(self.rows["steps"][-2:], 1)
+        return sum(last.values()) + float(late[-1]) - (float(late[0]) if len(late) > 1 else 0.0)
+
+
+def select(events: Events, phase: str, repetition: int | None = None) -> dict[str, Array]:
+    """The rows of one phase (and repetition)."""
+    wanted = np.asarray(events["phase"]) == phase
+    if repetition is not None:
+        wanted = wanted & (np.asarray(events["repetition"]) == repetition)
+    return {name: np.asarray(column)[wanted] for name, column in events.items()}
+
+
+def strands(events: Events) -> Iterator[Strand]:
+    """Rows cut by epoch and rank, each in the order of its steps."""
+    columns = {name: np.asarray(column) for name, column in events.items() if name != "phase"}
+    keys = np.unique(
+        np.stack([columns["epoch"].astype(np.int64), columns["rank"].astype(np.int64)]), axis=1
+    )
+    for epoch, rank in keys.T.tolist():
+        mine = np.flatnonzero((columns["epoch"] == epoch) & (columns["rank"] == rank))
+        ordered = mine[np.argsort(columns["step"][mine], kind="stable")]
+        yield Strand(
+            rank=rank, epoch=epoch, rows={name: column[ordered] for name, column in columns.items()}
+        )
+
+
+def spans(parts: Sequence[Strand], startup_s: Mapping[int, float | None]) -> tuple[float, float]:
+    """(wall, wall without start-up) in seconds, summed over epochs: an epoch lasts until its slowest rank's end.
+
+    Start-up is the creation of processes before the first read, which no storage can speed up. Where it is unknown nothing is deducted.
+    """
+    ends: dict[int, float] = {}
+    for part in parts:
+        ends[part.epoch] = max(ends.get(part.epoch, 0.0), part.end_ns / 1e9)
+    deducted = sum(
+        startup
+        for epoch, end in ends.items()
+        if (startup := startup_s.get(epoch)) is not None and 0 <= startup < end
+    )
+    wall = sum(ends.values())
+    return wall, wall - deducted
+
+
+def saving(parts: Sequence[Strand]) -> float:
+    """Seconds that training stood still for checkpoints, mean over ranks; runs of older versions saved none."""
+    ranks = {part.rank for part in parts}
+    return (
+        sum(
+            float(part.rows["checkpoint_ns"].sum())
+            for part in parts
+            if "checkpoint_ns" in part.rows
+        )
+        / 1e9
+        / len(ranks)
+    )
+
+
+def repetition_metrics(events: Events, context: Repetition) -> Repetition:
+    """``context`` (seed, epochs, CPU time ...) with every figure that follows from the events.
+
+    A figure that cannot be had is None and ``not_measured`` says why. Where the context's own says that reads were not seen
+    (``unseen_reads``) the bandwidth is that of the samples' stored bytes.
+    """
+    missing = {
+        key: reason
+        for key, reason in context.not_measured.items()
+        if key not in METRICS and key != "late_p99_s"
+    }
+    residencies = [
+        epoch.residency_before for epoch in context.epochs if epoch.residency_before is not None
+    ]
+    known: dict[str, Any] = {
+        "residency_before": max(residencies) if residencies else context.residency_before
+    }
+    unseen = missing.get("bytes_read")
+    if unseen:
+        known["bytes_read"] = None
+    if context.cpu_s is None:
+        missing["cpu_s"] = context.not_measured.get(
+            "cpu_s", "the CPU time of ranks and workers was not recorded"
+        )
+    parts = list(strands(events)) if len(events["step"]) else []
+    if not parts:
+        missing.update({key: NO_EVENTS for key in METRICS if key != "cpu_s"})
+        return context.model_copy(update={**known, "not_measured": missing})
+    totals = {
+        name: int(np.asarray(events[name], dtype=np.int64).sum()) for name in SUMS if name in events
+    }
+    known["epochs"] = [
+        epoch.model_copy(update=_delivered(events, epoch.epoch, unseen=bool(unseen)))
+        for epoch in context.epochs
+    ]
+    ranks = len({part.rank for part in parts})
+    wall, span = spans(parts, {epoch.epoch: epoch.startup_s for epoch in context.epochs})
+    saved = saving(parts)
+    known["checkpoint_s"] = saved or None
+    known["read_s"] = float(np.asarray(events["read_ns"], dtype=np.int64).sum()) / 1e9
+    moved, stored = (
+        totals["sample_bytes"] if unseen else totals["bytes_read"],
+        totals["sample_bytes"],
+    )
+    known = (
+        totals
+        | known
+        | {"wall_s": wall, "samples_per_s": totals["samples"] / span if span > 0 else None}
+    )
+    known["read_bytes_per_s"] = moved / span if span > 0 else None
+    known["read_amplification"] = moved / stored if stored and not unseen else None
+    if known["read_amplification"] is None:
+        missing["read_amplification"] = unseen or NO_SAMPLE_BYTES
+    known["busy_s"] = float(np.asarray(events["busy_ns"], dtype=np.int64).sum()) / 1e9 / ranks
+    known["wait_s"] = float(np.asarray(events["wait_ns"], dtype=np.int64).sum()) / 1e9 / ranks
+    known.update(_utilization(parts, wall, span - saved, missing), **_waits(parts, missing))
+    known["late_p99_s"] = _quantile(
+        [part.rows["late_ns"] / part.rows["steps"] for part in parts],
+        [part.rows["steps"] for part in parts],
+        0.99,
+    )
+    return context.model_copy(update={**known, "not_measured": missing})
+
+
+def _delivered(events: Events, epoch: int, *, unseen: bool) -> dict[str, int | None]:
+    """Bytes read and stored bytes of the samples delivered in one epoch, over all ranks."""
+    mine = np.asarray(events["epoch"]) == epoch
+    sums = {
+        name: int(np.asarray(events[name], dtype=np.int64)[mine].sum())
+        for name in ("bytes_read", "sample_bytes")
+    }
+    return {**sums, "bytes_read": None if unseen else sums["bytes_read"]}
+
+
+def _utilization(
+    parts: Sequence[Strand], wall: float, span: float, missing: dict[str, str]
+) -> dict[str, float | None]:
+    """Accelerator utilization three ways, each a mean over ranks.
+
+    As MLPerf Storage defines it; sustained: all busy time over ``span`` (process creation and checkpoints left out, the first step's wait
+    for data counted, so that prefetching during it flatters nothing); and strict: all busy time over all wall time.
+    """
+    busy: dict[int, float] = {}
+    counted: dict[int, float] = {}
+    window: dict[int, float] = {}
+    for part in parts:
+        nominal = part.rows["busy_ns"].astype(np.float64) / 1e9
+        busy[part.rank] = busy.get(part.rank, 0.0) + float(nominal.sum())
+        counted[part.rank] = counted.get(part.rank, 0.0) + float(nominal[1:].sum())
+        # The first step ends where the rank asks for its second batch.
+        after_first = (
+            (part.end_ns - float(part.rows["start_ns"][1])) / 1e9 if len(nominal) > 1 else 0.0
+        )
+        after_first -= (
+            float(part.rows["checkpoint_ns"][1:].sum()) / 1e9
+            if "checkpoint_ns" in part.rows
+            else 0.0
+        )
+        window[part.rank] = window.get(part.rank, 0.0) + after_first
+    names = (
+        "accelerator_utilization",
+        "accelerator_utilization_sustained",
+        "accelerator_utilization_strict",
+    )
+    if not any(busy.values()):
+        missing.update(dict.fromkeys(names, NULL_ACCELERATOR))
+        return dict.fromkeys(names)
+    # Nominal busy time may exceed the clock by one compensated wake-up, so 1 is the ceiling.
+    mean_busy = sum(busy.values()) / len(busy)
+    figures: dict[str, float | None] = {
+        names[0]: None,
+        names[1]: min(1.0, mean_busy / span) if span > 0 else None,
+        names[2]: min(1.0, mean_busy / wall) if wall > 0 else None,
+    }
+    if min(window.values()) <= 0:
+        missing[names[0]] = TOO_FEW_STEPS
+    else:
+        figures[names[0]] = min(
+            1.0, sum(counted[rank] / window[rank] for rank in window) / len(window)
+        )
+    return figures
+
+
+def _waits(parts: Sequence[Strand], missing: dict[str, str]) -> dict[str, float | None]:
+    values = [part.rows["wait_ns"][1:] / part.rows["steps"][1:] for part in parts]
+    weights = [part.rows["steps"][1:] for part in parts]
+    figures: dict[str, float | None] = {
+        "wait_p50_s": _quantile(values, weights, 0.5),
+        "wait_p99_s": _quantile(values, weights, 0.99),
+    }
+    if figures["wait_p50_s"] is None:
+        missing.update(wait_p50_s=TOO_FEW_STEPS, wait_p99_s=TOO_FEW_STEPS)
+    firsts = [part.rows for part in parts if part.epoch == 0]
+    if firsts and all(int(rows["steps"][0]) == 1 for rows in firsts):
+        figures["time_to_first_batch_s"] = (
+            max(float(rows["start_ns"][0] + rows["wait_ns"][0]) for rows in firsts) / 1e9
+        )
+    else:
+        missing["time_to_first_batch_s"] = (
+            "the first step is merged with others, or was not recorded"
+        )
+        figures["time_to_first_batch_s"] = None
+    return figures
+
+
+def _quantile(values: Sequence[Array], weights: Sequence[Array], q: float) -> float | None:
+    """Weighted quantile (inverted distribution function) of nanoseconds, in seconds: a merged row counts as its mean, once per step."""
+    value = np.concatenate(values).astype(np.float64)
+    if not len(value):
+        return None
+    order = np.argsort(value, kind="stable")
+    reached = np.cumsum(np.concatenate(weights).astype(np.float64)[order])
+    return float(value[order][np.searchsorted(reached, q * reached[-1] * (1 - 1e-12))]) / 1e9
+
+
+def summarise(repetitions: Sequence[Repetition]) -> dict[str, Summary]:
+    """Median, min, max and count over complete repetitions; a metric that none of them has is left out."""
+    summaries: dict[str, Summary] = {}
+    for name in METRICS:
+        values = [
+            float(value)
+            for repetition in repetitions
+            if repetition.complete and (value := getattr(repetition, name)) is not None
+        ]
+        if values:
+            summaries[name] = Summary(
+                median=median(values), min=min(values), max=max(values), n=len(values)
+            )
+    return summaries

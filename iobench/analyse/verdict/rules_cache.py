@@ -1,0 +1,209 @@
+"""Whether cold reads were cold, from the first instant of an epoch to its last batch.
+
+Residency before an epoch proves how it began. Afterwards buffered reads fill the page cache
+themselves, and another process that reads the same files fills it for them. So what ranks and
+their workers made the storage deliver is held against the samples that they were given. Within an
+epoch the same bytes may be read twice (a row group, for several of its rows) and rightly come from
+the cache the second time; but each sample is delivered once, so storage must deliver its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ...schema.result import Epoch, RunDocument
+from ...units import format_bytes, format_percent
+from .evidence import OWN_LOADER
+from .rules_data import Outcome, unknown
+
+MAX_RESIDENT = 0.01
+"""Share of the dataset's bytes that may be in the page cache before a cold epoch."""
+
+MAX_CACHED = 0.01
+"""Share of the delivered bytes that storage need not have delivered in a cold epoch."""
+
+MEMORY_MULTIPLE = 5
+
+
+class Delivery(NamedTuple):
+    """What a cold epoch (or the measurement of a ceiling) was given, and what storage delivered.
+
+    ``fetched`` None: not measured, and ``how`` says why.
+    """
+
+    where: str
+    wanted: int  # bytes that storage must have delivered, had no cache served any
+    fetched: int | None
+    how: str
+
+    @property
+    def cached(self) -> float:
+        return cached_share(wanted=self.wanted, fetched=self.fetched)
+
+
+def cached_share(*, wanted: int, fetched: int | None) -> float:
+    """Share of the bytes wanted that a cache served, 0 to 1; 0 where ``fetched`` is unknown."""
+    if not wanted or fetched is None:
+        return 0.0
+    return max(0, wanted - fetched) / wanted
+
+
+def epoch_deliveries(doc: RunDocument) -> Iterator[Delivery]:
+    """Of the epochs of a cold run.
+
+    An interrupted repetition makes no claim: an epoch of it that has no count is left out.
+    """
+    read = _share_read(doc)
+    for where, epoch, complete in _epochs(doc):
+        if complete or epoch.bytes_fetched is not None:
+            yield _delivery(doc, where, epoch, read=read)
+
+
+def ceiling_deliveries(doc: RunDocument) -> Iterator[Delivery]:
+    """Of the ceilings that the reader measured over cold storage."""
+    for name, ceiling in doc.ceilings.items():
+        if ceiling.cold is not None:
+            yield _delivery(doc, f"the measurement of ceiling {name}", ceiling.cold, read=1.0)
+
+
+def _delivery(doc: RunDocument, where: str, epoch: Epoch, *, read: float) -> Delivery:
+    """``read``: the share of the stored bytes that the loader's own files take."""
+    # More than one epoch's bytes: samples delivered again, by a library or while a ceiling lasted.
+    wanted = min(epoch.sample_bytes or 0, int(doc.dataset.get("stored_bytes") or 0)) * read
+    return Delivery(where, int(wanted), epoch.bytes_fetched, epoch.fetched_how)
+
+
+def _share_read(doc: RunDocument) -> float:
+    """Of the dataset's stored bytes: a layout of a library's own may be smaller (no framing)."""
+    layout, stored = doc.loader.get("layout"), doc.dataset.get("stored_bytes")
+    return min(1.0, layout["bytes"] / stored) if layout and stored else 1.0
+
+
+def cold_residency(doc: RunDocument) -> Outcome | None:
+    if not is_cold(doc):
+        return None
+    remedy = _remedy(doc)
+    cached = [
+        (where, epoch.residency_before)
+        for where, epoch, _ in _epochs(doc)
+        if (epoch.residency_before or 0) > MAX_RESIDENT
+    ]
+    if cached:
+        where, share = max(cached, key=lambda item: item[1] or 0)
+        return Outcome(
+            f"the run claims cold reads, but {format_percent(share or 0)} of the dataset was in "
+            f"the page cache ({where})",
+            remedy,
+        )
+    if not doc.repetitions or any(not repetition.epochs for repetition in doc.repetitions):
+        return unknown("page-cache residency was not recorded for every epoch", remedy)
+    gaps = [
+        (where, epoch.residency_how)
+        for where, epoch, _ in _epochs(doc)
+        if epoch.residency_before is None
+    ]
+    if gaps and not uncached(doc):
+        where, how = gaps[0]
+        return unknown(
+            f"page-cache residency was not measured ({where}{': ' + how if how else ''})", remedy
+        )
+    return None
+
+
+def cold_fetch(doc: RunDocument) -> Outcome | None:
+    """A cache must not have served a cold epoch, or a ceiling, after its reads began."""
+    if not is_cold(doc):
+        return None
+    found = [*epoch_deliveries(doc), *ceiling_deliveries(doc)]
+    served = [each for each in found if each.cached > MAX_CACHED]
+    if served:
+        worst = max(served, key=lambda each: each.cached)
+        more = f", and in {len(served) - 1} more" if len(served) > 1 else ""
+        return Outcome(
+            f"the run claims cold reads, but a cache served {format_percent(worst.cached)} of them "
+            f"in {worst.where}{more}: storage delivered {format_bytes(worst.fetched or 0)} of "
+            f"{format_bytes(worst.wanted)}",
+            _remedy(doc),
+        )
+    if uncached(doc):
+        return None
+    gap = next((each for each in found if each.fetched is None), None)
+    if gap is not None or not found:
+        how = f" ({gap.where}: {gap.how or 'not recorded'})" if gap is not None else ""
+        return unknown(
+            f"whether a cache served reads during cold epochs is not known{how}", _remedy(doc)
+        )
+    return None
+
+
+def residency_unknown(doc: RunDocument) -> Outcome | None:
+    """A run that makes no claim about the cache should still know what came from it."""
+    if is_cold(doc) or uncached(doc):
+        return None
+    measured = [epoch.residency_before is not None for _, epoch, _ in _epochs(doc)]
+    remedy = (
+        "rates may be the page cache's; Linux 6.5 has cachestat, older kernels mincore on files "
+        "that can be mapped"
+    )
+    if not any(measured):
+        return unknown("page-cache residency was not measured", remedy)
+    if not all(measured):
+        return Outcome(
+            f"page-cache residency was measured in {sum(measured)} of {len(measured)} epochs",
+            remedy,
+        )
+    return None
+
+
+def dataset_size(doc: RunDocument) -> Outcome | None:
+    """5 x memory is a proxy for cold reads, so a run that proves them cold needs no more."""
+    if uncached(doc) or _proven_cold(doc):
+        return None
+    memory, stored = doc.host.get("memory_bytes"), doc.dataset.get("stored_bytes")
+    if not memory or not stored:
+        return unknown(
+            "the host's memory or the dataset's size is not recorded, and reads are not proven cold"
+        )
+    if stored < MEMORY_MULTIPLE * memory:
+        return Outcome(
+            f"the dataset is {stored / memory:.2f} x the host's memory ({format_bytes(memory)}) "
+            "and reads are not proven cold",
+            f"generate with --memory-multiple {MEMORY_MULTIPLE}, or evict before each epoch "
+            "(cache: cold), or read with reader.direct=true",
+        )
+    return None
+
+
+def _epochs(doc: RunDocument) -> Iterator[tuple[str, Epoch, bool]]:
+    """(where it is in the run, the epoch, whether its repetition is complete)."""
+    named = [(f"repetition {index}", each) for index, each in enumerate(doc.repetitions)]
+    named += [("the repetition without checkpoints", doc.quiet)] if doc.quiet else []
+    for name, repetition in named:
+        for epoch in repetition.epochs:
+            yield f"{name}, epoch {epoch.epoch}", epoch, repetition.complete
+
+
+def uncached(doc: RunDocument) -> bool:
+    """This host's page cache plays no part: object storage, or every read goes past it."""
+    return doc.storage.get("page_cache") is False or doc.loader.get("direct") is True
+
+
+def is_cold(doc: RunDocument) -> bool:
+    return bool(doc.workload.get("cache", "cold") == "cold")
+
+
+def _proven_cold(doc: RunDocument) -> bool:
+    return is_cold(doc) and cold_residency(doc) is None and cold_fetch(doc) is None
+
+
+def _remedy(doc: RunDocument) -> str:
+    mapped = (doc.workload.get("reader") or {}).get("mmap")
+    # A map is never direct, and libraries have no direct IO.
+    direct = "reader.mmap=false and reader.direct=true" if mapped else "reader.direct=true"
+    own = str(doc.loader.get("kind") or OWN_LOADER) == OWN_LOADER
+    read = f", or read with {direct}" if own else ""
+    return (
+        "keep other processes from reading the dataset or having it mapped (two runs over one "
+        f"dataset feed each other){read}, or say cache: any"
+    )

@@ -1,0 +1,217 @@
+"""Checks of what was read: the right bytes, enough of them, often enough.
+
+Each returns None where all is well. Whether reads were cold is in ``rules_cache``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...schema.result import Repetition, RunDocument
+from ...units import format_bytes, format_count
+from .evidence import OWN_LOADER
+
+LEAST_STEPS = 500
+LEAST_REPETITIONS = 5
+
+
+class Outcome(NamedTuple):
+    """What a rule found. ``known`` False: the evidence is missing."""
+
+    evidence: str
+    remedy: str = ""
+    known: bool = True
+
+
+def unknown(evidence: str, remedy: str = "") -> Outcome:
+    return Outcome(evidence, remedy, known=False)
+
+
+def complete(doc: RunDocument) -> list[Repetition]:
+    return [repetition for repetition in doc.repetitions if repetition.complete]
+
+
+def data_mismatch(doc: RunDocument) -> Outcome | None:
+    """Samples must be read from storage, each once in an epoch: bytes that were never read cannot be delivered."""
+    done = complete(doc)
+    if not done:
+        return unknown("no repetition was completed")
+    remedy = "a sample that comes from elsewhere, or not at all, makes every rate false: run iobench verify, and report this as a defect"
+    for index, repetition in enumerate(done):
+        if repetition.bytes_read is not None and repetition.bytes_read < repetition.sample_bytes:
+            read, delivered = (
+                format_bytes(repetition.bytes_read),
+                format_bytes(repetition.sample_bytes),
+            )
+            return Outcome(
+                f"repetition {index} delivered {delivered} of samples but read {read}", remedy
+            )
+    samples = doc.dataset.get("samples")
+    if not samples:
+        return unknown("the dataset's sample count is not recorded")
+    whole = (
+        doc.workload.get("max_steps") is None
+        and (doc.workload.get("reader") or {}).get("tail", "keep") == "keep"
+    )
+    expected = int(samples) * int(doc.workload.get("epochs", 1))
+    most = expected + _padding(doc) * int(doc.workload.get("epochs", 1))
+    wrong = [
+        each.samples for each in done if each.samples > most or (whole and each.samples < expected)
+    ]
+    if wrong:
+        return Outcome(
+            f"{format_count(wrong[0])} samples were delivered, {format_count(expected)} are in the dataset's epochs",
+            remedy,
+        )
+    return None
+
+
+def _padding(doc: RunDocument) -> int:
+    """Samples that a loader library may deliver twice in an epoch, to make ranks equal: what torch's DistributedSampler does."""
+    return max(0, doc.accelerators - 1) if doc.loader.get("kind", OWN_LOADER) != OWN_LOADER else 0
+
+
+def data_changed(doc: RunDocument) -> Outcome | None:
+    """An object that was replaced or removed under the run: nobody knows what was measured."""
+    changed = doc.dataset.get("changed")
+    if changed is None:
+        why = doc.dataset.get("changed_unknown") or "not recorded"
+        return unknown(f"whether the data changed during the run is not known: {why}")
+    if changed:
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        return Outcome(
+            f"{changed[0]}{more} changed or vanished during the run",
+            "keep writers away from the data, and run again",
+        )
+    return None
+
+
+def storage_throttled(doc: RunDocument) -> Outcome | None:
+    counts = [
+        repetition.throttled for repetition in doc.repetitions if repetition.throttled is not None
+    ]
+    if not counts:
+        return unknown("whether the server asked to slow down was not recorded")
+    times = sum(counts)
+    if not times:
+        return None
+    remedy = "fewer requests in flight, or a higher quota (S3: more prefixes); the rate is the quota's, not the storage's"
+    return Outcome(
+        f"the server asked to slow down {format_count(times)} times (503 SlowDown or 429)", remedy
+    )
+
+
+def storage_retries(doc: RunDocument) -> Outcome | None:
+    counts = [
+        repetition.retries for repetition in doc.repetitions if repetition.retries is not None
+    ]
+    if not counts:
+        return unknown("requests that were sent again were not counted")
+    again = sum(counts)
+    if not again:
+        return None
+    remedy = "look at the network and at the server's log"
+    return Outcome(
+        f"{format_count(again)} requests were sent again after an error or a time-out", remedy
+    )
+
+
+def run_incomplete(doc: RunDocument) -> Outcome | None:
+    unfinished = sum(not repetition.complete for repetition in doc.repetitions)
+    if doc.status != "ok" or unfinished:
+        what = f"the run's status is {doc.status}" + (f" ({doc.error})" if doc.error else "")
+        return Outcome(
+            f"{what}; {unfinished} of {len(doc.repetitions)} repetitions stopped early",
+            "run it again to its end; partial figures are kept",
+        )
+    return None if doc.repetitions else unknown("no repetition is recorded")
+
+
+def run_steps(doc: RunDocument) -> Outcome | None:
+    steps = [
+        repetition.steps // max(repetition.accelerators, 1)
+        for repetition in complete(doc)
+        if repetition.steps
+    ]
+    if not steps:
+        return unknown("no step was recorded")
+    if min(steps) < LEAST_STEPS:
+        remedy = f"a larger dataset, more epochs or a smaller batch: at least {LEAST_STEPS} steps for each accelerator"
+        return Outcome(
+            f"{format_count(min(steps))} steps for each accelerator in a repetition, fewer than {LEAST_STEPS}",
+            remedy,
+        )
+    return None
+
+
+def run_repetitions(doc: RunDocument) -> Outcome | None:
+    if not doc.repetitions:
+        return unknown("no repetition is recorded")
+    done = len(complete(doc))
+    if done < LEAST_REPETITIONS:
+        remedy = (
+            "run with --repeat 6: the smallest number whose [min, max] covers the median with 95 %"
+        )
+        return Outcome(
+            f"{done} complete repetition{'' if done == 1 else 's'}, fewer than {LEAST_REPETITIONS}",
+            remedy,
+        )
+    return None
+
+
+def seed_changes(doc: RunDocument) -> Outcome | None:
+    seeds = [repetition.seed for repetition in doc.repetitions]
+    if not seeds:
+        return unknown("no repetition is recorded")
+    if len(set(seeds)) < len(seeds):
+        return Outcome(
+            "two repetitions share a seed, so they read in the same order",
+            "give each repetition a seed of its own",
+        )
+    return None
+
+
+def nfs_retransmits(doc: RunDocument) -> Outcome | None:
+    """A request that is sent again has cost its time-out, which is a minute by default: the network or the server dropped it."""
+    if not str(doc.storage.get("fs_type", "")).startswith("nfs"):
+        return None
+    counted = [repetition.nfs for repetition in doc.repetitions if repetition.nfs is not None]
+    if not counted:
+        return unknown("the NFS client's counters (/proc/self/mountstats) were not recorded")
+    again = sum(int(nfs.get("retransmits", 0)) for nfs in counted)
+    if again:
+        ops = sum(int(nfs.get("read_ops", 0)) for nfs in counted)
+        what = "request was" if again == 1 else "requests were"
+        evidence = f"{format_count(again)} NFS {what} sent again (beside {format_count(ops)} reads), by the mount's counters"
+        return Outcome(
+            evidence,
+            "look for lost packets and a server that is overloaded or was restarted; such a run shows a fault, not a speed",
+        )
+    return None
+
+
+def delivered_samples(doc: RunDocument) -> Outcome | None:
+    """A loader library must deliver the dataset's samples, each once in an epoch, or its speed is that of another job."""
+    proof = doc.loader.get("delivery")
+    if proof is None:
+        return None
+    if "not_measured" in proof:
+        return unknown(
+            f"what loader '{doc.loader.get('kind')}' delivers was not proven: {proof['not_measured']}"
+        )
+    dropped = 0  # that reader.tail=drop allows: each worker's last batch, where it is not full
+    if (doc.workload.get("reader") or {}).get("tail") == "drop":
+        dropped = (int(doc.workload.get("batch_size") or 1) - 1) * max(
+            1, int(doc.loader.get("workers") or 0)
+        )
+        dropped *= max(1, doc.accelerators)
+    allowed = {"missing": dropped, "repeated": _padding(doc), "unknown": 0}
+    wrong = {key: proof[key] for key, most in allowed.items() if (proof[key] or 0) > most}
+    if not wrong:
+        return None
+    counts = ", ".join(f"{format_count(count)} {key}" for key, count in wrong.items())
+    looked = "an epoch" if proof["whole_epoch"] else "a part of an epoch"
+    return Outcome(
+        f"{looked} of loader '{doc.loader.get('kind')}' ({doc.loader.get('library')}) is not the dataset's {proof['of']} samples: {counts}",
+        "the rate is that of another job: use another loader.kind, or report this as a defect",
+    )

@@ -1,0 +1,251 @@
+"""Checks of who was really measured: the CPU, the harness or the emulation instead of storage. Each returns None where all is well."""
+
+from __future__ import annotations
+
+from ...schema.result import Ceiling, RunDocument
+from ...units import format_count, format_duration, format_percent
+from .evidence import NOISE, OWN_LOADER, effective_cores, gather, is_null_accelerator, step_time_s
+from .rules_data import Outcome, complete, unknown
+
+MOST_THROTTLED = 0.01
+MOST_PREFETCHED = 0.10
+MOST_LOADER_CPU = 0.4  # SPDL: a loader that takes more of the host slows the training itself
+MOST_AMPLIFIED = 1.5
+GAP = 0.2
+CLIENT_BOUND = (
+    0.85  # of the usable cores: what is left goes to the kernel's and the server's own work
+)
+
+
+def au_threshold(doc: RunDocument) -> Outcome | None:
+    evidence = gather(doc)
+    if evidence.utilization is None:
+        why = (
+            "the accelerator is null"
+            if is_null_accelerator(doc)
+            else "no complete repetition has one"
+        )
+        return unknown(f"accelerator utilization was not measured: {why}")
+    official = doc.metrics.get("accelerator_utilization")  # MLPerf's, without the first step
+    lowest = min(evidence.utilization, official.median if official else 1.0)
+    if lowest < evidence.required:
+        sustained = (
+            ", sustained from the first read on"
+            if official and official.median >= evidence.required
+            else ""
+        )
+        return Outcome(
+            f"accelerator utilization is {format_percent(lowest)}{sustained}, the workload requires {format_percent(evidence.required)}",
+            "see the verdict and its advice; --find-max says how many it can feed",
+        )
+    return None
+
+
+def cpu_throttled(doc: RunDocument) -> Outcome | None:
+    shares = [
+        r.throttled_s / r.wall_s for r in doc.repetitions if r.throttled_s is not None and r.wall_s
+    ]
+    if not shares:
+        return unknown("CPU throttling was not recorded")
+    if max(shares) > MOST_THROTTLED:
+        return Outcome(
+            f"the CPU quota throttled this run for {format_percent(max(shares))} of a repetition",
+            "raise the cgroup's cpu.max before storage is blamed",
+        )
+    return None
+
+
+def cpu_affinity(doc: RunDocument) -> Outcome | None:
+    total, usable = doc.host.get("cores"), effective_cores(doc)
+    if not total or usable is None or not doc.host.get("affinity_cores"):
+        return unknown("the host's cores or this process's affinity are not recorded")
+    if usable < float(total):
+        return Outcome(
+            f"this run may use {usable:g} of the host's {total} cores",
+            "widen the affinity (taskset) or the cgroup's cpu.max before storage is blamed",
+        )
+    return None
+
+
+def harness_bound(doc: RunDocument) -> Outcome | None:
+    evidence = gather(doc)
+    if evidence.kind != OWN_LOADER:
+        return None  # a library is what is measured, not the tool that measures
+    if evidence.harness is None or evidence.measured is None:
+        return unknown(
+            "the harness ceiling or the measured rate is missing, so the tool itself may be the bottleneck"
+        )
+    others = [
+        rate for rate in (evidence.storage, evidence.prep, evidence.accelerator) if rate is not None
+    ]
+    share = evidence.measured / evidence.harness
+    if share >= 0.9 or (others and evidence.harness <= min(others) * (1 + NOISE)):
+        remedy = "loader.transport=ring, more workers or larger batches; otherwise the figure is the loader's, not storage's"
+        lowest = "" if share >= 0.9 else ", the lowest of all ceilings"
+        return Outcome(
+            f"with no storage at all the loader does {format_count(evidence.harness)} samples/s{lowest}; the run reached {share:.0%} of it",
+            remedy,
+        )
+    return None
+
+
+def client_bound(doc: RunDocument) -> Outcome | None:
+    """The reader's own CPU time at its best rate, against the cores that it may use: then the fetch ceiling is the client's."""
+    fetch, cores = doc.ceilings.get("fetch", Ceiling()), effective_cores(doc)
+    if fetch.bytes_per_s is None or fetch.cpu_s_per_gb is None or not cores:
+        return unknown("the fetch ceiling, its CPU time or the usable cores are not recorded")
+    taken = fetch.cpu_s_per_gb * fetch.bytes_per_s / 1e9
+    if taken < CLIENT_BOUND * cores:
+        return None
+    return Outcome(
+        f"fetching takes {taken:.1f} of {cores:g} cores ({fetch.cpu_s_per_gb:.2f} CPU s/GB): the client, not the storage, was the limit",
+        "a cheaper client (storage.client=obstore, reader.direct=true), larger reads, or a host with more cores",
+    )
+
+
+def emulation_error(doc: RunDocument) -> Outcome | None:
+    kind, step = (
+        str((doc.workload.get("accelerator") or {}).get("kind", "emulated")),
+        step_time_s(doc),
+    )
+    if kind != "emulated":
+        return None
+    late = [
+        repetition.late_p99_s for repetition in complete(doc) if repetition.late_p99_s is not None
+    ]
+    if step is None or not late:
+        return unknown("how late the emulated steps end was not recorded")
+    if max(late) > max(0.05 * step, 1e-3):
+        evidence = f"1 % of the emulated steps end more than {format_duration(max(late))} late, with steps of {format_duration(step)}"
+        return Outcome(
+            evidence, "the host is overloaded: fewer workers or accelerators on it, or more cores"
+        )
+    return None
+
+
+def prefetch_share(doc: RunDocument) -> Outcome | None:
+    """Batches that were prefetched while the first step was excluded flatter AU (the reference benchmark's defect)."""
+    settings = doc.workload.get("loader") or {}
+    prefetched = doc.loader.get("prefetched_samples")  # by one rank
+    if prefetched is None:
+        workers = doc.loader.get("workers", settings.get("workers"))
+        batch = doc.workload.get("batch_size")
+        if workers is None or batch is None:
+            return unknown("how many samples are prefetched is not recorded")
+        prefetched = int(workers) * int(settings.get("prefetch_factor", 2)) * int(batch)
+    samples = [
+        repetition.samples / max(len(repetition.epochs), 1)
+        for repetition in complete(doc)
+        if repetition.samples
+    ]
+    if not samples:
+        return unknown("no sample was recorded")
+    share = prefetched * doc.accelerators / min(samples)
+    if share > MOST_PREFETCHED:
+        evidence = f"up to {min(share, 1):.0%} of an epoch's samples may be prefetched during the first step, which utilization leaves out"
+        return Outcome(
+            evidence,
+            "longer epochs (a larger dataset), or less prefetching; accelerator_utilization_strict and samples/s are not affected",
+        )
+    return None
+
+
+def verdict_gap(doc: RunDocument) -> Outcome | None:
+    evidence = gather(doc)
+    predicted, measured = evidence.predicted, evidence.measured
+    if predicted is None or measured is None:
+        return unknown("the predicted or the measured rate is missing")
+    ratio = measured / predicted
+    found = f"the run reached {format_count(measured)} samples/s, {ratio:.2f} x the {format_count(predicted)} that its lowest ceiling predicts"
+    if ratio > 1 + GAP:
+        return Outcome(
+            found,
+            "a ceiling was measured under worse conditions than the run, or the run read from a cache: repeat both",
+        )
+    if ratio >= (1 - GAP) * (1 - _saving_share(doc)):
+        return None
+    if evidence.serial is not None and measured >= 0.9 * evidence.serial:
+        serial = f"fetch and prep of a worker taking turns predict {format_count(evidence.serial)}"
+        return Outcome(
+            f"{found}; {serial}",
+            "let fetch and prep overlap: more workers, or a higher reader.concurrency",
+        )
+    return Outcome(
+        found,
+        "stages compete (for CPU, memory or the device), or start-up dominates a short run: compare CPU time, lengthen the run",
+    )
+
+
+def _saving_share(doc: RunDocument) -> float:
+    """The share of the run in which training stood still for checkpoints: no ceiling knows of them."""
+    saving, wall = doc.metrics.get("checkpoint_s"), doc.metrics.get("wall_s")
+    return saving.median / wall.median if saving and wall and wall.median else 0.0
+
+
+def raw_not_measured(doc: RunDocument) -> Outcome | None:
+    raw = doc.ceilings.get("storage_raw", Ceiling())
+    if raw.samples_per_s or raw.bytes_per_s:
+        return None
+    if not raw.not_measured:
+        return unknown("the run does not say whether raw storage was measured")
+    return Outcome(
+        f"raw storage was not measured: {raw.not_measured}",
+        "without it, a slow device and a slow reader look alike",
+    )
+
+
+def raw_low(doc: RunDocument) -> Outcome | None:
+    """A reader can't fetch more than storage gives: the two were not measured on the same storage, or one of them for too short."""
+    evidence = gather(doc)
+    if evidence.fetch is None:
+        return unknown("the fetch ceiling was not measured, so nothing checks the raw one")
+    if evidence.raw is None or evidence.raw >= evidence.fetch * (1 - GAP):
+        return None
+    return Outcome(
+        f"raw storage, by {evidence.raw_by}, came to {format_percent(evidence.raw / evidence.fetch)} of what the reader fetched from it",
+        "storage changed in between (other users, a cache of its own), or slows under more requests: run again, --calibration-s longer",
+    )
+
+
+def read_amplification(doc: RunDocument) -> Outcome | None:
+    """Bytes that storage delivers and no sample needs: neighbours in a row group, and what direct IO reads to stay aligned."""
+    done = complete(doc)
+    if done and all(repetition.bytes_read is None for repetition in done):
+        return None  # a loader library's reads: the report says that this was not measured
+    ratios = [
+        one.bytes_read / one.sample_bytes
+        for one in done
+        if one.sample_bytes and one.bytes_read is not None
+    ]
+    if not ratios:
+        return unknown("the bytes of samples and of reads were not recorded")
+    worst = max(ratios)
+    if worst <= MOST_AMPLIFIED:
+        return None
+    if doc.dataset.get("blocks"):
+        remedy = "read row groups in order (reader.access=sequential), or generate smaller ones (block_size)"
+    elif doc.loader.get("direct"):
+        remedy = "direct IO reads whole blocks: reader.direct=false, or larger samples"
+    else:
+        remedy = "larger samples, or read them in order (reader.access=sequential)"
+    return Outcome(f"storage delivered {worst:.1f} bytes for each byte of a sample", remedy)
+
+
+def loader_tax(doc: RunDocument) -> Outcome | None:
+    """CPU time that the loader takes for ready bytes at the rate the accelerators demand."""
+    evidence, harness = gather(doc), doc.ceilings.get("harness", Ceiling())
+    if evidence.kind != OWN_LOADER:
+        return None  # the report shows what a library costs beside what a plain read does
+    demand = evidence.bytes_per_s(
+        evidence.accelerator if evidence.accelerator is not None else evidence.measured
+    )
+    if harness.cpu_s_per_gb is None or demand is None or not evidence.cores:
+        return unknown("the loader's CPU time, the demand or the usable cores are not recorded")
+    taken = harness.cpu_s_per_gb * demand / 1e9
+    if taken > MOST_LOADER_CPU * evidence.cores:
+        found = f"moving ready bytes at the demanded rate takes {taken:.1f} of {evidence.cores:g} cores ({harness.cpu_s_per_gb:.2f} CPU s/GB)"
+        return Outcome(
+            found,
+            "a training needs those cores too: loader.transport=ring moves bytes at a tenth of the cost of torch's collate",
+        )
+    return None

@@ -1,0 +1,186 @@
+"""The verdict in one or two sentences that a storage engineer accepts: who starves whom, with figures, units and right grammar."""
+
+from __future__ import annotations
+
+from ...units import format_count, format_percent, format_rate
+from .evidence import NOISE, OWN_LOADER, Evidence
+
+SUBJECTS = {
+    "storage": "Storage",
+    "prep": "Data preparation on this host",
+    "harness": "The loader itself (worker processes and batch transport)",
+}
+LIMITS = {
+    "storage": "storage",
+    "prep": "data preparation on this host",
+    "harness": "the loader itself",
+    "accelerator": "the accelerator",
+}
+
+MILD, SEVERE = 0.05, 0.20
+"""Waiting shares of the TensorFlow profiler's input-pipeline analyzer: below 5 % fed, up to 20 % mildly starved, above starved."""
+
+
+def degree(utilization: float) -> str:
+    """``fed``, ``mildly starved`` or ``starved``, by the share of time that the accelerators wait."""
+    wait = 1 - utilization
+    return "fed" if wait < MILD else "mildly starved" if wait < SEVERE else "starved"
+
+
+def plural(count: int, noun: str = "accelerator") -> str:
+    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def sentence(
+    evidence: Evidence, binds: str, reason: str, headroom: float | None, fed: int | None
+) -> str:
+    """``binds`` and ``reason`` as found by ``verdict.bind``; ``headroom`` and ``fed`` are storage's."""
+    if evidence.accelerator is None:
+        return _without_accelerator(evidence, binds, reason)
+    who, demands = (
+        plural(evidence.accelerators),
+        "demands" if evidence.accelerators == 1 else "demand",
+    )
+    they = f"{'it' if evidence.accelerators == 1 else 'they'} {demands} {_rate(evidence, evidence.accelerator)}"
+    storage = _storage(evidence, headroom)
+    feeds = _feeds(evidence, fed)
+    if binds == "accelerator":
+        return f"{_keeps_busy(evidence, who)}: {they}, {storage}{feeds}."
+    if binds == "undecided":
+        return f"What limits {who} is undecided: {reason}. {_capital(they)}, {storage}{_measured(evidence)}."
+    opening = (
+        f"{_subject(evidence, binds, reason)} {_starves(evidence)} {who}{_busy(evidence)}: {they}"
+    )
+    if binds == "storage":
+        return f"{opening}, {storage}{feeds}.{_why_storage(evidence, reason)}"
+    if reason:
+        yields = _rate(evidence, evidence.serial if binds == "prep" else evidence.fetch)
+        return f"{opening}, but {reason}, which yields {yields}."
+    rate = evidence.prep if binds == "prep" else evidence.harness
+    although = f", although {storage}" if (headroom or 0) >= 1 else f", and {storage}"
+    if (
+        rate is not None
+        and evidence.measured is not None
+        and evidence.measured > rate * (1 + NOISE)
+    ):  # the run refutes the ceiling
+        own = f"alone yielded {_rate(evidence, rate)}, less than the {_rate(evidence, evidence.measured)} of the run itself"
+        return f"{opening}, but {_what(evidence, binds)} {own}{although}."
+    return (
+        f"{opening}, but {_what(evidence, binds)} yields at most {_rate(evidence, rate)}{although}."
+    )
+
+
+def _without_accelerator(evidence: Evidence, binds: str, reason: str) -> str:
+    sustained = (
+        "an unknown rate" if evidence.measured is None else _rate(evidence, evidence.measured)
+    )
+    temperature = " cold" if evidence.cold and evidence.measured is not None else ""
+    limit = (
+        f"what limits it is undecided: {reason}"
+        if binds == "undecided"
+        else f"the limit is {LIMITS[binds]}"
+    )
+    if binds == "harness" and reason:
+        limit = f"the limit is this host's CPU: {reason}"
+    why = _why_storage(evidence, "") if binds == "storage" else ""
+    return f"No accelerator to starve: the loader sustains {sustained}{temperature}; {limit}.{why}"
+
+
+def _keeps_busy(evidence: Evidence, who: str) -> str:
+    if evidence.utilization is None:
+        return f"The data pipeline is expected to keep up with {who}"
+    grade = degree(evidence.utilization)
+    waiting = (
+        ""
+        if grade == "fed"
+        else f", and still waiting {format_percent(1 - evidence.utilization)} of the time"
+    )
+    between = " between saves" if evidence.saves else ""
+    busy = f"{format_percent(evidence.utilization)} busy{between} ({_percent(evidence.required)} required{waiting})"
+    return f"The data pipeline keeps {who} {busy}"
+
+
+def _subject(evidence: Evidence, binds: str, reason: str) -> str:
+    if binds == "prep" and evidence.kind != OWN_LOADER:
+        return f"The loader '{evidence.kind}' (decoding, collating and handing over)"
+    return "This host's CPU" if binds == "harness" and reason else SUBJECTS[binds]
+
+
+def _what(evidence: Evidence, binds: str) -> str:
+    return "preparation" if binds == "prep" and evidence.kind == OWN_LOADER else "the loader"
+
+
+def _starves(evidence: Evidence) -> str:
+    if evidence.utilization is None:
+        return "limits"
+    return {"fed": "slows", "mildly starved": "mildly starves", "starved": "starves"}[
+        degree(evidence.utilization)
+    ]
+
+
+def _busy(evidence: Evidence) -> str:
+    if evidence.utilization is None:
+        return ""
+    between = " between saves" if evidence.saves else ""
+    return f" ({format_percent(evidence.utilization)} busy{between}, {_percent(evidence.required)} required)"
+
+
+def _storage(evidence: Evidence, headroom: float | None) -> str:
+    if evidence.storage is None or headroom is None:
+        return "what storage can deliver was not measured"
+    how = (" cold" if evidence.cold else "") if evidence.fetch is not None else " raw"
+    return f"storage delivers {_rate(evidence, evidence.storage)}{how} ({headroom:.2f} x)"
+
+
+def _feeds(evidence: Evidence, fed: int | None) -> str:
+    if fed is None:
+        return ""
+    at = f"at {_percent(evidence.required)} utilization"
+    if fed >= evidence.accelerators:
+        return f"; it can feed {plural(fed)} {at}"
+    if evidence.accelerators == 1:
+        return f"; it cannot feed even one {at}"
+    return f"; it can feed {'none' if fed == 0 else format_count(fed)} of them {at}"
+
+
+def _why_storage(evidence: Evidence, reason: str) -> str:
+    """Whether the device is spent, or the reader asks too little of it."""
+    if reason:
+        return f" {_capital(reason)}."
+    if evidence.raw is None or evidence.fetch is None:
+        return ""
+    share = evidence.fetch / evidence.raw
+    raw = _rate(evidence, evidence.raw)
+    fio = evidence.raw_by == "fio"
+    if share < 0.8:
+        whose = (
+            f"that {evidence.raw_by} reads from the same files"
+            if fio
+            else "that it gets with more reads in flight"
+        )
+        return f" The reader gets {share:.0%} of the {raw} {whose}: its latency or concurrency, not the device."
+    return f" The storage itself is spent: {'fio reads ' + raw + ' from the same files' if fio else 'more reads in flight get ' + raw}."
+
+
+def _measured(evidence: Evidence) -> str:
+    return (
+        ""
+        if evidence.measured is None
+        else f", and the run sustained {_rate(evidence, evidence.measured)}"
+    )
+
+
+def _rate(evidence: Evidence, samples_per_s: float | None) -> str:
+    if samples_per_s is None:
+        return "an unknown rate"
+    moved = evidence.bytes_per_s(samples_per_s)
+    samples = f"{format_count(samples_per_s)} samples/s"
+    return samples if moved is None else f"{format_rate(moved)} ({samples})"
+
+
+def _percent(ratio: float) -> str:
+    return f"{ratio * 100:.4g} %"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

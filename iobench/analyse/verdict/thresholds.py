@@ -1,0 +1,90 @@
+"""``--fail-on 'accelerator_utilization_sustained<0.9'``: conditions on a run's medians, for scripts and CI."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ...errors import SpecError, nearest
+from ...schema.result import RunDocument
+from ..checkpoint import study
+from .metrics import METRICS
+
+VERDICT_METRICS = (
+    "headroom",
+    "accelerators_fed",
+    "predicted_samples_per_s",
+    "fetch_stall",
+    "prep_stall",
+)
+KNOWN = tuple(dict.fromkeys((*METRICS, *VERDICT_METRICS, *study.METRICS)))
+
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+_EXPRESSION = re.compile(
+    r"^\s*([A-Za-z_][A-Za-z0-9_]*)\s*(<=|>=|==|!=|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(%?)\s*$"
+)
+
+
+class Threshold(NamedTuple):
+    metric: str
+    comparison: str
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.metric}{self.comparison}{self.value:g}"
+
+
+def parse(expression: str) -> Threshold:
+    """``metric op number`` (``90%`` is 0.9). Raises SpecError for anything else, with the nearest known metrics."""
+    match = _EXPRESSION.match(expression)
+    if match is None:
+        raise SpecError(
+            f"'{expression}' is not a condition",
+            remedy="write it like 'accelerator_utilization_sustained<0.9' (in base units: bytes, seconds, 0 to 1)",
+        )
+    metric, comparison, number, percent = match.groups()
+    if metric not in KNOWN:
+        near = nearest(metric, KNOWN)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(KNOWN)}"
+        raise SpecError(f"unknown metric '{metric}' in '{expression}': {hint}")
+    return Threshold(metric, comparison, float(number) / 100 if percent else float(number))
+
+
+def value_of(doc: RunDocument, metric: str) -> float | None:
+    """The median over repetitions, or the verdict's figure."""
+    if metric in VERDICT_METRICS:
+        found = getattr(doc.verdict, metric) if doc.verdict else None
+        return None if found is None else float(found)
+    summary = doc.metrics.get(metric)
+    return summary.median if summary else None
+
+
+def violations(doc: RunDocument, expressions: Sequence[str]) -> list[str]:
+    """One line for each condition that holds. One that cannot be decided, because its metric was not measured, counts as well."""
+    lines = []
+    for threshold in [parse(expression) for expression in expressions]:
+        value = value_of(doc, threshold.metric)
+        if value is None:
+            lines.append(
+                f"{threshold}: {threshold.metric} was not measured{_reason(doc, threshold.metric)}"
+            )
+        elif COMPARISONS[threshold.comparison](value, threshold.value):
+            lines.append(f"{threshold}: {threshold.metric} is {value:.6g}")
+    return lines
+
+
+def _reason(doc: RunDocument, metric: str) -> str:
+    sources = [doc.verdict.not_measured] if doc.verdict else []
+    sources += [repetition.not_measured for repetition in doc.repetitions]
+    sources += [doc.checkpoint.not_measured] if doc.checkpoint else []
+    reason = next((source[metric] for source in sources if metric in source), "")
+    return f" ({reason})" if reason else ""

@@ -1,0 +1,139 @@
+"""Rules that a run must keep for its figures to mean what they say. Each has a stable id, evidence and a remedy.
+
+A rule finds a violation, or that the evidence is missing (level ``unknown``: neither pass nor fail), or nothing. What a violation means
+depends on the rule set: ``quick`` warns and refuses only what is false whatever the purpose; ``mlperf`` refuses what MLPerf Storage's
+rules refuse (Submission_guidelines 3.1.2: 5 x memory, 500 steps, 5 runs, AU threshold).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from ...errors import UsageError
+from ...schema.result import Finding, RunDocument
+from ..checkpoint import rules as checkpoint
+from . import rules_cache as cache
+from . import rules_data as data
+from . import rules_speed as speed
+
+Level = Literal["info", "warning", "invalid"]
+
+
+class Levels(NamedTuple):
+    """What a violation is, by rule set."""
+
+    quick: Level
+    mlperf: Level
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Called with a document: a Finding (at its ``mlperf`` level, or ``unknown``), or None where the rule is kept."""
+
+    id: str
+    check: Callable[[RunDocument], data.Outcome | None]
+    levels: Levels
+
+    def __call__(self, doc: RunDocument, rule_set: str = "mlperf") -> Finding | None:
+        outcome = self.check(doc)
+        if outcome is None:
+            return None
+        level = level_of(self, rule_set) if outcome.known else "unknown"
+        return Finding(rule=self.id, level=level, evidence=outcome.evidence, remedy=outcome.remedy)
+
+
+ALWAYS = Levels("invalid", "invalid")
+REFUSED = Levels("warning", "invalid")
+NOTED = Levels("info", "warning")
+
+RULES: tuple[Rule, ...] = (
+    Rule("data.mismatch", data.data_mismatch, ALWAYS),
+    Rule("loader.delivery", data.delivered_samples, ALWAYS),
+    Rule("data.changed", data.data_changed, ALWAYS),
+    Rule("storage.throttled", data.storage_throttled, REFUSED),
+    Rule("storage.retries", data.storage_retries, NOTED),
+    Rule("cache.cold-residency", cache.cold_residency, ALWAYS),
+    Rule("cache.cold-fetch", cache.cold_fetch, ALWAYS),
+    Rule("cache.residency-unknown", cache.residency_unknown, Levels("warning", "warning")),
+    Rule("run.incomplete", data.run_incomplete, REFUSED),
+    Rule("run.steps", data.run_steps, REFUSED),
+    Rule("run.repetitions", data.run_repetitions, Levels("info", "invalid")),
+    Rule("seed.changes", data.seed_changes, REFUSED),
+    Rule("dataset.size", cache.dataset_size, REFUSED),
+    Rule("nfs.retransmits", data.nfs_retransmits, Levels("warning", "warning")),
+    Rule("au.threshold", speed.au_threshold, REFUSED),
+    Rule("cpu.throttled", speed.cpu_throttled, REFUSED),
+    Rule("cpu.affinity", speed.cpu_affinity, REFUSED),
+    Rule("harness.bound", speed.harness_bound, REFUSED),
+    Rule("client.bound", speed.client_bound, REFUSED),
+    Rule("emulation.error", speed.emulation_error, REFUSED),
+    Rule("prefetch.share", speed.prefetch_share, REFUSED),
+    Rule("verdict.gap", speed.verdict_gap, Levels("warning", "warning")),
+    Rule("raw.not-measured", speed.raw_not_measured, NOTED),
+    Rule("raw.low", speed.raw_low, NOTED),
+    Rule("read.amplification", speed.read_amplification, Levels("warning", "warning")),
+    Rule("loader.tax", speed.loader_tax, NOTED),
+)
+CHECKPOINT_RULES: tuple[Rule, ...] = (
+    Rule("checkpoint.verified", checkpoint.verified, ALWAYS),
+    Rule("checkpoint.cold-restore", checkpoint.cold_restore, ALWAYS),
+    Rule("checkpoint.durable", checkpoint.durable, REFUSED),
+    Rule("checkpoint.incomplete", checkpoint.stopped_early, REFUSED),
+    Rule("checkpoint.count", checkpoint.count, Levels("info", "invalid")),
+    Rule("checkpoint.scaled", checkpoint.scaled, Levels("info", "invalid")),
+    Rule("checkpoint.tiny", checkpoint.tiny, Levels("warning", "warning")),
+    Rule("checkpoint.back-pressure", checkpoint.back_pressure, Levels("warning", "warning")),
+)
+MIXED_RULES: tuple[Rule, ...] = (
+    *RULES,
+    *(
+        rule
+        for rule in CHECKPOINT_RULES
+        if rule.id in ("checkpoint.durable", "checkpoint.scaled", "checkpoint.back-pressure")
+    ),
+    Rule("checkpoint.contention", checkpoint.contention, Levels("warning", "warning")),
+)
+RULE_IDS = frozenset(rule.id for rule in (*MIXED_RULES, *CHECKPOINT_RULES))
+
+
+def level_of(rule: Rule, rule_set: str) -> Level:
+    """Raises UsageError for a rule set that does not exist."""
+    if rule_set not in Levels._fields:
+        raise UsageError(
+            f"unknown rule set '{rule_set}'", remedy=f"known: {', '.join(Levels._fields)}"
+        )
+    return rule.levels.quick if rule_set == "quick" else rule.levels.mlperf
+
+
+def rules_of(doc: RunDocument) -> tuple[Rule, ...]:
+    """A run's rules, a checkpoint study's, or both where a run saved checkpoints while it loaded."""
+    if doc.checkpoint is None:
+        return RULES
+    return MIXED_RULES if doc.dataset else CHECKPOINT_RULES
+
+
+def evaluate(doc: RunDocument, rule_set: str = "quick") -> list[Finding]:
+    """Findings of all rules that are about such a document, the gravest first."""
+    order = ("invalid", "warning", "unknown", "info")
+    found = [finding for rule in rules_of(doc) if (finding := rule(doc, rule_set)) is not None]
+    return sorted(found, key=lambda finding: order.index(finding.level))
+
+
+def validity(
+    findings: Sequence[Finding], rule_set: str = "quick"
+) -> Literal["valid", "invalid", "unknown"]:
+    """``unknown`` where the evidence is missing for a rule that could have refused the run under this rule set."""
+    if any(finding.level == "invalid" for finding in findings):
+        return "invalid"
+    refusing = {
+        rule.id
+        for rule in (*MIXED_RULES, *CHECKPOINT_RULES)
+        if level_of(rule, rule_set) == "invalid"
+    }
+    return (
+        "unknown"
+        if any(finding.level == "unknown" and finding.rule in refusing for finding in findings)
+        else "valid"
+    )

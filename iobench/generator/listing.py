@@ -1,0 +1,45 @@
+"""Whether every shard is there, with the size that it was written with: one listing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import StorageError
+from ..schema.dataset import DatasetSpec
+from ..schema.manifest import DATA, Array, Keys
+from ..storage.base import Storage
+
+
+def first_difference(storage: Storage, spec: DatasetSpec, sizes: Array) -> str:
+    """What is wrong with the first shard that is missing or of another size; '' for nothing.
+
+    ``sizes``: int64 [shards], bytes. Needs one byte of memory for each shard. Raises StorageError.
+    """
+    keys = Keys(spec)
+    right = np.zeros(len(sizes), np.bool_)
+    other: tuple[int, int] | None = None
+    for entry in storage.list(DATA):
+        shard = keys.number(entry.key)
+        if shard is None or shard >= len(sizes):
+            continue
+        if entry.size == sizes[shard]:
+            right[shard] = True
+        elif other is None or shard < other[0]:
+            other = (shard, entry.size)
+    wrong = int(np.argmin(right)) if not right.all() else None
+    if wrong is None:
+        return ""
+    count = len(right) - int(np.count_nonzero(right))
+    more = f" ({count} shards of {len(right)} are wrong)" if count > 1 else ""
+    if other is not None and other[0] == wrong:
+        return f"{keys(wrong)} has {other[1]} bytes, not {int(sizes[wrong])}{more}"
+    return f"{keys(wrong)} is missing{more}"
+
+
+def require_shards(storage: Storage, spec: DatasetSpec, sizes: Array) -> None:
+    """Raises StorageError where a shard that was just written is not there as it was written."""
+    if wrong := first_difference(storage, spec, sizes):
+        raise StorageError(
+            f"the dataset at {storage.url} is not complete: {wrong}, although it was written",
+            remedy="find out what removes files there, and run the same command again",
+        )

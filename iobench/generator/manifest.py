@@ -1,0 +1,137 @@
+"""Finished units to the manifest, written last: its presence says that the dataset is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..documents import json_text
+from ..errors import StorageError
+from ..schema.dataset import DatasetSpec
+from ..schema.manifest import (
+    MANIFEST,
+    SAMPLE_COLUMNS,
+    SAMPLES,
+    SHARD_COLUMNS,
+    SHARDS,
+    Array,
+    Header,
+    Manifest,
+    hash_bytes,
+    index_file,
+    write_table,
+)
+from ..storage.base import Folders
+from ..storage.catalog import innermost, local_root
+from . import journal
+from .plan import ShardPlan
+from .target import Claim
+from .writer import UnitResult
+
+
+def publish(
+    spec: DatasetSpec,
+    plan: ShardPlan,
+    results: dict[int, UnitResult],
+    storage: Any,
+    claim: Claim,
+    *,
+    check: Callable[[Manifest], None],
+) -> Manifest:
+    """Write the tables, ``check`` what is there, write ``manifest.json``, drop the journal.
+
+    What ``check`` raises leaves the dataset without a manifest. Raises StorageError.
+    """
+    manifest = assemble(spec, plan, results, claim)
+    for name, columns, arrays in (
+        (SAMPLES, SAMPLE_COLUMNS, manifest.samples),
+        (SHARDS, SHARD_COLUMNS, manifest.shards),
+    ):
+        if name in claim.leftovers:
+            storage.delete(name)
+        _create(storage, name, write_table(columns, arrays))
+    _publish_index(manifest, storage, claim)
+    check(manifest)
+    _create(storage, MANIFEST, json_text(manifest.header).encode() + b"\n")
+    drop_journal(storage)
+    return manifest
+
+
+def _publish_index(manifest: Manifest, storage: Any, claim: Claim) -> None:
+    """What other readers of the format look for beside the shards."""
+    found = index_file(manifest)
+    if found is None:
+        return
+    key, contents = found
+    if key in claim.leftovers:
+        storage.delete(key)
+    _create(storage, key, contents)
+
+
+def assemble(
+    spec: DatasetSpec, plan: ShardPlan, results: dict[int, UnitResult], claim: Claim
+) -> Manifest:
+    """The manifest in memory; every unit must be in ``results``."""
+    ordered = [results[unit] for unit in range(plan.unit_count)]
+
+    def joined(name: str) -> Array:
+        array: Array = np.concatenate([getattr(result, name) for result in ordered])
+        return array
+
+    per_shard = np.diff(plan.first)
+    samples: dict[str, Array] = {
+        "shard": np.repeat(np.arange(plan.shard_count, dtype=np.uint32), per_shard),
+        "offset": joined("offset"),
+        "stored": joined("stored"),
+        "size": plan.sizes,
+        "xxh3": joined("xxh3"),
+    }
+    shards: dict[str, Array] = {
+        "size": joined("shard_size"),
+        "first": plan.first[:-1].copy(),
+        "samples": per_shard,
+        "xxh3": joined("shard_xxh3"),
+    }
+    for array in (*samples.values(), *shards.values()):
+        array.flags.writeable = False
+    header = Header(
+        generator=claim.generator,
+        id=claim.id,
+        created=claim.created,
+        spec=spec,
+        samples=plan.sample_count,
+        shards=plan.shard_count,
+        stored_bytes=int(shards["size"].sum()),
+        sample_bytes=plan.sample_bytes,
+        tables={
+            SAMPLES: hash_bytes(write_table(SAMPLE_COLUMNS, samples)),
+            SHARDS: hash_bytes(write_table(SHARD_COLUMNS, shards)),
+        },
+    )
+    return Manifest(header, samples, shards)
+
+
+def drop_journal(storage: Any) -> None:
+    """Remove the journal of a complete dataset, also one that a killed generate has left.
+
+    What cannot be removed does no harm: the next ``generate`` here tries again, or ``clean``.
+    """
+    try:
+        for entry in list(storage.list(journal.JOURNAL)):
+            if journal.is_entry(entry.key):
+                storage.delete(entry.key)
+        folder = local_root(innermost(storage))
+        inner = innermost(storage)
+        if folder is not None:
+            (folder / journal.JOURNAL).rmdir()
+        elif isinstance(inner, Folders):
+            inner.remove_empty(lambda name: name == journal.JOURNAL, journal.JOURNAL)
+    except (StorageError, OSError):
+        pass
+
+
+def _create(storage: Any, name: str, data: bytes) -> None:
+    with storage.create(name, size_hint=len(data)) as sink:
+        sink.write(data)

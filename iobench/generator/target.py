@@ -1,0 +1,323 @@
+"""The place that a dataset is generated into: refused, claimed, taken up again, or found complete."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from ..documents import MAX_DOCUMENT_BYTES
+from ..errors import (
+    DatasetError,
+    MissingObjectError,
+    StorageError,
+    TargetHeldError,
+    TargetRefusedError,
+)
+from ..formats.base import split_codec
+from ..registry import FORMATS
+from ..schema.dataset import DatasetSpec, in_columns
+from ..schema.manifest import (
+    DATA,
+    MANIFEST,
+    MARKER,
+    SAMPLES,
+    SHARDS,
+    Keys,
+    Manifest,
+    index_key,
+)
+from ..storage.base import Guarded, Storage
+from ..storage.catalog import exists, innermost, local_root, read_manifest, read_object
+from ..storage.locks.lock import Lease, exclusive, shared
+from ..storage.locks.objects import is_lock_name
+from ..units import format_bytes, format_count
+from . import journal
+from .listing import first_difference
+from .marker import parse_marker
+from .plan import ShardPlan
+from .writer import UnitResult, framing_bytes
+
+LAYOUT_VERSION = 1
+"""Part of a dataset's identity: raise it when the same spec comes to mean other bytes."""
+
+COLUMNS_LAYOUT_VERSION = 2
+"""The same for samples that are cut into columns. Version 1 stamped each sample at its beginning,
+so that the first columns were the same few bytes again and again."""
+_TRIES = 5
+"""How often a place may change between a look at it and its lock."""
+
+_RIVAL_S = 1.0
+"""How long a marker is waited for that another process may be writing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A place that is this dataset's. ``manifest`` is set where it is complete already; else ``finished`` holds the units that are."""
+
+    id: str
+    created: str
+    generator: str
+    finished: dict[int, UnitResult]
+    leftovers: frozenset[str]
+    manifest: Manifest | None = None
+
+
+def dataset_id(spec: DatasetSpec) -> str:
+    """32 hex digits that are equal for equal datasets."""
+    layout = COLUMNS_LAYOUT_VERSION if in_columns(spec) else LAYOUT_VERSION
+    identity = json.dumps({"layout": layout, **spec.identity()}, sort_keys=True)
+    return xxhash.xxh3_128_hexdigest(identity.encode())
+
+
+@contextmanager
+def claimed(
+    spec: DatasetSpec,
+    storage: Storage,
+    plan: ShardPlan,
+    *,
+    generator: str,
+    break_lock: bool = False,
+) -> Iterator[tuple[Claim, Lease]]:
+    """Make the storage's root this dataset's, or take it up again, and hold it.
+
+    A dataset that is complete is held together with those who read it, any other alone. Raises
+    TargetRefusedError (also TargetHeldError: another process works there), DatasetError where a
+    complete dataset lacks shards, StorageError.
+    """
+    if isinstance(storage, Guarded):
+        storage.check_target()
+    problem: MissingObjectError | None = None
+    for _ in range(_TRIES):
+        with ExitStack() as stack:
+            # Others may come and go until the lock is granted, so what counts is looked at again.
+            try:
+                whole = _mark(spec, storage, plan, generator)
+                hold = shared if whole else exclusive
+                lease = stack.enter_context(
+                    hold(storage, MARKER, verb="generate", break_dead=break_lock)
+                )
+                found = _claim(spec, storage, plan, generator, whole=whole)
+            except MissingObjectError as error:
+                problem = error
+                continue
+            if found is not None:
+                yield found, lease
+                return
+    raise TargetHeldError(
+        f"{storage.url} is being changed by others", remedy="find out by whom, and start again"
+    ) from problem
+
+
+def _mark(spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str) -> bool:
+    """See that the marker is there where it is what is locked; whether the dataset is complete.
+
+    Where the lock is an object, the marker is made by whoever has it: two writers of one object at
+    one moment may both fail on some storages.
+    """
+    if not exists(storage, MARKER):
+        _require_empty(storage)
+        if local_root(innermost(storage)) is None:
+            return False
+        _begin(spec, storage, plan, generator)
+    return _read_marker(spec, storage)[1]
+
+
+def _begin(spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str) -> None:
+    """Mark an empty place as this dataset's, or find that another process does so."""
+    _require_empty(storage)
+    root = local_root(innermost(storage))
+    _require_space(spec, plan, root, done_bytes=0, done_shards=0)
+    marker = {
+        "id": dataset_id(spec),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "generator": generator,
+        "made_root": root is not None and not root.exists(),
+        "spec": spec.model_dump(mode="json"),
+    }
+    text = json.dumps(marker, indent=2).encode() + b"\n"
+    try:
+        with storage.create(MARKER, size_hint=len(text)) as sink:
+            sink.write(text)
+    except StorageError:
+        if not _appears(storage):
+            if marker["made_root"] and root is not None:
+                with suppress(OSError):  # else the next attempt takes the folder for the user's own
+                    root.rmdir()
+            raise
+
+
+def _appears(storage: Storage) -> bool:
+    """Whether another process that starts at this moment has made the marker, or does so now."""
+    deadline = time.monotonic() + _RIVAL_S
+    while not exists(storage, MARKER):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_RIVAL_S / 10)
+    return True
+
+
+def _read_marker(spec: DatasetSpec, storage: Storage) -> tuple[dict[str, Any], bool]:
+    """The marker's contents, and whether the dataset is complete.
+
+    Raises TargetRefusedError where it is another dataset's, MissingObjectError where it is gone.
+    """
+    data = parse_marker(
+        read_object(storage, MARKER, max_bytes=MAX_DOCUMENT_BYTES), where=f"{storage.url}/{MARKER}"
+    )
+    complete = exists(storage, MANIFEST)
+    if data["id"] != dataset_id(spec):
+        state = "another dataset" if complete else "a half-generated other dataset"
+        name, seed = data["spec"].get("name", "?"), data["spec"].get("seed", "?")
+        raise TargetRefusedError(
+            f"{storage.url} holds {state} ('{name}', seed {seed})",
+            remedy=f"choose another directory, or remove it: iobench clean {storage.url}",
+        )
+    return data, complete
+
+
+def _claim(
+    spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str, *, whole: bool
+) -> Claim | None:
+    """What is there, now that the place is held; None where another lock is needed for it."""
+    if not exists(storage, MARKER):
+        _begin(spec, storage, plan, generator)  # the lock is no file, and the marker has gone
+    data, complete = _read_marker(spec, storage)
+    if complete != whole:
+        return None
+    claim = Claim(
+        id=data["id"],
+        created=str(data.get("created", "")),
+        generator=str(data.get("generator", generator)),
+        finished={},
+        leftovers=frozenset(),
+    )
+    if complete:
+        manifest = read_manifest(storage)
+        if wrong := first_difference(storage, spec, manifest.shards["size"]):
+            raise DatasetError(
+                f"the dataset at {storage.url} is complete by its manifest, but {wrong}",
+                remedy=f"remove it (iobench clean {storage.url}), and generate it again",
+            )
+        return replace(claim, manifest=manifest)
+    finished, leftovers = _take_up(spec, storage, plan)
+    done = plan.unit_bytes()[list(finished)].sum() if finished else 0
+    done_shards = sum(len(result.shard_size) for result in finished.values())
+    root = local_root(innermost(storage))
+    _require_space(spec, plan, root, done_bytes=int(done), done_shards=done_shards)
+    return replace(claim, finished=finished, leftovers=leftovers)
+
+
+def _take_up(
+    spec: DatasetSpec, storage: Storage, plan: ShardPlan
+) -> tuple[dict[int, UnitResult], frozenset[str]]:
+    """Units that are finished by the journal and there by their sizes; everything else of the plan's names is removed."""
+    present = {
+        entry.key: entry.size
+        for folder in (DATA, journal.JOURNAL)
+        for entry in storage.list(folder)
+    }
+    finished: dict[int, UnitResult] = {}
+    for unit in range(plan.unit_count):
+        key = journal.entry_key(unit)
+        shards = range(int(plan.units[unit]), int(plan.units[unit + 1]))
+        keys = Keys(spec)
+        names = [keys(shard) for shard in shards]
+        entry = journal.parse(read_object(storage, key), plan) if key in present else None
+        if (
+            entry is not None
+            and entry.unit == unit
+            and [present.get(name) for name in names] == entry.shard_size.tolist()
+        ):
+            finished[unit] = entry
+            continue
+        for name in (*names, key):
+            for leftover in (name, f"{name}.part"):
+                if leftover in present:
+                    storage.delete(leftover)
+    top = {
+        name
+        for name in (SAMPLES, SHARDS, index_key(spec))
+        if name is not None and exists(storage, name)
+    }
+    return finished, frozenset(top)
+
+
+def _require_empty(storage: Storage) -> None:
+    """Raises TargetRefusedError where something lies there that is not a start's own."""
+    root = local_root(innermost(storage))
+    names = (
+        (entry.key for entry in storage.list())
+        if root is None
+        else os.listdir(root)
+        if root.is_dir()
+        else ()
+    )
+    # An interrupted start may have left the marker's own unfinished file, or a lock.
+    found = next(
+        (name for name in names if name != f"{MARKER}.part" and not is_lock_name(name)), None
+    )
+    if found is not None and not exists(storage, MARKER):  # it comes before anything else of ours
+        raise TargetRefusedError(
+            f"{storage.url} is not empty (it holds '{found}') and is no iobench dataset",
+            remedy=f"name a new or empty directory, e.g. {storage.url}/data",
+        )
+
+
+def check_nominal_space(spec: DatasetSpec, storage: Storage) -> None:
+    """A dataset several times the free space is refused before its sizes are even drawn. Unknown free space passes."""
+    root = local_root(innermost(storage))
+    if root is None or (root / MARKER).exists():
+        return
+    existing = next(path for path in (root, *root.parents) if path.is_dir())
+    free = os.statvfs(existing)
+    have, need = free.f_bavail * free.f_frsize, spec.nominal_bytes / spec.compress_ratio
+    if need > 2 * have:
+        raise StorageError(
+            f"{existing} has {format_bytes(have)} free, the dataset needs {format_bytes(need)}",
+            remedy="free some space, choose another target, or a smaller --size",
+        )
+
+
+def _require_space(
+    spec: DatasetSpec, plan: ShardPlan, root: Path | None, *, done_bytes: int, done_shards: int
+) -> None:
+    """Before the first byte: does it fit? Unknown free space (no local root) passes."""
+    if root is None:
+        return
+    existing = next(path for path in (root, *root.parents) if path.is_dir())
+    free = os.statvfs(existing)
+    one_each = FORMATS.load(spec.format).one_sample_per_shard
+    shards = plan.shard_count - done_shards
+    need = plan.sample_bytes - done_bytes
+    if split_codec(spec.codec)[0] != "none" and spec.compress_ratio > 1:
+        need = int(need / spec.compress_ratio)
+    need += (
+        framing_bytes(FORMATS.load(spec.format))
+        * plan.sample_count
+        * (plan.sample_bytes - done_bytes)
+        // plan.sample_bytes
+    )
+    need += plan.sample_count * 36 + (shards * free.f_frsize // 2 if one_each else 0)
+    have = free.f_bavail * free.f_frsize
+    remedy = "free some space, choose another target, or a smaller --size"
+    if need > have:
+        raise StorageError(
+            f"{existing} has {format_bytes(have)} free, the dataset needs {format_bytes(need)}",
+            remedy=remedy,
+        )
+    if free.f_files and shards > free.f_favail:
+        raise StorageError(
+            f"{existing} has {format_count(free.f_favail)} free inodes, the dataset needs {format_count(shards)}",
+            remedy=remedy,
+        )
+    if free.f_flag & os.ST_RDONLY:
+        raise StorageError(f"{existing} is read-only", remedy="choose another target")

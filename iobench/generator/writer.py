@@ -1,0 +1,161 @@
+"""One unit of work: some consecutive shards, written, hashed and made durable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+
+from ..buffers import private
+from ..errors import StorageError
+from ..formats.base import Buffer, split_codec
+from ..registry import CODECS, CONTENTS, FORMATS
+from ..schema.dataset import DatasetSpec, in_columns
+from ..schema.manifest import Array, shard_key
+from .plan import ShardPlan
+
+_DURABLE_BYTES = 8 << 20
+"""Shards at least this large are made durable one by one; for smaller ones one flush serves the whole unit."""
+
+
+class UnitResult(NamedTuple):
+    """The manifest's rows for one unit (sizes and shard numbers are in the plan)."""
+
+    unit: int
+    offset: Array  # int64 [samples of the unit]
+    stored: Array  # int64 [samples]
+    xxh3: Array  # uint64 [samples]
+    shard_size: Array  # int64 [shards of the unit]
+    shard_xxh3: Array  # uint64 [shards]
+
+
+class UnitWriter:
+    """Writes units of one plan; keeps one scratch buffer, because fresh memory costs more than filling it."""
+
+    def __init__(self, spec: DatasetSpec, plan: ShardPlan, storage: Any) -> None:
+        self.spec = spec
+        self.plan = plan
+        self.storage = storage
+        codec, self.level = split_codec(spec.codec)
+        self.format = FORMATS.load(spec.format)
+        self.content = CONTENTS.load(spec.content)
+        self.codec = CODECS.load(codec)
+        self.suffix = self.content.suffix + self.codec.suffix
+        build = self.content.build
+        if in_columns(spec):
+            build = getattr(self.content, "build_for_columns", build)
+        self._build = build
+        self._scratch = private(int(plan.sizes.max())).array.data
+
+    def write(self, unit: int) -> UnitResult:
+        """Write all shards of a unit; they are durable when this returns. What an error interrupts leaves no file behind."""
+        shards = range(int(self.plan.units[unit]), int(self.plan.units[unit + 1]))
+        first, last = int(self.plan.first[shards.start]), int(self.plan.first[shards.stop])
+        rows = UnitResult(
+            unit,
+            np.empty(last - first, np.int64),
+            np.empty(last - first, np.int64),
+            np.empty(last - first, np.uint64),
+            np.empty(len(shards), np.int64),
+            np.empty(len(shards), np.uint64),
+        )
+        written: list[str] = []
+        flush = False
+        try:
+            for shard in shards:
+                key = shard_key(self.spec, shard)
+                durable = self._nominal(shard) >= _DURABLE_BYTES
+                self._write_shard(key, shard, rows, first, durable)
+                written.append(key)
+                flush |= not durable
+            if flush:
+                self.storage.flush()
+        except BaseException:
+            for key in written:
+                try:
+                    self.storage.delete(key)
+                except StorageError:
+                    pass  # the first error is the one to tell; resume removes what is left
+            raise
+        return rows
+
+    def _nominal(self, shard: int) -> int:
+        """Bytes of a shard's samples before the codec."""
+        return int(self.plan.sizes[self.plan.first[shard] : self.plan.first[shard + 1]].sum())
+
+    def _write_shard(
+        self, key: str, shard: int, rows: UnitResult, origin: int, durable: bool
+    ) -> None:
+        first, last = int(self.plan.first[shard]), int(self.plan.first[shard + 1])
+        mine = slice(first - origin, last - origin)
+        with self.storage.create(key, size_hint=self._hint(shard), durable=durable) as sink:
+            counted = _Counted(sink)
+            contents = self._contents(first, last, rows.xxh3[mine])
+            if hasattr(self.format, "assemble"):
+                sizes = self.plan.sizes[first:last]
+                rows.offset[mine], rows.stored[mine] = self.format.assemble(
+                    contents, sizes, counted.write, spec=self.spec
+                )
+            else:
+                self._frame(first, contents, counted, rows.offset[mine], rows.stored[mine])
+        row = shard - int(self.plan.units[rows.unit])
+        rows.shard_size[row] = counted.position
+        rows.shard_xxh3[row] = counted.digest.intdigest()
+
+    def _contents(self, first: int, last: int, xxh3: Array) -> Iterator[Buffer]:
+        """The samples' contents, one after the other in the same memory; fills in their checksums."""
+        for row, index in enumerate(range(first, last)):
+            content = self._scratch[: int(self.plan.sizes[index])]
+            self._build(
+                content, seed=self.spec.seed, index=index, compress_ratio=self.spec.compress_ratio
+            )
+            xxh3[row] = xxhash.xxh3_64_intdigest(content)
+            yield content
+
+    def _frame(
+        self, first: int, contents: Iterator[Buffer], sink: _Counted, offset: Array, length: Array
+    ) -> None:
+        """Sample after sample, each within its frame, through the sink as they come."""
+        for row, content in enumerate(contents):
+            stored = memoryview(self.codec.compress(content, self.level))
+            frame = self.format.frame(first + row, self.suffix, stored)
+            offset[row] = sink.position + len(frame.head)
+            length[row] = len(stored)
+            for part in (frame.head, stored, frame.tail):
+                sink.write(part)
+        sink.write(self.format.finish(sink.position))
+
+    def _hint(self, shard: int) -> int:
+        """About how large the shard will be: framing included, and what the codec is expected to save left out."""
+        size = self._nominal(shard)
+        if self.codec.suffix and self.spec.compress_ratio > 1:
+            return int(size / self.spec.compress_ratio)
+        return size + framing_bytes(self.format) * int(
+            self.plan.first[shard + 1] - self.plan.first[shard]
+        )
+
+
+class _Counted:
+    """A sink that knows how much went through it, and its checksum."""
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+        self.position = 0
+        self.digest = xxhash.xxh3_64()
+
+    def write(self, data: bytes | Buffer) -> None:
+        if len(data):
+            self.digest.update(data)
+            self._sink.write(data)
+            self.position += len(data)
+
+
+_FRAMING_BYTES = 1024
+"""What a format adds to a sample at most, about (tar: 512 of header and up to 511 of padding)."""
+
+
+def framing_bytes(form: Any) -> int:
+    """About how many bytes a format adds to each sample, at most."""
+    return 0 if form.one_sample_per_shard else int(getattr(form, "framing", _FRAMING_BYTES))

@@ -1,0 +1,200 @@
+"""What a checkpoint study will do, worked out before anything is written: shares, bytes, memory, space."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..analyse.checkpoint.interval import (
+    longest_save_at_best_s,
+    longest_save_s,
+    published_mtbf_s,
+    waste,
+    young_s,
+)
+from ..checkpoint.base import State
+from ..checkpoint.models import Model, Parallelism, find_model, scale
+from ..checkpoint.sharding import Share, layout, shares
+from ..errors import UsageError
+from ..measure.host import available_memory_bytes
+from ..registry import WRITERS
+from ..schema.checkpoint import CheckpointSpec
+from ..storage import open_storage
+from ..storage.catalog import local_root
+from ..units import format_bytes
+
+_BESIDE = 512 << 20
+"""Memory that stays free beside the states: the processes themselves, and what writers need."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyPlan:
+    """A study, decided: what each rank holds, and how much that is."""
+
+    spec: CheckpointSpec
+    url: str
+    model: Model  # scaled
+    full: Model
+    scaling: dict[str, Any]
+    parallelism: Parallelism
+    shares: list[Share]
+    meaning: dict[
+        str, Any
+    ]  # what the analysis is told: mean time between interruptions, prices ...
+
+    @property
+    def bytes(self) -> int:
+        return sum(share.nbytes for share in self.shares)
+
+    def builder(self, rank: int) -> Callable[[], State]:
+        """Makes the rank's state; called in its process."""
+        return partial(_build, self.shares[rank], self.spec.seed, rank)
+
+
+def _build(share: Share, seed: int, rank: int) -> State:
+    from ..checkpoint.state import build_state
+
+    return build_state(share, seed=seed, rank=rank)
+
+
+def make_study_plan(spec: CheckpointSpec, url: str, meaning: Mapping[str, Any]) -> StudyPlan:
+    """Settle the shares, and refuse what can't work. Raises UsageError for too little memory or space, UnknownNameError."""
+    full = find_model(spec.model)
+    WRITERS.load(spec.writer)
+    model, scaling = scale(full, float(spec.share))
+    parallelism = layout(full, spec.ranks, spec.parallelism)
+    plan = StudyPlan(
+        spec=spec,
+        url=url,
+        model=model,
+        full=full,
+        scaling=scaling,
+        parallelism=parallelism,
+        shares=shares(model, parallelism),
+        meaning={
+            **meaning,
+            "accelerators": meaning.get("accelerators") or max(full.layout.ranks, spec.ranks),
+        },
+    )
+    check_memory(plan)
+    check_space(plan)
+    return plan
+
+
+STALL_BUDGETS = (0.01, 0.05)
+
+
+def describe_checkpoint(
+    spec: CheckpointSpec,
+    url: str | None,
+    *,
+    ranks: int | None,
+    accelerators: int | None,
+    mtbf_s: float | None,
+    interval_s: float | None = None,
+    budgets: Sequence[float] = STALL_BUDGETS,
+) -> dict[str, Any]:
+    """What one checkpoint of a model is, and what its storage must write; nothing is built, written or contacted but for free space.
+
+    ``interval_s``: between saves; None: for each of the stall budgets the interval that is then best.
+    """
+    full = find_model(spec.model)
+    model, scaling = scale(full, float(spec.share))
+    parallelism = layout(full, ranks)
+    parts = shares(model, parallelism)
+    sizes = [share.nbytes for share in parts]
+    count = accelerators or max(full.layout.ranks, parallelism.ranks)
+    mtbf = mtbf_s or published_mtbf_s(count)
+    rows = []
+    for budget in budgets:
+        longest = (
+            longest_save_at_best_s(budget, mtbf)
+            if interval_s is None
+            else longest_save_s(budget, interval_s)
+        )
+        interval = interval_s or young_s(longest, mtbf)
+        rows.append(
+            {
+                "stall_budget": budget,
+                "longest_save_s": longest,
+                "interval_s": interval,
+                "write_bytes_per_s": full.state_bytes / longest,
+                "waste": waste(interval, longest, mtbf),
+            }
+        )
+    root = local_root(open_storage(url)) if url else None
+    free = None if root is None else shutil.disk_usage(_existing(root)).free
+    needed = (spec.keep + 1) * sum(sizes)
+    return {
+        "model": spec.model,
+        "summary": full.summary,
+        "parameters": model.parameter_count,
+        "bytes": sum(sizes),
+        "full_bytes": full.state_bytes,
+        "model_bytes": model.parameter_bytes,
+        "optimizer_bytes": sum(sizes) - model.parameter_bytes,
+        "scaling": scaling,
+        "ranks": parallelism.ranks,
+        "parallelism": asdict(parallelism),
+        "rank_bytes_min": min(sizes),
+        "rank_bytes_max": max(sizes),
+        "tensors": sum(share.tensors for share in parts),
+        "files": sum(1 for size in sizes if size),
+        "memory_available_bytes": available_memory_bytes(),
+        "target": url,
+        "free_bytes": free,
+        "needed_bytes": needed,  # the one before stays until the next is complete
+        "fits": None if free is None else needed <= free,
+        "accelerators": count,
+        "mtbf_s": mtbf,
+        "mtbf_published": mtbf_s is None,
+        "budgets": rows,
+    }
+
+
+def _existing(path: Path) -> Path:
+    return next(there for there in (path.absolute(), *path.absolute().parents) if there.exists())
+
+
+def check_memory(plan: StudyPlan) -> None:
+    """The states of all ranks must fit into memory, once more for writers that copy them aside."""
+    free = available_memory_bytes()
+    if free is None:
+        return
+    copies = 2 if "async" in plan.spec.writer else 1
+    needed = copies * plan.bytes + _BESIDE
+    if needed > free:
+        fitting = Fraction(max(free - _BESIDE, 0), copies * max(plan.full.state_bytes, 1))
+        remedy = f"use --scale {_share_below(fitting)}" if fitting else "free some memory"
+        where = f"{plan.spec.model}'s state {'and its copy ' if copies > 1 else ''}takes {format_bytes(copies * plan.bytes)} of memory"
+        raise UsageError(f"{where}, {format_bytes(free)} are available", remedy=remedy)
+
+
+def check_space(plan: StudyPlan) -> None:
+    """``keep`` checkpoints and the one being written must fit on a local target."""
+    root = local_root(open_storage(plan.url))
+    if root is None:
+        return
+    there = _existing(root)
+    free = shutil.disk_usage(there).free
+    needed = (plan.spec.keep + 1) * plan.bytes
+    if needed > free:
+        fitting = Fraction(free, (plan.spec.keep + 1) * max(plan.full.state_bytes, 1))
+        what = f"{plan.spec.keep + 1} checkpoints of {format_bytes(plan.bytes)}"
+        raise UsageError(
+            f"{what} don't fit into the {format_bytes(free)} that are free at {there}",
+            remedy=f"use --scale {_share_below(fitting)}",
+        )
+
+
+def _share_below(share: Fraction) -> str:
+    """1/2, 1/4 ... the largest that is below ``share`` with a tenth to spare."""
+    half = 2
+    while Fraction(1, half) > share * Fraction(9, 10) and half < 1 << 30:
+        half *= 2
+    return f"1/{half}"

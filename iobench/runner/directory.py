@@ -1,0 +1,36 @@
+"""A run's directory: made fresh, and written atomically."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ..documents import json_text, write_whole
+from ..errors import IobenchError
+from ..schema.result import RunDocument
+
+RUN_FILE = "run.json"
+
+
+def new_directory(results: Path, name: str) -> Path:
+    """A fresh run directory; an existing one is never reused."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    directory = results / f"{name}-{stamp}-{secrets.token_hex(2)}"
+    try:
+        directory.mkdir(parents=True)
+    except OSError as error:
+        raise IobenchError(
+            f"cannot make the run directory {directory}: {error.strerror}",
+            remedy="choose another with --results",
+        ) from error
+    return directory
+
+
+def write_document(directory: Path, doc: RunDocument) -> None:
+    """``run.json``, atomically."""
+    path = directory / RUN_FILE
+    try:
+        write_whole(path, json_text(doc) + "\n")
+    except OSError as error:
+        raise IobenchError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,350 @@
+"""The story of a run: plan, calibrate each stage alone, measure all stages together, find the maximum, conclude, write down.
+
+Whatever happens on the way (a failing disk, a dead worker, Ctrl-C), what was recorded until then is written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..analyse.verdict.metrics import repetition_metrics, unseen_reads
+from ..analyse.verdict.rebuild import conclude
+from ..errors import InterruptedRun, IobenchError
+from ..interrupts import undisturbed
+from ..load import make_reader
+from ..measure import host, resources, timeline
+from ..registry import FORMATS
+from ..schema.result import Finding, Repetition, RunDocument
+from ..storage.base import Files, Versioned
+from ..storage.catalog import innermost
+from ..storage.locks.reading import reading
+from . import calibrate
+from .cache import run_cached_phase
+from .calibrate import Calibration, joined
+from .directory import new_directory, write_document
+from .findmax import find_max
+from .mixed import Mixed, Saver, saving_to
+from .others import Others
+from .plan import Plan
+from .progress import Progress, Silent
+from .ranks import Outcome, Phase, Saving
+from .third_party import is_library, prepare_library
+
+EVENTS_FILE = "events.parquet"
+MOST_VERSIONS = (
+    20_000  # objects whose versions are compared: more take longer to list than that is worth
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to run, beside what."""
+
+    results: Path
+    rules: str = "quick"
+    command: tuple[str, ...] = ()
+    calibration_s: float = 3.0  # for each ceiling; 0 leaves calibration out
+    find_max: bool = False
+    mixed: Mixed | None = None  # save checkpoints while loading
+    prove: bool = True  # of a loader library: look at what it delivers before it is measured
+    break_lock: bool = False  # take over places whose holders, on other hosts, are dead
+
+
+def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple[RunDocument, Path]:
+    """Run the plan; the concluded document and the run directory.
+
+    The dataset is held together with other readers, and the place for checkpoints alone. Raises
+    TargetHeldError where another process has them, before anything is written; InterruptedRun or
+    the failure after the document and the directory were.
+    """
+    progress = progress or Silent()
+    make_reader(
+        plan.manifest, plan.storage, plan.workload.reader
+    )  # refuses what the data can't give before anything is written
+    with (
+        reading(plan.home, plan.manifest, verb="run", break_dead=options.break_lock) as lease,
+        saving_to(options.mixed, break_lock=options.break_lock) as saver,
+        ExitStack() as held,
+    ):
+        return _measure(plan, options, progress, Others(lease), saver, held)
+
+
+def _measure(
+    plan: Plan,
+    options: Options,
+    progress: Progress,
+    others: Others,
+    saver: Saver | None,
+    held: ExitStack,
+) -> tuple[RunDocument, Path]:
+    """The story itself, while the dataset and the place for checkpoints are held."""
+    directory = new_directory(options.results, plan.workload.name)
+    doc = describe(plan, options, run_id=directory.name)
+    doc.checkpoint = saver.study if saver else None
+    calibration = Calibration()
+    failure: IobenchError | None = None
+    try:
+        before = _versions(plan)
+        if is_library(plan):
+            with _timed(
+                doc,
+                "prepare",
+                progress,
+                f"the samples that loader '{plan.workload.loader.kind}' delivers",
+            ):
+                doc.loader |= prepare_library(plan, held, proof=options.prove)
+        if options.calibration_s > 0:
+            _calibrate(plan, options, directory, calibration, doc, progress)
+        if saver:
+            with _timed(doc, "checkpoint", progress, "checkpoints alone"):
+                saver.alone(progress)
+            with _timed(doc, "measure", progress, "a repetition without checkpoints"):
+                _repeat(plan, 0, doc, calibration, progress, others, name="quiet")
+        for number in range(plan.repetitions):
+            title = f"repetition {number + 1} of {plan.repetitions}"
+            with (
+                _timed(doc, "measure", progress, title),
+                saver.beside(number) if saver else nullcontext() as saving,
+            ):
+                _repeat(plan, number, doc, calibration, progress, others, saving=saving)
+        if options.find_max:
+            with _timed(doc, "find_max", progress, "finding the largest number of accelerators"):
+                find_max(plan, doc, calibration, progress)
+            others.look()
+        _compare_versions(plan, before, doc)
+    except KeyboardInterrupt:
+        doc.status = "interrupted"
+        failure = InterruptedRun(f"interrupted; what was measured until then is in {directory}")
+    except IobenchError as error:
+        doc.status = "failed"
+        doc.error = str(error)
+        failure = error
+    doc.ceilings = calibration.ceilings
+    doc.loader = {**doc.loader, **calibration.loader}
+    doc.findings += others.findings()
+    with undisturbed(swallow=failure is not None):
+        doc = conclude(doc)
+        timeline.write_events(directory / EVENTS_FILE, calibration.parts)
+        write_document(directory, doc)
+    if saver:
+        failure = saver.end(failure)
+    if failure is not None:
+        raise failure
+    return doc, directory
+
+
+def _calibrate(
+    plan: Plan,
+    options: Options,
+    directory: Path,
+    calibration: Calibration,
+    doc: RunDocument,
+    progress: Progress,
+) -> None:
+    """The five ceilings, cheapest evidence first."""
+    seconds = options.calibration_s
+    with _timed(doc, "calibrate", progress, "ceiling: raw storage (fio)"):
+        calibration.ceilings["storage_raw"] = calibrate.measure_raw(
+            plan, directory, seconds=seconds
+        )
+    with _timed(doc, "calibrate", progress, "ceiling: fetch"):
+        calibrate.measure_fetch(plan, calibration, seconds=seconds, tick=progress.steps)
+    if not isinstance(plan.storage, Files):
+        with _timed(doc, "calibrate", progress, "ceiling: raw storage (more reads in flight)"):
+            calibrate.measure_parallel(plan, calibration, seconds=seconds, tick=progress.steps)
+    if is_library(plan):
+        with _timed(doc, "calibrate", progress, "ceiling: the loader over files in memory"):
+            calibrate.measure_library(plan, calibration, seconds=seconds, tick=progress.steps)
+    else:
+        with _timed(doc, "calibrate", progress, "ceiling: prep"):
+            calibrate.measure_prep(plan, calibration, seconds=seconds, tick=progress.steps)
+        with _timed(doc, "calibrate", progress, "ceiling: harness"):
+            calibrate.measure_harness(plan, calibration, seconds=seconds, tick=progress.steps)
+    with _timed(doc, "calibrate", progress, "ceiling: accelerator"):
+        calibrate.measure_accelerator(plan, calibration, seconds=min(seconds, 2.0))
+
+
+def _repeat(
+    plan: Plan,
+    number: int,
+    doc: RunDocument,
+    calibration: Calibration,
+    progress: Progress,
+    others: Others,
+    *,
+    name: str = "measure",
+    saving: Saving | None = None,
+) -> None:
+    """One repetition, all stages together, with a seed of its own, goes into ``doc``; an interrupted one with what it has recorded."""
+    workload = plan.workload
+    phase = Phase(
+        name=name,
+        reader=make_reader(plan.manifest, plan.storage, workload.reader),
+        reading=workload.reader,
+        loading=workload.loader,
+        accelerator=workload.accelerator,
+        accelerators=plan.accelerators,
+        batch_size=workload.batch_size,
+        seed=plan.seed + number,
+        repetition=number,
+        epochs=workload.epochs,
+        max_steps=workload.max_steps,
+        evicts=workload.cache == "cold",
+        saving=saving,
+    )
+    root = _local_root(plan.storage)
+    before = resources.Snapshot.take(root)
+
+    try:
+        outcome = run_cached_phase(plan, phase, look=others.look, tick=progress.steps)
+    except KeyboardInterrupt as interrupt:
+        outcome = getattr(interrupt, "outcome", Outcome())
+        with undisturbed(swallow=True):
+            if name == "measure" and any(
+                len(columns["step"]) for columns in outcome.columns.values()
+            ):
+                doc.repetitions.append(_record(phase, outcome, calibration, {}))
+        raise
+    with undisturbed():
+        used = resources.diff(before, resources.Snapshot.take(root))
+        doc.loader = {**doc.loader, **outcome.loader}
+        repetition = _record(phase, outcome, calibration, used)
+        if name == "measure":
+            doc.repetitions.append(repetition)
+        else:
+            doc.quiet = repetition
+    others.look()
+
+
+def _local_root(storage: Any) -> Path | None:
+    """The directory behind a storage and whatever wraps it; None where it is no directory of this host."""
+    while hasattr(storage, "inner"):
+        storage = storage.inner
+    return getattr(storage, "root", None)
+
+
+def _record(
+    phase: Phase, outcome: Outcome, calibration: Calibration, used: dict[str, Any]
+) -> Repetition:
+    residencies = [epoch.residency_before for epoch in outcome.epochs]
+    known = [value for value in residencies if value is not None]
+    context = Repetition(
+        seed=phase.seed,
+        accelerators=phase.accelerators,
+        epochs=outcome.epochs,
+        complete=outcome.complete,
+        cpu_s=outcome.cpu_s,
+        throttled_s=used.get("throttled_s"),
+        nfs=used.get("nfs"),
+        residency_before=max(known) if known and len(known) == len(residencies) else None,
+        not_measured=unseen_reads(phase.loading.kind),
+    )
+    calibration.parts += [
+        (phase.name, phase.repetition, rank, columns)
+        for rank, columns in sorted(outcome.columns.items())
+    ]
+    return repetition_metrics(joined(outcome), context)
+
+
+def _versions(plan: Plan) -> dict[str, str] | str:
+    """A token for each shard that changes when the shard does; or why there is none."""
+    storage = innermost(plan.storage)
+    if not isinstance(storage, Versioned):
+        return "this storage tells no versions"
+    if plan.manifest.shard_count > MOST_VERSIONS:
+        return f"more than {MOST_VERSIONS} objects"
+    found = storage.versions(plan.manifest.folder())
+    return {key: found.get(key, "") for key in plan.keys}
+
+
+def _compare_versions(plan: Plan, before: dict[str, str] | str, doc: RunDocument) -> None:
+    if isinstance(before, str):
+        doc.dataset |= {"changed": None, "changed_unknown": before}
+        return
+    after = _versions(plan)
+    doc.dataset["changed"] = (
+        [key for key in before if before[key] != after[key]] if isinstance(after, dict) else None
+    )
+
+
+@contextmanager
+def _timed(doc: RunDocument, name: str, progress: Progress, title: str) -> Iterator[None]:
+    started = time.monotonic()
+    progress.phase(title)
+    try:
+        yield
+    finally:
+        doc.timings[name] = doc.timings.get(name, 0.0) + time.monotonic() - started
+
+
+def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
+    """The document before anything was measured: complete specifications and fingerprints."""
+    manifest, loading = plan.manifest, plan.workload.loader
+    findings = []
+    if (
+        not plan.uncached
+        and plan.workload.reader.direct == "auto"
+        and not plan.workload.reader.mmap
+        and plan.workload.cache == "cold"
+    ):
+        why = (
+            "the storage has no O_DIRECT"
+            if not is_library(plan)
+            else f"the loader '{loading.kind}' opens files without O_DIRECT"
+        )
+        findings.append(
+            Finding(
+                rule="reader.buffered",
+                level="info",
+                evidence=f"{why}, so reads go through the page cache",
+            )
+        )
+    if manifest.header.origin:
+        findings.append(
+            Finding(
+                rule="data.origin",
+                level="info",
+                evidence=f"the samples were read at {plan.storage.url}, "
+                f"by the manifest at {plan.data}",
+            )
+        )
+    return RunDocument(
+        iobench_version=__version__,
+        run_id=run_id,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=list(options.command),
+        status="ok",
+        validity="unknown",
+        rules=options.rules,
+        accelerators=plan.accelerators,
+        findings=findings,
+        workload=plan.workload.model_dump(mode="json"),
+        dataset={
+            "spec": manifest.spec.model_dump(mode="json"),
+            "id": manifest.header.id,
+            "samples": manifest.sample_count,
+            "shards": manifest.shard_count,
+            "stored_bytes": manifest.header.stored_bytes,
+            "sample_bytes_mean": manifest.mean_stored_bytes,
+            "blocks": bool(getattr(FORMATS.load(manifest.spec.format), "blocks", False)),
+        },
+        host=host.fingerprint(),
+        storage=plan.storage.describe(),
+        loader={
+            "direct": plan.direct,
+            "access": "sequential" if plan.sequential else "random",
+            "kind": loading.kind,
+            "workers": loading.workers,
+            "transport": loading.transport,
+            "prefetched_samples": loading.workers
+            * loading.prefetch_factor
+            * plan.workload.batch_size,  # of one rank
+        },
+    )

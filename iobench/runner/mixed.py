@@ -1,0 +1,98 @@
+"""Checkpoints while loading: what a run needs beside its own story, so that saves and reads compete as they do in a training.
+
+The state stays the same from save to save, so that its checksums need not be taken again between two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from ..checkpoint.base import Job
+from ..checkpoint.catalog import CheckpointRoot
+from ..errors import IobenchError
+from ..schema.checkpoint import Study
+from ..storage.locks.lock import Lease
+from ..storage.scratch import scratch
+from .checkpoint import Conductor, begin_study, with_leftovers
+from .checkpoint_plan import StudyPlan
+from .checkpoint_ranks import CheckpointRank
+from .progress import Progress
+from .ranks import Saving
+from .savebook import SaveBook
+
+ALONE = 3
+"""Saves with nothing beside them, to compare with."""
+
+_STRIDE = 1_000_000
+"""Saves of repetition n are numbered from n times this on, after those that were there before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixed:
+    """``plan.spec.ranks`` is the run's number of accelerators: each holds its share of the state."""
+
+    plan: StudyPlan
+    every: int  # steps between two saves
+
+
+@contextmanager
+def saving_to(mixed: Mixed | None, *, break_lock: bool) -> Iterator[Saver | None]:
+    """Claim and hold the target of a run's checkpoints, for the run alone; None without a target.
+
+    Raises TargetRefusedError, also (TargetHeldError) where another process saves there.
+    """
+    if mixed is None:
+        yield None
+        return
+    root = CheckpointRoot.open(mixed.plan.url)
+    with root.held("run", break_lock=break_lock) as lease:
+        yield Saver(mixed, root, lease)
+
+
+class Saver:
+    """The checkpoints of one run, in a target that the run holds (see ``saving_to``)."""
+
+    def __init__(self, mixed: Mixed, root: CheckpointRoot, lease: Lease) -> None:
+        self.plan, self.every = mixed.plan, mixed.every
+        self.root, self._lease = root, lease
+        self._before = root.last_number()
+        self.study: Study = begin_study(mixed.plan)
+
+    def alone(self, progress: Progress) -> None:
+        """A few saves with nothing beside them."""
+        quiet = self.study.model_copy(update={"saves": []})
+        conductor = Conductor(self.plan, self.root, quiet)
+        try:
+            conductor.start(progress)
+            for number in range(1, ALONE + 1):
+                conductor.save(self._before + number)
+            conductor.drain()
+        finally:
+            conductor.end()
+        self.study.alone = quiet.saves
+
+    @contextmanager
+    def beside(self, repetition: int) -> Iterator[Saving]:
+        """Saving for one repetition. Raises TargetLostError where the target is another's now."""
+        self._lease.check()
+        plan = self.plan
+        with scratch("ranks") as meeting:
+
+            def saver(rank: int, pipe: Connection) -> CheckpointRank:
+                job = Job(rank=rank, world=plan.spec.ranks, rendezvous=f"file://{meeting}/meet")
+                return CheckpointRank(job, plan.spec, self.root, plan.builder(rank), pipe)
+
+            book = SaveBook(self.root, plan.spec, self.study.saves)
+            first = self._before + (repetition + 1) * _STRIDE
+            yield Saving(every=self.every, first=first, book=book, saver=saver)
+            self.root.keep(plan.spec.keep, above=self._before)
+
+    def end(self, failure: IobenchError | None) -> IobenchError | None:
+        """Remove the run's checkpoints from the target, or say what lies there after a failure."""
+        if failure is not None:
+            return with_leftovers(failure, self.root)
+        self.root.leave(above=self._before)
+        return None

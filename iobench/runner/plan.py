@@ -1,0 +1,302 @@
+"""What a run will do, worked out before anything is touched: nothing here writes, evicts, or reads a sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..analyse.capacity import sizing
+from ..errors import DatasetError, UsageError
+from ..load import OWN, check_library, is_sequential, use_direct
+from ..measure.host import effective_memory_bytes
+from ..registry import ACCELERATORS, LOADERS
+from ..schema.dataset import DatasetSpec, load_dataset_spec, share_of_columns
+from ..schema.manifest import MANIFEST, Manifest
+from ..schema.workload import Workload
+from ..storage import open_storage
+from ..storage.base import Storage
+from ..storage.catalog import exists, find_dataset, innermost, local_root, manifest_options
+from .fetches import FetchCounter, find_counter
+
+_FEW_SHARDS = 8
+"""Objects that are asked for one by one; more are looked up in a listing, where each question is a request over a network."""
+
+_CHECKED_SHARDS = 20_000
+"""Shards whose presence and size are checked before a run; more would take longer than it is worth, and a seeded sample finds a gap."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run, decided."""
+
+    workload: Workload
+    manifest: Manifest
+    storage: Storage  # as the readers will use it: direct or not
+    home: Storage  # where the manifest lies; scanned data lies elsewhere
+    direct: bool
+    sequential: bool
+    accelerators: int
+    repetitions: int
+    seed: int
+    data: str = ""  # what the user named: where the manifest lies
+
+    @property
+    def keys(self) -> list[str]:
+        return self.manifest.keys()
+
+    @property
+    def uncached(self) -> bool:
+        """Reads never come from this host's page cache, so reading a byte twice measures storage twice."""
+        return self.direct or self.storage.describe().get("page_cache") is False
+
+    @cached_property
+    def fetch_counter(self) -> FetchCounter:
+        """How fetched bytes are counted here; the first call tries it, and reads and evicts."""
+        return find_counter(self.storage, self.keys, direct=self.direct)
+
+
+def make_plan(
+    workload: Workload,
+    data: str,
+    *,
+    accelerators: int,
+    repetitions: int,
+    seed: int,
+    origin: str | None = None,
+) -> Plan:
+    """Check that data and workload fit, and settle what ``auto`` means here.
+
+    ``origin``: where the data of a scanned dataset lies. Raises DatasetError for a dataset that is
+    missing, foreign, half generated, incomplete, or another than the workload's; UsageError for
+    numbers that make no sense.
+    """
+    check_asked(workload, accelerators=accelerators, repetitions=repetitions)
+    options = workload.storage_options()
+    manifest, place = find_dataset(data, options, origin=origin)
+    probe = open_storage(place, options=options)
+    check_match(workload, manifest, data)
+    check_reading(workload, manifest)
+    check_shards(manifest, probe)
+    reading = workload.reader
+    if workload.cache == "warm" and reading.direct is True:
+        raise UsageError(
+            "a warm run can't use direct IO, which bypasses the cache",
+            remedy="use --set reader.direct=false, or --set cache=cold",
+        )
+    direct = (
+        use_direct(reading, probe, manifest)
+        if workload.cache == "cold" or reading.direct is True
+        else False
+    )
+    if workload.loader.kind != OWN:
+        check_library(manifest, probe, reading, workload.loader, world=accelerators)
+        direct = False  # libraries read through the page cache
+    if manifest.sample_count < accelerators:
+        raise UsageError(
+            f"{manifest.sample_count} samples can't be shared by {accelerators} accelerators",
+            remedy="generate a larger dataset, or use fewer accelerators",
+        )
+    if reading.tail == "drop" and manifest.sample_count // accelerators < workload.batch_size:
+        raise UsageError(
+            f"{manifest.sample_count} samples make no full batch of {workload.batch_size} for each of {accelerators} accelerators",
+            remedy="use reader.tail=keep, a smaller batch_size, or a larger dataset",
+        )
+    return Plan(
+        workload=workload,
+        manifest=manifest,
+        storage=open_storage(place, direct=direct, options=options),
+        home=innermost(open_storage(data, options=options)),
+        direct=direct,
+        sequential=is_sequential(reading, manifest),
+        accelerators=accelerators,
+        repetitions=repetitions,
+        seed=seed,
+        data=data,
+    )
+
+
+def check_asked(workload: Workload, *, accelerators: int, repetitions: int) -> None:
+    """What can be refused without looking at any data. Raises UsageError, UnknownNameError."""
+    if accelerators < 1 or repetitions < 1:
+        raise UsageError(
+            f"{accelerators} accelerators and {repetitions} repetitions make no run",
+            remedy="both must be at least 1",
+        )
+    ACCELERATORS.load(workload.accelerator.kind)
+    LOADERS.load(workload.loader.kind)
+
+
+def check_match(workload: Workload, manifest: Manifest, data: str) -> None:
+    """The workload must be about this dataset; format, codec, content and size may differ, they are what users vary.
+
+    Scanned data has a name of its own: whoever scanned it means to run this workload's model on it.
+    """
+    if manifest.spec.name == workload.dataset:  # a clone's name, say, which no built-in dataset has
+        return
+    expected = load_dataset_spec(workload.dataset).name
+    if manifest.spec.name != expected and not manifest.header.origin:
+        raise DatasetError(
+            f"{data} holds the dataset '{manifest.spec.name}', workload '{workload.name}' trains on '{expected}'",
+            remedy=f"generate it: iobench generate {workload.dataset} --to DIR, or mean it: --set dataset={manifest.spec.name}",
+        )
+
+
+def check_reading(workload: Workload, manifest: Manifest) -> None:
+    """Checks of samples need what only ``generate`` writes down."""
+    check = workload.reader.check
+    if manifest.header.origin and (
+        check == "format" or (check == "content" and not manifest.header.checksums)
+    ):
+        raise UsageError(
+            f"reader.check={check} needs a dataset that iobench generated, or scanned with --checksums",
+            remedy="use --set reader.check=none",
+        )
+
+
+def check_shards(manifest: Manifest, storage: Storage) -> None:
+    """Every shard (of very many: a seeded sample) is there and as long as the manifest says."""
+    count = manifest.shard_count
+    if local_root(innermost(storage)) is None and count > _FEW_SHARDS:
+        _check_listing(manifest, storage)
+        return
+    shards = (
+        np.arange(count)
+        if count <= _CHECKED_SHARDS
+        else np.random.default_rng(0).choice(count, _CHECKED_SHARDS, replace=False)
+    )
+    sizes = manifest.shards["size"]
+    for shard in shards.tolist():
+        key = manifest.key(shard)
+        actual = storage.size(key)
+        if actual != int(sizes[shard]):
+            raise DatasetError(
+                f"shard {key} has {actual} bytes, the manifest says {int(sizes[shard])}",
+                remedy="find all damage with: iobench verify",
+            )
+
+
+def _check_listing(manifest: Manifest, storage: Storage) -> None:
+    """One listing instead of a request for each shard."""
+    present = {entry.key: entry.size for entry in storage.list(manifest.folder())}
+    for shard, size in enumerate(manifest.shards["size"].tolist()):
+        actual = present.get(manifest.key(shard))
+        if actual is None:
+            raise DatasetError(
+                f"shard {manifest.key(shard)} is missing in {storage.url}",
+                remedy="find all damage with: iobench verify",
+            )
+        if actual != size:
+            raise DatasetError(
+                f"shard {manifest.key(shard)} has {actual} bytes, the manifest says {size}",
+                remedy="find all damage with: iobench verify",
+            )
+
+
+def describe_plan(
+    workload: Workload,
+    data: str | None,
+    *,
+    accelerators: int,
+    repetitions: int,
+    origin: str | None = None,
+) -> dict[str, Any]:
+    """The figures that ``iobench plan`` shows, for a dataset that is there or one that is yet to be generated."""
+    check_asked(workload, accelerators=accelerators, repetitions=repetitions)
+    manifest: Manifest | None = None
+    options = workload.storage_options()
+    lies = None  # where the manifest is, or would be
+    if data is not None:
+        lies = innermost(open_storage(data, options=manifest_options(data, options, origin)))
+    if data is not None and lies is not None and (origin is not None or exists(lies, MANIFEST)):
+        # Not even the probe for O_DIRECT, which reads a block: planning touches nothing.
+        manifest, place = find_dataset(data, options, origin=origin)
+        check_match(workload, manifest, data)
+        check_shards(manifest, open_storage(place, options=options))
+    spec: DatasetSpec = manifest.spec if manifest else load_dataset_spec(workload.dataset)
+    samples = manifest.sample_count if manifest else spec.samples
+    stored = manifest.header.stored_bytes if manifest else spec.nominal_bytes
+    per_sample = stored / samples
+    read = per_sample * share_of_columns(spec, workload.reader.columns)
+    memory = effective_memory_bytes()
+    batches = -(-samples // accelerators // workload.batch_size) if samples >= accelerators else 1
+    steps = max(1, batches) * workload.epochs
+    if workload.max_steps is not None:
+        steps = min(steps, workload.max_steps)
+    step_time = workload.accelerator.step_time
+    shards, free = _shards(spec, manifest), _free_bytes(lies)
+    minimum = None
+    if memory is not None:
+        minimum = sizing.mlperf_minimum_samples(
+            batch_size=workload.batch_size,
+            accelerators=accelerators,
+            memory_bytes=memory,
+            hosts=1,
+            record_bytes=per_sample,
+        )
+    demand = None
+    if step_time:
+        demand = sizing.demanded_bytes_per_s(
+            batch_size=workload.batch_size,
+            step_time_s=step_time,
+            accelerators=accelerators,
+            bytes_per_sample=read,
+        )
+    return {
+        "workload": workload.name,
+        "dataset": spec.name,
+        "data": data,
+        "generated": manifest is not None,
+        "format": spec.format,
+        "content": spec.content,
+        "codec": spec.codec,
+        "accelerators": accelerators,
+        "samples": samples,
+        "shards": shards,
+        "bytes": stored,
+        "sample_bytes_mean": per_sample,
+        "memory_bytes": memory,
+        "memory_multiple": stored / memory if memory else None,
+        "expected_cache_hit_rate": sizing.expected_hit_rate(min(1.0, memory / stored))
+        if memory
+        else None,
+        "free_bytes": free,
+        "fits": None if free is None or manifest is not None else free > stored,
+        "batch_size": workload.batch_size,
+        "steps_per_repetition": steps,
+        "repetitions": repetitions,
+        "demanded_bytes_per_s": demand,
+        "demanded_samples_per_s": demand / read if demand else None,
+        "busy_s": steps * step_time * repetitions if step_time else None,
+        "read_bytes_total": round(
+            min(steps * workload.batch_size * accelerators, samples * workload.epochs) * read
+        )
+        * repetitions,
+        "mlperf_minimum_samples": minimum,
+        "mlperf_minimum_bytes": round(minimum * per_sample) if minimum else None,
+        "workers": workload.loader.workers * accelerators,
+        "reads_in_flight": max(1, workload.loader.workers)
+        * accelerators
+        * workload.reader.concurrency,
+    }
+
+
+def _shards(spec: DatasetSpec, manifest: Manifest | None) -> int:
+    if manifest is not None:
+        return manifest.shard_count
+    from ..generator import plan_shards
+
+    return plan_shards(spec).shard_count
+
+
+def _free_bytes(storage: Storage | None) -> int | None:
+    """Of a local file system; None where it can't be told."""
+    root = local_root(storage) if storage is not None else None
+    if root is None:
+        return None
+    from ..measure.filesystem import describe_path
+
+    free = describe_path(root, write_probe=False).get("free_bytes")
+    return int(free) if free is not None else None

@@ -1,0 +1,69 @@
+"""A short look at a dataset's storage: how long one read takes, and how many must therefore be in flight (Little's law)."""
+
+from __future__ import annotations
+
+import math
+import time
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from .. import buffers
+from ..analyse.capacity import sizing
+from ..storage.base import Cached
+from .plan import Plan
+
+_READS = 16
+_UNCOUNTED = 2  # connections are made, and directories looked up
+
+
+def probe(plan: Plan) -> dict[str, Any]:
+    """Time single reads of the size that the reader will ask for, at random places, one after the other.
+
+    ``concurrency`` is what each worker needs for the accelerators' demand, if a read takes no longer with others beside it: so it is the
+    least. It is None where the accelerators take whatever comes. Raises StorageError.
+    """
+    workload, manifest, storage = plan.workload, plan.manifest, plan.storage
+    together = (
+        workload.batch_size * manifest.mean_stored_bytes
+        if plan.sequential
+        else float(np.median(manifest.samples["stored"]))
+    )
+    size = int(max(storage.alignment, min(workload.reader.block_size, together)))
+    size += -size % storage.alignment
+    memory = buffers.private(size).array.data
+    chance = np.random.default_rng(plan.seed)
+    shards = chance.choice(manifest.shard_count, _READS + _UNCOUNTED)
+    took = []
+    try:
+        for shard in shards.tolist():
+            key = manifest.key(shard)
+            if not plan.direct and isinstance(storage, Cached):
+                storage.evict([key])
+            blocks = max(1, (int(manifest.shards["size"][shard]) - size) // storage.alignment)
+            offset = int(chance.integers(blocks)) * storage.alignment
+            started = time.perf_counter()
+            storage.read_into(key, offset, memory)
+            took.append(time.perf_counter() - started)
+    finally:
+        storage.close()
+    latency = median(took[_UNCOUNTED:])
+    found: dict[str, Any] = {
+        "reads": _READS,
+        "request_bytes": size,
+        "latency_p50_s": latency,
+        "latency_max_s": max(took[_UNCOUNTED:]),
+    }
+    workers = max(1, workload.loader.workers) * plan.accelerators
+    step_time = workload.accelerator.step_time
+    if step_time is None:
+        return {**found, "reads_in_flight": None, "concurrency": None}
+    demand = sizing.demanded_bytes_per_s(
+        batch_size=workload.batch_size,
+        step_time_s=step_time,
+        accelerators=plan.accelerators,
+        bytes_per_sample=manifest.mean_stored_bytes,
+    )
+    needed = sizing.reads_in_flight(reads_per_s=demand / size, latency_s=latency)
+    return {**found, "reads_in_flight": needed, "concurrency": math.ceil(needed / workers)}

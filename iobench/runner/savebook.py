@@ -1,0 +1,74 @@
+"""Saves of a job, taken down as its ranks report them: the last part to arrive makes a checkpoint of what the ranks have written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ..checkpoint.catalog import CheckpointRoot
+from ..schema.checkpoint import CheckpointSpec, RankSave, Save
+
+HEAD_START_NS = 2_000_000
+"""From a command to the common start, so that every rank has it by then."""
+
+NO_SAVE = 0
+"""Sent in place of a common start: train on."""
+
+
+class SaveBook:
+    """``saves`` grows by one for each checkpoint that is complete; ``committed`` holds the steps of those that are still there."""
+
+    def __init__(self, root: CheckpointRoot, spec: CheckpointSpec, saves: list[Save]) -> None:
+        self.root, self.spec, self.saves = root, spec, saves
+        self.committed: list[int] = []
+        self._starts: dict[int, int] = {}
+        self._parts: dict[int, dict[int, RankSave]] = {}
+
+    def begin(self, step: int) -> int:
+        """Make room: ``keep`` complete checkpoints stay beside the one to come. The common start on the monotonic clock, ns."""
+        while len(self.committed) > self.spec.keep:
+            self.root.remove(self.root.step(self.committed.pop(0)))
+        self._starts[step] = time.monotonic_ns() + HEAD_START_NS
+        return self._starts[step]
+
+    def take_down(self, rank: int, step: int, part: RankSave) -> None:
+        """A rank's part is durable and published; with the last of them the job's manifest is written."""
+        parts = self._parts.setdefault(step, {})
+        parts[rank] = part
+        if len(parts) < self.spec.ranks:
+            return
+        self.root.step(step).commit(writer=self.spec.writer, world=self.spec.ranks)
+        committed_s = (time.monotonic_ns() - self._starts[step]) / 1e9
+        self.committed.append(step)
+        self.saves.append(joined_save(step, [parts[rank] for rank in sorted(parts)], committed_s))
+        del self._parts[step]
+
+
+def joined_save(step: int, parts: Sequence[RankSave], committed_s: float) -> Save:
+    """A job's save from its ranks': blocked, accepted and durable when the slowest is."""
+
+    def slowest(name: str) -> float | None:
+        values = [getattr(part, name) for part in parts]
+        return None if None in values else max(values)
+
+    ends = [part.durable_s if part.durable_s is not None else part.accepted_s for part in parts]
+    known = [end for end in ends if end is not None]
+    cpu = [part.cpu_s for part in parts]
+    durable, staged = slowest("durable_s"), slowest("staged_s")
+    return Save(
+        step=step,
+        blocked_s=max(part.blocked_s for part in parts),
+        accepted_s=slowest("accepted_s"),
+        durable_s=durable,
+        committed_s=committed_s,
+        first_done_s=min(known, default=None),
+        last_done_s=max(known, default=None),
+        staged_s=staged,
+        waited_s=slowest("waited_s"),
+        persist_s=durable - staged if durable is not None and staged is not None else None,
+        bytes=sum(part.bytes for part in parts),
+        files=sum(part.files for part in parts),
+        cpu_s=None if None in cpu else sum(value for value in cpu if value is not None),
+        extra_memory_bytes=slowest("extra_memory_bytes"),  # type: ignore[arg-type]
+        ranks=list(parts),
+    )

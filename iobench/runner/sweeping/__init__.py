@@ -1,0 +1,1 @@
+"""A sweep: its points, their visits in turns, resuming, and confirming the advice."""

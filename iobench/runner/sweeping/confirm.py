@@ -1,0 +1,134 @@
+"""Is the advice true? The advised settings against today's, on fresh data and fresh runs with seeds that the sweep did not use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ...analyse.compare.runs import Group, compare, usable
+from ...analyse.compare.statistics import LEAST_VALUES
+from ...analyse.tuning.confirmation import Confirmation
+from ...analyse.tuning.points import same
+from ...analyse.tuning.recommend import Recommendation, recommend
+from ...analyse.tuning.sweepfolder import read_sweep
+from ...errors import UsageError
+from ...schema.result import load_run
+from ...schema.sweep import (
+    Sweep,
+    SweepPoint,
+    describe,
+    save_sweep,
+)
+from ..directory import new_directory
+from ..progress import Progress
+from .plan import Budget
+from .takeup import Given, take_up
+from .visits import run_sweep
+
+LEAST_VISITS = 5
+"""Of each side: with fewer than 4 an exact test can't tell anything (two-sided p is 0.1 or more), and 5 allow one to be off."""
+
+_SEED_STEP = 1_000_003
+"""Between a sweep's seeds and those of its confirmation: further than any sweep has visits."""
+
+
+def confirm(
+    folder: Path,
+    *,
+    given: Given,
+    results: Path,
+    budget: Budget,
+    command: tuple[str, ...],
+    repetitions: int = LEAST_VISITS,
+    progress: Progress | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Confirmation:
+    """Visit both points in turns; ``given``: what the user says again of a sweep on a URL.
+
+    Raises UsageError where there is nothing to confirm, or too few visits are left to tell.
+    """
+    sweep = take_up(folder, given)
+    advice = recommend(read_sweep(folder))
+    today, advised = _sides(sweep, advice)
+    fresh = sweep.model_copy(
+        update={
+            "command": list(command),
+            "points": [today, advised],
+            "default": today.settings,
+            "seed": sweep.seed + _SEED_STEP,
+            "repetitions": max(repetitions, LEAST_VISITS),
+            "calibration_s": 0.0,
+            "planned": [],
+        }
+    )
+    directory = new_directory(results, f"confirm-{Path(sweep.workload).stem}")
+    save_sweep(directory, fresh)
+    fresh = run_sweep(fresh, directory, budget, progress=progress, tell=tell)
+    groups = [_visits(point, directory) for point in fresh.points]
+    # The points of one sweep ask the same of the same samples; how these are laid out is what differs.
+    found = compare(
+        *groups,
+        across=("dataset", *sweep.axes),
+        metrics=("samples_per_s", "time_to_first_batch_s", "cpu_s"),
+    )
+    return Confirmation(
+        advice=advice, comparison=found, directory=str(directory), notes=tuple(fresh.left_out)
+    )
+
+
+def _visits(point: SweepPoint, directory: Path) -> Group:
+    """The point's runs that count, as ``advise`` counts them. Raises UsageError where they are too few to tell anything."""
+    group, broken = Group(describe(point.settings)), ""
+    for name in point.runs:
+        doc = load_run(directory / name)
+        if why := usable(doc, name):
+            broken = why
+        else:
+            group.runs.append(doc)
+    count = len(group.values("samples_per_s"))
+    if count < LEAST_VALUES:
+        why = point.failed or broken or "no time was left"
+        raise UsageError(
+            f"the advice could not be tried: {group.label} has {count} of the {LEAST_VALUES} visits that it takes: {why}",
+            remedy=f"see {directory}",
+        )
+    return group
+
+
+def _sides(sweep: Sweep, advice: Recommendation) -> tuple[SweepPoint, SweepPoint]:
+    """Today's settings and the advised ones, as points that nobody has visited."""
+    if sweep.default is None:
+        raise UsageError(
+            "this sweep does not know today's settings, so there is nothing to confirm advice against"
+        )
+    sides = []
+    for wanted in (
+        {key: _text(value) for key, value in sweep.default.items()},
+        dict(advice.settings),
+    ):
+        point = next(
+            (
+                point
+                for point in sweep.points
+                if all(same(_text(point.settings.get(key)), value) for key, value in wanted.items())
+            ),
+            None,
+        )
+        if point is None:
+            told = ", ".join(f"{key}={value}" for key, value in wanted.items())
+            raise UsageError(
+                f"no point of this sweep has the settings {told}",
+                remedy="its sweep.json is not whole: run the sweep again",
+            )
+        sides.append(
+            SweepPoint(settings=point.settings, data=point.data, dataset_bytes=point.dataset_bytes)
+        )
+    if sides[0].settings == sides[1].settings:
+        raise UsageError("the advice is to keep today's settings: there is nothing to confirm")
+    return sides[0], sides[1]
+
+
+def _text(value: object) -> str:
+    return (
+        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    )

@@ -1,0 +1,230 @@
+"""A sweep, from axes to points: which there are, which data they need, and what fits a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ...errors import SpecError, UsageError
+from ...formats.base import split_codec
+from ...generator.target import dataset_id
+from ...registry import CODECS, CONTENTS, FORMATS
+from ...schema.base import apply_overrides, build
+from ...schema.dataset import DatasetSpec, load_dataset_spec, resized
+from ...schema.sweep import (
+    Sweep,
+    SweepPoint,
+    combinations,
+    describe,
+)
+from ...schema.workload import Workload, load_workload
+from ...storage import wrapper_of
+from ...units import format_bytes
+from ..directory import new_directory
+from ..plan import check_asked
+
+DATASET = "dataset."
+OVER_BUDGET = "exceeds the byte budget"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a sweep may use and take; None: no limit.
+
+    ``keep_data`` leaves the datasets for another sweep.
+    """
+
+    seconds: float | None = None
+    data_bytes: int | None = None
+    keep_data: bool = False
+    drop: bool = True  # points that are clearly dominated
+    break_lock: bool = False  # take over places whose holders, on other hosts, are dead
+
+
+def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
+    """The points of the axes, today's settings first, each checked as far as that goes without data; equal ones are one.
+
+    Raises UsageError, SpecError.
+    """
+    base = {key: _value_now(sweep, key) for key in sweep.axes}
+    points: list[SweepPoint] = []
+    seen: dict[str, dict[str, Any]] = {}
+    folded: list[str] = []
+    asked = combinations(sweep.axes, one_at_a_time=one_at_a_time, base=base)
+    if not any(all(_same(settings[key], base[key]) for key in base) for settings in asked):
+        asked.append(base)  # today's settings, without which nobody can say what the others gain
+        folded.append(f"today's settings, {describe(base)}, were added as a point")
+    for settings in asked:
+        workload, spec = resolve(sweep, settings)
+        CONTENTS.load(spec.content)
+        CODECS.load(split_codec(spec.codec)[0])
+        check_asked(workload, accelerators=sweep.accelerators, repetitions=sweep.repetitions)
+        effective = f"{workload.model_dump_json()}{spec.identity()}"
+        if effective in seen:
+            folded.append(f"{describe(settings)} is the same as {describe(seen[effective])}")
+            continue
+        seen[effective] = settings
+        data = place_of_data(sweep, spec)
+        points.append(SweepPoint(settings=settings, data=data, dataset_bytes=spec.nominal_bytes))
+    now = next(
+        (point for point in points if all(_same(point.settings[key], base[key]) for key in base)),
+        None,
+    )
+    points.sort(
+        key=lambda point: point is not now
+    )  # if a budget leaves something out, then not what all gains are measured against
+    return sweep.model_copy(
+        update={
+            "points": points,
+            "default": now.settings if now else None,
+            "planned": folded,
+            "left_out": folded,
+        }
+    )
+
+
+def resolve(sweep: Sweep, settings: dict[str, Any]) -> tuple[Workload, DatasetSpec]:
+    """The workload and the dataset that a point means. Raises SpecError, UnknownNameError."""
+    given = [*sweep.overrides, *(f"{key}={_text(value)}" for key, value in settings.items())]
+    workload = load_workload(
+        sweep.workload, [text for text in given if not text.startswith(DATASET)]
+    )
+    of_dataset = [text.removeprefix(DATASET) for text in given if text.startswith(DATASET)]
+    form = FORMATS.load(
+        load_dataset_spec(
+            workload.dataset, [text for text in of_dataset if text.startswith("format=")]
+        ).format
+    )
+    if form.one_sample_per_shard:  # there are no shards to cut, whatever the other axes say
+        of_dataset = [
+            text
+            for text in of_dataset
+            if text.partition("=")[0] not in ("shard_size", "samples_per_shard")
+        ]
+    spec = resized(
+        load_dataset_spec(workload.dataset, of_dataset),
+        samples=sweep.samples,
+        size_bytes=sweep.size_bytes,
+    )
+    return workload, spec
+
+
+def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
+    """Points that take turns. All of them, unless their datasets together exceed the byte budget: then as many datasets as fit at a time.
+
+    Points that no budget can hold are left out by name. Raises UsageError where that is every one.
+    """
+    if budget.data_bytes is None:
+        return [sweep.points]
+    groups: list[list[SweepPoint]] = []
+    inside: dict[str, int] = {}
+    for point in sorted(sweep.points, key=lambda p: p.data):
+        if point.dataset_bytes > budget.data_bytes:
+            sweep.left_out.append(
+                f"{describe(point.settings)}: its {format_bytes(point.dataset_bytes)} exceed the byte budget"
+            )
+            point.failed = OVER_BUDGET
+            continue
+        if not groups or (
+            point.data not in inside
+            and sum(inside.values()) + point.dataset_bytes > budget.data_bytes
+        ):
+            groups.append([])
+            inside = {}
+        inside[point.data] = point.dataset_bytes
+        groups[-1].append(point)
+    if not groups:
+        smallest = format_bytes(min(point.dataset_bytes for point in sweep.points))
+        remedy = f"raise --data-budget to {smallest} at least, or generate less with --samples"
+        raise UsageError("the byte budget holds not even one dataset", remedy=remedy)
+    if len(groups) > 1:
+        few = f"the byte budget holds {len(groups)} groups of datasets one after the other"
+        sweep.left_out.append(f"{few}: between groups, drift is not averaged out")
+    return groups
+
+
+def _value_now(sweep: Sweep, key: str) -> Any:
+    """What the workload or its dataset says of a key today. Raises SpecError for a key that does not exist."""
+    workload, spec = resolve(sweep, {})
+    data: Any = (
+        spec.model_dump(mode="json")
+        if key.startswith(DATASET)
+        else workload.model_dump(mode="json")
+    )
+    for part in key.removeprefix(DATASET).split("."):
+        if not isinstance(data, dict):
+            raise SpecError(f"there is no setting '{key}'")
+        if part not in data:
+            # Let the schema say it, with the nearest names; options of a storage are the storage's to know.
+            if not key.startswith("storage."):
+                _refuse_unknown(sweep, key, workload, spec)
+            return None
+        data = data[part]
+    return data
+
+
+def _refuse_unknown(sweep: Sweep, key: str, workload: Workload, spec: DatasetSpec) -> None:
+    value = sweep.axes[key][0]
+    if key.startswith(DATASET):
+        build(
+            DatasetSpec,
+            apply_overrides(
+                spec.model_dump(mode="json"), [f"{key.removeprefix(DATASET)}={_text(value)}"]
+            ),
+            where="--sweep",
+        )
+    else:
+        build(
+            Workload,
+            apply_overrides(workload.model_dump(mode="json"), [f"{key}={_text(value)}"]),
+            where="--sweep",
+        )
+
+
+def _text(value: Any) -> str:
+    return (
+        "null"
+        if value is None
+        else "true"
+        if value is True
+        else "false"
+        if value is False
+        else str(value)
+    )
+
+
+def _same(asked: Any, now: Any) -> bool:
+    """Whether a value as written means the one in force (``64MiB`` is 67108864)."""
+    if asked == now or _text(asked) == _text(now):
+        return True
+    from ...units import parse_duration, parse_size
+
+    for parse in (parse_size, parse_duration):
+        try:
+            if isinstance(now, int | float) and not isinstance(now, bool) and parse(asked) == now:
+                return True
+        except (UsageError, ValueError, TypeError):
+            continue
+    return False
+
+
+def place_of_data(sweep: Sweep, spec: DatasetSpec) -> str:
+    """Where a point's dataset is generated, and removed again: below the sweep's ``data_root``."""
+    return _join(sweep.data_root, f"{spec.name}-{dataset_id(spec)[:8]}")
+
+
+def _join(root: str, name: str) -> str:
+    has_options = "://" in root or wrapper_of(root)
+    place, mark, query = root.partition("?") if has_options else (root, "", "")
+    return f"{place.rstrip('/')}/{name}{mark}{query}"
+
+
+def new_sweep(results: Path, command: Sequence[str], **given: Any) -> tuple[Sweep, Path]:
+    """An empty sweep and its fresh directory."""
+    sweep = Sweep(
+        created=datetime.now(UTC).isoformat(timespec="seconds"), command=list(command), **given
+    )
+    return sweep, new_directory(results, f"sweep-{Path(sweep.workload).stem}")

@@ -1,0 +1,102 @@
+"""A sweep that is taken up again from its ``sweep.json``: what that may decide, and what not.
+
+The file is data, which may come from others. It may name a directory of this host, below which
+datasets are generated and removed again by the usual checks of ownership. Any other place, and the
+options that say how to reach it, the user gives again; the file only has to agree.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...errors import UsageError
+from ...schema.base import apply_overrides, find_spec, known_specs
+from ...schema.sweep import SWEEP_FILE, Sweep, load_sweep
+from ...schema.workload import option_texts
+from ...schema.yamlfile import read_yaml
+from ...storage import is_local, open_storage
+from ...text import printable
+from .plan import place_of_data, resolve
+
+_STORAGE = "storage"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What the user says again, as for a new sweep; None and empty: nothing."""
+
+    workload: str | None = None
+    data_root: str | None = None
+    overrides: Sequence[str] = ()
+    axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+
+def take_up(directory: Path, given: Given) -> Sweep:
+    """The sweep of a directory, with each point's data below its ``data_root``.
+
+    Raises IobenchError for what is no sweep; UsageError where something else was given than it
+    holds, and where it holds a URL that was not given again.
+    """
+    sweep = load_sweep(directory)
+    _check_given(sweep, given)
+    if not is_local(sweep.data_root):
+        _check_confirmed(sweep, given, directory / SWEEP_FILE)
+    open_storage(sweep.data_root)  # which refuses what is no storage; nothing is contacted
+    points = [
+        point.model_copy(update={"data": place_of_data(sweep, resolve(sweep, point.settings)[1])})
+        for point in sweep.points
+    ]
+    return sweep.model_copy(update={"points": points})
+
+
+def _check_given(sweep: Sweep, given: Given) -> None:
+    for flag, now, then in (
+        ("the workload", given.workload, sweep.workload),
+        ("--data-root", given.data_root, sweep.data_root),
+    ):
+        if now is not None and now != then:
+            raise UsageError(
+                f"{flag} is '{printable(now, 100)}', and the sweep was of '{printable(then, 100)}'",
+                remedy="leave it out, or begin a new sweep",
+            )
+    keys = [*(text.partition("=")[0].strip() for text in given.overrides), *given.axes]
+    other = next((key for key in keys if key.partition(".")[0] != _STORAGE), None)
+    if other is not None:
+        raise UsageError(
+            f"a sweep that is taken up again asks what it asked before, and '{other}' is not how "
+            "its storage is reached",
+            remedy="leave it out, or begin a new sweep",
+        )
+
+
+def _check_confirmed(sweep: Sweep, given: Given, path: Path) -> None:
+    """Raises UsageError unless the user has said where requests go, and how."""
+    allowed = list(_storages(sweep, given))
+    said = given.data_root == sweep.data_root
+    if said and all(
+        resolve(sweep, point.settings)[0].storage_options() in allowed for point in sweep.points
+    ):
+        return
+    raise UsageError(
+        f"{path} leads to '{printable(sweep.data_root, 100)}', and no request goes anywhere because a file "
+        "says so",
+        remedy="if that is yours, give again what the sweep was given: --data-root, and the "
+        "workload's file, --set storage.KEY=VALUE and --sweep storage.KEY=A,B where it had them",
+    )
+
+
+def _storages(sweep: Sweep, given: Given) -> Iterator[dict[str, str]]:
+    """The storage options that the user's own words allow."""
+    own: dict[str, Any] = {}
+    # A name is looked up among the user's and the built-in workloads; a path is the file's word.
+    if sweep.workload in known_specs("workload") or given.workload is not None:
+        own = read_yaml(find_spec("workload", sweep.workload)).get(_STORAGE) or {}
+    for values in itertools.product(*given.axes.values()):
+        axes = [f"{key}={value}" for key, value in zip(given.axes, values, strict=True)]
+        found = apply_overrides({_STORAGE: own}, [*given.overrides, *axes])[_STORAGE]
+        if isinstance(found, dict):
+            yield option_texts(found)

@@ -1,0 +1,206 @@
+"""What a run does more where the loader is a library: make its layout, prove what it delivers, and measure it without storage.
+
+The proof comes first and off the clock: an epoch (or as much of it as is worth the time) of undecoded samples, each hashed and looked up in
+the manifest; the order in which they came tells how well they were shuffled.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from ..analyse.verdict.shuffle import delivery, identify, shuffle_quality
+from ..errors import UsageError
+from ..load import OWN, library_version, make_reader, open_library
+from ..load.layouts import held_layout, make_layout
+from ..load.libraries.base import Source
+from ..load.order import Indices
+from ..registry import LOADERS
+from ..schema.manifest import Manifest, index_file
+from ..storage.base import Storage
+from ..storage.keys import check_key
+from ..storage.local.storage import LocalStorage
+from ..storage.scratch import scratch
+from ..units import format_bytes
+from .plan import Plan
+from .processes import Ranks
+
+MOST_BYTES = 1 << 30
+"""Of samples that the proof looks at; of larger datasets a part is proven."""
+
+COPIES = 8
+"""Shards that are copied to memory at once: over a network each read is a request that waits."""
+
+_MEMORY = Path("/dev/shm")
+
+
+def prepare_library(plan: Plan, held: ExitStack, *, proof: bool) -> dict[str, Any]:
+    """Entries of the document's ``loader``: the library's layout, timed, and what it delivers.
+
+    The layout is kept from being made anew until ``held`` is closed. A sweep needs the proof once.
+    """
+    kind = plan.workload.loader.kind
+    found: dict[str, Any] = {"kind": kind, "library": library_version(kind), "transport": None}
+    if LOADERS.load(kind).layout:
+        source = _source(plan, plan.manifest, plan.storage)
+        layout, kept = held.enter_context(held_layout(source, found["library"]))
+        found["layout"] = {
+            key: value for key, value in asdict(layout).items() if key in ("seconds", "bytes")
+        } | {
+            "files": len(layout.files),
+            "made_earlier": kept,
+        }
+    return found | (prove(plan) if proof else {})
+
+
+def prove(plan: Plan) -> dict[str, Any]:
+    """``delivery`` and ``shuffle`` of the plan's loader; each has ``not_measured`` where it could not be told."""
+    manifest = plan.manifest
+    if not manifest.header.checksums:
+        why = "the dataset has no checksums of its samples; scan it with --checksums"
+        return {"delivery": {"not_measured": why}, "shuffle": {"not_measured": why}}
+    ranks = _delivered(plan)
+    hashes = np.asarray(manifest.samples["xxh3"])
+    everything, unknown = identify(hashes, np.concatenate([epochs[0] for epochs in ranks]))
+    whole = all(len(epochs) > 1 for epochs in ranks)
+    proof = delivery(everything, manifest.sample_count if whole else None, unknown=unknown)
+    proof |= {"of": manifest.sample_count, "whole_epoch": whole}
+    if not whole:
+        proof["missing_not_measured"] = (
+            f"the proof ended after {format_bytes(MOST_BYTES)} of an epoch; what it lacks may come later"
+        )
+    # How well one rank's share is shuffled; the others' are shuffled alike.
+    order, later = (
+        identify(hashes, ranks[0][0])[0],
+        identify(hashes, ranks[0][1])[0] if whole else None,
+    )
+    return {
+        "delivery": proof,
+        "shuffle": shuffle_quality(
+            order, manifest.samples["shard"], plan.workload.batch_size, later
+        ),
+    }
+
+
+def _delivered(plan: Plan) -> list[list[Any]]:
+    """For each rank, xxh3 of the samples as they came in two epochs; in a part of one epoch, where MOST_BYTES do not allow all of it."""
+    world = plan.accelerators
+    most = MOST_BYTES // world
+
+    def body(rank: int, pipe: Connection) -> None:
+        workload = plan.workload
+        reading = workload.reader.model_copy(update={"decode": False, "crop": None})
+        loader = open_library(
+            plan.manifest,
+            plan.storage,
+            reading,
+            workload.loader,
+            batch_size=workload.batch_size,
+            rank=rank,
+            world=world,
+            seed=plan.seed,
+        )
+        epochs, size = [], 0
+        for epoch in range(2):
+            seen: list[int] = []
+            loader.set_epoch(epoch)
+            for batch in loader:
+                for sample in batch:
+                    seen.append(xxhash.xxh3_64_intdigest(sample.numpy().data))
+                    size += len(sample)
+                if epoch == 0 and size > most:
+                    break
+            epochs.append(np.array(seen, np.uint64))
+            if size > most:
+                break
+        loader.shutdown()
+        pipe.send(("proof", epochs))
+
+    ranks = Ranks(world, body)
+    found: dict[int, list[Any]] = {}
+    try:
+        ranks.start()
+        while awaited := [rank for rank in range(world) if rank not in found]:
+            for rank, (_, epochs) in ranks.receive(awaited):
+                found[rank] = list(epochs)
+    finally:
+        ranks.end(None)
+    return [found[rank] for rank in range(world)]
+
+
+@contextmanager
+def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]:
+    """Some shards of the dataset as files in memory, and a manifest of these; with the library's layout of them, where it has one."""
+    manifest = plan.manifest.part(shards)
+    kind = plan.workload.loader.kind
+    need = int(manifest.shards["size"].sum()) * (2 if LOADERS.load(kind).layout else 1)
+    if not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < need:
+        raise UsageError(
+            f"{_MEMORY} has no {format_bytes(need)} free for a copy of some shards",
+            remedy="mount it larger",
+        )
+    with scratch("copy", within=_MEMORY) as folder:
+        with ThreadPoolExecutor(COPIES) as threads:
+            deque(
+                threads.map(
+                    lambda shard: _copy(plan.storage, manifest.key(shard), folder),
+                    range(manifest.shard_count),
+                ),
+                maxlen=0,
+            )
+        if (index := index_file(manifest)) is not None:
+            (folder / index[0]).write_bytes(index[1])  # of these shards, not of the whole dataset
+        storage = LocalStorage(folder)
+        if LOADERS.load(kind).layout:
+            make_layout(_source(plan, manifest, storage), library_version(kind))
+        make_reader(manifest, storage, plan.workload.reader)
+        yield manifest, storage
+
+
+def enough_shards(plan: Plan, shards: Indices) -> Indices:
+    """``shards``, or as many as the workers of one rank need, each having some of its own."""
+    workers = (
+        max(1, plan.workload.loader.workers)
+        if LOADERS.load(plan.workload.loader.kind).shards_each
+        else 1
+    )
+    if len(shards) >= workers:
+        return shards
+    rest = np.setdiff1d(np.arange(plan.manifest.shard_count), shards)
+    return np.sort(np.concatenate([shards, rest[: workers - len(shards)]]))
+
+
+def is_library(plan: Plan) -> bool:
+    return plan.workload.loader.kind != OWN
+
+
+def _source(plan: Plan, manifest: Manifest, storage: Storage) -> Source:
+    workload = plan.workload
+    reading = workload.reader.model_copy(update={"decode": False, "crop": None})
+    return Source(
+        manifest=manifest,
+        storage=storage,
+        reading=reading,
+        loading=workload.loader,
+        batch_size=workload.batch_size,
+    )
+
+
+def _copy(storage: Storage, key: str, folder: Path) -> None:
+    path = folder / check_key(key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    buffer, offset = memoryview(bytearray(4 << 20)), 0
+    with path.open("wb") as file:
+        while count := storage.read_into(key, offset, buffer):
+            file.write(buffer[:count])
+            offset += count

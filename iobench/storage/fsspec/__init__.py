@@ -1,0 +1,1 @@
+"""Every place that fsspec knows and no storage of our own serves."""

@@ -1,0 +1,123 @@
+"""What the fsspec adapter does with one object of one file system, and what it says about a failure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from ...errors import IobenchError
+from ..base import Buffer
+
+_VERSION_KEYS = (
+    "etag",
+    "generation",
+    "md5hash",
+    "oid",
+    "blob_id",
+    "ino",
+    "mtime",
+    "modified",
+    "last_modified",
+    "lastmodified",
+    "updated",
+    "created",
+)
+"""What file systems call the things that change with an object, in lower case."""
+
+
+class FileSink:
+    def __init__(self, file: Any, failed: Callable[[Exception], IobenchError]) -> None:
+        self._file = file
+        self._failed = failed
+
+    def write(self, data: bytes | Buffer) -> None:
+        try:
+            self._file.write(data)
+        except Exception as error:
+            raise self._failed(error) from None
+
+
+def begin(fs: Any, path: str) -> tuple[Any, str, Any]:
+    """(file system, path, the open ``.part`` file); what a killed writer left is begun again."""
+    refuse_existing(fs, path)
+    try:
+        file = fs.open(f"{path}.part", "wb")
+    except FileNotFoundError:  # a file system with real folders; on object stores this is never reached, and no bucket is made
+        fs.makedirs(fs._parent(path), exist_ok=True)
+        file = fs.open(f"{path}.part", "wb")
+    return fs, path, file
+
+
+def publish(fs: Any, file: Any, path: str) -> None:
+    file.close()
+    refuse_existing(fs, path)
+    fs.mv(f"{path}.part", path)
+
+
+def replace(fs: Any, path: str, data: bytes, *, only_new: bool) -> None:
+    """Overwrite a small object, or refuse to.
+
+    Asynchronous file systems are clients of object stores and HTTP, where one request puts a whole
+    object. Others may have real files, so the data goes to a name of its own and is moved.
+    """
+    if only_new:
+        refuse_existing(fs, path)
+    fs.invalidate_cache()
+    if fs.async_impl:
+        fs.pipe_file(path, data)
+        return
+    part = f"{path}.{secrets.token_hex(4)}.part"
+    try:
+        fs.pipe_file(part, data)
+    except FileNotFoundError:  # a file system with real folders
+        fs.makedirs(fs._parent(path), exist_ok=True)
+        fs.pipe_file(part, data)
+    try:
+        if only_new:
+            refuse_existing(fs, path)
+        fs.mv(part, path)
+    except Exception:
+        fs.rm_file(part)
+        raise
+
+
+def discard(fs: Any, file: Any, path: str) -> None:
+    for step in (file.close, lambda: fs.rm_file(f"{path}.part")):
+        try:
+            step()
+        except Exception:
+            pass  # the first failure is already on its way to the user
+
+
+def refuse_existing(fs: Any, path: str) -> None:
+    fs.invalidate_cache()
+    if fs.exists(path):
+        raise FileExistsError("it exists, and nothing is overwritten")
+
+
+def size(fs: Any, path: str) -> int:
+    fs.invalidate_cache()
+    info = fs.info(path)
+    if info.get("type") == "directory":
+        raise IsADirectoryError("it is a directory")
+    return int(info["size"] or 0)
+
+
+def version_of(info: dict[str, Any]) -> str:
+    told = {str(name).lower(): value for name, value in info.items()}
+    text = repr(
+        [
+            info.get("size"),
+            *((name, told[name]) for name in _VERSION_KEYS if told.get(name) is not None),
+        ]
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def without_secrets(text: str) -> str:
+    """One line, without what may be a signature or a password in a URL."""
+    text = re.sub(r"(\w+://)[^\s/@'\"]*@", r"\1", " ".join(text.split()))
+    return re.sub(r"(\w+://[^\s?'\"]*)\?[^\s'\"]*", r"\1", text)[:300]

@@ -1,0 +1,357 @@
+"""Any other URL that fsspec knows (``gs://``, ``az://``, ``hf://``, ``sftp://``, ``memory://`` ...): the compatibility path.
+
+It works wherever fsspec has a file system, and it is not fast: each read is one ``cat_file`` of a range and one copy, through the
+service's Python client. A result says so (``compatibility``), so that the client is not taken for the storage. There are no options:
+credentials, endpoints and accounts come from the scheme's own chain (environment, files, metadata service), and never from a URL.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+from ... import safety
+from ...beneath import (
+    LeadsOutError,
+    NoFileError,
+    file_status,
+    resolve,
+)
+from ...errors import (
+    IobenchError,
+    MissingObjectError,
+    StorageError,
+    TargetRefusedError,
+    UsageError,
+)
+from ...forks import watch
+from ..base import Buffer, Entry, Sink
+from ..keys import check_key, check_prefix
+from .objects import (
+    FileSink,
+    begin,
+    discard,
+    publish,
+    replace,
+    size,
+    version_of,
+    without_secrets,
+)
+
+T = TypeVar("T")
+
+_EXTRAS = {"gcsfs": "gcs", "adlfs": "azure", "huggingface_hub": "hf", "paramiko": "sftp"}
+"""Python package -> the extra of iobench that installs it."""
+
+_NOT_A_PLACE = frozenset(
+    {
+        "asyncwrapper",
+        "async_wrapper",
+        "blockcache",
+        "cached",
+        "dir",
+        "filecache",
+        "generic",
+        "reference",
+        "simplecache",
+    }
+)
+"""What wraps another file system; a cache in front would be measured instead of the storage."""
+
+_HISTORIES = frozenset({"git", "github", "gitlab", "hf"})
+"""Where each write is a commit, which stays for ever."""
+
+_inherited: list[Any] = []
+
+
+def known(scheme: str) -> bool:
+    """Whether fsspec has a file system for it. Its package is not imported."""
+    return scheme in schemes()
+
+
+def schemes() -> frozenset[str]:
+    from fsspec.registry import known_implementations, registry
+
+    return frozenset({*known_implementations, *registry} - _NOT_A_PLACE)
+
+
+class FsspecStorage:
+    """Objects below a URL. File systems that are not asynchronous are no more thread-safe than their clients: each thread has its own."""
+
+    OPTIONS: ClassVar[frozenset[str]] = frozenset()
+    alignment = 1
+    exclusive_create = False  # fsspec has no create that fails where the key exists
+
+    @classmethod
+    def open(cls, url: str, *, direct: bool, options: Mapping[str, str]) -> FsspecStorage:
+        """``direct`` makes no difference. Raises UsageError for a missing package, naming it, and for a URL with a password."""
+        if "::" in url:
+            raise UsageError(
+                f"'{url}' chains file systems: a cache would be measured instead of the storage",
+                remedy="name the last one alone",
+            )
+        if "@" in urlsplit(url).netloc and urlsplit(url).password is not None:
+            where = f"{urlsplit(url).scheme}://{urlsplit(url).hostname}"
+            raise UsageError(
+                f"the URL for {where} holds a password",
+                remedy="leave it to the scheme's own chain (agent, key file, environment)",
+            )
+        scheme = urlsplit(url).scheme
+        if not known(scheme):
+            raise UsageError(
+                f"fsspec has no file system '{scheme}'",
+                remedy="write the URL with its own scheme, e.g. gs://bucket/prefix",
+            )
+        _file_system_class(scheme)
+        return cls(url)
+
+    def __init__(self, url: str) -> None:
+        self.url = url if url.endswith("://") else url.rstrip("/")
+        self.scheme = urlsplit(url).scheme
+        self.keeps_history = self.scheme in _HISTORIES  # see storage/locks/object_lock.py
+        self._reset()
+        watch(self)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._shared: Any = None  # an asynchronous file system
+        self._own = threading.local()
+
+    def after_fork(self) -> None:
+        # Connections and event loops do not survive a fork. The parent's is kept and never finalised: closing its sockets here would
+        # take them out of the parent's epoll set, which both share, and the parent would wait for ever.
+        _inherited.append((self._shared, self._own))
+        self._reset()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"url": self.url}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["url"])  # type: ignore[misc]
+
+    def describe(self) -> dict[str, Any]:
+        import fsspec
+
+        kind = _file_system_class(self.scheme)
+        facts = {
+            "scheme": self.scheme,
+            "url": self.url,
+            "compatibility": True,
+            "client": f"{kind.__module__}.{kind.__qualname__}",
+            "client_version": _version(kind.__module__.partition(".")[0]),
+            "fsspec_version": fsspec.__version__,
+            "durable": "as far as the service makes a closed object durable: fsspec has no fsync",
+        }
+        return facts if self._is_local() else {**facts, "page_cache": False}
+
+    def _is_local(self) -> bool:
+        from fsspec.implementations.local import LocalFileSystem
+
+        return issubclass(_file_system_class(self.scheme), LocalFileSystem)
+
+    @property
+    def folder(self) -> Path | None:
+        """The directory of this host that the keys are files of (``local://``); else None."""
+        return Path(self._ask(self._root, "look at", "") or "/") if self._is_local() else None
+
+    # The file system
+
+    def _fs(self) -> Any:
+        """An instance of this process, and where it is not asynchronous of this thread."""
+        found = self._shared or getattr(self._own, "fs", None)
+        if found is not None:
+            return found
+        import fsspec
+
+        with self._lock:
+            if self._shared is None:
+                made = fsspec.core.url_to_fs(self.url, skip_instance_cache=True)[0]
+                if not made.async_impl:
+                    self._own.fs = made
+                    return made
+                self._shared = made
+            return self._shared
+
+    def _ask(self, work: Callable[[Any], T], verb: str, key: str) -> T:
+        try:
+            return work(self._fs())
+        except Exception as error:  # clients raise whatever they like
+            raise self._failed(verb, key, error) from None  # the original may show a signed URL
+
+    def _root(self, fs: Any) -> str:
+        return str(fs._strip_protocol(self.url)).rstrip("/")
+
+    def _at(self, fs: Any, key: str) -> str:
+        """What the file system calls a key. Raises StorageError for one that leads out."""
+        check_key(key, text=True)
+        # Web servers undo percent signs, and Windows servers part names at backslashes.
+        check_key(unquote(key).replace("\\", "/"), text=True)
+        root = self._root(fs)
+        if self._is_local():
+            resolve(root, key)
+        return f"{root}/{key}"
+
+    def _file_at(self, fs: Any, key: str) -> str:
+        """The same for an object that is to be read or measured."""
+        path = self._at(fs, key)
+        if self._is_local():
+            file_status(self._root(fs), key)
+        return path
+
+    # Reading
+
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        want = len(buffer)
+
+        def read(fs: Any) -> int:
+            path = self._file_at(fs, key)
+            # Without this a file object reads ahead, into memory that nobody asked for.
+            more = {} if fs.async_impl else {"cache_type": "none"}
+            try:
+                data = fs.cat_file(path, start=offset, end=offset + want, **more)
+            except Exception:
+                if size(fs, path) <= offset:  # object stores refuse a range behind the end
+                    return 0
+                raise
+            if len(data) > want:
+                raise ValueError("the server ignores byte ranges and sends whole objects")
+            np.copyto(
+                np.frombuffer(buffer, dtype=np.uint8)[: len(data)],
+                np.frombuffer(data, dtype=np.uint8),
+            )
+            return len(data)
+
+        return self._ask(read, "read", key) if want else 0
+
+    def size(self, key: str) -> int:
+        return self._ask(lambda fs: size(fs, self._file_at(fs, key)), "stat", key)
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        """Everything below the folder ``prefix``, sorted by key; a folder that is not there is empty."""
+        return (Entry(key, int(info["size"] or 0)) for key, info in self._found(prefix))
+
+    def versions(self, prefix: str = "") -> dict[str, str]:
+        """A digest of what the file system tells that changes with an object: ETag, generation, times, and the size."""
+        return {key: version_of(info) for key, info in self._found(prefix)}
+
+    def _found(self, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        prefix = check_prefix(prefix, text=True)
+        local = self._is_local()  # where links are not followed, and no key names a pipe
+
+        def find(fs: Any) -> dict[str, dict[str, Any]]:
+            fs.invalidate_cache()
+            root = self._root(fs)
+            try:
+                folder = self._at(fs, prefix) if prefix else root or "/"
+                infos: dict[str, dict[str, Any]] = fs.find(folder, detail=True)
+            except FileNotFoundError:
+                return {}
+            return {
+                path.removeprefix(root).lstrip("/"): info
+                for path, info in infos.items()
+                if info.get("type", "file") != "directory"
+                and not (local and (info.get("islink") or info.get("type") != "file"))
+            }
+
+        found = self._ask(find, "list", prefix)
+        return (
+            (key, found[key]) for key in sorted(found) if not prefix or key.startswith(f"{prefix}/")
+        )
+
+    # Writing
+
+    def check_target(self) -> None:
+        root = self._ask(lambda fs: self._root(fs) or "/", "look at", "")
+        if self._is_local():
+            safety.check_target(Path(root))
+        elif "/" not in root.strip("/"):
+            raise TargetRefusedError(
+                f"refusing {self.url}: it is the root of a bucket",
+                remedy=f"name a prefix, e.g. {self.url}/iobench-data",
+            )
+
+    @contextmanager
+    def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> Iterator[Sink]:
+        """Written to ``KEY.part``, closed, then moved to the key (on object stores a copy on the server's side).
+
+        An existing key is refused, at the beginning and again before the move; fsspec has no move that never overwrites, so of two writers
+        that end in the same instant the later one wins. As durable as a closed object of the service is.
+        """
+        fs, path, file = self._ask(lambda fs: begin(fs, self._at(fs, key)), "create", key)
+        try:
+            yield FileSink(file, lambda error: self._failed("write", key, error))
+            self._ask(lambda _: publish(fs, file, path), "write", key)
+        except BaseException:
+            discard(fs, file, path)
+            raise
+
+    def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
+        self._ask(
+            lambda fs: replace(fs, self._at(fs, key), data, only_new=only_new), "replace", key
+        )
+
+    def flush(self) -> None:
+        """Nothing to do: an object is complete when it has its name."""
+
+    def delete(self, key: str) -> None:
+        def remove(fs: Any) -> None:
+            path = self._at(fs, key)
+            size(fs, path)  # not every file system minds what is not there
+            fs.rm_file(path)
+
+        self._ask(remove, "delete", key)
+
+    def close(self) -> None:
+        self._reset()
+
+    def _failed(self, verb: str, key: str, error: Exception) -> IobenchError:
+        if isinstance(error, IobenchError):
+            return error
+        where = f"{self.url}/{key}" if key else self.url
+        if isinstance(error, NoFileError | LeadsOutError):
+            kind = MissingObjectError if isinstance(error, NoFileError) else StorageError
+            return kind(f"cannot {verb} {where}: {error.strerror}")
+        if isinstance(error, FileNotFoundError):
+            return MissingObjectError(f"cannot {verb} {where}: no such object")
+        if isinstance(error, NotImplementedError):
+            return StorageError(
+                f"cannot {verb} {where}: {self.scheme} storage is read-only, or can't do this"
+            )
+        remedy = (
+            "check the credentials in the scheme's own chain"
+            if isinstance(error, PermissionError)
+            else ""
+        )
+        text = without_secrets(str(error))
+        plain = isinstance(error, OSError | ValueError)
+        reason = text if plain and text else f"{type(error).__name__}{': ' if text else ''}{text}"
+        return StorageError(f"cannot {verb} {where}: {reason}", remedy=remedy)
+
+
+def _file_system_class(scheme: str) -> Any:
+    import fsspec
+
+    try:
+        return fsspec.get_filesystem_class(scheme)
+    except ImportError as error:
+        missing = getattr(error.__cause__, "name", None) or error.name
+        package = str(missing).partition(".")[0] if missing else f"of fsspec's {scheme}"
+        install = f"'iobench[{_EXTRAS[package]}]'" if package in _EXTRAS else package
+        remedy = f"install it: pip install {install}"
+        raise UsageError(
+            f"storage '{scheme}' needs the Python package '{package}'", remedy=remedy
+        ) from error
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

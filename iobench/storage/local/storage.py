@@ -1,0 +1,400 @@
+"""A directory on a local disk or a mounted file system: ``preadv`` into the caller's memory, O_DIRECT on demand."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from ...beneath import (
+    READ_FLAGS,
+    LeadsOutError,
+    NoFileError,
+    check_folder,
+    file_status,
+    open_file,
+    open_folder,
+)
+from ...errors import MissingObjectError, StorageError, UsageError
+from ...forks import watch
+from ...interrupts import undisturbed
+from ...measure import filesystem, pagecache
+from ...safety import check_target
+from ..base import (
+    Buffer,
+    Entry,
+    ParallelSink,
+    Residency,
+    Sink,
+)
+from ..handles import Handles, with_room
+from ..keys import check_key, check_prefix
+from .parallel import ParallelFile
+from .sinks import FileSink, make_folders, open_sink, replace_file
+
+ALIGNMENT = 4096
+"""What O_DIRECT asks for at most: every block device that Linux supports has logical blocks of 512
+to 4096 bytes."""
+
+_MAX_KNOWN = 1 << 16
+"""Keys (and folders) that are remembered as checked, by each process: some 100 bytes each."""
+
+_NO_NAMES = frozenset({"", ".", ".."})
+
+_Sink = TypeVar("_Sink", FileSink, ParallelFile)
+
+
+class LocalStorage:
+    """Files below ``root``; keys are relative paths.
+
+    Handles are kept for each process and opened again after a fork. No key and no link leads out of
+    the root, and only regular files are opened. For reads a folder is checked at its first use, a
+    file as well; what was checked is remembered, so that an open in the hot path costs one system
+    call. Before something is created, replaced, deleted or listed its folder is checked again.
+    """
+
+    OPTIONS: ClassVar[frozenset[str]] = frozenset()
+    exclusive_create = True
+
+    @classmethod
+    def open(cls, url: str, *, direct: bool, options: Mapping[str, str]) -> LocalStorage:
+        if url.startswith("file://"):
+            parts = urlsplit(url)
+            if parts.netloc not in ("", "localhost"):
+                raise UsageError(
+                    f"'{url}' names a host, and file:// is local",
+                    remedy="write it like file:///mnt/data or /mnt/data",
+                )
+            url = unquote(parts.path)
+        if "\0" in url:
+            raise UsageError(f"'{url!r}' is no path: it has a byte of 0", remedy="check its %00")
+        return cls(url, direct=direct)
+
+    def __init__(self, root: str | Path, *, direct: bool = False) -> None:
+        """Raises UsageError for ``~name`` where there is no such user."""
+        try:
+            self.root = Path(root).expanduser().absolute()
+        except RuntimeError:  # what pathlib raises where it finds no home directory
+            raise UsageError(
+                f"'{root}' is in the home directory of a user that is not known here",
+                remedy=f"for a directory of that name write ./{root}",
+            ) from None
+        self.url = str(self.root)
+        self.direct = direct
+        self.alignment = ALIGNMENT if direct else 1
+        self._flags = READ_FLAGS | (os.O_DIRECT if direct else 0)
+        self._flags_of_known = self._flags | os.O_NOFOLLOW
+        self._forget()
+        self._reset()
+        watch(self)
+
+    def _reset(self) -> None:
+        self._root_fd = -1
+        self._lock = Lock()
+        self._handles = Handles()
+
+    def _forget(self) -> None:
+        self._folders: set[str] = set()  # that lie below the root
+        self._files: set[str] = set()  # keys of regular files in them, at the end of no link
+
+    def after_fork(self) -> None:
+        self._reset()  # the parent's descriptors are shared with it, their lifetimes are its own
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"root": self.root, "direct": self.direct}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["root"], direct=state["direct"])  # type: ignore[misc]
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "scheme": "file",
+            "url": self.url,
+            "direct": self.direct,
+            **filesystem.describe_path(self.root, write_probe=False),
+        }
+
+    def local_path(self, key: str) -> Path:
+        """Where the file lies after all links. Raises StorageError as a read of it would."""
+        if key in self._files:
+            return self.root / key
+        return Path(self._status(key, "look at")[1])
+
+    # What may be opened
+
+    def _check(self, key: str, verb: str) -> bool:
+        """Whether the folder of a key is there. Raises StorageError where the key leads out."""
+        folder = check_key(key).rpartition("/")[0]
+        return not folder or self._check_folder(folder, verb, key)
+
+    def _check_anew(self, key: str, verb: str) -> None:
+        """The same before something is written: what was checked may be a link by now."""
+        folder = check_key(key).rpartition("/")[0]
+        self._folders.discard(folder)
+        self._files.discard(key)
+        if folder:
+            self._check_folder(folder, verb, key)
+
+    def _check_folder(self, folder: str, verb: str, key: str) -> bool:
+        if folder in self._folders:
+            return True
+        try:
+            there = with_room(lambda: check_folder(self.url, folder))
+        except OSError as error:
+            raise self._failed(verb, key, error) from error
+        if there and len(self._folders) < _MAX_KNOWN:
+            self._folders.add(folder)
+        return there
+
+    def _status(self, key: str, verb: str) -> tuple[os.stat_result, str]:
+        """The status of a file that may be read, and its path after all links."""
+        self._check(key, verb)
+        try:
+            status, path = file_status(self.url, key)
+        except OSError as error:
+            raise self._failed(verb, key, error) from error
+        if path == f"{self.url}/{key}":
+            self._remember(key)
+        return status, path
+
+    def _remember(self, key: str) -> None:
+        if len(self._files) < _MAX_KNOWN:
+            self._files.add(key)
+
+    # Reading
+
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        if once:
+            fd = self._open(key)
+            try:
+                return self._fill(fd, key, offset, buffer)
+            finally:
+                os.close(fd)
+        handle = self._handles.acquire(key, self._open)
+        try:
+            return self._fill(handle[0], key, offset, buffer)
+        finally:
+            self._handles.release(handle)
+
+    def _fill(self, fd: int, key: str, offset: int, buffer: Buffer) -> int:
+        want = len(buffer)
+        try:
+            done = os.preadv(fd, (buffer,), offset)
+            # Direct IO ends unaligned only at the end of the file.
+            while 0 < done < want and not (self.direct and done % ALIGNMENT):
+                count = os.preadv(fd, (buffer[done:],), offset + done)
+                if count == 0:
+                    break
+                done += count
+        except OSError as error:
+            raise self._failed("read", key, error) from error
+        return done
+
+    def _open(self, key: str) -> int:
+        """The way of nearly all opens; whatever it does not end is told by ``_open_anew``."""
+        if key in self._files:
+            try:
+                return os.open(key, self._flags_of_known, dir_fd=self._root_fd)
+            except OSError:
+                return self._open_anew(key, self._flags)
+        folder, slash, name = key.rpartition("/")
+        if (folder in self._folders or not slash) and name not in _NO_NAMES:
+            try:
+                fd = os.open(key, self._flags_of_known, dir_fd=self._root_fd)
+            except (OSError, ValueError):
+                return self._open_anew(key, self._flags)
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                self._remember(key)
+                return fd
+            os.close(fd)
+        return self._open_anew(key, self._flags)
+
+    def _open_anew(self, key: str, flags: int) -> int:
+        """A file that is not known yet, or that could not be opened at once."""
+        self._check(key, "open")
+        try:
+            fd, link = with_room(lambda: open_file(self.url, self._root(), key, flags))
+        except OSError as error:
+            if error.errno == errno.EINVAL and flags & os.O_DIRECT:
+                raise StorageError(
+                    f"{self.root} has no O_DIRECT", remedy="use --set reader.direct=false"
+                ) from error
+            raise self._failed("open", key, error) from error
+        if not link:
+            self._remember(key)
+        return fd
+
+    def _root(self) -> int:
+        if self._root_fd < 0:
+            with self._lock:
+                if self._root_fd < 0:
+                    self._root_fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return self._root_fd
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        prefix = check_prefix(prefix)
+        top = self.root / prefix
+        if prefix:
+            self._folders.discard(prefix)
+            self._check_folder(prefix, "list", prefix)
+        if not top.exists():
+            return
+        try:
+            for folder, folders, files in os.walk(top, onerror=_raise):
+                folders.sort()
+                for name in sorted(files):
+                    path = os.path.join(folder, name)
+                    status = os.lstat(path)
+                    # Links are not followed, and no key names a pipe or a socket.
+                    if stat.S_ISREG(status.st_mode):
+                        yield Entry(os.path.relpath(path, self.root), status.st_size)
+        except OSError as error:
+            raise self._failed("list", prefix or ".", error) from error
+
+    def size(self, key: str) -> int:
+        return self._status(key, "stat")[0].st_size
+
+    def supports_direct(self, key: str) -> bool:
+        """Whether O_DIRECT reads of this object work."""
+        try:
+            fd = self._open_anew(key, self._flags | os.O_DIRECT)
+        except StorageError:
+            return False
+        try:
+            os.preadv(fd, [memoryview(mmap.mmap(-1, ALIGNMENT))], 0)
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+
+    def versions(self, prefix: str = "") -> dict[str, str]:
+        """Time of last change (of contents or status) and size, by key."""
+        found = {}
+        for entry in self.list(prefix):
+            status = self._status(entry.key, "stat")[0]
+            found[entry.key] = f"{status.st_mtime_ns}-{status.st_ctime_ns}-{status.st_size}"
+        return found
+
+    # Writing
+
+    def check_target(self) -> None:
+        check_target(self.root)
+
+    def create(
+        self, key: str, *, size_hint: int = 0, durable: bool = True
+    ) -> AbstractContextManager[Sink]:
+        return self._created(
+            key, lambda path: open_sink(path, size_hint=size_hint, durable=durable)
+        )
+
+    def create_parallel(
+        self, key: str, *, size: int, block_size: int, durable: bool = True
+    ) -> AbstractContextManager[ParallelSink]:
+        return self._created(
+            key, lambda path: ParallelFile(path, size=size, block_size=block_size, durable=durable)
+        )
+
+    @contextmanager
+    def _created(self, key: str, start: Callable[[Path], _Sink]) -> Iterator[_Sink]:
+        self._check_anew(key, "create")
+        path = self.root / key
+        sink = None
+        try:
+            with undisturbed():  # a file that is there has someone to remove it
+                make_folders(path.parent)
+                sink = start(path)
+            yield sink
+            sink.commit()
+        except OSError as error:
+            if sink is not None:
+                sink.abort()
+            raise self._failed("create" if sink is None else "write", key, error) from error
+        except BaseException:
+            if sink is not None:
+                sink.abort()
+            raise
+
+    def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
+        self._check_anew(key, "replace")
+        path = self.root / key
+        try:
+            make_folders(path.parent)
+            replace_file(path, data, only_new=only_new)
+        except OSError as error:
+            raise self._failed("replace", key, error) from error
+
+    def delete(self, key: str) -> None:
+        folder, _, name = check_key(key).rpartition("/")
+        self._files.discard(key)
+        try:
+            folder_fd = with_room(lambda: open_folder(self.url, folder))
+            try:
+                os.unlink(name, dir_fd=folder_fd)
+            finally:
+                os.close(folder_fd)
+        except OSError as error:
+            raise self._failed("delete", key, error) from error
+
+    def flush(self) -> None:
+        """Everything written so far becomes durable (syncfs(2))."""
+        try:
+            fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                if ctypes.CDLL(None, use_errno=True).syncfs(fd) != 0:
+                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise self._failed("flush", ".", error) from error
+
+    # The page cache
+
+    def evict(self, keys: Iterable[str]) -> None:
+        pagecache.evict(self.local_path(key) for key in keys)
+
+    def residency(self, keys: Iterable[str]) -> Residency:
+        return pagecache.residency(self.local_path(key) for key in keys)
+
+    def close(self) -> None:
+        self._handles.close()
+        if self._root_fd >= 0:
+            os.close(self._root_fd)
+        self._forget()
+        self._reset()
+
+    def __del__(self) -> None:
+        """What nobody closed: a descriptor is a number, and nobody collects those."""
+        # At the end of the interpreter, or of a storage that was never whole, anything may fail.
+        with suppress(Exception):
+            self.close()
+
+    def _failed(self, verb: str, key: str, error: OSError) -> StorageError:
+        remedy = {
+            errno.ENOSPC: "free some space, or choose another target",
+            errno.EROFS: "the file system is read-only: choose another target",
+            errno.EACCES: "check the permissions",
+            errno.ENOENT: "check that the dataset is complete: iobench verify",
+            errno.EIO: "the device reports an error: see the kernel log",
+            errno.EMFILE: "allow this process more open files: ulimit -n",
+            errno.ENFILE: "allow this host more open files: sysctl fs.file-max",
+        }.get(error.errno or 0, "")
+        if isinstance(error, LeadsOutError):
+            remedy = (
+                "name the folder that holds the data itself, or put the data in the link's place"
+            )
+        missing = isinstance(error, NoFileError) or error.errno in (errno.ENOENT, errno.ENOTDIR)
+        kind = MissingObjectError if missing else StorageError
+        return kind(f"cannot {verb} {self.root / key}: {error.strerror or error}", remedy=remedy)
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -1,0 +1,1 @@
+"""One writer for each place: local locks, lock objects, their heartbeat, and readers."""

@@ -1,0 +1,134 @@
+"""One writer for each target, or several readers: who else works in the same place is refused.
+
+Local files are locked with flock(2) on a marker that lies there (flocks.py), every other storage,
+and a file system without flock, by an object (object_lock.py). Both kinds are of use to iobench
+alone: they keep no other program from anything.
+
+A wrapper (``throttled+...``) is looked through. A directory that one process reaches as a local
+path and another through ``local://`` has two kinds of lock, and each looks for the other: whoever
+has locked the file looks for the object, and whoever has made the object tries to lock the file. A
+directory that one process reaches through a mount and another through ``nfs://`` is known as one to
+the first of them alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+from ...errors import MissingObjectError
+from ..base import Storage
+from ..catalog import innermost, local_root
+from . import flocks, object_lock
+from .object_lease import ObjectLease
+from .objects import LOCK, READERS
+
+
+class Lease(Protocol):
+    """A target that this process holds."""
+
+    unregistered: str  # why others can't see a reader, who goes on all the same; else ''
+
+    def others(self) -> list[str]:
+        """Words for each other process that holds the same target now, as far as it can be seen.
+
+        Raises StorageError.
+        """
+
+    def check(self) -> None:
+        """Raises TargetLostError where the target is known to be another process's now. Cheap."""
+
+    def confirm(self) -> None:
+        """The same, by looking now: before something is made complete. Raises StorageError, too."""
+
+
+@contextmanager
+def exclusive(
+    storage: Storage, marker: str, *, verb: str, break_dead: bool = False, make: bool = False
+) -> Iterator[Lease]:
+    """Hold a target alone. ``marker``: the key that is locked where keys are local files.
+
+    ``break_dead``: take over a lock object whose owner, on another host, gives no sign of life.
+    ``make``: the marker is a lock file and nothing else, and is made where it is missing.
+
+    Raises TargetHeldError in one line that says who holds it, MissingObjectError where a local
+    marker is not there (any more), StorageError.
+    """
+    lease = _hold(storage, marker, alone=True, verb=verb, break_dead=break_dead, make=make)
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+@contextmanager
+def shared(
+    storage: Storage, marker: str, *, verb: str, break_dead: bool = False, make: bool = False
+) -> Iterator[Lease]:
+    """Hold a target together with other readers. See ``exclusive``."""
+    lease = _hold(storage, marker, alone=False, verb=verb, break_dead=break_dead, make=make)
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+def remove_left_over(storage: Storage) -> int:
+    """Remove the lock object that a dead process of this host has left where nothing else is ours.
+
+    Its bytes; 0 where there is none. Raises StorageError.
+    """
+    return object_lock.remove_dead(innermost(storage))
+
+
+def _hold(
+    storage: Storage, marker: str, *, alone: bool, verb: str, break_dead: bool, make: bool
+) -> flocks.FileLease | ObjectLease:
+    storage = innermost(storage)
+    root = local_root(storage)
+    if root is not None:
+        try:
+            return _hold_file(storage, root, marker, alone, break_dead, make)
+        except flocks.NoFlockError:
+            pass
+    hold = object_lock.hold_alone if alone else object_lock.hold_shared
+    lease = hold(storage, verb=verb, break_dead=break_dead)
+    try:
+        _require_file_is_free(storage, marker, alone)
+    except BaseException:
+        lease.release()
+        raise
+    return lease
+
+
+def _require_file_is_free(storage: Storage, marker: str, alone: bool) -> None:
+    """Raises TargetHeldError where a process holds the same directory as a local path.
+
+    One that comes later finds the object.
+    """
+    folder = getattr(storage, "folder", None)
+    if isinstance(folder, Path):
+        with suppress(MissingObjectError, flocks.NoFlockError):
+            flocks.hold(folder / marker, alone=alone).release()
+
+
+def _hold_file(
+    storage: Storage,
+    root: Path,
+    marker: str,
+    alone: bool,
+    break_dead: bool,
+    make: bool,
+) -> flocks.FileLease:
+    lease = flocks.hold(root / marker, alone=alone, make=make)
+    try:
+        if (root / LOCK).exists():
+            object_lock.require_no_writer(storage, break_dead=break_dead)
+        if alone and (root / READERS).is_dir():
+            object_lock.wait_for_readers(storage, break_dead=break_dead)
+    except BaseException:
+        lease.release()
+        raise
+    return lease

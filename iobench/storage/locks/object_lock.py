@@ -1,0 +1,246 @@
+"""A lock where there is no flock(2): the object ``.iobench-lock``, and ``.iobench-readers/``.
+
+Of several writers the first to create the object has it. Some servers create one key for two
+writers at once; so unless a storage is known not to do that, the object is read again after a
+pause, and whoever finds another token in it has lost. A writer creates its lock and then looks for
+readers; a reader creates its own object and then looks for a lock, and gives way. So of a writer
+and a reader that begin at one moment, one goes on.
+
+Nothing here ends with its process, so each object says who made it, and is refreshed
+(storage/locks/keeper.py). What a dead process of this host has left is taken over without asking. Whether
+a process of another host lives can only be seen from its heartbeat; its lock is broken on demand.
+
+A storage that keeps a history of every write (``keeps_history``) gets one lock object for a writer,
+without heartbeats, and none for readers.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from ...errors import StorageError, TargetHeldError
+from ...units import format_duration
+from ..base import Replacing, Storage
+from .holder import BODY_BYTES, Holder
+from .keeper import HEARTBEAT_S
+from .object_lease import ObjectLease, keeps_history, readers
+from .objects import (
+    LOCK,
+    create,
+    look,
+    one_of_this_host,
+    overwrite,
+    reader_key,
+    remove,
+    remove_if_ours,
+)
+
+PAUSE_S = 1.0
+"""Before a lock that was just written is read again: longer than two rivals are apart."""
+
+YIELD_S = 3.0
+"""How long a writer waits for readers that may be about to give way to it."""
+
+WATCH_S = 1.5 * HEARTBEAT_S
+"""How long a lock that is to be broken is watched for a heartbeat."""
+
+RIVAL_S = 2.0
+"""How long a lock that can't be created may be about to appear."""
+
+_TRIES = 20
+_TURN_S = 0.2
+_BREAK = "--break-lock"
+
+log = logging.getLogger(__name__)
+
+
+def hold_alone(storage: Storage, *, verb: str, break_dead: bool = False) -> ObjectLease:
+    """The one writer's lock. Raises TargetHeldError, StorageError."""
+    mine = Holder.this_process(verb)
+    try:
+        _take(storage, mine, break_dead=break_dead)
+        wait_for_readers(storage, break_dead=break_dead)
+    except BaseException:
+        _let_it_be(storage, LOCK, mine)
+        raise
+    return ObjectLease(storage, LOCK, mine)
+
+
+def hold_shared(storage: Storage, *, verb: str, break_dead: bool = False) -> ObjectLease:
+    """A reader's object. Raises TargetHeldError where a writer has a lock.
+
+    A storage that takes no object from these credentials is read without one; ``unregistered`` of
+    the lease then says why.
+    """
+    mine = Holder.this_process(verb)
+    key = reader_key(mine.token)
+    try:
+        require_no_writer(storage, break_dead=break_dead)
+        if keeps_history(storage):
+            why = "this storage keeps every write for ever"
+            return ObjectLease(storage, key, mine, unregistered=why)
+        create(storage, key, mine)
+    except StorageError as error:
+        _let_it_be(storage, key, mine)
+        return ObjectLease(storage, key, mine, unregistered=str(error))
+    except BaseException:
+        _let_it_be(storage, key, mine)
+        raise
+    try:
+        require_no_writer(storage, break_dead=False)
+    except BaseException:
+        _let_it_be(storage, key, mine)
+        raise
+    return ObjectLease(storage, key, mine)
+
+
+def _take(storage: Storage, mine: Holder, *, break_dead: bool) -> None:
+    """Make the lock ours."""
+    deadline = time.monotonic() + RIVAL_S
+    failure: StorageError | None = None
+    for _ in range(_TRIES):
+        there, holder = look(storage, LOCK)
+        if not there:
+            try:
+                if _created(storage, mine):
+                    return
+            except StorageError as error:
+                failure = error  # a rival may just be giving its own object the name
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(_TURN_S)
+        elif holder is not None and holder.is_dead():
+            if _taken_over(storage, holder, mine):
+                return
+        elif break_dead:
+            _watch(storage, LOCK, holder)
+            log.warning("broke the lock of %s: %s", storage.url, holder or "its writer is unknown")
+            overwrite(storage, LOCK, mine)
+            if _is_ours(storage, mine):
+                return
+        else:
+            raise _held(storage, holder)
+    raise failure or TargetHeldError(
+        f"{storage.url} is wanted by several processes at once", remedy="start this one again"
+    )
+
+
+def _created(storage: Storage, mine: Holder) -> bool:
+    """Whether this process has made the lock. Raises StorageError where nobody has."""
+    try:
+        create(storage, LOCK, mine)
+    except StorageError:
+        there, holder = look(storage, LOCK)
+        if not there:
+            raise
+        # A request that was sent again may have found its own first attempt.
+        if holder is None or holder.token != mine.token:
+            return False
+    return (isinstance(storage, Replacing) and storage.exclusive_create) or _is_ours(storage, mine)
+
+
+def _is_ours(storage: Storage, mine: Holder) -> bool:
+    """After a pause: whether nobody has overwritten the lock since."""
+    time.sleep(PAUSE_S)
+    _, holder = look(storage, LOCK)
+    return holder is not None and holder.token == mine.token
+
+
+def _taken_over(storage: Storage, dead: Holder, mine: Holder) -> bool:
+    """Whether this process has replaced the lock of a dead one."""
+    with one_of_this_host(storage):
+        _, holder = look(storage, LOCK)
+        if holder is None or holder.token != dead.token:
+            return False  # another process was faster
+        overwrite(storage, LOCK, mine)
+    return _is_ours(storage, mine)
+
+
+def wait_for_readers(storage: Storage, *, break_dead: bool) -> None:
+    """Raises TargetHeldError where somebody goes on reading."""
+    deadline = time.monotonic() + YIELD_S
+    while living := readers(storage):
+        if time.monotonic() > deadline:
+            if not break_dead:
+                raise _held(storage, living[0])
+            for reader in living:
+                _watch(storage, reader_key(reader.token), reader)
+                remove(storage, reader_key(reader.token))
+            return
+        time.sleep(_TURN_S)
+
+
+def require_no_writer(storage: Storage, *, break_dead: bool) -> None:
+    """Raises TargetHeldError; StorageError where these credentials can't even tell."""
+    there, holder = look(storage, LOCK)
+    if not there:
+        return
+    if holder is not None and holder.is_dead():
+        remove_if_ours(storage, LOCK, holder.token)
+    elif break_dead:
+        _watch(storage, LOCK, holder)
+        remove(storage, LOCK)
+    else:
+        raise _held(storage, holder)
+
+
+def remove_dead(storage: Storage) -> int:
+    """Remove the lock that a dead process of this host has left; its bytes, 0 where there is none.
+
+    Raises StorageError.
+    """
+    _, holder = look(storage, LOCK)
+    if holder is None or not holder.is_dead():
+        return 0
+    remove_if_ours(storage, LOCK, holder.token)
+    return BODY_BYTES
+
+
+def _watch(storage: Storage, key: str, holder: Holder | None) -> None:
+    """Raises TargetHeldError where the holder of a lock that is to be broken lives.
+
+    A heartbeat that comes is proof, whatever the two hosts' clocks say.
+    """
+    if holder is not None and holder.here() and not holder.is_dead():
+        raise TargetHeldError(
+            f"{storage.url} is in use by {holder}, which is alive",
+            remedy="wait until it has ended, or end it",
+        )
+    deadline = time.monotonic() + WATCH_S
+    while time.monotonic() < deadline:
+        there, now = look(storage, key)
+        if not there:
+            return
+        if now != holder:
+            raise TargetHeldError(
+                f"{storage.url} is in use by {now or 'another process'}, which is alive",
+                remedy="wait until it has ended, or end it",
+            )
+        time.sleep(min(1.0, WATCH_S / 10))
+
+
+def _held(storage: Storage, holder: Holder | None) -> TargetHeldError:
+    if holder is None:
+        return TargetHeldError(
+            f"{storage.url} has a lock ({LOCK}) that can't be read",
+            remedy=f"look who works there; {_BREAK} takes the place over if nobody does",
+        )
+    if holder.here():
+        return TargetHeldError(
+            f"{storage.url} is in use by {holder}, since {holder.created}",
+            remedy="wait until it has ended, or end it",
+        )
+    age = format_duration(holder.age_s())
+    return TargetHeldError(
+        f"{storage.url} is in use by {holder}, since {holder.created}; last heartbeat {age} ago",
+        remedy=f"wait until it has ended; if it is dead, {_BREAK} takes the place over",
+    )
+
+
+def _let_it_be(storage: Storage, key: str, mine: Holder) -> None:
+    """After a failure: leave no object of ours."""
+    try:
+        remove_if_ours(storage, key, mine.token)
+    except StorageError:
+        pass  # the first failure is the one to tell; a dead process's object is taken over

@@ -1,0 +1,288 @@
+"""An NFS export without a mount: ``nfs://server/export/path?version=3&timeout=15s``, through libnfs.
+
+It can be measured in containers and by users that may not mount, and no page cache of this host stands between. Options:
+``version`` 3 (reads and writes) or 4 (reads only: libnfs 4.0.0 can't write); ``nfsport`` and ``mountport`` where no port mapper runs;
+``timeout``, how long the server may stay silent (default 15 s; libnfs counts whole seconds); ``uid`` and ``gid`` to appear as;
+``traverse=1`` to enter exports that lie inside others.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+from urllib.parse import unquote, urlencode, urlsplit
+
+import numpy as np
+
+from ...errors import StorageError, TargetRefusedError, UsageError
+from ...units import parse_duration
+from ..base import (
+    Buffer,
+    Entry,
+    Retries,
+    Sink,
+)
+from ..keys import check_key, check_prefix
+from .connections import Connections
+from .context import Context, Item, Lost
+from .libnfs import library_version, shared_object
+from .write import replacing, writing
+
+TIMEOUT_S = 15.0
+_NUMBERS = {
+    "version": "version",
+    "nfsport": "nfsport",
+    "mountport": "mountport",
+    "uid": "uid",
+    "gid": "gid",
+    "traverse": "auto-traverse-mounts",
+}
+"""Options that are whole numbers, and libnfs's names for them."""
+
+
+class NfsStorage:
+    """Files below a directory of an export. A directory that is not there is empty, and made by the first ``create``."""
+
+    OPTIONS: ClassVar[frozenset[str]] = frozenset({*_NUMBERS, "timeout"})
+    alignment = 1
+    exclusive_create = False  # two writers share a ``.part`` name, and not every server has LINK
+
+    @classmethod
+    def open(cls, url: str, *, direct: bool, options: Mapping[str, str]) -> NfsStorage:
+        """``direct`` makes no difference: nothing is cached on this host. Raises UsageError, also where libnfs is missing."""
+        shared_object()
+        return cls(url, options)
+
+    def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
+        self._made_of = (url, dict(options or {}))
+        server, port, path = _parse(url)
+        given = {
+            "version": "3",
+            **({"nfsport": str(port)} if port is not None else {}),
+            **(options or {}),
+        }
+        timeout_s = parse_duration(given["timeout"]) if "timeout" in given else TIMEOUT_S
+        self.version = int(_checked(given)["version"])
+        # Nested exports are not entered unless asked for: the search for them needs a procedure that not every server has.
+        settings = {
+            _NUMBERS[name]: value for name, value in {"traverse": "0", **_checked(given)}.items()
+        }
+        self.connections = Connections(
+            server, path, urlencode(settings), timeout_s=max(1.0, timeout_s)
+        )
+        self.url = f"nfs://{server}{path.rstrip('/')}?{urlencode(given, safe='/:')}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"made_of": self._made_of}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(*state["made_of"])  # type: ignore[misc]
+
+    def describe(self) -> dict[str, Any]:
+        """Raises StorageError where the server can't be reached: what it grants (rsize, wsize) is part of the fingerprint."""
+        rsize, wsize = self.connections.ask(lambda nfs: (nfs.readmax, nfs.writemax), "reach", "")
+        return {
+            "scheme": "nfs",
+            "url": self.url,
+            "server": self.connections.server,
+            "mounted": self.connections.mounted,
+            "version": self.version,
+            "rsize": rsize,
+            "wsize": wsize,
+            "timeout_s": self.connections.timeout_s,
+            "library": library_version(),
+            "is_nfs": True,
+            "is_network": True,
+            "page_cache": False,
+        }
+
+    # Reading
+
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        check_key(key)
+        want, done, refused = len(buffer), 0, False
+        if not want:
+            return 0
+        address = int(np.frombuffer(buffer, dtype=np.uint8).__array_interface__["data"][0])
+
+        def read(nfs: Context) -> int:
+            nonlocal done, refused  # a new connection goes on where the old one ended
+            path = self.connections.path_of(key)
+            with nfs.opened(path, keep=not once) as handle:
+                try:
+                    while done < want:
+                        count = nfs.pread(
+                            handle, offset + done, address + done, min(nfs.readmax, want - done)
+                        )
+                        if count == 0:
+                            break
+                        done += count
+                except OSError as error:
+                    if nfs.is_folder(path):
+                        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from error
+                    if refused:
+                        raise OSError(errno.EIO, "the server refused to read it") from error
+                    refused = True  # once may be a file that was replaced since it was opened
+                    raise Lost("the file was replaced") from error
+            return done
+
+        return self.connections.ask(read, "read", key)
+
+    def size(self, key: str) -> int:
+        check_key(key)
+        return self.connections.ask(
+            lambda nfs: nfs.stat(self.connections.path_of(key)).size, "stat", key
+        )
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        """Everything below the folder ``prefix``, sorted by key; links are listed, not followed. A folder that is not there is empty."""
+        return (Entry(key, item.size) for key, item in self._walk(check_prefix(prefix)))
+
+    def versions(self, prefix: str = "") -> dict[str, str]:
+        """Time of last change (of contents or status) and size, by key."""
+        return {
+            key: f"{item.mtime_ns}-{item.ctime_ns}-{item.size}"
+            for key, item in self._walk(check_prefix(prefix))
+        }
+
+    def _walk(self, folder: str) -> Iterator[tuple[str, Item]]:
+        items = self.connections.ask(
+            lambda nfs: _items(nfs, self.connections.path_of(folder)), "list", folder
+        )
+        # A folder sorts by its name with the slash, so that keys come in their order.
+        for item in sorted(items, key=lambda item: f"{item.name}/" if item.folder else item.name):
+            key = f"{folder}/{item.name}" if folder else item.name
+            if item.folder:
+                yield from self._walk(key)
+            else:
+                yield key, item
+
+    # Writing
+
+    def check_target(self) -> None:
+        if self.connections.path == "/":
+            raise TargetRefusedError(
+                f"refusing {self.url}: it is the root of the server",
+                remedy="name a directory in an export",
+            )
+
+    def create(
+        self, key: str, *, size_hint: int = 0, durable: bool = True
+    ) -> AbstractContextManager[Sink]:
+        """Written to ``KEY.part``, committed to stable storage, then named: complete and durable (whatever ``durable``), or absent.
+
+        Nothing is overwritten: the name is given by LINK, which fails where it exists. Where a server has no LINK the name is checked and
+        the file renamed, so of two writers that end in the same instant the later one wins. A ``.part`` that is found is a killed writer's,
+        and is begun again. So two writers of one key at a time are not kept apart: NFS without its lock manager has no lock that ends
+        with its holder.
+        """
+        check_key(key)
+        self._require_writing("create", key)
+        return writing(self.connections, key)
+
+    def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
+        """Written to a ``.part`` file of its own name, committed, then renamed over the key."""
+        self._require_writing("replace", key)
+        replacing(self.connections, key, data, only_new=only_new)
+
+    def _require_writing(self, verb: str, key: str) -> None:
+        if self.version != 3:
+            raise StorageError(
+                f"cannot {verb} {key} in {self.url}: "
+                f"libnfs can't write with NFS version {self.version}",
+                remedy="use version=3, or mount the export",
+            )
+
+    def flush(self) -> None:
+        """Nothing to do: each object is durable when it has its name."""
+
+    def delete(self, key: str) -> None:
+        check_key(key)
+        attempts = 0
+
+        def unlink(nfs: Context) -> None:
+            nonlocal attempts
+            attempts += 1
+            try:
+                nfs.unlink(self.connections.path_of(key))
+            except FileNotFoundError:
+                if attempts == 1:  # else: it was done, and only the answer was lost
+                    raise
+
+        self.connections.ask(unlink, "delete", key)
+
+    def remove_empty(self, ours: Callable[[str], bool], folder: str = "") -> None:
+        """Links are not followed. A folder that the server won't remove stays."""
+        for item in self.connections.ask(
+            lambda nfs: _items(nfs, self.connections.path_of(folder)), "list", folder
+        ):
+            if item.folder:
+                self.remove_empty(ours, f"{folder}/{item.name}" if folder else item.name)
+
+        def remove(nfs: Context) -> None:
+            path = self.connections.path_of(folder)
+            if _items(nfs, path):
+                return
+            try:
+                nfs.rmdir(path)
+            except OSError:
+                pass  # someone has just put something into it, it is a link, or it is gone
+
+        if folder and ours(folder):
+            self.connections.ask(remove, "delete", folder)
+
+    def retried(self) -> Retries:
+        return Retries(self.connections.retries, 0)
+
+    def close(self) -> None:
+        self.connections.close()
+
+
+def _items(nfs: Context, folder: str) -> list[Item]:
+    try:
+        return nfs.items(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _parse(url: str) -> tuple[str, int | None, str]:
+    """(server, port, path) of an NFS URL without its query. Raises UsageError."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    path = unquote(parts.path)
+    if (
+        parts.scheme != "nfs"
+        or not parts.hostname
+        or parts.username is not None
+        or port == -1
+        or "\0" in path
+    ):
+        raise UsageError(
+            f"'{url}' is no NFS URL", remedy="write it like nfs://server/export/path?version=3"
+        )
+    server = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return server, port, posixpath.normpath("/" + path.strip("/"))
+
+
+def _checked(given: Mapping[str, str]) -> dict[str, str]:
+    """The numbers among the options. Raises UsageError."""
+    numbers = {name: given[name] for name in _NUMBERS if name in given}
+    for name, text in numbers.items():
+        limit = 65535 if name.endswith("port") else 2**31 - 1
+        if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= limit):
+            raise UsageError(
+                f"nfs storage: {name} is '{text}'",
+                remedy=f"give a whole number, e.g. {name}={3 if name == 'version' else 2049}",
+            )
+    if numbers.get("version", "3") not in ("3", "4"):
+        raise UsageError(
+            f"nfs storage: version is '{numbers['version']}'", remedy="give version=3 or version=4"
+        )
+    return numbers

@@ -1,0 +1,179 @@
+"""How an object comes to be on NFS: a ``.part`` file, COMMIT, then its name."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import posixpath
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from ...errors import StorageError
+from ..base import Buffer, Sink
+from .connections import Connections
+from .context import Context, Lost
+
+
+@contextmanager
+def writing(connections: Connections, key: str) -> Iterator[Sink]:
+    """See NfsStorage.create, which says what is guaranteed."""
+    connections.ask(lambda nfs: _prepare(nfs, connections.path_of(key)), "create", key)
+    try:
+        nfs = connections.take()
+    except (
+        Lost,
+        OSError,
+    ) as error:  # another thread has the connection that was just given back, and a new one can't be made
+        raise connections.failed("create", key, error) from error
+    path = connections.path_of(key)
+    part = f"{path}.part"
+    try:
+        sink = NfsSink(nfs, part)
+        try:
+            yield sink
+            sink.commit()
+            _publish(nfs, part, path)
+        except Lost:
+            raise
+        except BaseException:
+            sink.abort()
+            raise
+    except Lost as lost:
+        nfs.abandon()
+        try:
+            connections.ask(
+                lambda other: other.unlink(part), "delete", f"{key}.part", patient=False
+            )
+        except StorageError:
+            pass  # the server is still away; the next writer begins the file again
+        raise connections.failed("write", key, lost) from lost
+    except OSError as error:
+        connections.give_back(nfs)
+        raise connections.failed("write", key, error) from error
+    except BaseException:
+        connections.give_back(nfs)
+        raise
+    connections.give_back(nfs)
+
+
+def replacing(connections: Connections, key: str, data: bytes, *, only_new: bool) -> None:
+    """See NfsStorage.replace. A new connection begins with a new ``.part`` file.
+
+    With ``only_new`` it may find its own first attempt, whose answer was lost, and is refused.
+    """
+
+    def replace(nfs: Context) -> None:
+        path = connections.path_of(key)
+        part = f"{path}.{secrets.token_hex(4)}.part"
+        _make_folders(nfs, posixpath.dirname(path))
+        sink = NfsSink(nfs, part)
+        try:
+            sink.write(data)
+            sink.commit()
+            if only_new:
+                _publish(nfs, part, path)
+            else:
+                nfs.rename(part, path)
+        except OSError:
+            sink.abort()
+            raise
+
+    connections.ask(replace, "replace", key)
+
+
+def _prepare(nfs: Context, path: str) -> None:
+    """The name is free, its folders are there, and nothing is left of a writer that was killed."""
+    if _exists(nfs, path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    if _exists(nfs, f"{path}.part"):
+        nfs.unlink(f"{path}.part")
+    _make_folders(nfs, posixpath.dirname(path))
+
+
+def _exists(nfs: Context, path: str) -> bool:
+    try:
+        nfs.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _make_folders(nfs: Context, folder: str) -> None:
+    if folder in ("", "/") or _exists(nfs, folder):
+        return
+    _make_folders(nfs, posixpath.dirname(folder))
+    try:
+        nfs.mkdir(folder)
+    except FileExistsError:
+        pass  # another writer was faster
+
+
+def _publish(nfs: Context, part: str, path: str) -> None:
+    try:
+        nfs.link(part, path)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EPERM):
+            raise
+        if _exists(nfs, path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+        nfs.rename(part, path)
+    else:
+        nfs.unlink(part)
+
+
+class NfsSink:
+    """Whole blocks of the server's ``wsize`` go out. Not retried: a server that starts again may have lost what it had not committed."""
+
+    def __init__(self, nfs: Context, path: str) -> None:
+        self._nfs = nfs
+        self._path = path
+        self._handle = nfs.create(path)
+        self._block = np.empty(nfs.writemax, np.uint8)
+        self._filled = 0
+        self._offset = 0
+
+    def write(self, data: bytes | Buffer) -> None:
+        source = np.frombuffer(data, dtype=np.uint8)
+        while len(source):
+            if not self._filled and len(source) >= len(self._block):
+                self._send(source[: len(self._block)])
+                source = source[len(self._block) :]
+                continue
+            count = min(len(self._block) - self._filled, len(source))
+            self._block[self._filled : self._filled + count] = source[:count]
+            self._filled += count
+            source = source[count:]
+            if self._filled == len(self._block):
+                self._drain()
+
+    def _drain(self) -> None:
+        filled, self._filled = self._filled, 0
+        self._send(self._block[:filled])
+
+    def _send(self, block: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> None:
+        address = int(block.__array_interface__["data"][0])
+        done = 0
+        while done < len(block):
+            done += self._nfs.pwrite(
+                self._handle, self._offset + done, address + done, len(block) - done
+            )
+        self._offset += len(block)
+
+    def commit(self) -> None:
+        """Everything is on the server's stable storage, under the ``.part`` name."""
+        self._drain()
+        self._nfs.fsync(self._handle)
+        handle, self._handle = self._handle, ctypes.c_void_p()
+        self._nfs.close(handle)
+        if self._nfs.stat(self._path).size != self._offset:
+            raise OSError(errno.EBUSY, "another process is writing it")
+
+    def abort(self) -> None:
+        """No trace is left. Raises Lost and OSError."""
+        if self._handle:
+            self._nfs.close(self._handle)
+        self._nfs.unlink(self._path)

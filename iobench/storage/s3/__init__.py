@@ -1,0 +1,1 @@
+"""Objects behind the S3 API, over one of three clients."""

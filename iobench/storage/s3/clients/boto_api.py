@@ -1,0 +1,276 @@
+"""S3's operations in botocore's terms, for every client that has botocore below it."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from http.client import HTTPException
+from typing import Any
+
+import numpy as np
+from botocore import UNSIGNED
+from botocore.config import Config
+from botocore.exceptions import (
+    ClientError,
+    ConnectTimeoutError,
+    CredentialRetrievalError,
+    EndpointConnectionError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ReadTimeoutError,
+    SSLError,
+)
+from urllib3 import disable_warnings
+from urllib3.exceptions import InsecureRequestWarning, ProtocolError
+
+from ...base import Buffer
+from ..errors import Failure, Kind, answered
+from ..options import S3Options
+from .base import Found, Upload
+from .chain import Chain
+
+_CONNECTIONS = 256
+"""More threads than this in one process would make connections anew for each request."""
+
+_SMALL = 1 << 20
+"""Bytes: up to here a copy takes less than what it costs to give up the GIL and get it back."""
+
+_PIECE = 1 << 20
+"""Bytes: a body is read piece by piece, through memory that is used again; in one go it costs twice as much."""
+
+_UNKNOWN_NAME = re.compile(
+    r"name or service not known|no address associated|temporary failure in name resolution|name resolution|getaddrinfo",
+    re.I,
+)
+
+
+def config(options: S3Options, chain: Chain) -> dict[str, Any]:
+    """Arguments of botocore's Config. Its own retries are off: ours are counted."""
+    return {
+        "retries": {"total_max_attempts": 1},
+        "connect_timeout": options.timeout,
+        "read_timeout": options.timeout,
+        "max_pool_connections": _CONNECTIONS,
+        "s3": {"addressing_style": "path" if chain.path_style else "virtual"},
+        "request_checksum_calculation": options.checksum,
+        "response_checksum_validation": options.checksum,
+        **({"signature_version": UNSIGNED} if options.signing == "none" else {}),
+    }
+
+
+class BotoApi:
+    """A client by botocore's operations; subclasses say how one is called."""
+
+    bucket: str
+    chain: Chain
+
+    @abstractmethod
+    def call(self, operation: str, **arguments: Any) -> Any:
+        """One operation on the bucket. Raises Failure."""
+
+    def get(self, key: str, offset: int, buffer: Buffer) -> int:
+        answer = self.call(
+            "get_object", Key=key, Range=f"bytes={offset}-{offset + len(buffer) - 1}"
+        )
+        return self.fill(answer, offset, buffer)
+
+    def fill(self, answer: dict[str, Any], offset: int, buffer: Buffer) -> int:
+        """The answer's body into ``buffer``, which asked from ``offset`` on."""
+        body = answer["Body"]
+        coming = expected(answer, offset, len(buffer))
+        done, failure = 0, None
+        try:
+            while done < coming:
+                count = body.readinto(buffer[done : min(done + (1 << 18), coming)])
+                if not count:
+                    break
+                done += count
+        except Exception as error:
+            failure = understood(error)
+        if done < coming:
+            body.close()
+            raise failure or Failure(Kind.LOST, detail=f"{done} of {coming} bytes came")
+        body.read()  # the end of the stream: the connection goes back to the pool, and checksums are compared
+        return coming
+
+    def put(self, key: str, data: bytes | bytearray, *, only_new: bool) -> None:
+        self.call("put_object", Key=key, Body=data, **({"IfNoneMatch": "*"} if only_new else {}))
+
+    def start(self, key: str) -> str:
+        return str(self.call("create_multipart_upload", Key=key)["UploadId"])
+
+    def part(self, key: str, upload: str, number: int, data: bytes | bytearray) -> str:
+        return str(
+            self.call("upload_part", Key=key, UploadId=upload, PartNumber=number, Body=data)["ETag"]
+        )
+
+    def finish(self, key: str, upload: str, etags: Sequence[str], *, only_new: bool) -> None:
+        parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
+        condition = {"IfNoneMatch": "*"} if only_new else {}
+        self.call(
+            "complete_multipart_upload",
+            Key=key,
+            UploadId=upload,
+            MultipartUpload={"Parts": parts},
+            **condition,
+        )
+
+    def abort(self, key: str, upload: str) -> None:
+        self.call("abort_multipart_upload", Key=key, UploadId=upload)
+
+    def head(self, key: str) -> Found:
+        answer = self.call("head_object", Key=key)
+        return Found(key, int(answer["ContentLength"]), str(answer.get("ETag", "")).strip('"'))
+
+    def delete(self, key: str) -> None:
+        self.call("delete_object", Key=key)
+
+    def page(self, prefix: str, place: str) -> tuple[list[Found], str]:
+        answer = self.call(
+            "list_objects_v2", Prefix=prefix, **({"ContinuationToken": place} if place else {})
+        )
+        found = [
+            Found(item["Key"], int(item["Size"]), str(item.get("ETag", "")).strip('"'))
+            for item in answer.get("Contents", ())
+        ]
+        return found, str(answer.get("NextContinuationToken", "")) if answer.get(
+            "IsTruncated"
+        ) else ""
+
+    def uploads(self, prefix: str, place: tuple[str, str]) -> tuple[list[Upload], tuple[str, str]]:
+        markers = {"KeyMarker": place[0], "UploadIdMarker": place[1]} if any(place) else {}
+        answer = self.call("list_multipart_uploads", Prefix=prefix, **markers)
+        found = [
+            Upload(item["Key"], item["UploadId"])
+            for item in answer.get("Uploads", ())
+            if item["Key"].startswith(prefix)
+        ]
+        more = bool(answer.get("IsTruncated")) and bool(found)
+        return found, (
+            answer.get("NextKeyMarker", ""),
+            answer.get("NextUploadIdMarker", ""),
+        ) if more else ("", "")
+
+    def facts(self) -> dict[str, Any]:
+        return self.chain.facts()
+
+
+class BotocoreClient(BotoApi):
+    """botocore's own client: what boto3's is."""
+
+    def __init__(self, options: S3Options, bucket: str, chain: Chain | None = None) -> None:
+        self.bucket = bucket
+        self.chain = chain or Chain(options, bucket)
+        self._options = options
+        if self.chain.verify is False:
+            disable_warnings(
+                InsecureRequestWarning
+            )  # it was asked for, and would be said for each request
+        self._client = self.make()
+
+    def arguments(self) -> dict[str, Any]:
+        chain = self.chain
+        return {
+            "region_name": chain.region,
+            "endpoint_url": chain.endpoint or None,
+            "verify": chain.verify,
+            "config": Config(**config(self._options, chain)),
+        }
+
+    def make(self) -> Any:
+        return self.chain.session.create_client("s3", **self.arguments())
+
+    def call(self, operation: str, **arguments: Any) -> Any:
+        try:
+            return getattr(self._client, operation)(Bucket=self.bucket, **arguments)
+        except Exception as error:
+            failure = self.chain.hidden(understood(error))
+        raise failure
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def copied(data: Any, buffer: Buffer) -> int:
+    """Copy into the front of ``buffer``; the bytes copied. Large ones without the GIL; for small ones giving it up costs more."""
+    size = len(data)
+    if size <= _SMALL:
+        buffer[:size] = memoryview(data)
+    else:
+        np.copyto(np.frombuffer(buffer, dtype=np.uint8)[:size], np.frombuffer(data, dtype=np.uint8))
+    return size
+
+
+def expected(answer: dict[str, Any], offset: int, want: int) -> int:
+    """How many bytes of the answer to a range request are to be taken. Believes Content-Range, not the status: some servers answer 200."""
+    length = int(answer["ContentLength"])
+    stated = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", answer.get("ContentRange") or "")
+    if stated is None:
+        if offset and length:  # the whole object came
+            raise Failure(Kind.UNSUPPORTED, detail="the server ignores ranges")
+        return min(length, want)
+    first, last = int(stated[1]), int(stated[2])
+    ends = stated[3] != "*" and last + 1 == int(stated[3])
+    if (
+        first != offset
+        or last - first + 1 != length
+        or not (length == want or (length < want and ends))
+    ):
+        raise Failure(Kind.LOST, detail=f"the server sent the range {first}-{last}")
+    return length
+
+
+def understood(error: BaseException) -> Failure:
+    """What a client library raised, or what it was raised from, in our terms. Keeps no reference to it: it can hold whole requests."""
+    if isinstance(error, Failure):
+        return error
+    for link in _causes(error):
+        if isinstance(link, ClientError):
+            said = link.response.get("Error", {})
+            status = int(link.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+            return answered(status, str(said.get("Code", "")), str(said.get("Message", "")))
+        for kinds, kind in _KINDS:
+            if isinstance(link, kinds):
+                if kind is Kind.UNREACHABLE and any(
+                    _UNKNOWN_NAME.search(str(cause)) for cause in _causes(error)
+                ):
+                    return Failure(Kind.NAME)
+                detail = str(link).rpartition("] ")[2] if kind is Kind.TLS else ""
+                return Failure(kind, detail=detail)
+        if (
+            type(link).__module__.partition(".")[0] == "aiohttp"
+        ):  # s3fs's: a body that ends early, a server that hung up
+            return Failure(Kind.LOST)
+    return Failure(Kind.OTHER, detail=type(error).__name__)
+
+
+_KINDS: tuple[tuple[tuple[type[BaseException], ...], Kind], ...] = (
+    ((SSLError, ssl.SSLError), Kind.TLS),
+    ((NoCredentialsError, PartialCredentialsError, CredentialRetrievalError), Kind.NO_CREDENTIALS),
+    ((ConnectTimeoutError,), Kind.UNREACHABLE),
+    ((ReadTimeoutError, TimeoutError), Kind.TIMEOUT),
+    ((EndpointConnectionError, ConnectionRefusedError), Kind.UNREACHABLE),
+    (
+        (HTTPClientError, ProtocolError, ConnectionError, IncompleteReadError, HTTPException),
+        Kind.LOST,
+    ),
+)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what it was raised from or because of."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        inner = (
+            getattr(link, "kwargs", {}).get("error")
+            if isinstance(getattr(link, "kwargs", None), dict)
+            else None
+        )
+        link = inner if isinstance(inner, BaseException) else link.__cause__ or link.__context__

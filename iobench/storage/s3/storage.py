@@ -1,0 +1,334 @@
+"""``s3://bucket/prefix``: objects of any S3 server, through the client library of choice."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, ClassVar, TypeVar
+
+from ...beneath import key_problem
+from ...errors import (
+    MissingObjectError,
+    StorageError,
+    TargetRefusedError,
+    UsageError,
+)
+from ...forks import watch
+from ..base import (
+    Buffer,
+    Entry,
+    ParallelSink,
+    Retries,
+    Sink,
+)
+from ..keys import check_key, check_prefix
+from .clients import check_installed, versions
+from .clients.base import Client, Found, Upload
+from .errors import Failure, Kind, words
+from .options import NAMES, S3Options, parse_options
+from .session import (
+    ENFORCED,
+    UNKNOWN,
+    Session,
+    Target,
+)
+from .sink import ParallelUpload, UploadSink
+
+T = TypeVar("T")
+
+_inherited: list[Session | None] = []
+"""In a forked process: what its parent had open."""
+
+
+class S3Storage:
+    """Objects below a prefix. Holds no credentials; the client that does is made on first use in each process, and never pickled."""
+
+    OPTIONS: ClassVar[frozenset[str]] = NAMES
+    alignment = 1
+
+    @classmethod
+    def open(cls, url: str, *, direct: bool, options: Mapping[str, str]) -> S3Storage:
+        """``direct`` changes nothing: no page cache of this host is in the way."""
+        place = url.removeprefix("s3://")
+        bucket, _, prefix = place.partition("/")
+        if "@" in bucket or ":" in bucket:
+            raise UsageError(
+                "the S3 URL holds credentials or a port",
+                remedy="write s3://bucket/prefix?endpoint=..; credentials come from the environment or the shared credentials file",
+            )
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}", bucket) or ".." in bucket:
+            raise UsageError(
+                f"'{bucket[:80]}' is not a bucket's name", remedy="write s3://bucket/prefix"
+            )
+        prefix = prefix.strip("/")
+        if prefix and key_problem(prefix, text=True):
+            raise UsageError(
+                f"'{prefix[:80]}' is not a prefix",
+                remedy="leave out empty parts, '.', '..' and control characters",
+            )
+        settings = parse_options(options)
+        check_installed(settings.client)
+        return cls(bucket, prefix, settings)
+
+    def __init__(self, bucket: str, prefix: str = "", options: S3Options | None = None) -> None:
+        self.bucket = bucket
+        self.prefix = prefix
+        self.options = options or S3Options()
+        self.url = f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
+        self._root = f"{prefix}/" if prefix else ""
+        self._conditional = UNKNOWN
+        self._reset()
+        watch(self)
+
+    def _reset(self) -> None:
+        self._lock = Lock()
+        self._open: Session | None = None
+
+    def after_fork(self) -> None:
+        # The parent's connections are shared with it, and its client is never finalised here: that
+        # may wait for a lock which a thread of the parent held in the instant of the fork.
+        _inherited.append(self._open)
+        self._reset()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"bucket": self.bucket, "prefix": self.prefix, "options": self.options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["bucket"], state["prefix"], state["options"])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"S3Storage({self.url!r}, client={self.options.client!r})"
+
+    def _session(self) -> Session:
+        if self._open is None:
+            with self._lock:
+                if self._open is None:
+                    self._open = Session(self.options, self.bucket, self._conditional)
+        return self._open
+
+    def _run(self, verb: str, key: str, attempt: Callable[[Client, int], T]) -> T:
+        """One operation, sent again where that helps. Raises StorageError, without the client's own error: it can hold the request."""
+        try:
+            session = self._session()
+            return session.retrier.run(lambda number: attempt(session.client, number))
+        except Failure as failure:
+            problem = self._failed(verb, key, failure)
+        raise problem
+
+    def _failed(self, verb: str, key: str, failure: Failure) -> StorageError:
+        where = f"{self.url}/{key}" if key else self.url
+        if failure.status in (403, 404) and not failure.code and verb != "list":
+            failure = self._asked_again(self._root + key, failure)
+        what, remedy = words(failure, verb)
+        if failure.kind is Kind.UNREACHABLE:
+            what = f"{what} ({self.options.endpoint or os.environ.get('AWS_ENDPOINT_URL_S3') or os.environ.get('AWS_ENDPOINT_URL') or 'AWS'})"
+        kind = MissingObjectError if failure.kind is Kind.MISSING else StorageError
+        return kind(f"cannot {verb} {where}: {what}", remedy=remedy)
+
+    def _asked_again(self, key: str, failure: Failure) -> Failure:
+        """The answer to HEAD has no body, and so no reason; the same question with GET has."""
+        try:
+            self._session().client.get(key, 0, memoryview(bytearray(1)))
+        except Failure as said:
+            if said.code:
+                said.attempts, said.elapsed_s = failure.attempts, failure.elapsed_s
+                return said
+        return failure
+
+    # What it is
+
+    def describe(self) -> dict[str, Any]:
+        facts = self.options.facts()
+        try:
+            facts |= self._session().client.facts()
+        except Failure:
+            pass  # no credentials: what is asked of the storage next says so
+        return {
+            **facts,
+            "scheme": "s3",
+            "url": self.url,
+            "bucket": self.bucket,
+            "client_versions": versions(self.options.client),
+            "conditional_create": self._open.conditional if self._open else self._conditional,
+            "page_cache": False,
+        }
+
+    def check_target(self) -> None:
+        if not self.prefix:
+            raise TargetRefusedError(
+                f"{self.url} is a bucket's root, and needs a prefix",
+                remedy=f"write it like {self.url}/iobench-data",
+            )
+
+    def retried(self) -> Retries:
+        return self._open.retrier.counts if self._open is not None else Retries(0, 0)
+
+    # Reading
+
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        if not len(buffer):
+            return 0
+        full = self._key(key)
+
+        def get(client: Client, _: int) -> int:
+            try:
+                return client.get(full, offset, buffer)
+            except Failure as failure:
+                if failure.kind is Kind.RANGE:
+                    return 0
+                raise
+
+        return self._run("read", key, get)
+
+    def size(self, key: str) -> int:
+        full = self._key(key)
+        return self._run("stat", key, lambda client, _: client.head(full)).size
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        for found in self._found(prefix):
+            yield Entry(found.key[len(self._root) :], found.size)
+
+    def versions(self, prefix: str = "") -> dict[str, str]:
+        """ETags by key."""
+        return {found.key[len(self._root) :]: found.etag for found in self._found(prefix)}
+
+    def _found(self, prefix: str) -> Iterator[Found]:
+        folder = check_prefix(prefix, text=True)
+        below = self._root + (f"{folder}/" if folder else "")
+        place = ""
+        while True:
+            found, place = self._page(below, place)
+            # Some tools keep a folder's own name as an empty object.
+            yield from (item for item in found if item.key.rstrip("/") != below.rstrip("/"))
+            if not place:
+                return
+
+    def _page(self, below: str, place: str) -> tuple[Sequence[Found], str]:
+        return self._run("list", "", lambda client, _: client.page(below, place))
+
+    # Writing
+
+    @contextmanager
+    def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> Iterator[Sink]:
+        """Objects are durable as soon as they are there; ``durable`` changes nothing."""
+        full = self._key(key)
+        sink: UploadSink | None = None
+        try:
+            session = self._session()
+            target = Target(session, full)
+            if size_hint > self.options.part_size:
+                target.refuse_existing()  # before gigabytes are sent
+            sink = UploadSink(
+                target, session.uploads, part_size=self.options.part_size, size_hint=size_hint
+            )
+            yield sink
+            sink.commit()
+            return
+        except Failure as failure:
+            problem = self._failed("create", key, failure)
+            if sink:
+                sink.abort()
+        except BaseException:
+            if sink:
+                sink.abort()
+            raise
+        raise problem
+
+    @contextmanager
+    def create_parallel(
+        self, key: str, *, size: int, block_size: int, durable: bool = True
+    ) -> Iterator[ParallelSink]:
+        """Each block is one part of a multipart upload, sent by the thread that writes it."""
+        full = self._key(key)
+        sink: ParallelUpload | None = None
+        try:
+            target = Target(self._session(), full)
+            target.refuse_existing()
+            sink = ParallelUpload(target, size=size, block_size=block_size)
+            yield sink
+            sink.commit()
+            return
+        except Failure as failure:
+            problem = self._failed("create", key, failure)
+            if sink:
+                sink.abort()
+        except BaseException:
+            if sink:
+                sink.abort()
+            raise
+        raise problem
+
+    @property
+    def exclusive_create(self) -> bool:
+        """Whether the server has been seen to refuse a conditional write of a key that exists."""
+        return (self._open.conditional if self._open else self._conditional) == ENFORCED
+
+    def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
+        """One PUT, without a condition unless ``only_new``."""
+        if only_new:
+            with self.create(key, size_hint=len(data)) as sink:
+                sink.write(data)
+            return
+        full = self._key(key)
+        self._run("replace", key, lambda client, _: client.put(full, data, only_new=False))
+
+    def flush(self) -> None:
+        return
+
+    def delete(self, key: str) -> None:
+        full = self._key(key)
+
+        def delete(client: Client, number: int) -> None:
+            if number == 0:
+                client.head(full)  # S3 deletes what does not exist without a word
+            client.delete(full)
+
+        self._run("delete", key, delete)
+
+    def discard_unfinished(
+        self, owned: Callable[[str], bool], *, dry_run: bool = False
+    ) -> tuple[str, ...]:
+        found: tuple[Upload, ...] = ()
+        place = ("", "")
+        while True:
+            page, place = self._uploads(place)
+            found += tuple(upload for upload in page if owned(upload.key[len(self._root) :]))
+            if not any(place):
+                break
+        for upload in found if not dry_run else ():
+            self._discard(upload)
+        return tuple(upload.key[len(self._root) :] for upload in found)
+
+    def _uploads(self, place: tuple[str, str]) -> tuple[Sequence[Upload], tuple[str, str]]:
+        def uploads(client: Client, _: int) -> tuple[Sequence[Upload], tuple[str, str]]:
+            try:
+                return client.uploads(self._root, place)
+            except Failure as failure:
+                if failure.kind is Kind.NO_UPLOAD:  # rclone's way to say that there was never one
+                    return (), ("", "")
+                raise
+
+        return self._run("list", "", uploads)
+
+    def _discard(self, upload: Upload) -> None:
+        def abort(client: Client, _: int) -> None:
+            try:
+                client.abort(upload.key, upload.id)
+            except Failure as failure:
+                if failure.kind not in (Kind.NO_UPLOAD, Kind.MISSING):
+                    raise
+
+        self._run("delete", upload.key[len(self._root) :], abort)
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._conditional = self._open.conditional
+            self._open.close()
+        self._reset()
+
+    def _key(self, key: str) -> str:
+        """The object's whole name. Raises StorageError for a key that leads out of the prefix."""
+        return self._root + check_key(key, text=True)

@@ -1,0 +1,1 @@
+"""Storage of known behaviour: throttled, faulty, and one that holds nothing."""

@@ -1,0 +1,169 @@
+"""Storage without a device: objects in memory, and the base of what wraps another storage (``throttled``, ``faulty``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...errors import MissingObjectError, StorageError, UsageError
+from ..base import (
+    Buffer,
+    Cached,
+    Entry,
+    Guarded,
+    Residency,
+    Retries,
+    Retrying,
+    Sink,
+    Storage,
+    Unfinished,
+)
+from ..keys import check_key, check_prefix
+
+
+class _ReadOnly:
+    """What can be read and not written."""
+
+    alignment = 1
+    scheme = ""
+    url = ""
+
+    def describe(self) -> dict[str, Any]:
+        return {"scheme": self.scheme, "url": self.url}
+
+    def create(
+        self, key: str, *, size_hint: int = 0, durable: bool = True
+    ) -> AbstractContextManager[Sink]:
+        check_key(key)
+        raise StorageError(f"cannot create {key}: {self.scheme} storage is read-only")
+
+    def flush(self) -> None:
+        return
+
+    def delete(self, key: str) -> None:
+        check_key(key)
+        raise StorageError(f"cannot delete {key}: {self.scheme} storage is read-only")
+
+    def close(self) -> None:
+        return
+
+
+class MemoryStorage(_ReadOnly):
+    """Objects in this process's memory; forked workers share them."""
+
+    scheme = "memory"
+    OPTIONS: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(
+        self,
+        url: str = "memory://",
+        *,
+        direct: bool = False,
+        objects: Mapping[str, Buffer] | None = None,
+    ) -> None:
+        self.url = url
+        self._objects = {check_key(key): data for key, data in (objects or {}).items()}
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        folder = check_prefix(prefix)
+        return (
+            Entry(key, len(data))
+            for key, data in self._objects.items()
+            if not folder or key.startswith(f"{folder}/")
+        )
+
+    def size(self, key: str) -> int:
+        return len(self._object(key))
+
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        source = self._object(key)[offset : offset + len(buffer)]
+        # numpy lets go of the GIL while it copies; a memoryview assignment does not.
+        np.copyto(
+            np.frombuffer(buffer, dtype=np.uint8)[: len(source)],
+            np.frombuffer(source, dtype=np.uint8),
+        )
+        return len(source)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "url": self.url,
+            "_objects": {key: bytes(data) for key, data in self._objects.items()},
+        }
+
+    def _object(self, key: str) -> Buffer:
+        try:
+            return self._objects[key]
+        except KeyError:
+            check_key(key)
+            raise MissingObjectError(f"cannot read {key}: it is not in memory") from None
+
+
+class Wrapper:
+    """Forwards everything to ``inner``; subclasses change what reading does."""
+
+    scheme = ""
+
+    def __init__(self, inner: Storage) -> None:
+        self.inner = inner
+        self.url = f"{self.scheme}+{inner.url}"
+        self.alignment = inner.alignment
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise UsageError(
+            f"{self.scheme} storage counts over forked processes and can't be sent to others",
+            remedy="use --set loader.start_method=fork",
+        )
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.inner.describe(), "scheme": self.scheme, "url": self.url}
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        return self.inner.list(prefix)
+
+    def size(self, key: str) -> int:
+        return self.inner.size(key)
+
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        return self.inner.read_into(key, offset, buffer, once=once)
+
+    def create(
+        self, key: str, *, size_hint: int = 0, durable: bool = True
+    ) -> AbstractContextManager[Sink]:
+        return self.inner.create(key, size_hint=size_hint, durable=durable)
+
+    def flush(self) -> None:
+        self.inner.flush()
+
+    def delete(self, key: str) -> None:
+        self.inner.delete(key)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def check_target(self) -> None:
+        if isinstance(self.inner, Guarded):
+            self.inner.check_target()
+
+    def retried(self) -> Retries:
+        return self.inner.retried() if isinstance(self.inner, Retrying) else Retries(0, 0)
+
+    def discard_unfinished(
+        self, owned: Callable[[str], bool], *, dry_run: bool = False
+    ) -> tuple[str, ...]:
+        return (
+            self.inner.discard_unfinished(owned, dry_run=dry_run)
+            if isinstance(self.inner, Unfinished)
+            else ()
+        )
+
+    def evict(self, keys: Iterable[str]) -> None:
+        if isinstance(self.inner, Cached):
+            self.inner.evict(keys)
+
+    def residency(self, keys: Iterable[str]) -> Residency:
+        if not isinstance(self.inner, Cached):
+            raise StorageError(f"{self.inner.url} has no page cache to measure")
+        return self.inner.residency(keys)

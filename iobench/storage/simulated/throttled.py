@@ -1,0 +1,170 @@
+"""Storage of known speed: ``throttled+URL?bandwidth=2GB&latency=5ms&latency_p99=40ms&iops=1e4&write_bandwidth=500MB``.
+
+The oracle for the verdict, and the answer to "what if my storage did 2 GB/s with 5 ms?". A read passes a link and then a distance:
+
+- The link serves one read at a time, in order of arrival, over all threads and forked processes: a read of n bytes takes
+  max(n / ``bandwidth``, 1 / ``iops``). ``write_bandwidth`` is a second link, for what sinks accept.
+- The distance is ``latency``, added to every read; reads in flight cover it for one another. With ``latency_p99`` it is drawn anew for
+  each read from a lognormal distribution with the median ``latency`` and that 99th percentile: the usual shape of a store's latency, with
+  a long tail, and given by the two figures that monitoring shows. Its mean is above its median; ``describe`` tells it.
+
+The storage below is never made faster: what it takes itself is counted as part of the time.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import random
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from ...errors import UsageError
+from ...units import parse_duration, parse_size
+from ..base import Buffer, Sink, Storage
+from .memory import Wrapper
+
+_Z99 = 2.3263478740408408  # the standard normal distribution's 99th percentile
+
+
+class Link:
+    """Serves one after another, in order of arrival, for every process that was forked from the one that made it."""
+
+    def __init__(self) -> None:
+        self._free_at = multiprocessing.get_context("fork").Value(
+            "d", 0.0
+        )  # on the monotonic clock, which all processes share
+
+    def served_at(self, arrived_s: float, service_s: float) -> float:
+        """When a request that takes ``service_s`` is through; the link is taken until then."""
+        with self._free_at.get_lock():
+            done = max(arrived_s, float(self._free_at.value)) + service_s
+            self._free_at.value = done
+            return done
+
+
+class ThrottledStorage(Wrapper):
+    """See the module. Bandwidths in bytes/s, latencies in seconds; None or 0: no cap."""
+
+    scheme = "throttled"
+    OPTIONS: ClassVar[frozenset[str]] = frozenset(
+        {"bandwidth", "latency", "latency_p99", "iops", "write_bandwidth"}
+    )
+
+    def __init__(
+        self,
+        inner: Storage,
+        *,
+        bandwidth: float | None = None,
+        latency_s: float = 0.0,
+        latency_p99_s: float | None = None,
+        iops: float | None = None,
+        write_bandwidth: float | None = None,
+    ) -> None:
+        super().__init__(inner)
+        if latency_p99_s is not None and not 0 < latency_s <= latency_p99_s:
+            raise UsageError(
+                "throttled storage: latency_p99 needs a latency (the median) above zero that is not above it"
+            )
+        self.bandwidth = bandwidth
+        self.latency_s = latency_s
+        self.latency_p99_s = latency_p99_s
+        self.iops = iops
+        self.write_bandwidth = write_bandwidth
+        self._sigma = math.log(latency_p99_s / latency_s) / _Z99 if latency_p99_s else 0.0
+        self._reads = Link()
+        self._writes = Link()
+
+    @classmethod
+    def wrap(cls, inner: Storage, options: Mapping[str, str]) -> ThrottledStorage:
+        """Raises UsageError for what is not a rate or a duration, and for a rate of zero."""
+        rates = {
+            name: parse_size(options[name].removesuffix("/s"))
+            for name in ("bandwidth", "write_bandwidth")
+            if name in options
+        }
+        iops = _parse_iops(options["iops"]) if "iops" in options else None
+        if 0 in rates.values():
+            raise UsageError(
+                "throttled storage needs bandwidths above zero",
+                remedy="e.g. throttled+/data?bandwidth=100MB",
+            )
+        latencies = {
+            f"{name}_s": parse_duration(options[name])
+            for name in ("latency", "latency_p99")
+            if name in options
+        }
+        return cls(inner, iops=iops, **rates, **latencies)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **super().describe(),
+            "bandwidth_bytes_per_s": self.bandwidth,
+            "latency_s": self.latency_s,
+            "latency_p99_s": self.latency_p99_s,
+            "latency_mean_s": self.latency_s * math.exp(self._sigma**2 / 2),
+            "iops": self.iops,
+            "write_bandwidth_bytes_per_s": self.write_bandwidth,
+        }
+
+    def latency(self) -> float:
+        """Seconds for the next read."""
+        # The random module is seeded anew in a forked process.
+        return (
+            self.latency_s * math.exp(random.gauss(0.0, self._sigma))
+            if self._sigma
+            else self.latency_s
+        )
+
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        arrived = time.monotonic()
+        count = self.inner.read_into(key, offset, buffer, once=once)
+        service = max(
+            count / self.bandwidth if self.bandwidth else 0.0, 1 / self.iops if self.iops else 0.0
+        )
+        _wait_until(self._reads.served_at(arrived, service) + self.latency())
+        return count
+
+    @contextmanager
+    def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> Iterator[Sink]:
+        with self.inner.create(key, size_hint=size_hint, durable=durable) as sink:
+            yield (
+                ThrottledSink(sink, self._writes, self.write_bandwidth)
+                if self.write_bandwidth
+                else sink
+            )
+
+
+class ThrottledSink:
+    """Accepts data at the link's pace."""
+
+    def __init__(self, inner: Sink, link: Link, bandwidth: float) -> None:
+        self._inner = inner
+        self._link = link
+        self._bandwidth = bandwidth
+
+    def write(self, data: bytes | Buffer) -> None:
+        arrived = time.monotonic()
+        self._inner.write(data)
+        _wait_until(self._link.served_at(arrived, memoryview(data).nbytes / self._bandwidth))
+
+
+def _wait_until(moment_s: float) -> None:
+    delay = moment_s - time.monotonic()
+    if delay > 0:
+        time.sleep(delay)
+
+
+def _parse_iops(text: str) -> float:
+    try:
+        iops = float(text)
+    except ValueError:
+        iops = 0.0
+    if not 0 < iops < math.inf:  # NaN fails too
+        raise UsageError(
+            f"throttled storage: iops is '{text}'",
+            remedy="give a number above zero, e.g. iops=1000 or iops=1e3",
+        )
+    return iops
