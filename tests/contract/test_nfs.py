@@ -22,8 +22,9 @@ from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.storage import open_storage
 from iobench.storage.base import Cached, Files, Folders, Guarded, Retrying, Storage, Versioned
+from iobench.storage.nfs import libnfs
 from iobench.storage.nfs import write as nfs_write
-from iobench.storage.nfs.storage import NfsStorage, libnfs
+from iobench.storage.nfs.storage import NfsStorage
 from tests.checkpoints import save
 from tests.contract.test_storage_suite import StorageContract, content, read
 from tests.servers.nfs import NfsServer, ganesha_v4, nfs_server, rclone_nfs

@@ -30,7 +30,8 @@ from iobench.errors import StorageError, UsageError
 from iobench.registry import STORAGE
 from iobench.storage import open_storage
 from iobench.storage.base import Cached, Storage
-from iobench.storage.local.storage import LocalStorage, sinks
+from iobench.storage.local import sinks
+from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
 from iobench.storage.simulated.memory import MemoryStorage
 from iobench.storage.simulated.throttled import ThrottledStorage

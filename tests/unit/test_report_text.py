@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.verdict import bind as verdict
+from iobench.analyse.verdict.bind import verdict
 from iobench.cli.main import VERBS, main
 from iobench.report.export import to_csv, to_json, to_markdown
 from iobench.report.text import render_run

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.verdict import bind as verdict
+from iobench.analyse.verdict.bind import verdict
 from iobench.schema.result import Verdict
 
 Build = Callable[..., Any]
