@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import re
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from ..documents import MAX_DOCUMENT_BYTES, parse_json
-from ..errors import MissingObjectError, StorageError, TargetHeldError, TargetRefusedError
+from ..errors import MissingObjectError, TargetRefusedError
 from ..safety import Removal, mount_of, remove_exactly
 from ..storage.base import Entry, Folders, Guarded, Storage, Unfinished
 from ..storage.catalog import exists, innermost, local_root, read_object
 from ..storage.locks.lock import Lease, exclusive
 from ..storage.locks.objects import READERS, is_lock_name
+from ..storage.markers import foreign_name, held_as_seen, put_marker
 from .manifest import MANIFEST, is_ours
 
 MARKER = ".iobench-checkpoints"
@@ -26,29 +25,16 @@ MARKER = ".iobench-checkpoints"
 
 STEP = re.compile(r"step-(\d{8,})")
 
-_TRIES = 5
-"""How often a place may change between a look at it and its lock."""
-
-_RIVAL_S = 1.0
-"""How long a marker is waited for that another process may be writing."""
-
 
 def claim(storage: Storage) -> None:
     """See CheckpointRoot.claim."""
     if not _is_new(storage):
         return
     root = local_root(storage)
+    made_root = root if root is not None and not root.exists() else None
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    marker = {"created": created, "made_root": root is not None and not root.exists()}
-    try:
-        with storage.create(MARKER) as sink:
-            sink.write(json.dumps(marker).encode() + b"\n")
-    except StorageError:
-        if not _appears(storage):
-            if marker["made_root"] and root is not None:
-                with suppress(OSError):  # else the next attempt takes the folder for the user's own
-                    root.rmdir()
-            raise
+    marker = {"created": created, "made_root": made_root is not None}
+    put_marker(storage, MARKER, json.dumps(marker).encode() + b"\n", made_root=made_root)
 
 
 def _is_new(storage: Storage) -> bool:
@@ -57,34 +43,13 @@ def _is_new(storage: Storage) -> bool:
         storage.check_target()
     if exists(storage, MARKER):
         return False
-    root = local_root(storage)
-    names = (
-        (entry.key for entry in storage.list())
-        if root is None
-        else os.listdir(root)
-        if root.is_dir()
-        else ()
-    )
-    # An interrupted start may have left the marker's own unfinished file, or a lock.
-    found = next(
-        (name for name in names if name != f"{MARKER}.part" and not is_lock_name(name)), None
-    )
-    if found is not None and not exists(storage, MARKER):  # it comes before anything else of ours
+    found = foreign_name(storage, MARKER, local_root(storage))
+    if found is not None:
         raise TargetRefusedError(
             f"{storage.url} is not empty (it holds '{found}') and has no checkpoints of iobench",
             remedy=f"name a new or empty directory, e.g. {storage.url}/checkpoints",
         )
-    return found is None
-
-
-def _appears(storage: Storage) -> bool:
-    """Whether another job that starts at this moment has made the marker, or does so now."""
-    deadline = time.monotonic() + _RIVAL_S
-    while not exists(storage, MARKER):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_RIVAL_S / 10)
-    return True
+    return not exists(storage, MARKER)
 
 
 @contextmanager
@@ -93,23 +58,15 @@ def held(storage: Storage, verb: str, *, break_lock: bool = False) -> Iterator[L
     # Where the lock is an object, the marker is made by whoever has it: two writers of one object
     # at one moment may both fail on some storages.
     prepare = claim if local_root(innermost(storage)) is not None else _is_new
-    problem: MissingObjectError | None = None
-    for _ in range(_TRIES):
-        with ExitStack() as stack:
-            try:
-                prepare(storage)
-                lease = stack.enter_context(
-                    exclusive(storage, MARKER, verb=verb, break_dead=break_lock)
-                )
-                claim(storage)
-            except MissingObjectError as error:
-                problem = error  # somebody has cleaned the place
-                continue
-            yield lease
-            return
-    raise TargetHeldError(
-        f"{storage.url} is being changed by others", remedy="find out by whom, and start again"
-    ) from problem
+
+    def attempt(stack: ExitStack) -> Lease:
+        prepare(storage)
+        lease = stack.enter_context(exclusive(storage, MARKER, verb=verb, break_dead=break_lock))
+        claim(storage)
+        return lease
+
+    with held_as_seen(storage, attempt) as lease:
+        yield lease
 
 
 def remove_step(storage: Storage, folder: str) -> Removal:

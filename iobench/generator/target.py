@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,7 @@ import xxhash
 from ..documents import MAX_DOCUMENT_BYTES
 from ..errors import (
     DatasetError,
-    MissingObjectError,
     StorageError,
-    TargetHeldError,
     TargetRefusedError,
 )
 from ..formats.base import split_codec
@@ -38,7 +35,7 @@ from ..schema.manifest import (
 from ..storage.base import Guarded, Storage
 from ..storage.catalog import exists, innermost, local_root, read_manifest, read_object
 from ..storage.locks.lock import Lease, exclusive, shared
-from ..storage.locks.objects import is_lock_name
+from ..storage.markers import foreign_name, held_as_seen, put_marker
 from ..units import format_bytes, format_count
 from . import journal
 from .listing import first_difference
@@ -52,11 +49,6 @@ LAYOUT_VERSION = 1
 COLUMNS_LAYOUT_VERSION = 2
 """The same for samples that are cut into columns. Version 1 stamped each sample at its beginning,
 so that the first columns were the same few bytes again and again."""
-_TRIES = 5
-"""How often a place may change between a look at it and its lock."""
-
-_RIVAL_S = 1.0
-"""How long a marker is waited for that another process may be writing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,26 +87,16 @@ def claimed(
     """
     if isinstance(storage, Guarded):
         storage.check_target()
-    problem: MissingObjectError | None = None
-    for _ in range(_TRIES):
-        with ExitStack() as stack:
-            # Others may come and go until the lock is granted, so what counts is looked at again.
-            try:
-                whole = _mark(spec, storage, plan, generator)
-                hold = shared if whole else exclusive
-                lease = stack.enter_context(
-                    hold(storage, MARKER, verb="generate", break_dead=break_lock)
-                )
-                found = _claim(spec, storage, plan, generator, whole=whole)
-            except MissingObjectError as error:
-                problem = error
-                continue
-            if found is not None:
-                yield found, lease
-                return
-    raise TargetHeldError(
-        f"{storage.url} is being changed by others", remedy="find out by whom, and start again"
-    ) from problem
+
+    def attempt(stack: ExitStack) -> tuple[Claim, Lease] | None:
+        whole = _mark(spec, storage, plan, generator)
+        hold = shared if whole else exclusive
+        lease = stack.enter_context(hold(storage, MARKER, verb="generate", break_dead=break_lock))
+        found = _claim(spec, storage, plan, generator, whole=whole)
+        return None if found is None else (found, lease)
+
+    with held_as_seen(storage, attempt) as held:
+        yield held
 
 
 def _mark(spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str) -> bool:
@@ -136,33 +118,16 @@ def _begin(spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str)
     _require_empty(storage)
     root = local_root(innermost(storage))
     _require_space(spec, plan, root, done_bytes=0, done_shards=0)
+    made_root = root if root is not None and not root.exists() else None
     marker = {
         "id": dataset_id(spec),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "generator": generator,
-        "made_root": root is not None and not root.exists(),
+        "made_root": made_root is not None,
         "spec": spec.model_dump(mode="json"),
     }
     text = json.dumps(marker, indent=2).encode() + b"\n"
-    try:
-        with storage.create(MARKER, size_hint=len(text)) as sink:
-            sink.write(text)
-    except StorageError:
-        if not _appears(storage):
-            if marker["made_root"] and root is not None:
-                with suppress(OSError):  # else the next attempt takes the folder for the user's own
-                    root.rmdir()
-            raise
-
-
-def _appears(storage: Storage) -> bool:
-    """Whether another process that starts at this moment has made the marker, or does so now."""
-    deadline = time.monotonic() + _RIVAL_S
-    while not exists(storage, MARKER):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_RIVAL_S / 10)
-    return True
+    put_marker(storage, MARKER, text, made_root=made_root)
 
 
 def _read_marker(spec: DatasetSpec, storage: Storage) -> tuple[dict[str, Any], bool]:
@@ -253,19 +218,8 @@ def _take_up(
 
 def _require_empty(storage: Storage) -> None:
     """Raises TargetRefusedError where something lies there that is not a start's own."""
-    root = local_root(innermost(storage))
-    names = (
-        (entry.key for entry in storage.list())
-        if root is None
-        else os.listdir(root)
-        if root.is_dir()
-        else ()
-    )
-    # An interrupted start may have left the marker's own unfinished file, or a lock.
-    found = next(
-        (name for name in names if name != f"{MARKER}.part" and not is_lock_name(name)), None
-    )
-    if found is not None and not exists(storage, MARKER):  # it comes before anything else of ours
+    found = foreign_name(storage, MARKER, local_root(innermost(storage)))
+    if found is not None:
         raise TargetRefusedError(
             f"{storage.url} is not empty (it holds '{found}') and is no iobench dataset",
             remedy=f"name a new or empty directory, e.g. {storage.url}/data",
