@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import signal
@@ -15,13 +14,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..errors import IobenchError, WorkerError
 from ..interrupts import undisturbed
+from ..processes import die_with_parent
 
 T = TypeVar("T")
 _TURN_S = 0.2
 _CHECK_S = 1.0
 
 _GRACE_S = 20.0  # for a stopped worker to remove what it was writing; a write that hangs in the kernel is not waited for
-_PR_SET_PDEATHSIG = 1
 
 _NOTE_BYTES = 1 << 12
 _note: mmap.mmap | None = None
@@ -149,10 +148,7 @@ def _work(
     """A worker's life: tasks in, (True, result) or (False, error) out, None to end."""
     global _note
     _note = note
-    # Die with the parent, even if it is killed.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+    die_with_parent(parent)
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C reaches the whole group; the parent decides

@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import multiprocessing
 import os
 import signal
 import threading
@@ -24,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, get_
 
 from .. import buffers
 from ..errors import BusError, IobenchError, UsageError, WorkerError
+from ..processes import die_with_parent
 from ..schema.workload import LoaderSpec
 from ..units import format_bytes
 from .bus import cause_of_death
@@ -32,7 +31,6 @@ from .null import AnyReader
 from .order import BatchPlan, Indices
 from .slots import NO_SLOT, SlotRing
 
-_PR_SET_PDEATHSIG = 1
 _LET_GO = -2
 """In the place of a slot: nothing is to be read, what is mapped is to be dropped."""
 
@@ -264,14 +262,6 @@ def worker_start(start_method: str) -> Callable[[int], None]:
     """What a worker process of this thread's loader does first."""
     bound = threading.current_thread() is threading.main_thread() and start_method != "forkserver"
     return _start_worker if bound else _start_worker_of_thread
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies, so that nothing outlives a killed run."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    parent = multiprocessing.parent_process()
-    if parent is not None and os.getppid() != parent.pid:
-        os._exit(1)  # it died before the kernel knew
 
 
 def single_threaded() -> None:

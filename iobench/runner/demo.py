@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import secrets
 import shutil
@@ -13,14 +12,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ..errors import StorageError, UsageError
+from ..processes import die_with_parent
 
 BUCKET = "demo"
 _START_S = 60.0
 _STOP_S = 5.0
-_PR_SET_PDEATHSIG = 1
 
 
 def find_rclone() -> Path:
@@ -67,7 +67,7 @@ def s3_server(folder: Path) -> Iterator[dict[str, str]]:
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        preexec_fn=_end_with_parent,
+        preexec_fn=partial(_end_with_parent, os.getpid()),
     )
     try:
         _wait(process, port)
@@ -110,6 +110,6 @@ def _wait(process: subprocess.Popen[bytes], port: int) -> None:
     )
 
 
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _end_with_parent(parent: int) -> None:
+    die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run; the server stops after it

@@ -16,7 +16,8 @@ from typing import Any
 
 from ..errors import BusError, IobenchError, WorkerError
 from ..interrupts import undisturbed
-from ..load.loader import die_with_parent, single_threaded, worker_death
+from ..load.loader import single_threaded, worker_death
+from ..processes import die_with_parent
 from ..storage.scratch import scratch
 
 GRACE_S = 10.0

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "iobench"
 
 BASE = {
-    *("errors", "units", "limits", "registry", "safety", "beneath", "buffers", "forks"),
+    *("errors", "units", "limits", "registry", "safety", "beneath", "buffers", "processes"),
     *("interrupts", "text", "documents"),
 }
 PLUG_INS = {"storage", "formats", "accelerate", "checkpoint", "measure"}

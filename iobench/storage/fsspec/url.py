@@ -31,7 +31,7 @@ from ...errors import (
     TargetRefusedError,
     UsageError,
 )
-from ...forks import watch
+from ...processes import watch
 from ..base import Buffer, Entry, Sink
 from ..keys import check_key, check_prefix
 from .objects import (

@@ -24,9 +24,9 @@ from ...beneath import (
     open_folder,
 )
 from ...errors import MissingObjectError, StorageError, UsageError
-from ...forks import watch
 from ...interrupts import undisturbed
 from ...measure import filesystem, pagecache
+from ...processes import watch
 from ...safety import check_target
 from ..base import (
     Buffer,

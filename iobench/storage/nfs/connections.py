@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TypeVar
 
 from ...errors import MissingObjectError, StorageError
-from ...forks import watch
+from ...processes import watch
 from ...units import format_duration
 from ..keys import check_key
 from .context import Context, Lost

@@ -16,7 +16,7 @@ from ...errors import (
     TargetRefusedError,
     UsageError,
 )
-from ...forks import watch
+from ...processes import watch
 from ..base import (
     Buffer,
     Entry,

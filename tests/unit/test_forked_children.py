@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from iobench import forks
+from iobench import processes
 from iobench.storage import open_storage
 from iobench.storage.s3 import storage as s3
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
@@ -37,7 +37,7 @@ class Finalised:
 
 
 def test_a_parents_garbage_is_not_collected_in_a_child() -> None:
-    assert forks.watch is not None
+    assert processes.watch is not None
     gc.collect()
     gc.disable()
     try:

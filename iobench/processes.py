@@ -1,0 +1,63 @@
+"""What a process owes to its parent: it dies with it, and shares nothing with it that breaks.
+
+``die_with_parent`` binds a process to its parent's life. ``watch`` names what a forked child must
+drop. The child drops it before any of its code runs and while it has one thread: looking at the
+process's number on first use instead is a race, because two threads of a child that find another
+number than their own would both drop and make anew.
+
+What the parent has thrown away but not collected yet is never finalised in the child: the
+finaliser of a client library's object may wait for a lock that one of the parent's threads held at
+the moment of the fork, and nobody in the child releases it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import multiprocessing
+import os
+import signal
+from typing import Protocol
+from weakref import WeakSet
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def die_with_parent(parent: int | None = None) -> None:
+    """Have the kernel kill this process when its parent ends (prctl(2), PR_SET_PDEATHSIG).
+
+    ``parent``: the number of the process that started this one; None: what multiprocessing says.
+    Where that is no longer the parent, it died before the kernel was asked, and this process ends
+    at once. For the kernel, the parent is the thread that started this process, so that thread must
+    live as long as the parent.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if parent is None and (by_multiprocessing := multiprocessing.parent_process()) is not None:
+        parent = by_multiprocessing.pid
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
+
+
+class Forked(Protocol):
+    def after_fork(self) -> None:
+        """In the child: forget the parent's handles, locks and threads.
+
+        Close nothing that the parent still uses.
+        """
+
+
+_watched: WeakSet[Forked] = WeakSet()
+
+
+def watch(instance: Forked) -> None:
+    """Call its ``after_fork`` in every child that is forked from now on, as long as it lives."""
+    _watched.add(instance)
+
+
+def _in_child() -> None:
+    gc.freeze()
+    for instance in list(_watched):
+        instance.after_fork()
+
+
+os.register_at_fork(after_in_child=_in_child)
