@@ -117,6 +117,10 @@ def restore(
         made.close()
 
 
+MAX_WAIT_S = 240
+"""Far beyond what a rank takes on the slowest machine: torch alone may need a minute to start."""
+
+
 class Ranks:
     """Two processes, which run functions of this module as ranks of one job."""
 
@@ -139,7 +143,7 @@ class Ranks:
         for pipe in self._pipes:
             pipe.send((name, f"file://{self._folder}/meet-{self._jobs}", arguments))
         answers = [
-            pipe.recv() if pipe.poll(60) else (False, "no answer within 60 s")
+            pipe.recv() if pipe.poll(MAX_WAIT_S) else (False, "no answer in time")
             for pipe in self._pipes
         ]
         for good, answer in answers:

@@ -1,8 +1,17 @@
-"""What consumes batches, one step each."""
+"""What consumes batches, one step each, and the form in which it gets them."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..errors import UsageError
+
+Indices = npt.NDArray[np.int64]
 
 
 class StepTime(NamedTuple):
@@ -12,15 +21,69 @@ class StepTime(NamedTuple):
     late_ns: int
 
 
+class Samples:
+    """A batch's samples in one tensor, in the memory of the host or of a device.
+
+    ``data``: uint8 tensor that holds all samples; None where none are delivered (transport 'null').
+    ``offsets`` and ``lengths``: where each sample lies in it, int64 [samples], in bytes, on the
+    host. ``samples[i]`` is sample i, and ``stacked()`` all of them, both without a copy.
+    """
+
+    __slots__ = ("data", "lengths", "offsets")
+
+    def __init__(self, data: torch.Tensor | None, offsets: Indices, lengths: Indices) -> None:
+        self.data = data
+        self.offsets = offsets
+        self.lengths = lengths
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __getitem__(self, position: int) -> torch.Tensor:
+        offset = int(self.offsets[position])
+        return self._delivered()[offset : offset + int(self.lengths[position])]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (self[position] for position in range(len(self)))
+
+    def stacked(self) -> torch.Tensor:
+        """[samples, bytes], without a copy where the samples lie evenly.
+
+        Raises UsageError where they differ in length.
+        """
+        data = self._delivered()
+        if len(set(self.lengths.tolist())) > 1:
+            raise UsageError(
+                "samples of different lengths can't be stacked", remedy="set reader.crop"
+            )
+        steps = np.diff(self.offsets)
+        if len(steps) and (steps != steps[0]).any():
+            return torch.stack(list(self))
+        length = int(self.lengths[0])
+        step = int(steps[0]) if len(steps) else length
+        start = data.storage_offset() + int(self.offsets[0])
+        return data.as_strided((len(self), length), (step, 1), start)
+
+    def _delivered(self) -> torch.Tensor:
+        if self.data is None:
+            raise UsageError(
+                "transport 'null' delivers no data",
+                remedy="use transport 'ring', 'tensor' or 'thread'",
+            )
+        return self.data
+
+
 class Accelerator(Protocol):
     name: str
 
     def start(self) -> None:
         """An epoch begins."""
 
-    def step(self, batch: Any, ready_ns: int, share: float = 1.0) -> StepTime:
-        """Consume ``batch`` (a ``load.Batch``, or None for a step without data), which was ready at ``ready_ns`` (monotonic).
+    def step(self, batch: Samples | None, ready_ns: int, share: float = 1.0) -> StepTime:
+        """Consume a batch, which was ready at ``ready_ns`` (monotonic); None: a step without data.
 
-        ``share`` is the batch's part of a full one: the last batch of an epoch may be short, and is then less work.
-        Returns when the accelerator asks for the next one.
+        The samples lie in the memory of the workload's ``accelerator.device``, or in the host's
+        where it names none. They are valid until the step returns. ``share`` is the batch's part of
+        a full one: the last batch of an epoch may be short, and is then less work. Returns when the
+        accelerator asks for the next batch.
         """

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import time
-from typing import Any
 
 from ..schema.workload import AcceleratorSpec
-from .base import StepTime
+from .base import Samples, StepTime
 
 _PR_SET_TIMERSLACK = 29
 
@@ -32,7 +31,7 @@ class EmulatedAccelerator:
         # The kernel may delay a sleeping thread's wake-up by its timer slack, 50 microseconds by default (prctl(2)).
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
-    def step(self, batch: Any, ready_ns: int, share: float = 1.0) -> StepTime:
+    def step(self, batch: Samples | None, ready_ns: int, share: float = 1.0) -> StepTime:
         busy = round(self._step_ns * share)
         # The accelerator itself was free at the last deadline; only its emulation woke up later than that.
         begin = max(self._deadline, ready_ns - self._late)
@@ -53,5 +52,5 @@ class NullAccelerator:
     def start(self) -> None:
         return
 
-    def step(self, batch: Any, ready_ns: int, share: float = 1.0) -> StepTime:
+    def step(self, batch: Samples | None, ready_ns: int, share: float = 1.0) -> StepTime:
         return StepTime(0, 0)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..accelerate.base import Samples
 from ..errors import UsageError
 from .loader import Batch, BatchLoader
 from .third_party import LibraryLoader
@@ -60,10 +61,10 @@ class DeviceFeed:
         if self.pinned:
             self._registered = (loader.ring.address, loader.ring.nbytes)
 
-    def copy(self, batch: Batch) -> tuple[torch.Tensor | None, int]:
-        """The batch's bytes on the device, valid until the next copy, and the nanoseconds that it took."""
+    def copy(self, batch: Batch) -> tuple[Samples, int]:
+        """The batch's samples on the device, valid until the next copy, and the nanoseconds it took."""
         if batch.data is None:
-            return None, 0
+            return batch, 0
         started = time.monotonic_ns()
         end = int((batch.offsets + batch.lengths).max()) if len(batch) else 0
         source = batch.data[:end]
@@ -76,7 +77,7 @@ class DeviceFeed:
             with torch.cuda.stream(self._stream):
                 target.copy_(source, non_blocking=True)
             self._stream.synchronize()  # the slot may be reused, and the step may begin, only when the copy is there
-        return target, time.monotonic_ns() - started
+        return Samples(target, batch.offsets, batch.lengths), time.monotonic_ns() - started
 
     def close(self) -> None:
         """Unpin the ring; the loader's memory may be freed afterwards."""

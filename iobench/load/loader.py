@@ -21,6 +21,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, get_worker_info
 
 from .. import buffers
+from ..accelerate.base import Samples
 from ..errors import BusError, IobenchError, UsageError, WorkerError
 from ..processes import die_with_parent
 from ..schema.workload import LoaderSpec
@@ -35,7 +36,7 @@ _LET_GO = -2
 """In the place of a slot: nothing is to be read, what is mapped is to be dropped."""
 
 
-class Batch:
+class Batch(Samples):
     """A batch in the training process.
 
     ``data``: uint8 tensor that holds all samples (None for transport 'null'); ``offsets`` and ``lengths``: where each sample lies in it, in
@@ -43,7 +44,7 @@ class Batch:
     With transport 'ring' the memory is reused once the batch and all tensors made from it are gone.
     """
 
-    __slots__ = ("data", "indices", "lengths", "offsets", "stats")
+    __slots__ = ("indices", "stats")
 
     def __init__(
         self,
@@ -53,47 +54,9 @@ class Batch:
         lengths: Indices,
         stats: Stats,
     ) -> None:
-        self.data = data
+        super().__init__(data, offsets, lengths)
         self.indices = indices
-        self.offsets = offsets
-        self.lengths = lengths
         self.stats = stats
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, position: int) -> torch.Tensor:
-        if self.data is None:
-            raise UsageError(
-                "transport 'null' delivers no data",
-                remedy="use transport 'ring', 'tensor' or 'thread'",
-            )
-        offset = int(self.offsets[position])
-        return self.data[offset : offset + int(self.lengths[position])]
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        return (self[position] for position in range(len(self)))
-
-    def stacked(self) -> torch.Tensor:
-        """[samples, bytes], without a copy where the samples lie evenly. Raises UsageError where they differ in length."""
-        if self.data is None:
-            raise UsageError(
-                "transport 'null' delivers no data",
-                remedy="use transport 'ring', 'tensor' or 'thread'",
-            )
-        if len(set(self.lengths.tolist())) > 1:
-            raise UsageError(
-                "samples of different lengths can't be stacked", remedy="set reader.crop"
-            )
-        steps = np.diff(self.offsets)
-        if len(steps) == 0 or (steps == steps[0]).all():
-            step = int(steps[0]) if len(steps) else int(self.lengths[0])
-            return self.data.as_strided(
-                (len(self), int(self.lengths[0])),
-                (step, 1),
-                self.data.storage_offset() + int(self.offsets[0]),
-            )
-        return torch.stack(list(self))
 
 
 _NOTHING: Indices = np.empty(0, np.int64)

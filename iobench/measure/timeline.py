@@ -10,7 +10,7 @@ import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,31 @@ _FIRST = [
 ]  # a merged row keeps its first row's; the rest is summed
 
 
+class StepEvent(NamedTuple):
+    """One step of a rank; ``schema.result.EVENT_COLUMNS`` says what each column means."""
+
+    epoch: int
+    step: int
+    steps: int = 1
+    start_ns: int = 0
+    wait_ns: int = 0
+    copy_ns: int = 0
+    busy_ns: int = 0
+    late_ns: int = 0
+    samples: int = 0
+    bytes_read: int = 0
+    sample_bytes: int = 0
+    read_ns: int = 0
+    prep_ns: int = 0
+    retries: int = 0
+    throttled: int = 0
+    checkpoint_ns: int = 0
+
+
+if StepEvent._fields != _RECORDED:
+    raise TypeError("the columns of a step event and those of the events' file differ")
+
+
 class Recorder:
     """Events of one (phase, repetition, rank).
 
@@ -51,36 +76,9 @@ class Recorder:
     def __len__(self) -> int:
         return self._used
 
-    def record(
-        self,
-        epoch: int,
-        step: int,
-        start_ns: int,
-        wait_ns: int,
-        copy_ns: int,
-        busy_ns: int,
-        late_ns: int,
-        samples: int,
-        bytes_read: int,
-        sample_bytes: int,
-        read_ns: int,
-        prep_ns: int,
-        retries: int = 0,
-        throttled: int = 0,
-        checkpoint_ns: int = 0,
-    ) -> None:
-        """One step; the columns are described in ``spec.result.EVENT_COLUMNS``."""
-        took = (
-            samples,
-            bytes_read,
-            sample_bytes,
-            read_ns,
-            prep_ns,
-            retries,
-            throttled,
-            checkpoint_ns,
-        )
-        row = (epoch, step, 1, start_ns, wait_ns, copy_ns, busy_ns, late_ns, *took)
+    def record(self, step: StepEvent) -> None:
+        """Keep one step."""
+        row: tuple[int, ...] = step
         if self._stride > 1 and self._joined(row):
             return
         if self._used == len(self._rows):

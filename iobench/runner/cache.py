@@ -14,9 +14,10 @@ from ..load.layouts import layout_keys
 from ..measure import nfs
 from ..schema.result import Epoch
 from ..storage.base import Cached, Storage
+from .conductor import Tick, run_phase
 from .fetches import NO_CACHE
+from .phase import Outcome, Phase
 from .plan import Plan
-from .ranks import Outcome, Phase, Tick, run_phase
 
 
 def run_cached_phase(

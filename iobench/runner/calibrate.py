@@ -22,8 +22,9 @@ from ..storage.base import Files
 from ..storage.simulated.memory import MemoryStorage
 from ..units import format_percent
 from .cache import prepare_cache, run_cached_phase
+from .conductor import Tick, run_phase
+from .phase import Outcome, Phase
 from .plan import Plan
-from .ranks import Outcome, Phase, Tick, run_phase
 from .third_party import COPIES, enough_shards, in_memory
 
 _NULL = AcceleratorSpec(kind="null", name="null")

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from .. import __version__
 from ..analyse.verdict.rebuild import conclude
@@ -27,11 +26,24 @@ from ..storage.base import Cached
 from ..storage.locks.lock import Lease
 from ..storage.scratch import scratch
 from .checkpoint_plan import StudyPlan
-from .checkpoint_ranks import CheckpointRank
+from .crew import ForkedCrew, gather
 from .directory import new_directory, write_document
-from .processes import Ranks
+from .messages import (
+    Answer,
+    Command,
+    Done,
+    Drain,
+    Prepare,
+    Restored,
+    RestoreNow,
+    Saved,
+    SaveNow,
+    Stop,
+)
 from .progress import Progress, Silent
 from .savebook import HEAD_START_NS, SaveBook
+from .task import Link
+from .tasks.checkpoint import Checkpoint, CheckpointRank
 
 
 def run_study(
@@ -182,83 +194,75 @@ class Conductor:
         self.book = SaveBook(root, plan.spec, study.saves)
         self._held = ExitStack()
         self._meeting = self._held.enter_context(scratch("ranks"))
-        self._ranks = Ranks(self.world, self._body)
-        self._overlaps: dict[int, list[dict[str, list[float]]]] = {}
+        self._crew = ForkedCrew(self.world, Checkpoint(self._rank))
+        self._steps: dict[int, list[Done]] = {}  # by save: what the ranks did after it
 
-    def _body(self, rank: int, pipe: Any) -> None:
-        job = Job(rank=rank, world=self.world, rendezvous=f"file://{self._meeting}/meet")
-        CheckpointRank(job, self.plan.spec, self.root, self.plan.builder(rank), pipe).run()
+    def _rank(self, link: Link) -> CheckpointRank:
+        job = Job(rank=link.rank, world=link.world, rendezvous=f"file://{self._meeting}/meet")
+        return CheckpointRank(job, self.plan.spec, self.root, self.plan.builder(link.rank), link)
 
     def start(self, progress: Progress) -> None:
         progress.phase("building the state")
-        self._ranks.start()
-        self._until_ready()
+        self._crew.start()
+        self._until_done()
 
     def save(self, step: int) -> None:
         """One save of all ranks, and the steps after it."""
-        self._command("prepare", step)
-        self._until_ready()
-        self._command("save", step, self.book.begin(step))
-        self._overlaps[step] = self._until_ready()
+        self._command(Prepare(step))
+        self._until_done()
+        self._command(SaveNow(step, self.book.begin(step)))
+        self._steps[step] = self._until_done()
 
     def drain(self) -> None:
-        """Wait for what an asynchronous writer is still doing, and say what its saves did to the steps beside them."""
-        self._command("drain")
-        self._until_ready()
+        """Wait for what an asynchronous writer is still doing.
+
+        Each save then has the mean step while it went on, and the mean step after its end.
+        """
+        self._command(Drain())
+        self._until_done()
         for save in self.study.saves:
-            steps = self._overlaps.get(save.step, [])
-            save.step_overlapped_s = _mean(
-                second for rank in steps for second in rank["overlapped"]
-            )
-            save.step_alone_s = _mean(second for rank in steps for second in rank["alone"])
+            ranks = self._steps.get(save.step, [])
+            save.step_overlapped_s = _mean(s for rank in ranks for s in rank.overlapped_s)
+            save.step_alone_s = _mean(s for rank in ranks for s in rank.alone_s)
 
     def restore(self) -> None:
         """The latest checkpoint, cold, into wiped tensors."""
         step = self.book.committed[-1]
         residency, how = self._evict(step)
-        self._command("restore", step, time.monotonic_ns() + HEAD_START_NS)
-        parts = self._gather("restored")
-        times = [part["wall_s"] for part in parts]
-        cpu = [part["cpu_s"] for part in parts]
+        self._command(RestoreNow(step, time.monotonic_ns() + HEAD_START_NS))
+        parts = gather(self._crew, Restored, self._take_down)
+        times = [part.wall_s for part in parts]
+        cpu = [part.cpu_s for part in parts if part.cpu_s is not None]
         self.study.restores.append(
             Restore(
                 step=step,
                 wall_s=max(times),
                 first_done_s=min(times),
-                bytes=sum(part["bytes"] for part in parts),
-                cpu_s=None if None in cpu else sum(cpu),
+                bytes=sum(part.bytes for part in parts),
+                cpu_s=sum(cpu) if len(cpu) == len(parts) else None,
                 residency_before=residency,
                 residency_how=how,
-                verified=all(part["verified"] for part in parts),
+                verified=all(part.verified for part in parts),
                 rank_s=times,
             )
         )
 
     def end(self) -> None:
         with undisturbed():
-            self._ranks.end(("stop",))
+            self._crew.end(Stop())
             self._held.close()
 
-    def _command(self, *message: Any) -> None:
+    def _command(self, command: Command) -> None:
         for rank in range(self.world):
-            self._ranks.send(rank, message)
+            self._crew.send(rank, command)
 
-    def _until_ready(self) -> list[dict[str, list[float]]]:
-        return [value for value in self._gather("ready") if value]
+    def _until_done(self) -> list[Done]:
+        return gather(self._crew, Done, self._take_down)
 
-    def _gather(self, awaited: str) -> list[Any]:
-        """One message of this kind from each rank; saves that become durable meanwhile are taken down."""
-        answers: dict[int, Any] = {}
-        while len(answers) < self.world:
-            with undisturbed():  # what a rank has told is taken down
-                for rank, (kind, value) in self._ranks.receive(
-                    [rank for rank in range(self.world) if rank not in answers]
-                ):
-                    if kind == awaited:
-                        answers[rank] = value
-                    else:
-                        self.book.take_down(rank, *value)
-        return [answers[rank] for rank in sorted(answers)]
+    def _take_down(self, rank: int, answer: Answer) -> None:
+        """Saves that become durable while something else is waited for."""
+        if isinstance(answer, Saved):
+            self.book.take_down(rank, answer.step, answer.part)
 
     def _evict(self, step: int) -> tuple[float | None, str]:
         storage, keys = self.root.storage, self.root.step(step).data_keys()

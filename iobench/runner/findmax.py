@@ -1,4 +1,4 @@
-"""How many accelerators can this storage feed? Real runs with more and more ranks, by bisection from the predicted number."""
+"""How many accelerators the storage feeds: real runs with more and more ranks, by bisection."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ..load import make_reader
 from ..schema.result import FindMax, FindMaxPoint, RunDocument
 from .cache import run_cached_phase
 from .calibrate import Calibration, joined
+from .phase import Phase
 from .plan import Plan
 from .progress import Progress
-from .ranks import Phase
 
 MOST = 256
 """Ranks are processes; more of them on one host measure the host."""
@@ -21,10 +21,12 @@ _LEAST_STEPS = 8
 
 
 def find_max(plan: Plan, doc: RunDocument, calibration: Calibration, progress: Progress) -> None:
-    """The largest number of accelerators at the required utilization, as ``doc.find_max``, which is true after every point.
+    """Find the largest number of accelerators at the required utilization, as ``doc.find_max``.
 
-    Starts at the number that the calibrated fetch rate predicts (each accelerator at utilization u draws u of its full appetite), doubles
-    or halves until one number passes and a larger one fails, then bisects.
+    The search starts at the number that the calibrated fetch rate predicts: an accelerator at
+    utilization u takes u times its full demand. It doubles or halves the number until one passes
+    and a larger one fails, and then bisects. ``doc.find_max`` is kept up to date after each point.
+    Raises UsageError where the accelerator has no step time.
     """
     rate = plan.workload.samples_per_s_per_accelerator
     if rate is None:
@@ -48,7 +50,8 @@ def find_max(plan: Plan, doc: RunDocument, calibration: Calibration, progress: P
         try:
             point = _try(plan, number, required, calibration, progress)
         except UsageError as error:
-            # A ring for so many ranks does not fit this host: the host is the limit, not the storage.
+            # The rings of so many ranks do not fit into this host's memory: the host is the limit,
+            # not the storage.
             bound = f"{number} accelerators can't be emulated on this host: {error.what}"
             high = limit = number
             number = (low + high) // 2

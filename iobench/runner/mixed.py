@@ -1,6 +1,7 @@
-"""Checkpoints while loading: what a run needs beside its own story, so that saves and reads compete as they do in a training.
+"""Checkpoints during a run, so that saves and reads compete for the storage as in a training.
 
-The state stays the same from save to save, so that its checksums need not be taken again between two steps.
+The state stays the same from save to save, so that its checksums need not be computed again
+between two steps.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 
 from ..checkpoint.base import Job
 from ..checkpoint.catalog import CheckpointRoot
@@ -18,10 +18,11 @@ from ..storage.locks.lock import Lease
 from ..storage.scratch import scratch
 from .checkpoint import Conductor, begin_study, with_leftovers
 from .checkpoint_plan import StudyPlan
-from .checkpoint_ranks import CheckpointRank
+from .phase import Saving
 from .progress import Progress
-from .ranks import Saving
 from .savebook import SaveBook
+from .task import Link
+from .tasks.checkpoint import CheckpointRank
 
 ALONE = 3
 """Saves with nothing beside them, to compare with."""
@@ -32,7 +33,10 @@ _STRIDE = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Mixed:
-    """``plan.spec.ranks`` is the run's number of accelerators: each holds its share of the state."""
+    """What to save, and how often.
+
+    ``plan.spec.ranks`` is the run's number of accelerators: each holds its share of the state.
+    """
 
     plan: StudyPlan
     every: int  # steps between two saves
@@ -81,9 +85,9 @@ class Saver:
         plan = self.plan
         with scratch("ranks") as meeting:
 
-            def saver(rank: int, pipe: Connection) -> CheckpointRank:
-                job = Job(rank=rank, world=plan.spec.ranks, rendezvous=f"file://{meeting}/meet")
-                return CheckpointRank(job, plan.spec, self.root, plan.builder(rank), pipe)
+            def saver(link: Link) -> CheckpointRank:
+                job = Job(rank=link.rank, world=link.world, rendezvous=f"file://{meeting}/meet")
+                return CheckpointRank(job, plan.spec, self.root, plan.builder(link.rank), link)
 
             book = SaveBook(self.root, plan.spec, self.study.saves)
             first = self._before + (repetition + 1) * _STRIDE

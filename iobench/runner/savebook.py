@@ -11,9 +11,6 @@ from ..schema.checkpoint import CheckpointSpec, RankSave, Save
 HEAD_START_NS = 2_000_000
 """From a command to the common start, so that every rank has it by then."""
 
-NO_SAVE = 0
-"""Sent in place of a common start: train on."""
-
 
 class SaveBook:
     """``saves`` grows by one for each checkpoint that is complete; ``committed`` holds the steps of those that are still there."""

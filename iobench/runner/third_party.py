@@ -1,7 +1,8 @@
-"""What a run does more where the loader is a library: make its layout, prove what it delivers, and measure it without storage.
+"""Runs of a library's loader: make its layout, prove what it delivers, and measure it from memory.
 
-The proof comes first and off the clock: an epoch (or as much of it as is worth the time) of undecoded samples, each hashed and looked up in
-the manifest; the order in which they came tells how well they were shuffled.
+The proof comes first and is not timed: an epoch of undecoded samples (or a part of one where the
+dataset is large), each hashed and looked up in the manifest. The order in which they came shows
+how well they were shuffled.
 """
 
 from __future__ import annotations
@@ -12,16 +13,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 
 from ..analyse.verdict.shuffle import delivery, identify, shuffle_quality
 from ..errors import UsageError
-from ..load import OWN, library_version, make_reader, open_library
+from ..load import OWN, library_version, make_reader
 from ..load.layouts import held_layout, make_layout
 from ..load.libraries.base import Source
 from ..load.order import Indices
@@ -32,11 +31,10 @@ from ..storage.keys import check_key
 from ..storage.local.storage import LocalStorage
 from ..storage.scratch import scratch
 from ..units import format_bytes
+from .crew import ForkedCrew, gather
+from .messages import Delivered, Stop
 from .plan import Plan
-from .processes import Ranks
-
-MOST_BYTES = 1 << 30
-"""Of samples that the proof looks at; of larger datasets a part is proven."""
+from .tasks.delivery import MAX_BYTES, ProveDelivery
 
 COPIES = 8
 """Shards that are copied to memory at once: over a network each read is a request that waits."""
@@ -64,25 +62,29 @@ def prepare_library(plan: Plan, held: ExitStack, *, proof: bool) -> dict[str, An
 
 
 def prove(plan: Plan) -> dict[str, Any]:
-    """``delivery`` and ``shuffle`` of the plan's loader; each has ``not_measured`` where it could not be told."""
+    """``delivery`` and ``shuffle`` of the plan's loader.
+
+    Each has ``not_measured``, with the reason, where it could not be measured.
+    """
     manifest = plan.manifest
     if not manifest.header.checksums:
         why = "the dataset has no checksums of its samples; scan it with --checksums"
         return {"delivery": {"not_measured": why}, "shuffle": {"not_measured": why}}
     ranks = _delivered(plan)
     hashes = np.asarray(manifest.samples["xxh3"])
-    everything, unknown = identify(hashes, np.concatenate([epochs[0] for epochs in ranks]))
-    whole = all(len(epochs) > 1 for epochs in ranks)
+    everything, unknown = identify(hashes, np.concatenate([rank.epochs[0] for rank in ranks]))
+    whole = all(len(rank.epochs) > 1 for rank in ranks)
     proof = delivery(everything, manifest.sample_count if whole else None, unknown=unknown)
     proof |= {"of": manifest.sample_count, "whole_epoch": whole}
     if not whole:
         proof["missing_not_measured"] = (
-            f"the proof ended after {format_bytes(MOST_BYTES)} of an epoch; what it lacks may come later"
+            f"the proof ended after {format_bytes(MAX_BYTES)} of an epoch; "
+            "what it lacks may come later"
         )
     # How well one rank's share is shuffled; the others' are shuffled alike.
     order, later = (
-        identify(hashes, ranks[0][0])[0],
-        identify(hashes, ranks[0][1])[0] if whole else None,
+        identify(hashes, ranks[0].epochs[0])[0],
+        identify(hashes, ranks[0].epochs[1])[0] if whole else None,
     )
     return {
         "delivery": proof,
@@ -92,55 +94,21 @@ def prove(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _delivered(plan: Plan) -> list[list[Any]]:
-    """For each rank, xxh3 of the samples as they came in two epochs; in a part of one epoch, where MOST_BYTES do not allow all of it."""
-    world = plan.accelerators
-    most = MOST_BYTES // world
-
-    def body(rank: int, pipe: Connection) -> None:
-        workload = plan.workload
-        reading = workload.reader.model_copy(update={"decode": False, "crop": None})
-        loader = open_library(
-            plan.manifest,
-            plan.storage,
-            reading,
-            workload.loader,
-            batch_size=workload.batch_size,
-            rank=rank,
-            world=world,
-            seed=plan.seed,
-        )
-        epochs, size = [], 0
-        for epoch in range(2):
-            seen: list[int] = []
-            loader.set_epoch(epoch)
-            for batch in loader:
-                for sample in batch:
-                    seen.append(xxhash.xxh3_64_intdigest(sample.numpy().data))
-                    size += len(sample)
-                if epoch == 0 and size > most:
-                    break
-            epochs.append(np.array(seen, np.uint64))
-            if size > most:
-                break
-        loader.shutdown()
-        pipe.send(("proof", epochs))
-
-    ranks = Ranks(world, body)
-    found: dict[int, list[Any]] = {}
+def _delivered(plan: Plan) -> list[Delivered]:
+    crew = ForkedCrew(plan.accelerators, ProveDelivery(plan))
     try:
-        ranks.start()
-        while awaited := [rank for rank in range(world) if rank not in found]:
-            for rank, (_, epochs) in ranks.receive(awaited):
-                found[rank] = list(epochs)
+        crew.start()
+        return gather(crew, Delivered, lambda rank, answer: None)
     finally:
-        ranks.end(None)
-    return [found[rank] for rank in range(world)]
+        crew.end(Stop())
 
 
 @contextmanager
 def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]:
-    """Some shards of the dataset as files in memory, and a manifest of these; with the library's layout of them, where it has one."""
+    """Copy some shards into memory; yields a manifest of them, and the storage that holds them.
+
+    Where the library has a layout of its own, it is made of these shards.
+    """
     manifest = plan.manifest.part(shards)
     kind = plan.workload.loader.kind
     need = int(manifest.shards["size"].sum()) * (2 if LOADERS.load(kind).layout else 1)

@@ -29,7 +29,8 @@ from iobench.load import build_loader
 from iobench.load.reader import BatchReader
 from iobench.measure import fio, host
 from iobench.runner.calibrate import joined
-from iobench.runner.ranks import Phase, run_phase
+from iobench.runner.conductor import run_phase
+from iobench.runner.phase import Phase
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.schema.manifest import Manifest

@@ -17,7 +17,7 @@ from iobench.formats.tar import Tar
 from iobench.formats.tfrecord import TFRecord
 from iobench.load.order import BatchPlan, epoch_order
 from iobench.load.slots import SlotRing
-from iobench.measure.timeline import Recorder, write_events
+from iobench.measure.timeline import Recorder, StepEvent, write_events
 from iobench.schema.manifest import SAMPLE_COLUMNS, read_table, write_table
 
 MIB = 1 << 20
@@ -72,21 +72,25 @@ def test_decompress_8_mib(benchmark: BenchmarkFixture, codec: type[Zstd] | type[
 
 def test_record_a_step(benchmark: BenchmarkFixture) -> None:
     recorder = Recorder()
-    benchmark(
-        recorder.record,
-        0,
-        1,
-        10**9,
-        10**6,
-        0,
-        10**8,
-        10**4,
-        400,
-        46 * 10**6,
-        46 * 10**6,
-        10**7,
-        10**6,
-    )
+
+    def record(clock: int) -> None:
+        recorder.record(
+            StepEvent(
+                epoch=0,
+                step=1,
+                start_ns=clock,
+                wait_ns=10**6,
+                busy_ns=10**8,
+                late_ns=10**4,
+                samples=400,
+                bytes_read=46 * 10**6,
+                sample_bytes=46 * 10**6,
+                read_ns=10**7,
+                prep_ns=10**6,
+            )
+        )
+
+    benchmark(record, 10**9)
 
 
 def test_a_step_on_disk_takes_few_bytes(tmp_path: Path) -> None:
@@ -94,18 +98,19 @@ def test_a_step_on_disk_takes_few_bytes(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 10**6, size=(10_000, 4))
     for step, (a, b, c, d) in enumerate(noise.tolist()):
         recorder.record(
-            0,
-            step,
-            step * 10**8 + a,
-            b,
-            0,
-            10**8,
-            c,
-            400,
-            46 * 10**6,
-            46 * 10**6 - 512,
-            10**7 + d,
-            10**6 + a,
+            StepEvent(
+                epoch=0,
+                step=step,
+                start_ns=step * 10**8 + a,
+                wait_ns=b,
+                busy_ns=10**8,
+                late_ns=c,
+                samples=400,
+                bytes_read=46 * 10**6,
+                sample_bytes=46 * 10**6 - 512,
+                read_ns=10**7 + d,
+                prep_ns=10**6 + a,
+            )
         )
     write_events(tmp_path / "events.parquet", [("measure", 0, 0, recorder.columns())])
     assert (tmp_path / "events.parquet").stat().st_size < 200 * 10_000

@@ -15,6 +15,7 @@ from iobench.load.libraries.torch_map import TorchMap
 from iobench.registry import LOADERS, Entry
 from iobench.runner import third_party
 from iobench.runner.plan import make_plan
+from iobench.runner.tasks import delivery
 from iobench.schema.workload import load_workload
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -186,7 +187,7 @@ def test_a_proof_of_a_part_does_not_tell_what_is_missing(
         "load",
         lambda name, load=LOADERS.load: Forgetful if name == "forgetful" else load(name),
     )
-    monkeypatch.setattr(third_party, "MOST_BYTES", 200_000)
+    monkeypatch.setattr(delivery, "MAX_BYTES", 200_000)
     _, root = make_dataset(samples=64, sample_size={"mean": 10_000})
     workload = load_workload("demo", ["batch_size=16", f"loader.kind={kind}", "loader.workers=1"])
     plan = make_plan(workload, str(root), accelerators=1, repetitions=1, seed=1)
@@ -299,7 +300,7 @@ def test_no_library_is_imported_unless_it_is_asked_for() -> None:
     import subprocess
     import sys
 
-    look = "import sys, iobench.load, iobench.runner.runner; print([n for n in sys.modules if n.split('.')[0] in {names!r}])"
+    look = "import sys, iobench.load, iobench.runner.experiment; print([n for n in sys.modules if n.split('.')[0] in {names!r}])"
     names = {"webdataset", "datasets", "litdata", "streaming", "torchdata", "spdl", "grain"}
     found = subprocess.run(
         [sys.executable, "-c", look.format(names=names)],

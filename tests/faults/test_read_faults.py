@@ -22,7 +22,8 @@ from iobench.errors import IobenchError, StorageError, WorkerError
 from iobench.load import BatchLoader, build_loader, make_loader
 from iobench.load.loader import die_with_parent
 from iobench.load.reader import BatchReader
-from iobench.runner.ranks import Phase, run_phase
+from iobench.runner.conductor import run_phase
+from iobench.runner.phase import Phase
 from iobench.schema.manifest import Manifest
 from iobench.schema.result import Epoch
 from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec

@@ -11,10 +11,11 @@ from iobench.load import make_reader
 from iobench.measure import nfs
 from iobench.measure.fetched import probe
 from iobench.measure.filesystem import Mount
-from iobench.runner import fetches, ranks
+from iobench.runner import fetches
 from iobench.runner.cache import run_cached_phase
+from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import Plan, make_plan
-from iobench.runner.ranks import Outcome, Phase
+from iobench.runner.tasks import load
 from iobench.schema.result import Epoch
 from iobench.schema.workload import AcceleratorSpec, load_workload
 
@@ -103,7 +104,7 @@ def test_what_cannot_be_counted_has_a_reason(data: Path, monkeypatch: pytest.Mon
 def test_a_rank_that_loses_its_counter_leaves_no_figure(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranks, "fetched_by_family", lambda: None)
+    monkeypatch.setattr(load, "fetched_by_family", lambda: None)
     epochs = run(plan_of(data)).epochs
     assert [epoch.bytes_fetched for epoch in epochs] == [None] * EPOCHS
     assert all(epoch.fetched_how.startswith("not measured") for epoch in epochs)

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from iobench.errors import IobenchError
-from iobench.measure.timeline import Columns, Recorder, read_events, write_events
+from iobench.measure.timeline import Columns, Recorder, StepEvent, read_events, write_events
 from iobench.schema.result import EVENT_COLUMNS
 
 SUMMED = (
@@ -49,7 +49,7 @@ def test_sums_are_exact_and_rows_bounded(epochs: list[int], capacity: int, seed:
         for step in range(steps):
             values = [int(value) for value in random.integers(0, 2**24, len(SUMMED))]
             truth.setdefault(epoch, []).append([step * 1000, *values])
-            recorder.record(epoch, step, step * 1000, *values)
+            recorder.record(event(epoch, step, step * 1000, *values))
     columns = recorder.columns()
     assert len(recorder) == len(columns["step"]) <= max(capacity, 4 * len(epochs))
     for epoch, rows in truth.items():
@@ -65,18 +65,23 @@ def test_sums_are_exact_and_rows_bounded(epochs: list[int], capacity: int, seed:
         ]
 
 
+def event(epoch: int, step: int, *values: int) -> StepEvent:
+    """One step; ``values`` from ``start_ns`` on."""
+    return StepEvent(epoch, step, 1, *values)
+
+
 def test_below_the_bound_each_step_keeps_its_row() -> None:
     recorder = Recorder(1000)
     for step in range(1000):
-        recorder.record(0, step, step, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+        recorder.record(event(0, step, step, 1, 2, 3, 4, 5, 6, 7, 8, 9))
     assert recorder.columns()["steps"].tolist() == [1] * 1000
-    recorder.record(0, 1000, 1000, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+    recorder.record(event(0, 1000, 1000, 1, 2, 3, 4, 5, 6, 7, 8, 9))
     assert len(recorder) == 501
 
 
 def test_columns_have_the_types_of_the_schema() -> None:
     recorder = Recorder(4)
-    recorder.record(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+    recorder.record(event(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
     columns = recorder.columns()
     assert {name: str(array.dtype) for name, array in columns.items()} == {
         name: text.split(",")[0]
@@ -112,7 +117,9 @@ def realistic(steps: int, seed: int) -> Columns:
         wait, busy = int(random.gamma(2, 2e6)), 323_000_000
         late, read, prep = (int(random.gamma(2, scale)) for scale in (2e4, 5e7, 1e7))
         size = int(random.normal(146_600_000, 2e7))
-        recorder.record(0, step, clock, wait, 0, busy, late, 4, size + 4096, size, read, prep)
+        recorder.record(
+            event(0, step, clock, wait, 0, busy, late, 4, size + 4096, size, read, prep)
+        )
         clock += wait + busy + late
     return recorder.columns()
 

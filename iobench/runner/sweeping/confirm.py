@@ -1,4 +1,4 @@
-"""Is the advice true? The advised settings against today's, on fresh data and fresh runs with seeds that the sweep did not use."""
+"""Test advice: the advised settings against today's, on fresh data, with seeds of their own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from .takeup import Given, take_up
 from .visits import run_sweep
 
 LEAST_VISITS = 5
-"""Of each side: with fewer than 4 an exact test can't tell anything (two-sided p is 0.1 or more), and 5 allow one to be off."""
+"""Runs of each side. With fewer than 4 an exact test cannot find a difference (its two-sided p is
+0.1 or more); 5 allow one run to be far from the others."""
 
 _SEED_STEP = 1_000_003
 """Between a sweep's seeds and those of its confirmation: further than any sweep has visits."""
@@ -65,7 +66,7 @@ def confirm(
     save_sweep(directory, fresh)
     fresh = run_sweep(fresh, directory, budget, progress=progress, tell=tell)
     groups = [_visits(point, directory) for point in fresh.points]
-    # The points of one sweep ask the same of the same samples; how these are laid out is what differs.
+    # The points of one sweep read the same samples. How these are laid out is what differs.
     found = compare(
         *groups,
         across=("dataset", *sweep.axes),
@@ -77,7 +78,10 @@ def confirm(
 
 
 def _visits(point: SweepPoint, directory: Path) -> Group:
-    """The point's runs that count, as ``advise`` counts them. Raises UsageError where they are too few to tell anything."""
+    """The point's runs that count, as ``advise`` counts them.
+
+    Raises UsageError where they are too few to find a difference.
+    """
     group, broken = Group(describe(point.settings)), ""
     for name in point.runs:
         doc = load_run(directory / name)
@@ -89,7 +93,8 @@ def _visits(point: SweepPoint, directory: Path) -> Group:
     if count < LEAST_VALUES:
         why = point.failed or broken or "no time was left"
         raise UsageError(
-            f"the advice could not be tried: {group.label} has {count} of the {LEAST_VALUES} visits that it takes: {why}",
+            f"the advice could not be tried: {group.label} has {count} of the {LEAST_VALUES} "
+            f"visits that it takes: {why}",
             remedy=f"see {directory}",
         )
     return group
@@ -99,7 +104,7 @@ def _sides(sweep: Sweep, advice: Recommendation) -> tuple[SweepPoint, SweepPoint
     """Today's settings and the advised ones, as points that nobody has visited."""
     if sweep.default is None:
         raise UsageError(
-            "this sweep does not know today's settings, so there is nothing to confirm advice against"
+            "this sweep does not know today's settings, so there is nothing to compare advice with"
         )
     sides = []
     for wanted in (

@@ -45,9 +45,10 @@ class Budget:
 
 
 def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
-    """The points of the axes, today's settings first, each checked as far as that goes without data; equal ones are one.
+    """The points of the axes, today's settings first.
 
-    Raises UsageError, SpecError.
+    Each point is checked as far as that is possible without data. Points that mean the same become
+    one. Raises UsageError, SpecError.
     """
     base = {key: _value_now(sweep, key) for key in sweep.axes}
     points: list[SweepPoint] = []
@@ -113,9 +114,11 @@ def resolve(sweep: Sweep, settings: dict[str, Any]) -> tuple[Workload, DatasetSp
 
 
 def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
-    """Points that take turns. All of them, unless their datasets together exceed the byte budget: then as many datasets as fit at a time.
+    """Groups of points whose runs take turns.
 
-    Points that no budget can hold are left out by name. Raises UsageError where that is every one.
+    All points are one group, unless their datasets together exceed the byte budget. Then a group
+    has as many datasets as fit at a time. A point whose dataset alone exceeds the budget is left
+    out by name. Raises UsageError where that is every point.
     """
     if budget.data_bytes is None:
         return [sweep.points]
@@ -124,7 +127,8 @@ def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
     for point in sorted(sweep.points, key=lambda p: p.data):
         if point.dataset_bytes > budget.data_bytes:
             sweep.left_out.append(
-                f"{describe(point.settings)}: its {format_bytes(point.dataset_bytes)} exceed the byte budget"
+                f"{describe(point.settings)}: its {format_bytes(point.dataset_bytes)} exceed the "
+                "byte budget"
             )
             point.failed = OVER_BUDGET
             continue
@@ -147,7 +151,10 @@ def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
 
 
 def _value_now(sweep: Sweep, key: str) -> Any:
-    """What the workload or its dataset says of a key today. Raises SpecError for a key that does not exist."""
+    """The value that a key has in the workload or its dataset today.
+
+    Raises SpecError for a key that does not exist.
+    """
     workload, spec = resolve(sweep, {})
     data: Any = (
         spec.model_dump(mode="json")
@@ -158,7 +165,8 @@ def _value_now(sweep: Sweep, key: str) -> Any:
         if not isinstance(data, dict):
             raise SpecError(f"there is no setting '{key}'")
         if part not in data:
-            # Let the schema say it, with the nearest names; options of a storage are the storage's to know.
+            # The schema refuses the key, and names the nearest ones. Which options a storage has,
+            # only the storage knows.
             if not key.startswith("storage."):
                 _refuse_unknown(sweep, key, workload, spec)
             return None

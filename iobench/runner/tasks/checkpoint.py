@@ -1,27 +1,30 @@
-"""A rank of a checkpoint study: it holds its share of the state, saves it, trains on, and restores it when told.
+"""A rank that checkpoints: it holds its share of the state, saves it, trains on, and restores it.
 
-What the parent sends, and what comes back::
+What the parent of a study sends, and what comes back::
 
-    ("prepare", step)             ("ready", None): the state has changed, and its checksums are known
-    ("save", step, start_ns)      ("saved", step, RankSave, publish time) when it is durable, ("ready", overlap) after the steps
-    ("drain",)                    ("saved", ...) for what was still going on, then ("ready", None)
-    ("restore", step, start_ns)   ("restored", step, {...})
-    ("stop",)                     nothing: the rank ends
+    Prepare      Done: the state has changed, and its checksums are known
+    SaveNow      Saved when the part is durable, and Done after the training steps
+    Drain        Saved for what was still going on, then Done
+    RestoreNow   Restored
+    Stop         nothing: the rank ends
+
+Beside a run, ``tasks.load`` calls ``save``, ``poll`` and ``close`` between its steps instead.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from ..checkpoint.base import CheckpointWriter, Job, Pending, State, make_writer
-from ..checkpoint.catalog import CheckpointRoot
-from ..checkpoint.leaves import state_checksums
-from ..measure.memory import PeakMemory
-from ..schema.checkpoint import CheckpointSpec, RankSave
-from .training import TrainingSteps
+from ...checkpoint.base import CheckpointWriter, Job, Pending, State, make_writer
+from ...checkpoint.catalog import CheckpointRoot
+from ...checkpoint.leaves import state_checksums
+from ...measure.memory import PeakMemory
+from ...schema.checkpoint import CheckpointSpec, RankSave
+from ..messages import Done, Drain, Prepare, Restored, RestoreNow, Saved, SaveNow
+from ..task import Link
+from .steps import TrainingSteps
 
 
 class _Going(NamedTuple):
@@ -33,6 +36,16 @@ class _Going(NamedTuple):
     memory: PeakMemory
 
 
+class Checkpoint:
+    """The task of a checkpoint study. ``make`` makes a rank's part, in the rank's process."""
+
+    def __init__(self, make: Callable[[Link], CheckpointRank]) -> None:
+        self._make = make
+
+    def run(self, link: Link) -> None:
+        self._make(link).run()
+
+
 class CheckpointRank:
     """``build`` makes the rank's state; it is called in the rank's process."""
 
@@ -42,10 +55,10 @@ class CheckpointRank:
         spec: CheckpointSpec,
         root: CheckpointRoot,
         build: Callable[[], State],
-        pipe: Connection,
+        link: Link,
     ) -> None:
-        self.job, self.spec, self.pipe = job, spec, pipe
-        self.root = root  # the parent's: what wraps a storage, a shared speed limit for one, is common to all ranks
+        self.job, self.spec, self.link = job, spec, link
+        self.root = root  # the parent's, so that all ranks share one speed limit, for example
         self.state = build()
         self.checksums = state_checksums(self.state)
         self.writer: CheckpointWriter = make_writer(spec.writer, job, writer_options(spec))
@@ -53,38 +66,44 @@ class CheckpointRank:
         self.going: _Going | None = None
 
     def run(self) -> None:
-        self.pipe.send(("ready", None))
+        self.link.send(Done())
         try:
             while True:
-                match self.pipe.recv():
-                    case ("prepare", step):
+                match self.link.receive():
+                    case Prepare(step):
                         self.prepare(step)
-                        self.pipe.send(("ready", None))
-                    case ("save", step, start_ns):
-                        self.save(step, start_ns)
-                        self.pipe.send(("ready", self._train()))
-                    case ("drain",):
+                        self.link.send(Done())
+                    case SaveNow(step, at_ns):
+                        self.save(step, at_ns)
+                        self.link.send(self._train())
+                    case Drain():
                         self._finish()
-                        self.pipe.send(("ready", None))
-                    case ("restore", step, start_ns):
-                        self._restore(step, start_ns)
+                        self.link.send(Done())
+                    case RestoreNow(step, at_ns):
+                        self._restore(step, at_ns)
                     case _:
                         return
         finally:
             self.writer.close()
 
     def close(self) -> None:
-        """Report what is still going on, and let go."""
+        """Report what is still going on, and release the writer."""
         self._finish()
         self.writer.close()
 
     def prepare(self, step: int) -> None:
-        """Off the clock: let the state change, and take its checksums, which a restore is compared with. No training does that."""
+        """Change the state, and compute the checksums that a restore is compared with.
+
+        This is not timed, because no training does it.
+        """
         advance(self.state, step)
         self.checksums = state_checksums(self.state)
 
     def save(self, step: int, start_ns: int) -> None:
-        """Save the state as of ``step``, all ranks from ``start_ns`` on; an asynchronous writer goes on behind."""
+        """Save the state as of ``step``; all ranks begin at ``start_ns``.
+
+        An asynchronous writer goes on in the background.
+        """
         memory = PeakMemory()
         _wait_until(start_ns)
         pending = self.writer.save(
@@ -120,17 +139,18 @@ class CheckpointRank:
             staged_s=None if saved.staged_s is None else saved.staged_s + late,
             waited_s=saved.backpressure_s if self.writer.asynchronous else None,
         )
-        self.pipe.send(("saved", (step, record)))
+        self.link.send(Saved(step, record))
 
-    def _train(self) -> dict[str, list[float]]:
-        """The steps until the next save, those behind which a save went on apart from the others; seconds of each."""
-        took: dict[str, list[float]] = {"overlapped": [], "alone": []}
+    def _train(self) -> Done:
+        """The steps until the next save, with the seconds of each."""
+        done = Done()
         for _ in range(self.spec.steps if self.training else 0):
             assert self.training is not None
             overlapped = self.going is not None and not self.going.pending.done()
-            took["overlapped" if overlapped else "alone"].append(self.training.step())
+            took = done.overlapped_s if overlapped else done.alone_s
+            took.append(self.training.step())
             self.poll()
-        return took
+        return done
 
     def _restore(self, step: int, start_ns: int) -> None:
         wipe(self.state)
@@ -139,15 +159,12 @@ class CheckpointRank:
         # Looking whether the files do no harm is ours, and no part of what a training does.
         late = restored.started_s - restored.inspected_s - start_ns / 1e9
         right = self.state.get("step") == step
-        self.pipe.send(
-            (
-                "restored",
-                {
-                    "wall_s": restored.wall_s + late,
-                    "bytes": restored.bytes,
-                    "cpu_s": restored.cpu_s,
-                    "verified": right,
-                },
+        self.link.send(
+            Restored(
+                wall_s=restored.wall_s + late,
+                bytes=restored.bytes,
+                cpu_s=restored.cpu_s,
+                verified=right,
             )
         )
 
@@ -162,7 +179,7 @@ def writer_options(spec: CheckpointSpec) -> dict[str, Any]:
 
 
 def advance(state: State, step: int) -> None:
-    """What a training step does to the state, as cheaply as can be: each tensor and the step's number change, so that saves differ."""
+    """Change each tensor and the step's number, so that saves differ as after a training step."""
     for value in state.values():
         if isinstance(value, dict):
             advance(value, step)

@@ -1,4 +1,8 @@
-"""Forked ranks and their pipes: begun together, watched, ended together. What they do is the caller's business."""
+"""How ranks exist: started together, watched, and ended together. What they do is a task.
+
+``ForkedCrew`` forks them on this host, so that what the parent holds (a manifest, a copy of shards
+in memory) is shared and not copied.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,17 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from ..errors import BusError, IobenchError, WorkerError
 from ..interrupts import undisturbed
 from ..load.loader import single_threaded, worker_death
 from ..processes import die_with_parent
 from ..storage.scratch import scratch
+from .messages import Answer, Command, Failed
+from .task import Link, Task
 
 GRACE_S = 10.0
 """How long ranks have to end after a stop, before they are killed."""
@@ -28,19 +34,70 @@ _MAX_PLACE = 107 - len("/iobench-4194304-sockets-abcdefgh/listener-abcdefgh")
 
 fork = multiprocessing.get_context("fork")
 
-Body = Callable[[int, Connection], None]
-"""What a rank does in its own process: (its number, its end of the pipe)."""
+A = TypeVar("A", bound=Answer)
 
 
-class Ranks:
-    """``count`` processes that run ``body``. Forked, so that what the parent holds is shared, not copied."""
+class Crew(Protocol):
+    """The ranks of a task, numbered from 0 to ``world`` - 1."""
 
-    def __init__(self, count: int, body: Body) -> None:
-        self._pipes = [fork.Pipe() for _ in range(count)]
+    world: int
+
+    def start(self) -> None:
+        """Start all ranks."""
+
+    def send(self, rank: int, command: Command) -> None:
+        """Raises WorkerError for a rank that died."""
+
+    def receive(
+        self, awaited: Sequence[int], timeout_s: float = 0.2
+    ) -> Iterator[tuple[int, Answer]]:
+        """What the ranks ``awaited`` have sent, for up to ``timeout_s``.
+
+        Raises the error with which a rank failed, and WorkerError for one that died.
+        """
+
+    def is_alive(self, rank: int) -> bool:
+        """Whether the rank still runs."""
+
+    def signal(self, awaited: Sequence[int], number: int) -> None:
+        """Send a signal to those of the ranks ``awaited`` that live."""
+
+    def end(self, farewell: Command) -> None:
+        """Send ``farewell`` to whoever still listens, and wait for all ranks to end.
+
+        A rank that does not end within ``GRACE_S`` is killed.
+        """
+
+
+def gather(crew: Crew, kind: type[A], others: Callable[[int, Answer], None]) -> list[A]:
+    """One answer of this kind from each rank, in their order; ``others`` gets what else they send.
+
+    Ctrl-C takes effect between two messages. Raises the error with which a rank failed, and
+    WorkerError for one that died.
+    """
+    answers: dict[int, A] = {}
+    while awaited := [rank for rank in range(crew.world) if rank not in answers]:
+        with undisturbed():
+            for rank, answer in crew.receive(awaited):
+                if isinstance(answer, kind):
+                    answers[rank] = answer
+                else:
+                    others(rank, answer)
+    return [answers[rank] for rank in range(crew.world)]
+
+
+class ForkedCrew:
+    """``world`` processes of this host that run ``task``; see Crew."""
+
+    def __init__(self, world: int, task: Task) -> None:
+        self.world = world
+        self._pipes = [fork.Pipe() for _ in range(world)]
         # Forked processes must not write what the parent has buffered a second time.
         self.processes = [
-            fork.Process(target=_rank, args=(body, rank, self._pipes[rank][1]), daemon=False)
-            for rank in range(count)
+            fork.Process(
+                target=_rank, args=(task, Link(rank, world, self._pipes[rank][1])), daemon=False
+            )
+            for rank in range(world)
         ]
         self._held = ExitStack()
 
@@ -52,25 +109,24 @@ class Ranks:
                 process.start()
                 self._pipes[rank][1].close()
 
-    def send(self, rank: int, message: Any) -> None:
-        """Raises WorkerError for a rank that died."""
+    def send(self, rank: int, command: Command) -> None:
         try:
-            self._pipes[rank][0].send(message)
+            self._pipes[rank][0].send(command)
         except OSError:
             raise _died(rank, self.processes[rank]) from None
 
+    def is_alive(self, rank: int) -> bool:
+        return self.processes[rank].is_alive()
+
     def signal(self, awaited: Sequence[int], number: int) -> None:
-        """Send a signal to those of the ranks ``awaited`` that live."""
         for rank in awaited:
             pid = self.processes[rank].pid
             if pid is not None and self.processes[rank].is_alive():
                 os.kill(pid, number)
 
-    def receive(self, awaited: Sequence[int], timeout_s: float = 0.2) -> Iterator[tuple[int, Any]]:
-        """What the ranks ``awaited`` have sent, for up to ``timeout_s``.
-
-        Raises what a rank raised, and WorkerError for one that died.
-        """
+    def receive(
+        self, awaited: Sequence[int], timeout_s: float = 0.2
+    ) -> Iterator[tuple[int, Answer]]:
         mine: list[Any] = [
             pipe
             for rank, (pipe, _) in enumerate(self._pipes)
@@ -81,24 +137,23 @@ class Ranks:
         for pipe in wait(mine, timeout=timeout_s):
             rank = ends.index(pipe)  # type: ignore[arg-type]
             try:
-                message: Any = pipe.recv()  # type: ignore[union-attr, call-arg]
+                answer: Any = pipe.recv()  # type: ignore[union-attr, call-arg]
             except (EOFError, ConnectionResetError):
                 raise _died(rank, self.processes[rank]) from None
-            if message[0] == "failed":
-                raise message[1]
+            if isinstance(answer, Failed):
+                raise answer.error
             heard.add(rank)
-            yield rank, message
+            yield rank, answer
         for rank in set(awaited) - heard:
-            # Its end of the pipe may live on in a rank that was forked after it, so the end of the pipe alone is no proof of life.
+            # A rank that was forked later holds the other end of this pipe, too, so an open pipe
+            # does not prove that the rank lives.
             process = self.processes[rank]
             if process.exitcode is not None and not ends[rank].poll():
                 raise _died(rank, process)
 
-    def end(self, farewell: Any) -> None:
-        """Send ``farewell`` to whoever still listens, and wait; a rank that does not end in time is killed."""
-        with (
-            undisturbed()
-        ):  # else those that are left are waited for by Python's own exit, without an end
+    def end(self, farewell: Command) -> None:
+        # Python's own exit would wait for ranks that are left, without an end.
+        with undisturbed():
             for pipe, _ in self._pipes:
                 with suppress(OSError):
                     pipe.send(farewell)
@@ -108,7 +163,7 @@ class Ranks:
                     continue
                 process.join(max(0.0, deadline - time.monotonic()))
                 if process.is_alive():
-                    process.kill()  # its workers die with it (PR_SET_PDEATHSIG)
+                    process.kill()  # its workers die with it (see iobench.processes)
                     process.join()
             for pipe, _ in self._pipes:
                 pipe.close()
@@ -151,29 +206,28 @@ def _died(rank: int, process: Any) -> WorkerError:
 # In the rank's own process
 
 
-def _rank(body: Body, rank: int, pipe: Connection) -> None:
+def _rank(task: Task, link: Link) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole process group; the parent tells when to stop
+    # Ctrl-C reaches the whole process group; the parent says when to stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
     single_threaded()
     try:
-        body(rank, pipe)
+        task.run(link)
     except IobenchError as error:
-        _send_failure(pipe, error)
+        _send_failure(link, error)
     except (EOFError, BrokenPipeError):
         pass  # the parent is gone
     except BaseException as error:
         failure = worker_death(error) or WorkerError(
-            f"rank {rank} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            f"rank {link.rank} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
         )
         failure.add_note(traceback.format_exc())
-        _send_failure(pipe, failure)
+        _send_failure(link, failure)
     finally:
-        pipe.close()
+        link.close()
 
 
-def _send_failure(pipe: Connection, error: IobenchError) -> None:
+def _send_failure(link: Link, error: IobenchError) -> None:
     with suppress(OSError):
-        pipe.send(("failed", error))
+        link.send(Failed(error))

@@ -1,4 +1,4 @@
-"""Training steps between two checkpoints: the host launches work for a part of each step, then waits for the accelerator's deadline."""
+"""Emulated training steps between two checkpoints: a part of each keeps the host's core busy."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ _CALIBRATION = 200_000  # turns of the loop below, some 5 ms
 
 
 class TrainingSteps:
-    """Steps of ``step_s`` of which the host computes for ``host_share``, in Python as a training loop does.
+    """Steps of ``step_s`` seconds; the host computes for ``host_share`` of each, in Python.
 
-    A writer that works behind the training competes for the interpreter, the cores and the memory; where the host's part then outlasts the
-    step, the step becomes longer. A slower host part within the step costs nothing, as on a real accelerator whose queue is full.
+    A writer that works in the background competes for the interpreter, the cores and the memory.
+    Where the host's part then takes longer than the step, the step becomes longer. A slower host
+    part within the step costs nothing, as on a real accelerator whose queue is full.
     """
 
     def __init__(self, step_s: float, host_share: float) -> None:

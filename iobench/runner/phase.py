@@ -1,0 +1,107 @@
+"""A phase: one start-to-stop of all ranks through their loaders, and what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..load.null import AnyReader
+from ..load.order import Indices
+from ..schema.result import Epoch
+from ..schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from .messages import Recorded
+from .savebook import SaveBook
+from .task import Link
+from .tasks.checkpoint import CheckpointRank
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """What the ranks do.
+
+    ``reader`` None: the accelerator alone, without any batch. ``epochs`` 0: as many as it takes to
+    reach a limit; ``max_steps`` and ``limit_s`` bound each rank over all epochs. ``whole_rounds``:
+    each worker finishes its turn before ``limit_s`` ends the phase. ``share``: the ranks split an
+    epoch; otherwise each reads all of it, in an order of its own. ``counts_fetched``: count what
+    ranks and workers make the storage deliver. ``evicts``: the page cache is emptied before each
+    epoch, so ranks must not keep pages of the data mapped then.
+    """
+
+    name: str
+    reader: AnyReader | None
+    reading: ReaderSpec
+    loading: LoaderSpec
+    accelerator: AcceleratorSpec
+    accelerators: int
+    batch_size: int
+    seed: int
+    repetition: int = 0
+    epochs: int = 1
+    max_steps: int | None = None
+    limit_s: float | None = None
+    whole_rounds: bool = False
+    shards: Indices | None = None
+    share: bool = True
+    counts_fetched: bool = False
+    evicts: bool = False
+    saving: Saving | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saving:
+    """Checkpoints while loading: after ``every`` steps all ranks stand still, and save together.
+
+    ``first``: the number of the save before the first, so that the saves of each repetition have
+    numbers of their own.
+    """
+
+    every: int
+    first: int
+    book: SaveBook
+    saver: Callable[[Link], CheckpointRank]  # made in the rank's process
+
+
+@dataclass
+class Outcome:
+    """What a phase leaves: event columns by rank, and what events can't know."""
+
+    columns: dict[int, dict[str, Any]] = field(default_factory=dict)
+    epochs: list[Epoch] = field(default_factory=list)
+    complete: bool = True
+    cpu_s: float = 0.0
+    loader: dict[str, Any] = field(default_factory=dict)
+    fetched: dict[int, list[int | None]] = field(default_factory=dict)  # by epoch, of each rank
+
+    def add(self, rank: int, recorded: Recorded) -> None:
+        """Take in what a rank has recorded."""
+        self.columns[rank] = dict(recorded.columns)
+        self.cpu_s += recorded.cpu_s
+        self.complete = self.complete and recorded.complete
+        self.loader = dict(recorded.loader)
+        self.add_fetched(recorded.fetched)
+        for context in self.epochs:
+            startup = recorded.startups.get(context.epoch)
+            known = [value for value in (startup, context.startup_s) if value is not None]
+            context.startup_s = min(known, default=None)
+
+    def add_fetched(self, fetched: Mapping[int, int | None]) -> None:
+        """What one rank and its workers made the storage deliver in each epoch; None: not told."""
+        for context in self.epochs:
+            if context.epoch in fetched:
+                counts = self.fetched.setdefault(context.epoch, [])
+                counts.append(fetched[context.epoch])
+                known = [count for count in counts if count is not None]
+                context.bytes_fetched = sum(known) if len(known) == len(counts) else None
+
+    def forget_fetched(self) -> None:
+        for context in self.epochs:
+            context.bytes_fetched = None
+
+
+class PhaseInterrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM during a phase. ``outcome``: what the ranks had recorded until then."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__()
+        self.outcome = outcome

@@ -1,0 +1,324 @@
+"""A rank of a phase: it steps through its loader, and reports what it recorded."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ...load import LibraryLoader, build_loader
+from ...load.device import DeviceFeed, device_of_rank
+from ...load.loader import BatchLoader
+from ...measure.fetched import fetched_by_family
+from ...measure.timeline import Recorder, StepEvent
+from ...registry import ACCELERATORS
+from ..messages import ReadyForEpoch, ReadyToSave, Recorded, Start
+from ..phase import Phase
+from ..task import Link
+
+HURRY = signal.SIGUSR1
+"""Tells a rank that waits for a batch to wait no longer."""
+
+_MIN_ROUNDS = 3
+"""Rounds of its workers that a rate needs.
+
+The first is start-up, and one more can be read ahead while the first is waited for.
+"""
+
+_PATIENCE_IN_ROUNDS = 10
+"""How many times its limit a phase may run over to finish its rounds."""
+
+
+class Load:
+    """The task of a phase. Its memory is shared with the ranks: how far they are, and a stop."""
+
+    def __init__(self, phase: Phase) -> None:
+        fork = multiprocessing.get_context("fork")
+        self.phase = phase
+        self.steps = fork.RawArray(ctypes.c_int64, phase.accelerators)
+        self.stopped = fork.RawValue(ctypes.c_bool, False)
+
+    def run(self, link: Link) -> None:
+        _Stepper(self, link).run()
+
+    def stop(self) -> None:
+        """Have every rank end after the step that it is in."""
+        self.stopped.value = True
+
+    def steps_done(self) -> int:
+        """Steps of all ranks so far."""
+        return sum(self.steps)
+
+
+class _Stepper:
+    """A rank's way through its epochs; the last thing it sends is what it recorded."""
+
+    def __init__(self, task: Load, link: Link) -> None:
+        self.phase, self.rank, self.link = task.phase, link.rank, link
+        self.steps, self.stopped = task.steps, task.stopped
+        phase = self.phase
+        self.may_hang = False
+        self.pid = os.getpid()
+        signal.signal(HURRY, self._hurry)
+        self.recorder = Recorder()
+        self.accelerator = ACCELERATORS.load(phase.accelerator.kind)(phase.accelerator)
+        self.loader = self._build() if phase.reader is not None else None
+        self.feed = self._device() if self.loader is not None and phase.accelerator.device else None
+        self.saver = phase.saving.saver(link) if phase.saving else None
+        self.done = 0
+        self.spent_ns = 0
+        self.complete = True
+        self.startups: dict[int, float | None] = {}
+        self.fetched: dict[int, int | None] = {}  # by epoch, where the phase asks for it
+        self.cpu_began = time.process_time_ns()
+
+    def _build(self) -> BatchLoader | LibraryLoader:
+        phase = self.phase
+        assert phase.reader is not None
+        seed = phase.seed if phase.share else phase.seed + 7919 * (self.rank + 1)
+        return build_loader(
+            phase.reader,
+            phase.loading,
+            phase.reading,
+            batch_size=phase.batch_size,
+            rank=self.rank if phase.share else 0,
+            world=phase.accelerators if phase.share else 1,
+            seed=seed,
+            epochs=max(phase.epochs, 1),
+            shards=phase.shards,
+            chain=phase.epochs == 0,
+        )
+
+    def _device(self) -> DeviceFeed:
+        feed = DeviceFeed(device_of_rank(self.phase.accelerator.device or "cpu", self.rank))
+        assert self.loader is not None
+        feed.attach(self.loader)
+        return feed
+
+    def run(self) -> None:
+        epoch = 0
+        while (epoch < self.phase.epochs or self.phase.epochs == 0) and not self._limit():
+            if epoch and self.loader is not None and self.phase.evicts:
+                self.loader.let_go()
+            counted = fetched_by_family() if self.phase.counts_fetched else None
+            self.link.send(ReadyForEpoch(epoch))
+            command = self.link.receive()
+            if not isinstance(command, Start):
+                self.complete = False
+                break
+            start = command.at_ns
+            if self.phase.counts_fetched:
+                self.fetched[epoch] = None  # until the epoch is over
+            while (left := start - time.monotonic_ns()) > 0:
+                time.sleep(left / 1e9)
+            before = self.done
+            self._epoch(epoch, start)
+            self.spent_ns += time.monotonic_ns() - start
+            if counted is not None and (now := fetched_by_family()) is not None:
+                self.fetched[epoch] = now - counted
+            epoch += 1
+            if self.done == before:
+                break  # nothing to read in this rank's share
+        cpu_ns = self._cpu_ns()
+        if self.saver is not None:
+            with self._in_storage():
+                self.saver.close()
+        self._report(cpu_ns, complete=self.complete and not self.stopped.value)
+        if self.feed is not None:
+            self.feed.close()
+        if self.loader is not None:
+            self.loader.shutdown()
+
+    def _hurry(self, number: int, frame: object) -> None:
+        """A stop was not enough: report now, and end.
+
+        A thread or worker that hangs in storage can't be waited for. They end with this process.
+        Workers inherit this handler, and have nothing to report.
+        """
+        if self.may_hang and os.getpid() == self.pid:
+            self.may_hang = False
+            self._report(self._cpu_ns(), complete=False)
+            os._exit(0)
+
+    @contextmanager
+    def _in_storage(self) -> Iterator[None]:
+        """Around what may wait for storage for ever, while no step is half recorded."""
+        self.may_hang = True
+        try:
+            yield
+        finally:
+            self.may_hang = False
+
+    def _cpu_ns(self) -> int:
+        """Of this process since it was ready, and of its workers."""
+        workers = self.loader.cpu_ns.items() if self.loader is not None else ()
+        return (
+            time.process_time_ns()
+            - self.cpu_began
+            + sum(ns for pid, ns in workers if pid != os.getpid())
+        )
+
+    def _report(self, cpu_ns: int, *, complete: bool) -> None:
+        """Send what was recorded."""
+        loader: dict[str, Any] = {}
+        if self.loader is not None:
+            loader |= self._describe(self.loader)
+            if self.feed is not None:
+                loader["pinned"] = self.feed.pinned
+        self.link.send(
+            Recorded(
+                columns=self.recorder.columns(),
+                cpu_s=cpu_ns / 1e9,
+                complete=complete,
+                startups=self.startups,
+                fetched=self.fetched,
+                loader=loader,
+            )
+        )
+
+    @staticmethod
+    def _describe(loader: BatchLoader | LibraryLoader) -> dict[str, Any]:
+        ring = loader.ring
+        return {
+            "in_flight_batches": loader.in_flight,
+            "slot_bytes": ring.slot_bytes if ring else None,
+            "slots": ring.count if ring else None,
+            "slot_pages": ring.pages if ring else None,
+            "slot_misses": ring.misses if ring else None,
+        }
+
+    def _checkpoint(self) -> int:
+        """After every so many steps, save together with all ranks.
+
+        Returns the nanoseconds for which this rank stood still.
+        """
+        assert self.saver is not None
+        assert self.phase.saving is not None
+        self.saver.poll()
+        number, rest = divmod(self.done + 1, self.phase.saving.every)
+        if rest:
+            return 0
+        began = time.monotonic_ns()
+        number += self.phase.saving.first
+        self.link.send(ReadyToSave(number))
+        command = self.link.receive()
+        if isinstance(command, Start):
+            with self._in_storage():
+                self.saver.save(number, command.at_ns)
+        return time.monotonic_ns() - began
+
+    def _limit(self) -> bool:
+        phase = self.phase
+        if self.stopped.value:
+            return True
+        if phase.max_steps is not None and self.done >= phase.max_steps:
+            return True
+        return phase.limit_s is not None and self.spent_ns >= phase.limit_s * 1e9
+
+    def _may_stop(self, now: int, end: int) -> bool:
+        """Whether the time limit ends the epoch here.
+
+        Workers begin together, so their batches arrive in rounds. A rate taken in the middle of a
+        round misses what the other workers have nearly done, which for slow batches is most of the
+        work. So rounds are finished, and there are enough of them, within reason.
+        """
+        if now < end:
+            return False
+        if not self.phase.whole_rounds:
+            return True
+        workers = max(1, self.phase.loading.workers)
+        patience = _PATIENCE_IN_ROUNDS * round((self.phase.limit_s or 0) * 1e9)
+        rounds, rest = divmod(self.done, workers)
+        return (rounds >= _MIN_ROUNDS and not rest) or now > end + patience
+
+    def _epoch(self, epoch: int, start: int) -> None:
+        phase, record, accelerator = self.phase, self.recorder.record, self.accelerator
+        now, last_step, stop = time.monotonic_ns, phase.max_steps, self.stopped
+        end: int | None = None
+        if phase.limit_s is not None:
+            end = start + round(phase.limit_s * 1e9) - self.spent_ns
+        first_read: int | None = None
+        accelerator.start()
+        asked = start
+        step = 0
+        if self.loader is None:
+            while (
+                not stop.value
+                and (end is None or asked < end)
+                and (last_step is None or self.done < last_step)
+            ):
+                ready = now()
+                busy, late = accelerator.step(None, ready)
+                record(
+                    StepEvent(
+                        epoch=epoch,
+                        step=step,
+                        start_ns=asked - start,
+                        wait_ns=ready - asked,
+                        busy_ns=busy,
+                        late_ns=late,
+                        samples=phase.batch_size,
+                    )
+                )
+                asked = now()
+                step += 1
+                self.done += 1
+            return
+        self.loader.set_epoch(epoch)
+        batches = iter(self.loader)
+        batch = samples = None
+        try:
+            while True:
+                if stop.value or (end is not None and self._may_stop(asked, end)):
+                    self.complete = self.complete and end is not None
+                    break
+                if last_step is not None and self.done >= last_step:
+                    break
+                with self._in_storage():
+                    batch = next(batches, None)
+                ready = now()
+                if batch is None:
+                    break
+                samples, copied = (batch, 0) if self.feed is None else self.feed.copy(batch)
+                stats = batch.stats
+                busy, late = accelerator.step(
+                    samples, ready + copied, stats.samples / phase.batch_size
+                )
+                saved = self._checkpoint() if self.saver is not None else 0
+                record(
+                    StepEvent(
+                        epoch=epoch,
+                        step=step,
+                        start_ns=asked - start,
+                        wait_ns=ready - asked,
+                        copy_ns=copied,
+                        busy_ns=busy,
+                        late_ns=late,
+                        samples=stats.samples,
+                        bytes_read=stats.bytes_read,
+                        sample_bytes=stats.sample_bytes,
+                        read_ns=stats.read_ns,
+                        prep_ns=stats.prep_ns,
+                        retries=stats.retries,
+                        throttled=stats.throttled,
+                        checkpoint_ns=saved,
+                    )
+                )
+                if first_read is None or stats.started_ns < first_read:
+                    first_read = stats.started_ns
+                asked = now()
+                step += 1
+                self.done += 1
+                self.steps[self.rank] = self.done
+        finally:
+            del batch, samples
+            close = getattr(batches, "close", None)
+            if close:
+                with self._in_storage():  # batches that are on their way are waited for
+                    close()
+        self.startups[epoch] = (first_read - start) / 1e9 if first_read is not None else None
