@@ -69,6 +69,7 @@ def test_the_wheel_has_the_package_and_its_data(packages: tuple[Path, Path]) -> 
     with zipfile.ZipFile(packages[1]) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     expected = {str(path.relative_to(ROOT)) for path in (ROOT / "iobench").rglob("*.py")}
+    expected.add("iobench/py.typed")
     for folder in ("workloads", "datasets"):
         expected |= {f"iobench/{folder}/{path.name}" for path in (ROOT / folder).iterdir()}
     assert expected <= names
