@@ -139,3 +139,19 @@ def make_writer(
                 remedy=f"known: {', '.join(known) or 'none'}",
             )
     return kind(job or Job(), **given)  # type: ignore[no-any-return]
+
+
+def asynchronous_version(name: str) -> str:
+    """``name`` where that writer is asynchronous, else the name of its version that is.
+
+    Raises UnknownNameError; UsageError where the writer has none.
+    """
+    if WRITERS.load(name).asynchronous:
+        return name
+    known = WRITERS.entries()
+    if f"{name}-async" in known:
+        return f"{name}-async"
+    able = sorted(other.removesuffix("-async") for other in known if other.endswith("-async"))
+    raise UsageError(
+        f"the writer '{name}' has no asynchronous version", remedy=f"use {' or '.join(able)}"
+    )

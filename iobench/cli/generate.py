@@ -7,10 +7,11 @@ import signal
 import sys
 from typing import Any
 
-from .common import add_break_lock, add_common, number, whole_number
+from .common import add_break_lock, number, whole_number
 from .terminal import say, show_json
+from .verbs import Verb
 
-_EXAMPLES = """examples:
+EXAMPLES = """examples:
   iobench generate demo --to /tmp/iobench-demo
   iobench generate resnet50 --to /mnt/fast/resnet50 --size 20GiB
   iobench generate unet3d --to /mnt/fast/unet3d --memory-multiple 5
@@ -20,15 +21,7 @@ _EXAMPLES = """examples:
 """
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "generate",
-        help="generate a dataset",
-        description="Generate a dataset from its spec: unique, incompressible bytes unless the spec says otherwise, the same bytes for the "
-        "same spec whatever the number of workers. An interrupted generation goes on when the same command is given again.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dataset", help="a dataset's name (iobench list datasets) or a YAML file")
     parser.add_argument(
         "--to",
@@ -58,8 +51,6 @@ def register(subparsers: Any) -> None:
         "--workers", type=whole_number, metavar="N", help="processes (default: one for each core)"
     )
     add_break_lock(parser)
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -104,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
             "write_bytes_per_s": rate if report.written_bytes else None,
             "workers": report.workers,
         }
-        show_json(document, indent=None)
+        show_json(document)
         return 0
     samples = f"{format_count(header.samples)} sample{'' if header.samples == 1 else 's'}"
     shards = f"{format_count(header.shards)} shard{'' if header.shards == 1 else 's'}"
@@ -146,3 +137,15 @@ def _bar(args: argparse.Namespace, what: str) -> Any:
     from .progress import progress_bar
 
     return progress_bar(what, enabled=sys.stderr.isatty() and not getattr(args, "quiet", False))
+
+
+VERB = Verb(
+    help="generate a dataset",
+    description=(
+        "Generate a dataset from its spec: unique, incompressible bytes unless the spec says otherwise, the same bytes for the "
+        "same spec whatever the number of workers. An interrupted generation goes on when the same command is given again."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

@@ -6,7 +6,7 @@ import argparse
 import textwrap
 from typing import Any
 
-from .common import add_common
+from .verbs import Verb
 
 KINDS = (
     "workloads",
@@ -23,17 +23,8 @@ KINDS = (
 )
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "list",
-        help="workloads, datasets, formats, codecs, storage, accelerators, loaders, writers, models, instances",
-        description="List what iobench knows by name.",
-        epilog="examples:\n  iobench list\n  iobench list workloads\n  iobench list codecs --json\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", nargs="?", choices=KINDS, help="only these")
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -102,3 +93,12 @@ def _instance(found: Any) -> str:
         else "price not known"
     )
     return f"{holds}{found.cores} cores, {found.memory_gib:g} GiB{network}{local}: {price}"
+
+
+VERB = Verb(
+    help="workloads, datasets, formats, codecs, storage, accelerators, loaders, writers, models, instances",
+    description=("List what iobench knows by name."),
+    examples="examples:\n  iobench list\n  iobench list workloads\n  iobench list codecs --json\n",
+    arguments=arguments,
+    run=run,
+)

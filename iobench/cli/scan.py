@@ -8,27 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .common import add_common
 from .terminal import say, show_json
+from .verbs import Verb
 
-_EXAMPLES = """examples:
+EXAMPLES = """examples:
   iobench scan /mnt/fast/imagenet/train --save imagenet.yaml
   iobench scan s3://bucket/shards --save shards.yaml
   iobench scan /mnt/fast/imagenet/train --save checked.yaml --name imagenet --checksums
 """
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "scan",
-        help="take up data that is there already",
-        description="Read the headers of a directory or prefix of files, WebDataset tars, TFRecords, Parquet or HDF5 (of Parquet, which "
-        "tells no sizes of samples, the column that holds them), write nothing to it, and save two things elsewhere: NAME.yaml, a dataset "
-        "spec with the sizes found, from which generate clones the shape; and NAME.manifest, which run reads that very data by. Symbolic "
-        "links are not followed.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="the directory or URL that holds the data")
     parser.add_argument(
         "--save",
@@ -43,8 +33,6 @@ def register(subparsers: Any) -> None:
         action="store_true",
         help="read every sample once, so that verify and reader.check=content work",
     )
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -80,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
             "bytes_read": report.bytes_read,
             "notes": report.notes,
         }
-        show_json(document, indent=None)
+        show_json(document)
         return 0
     spec = header.spec
     what = spec.format if spec.content == "raw" else f"{spec.format} of {spec.content}"
@@ -106,3 +94,17 @@ def _quantiles(sizes: Any, points: tuple[float, ...]) -> Any:
     import numpy as np
 
     return np.quantile(sizes, points, method="inverted_cdf")
+
+
+VERB = Verb(
+    help="take up data that is there already",
+    description=(
+        "Read the headers of a directory or prefix of files, WebDataset tars, TFRecords, Parquet or HDF5 (of Parquet, which "
+        "tells no sizes of samples, the column that holds them), write nothing to it, and save two things elsewhere: NAME.yaml, a dataset "
+        "spec with the sizes found, from which generate clones the shape; and NAME.manifest, which run reads that very data by. Symbolic "
+        "links are not followed."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

@@ -99,7 +99,7 @@ def test_the_demo_runs_from_an_empty_environment(
     assert Path(place.strip()).is_relative_to(tmp_path / "env")
     shown = run(
         *(commands / "iobench", "demo", "--json", "--samples", "400", "--repeat", "2"),
-        *("--calibration-s", "0.2"),
+        *("--calibration", "0.2"),
         cwd=tmp_path,
     )
     assert json.loads(shown)["repetitions"]
