@@ -36,7 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--memory-multiple",
         type=number,
         metavar="X",
-        help="total bytes as a multiple of this host's memory",
+        help="total bytes as a multiple of the memory that this process can use",
     )
     parser.add_argument("--seed", type=whole_number, metavar="N", help="seed of sizes and contents")
     parser.add_argument(
@@ -127,10 +127,21 @@ def _spec(args: argparse.Namespace) -> Any:
                 f"--memory-multiple is {args.memory_multiple}",
                 remedy="give a number above 0, e.g. 5",
             )
-        import psutil
-
-        size = round(args.memory_multiple * psutil.virtual_memory().total)
+        size = round(args.memory_multiple * _memory())
     return resized(spec, samples=args.samples, size_bytes=size)
+
+
+def _memory() -> int:
+    from ..errors import UsageError
+    from ..memory import total_bytes
+
+    memory = total_bytes()
+    if memory is None:
+        raise UsageError(
+            "--memory-multiple: this host does not tell how much memory it has",
+            remedy="give --size",
+        )
+    return memory
 
 
 def _bar(args: argparse.Namespace, what: str) -> Any:

@@ -220,6 +220,7 @@ class Conductor:
         parts = self._gather("restored")
         times = [part["wall_s"] for part in parts]
         cpu = [part["cpu_s"] for part in parts]
+        verified = [part["verified"] for part in parts]
         self.study.restores.append(
             Restore(
                 step=step,
@@ -229,7 +230,7 @@ class Conductor:
                 cpu_s=None if None in cpu else sum(cpu),
                 residency_before=residency,
                 residency_how=how,
-                verified=all(part["verified"] for part in parts),
+                verified=False if False in verified else None if None in verified else True,
                 rank_s=times,
             )
         )

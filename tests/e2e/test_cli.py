@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from PIL import Image
 
+from iobench import memory
 from iobench.cli.main import build_parser, main
 from iobench.cli.verbs import VERBS, one_word
 from iobench.schema.result import RunDocument
@@ -145,7 +145,7 @@ def _small(words: list[str], home: Path) -> list[str]:
     if verb == "generate":
         words = [scaled.get(word, word) for word in words]
         if "--memory-multiple" in words:
-            words[words.index("--memory-multiple") + 1] = str(30e6 / psutil.virtual_memory().total)
+            words[words.index("--memory-multiple") + 1] = str(30e6 / (memory.total_bytes() or 1))
         if words[1] == "unet3d":
             words += ["--set", "sample_size.distribution=constant", "--set", "sample_size.mean=3MB"]
             words += [
