@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import time
@@ -19,6 +20,8 @@ from .catalog import CheckpointTarget
 from .leaves import check_fits, is_shared, leaves, state_checksums
 from .leaves import verify as verify_state
 from .manifest import Part, corrupt
+
+log = logging.getLogger(__name__)
 
 _LOOK = 16 << 10
 """Bytes that are read at a time where a file is looked into."""
@@ -80,6 +83,7 @@ class FileWriter(ABC):
         accepted = self.write(state, target, fsync=fsync, clock=clock)
         wall, cpu = clock.wall(), clock.cpu()
         size = target.storage.size(target.key(self.file()))
+        log.info("%s saved %d bytes to %s in %.3f s", self.name, size, target.url, wall)
         return Finished(
             Saved(
                 started_s=clock.started_s,
@@ -110,6 +114,7 @@ class FileWriter(ABC):
         with reading(where):
             self.read(state, target)
         wall, cpu = clock.wall(), clock.cpu()
+        log.info("%s restored %s in %.3f s", self.name, where, wall)
         if verify:
             verify_state(state, part.checksums, where)
         return Restored(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from .common import add_break_lock
+from .common import add_break_lock, counted
 from .terminal import say, show_json
 from .verbs import Verb
 
@@ -46,8 +46,9 @@ def run(args: argparse.Namespace) -> int:
         f", and {format_count(report.unfinished)} unfinished uploads" if report.unfinished else ""
     )
     verb = "would remove" if report.dry_run else "removed"
-    files = f"{format_count(report.files)} file{'' if report.files == 1 else 's'}"
-    say(f"{verb} {files}, {format_bytes(report.bytes)}{uploads}: {report.root}")
+    say(
+        f"{verb} {counted(report.files, 'file')}, {format_bytes(report.bytes)}{uploads}: {report.root}"
+    )
     if report.foreign:
         more = len(report.foreign) - _SHOWN
         shown = ", ".join(report.foreign[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

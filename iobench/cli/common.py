@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
+from .logs import add_logging
 
 
 def add_common(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
@@ -28,6 +28,7 @@ def add_common(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
         help="write the document to this file instead of stdout; what was there is replaced",
     )
     group.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    add_logging(group)
     group.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
@@ -80,6 +81,13 @@ def tell_renamed(old: str, new: str) -> None:
     if old not in _renamed:
         _renamed.add(old)
         warn(f"{old} is called {new} now; the old name goes with the next minor version")
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 sample``, ``1,234 samples``."""
+    from ..units import format_count
+
+    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def duration(text: str) -> float:

@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import Any
 
-from .common import add_break_lock, number, whole_number
+from .common import add_break_lock, counted, number, whole_number
 from .terminal import say, show_json
 from .verbs import Verb
 
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     from ..generator import generate
     from ..storage import open_storage
     from ..storage.base import Guarded
-    from ..units import format_bytes, format_count, format_duration, format_rate
+    from ..units import format_bytes, format_duration, format_rate
 
     if args.workers is not None and args.workers < 1:
         raise UsageError(f"--workers is {args.workers}", remedy="give 1 or more")
@@ -97,9 +97,8 @@ def run(args: argparse.Namespace) -> int:
         }
         show_json(document)
         return 0
-    samples = f"{format_count(header.samples)} sample{'' if header.samples == 1 else 's'}"
-    shards = f"{format_count(header.shards)} shard{'' if header.shards == 1 else 's'}"
-    what = f"{format_bytes(header.stored_bytes)} in {samples} and {shards}"
+    counts = f"{counted(header.samples, 'sample')} and {counted(header.shards, 'shard')}"
+    what = f"{format_bytes(header.stored_bytes)} in {counts}"
     if not report.written_samples:
         say(f"nothing to do: {target} already holds this dataset, {what}")
         return 0

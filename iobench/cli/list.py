@@ -24,21 +24,23 @@ KINDS = (
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", nargs="?", choices=KINDS, help="only these")
+    parser.add_argument("kind", nargs="?", choices=KINDS, help="list only these")
 
 
 def run(args: argparse.Namespace) -> int:
     from ..text import printable
     from .terminal import columns, say, show_json
 
-    kinds = (
-        [args.kind] if args.kind else [kind for kind in KINDS if kind != "instances"]
-    )  # too many to be read beside the others
+    kinds = [args.kind] if args.kind else list(KINDS)
     found = {kind: _entries(kind) for kind in kinds}
     if args.json:
         show_json(found)
         return 0
     for kind, entries in found.items():
+        if kind == "instances" and not args.kind:  # too many to be read beside the others
+            say("instances:")
+            say(f"  {len(entries)} types of hosts and what they cost: iobench list instances")
+            continue
         if len(kinds) > 1:
             say(f"{kind}:")
         names = [printable(name) for name in entries]

@@ -16,6 +16,7 @@ from typing import NoReturn
 from ..text import MAX_SHOWN, printable
 from .common import add_common
 from .failure import tell
+from .logs import logging_to
 from .output import output_to
 from .streams import survive_closed_readers
 from .terminal import prepare_streams, warn
@@ -80,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = build_parser().parse_args(one_word(words))
         args.command_line = ["iobench", *words]
         args.json = args.format == "json"
-        with output_to(args.output):
+        with logging_to(args.log_level, args.log_file), output_to(args.output):
             code = int(args.run(args))
             sys.stdout.flush()  # a full disk behind standard output is an error, too
         return code

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .common import counted
 from .terminal import say, show_json
 from .verbs import Verb
 
@@ -38,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from ..scan import save, scan
     from ..storage import open_storage, unwrapped
-    from ..units import format_bytes, format_count
+    from ..units import format_bytes
     from .progress import progress_bar
 
     with progress_bar("scanning", enabled=sys.stderr.isatty() and not args.quiet) as tell:
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     spec = header.spec
     what = spec.format if spec.content == "raw" else f"{spec.format} of {spec.content}"
-    counts = f"{format_count(header.samples)} samples in {format_count(header.shards)} shard{'' if header.shards == 1 else 's'}"
+    counts = f"{counted(header.samples, 'sample')} in {counted(header.shards, 'shard')}"
     say(f"{header.origin}: {counts}, {format_bytes(header.stored_bytes)}, {what}")
     span = f"{format_bytes(int(sizes.min()))} to {format_bytes(int(sizes.max()))}"
     say(f"sample sizes: {span}, half below {format_bytes(p50)}, 95 % below {format_bytes(p95)}")
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         shown = ", ".join(entry.key for entry in report.left_out[:3]) + (
             " ..." if len(report.left_out) > 3 else ""
         )
-        say(f"left out: {format_count(len(report.left_out))} files that are not the data ({shown})")
+        say(f"left out: {counted(len(report.left_out), 'file')}, not the data ({shown})")
     say(f"saved {args.save} and {folder}")
     data, origin = shlex.quote(str(folder)), shlex.quote(unwrapped(args.url))
     say(f"run it:   iobench run WORKLOAD --data {data} --origin {origin}")

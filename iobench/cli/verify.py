@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from .common import add_break_lock, add_origin, whole_number
+from .common import add_break_lock, add_origin, counted, whole_number
 from .terminal import say, show_json
 from .verbs import Verb
 
@@ -87,15 +87,14 @@ def _print_json(path: str, place: str, report: VerifyReport) -> None:
 
 def _print_text(path: str, origin: str, report: VerifyReport) -> None:
     """``origin``: where data of others lies, which is not for iobench to remove; '' for our own."""
-    from ..units import format_bytes, format_count, format_rate
+    from ..units import format_bytes, format_rate
 
     where = f"{path} (read at {origin})" if origin else path
     if report.ok:
         rate = format_rate(report.bytes_read / max(report.wall_s, 1e-9))
-        shards = f"{format_count(report.shards)} shard{'' if report.shards == 1 else 's'}"
-        what = f"{format_count(report.samples)} samples in {shards}"
+        what = f"{counted(report.samples, 'sample')} in {counted(report.shards, 'shard')}"
         size = format_bytes(report.bytes_read)
-        say(f"ok: {what}, {size}, are what the manifest says ({rate}): {where}")
+        say(f"ok: {what}, {size}, as the manifest says ({rate}): {where}")
         return
     for line in (*report.damages, *report.unreadable):
         say(str(line))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -17,7 +18,10 @@ from typing import Any
 from ..errors import BusError, IobenchError, WorkerError
 from ..interrupts import undisturbed
 from ..load.loader import die_with_parent, single_threaded, worker_death
+from ..logs import set_rank
 from ..storage.scratch import scratch
+
+log = logging.getLogger(__name__)
 
 GRACE_S = 10.0
 """How long ranks have to end after a stop, before they are killed."""
@@ -50,6 +54,7 @@ class Ranks:
                 _keep_sockets_in(sockets, process)
                 process.start()
                 self._pipes[rank][1].close()
+        log.debug("%d ranks were forked", len(self.processes))
 
     def send(self, rank: int, message: Any) -> None:
         """Raises WorkerError for a rank that died."""
@@ -107,6 +112,7 @@ class Ranks:
                     continue
                 process.join(max(0.0, deadline - time.monotonic()))
                 if process.is_alive():
+                    log.info("%s did not end within %g s, and is killed", process.name, GRACE_S)
                     process.kill()  # its workers die with it (PR_SET_PDEATHSIG)
                     process.join()
             for pipe, _ in self._pipes:
@@ -137,6 +143,7 @@ def _died(rank: int, process: Any) -> WorkerError:
     code = process.exitcode
     if code == -signal.SIGBUS:
         return BusError(f"rank {rank}")
+    log.info("rank %d died, exit code %s", rank, code)
     reason = (
         f"killed by {signal.Signals(-code).name}"
         if code is not None and code < 0
@@ -157,6 +164,8 @@ def _rank(body: Body, rank: int, pipe: Connection) -> None:
     )  # Ctrl-C reaches the whole process group; the parent tells when to stop
     die_with_parent()
     single_threaded()
+    set_rank(rank)
+    log.debug("rank %d has begun", rank)
     try:
         body(rank, pipe)
     except IobenchError as error:

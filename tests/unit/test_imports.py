@@ -14,7 +14,7 @@ PACKAGE = ROOT / "iobench"
 
 BASE = {
     *("errors", "units", "limits", "registry", "safety", "beneath", "buffers", "forks"),
-    *("interrupts", "text", "documents", "cgroup", "memory"),
+    *("interrupts", "text", "documents", "cgroup", "memory", "logs"),
 }
 PLUG_INS = {"storage", "formats", "accelerate", "checkpoint", "measure"}
 ENGINES = {"generator", "verify", "load", "scan"}
