@@ -1,45 +1,186 @@
 """iobench: will this storage starve these accelerators, why, and what would fix it?
 
-The public API; everything is imported when it is first used, so ``import iobench`` costs nothing.
+This is the public API; docs/api.md describes it. Every name is imported when it is first used, so
+``import iobench`` costs next to nothing.
 
 >>> loader = iobench.make_loader("/mnt/fast/resnet50", batch_size=400)  # doctest: +SKIP
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-_PUBLIC = {
-    "Batch": "iobench.load:Batch",
-    "DatasetSpec": "iobench.schema.dataset:DatasetSpec",
-    "IobenchError": "iobench.errors:IobenchError",
-    "Manifest": "iobench.schema.manifest:Manifest",
-    "RunDocument": "iobench.schema.result:RunDocument",
-    "Workload": "iobench.schema.workload:Workload",
-    "generate_dataset": "iobench.generator:generate",
-    "load_dataset_spec": "iobench.schema.dataset:load_dataset_spec",
-    "load_manifest": "iobench.schema.manifest:load_manifest",
-    "load_run": "iobench.schema.result:load_run",
-    "load_workload": "iobench.schema.workload:load_workload",
-    "make_loader": "iobench.load:make_loader",
-    "make_plan": "iobench.runner.plan:make_plan",
-    "open_storage": "iobench.storage:open_storage",
-    "run_plan": "iobench.runner.experiment:run",
-    "verify_dataset": "iobench.verify:verify",
-}
+__all__ = [
+    "Accelerator",
+    "Batch",
+    "BatchLoader",
+    "BusError",
+    "CheckpointError",
+    "CheckpointWriter",
+    "Codec",
+    "Comparison",
+    "Content",
+    "CorruptCheckpointError",
+    "CorruptSampleError",
+    "Dataset",
+    "DatasetError",
+    "DatasetSpec",
+    "Finding",
+    "Format",
+    "GenerateProgress",
+    "GenerateReport",
+    "InternalError",
+    "InterruptedRun",
+    "InvalidRunError",
+    "IobenchError",
+    "LibraryLoader",
+    "LoaderSpec",
+    "Manifest",
+    "MissingObjectError",
+    "NoMemoryError",
+    "Options",
+    "Plan",
+    "ReaderSpec",
+    "Run",
+    "RunDocument",
+    "RunProgress",
+    "ShortObjectError",
+    "Sink",
+    "SpecError",
+    "Storage",
+    "StorageError",
+    "Summary",
+    "TargetHeldError",
+    "TargetLostError",
+    "TargetRefusedError",
+    "ThresholdError",
+    "UnknownNameError",
+    "UnreadableError",
+    "UsageError",
+    "Verdict",
+    "VerifyReport",
+    "WorkerError",
+    "Workload",
+    "__version__",
+    "compare",
+    "generate",
+    "generate_dataset",
+    "load_dataset_spec",
+    "load_manifest",
+    "load_run",
+    "load_workload",
+    "make_loader",
+    "make_plan",
+    "open_dataset",
+    "open_run",
+    "open_storage",
+    "run",
+    "run_plan",
+    "verify_dataset",
+]
 
-__all__ = ["__version__", *_PUBLIC]
+if TYPE_CHECKING:
+    # The same names as in _PLACES below: a test compares the two.
+    from .accelerate.base import Accelerator
+    from .analyse.compare.runs import Comparison
+    from .api import (
+        Dataset,
+        Run,
+        compare,
+        generate,
+        make_loader,
+        open_dataset,
+        open_run,
+        run,
+    )
+    from .checkpoint.base import CheckpointWriter
+    from .errors import (
+        BusError,
+        CheckpointError,
+        CorruptCheckpointError,
+        CorruptSampleError,
+        DatasetError,
+        InternalError,
+        InterruptedRun,
+        InvalidRunError,
+        IobenchError,
+        MissingObjectError,
+        NoMemoryError,
+        ShortObjectError,
+        SpecError,
+        StorageError,
+        TargetHeldError,
+        TargetLostError,
+        TargetRefusedError,
+        ThresholdError,
+        UnknownNameError,
+        UnreadableError,
+        UsageError,
+        WorkerError,
+    )
+    from .formats.base import Codec, Content, Format
+    from .generator import generate as generate_dataset
+    from .generator.engine import GenerateReport
+    from .generator.engine import Progress as GenerateProgress
+    from .load import Batch, BatchLoader, LibraryLoader
+    from .runner.experiment import Options
+    from .runner.experiment import run as run_plan
+    from .runner.plan import Plan, make_plan
+    from .runner.progress import Progress as RunProgress
+    from .schema.dataset import DatasetSpec, load_dataset_spec
+    from .schema.manifest import Manifest, load_manifest
+    from .schema.result import Finding, RunDocument, Summary, Verdict, load_run
+    from .schema.workload import LoaderSpec, ReaderSpec, Workload, load_workload
+    from .storage import open_storage
+    from .storage.base import Sink, Storage
+    from .verify import VerifyReport
+    from .verify import verify as verify_dataset
+else:
+    _PLACES = {
+        "accelerate.base": ("Accelerator",),
+        "analyse.compare.runs": ("Comparison",),
+        "api": (
+            *("Dataset", "Run", "compare", "generate", "make_loader", "open_dataset"),
+            *("open_run", "run"),
+        ),
+        "checkpoint.base": ("CheckpointWriter",),
+        "errors": tuple(
+            name for name in __all__ if name.endswith("Error") or name == "InterruptedRun"
+        ),
+        "formats.base": ("Codec", "Content", "Format"),
+        "generator": ("generate as generate_dataset",),
+        "generator.engine": ("GenerateReport", "Progress as GenerateProgress"),
+        "load": ("Batch", "BatchLoader", "LibraryLoader"),
+        "runner.experiment": ("Options", "run as run_plan"),
+        "runner.plan": ("Plan", "make_plan"),
+        "runner.progress": ("Progress as RunProgress",),
+        "schema.dataset": ("DatasetSpec", "load_dataset_spec"),
+        "schema.manifest": ("Manifest", "load_manifest"),
+        "schema.result": ("Finding", "RunDocument", "Summary", "Verdict", "load_run"),
+        "schema.workload": ("LoaderSpec", "ReaderSpec", "Workload", "load_workload"),
+        "storage": ("open_storage",),
+        "storage.base": ("Sink", "Storage"),
+        "verify": ("VerifyReport", "verify as verify_dataset"),
+    }
+    """Module -> the names that it gives, as the import statements above spell them."""
 
+    _FOUND = {
+        spelled.rpartition(" as ")[2]: (module, spelled.partition(" as ")[0])
+        for module, names in _PLACES.items()
+        for spelled in names
+    }
 
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'iobench' has no attribute '{name}'")
-    import importlib
+    def __getattr__(name: str) -> object:
+        if name not in _FOUND:
+            raise AttributeError(f"module 'iobench' has no attribute '{name}'")
+        import importlib
 
-    module, _, attribute = _PUBLIC[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+        module, attribute = _FOUND[name]
+        value = getattr(importlib.import_module(f"iobench.{module}"), attribute)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

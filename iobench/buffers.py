@@ -10,13 +10,13 @@ import contextlib
 import ctypes
 import mmap
 import os
-import resource
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from . import memory
 from .errors import NoMemoryError
 from .units import format_bytes
 
@@ -84,21 +84,9 @@ def shared(nbytes: int, *, prefault: bool = True) -> Region:
 
 
 def available() -> int:
-    """Bytes of memory that this process may still take.
-
-    What the host has (proc(5), MemAvailable), or what is left below the process's own limit
-    (``ulimit -v``) where that is less.
-    """
-    have = 1 << 62
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                have = int(line.split()[1]) * 1024
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        have = min(have, max(0, limit - pages * mmap.PAGESIZE))
-    return have
+    """Bytes of memory that this process may still take; very many where the kernel does not tell."""
+    have = memory.available_bytes()
+    return 1 << 62 if have is None else have
 
 
 def _require(nbytes: int) -> None:

@@ -22,7 +22,7 @@ All clocks are CLOCK_MONOTONIC, which the processes of one host share; durations
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -85,14 +85,16 @@ class Pending(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Restored:
-    """One rank's restore, whose state was verified against the checksums of the save, off the clock."""
+    """One rank's restore; what was saved and what came back are compared off the clock."""
 
     started_s: float  # CLOCK_MONOTONIC at the call
     wall_s: float  # until the last byte was in its tensor
     bytes: int  # of the files that this rank read
     cpu_s: float  # processor time of this process, without the verification
     verify_s: float  # what the verification took afterwards
-    verified: str  # how: "tensors" (each leaf of the state) or "files" (each file, where the ranks' shares have changed)
+    # How: "tensors" (each leaf of the state), "files" (each file, where the ranks' shares have
+    # changed), or "" where it was not asked for.
+    verified: str
     inspected_s: float = 0.0  # before ``started_s``: a look whether the files are what they say
 
 
@@ -116,10 +118,11 @@ class CheckpointWriter(Protocol):
         a partial checkpoint, which ``CheckpointRoot.partial`` finds and ``remove`` takes away.
         """
 
-    def restore(self, state: State, target: CheckpointTarget) -> Restored:
-        """Fill ``state``, whose tensors are allocated and have the saved names, types and shapes. Raises CorruptCheckpointError.
+    def restore(self, state: State, target: CheckpointTarget, *, verify: bool = True) -> Restored:
+        """Fill ``state``, whose tensors are allocated and have the saved names, types and shapes.
 
-        Returns only when everything has been verified; after an error the state's contents are undefined.
+        With ``verify`` it returns only when everything was found to be what was saved. Raises
+        CorruptCheckpointError; after an error the state's contents are undefined.
         """
 
     def close(self) -> None:
@@ -131,11 +134,37 @@ def make_writer(
 ) -> CheckpointWriter:
     """The writer of that name. Raises UnknownNameError; UsageError for an option that it does not have, or a missing package."""
     kind, given = WRITERS.load(name), dict(options or {})
-    known = [option for option in inspect.signature(kind).parameters if option != "job"]
-    for option in given:
+    check_options(name, given)
+    return kind(job or Job(), **given)  # type: ignore[no-any-return]
+
+
+def options_of(name: str) -> set[str]:
+    """The options of a writer. Raises UnknownNameError."""
+    return set(inspect.signature(WRITERS.load(name)).parameters) - {"job"}
+
+
+def check_options(name: str, options: Iterable[str]) -> None:
+    """Raises UsageError for an option that the writer does not have, UnknownNameError."""
+    known = options_of(name)
+    for option in options:
         if option not in known:
             raise UsageError(
                 f"the writer '{name}' has no option '{option}'",
-                remedy=f"known: {', '.join(known) or 'none'}",
+                remedy=f"known: {', '.join(sorted(known)) or 'none'}",
             )
-    return kind(job or Job(), **given)  # type: ignore[no-any-return]
+
+
+def asynchronous_version(name: str) -> str:
+    """``name`` where that writer is asynchronous, else the name of its version that is.
+
+    Raises UnknownNameError; UsageError where the writer has none.
+    """
+    if WRITERS.load(name).asynchronous:
+        return name
+    known = WRITERS.entries()
+    if f"{name}-async" in known:
+        return f"{name}-async"
+    able = sorted(other.removesuffix("-async") for other in known if other.endswith("-async"))
+    raise UsageError(
+        f"the writer '{name}' has no asynchronous version", remedy=f"use {' or '.join(able)}"
+    )

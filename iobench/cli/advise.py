@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from .common import add_common
+from .verbs import Verb
 
-_EXAMPLES = """examples:
+EXAMPLES = """examples:
   iobench advise results/<sweep>
   iobench advise results/<sweep> --default loader.workers=2 --dataset-size 20TiB
   iobench advise results/<sweep> --workload resnet50-h100 --first-batch 1s --shuffle-window 256MiB --json
 """
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "advise",
-        help="the recommended layout and settings, why, what they gain",
-        description="Choose settings out of runs of one workload that differ in theirs: the smallest within 5 % of the best, whether a "
-        "codec is worth it, how large a shard should be, and the Pareto front of speed, CPU time and bytes, each with its basis.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "directory",
         metavar="DIR",
@@ -50,8 +41,6 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--shuffle-window", metavar="SIZE", help="bytes that each worker shuffles over, e.g. 256MiB"
     )
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -108,3 +97,15 @@ def _settings(texts: list[str]) -> dict[str, str]:
                 remedy="write it like --default loader.workers=2",
             )
     return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+VERB = Verb(
+    help="the recommended layout and settings, why, what they gain",
+    description=(
+        "Choose settings out of runs of one workload that differ in theirs: the smallest within 5 % of the best, whether a "
+        "codec is worth it, how large a shard should be, and the Pareto front of speed, CPU time and bytes, each with its basis."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

@@ -9,20 +9,21 @@ from typing import Any
 
 from .common import (
     add_break_lock,
-    add_common,
     add_overrides,
+    add_renamed,
     number,
     parse_share,
     parse_time,
     whole_number,
 )
+from .verbs import DOCUMENTS, Verb
 
-_EXAMPLES = """examples:
+EXAMPLES = """examples:
   iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64
   iobench checkpoint llama3-8b --to /mnt/ckpt --ranks 8 --writer dcp
   iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64 --writer dcp --async --set steps=50 --set step_time=200ms
-  iobench checkpoint llama3-70b --to s3://bucket/ckpt --writer stream --count 10
-  iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64 --accelerators 1024 --price 2.5
+  iobench checkpoint llama3-70b --to s3://bucket/ckpt --writer stream --repeat 10
+  iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64 --accelerators 1024 --accelerator-price-per-hour 2.5
 
 The target must be new, empty, or hold checkpoints of iobench. Those of this study are removed at
 the end; --keep-data leaves the last one. Those that were there before stay: iobench clean DIR.
@@ -31,14 +32,7 @@ exit status: 0 ok, 1 failed, 2 usage, 3 the study is invalid, 4 a --fail-on cond
 """
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "checkpoint",
-        help="what a checkpoint costs: time blocked, durable, restore, and how often to take one",
-        description="Save a model's state again and again, restore it cold and verified, and work out what that costs a training.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="whose state (iobench list models)")
     parser.add_argument(
         "--to", required=True, metavar="DIR", help="a directory or URL for the checkpoints"
@@ -53,7 +47,7 @@ def register(subparsers: Any) -> None:
         "--async",
         dest="asynchronous",
         action="store_true",
-        help="the writer's asynchronous version",
+        help="let the training go on while the writer writes, with its asynchronous version",
     )
     parser.add_argument(
         "--ranks",
@@ -66,12 +60,15 @@ def register(subparsers: Any) -> None:
         "--scale", default="1", metavar="SHARE", help="of the model's bytes, e.g. 1/64 (default: 1)"
     )
     parser.add_argument(
-        "--count",
+        "-n",
+        "--repeat",
+        dest="count",
         type=whole_number,
         default=10,
         metavar="N",
         help="saves, and as many restores (default: 10)",
     )
+    add_renamed(parser, "--count", "--repeat", dest="count", type=whole_number)
     parser.add_argument(
         "--keep-data", action="store_true", help="leave the last checkpoint in the target"
     )
@@ -95,8 +92,13 @@ def register(subparsers: Any) -> None:
     )
     meaning.add_argument("--interval", metavar="TIME", help="at which the training saves today")
     meaning.add_argument(
-        "--price", type=number, metavar="USD", help="of one accelerator for one hour"
+        "--accelerator-price-per-hour",
+        dest="price",
+        type=number,
+        metavar="USD",
+        help="what one accelerator costs for one hour",
     )
+    add_renamed(parser, "--price", "--accelerator-price-per-hour", dest="price", type=number)
     meaning.add_argument(
         "--samples-per-s",
         type=number,
@@ -125,7 +127,7 @@ def register(subparsers: Any) -> None:
         "--fail-on",
         action="append",
         default=[],
-        metavar="EXPR",
+        metavar="CONDITION",
         help="exit 4 if it holds, e.g. 'blocked_s>5'; repeatable",
     )
     parser.add_argument(
@@ -137,12 +139,11 @@ def register(subparsers: Any) -> None:
     )
     add_break_lock(parser)
     add_overrides(parser, "fsync=false")
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     from ..analyse.verdict.thresholds import parse
+    from ..checkpoint.base import asynchronous_version
     from ..runner.checkpoint import run_study
     from ..runner.checkpoint_plan import make_study_plan
     from ..schema.base import apply_overrides, build
@@ -159,8 +160,8 @@ def run(args: argparse.Namespace) -> int:
         "scale": args.scale,
         "count": args.count,
     }
-    if args.asynchronous and not args.writer.startswith("dcp-async"):
-        asked["writer"] = f"{args.writer}-async"
+    if args.asynchronous:
+        asked["writer"] = asynchronous_version(args.writer)
     spec = build(CheckpointSpec, apply_overrides(asked, args.overrides), where="checkpoint")
     plan = make_study_plan(spec, args.to, asked_meaning(args))
     signal.signal(
@@ -179,7 +180,7 @@ def run(args: argparse.Namespace) -> int:
         )
     finally:
         live.close()
-    return finish(doc, directory, kind="json" if args.json else "text", fail_on=args.fail_on)
+    return finish(doc, directory, kind=args.format, fail_on=args.fail_on)
 
 
 def asked_meaning(args: argparse.Namespace) -> dict[str, Any]:
@@ -187,10 +188,13 @@ def asked_meaning(args: argparse.Namespace) -> dict[str, Any]:
     from ..errors import UsageError
     from ..units import parse_duration
 
-    for name in ("price", "samples_per_s", "accelerators"):
-        value = getattr(args, name)
+    for flag, value in (
+        ("--accelerator-price-per-hour", args.price),
+        ("--samples-per-s", args.samples_per_s),
+        ("--accelerators", args.accelerators),
+    ):
         if value is not None and not 0 < value < 1e15:
-            raise UsageError(f"--{name.replace('_', '-')} must be above 0, not {value}")
+            raise UsageError(f"{flag} must be above 0, not {value}")
     return {
         "accelerators": args.accelerators,
         "mtbf_s": parse_time("--mtbf", args.mtbf),
@@ -201,3 +205,15 @@ def asked_meaning(args: argparse.Namespace) -> dict[str, Any]:
         "stall_budget": parse_share("--stall-budget", args.stall_budget),
         "notice_s": parse_duration(args.notice),
     }
+
+
+VERB = Verb(
+    help="what a checkpoint costs: time blocked, durable, restore, and how often to take one",
+    description=(
+        "Save a model's state again and again, restore it cold and verified, and work out what that costs a training."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+    formats=DOCUMENTS,
+)

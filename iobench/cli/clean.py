@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .common import add_break_lock, add_common
+from .common import add_break_lock, counted
 from .terminal import say, show_json
+from .verbs import Verb
 
 if TYPE_CHECKING:
     from ..generator.cleaner import CleanReport
 
-_EXAMPLES = """examples:
+EXAMPLES = """examples:
   iobench clean /mnt/fast/resnet50 --dry-run
   iobench clean /mnt/fast/resnet50
   iobench clean s3://bucket/resnet50
@@ -20,15 +21,7 @@ _EXAMPLES = """examples:
 _SHOWN = 10
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "clean",
-        help="remove a generated dataset, or checkpoints",
-        description="Remove a dataset or checkpoints, complete or partial: exactly the files that iobench made. Files of others stay, and "
-        "are named. A directory that iobench did not make is refused.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "dir", metavar="DIR", help="the directory or URL of a dataset or of checkpoints"
     )
@@ -39,8 +32,6 @@ def register(subparsers: Any) -> None:
         "--yes", action="store_true", help="accepted for scripts; nothing is ever asked"
     )
     add_break_lock(parser)
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,14 +40,15 @@ def run(args: argparse.Namespace) -> int:
 
     report = _checkpoints(args) or clean(args.dir, dry_run=args.dry_run, break_lock=args.break_lock)
     if args.json:
-        show_json(report, indent=None)
+        show_json(report)
         return 0
     uploads = (
         f", and {format_count(report.unfinished)} unfinished uploads" if report.unfinished else ""
     )
     verb = "would remove" if report.dry_run else "removed"
-    files = f"{format_count(report.files)} file{'' if report.files == 1 else 's'}"
-    say(f"{verb} {files}, {format_bytes(report.bytes)}{uploads}: {report.root}")
+    say(
+        f"{verb} {counted(report.files, 'file')}, {format_bytes(report.bytes)}{uploads}: {report.root}"
+    )
     if report.foreign:
         more = len(report.foreign) - _SHOWN
         shown = ", ".join(report.foreign[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
@@ -87,3 +79,15 @@ def _checkpoints(args: argparse.Namespace) -> CleanReport | None:
         removal.root_removed,
         args.dry_run,
     )
+
+
+VERB = Verb(
+    help="remove a generated dataset, or checkpoints",
+    description=(
+        "Remove a dataset or checkpoints, complete or partial: exactly the files that iobench made. Files of others stay, and "
+        "are named. A directory that iobench did not make is refused."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

@@ -1,18 +1,117 @@
-"""What every verb shares: the common flags, overrides, shares and times."""
+"""What verbs share: the common flags, flags that were renamed, overrides, shares and times."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
+
+from .logs import add_logging
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """``--json``, ``--quiet``, ``--debug``."""
-    group = parser.add_argument_group("common")
+def add_common(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
+    """Output and logging; ``formats`` are the values of ``--format``, the first is the default."""
+    group = parser.add_argument_group("output")
     group.add_argument(
-        "--json", action="store_true", help="print one JSON document on stdout and nothing else"
+        "--format", choices=formats, default=formats[0], help=f"default: {formats[0]}"
     )
-    group.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    group.add_argument(
+        "--json",
+        action="store_const",
+        const="json",
+        dest="format",
+        help="the same as --format json: one JSON document on stdout and nothing else",
+    )
+    group.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write the document to this file instead of stdout; what was there is replaced",
+    )
+    group.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    add_logging(group)
     group.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+_renamed: set[str] = set()
+"""Old spellings that were told about in this process."""
+
+
+class Renamed(argparse.Action):
+    """An old spelling of a flag: it works, is not in --help, and the new one is told once."""
+
+    def __init__(self, *args: object, new: str, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.new = new
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        tell_renamed(str(option_string), self.new)
+        setattr(namespace, self.dest, values)
+
+
+def add_renamed(
+    parser: argparse.ArgumentParser,
+    old: str,
+    new: str,
+    *,
+    dest: str,
+    type: Callable[[str], object] = str,
+) -> None:
+    """``old`` as a hidden spelling of ``new``, which stores to ``dest``."""
+    parser.add_argument(
+        old,
+        action=Renamed,
+        new=new,
+        dest=dest,
+        type=type,
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
+    )
+
+
+def tell_renamed(old: str, new: str) -> None:
+    """Say on stderr, once for each process, what an old spelling is called now."""
+    from .terminal import warn
+
+    if old not in _renamed:
+        _renamed.add(old)
+        warn(f"{old} is called {new} now; the old name goes with the next minor version")
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 sample``, ``1,234 samples``."""
+    from ..units import format_count
+
+    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def duration(text: str) -> float:
+    """The ``type`` of a time, in seconds: ``3s``, ``500ms``, ``2min``; 0 is one."""
+    from ..errors import UsageError
+    from ..units import parse_duration
+
+    try:
+        return parse_duration(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def add_calibration(parser: argparse.ArgumentParser, default: str, what: str) -> None:
+    """``--calibration``: how long each ceiling is measured."""
+    parser.add_argument(
+        "--calibration",
+        type=duration,
+        dest="calibration_s",
+        default=duration(default),
+        metavar="TIME",
+        help=f"{what} (default: {default})",
+    )
+    add_renamed(parser, "--calibration-s", "--calibration", dest="calibration_s", type=duration)
 
 
 def add_break_lock(parser: argparse.ArgumentParser) -> None:

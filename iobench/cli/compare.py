@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .common import add_common
+from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..analyse.compare.runs import Group
     from ..schema.result import RunDocument
 
-_EXAMPLES = """examples:
+EXAMPLES = """examples:
   iobench compare results/<run> results/<run>
   iobench compare results/<run> results/<run> --fail-on 5%
   iobench compare results/<run> results/<run> --across dataset.shard_size,dataset.codec --format markdown
@@ -28,14 +28,7 @@ exit status: 0 ok, 1 failed, 2 nothing could be compared, 4 a regression beyond 
 """
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "compare",
-        help="two runs, or folders of runs: what became better or worse, and how sure that is",
-        description="Compare recorded runs: the first is the baseline, each of the others a candidate. Folders are split by workload.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "results",
         nargs="+",
@@ -61,14 +54,6 @@ def register(subparsers: Any) -> None:
         "--fail-on", metavar="CHANGE", help="exit 4 on a regression beyond this, e.g. 5%%"
     )
     parser.add_argument("--include-invalid", action="store_true", help="count INVALID runs, too")
-    parser.add_argument(
-        "--format",
-        choices=("text", "json", "csv", "markdown"),
-        default="text",
-        help="default: text",
-    )
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             f"there is nothing to compare{why}",
             remedy="name two runs of one workload, or a folder and --by KEY",
         )
-    kind = "json" if args.json else args.format
+    kind = args.format
     (show if kind == "text" else show_data)(render(compared, left_out, kind=kind))
     if all(each.obstacles for each in compared):
         first = compared[0]
@@ -247,3 +232,15 @@ def _by_key(
         )
         left_out.insert(0, f"no two runs of one question differ in {args.by}: {told}")
     return pairs
+
+
+VERB = Verb(
+    help="two runs, or folders of runs: what became better or worse, and how sure that is",
+    description=(
+        "Compare recorded runs: the first is the baseline, each of the others a candidate. Folders are split by workload."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+    formats=DOCUMENTS,
+)

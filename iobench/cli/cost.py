@@ -6,30 +6,24 @@ import argparse
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from .common import add_common, number, parse_time, whole_number
+from .common import add_renamed, number, parse_time, whole_number
+from .verbs import DOCUMENTS, Verb
 
-_EXAMPLES = """examples:
+EXAMPLES = """examples:
   iobench cost results/<run> --instance g5.2xlarge
-  iobench cost results/<run> --instance g5.2xlarge --spot 0.45 --interruptions 0.05 --checkpoint-every 10m
+  iobench cost results/<run> --instance g5.2xlarge --host-spot-price-per-hour 0.45 --interruptions-per-hour 0.05 --interval 10m
   iobench cost results/<run> --instance p5.48xlarge --hosts 4 --efficiency 0.9 --epochs 90 --samples 1281167 --deadline 24h --budget 5000
-  iobench cost results/<run> results/<run> --price 1.20
+  iobench cost results/<run> results/<run> --host-price-per-hour 1.20
   iobench cost results/<run> results/<run> --instance 4xg5.2xlarge --instance p4d.24xlarge --efficiency 0.9 --deadline 24h --epochs 90
 
-Prices are rows of results/instances.yaml (iobench list instances), a CSV of yours (--prices), or stated (--price, --spot). Without
+Prices are rows of results/instances.yaml (iobench list instances), a CSV of yours (--prices), or stated (--host-price-per-hour,
+--host-spot-price-per-hour). Without
 --instance, the machine that the run recognised when it was recorded.
 """
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "cost",
-        help="samples per dollar, dollars for a job, dollars burnt while waiting",
-        description="Put a price on recorded runs. Nothing is measured, and no price is looked up over a network.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "results",
         nargs="+",
@@ -45,11 +39,21 @@ def register(subparsers: Any) -> None:
         help="what a run's machine costs as (default: as recorded): one for all, or one for each RESULTS in their order; 4xTYPE: 4 hosts",
     )
     parser.add_argument(
-        "--price", type=number, metavar="USD", help="of one host for one hour, on demand"
+        "--host-price-per-hour",
+        dest="price",
+        type=number,
+        metavar="USD",
+        help="what one host costs for one hour, on demand",
     )
     parser.add_argument(
-        "--spot", type=number, metavar="USD", help="of one host for one hour, as a spot instance"
+        "--host-spot-price-per-hour",
+        dest="spot",
+        type=number,
+        metavar="USD",
+        help="what one host costs for one hour, as a spot instance",
     )
+    add_renamed(parser, "--price", "--host-price-per-hour", dest="price", type=number)
+    add_renamed(parser, "--spot", "--host-spot-price-per-hour", dest="spot", type=number)
     parser.add_argument(
         "--prices", type=Path, metavar="CSV", help="a list with the columns type and usd_per_hour"
     )
@@ -77,29 +81,30 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--deadline", metavar="TIME", help="for the job, e.g. 24h")
     parser.add_argument("--budget", type=number, metavar="USD", help="for the job")
     parser.add_argument(
-        "--interruptions",
+        "--interruptions-per-hour",
+        dest="interruptions",
         type=number,
         default=0.0,
         metavar="RATE",
         help="of each spot instance in an hour (default: 0)",
     )
     parser.add_argument(
-        "--checkpoint-every",
+        "--interval",
+        dest="checkpoint_every",
         default="1h",
         metavar="TIME",
-        help="half of it is lost with an interruption (default: 1h)",
+        help="between two saves; half of it is lost with an interruption (default: 1h)",
     )
+    add_renamed(
+        parser, "--interruptions", "--interruptions-per-hour", dest="interruptions", type=number
+    )
+    add_renamed(parser, "--checkpoint-every", "--interval", dest="checkpoint_every")
     parser.add_argument(
-        "--restart", default="5m", metavar="TIME", help="after an interruption (default: 5m)"
+        "--restart",
+        default="5m",
+        metavar="TIME",
+        help="to get going after an interruption (default: 5m)",
     )
-    parser.add_argument(
-        "--format",
-        choices=("text", "json", "csv", "markdown"),
-        default="text",
-        help="default: text",
-    )
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -145,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
         if not name and args.price is None and args.spot is None:
             raise UsageError(
                 "these runs do not say on which instance they ran",
-                remedy="name one with --instance, or state a --price",
+                remedy="name one with --instance, or state a --host-price-per-hour",
             )
         named = str(name) if name else "this machine"
         stated = args.price is not None or args.spot is not None
@@ -178,9 +183,10 @@ def run(args: argparse.Namespace) -> int:
     if not any(one.prices for one in costs):
         raise UsageError(
             f"no price of {costs[0].instance.type} is known",
-            remedy="state it with --price or --spot, or give a list with --prices",
+            remedy="state it with --host-price-per-hour or --host-spot-price-per-hour, or give a "
+            "list with --prices",
         )
-    kind = "json" if args.json else args.format
+    kind = args.format
     (show if kind == "text" else show_data)(render(costs, left_out, kind=kind))
     return 0
 
@@ -212,5 +218,18 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"--budget {args.budget:g} buys nothing", remedy="more than 0 USD")
     if not 0 <= args.interruptions <= 60:
         raise UsageError(
-            f"--interruptions {args.interruptions:g} is no rate for an hour", remedy="0 to 60"
+            f"--interruptions-per-hour {args.interruptions:g} is no rate for an hour",
+            remedy="0 to 60",
         )
+
+
+VERB = Verb(
+    help="samples per dollar, dollars for a job, dollars burnt while waiting",
+    description=(
+        "Put a price on recorded runs. Nothing is measured, and no price is looked up over a network."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+    formats=DOCUMENTS,
+)

@@ -8,27 +8,19 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from .common import add_common, number, whole_number
+from .common import add_calibration, whole_number
 from .terminal import note
+from .verbs import DOCUMENTS, Verb
 
-_EXAMPLES = """examples:
+EXAMPLES = """examples:
   iobench demo
   iobench demo --s3
 """
 _LOCAL = "demo-data"
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "demo",
-        help="the whole story on a small dataset, on local disk or on S3",
-        description=f"Generate the dataset 'demo' (270 MiB) and run the workload 'demo' on it. On local disk it stays in ./{_LOCAL}. "
-        "With --s3 a real S3 server (rclone) is started on loopback over a temporary folder, and all is removed at the end.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--s3", action="store_true", help="on an S3 server on loopback instead of local disk"
     )
@@ -36,15 +28,9 @@ def register(subparsers: Any) -> None:
         "--samples", type=whole_number, metavar="N", help="fewer samples than the dataset has"
     )
     parser.add_argument(
-        "--repeat", type=whole_number, default=6, metavar="N", help="repetitions (default: 6)"
+        "-n", "--repeat", type=whole_number, default=6, metavar="N", help="repetitions (default: 6)"
     )
-    parser.add_argument(
-        "--calibration-s",
-        type=number,
-        default=3.0,
-        metavar="S",
-        help="seconds for each ceiling (default: 3)",
-    )
+    add_calibration(parser, "3s", "for each ceiling")
     parser.add_argument(
         "--results",
         type=Path,
@@ -52,8 +38,6 @@ def register(subparsers: Any) -> None:
         metavar="DIR",
         help="where the run directory goes",
     )
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -99,6 +83,19 @@ def _tell(args: argparse.Namespace, place: str, *, generate: bool) -> int:
         "--results",
         str(args.results),
     ]
-    words += ["--calibration-s", str(args.calibration_s)] if args.calibration_s != 3.0 else []
+    words += ["--calibration", f"{args.calibration_s:g}s"] if args.calibration_s != 3.0 else []
     note(f"$ iobench {' '.join(words)}", quiet=args.quiet)
-    return main([*words, *common, *(["--json"] if args.json else [])])
+    return main([*words, *common, "--format", args.format])
+
+
+VERB = Verb(
+    help="the whole story on a small dataset, on local disk or on S3",
+    description=(
+        f"Generate the dataset 'demo' (270 MiB) and run the workload 'demo' on it. On local disk it stays in ./{_LOCAL}. "
+        "With --s3 a real S3 server (rclone) is started on loopback over a temporary folder, and all is removed at the end."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+    formats=DOCUMENTS,
+)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
-from .common import add_common
+from .verbs import Verb
 
-EPILOG = """\
+EXAMPLES = """\
 examples:
   iobench doctor
   iobench doctor /mnt/fast
@@ -15,14 +15,7 @@ examples:
 """
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "doctor",
-        help="look at this machine and the storage behind a path",
-        description="Cores, limits, memory, huge pages, file system, device, O_DIRECT, page cache, fio, GPU, and what to change.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path",
         nargs="?",
@@ -30,8 +23,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="PATH",
         help="a directory on the storage in question (default: here)",
     )
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,3 +56,14 @@ def run(args: argparse.Namespace) -> int:
     if not found:
         say("nothing to change was found")
     return 0
+
+
+VERB = Verb(
+    help="look at this machine and the storage behind a path",
+    description=(
+        "Cores, limits, memory, huge pages, file system, device, O_DIRECT, page cache, fio, GPU, and what to change."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

@@ -7,10 +7,11 @@ import signal
 import sys
 from typing import Any
 
-from .common import add_break_lock, add_common, number, whole_number
+from .common import add_break_lock, counted, number, whole_number
 from .terminal import say, show_json
+from .verbs import Verb
 
-_EXAMPLES = """examples:
+EXAMPLES = """examples:
   iobench generate demo --to /tmp/iobench-demo
   iobench generate resnet50 --to /mnt/fast/resnet50 --size 20GiB
   iobench generate unet3d --to /mnt/fast/unet3d --memory-multiple 5
@@ -20,15 +21,7 @@ _EXAMPLES = """examples:
 """
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "generate",
-        help="generate a dataset",
-        description="Generate a dataset from its spec: unique, incompressible bytes unless the spec says otherwise, the same bytes for the "
-        "same spec whatever the number of workers. An interrupted generation goes on when the same command is given again.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dataset", help="a dataset's name (iobench list datasets) or a YAML file")
     parser.add_argument(
         "--to",
@@ -43,7 +36,7 @@ def register(subparsers: Any) -> None:
         "--memory-multiple",
         type=number,
         metavar="X",
-        help="total bytes as a multiple of this host's memory",
+        help="total bytes as a multiple of the memory that this process can use",
     )
     parser.add_argument("--seed", type=whole_number, metavar="N", help="seed of sizes and contents")
     parser.add_argument(
@@ -58,8 +51,6 @@ def register(subparsers: Any) -> None:
         "--workers", type=whole_number, metavar="N", help="processes (default: one for each core)"
     )
     add_break_lock(parser)
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     from ..generator import generate
     from ..storage import open_storage
     from ..storage.base import Guarded
-    from ..units import format_bytes, format_count, format_duration, format_rate
+    from ..units import format_bytes, format_duration, format_rate
 
     if args.workers is not None and args.workers < 1:
         raise UsageError(f"--workers is {args.workers}", remedy="give 1 or more")
@@ -104,11 +95,10 @@ def run(args: argparse.Namespace) -> int:
             "write_bytes_per_s": rate if report.written_bytes else None,
             "workers": report.workers,
         }
-        show_json(document, indent=None)
+        show_json(document)
         return 0
-    samples = f"{format_count(header.samples)} sample{'' if header.samples == 1 else 's'}"
-    shards = f"{format_count(header.shards)} shard{'' if header.shards == 1 else 's'}"
-    what = f"{format_bytes(header.stored_bytes)} in {samples} and {shards}"
+    counts = f"{counted(header.samples, 'sample')} and {counted(header.shards, 'shard')}"
+    what = f"{format_bytes(header.stored_bytes)} in {counts}"
     if not report.written_samples:
         say(f"nothing to do: {target} already holds this dataset, {what}")
         return 0
@@ -136,13 +126,36 @@ def _spec(args: argparse.Namespace) -> Any:
                 f"--memory-multiple is {args.memory_multiple}",
                 remedy="give a number above 0, e.g. 5",
             )
-        import psutil
-
-        size = round(args.memory_multiple * psutil.virtual_memory().total)
+        size = round(args.memory_multiple * _memory())
     return resized(spec, samples=args.samples, size_bytes=size)
+
+
+def _memory() -> int:
+    from ..errors import UsageError
+    from ..memory import total_bytes
+
+    memory = total_bytes()
+    if memory is None:
+        raise UsageError(
+            "--memory-multiple: this host does not tell how much memory it has",
+            remedy="give --size",
+        )
+    return memory
 
 
 def _bar(args: argparse.Namespace, what: str) -> Any:
     from .progress import progress_bar
 
     return progress_bar(what, enabled=sys.stderr.isatty() and not getattr(args, "quiet", False))
+
+
+VERB = Verb(
+    help="generate a dataset",
+    description=(
+        "Generate a dataset from its spec: unique, incompressible bytes unless the spec says otherwise, the same bytes for the "
+        "same spec whatever the number of workers. An interrupted generation goes on when the same command is given again."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

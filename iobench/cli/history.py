@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .common import add_common
+from .verbs import Verb
 
 if TYPE_CHECKING:
     from ..schema.result import RunDocument
 
-_EXAMPLES = """examples:
+EXAMPLES = """examples:
   iobench history resnet50-h100
   iobench history resnet50-h100 --results results --metric read_bytes_per_s --json
 """
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "history",
-        help="one workload over time: trend, when it changed, and what else changed then",
-        description="All runs of a workload on one machine, oldest first; runs that ask something else are shown apart.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "workload", help="a workload's name, as recorded (of checkpoint studies: the model's)"
     )
@@ -40,8 +33,6 @@ def register(subparsers: Any) -> None:
         metavar="NAME",
         help="what to look at (default: samples_per_s, of checkpoint studies blocked_s)",
     )
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -108,3 +99,14 @@ def run(args: argparse.Namespace) -> int:
     else:
         show(render(shown, left_out, kind="text"))
     return 0
+
+
+VERB = Verb(
+    help="one workload over time: trend, when it changed, and what else changed then",
+    description=(
+        "All runs of a workload on one machine, oldest first; runs that ask something else are shown apart."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

@@ -6,7 +6,7 @@ import argparse
 import textwrap
 from typing import Any
 
-from .common import add_common
+from .verbs import Verb
 
 KINDS = (
     "workloads",
@@ -23,31 +23,24 @@ KINDS = (
 )
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "list",
-        help="workloads, datasets, formats, codecs, storage, accelerators, loaders, writers, models, instances",
-        description="List what iobench knows by name.",
-        epilog="examples:\n  iobench list\n  iobench list workloads\n  iobench list codecs --json\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("kind", nargs="?", choices=KINDS, help="only these")
-    add_common(parser)
-    parser.set_defaults(run=run)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", nargs="?", choices=KINDS, help="list only these")
 
 
 def run(args: argparse.Namespace) -> int:
     from ..text import printable
     from .terminal import columns, say, show_json
 
-    kinds = (
-        [args.kind] if args.kind else [kind for kind in KINDS if kind != "instances"]
-    )  # too many to be read beside the others
+    kinds = [args.kind] if args.kind else list(KINDS)
     found = {kind: _entries(kind) for kind in kinds}
     if args.json:
         show_json(found)
         return 0
     for kind, entries in found.items():
+        if kind == "instances" and not args.kind:  # too many to be read beside the others
+            say("instances:")
+            say(f"  {len(entries)} types of hosts and what they cost: iobench list instances")
+            continue
         if len(kinds) > 1:
             say(f"{kind}:")
         names = [printable(name) for name in entries]
@@ -102,3 +95,12 @@ def _instance(found: Any) -> str:
         else "price not known"
     )
     return f"{holds}{found.cores} cores, {found.memory_gib:g} GiB{network}{local}: {price}"
+
+
+VERB = Verb(
+    help="workloads, datasets, formats, codecs, storage, accelerators, loaders, writers, models, instances",
+    description=("List what iobench knows by name."),
+    examples="examples:\n  iobench list\n  iobench list workloads\n  iobench list codecs --json\n",
+    arguments=arguments,
+    run=run,
+)

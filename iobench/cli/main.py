@@ -1,12 +1,11 @@
-"""The command line: one file for each verb, imported only to build its parser.
+"""The command line: parse, run the verb, and end every error in one line.
 
-What a verb needs is imported when it runs.
+What a verb needs is imported when it runs; its own file is imported to build its parser.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import shutil
 import signal
 import sys
@@ -15,30 +14,13 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ..text import MAX_SHOWN, printable
+from .common import add_common
 from .failure import tell
+from .logs import logging_to
+from .output import output_to
 from .streams import survive_closed_readers
 from .terminal import prepare_streams, warn
-
-VERBS = (
-    "demo",
-    "list",
-    "plan",
-    "size",
-    "generate",
-    "scan",
-    "run",
-    "sweep",
-    "checkpoint",
-    "verify",
-    "report",
-    "compare",
-    "cost",
-    "history",
-    "whatif",
-    "advise",
-    "clean",
-    "doctor",
-)
+from .verbs import VERBS, all_verbs, one_word
 
 _EXIT_CODES = """exit codes:
   0    ok
@@ -74,12 +56,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"iobench {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for verb in VERBS:
-        importlib.import_module(f"iobench.cli.{verb}").register(verbs)
-        own = verbs.choices[verb]  # its examples are lines as they stand, its description is prose
-        own.description = textwrap.fill(
-            own.description or "", max(40, shutil.get_terminal_size().columns - 2)
+    width = max(40, shutil.get_terminal_size().columns - 2)
+    for name, verb in all_verbs():
+        own = verbs.add_parser(
+            name,
+            help=verb.help,
+            # Examples are lines as they stand, a description is prose.
+            description=textwrap.fill(verb.description, width),
+            epilog=verb.examples,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        verb.arguments(own)
+        add_common(own, verb.formats)
+        own.set_defaults(run=verb.run)
     return parser
 
 
@@ -89,10 +78,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        args = build_parser().parse_args(words)
+        args = build_parser().parse_args(one_word(words))
         args.command_line = ["iobench", *words]
-        code = int(args.run(args))
-        sys.stdout.flush()  # a full disk behind standard output is an error, too
+        args.json = args.format == "json"
+        with logging_to(args.log_level, args.log_file), output_to(args.output):
+            code = int(args.run(args))
+            sys.stdout.flush()  # a full disk behind standard output is an error, too
         return code
     except KeyboardInterrupt:
         # Pressed once more, it must not interrupt the interpreter's own exit.
@@ -104,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _verb(words: Sequence[str]) -> str:
-    return next((word for word in words if word in VERBS), "")
+    return next((word for word in one_word(words) if word in VERBS), "")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from .common import add_common
+from .verbs import DOCUMENTS, Verb
 
 EXAMPLES = """examples:
   iobench report results/<run>
@@ -17,21 +16,8 @@ exit status: 0 ok, 1 failed, 2 usage, 3 the run is invalid, 4 a --fail-on condit
 """
 
 
-def register(subparsers: argparse._SubParsersAction[Any]) -> None:
-    parser = subparsers.add_parser(
-        "report",
-        help="print a run again: verdict, ceilings, metrics, findings",
-        description="Compute every figure of a run again from its recorded events, without torch and without the storage, and print it.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="RUN_DIR", help="a run's directory, or its run.json")
-    parser.add_argument(
-        "--format",
-        choices=("text", "json", "csv", "markdown"),
-        default="text",
-        help="default: text",
-    )
     parser.add_argument(
         "--fail-on",
         metavar="CONDITION",
@@ -46,8 +32,6 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         default=None,
         help="judge by this rule set (default: the run's own)",
     )
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,4 +59,16 @@ def run(args: argparse.Namespace) -> int:
     else:
         warn(f"no events.parquet in {directory}: figures are shown as recorded")
         doc = conclude(doc)
-    return finish(doc, directory, kind="json" if args.json else args.format, fail_on=args.fail_on)
+    return finish(doc, directory, kind=args.format, fail_on=args.fail_on)
+
+
+VERB = Verb(
+    help="print a run again: verdict, ceilings, metrics, findings",
+    description=(
+        "Compute every figure of a run again from its recorded events, without torch and without the storage, and print it."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+    formats=DOCUMENTS,
+)

@@ -7,9 +7,16 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from .common import add_break_lock, add_common, add_origin, add_overrides, number, whole_number
+from .common import (
+    add_break_lock,
+    add_calibration,
+    add_origin,
+    add_overrides,
+    whole_number,
+)
+from .verbs import DOCUMENTS, Verb
 
-_EXAMPLES = """examples:
+EXAMPLES = """examples:
   iobench run demo --data demo-data
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --accelerators 2 --repeat 5
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --find-max
@@ -20,16 +27,11 @@ _EXAMPLES = """examples:
 _LONGEST_S = 3600
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "run",
-        help="measure every ceiling and the real thing; print what binds and why",
-        description="Run a workload over a generated dataset: each stage's ceiling alone, then all stages together, then the verdict.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("workload", help="a workload's name or YAML file (iobench list workloads)")
-    parser.add_argument("--data", required=True, help="the dataset's directory or URL")
+    parser.add_argument(
+        "--data", required=True, metavar="DIR", help="the dataset's directory or URL"
+    )
     add_origin(parser)
     parser.add_argument(
         "--accelerators",
@@ -39,6 +41,7 @@ def register(subparsers: Any) -> None:
         help="ranks, each with its own loader (default: 1)",
     )
     parser.add_argument(
+        "-n",
         "--repeat",
         type=whole_number,
         default=6,
@@ -58,7 +61,7 @@ def register(subparsers: Any) -> None:
         "--fail-on",
         action="append",
         default=[],
-        metavar="EXPR",
+        metavar="CONDITION",
         help="exit 4 if it holds, e.g. 'accelerator_utilization_sustained<0.9'; repeatable",
     )
     parser.add_argument(
@@ -74,13 +77,7 @@ def register(subparsers: Any) -> None:
         default=42,
         help="of the first repetition; each has its own (default: 42)",
     )
-    parser.add_argument(
-        "--calibration-s",
-        type=number,
-        default=3.0,
-        metavar="S",
-        help="seconds for each ceiling; 0 leaves them out (default: 3)",
-    )
+    add_calibration(parser, "3s", "for each ceiling; 0s leaves them out")
     beside = parser.add_argument_group("checkpoints beside the loading")
     beside.add_argument(
         "--checkpoint",
@@ -111,8 +108,6 @@ def register(subparsers: Any) -> None:
     )
     add_break_lock(parser)
     add_overrides(parser, "loader.workers=8")
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -121,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
 
     workload = load_workload(args.workload, args.overrides)
     if not 0 <= args.calibration_s <= _LONGEST_S or args.seed < 0:  # NaN fails every comparison
-        raise UsageError(f"--calibration-s must be 0 to {_LONGEST_S}, and --seed 0 or more")
+        raise UsageError(f"--calibration must be 0s to {_LONGEST_S}s, and --seed 0 or more")
     from ..analyse.verdict.thresholds import parse
     from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
@@ -158,7 +153,7 @@ def run(args: argparse.Namespace) -> int:
         live.close()
     from .outcome import finish
 
-    return finish(doc, directory, kind="json" if args.json else "text", fail_on=args.fail_on)
+    return finish(doc, directory, kind=args.format, fail_on=args.fail_on)
 
 
 def _mixed(args: argparse.Namespace) -> Any:
@@ -191,3 +186,15 @@ def _mixed(args: argparse.Namespace) -> Any:
     }
     spec = build(CheckpointSpec, asked, where="--checkpoint")
     return Mixed(plan=make_study_plan(spec, args.checkpoint_to, {}), every=args.checkpoint_every)
+
+
+VERB = Verb(
+    help="measure every ceiling and the real thing; print what binds and why",
+    description=(
+        "Run a workload over a generated dataset: each stage's ceiling alone, then all stages together, then the verdict."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+    formats=DOCUMENTS,
+)

@@ -8,27 +8,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .common import add_common
+from .common import counted
 from .terminal import say, show_json
+from .verbs import Verb
 
-_EXAMPLES = """examples:
+EXAMPLES = """examples:
   iobench scan /mnt/fast/imagenet/train --save imagenet.yaml
   iobench scan s3://bucket/shards --save shards.yaml
   iobench scan /mnt/fast/imagenet/train --save checked.yaml --name imagenet --checksums
 """
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "scan",
-        help="take up data that is there already",
-        description="Read the headers of a directory or prefix of files, WebDataset tars, TFRecords, Parquet or HDF5 (of Parquet, which "
-        "tells no sizes of samples, the column that holds them), write nothing to it, and save two things elsewhere: NAME.yaml, a dataset "
-        "spec with the sizes found, from which generate clones the shape; and NAME.manifest, which run reads that very data by. Symbolic "
-        "links are not followed.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="the directory or URL that holds the data")
     parser.add_argument(
         "--save",
@@ -43,14 +34,12 @@ def register(subparsers: Any) -> None:
         action="store_true",
         help="read every sample once, so that verify and reader.check=content work",
     )
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     from ..scan import save, scan
     from ..storage import open_storage, unwrapped
-    from ..units import format_bytes, format_count
+    from ..units import format_bytes
     from .progress import progress_bar
 
     with progress_bar("scanning", enabled=sys.stderr.isatty() and not args.quiet) as tell:
@@ -80,11 +69,11 @@ def run(args: argparse.Namespace) -> int:
             "bytes_read": report.bytes_read,
             "notes": report.notes,
         }
-        show_json(document, indent=None)
+        show_json(document)
         return 0
     spec = header.spec
     what = spec.format if spec.content == "raw" else f"{spec.format} of {spec.content}"
-    counts = f"{format_count(header.samples)} samples in {format_count(header.shards)} shard{'' if header.shards == 1 else 's'}"
+    counts = f"{counted(header.samples, 'sample')} in {counted(header.shards, 'shard')}"
     say(f"{header.origin}: {counts}, {format_bytes(header.stored_bytes)}, {what}")
     span = f"{format_bytes(int(sizes.min()))} to {format_bytes(int(sizes.max()))}"
     say(f"sample sizes: {span}, half below {format_bytes(p50)}, 95 % below {format_bytes(p95)}")
@@ -94,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         shown = ", ".join(entry.key for entry in report.left_out[:3]) + (
             " ..." if len(report.left_out) > 3 else ""
         )
-        say(f"left out: {format_count(len(report.left_out))} files that are not the data ({shown})")
+        say(f"left out: {counted(len(report.left_out), 'file')}, not the data ({shown})")
     say(f"saved {args.save} and {folder}")
     data, origin = shlex.quote(str(folder)), shlex.quote(unwrapped(args.url))
     say(f"run it:   iobench run WORKLOAD --data {data} --origin {origin}")
@@ -106,3 +95,17 @@ def _quantiles(sizes: Any, points: tuple[float, ...]) -> Any:
     import numpy as np
 
     return np.quantile(sizes, points, method="inverted_cdf")
+
+
+VERB = Verb(
+    help="take up data that is there already",
+    description=(
+        "Read the headers of a directory or prefix of files, WebDataset tars, TFRecords, Parquet or HDF5 (of Parquet, which "
+        "tells no sizes of samples, the column that holds them), write nothing to it, and save two things elsewhere: NAME.yaml, a dataset "
+        "spec with the sizes found, from which generate clones the shape; and NAME.manifest, which run reads that very data by. Symbolic "
+        "links are not followed."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from .common import add_common, add_overrides, number, whole_number
+from .common import add_overrides, number, whole_number
+from .verbs import Verb
 
-_EXAMPLES = """examples:
+EXAMPLES = """examples:
   iobench size unet3d-b200 --accelerators 64 --hosts 8
   iobench size unet3d-b200 --accelerators 64 --hosts 8 --latency 5ms --dataset-size 20TiB --cache 512GiB
   iobench size unet3d-h100 --accelerators 8 --instance p4d.24xlarge
@@ -16,15 +16,7 @@ _EXAMPLES = """examples:
 """
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "size",
-        help="how much storage to buy: read and write rates, IOPS, concurrency, cache, network",
-        description="Work out what N accelerators demand of storage. Nothing is read or measured; with --from, a recorded run's storage is "
-        "compared with the demand.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("workload", help="a workload's name or YAML file (iobench list workloads)")
     parser.add_argument(
         "--accelerators",
@@ -73,8 +65,6 @@ def register(subparsers: Any) -> None:
         help="of the hosts: is its network enough? (iobench list instances)",
     )
     add_overrides(parser, "reader.access=random")
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -127,3 +117,15 @@ def run(args: argparse.Namespace) -> int:
 
     show(render_size(found, instance))
     return 0
+
+
+VERB = Verb(
+    help="how much storage to buy: read and write rates, IOPS, concurrency, cache, network",
+    description=(
+        "Work out what N accelerators demand of storage. Nothing is read or measured; with --from, a recorded run's storage is "
+        "compared with the demand."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

@@ -6,39 +6,40 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import add_break_lock, add_common, add_overrides, number, whole_number
+from .common import (
+    add_break_lock,
+    add_calibration,
+    add_overrides,
+    add_renamed,
+    whole_number,
+)
+from .verbs import Verb
 
 if TYPE_CHECKING:
     from ..runner.sweeping.takeup import Given
 
-_EXAMPLES = """examples:
-  iobench sweep resnet50-h100 --data-root /mnt/fast/sweep --samples 2000 --sweep dataset.format=files,tar --sweep loader.workers=1,2,4
-  iobench sweep resnet50-h100 --data-root /mnt/fast/sweep --samples 2000 --sweep dataset.codec=none,zstd:1 --one-at-a-time --time-budget 20m
+EXAMPLES = """examples:
+  iobench sweep resnet50-h100 --to /mnt/fast/sweep --samples 2000 --sweep dataset.format=files,tar --sweep loader.workers=1,2,4
+  iobench sweep resnet50-h100 --to /mnt/fast/sweep --samples 2000 --sweep dataset.codec=none,zstd:1 --one-at-a-time --time-budget 20m
 
 Of a sweep on a URL, --resume and --confirm want to be told again where that is:
-add --data-root URL.
+add --to URL.
 
 When it is done: iobench advise results/<sweep>, and iobench sweep --confirm results/<sweep>
 """
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "sweep",
-        help="run a workload over combinations of settings of data and loader",
-        description="Generate what the points need, run each several times with the points taking turns, and remove the data again. "
-        "Keys that begin with 'dataset.' change the data, all others the workload. Ctrl-C keeps what was measured, --resume goes on.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "workload", nargs="?", help="a workload's name or YAML file (iobench list workloads)"
     )
     parser.add_argument(
-        "--data-root",
+        "--to",
+        dest="data_root",
         metavar="DIR",
         help="a directory or URL below which the datasets are generated",
     )
+    add_renamed(parser, "--data-root", "--to", dest="data_root")
     parser.add_argument(
         "--sweep",
         action="append",
@@ -55,6 +56,7 @@ def register(subparsers: Any) -> None:
         "--size", metavar="SIZE", help="total bytes of each dataset's samples, e.g. 2GiB"
     )
     parser.add_argument(
+        "-n",
         "--repeat",
         type=whole_number,
         default=5,
@@ -99,17 +101,9 @@ def register(subparsers: Any) -> None:
         default=42,
         help="of the first visits; each round has its own (default: 42)",
     )
-    parser.add_argument(
-        "--calibration-s",
-        type=number,
-        default=1.0,
-        metavar="S",
-        help="seconds for each ceiling at a point's first visit",
-    )
+    add_calibration(parser, "1s", "for each ceiling at a point's first visit")
     add_break_lock(parser)
     add_overrides(parser, "batch_size=64")
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -126,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             "a sweep that is taken up again asks what it asked before",
             remedy="give --resume or --confirm with budgets if you like, and of a sweep on a URL "
-            "what led there: --data-root, --set storage.KEY=VALUE",
+            "what led there: --to, --set storage.KEY=VALUE",
         )
     budget = Budget(
         seconds=parse_duration(args.time_budget) if args.time_budget else None,
@@ -233,7 +227,7 @@ def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
         return take_up(args.resume, _given(args)), args.resume
     if not args.workload or not args.data_root or not args.axes:
         raise UsageError(
-            "a sweep needs a workload, --data-root and at least one --sweep",
+            "a sweep needs a workload, --to and at least one --sweep",
             remedy="see iobench sweep --help",
         )
     if (
@@ -243,7 +237,7 @@ def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
         or not 0 <= args.calibration_s <= 3600
     ):
         raise UsageError(
-            "--repeat, --accelerators, --seed or --calibration-s makes no sense",
+            "--repeat, --accelerators, --seed or --calibration makes no sense",
             remedy="see iobench sweep --help",
         )
     open_storage(args.data_root)  # what is no storage is refused before its name is written down
@@ -275,3 +269,15 @@ def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
     )
     save_sweep(directory, sweep)
     return sweep, directory
+
+
+VERB = Verb(
+    help="run a workload over combinations of settings of data and loader",
+    description=(
+        "Generate what the points need, run each several times with the points taking turns, and remove the data again. "
+        "Keys that begin with 'dataset.' change the data, all others the workload. Ctrl-C keeps what was measured, --resume goes on."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .common import add_break_lock, add_common, add_origin, whole_number
+from .common import add_break_lock, add_origin, counted, whole_number
 from .terminal import say, show_json
+from .verbs import Verb
 
 if TYPE_CHECKING:
     from ..verify import VerifyReport
 
-_EXAMPLES = """examples:
+EXAMPLES = """examples:
   iobench verify /mnt/fast/resnet50
   iobench verify /mnt/fast/resnet50 --json
   iobench verify s3://bucket/resnet50
@@ -23,25 +24,13 @@ be read is not damaged
 """
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "verify",
-        help="check every byte of a dataset",
-        description="Read a whole dataset and compare every sample, and everything around the "
-        "samples, with the manifest. Damage is named by shard and sample. What could not be read "
-        "(permissions, a failing device, a server that does not answer) is named apart from it, "
-        "because it may be good.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dir", metavar="DIR", help="the dataset's directory or URL")
     add_origin(parser)
     parser.add_argument(
         "--workers", type=whole_number, metavar="N", help="processes (default: one for each core)"
     )
     add_break_lock(parser)
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -93,20 +82,19 @@ def _print_json(path: str, place: str, report: VerifyReport) -> None:
         "stopped": report.stopped,
         "wall_s": report.wall_s,
     }
-    show_json(document, indent=None)
+    show_json(document)
 
 
 def _print_text(path: str, origin: str, report: VerifyReport) -> None:
     """``origin``: where data of others lies, which is not for iobench to remove; '' for our own."""
-    from ..units import format_bytes, format_count, format_rate
+    from ..units import format_bytes, format_rate
 
     where = f"{path} (read at {origin})" if origin else path
     if report.ok:
         rate = format_rate(report.bytes_read / max(report.wall_s, 1e-9))
-        shards = f"{format_count(report.shards)} shard{'' if report.shards == 1 else 's'}"
-        what = f"{format_count(report.samples)} samples in {shards}"
+        what = f"{counted(report.samples, 'sample')} in {counted(report.shards, 'shard')}"
         size = format_bytes(report.bytes_read)
-        say(f"ok: {what}, {size}, are what the manifest says ({rate}): {where}")
+        say(f"ok: {what}, {size}, as the manifest says ({rate}): {where}")
         return
     for line in (*report.damages, *report.unreadable):
         say(str(line))
@@ -131,3 +119,17 @@ def _print_text(path: str, origin: str, report: VerifyReport) -> None:
 def _count(count: int, what: str, rest: str) -> str:
     more = " and more" if rest else ""
     return f"{count} {what}{'' if count == 1 else 's'}{more}{rest}"
+
+
+VERB = Verb(
+    help="check every byte of a dataset",
+    description=(
+        "Read a whole dataset and compare every sample, and everything around the "
+        "samples, with the manifest. Damage is named by shard and sample. What could not be read "
+        "(permissions, a failing device, a server that does not answer) is named apart from it, "
+        "because it may be good."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .common import add_common
+from .verbs import Verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..analyse.capacity.whatif import Quantity
 
-_EXAMPLES = """examples:
+EXAMPLES = """examples:
   iobench whatif results/<run> --storage-bandwidth 2x
   iobench whatif results/<run> --storage-bandwidth 5GB/s --latency 2ms --workers 16
   iobench whatif results/<run> --cache 512GiB --json
@@ -20,15 +20,7 @@ _EXAMPLES = """examples:
 """
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "whatif",
-        help="a recorded run's ceilings and verdict under changes",
-        description="Move a recorded run's ceilings by stated models, and give the verdict that would follow, with the model's error on "
-        "that run beside it. A factor such as 2x multiplies what was recorded. Nothing is read or measured.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="RUN_DIR", help="a run's directory, or its run.json")
     parser.add_argument(
         "--storage-bandwidth", metavar="RATE", help="of the storage, e.g. 2x or 5GB/s"
@@ -58,8 +50,6 @@ def register(subparsers: Any) -> None:
         metavar="TYPE",
         help="the storage is behind this instance's network (iobench list instances)",
     )
-    add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -150,3 +140,15 @@ def _number(text: str) -> float:
             remedy="write it like 16, or as a factor like 2x",
         )
     return value
+
+
+VERB = Verb(
+    help="a recorded run's ceilings and verdict under changes",
+    description=(
+        "Move a recorded run's ceilings by stated models, and give the verdict that would follow, with the model's error on "
+        "that run beside it. A factor such as 2x multiplies what was recorded. Nothing is read or measured."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

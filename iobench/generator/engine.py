@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from .manifest import drop_journal, publish
 from .plan import ShardPlan, plan_shards
 from .pool import default_workers, run_tasks
 from .writer import UnitResult, UnitWriter
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +87,10 @@ def generate(
         todo = [unit for unit in range(plan.unit_count) if unit not in state.finished]
         count = min(default_workers(len(todo)) if workers is None else workers, len(todo))
         results = dict(state.finished)
+        log.info(
+            "generating %s at %s: %d of %d units to do, by %d workers",
+            *(spec.name, storage.url, len(todo), plan.unit_count, count),
+        )
         units = _write_units(spec, plan, storage, todo, count, progress, state.finished, lease)
         try:
             for result in units:
@@ -101,6 +108,7 @@ def generate(
 
         lease.confirm()
         manifest = publish(spec, plan, results, storage, state, check=check)
+    log.info("generated %s at %s in %.3f s", spec.name, storage.url, time.monotonic() - start)
     fresh = [results[unit] for unit in todo]
     return GenerateReport(
         manifest=manifest,

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from .cgroup import read_text
+from ..cgroup import read_text
 from .host import selected
 
 _MAX_DEPTH = 8  # partition, LVM, crypt, RAID, multipath, disk

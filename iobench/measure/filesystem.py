@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..cgroup import read_text
 from ..errors import StorageError
 from . import nfs
-from .cgroup import read_text
 from .device import block_devices
 from .direct import probe
 

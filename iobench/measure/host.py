@@ -10,9 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
-from . import cgroup
-from .cgroup import read_text
+from .. import __version__, cgroup, memory
+from ..cgroup import read_text
 from .instance import this_instance
 
 _PACKAGES = (
@@ -43,15 +42,15 @@ def fingerprint() -> dict[str, Any]:
         "cgroup_version": cgroup.version(),
         "cpu_quota_cores": cgroup.cpu_quota_cores(),
         "effective_cores": effective_cores(),
-        "memory_bytes": _meminfo("MemTotal"),
+        "memory_bytes": memory.meminfo("MemTotal"),
         "cgroup_memory_limit_bytes": cgroup.memory_limit_bytes(),
-        "effective_memory_bytes": effective_memory_bytes(),
+        "effective_memory_bytes": memory.total_bytes(),
         "numa_nodes": _numa_nodes(),
         "transparent_hugepage": _transparent_hugepage(),
         "hugetlb": {
-            "total": _meminfo("HugePages_Total"),
-            "free": _meminfo("HugePages_Free"),
-            "page_bytes": _meminfo("Hugepagesize"),
+            "total": memory.meminfo("HugePages_Total"),
+            "free": memory.meminfo("HugePages_Free"),
+            "page_bytes": memory.meminfo("Hugepagesize"),
         },
         "virtualisation": _virtualisation(),
         "instance_provider": cloud.provider if cloud else None,
@@ -71,20 +70,6 @@ def effective_cores() -> float:
     limits = [float(len(affinity))] if affinity else [float(os.cpu_count() or 1)]
     quota = cgroup.cpu_quota_cores()
     return min([*limits, *([quota] if quota else [])])
-
-
-def effective_memory_bytes() -> int | None:
-    """Memory that this process can really use, page cache included: the machine's or its cgroup limit."""
-    return min(
-        (limit for limit in (_meminfo("MemTotal"), cgroup.memory_limit_bytes()) if limit),
-        default=None,
-    )
-
-
-def available_memory_bytes() -> int | None:
-    """Memory that a process could take now without swapping, within the cgroup's limit; None where the kernel does not tell."""
-    free, limit = _meminfo("MemAvailable"), cgroup.memory_limit_bytes()
-    return min((value for value in (free, limit) if value is not None), default=None)
 
 
 def package_version(name: str) -> str | None:
@@ -158,16 +143,6 @@ def _ranges(numbers: list[int]) -> str:
         else:
             spans.append([number, number])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
-
-
-def _meminfo(key: str) -> int | None:
-    """One line of /proc/meminfo, kB turned into bytes."""
-    for line in (read_text(Path("/proc/meminfo")) or "").splitlines():
-        name, _, value = line.partition(":")
-        fields = value.split()
-        if name == key and fields and fields[0].isdigit():
-            return int(fields[0]) * (1024 if fields[1:] == ["kB"] else 1)
-    return None
 
 
 def _cpu_model() -> str | None:

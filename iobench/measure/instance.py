@@ -20,7 +20,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 
-from .cgroup import read_text
+from ..cgroup import read_text
 
 DMI = Path("/sys/class/dmi/id")
 AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"  # the same on every virtual machine of Azure

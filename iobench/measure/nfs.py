@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .cgroup import read_text
+from ..cgroup import read_text
 
 TYPES = frozenset({"nfs", "nfs4"})
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import cgroup, nfs
-from .cgroup import read_text
+from .. import cgroup
+from ..cgroup import read_text
+from . import nfs
 
 _SECTOR = 512  # /proc/diskstats counts in these, whatever the device's block size
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -33,7 +33,10 @@ def render_advise(found: Recommendation, width: int = 100) -> str:
 
 
 def _settings(settings: Mapping[str, str]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in settings.items())
+    return ", ".join(
+        f"{key} not set" if value in ("None", "null") else f"{key}={value}"
+        for key, value in settings.items()
+    )
 
 
 def _answer(found: Recommendation, width: int) -> list[str]:

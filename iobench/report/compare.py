@@ -49,17 +49,31 @@ def _text(compared: Sequence[Comparison], left_out: Sequence[str], width: int = 
             lines += wrapped(f"not comparable: {line}", width, "  ", " " * 4)
         if each.changes:
             lines += wrapped(f"differs    {'; '.join(each.changes)}", width, "  ", " " * 13)
+        table: list[tuple[str, ...]] = []
         if each.rows:
-            lines.append(
-                f"  {'':<18}{'baseline':<35}{'candidate':<35}{'ratio':<22}{'p':<8}{'A12':<6}"
-            )
+            table.append(("", "baseline", "candidate", "ratio", "p", "A12", ""))
         for row in each.rows:
             name, show = LABELS[row.metric]
-            line = f"  {name:<18}{_spread(row.baseline, show):<35}{_spread(row.candidate, show):<35}{_ratio(row):<22}{_p(row):<8}"
-            lines.append(f"{line}{_effect(row):<6}{WORDS[row.judgement.difference]}")
+            cells = (
+                *(_spread(row.baseline, show), _spread(row.candidate, show)),
+                *(_ratio(row), _p(row), _effect(row), WORDS[row.judgement.difference]),
+            )
+            table.append((name, *cells))
+        lines += _aligned(table)
         lines.append("")
     lines += [line for why in left_out for line in wrapped(f"left out: {why}", width, "", "  ")]
     return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
+
+
+def _aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
+    """Each column as wide as its widest cell, with two spaces between."""
+    widths = [
+        max(len(row[number]) for row in table) for number in range(len(table[0]) if table else 0)
+    ]
+    return [
+        "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        for row in table
+    ]
 
 
 def _verdict(each: Comparison) -> str:

@@ -53,7 +53,7 @@ def _text(costs: Sequence[Cost], left_out: Sequence[str], width: int = 110) -> s
         for note in one.notes:
             lines += wrapped(f"note: {note}", width, "  ", "    ")
         if not one.prices:
-            lines.append("  no price is known: give one with --price or --spot")
+            lines.append("  no price is known: give one with --host-price-per-hour")
         lines.append(f"  run {one.run_id}")
         lines.append("")
     lines += [line for why in left_out for line in wrapped(f"left out: {why}", width, "", "  ")]

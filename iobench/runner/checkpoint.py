@@ -233,6 +233,7 @@ class Conductor:
         parts = gather(self._crew, Restored, self._take_down)
         times = [part.wall_s for part in parts]
         cpu = [part.cpu_s for part in parts if part.cpu_s is not None]
+        verified = [part.verified for part in parts]
         self.study.restores.append(
             Restore(
                 step=step,
@@ -242,7 +243,7 @@ class Conductor:
                 cpu_s=sum(cpu) if len(cpu) == len(parts) else None,
                 residency_before=residency,
                 residency_how=how,
-                verified=all(part.verified for part in parts),
+                verified=False if False in verified else None if None in verified else True,
                 rank_s=times,
             )
         )

@@ -17,12 +17,11 @@ from ..analyse.checkpoint.interval import (
     waste,
     young_s,
 )
-from ..checkpoint.base import State
+from ..checkpoint.base import State, check_options
 from ..checkpoint.models import Model, Parallelism, find_model, scale
 from ..checkpoint.sharding import Share, layout, shares
 from ..errors import UsageError
-from ..measure.host import available_memory_bytes
-from ..registry import WRITERS
+from ..memory import available_bytes
 from ..schema.checkpoint import CheckpointSpec
 from ..storage import open_storage
 from ..storage.catalog import local_root
@@ -30,6 +29,10 @@ from ..units import format_bytes
 
 _BESIDE = 512 << 20
 """Memory that stays free beside the states: the processes themselves, and what writers need."""
+
+
+OPTIONS = {"concurrency", "block_size"}
+"""Keys of a spec that are options of the writer: not every writer has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +68,7 @@ def _build(share: Share, seed: int, rank: int) -> State:
 def make_study_plan(spec: CheckpointSpec, url: str, meaning: Mapping[str, Any]) -> StudyPlan:
     """Settle the shares, and refuse what can't work. Raises UsageError for too little memory or space, UnknownNameError."""
     full = find_model(spec.model)
-    WRITERS.load(spec.writer)
+    check_options(spec.writer, sorted(OPTIONS & spec.model_fields_set))
     model, scaling = scale(full, float(spec.share))
     parallelism = layout(full, spec.ranks, spec.parallelism)
     plan = StudyPlan(
@@ -145,7 +148,7 @@ def describe_checkpoint(
         "rank_bytes_max": max(sizes),
         "tensors": sum(share.tensors for share in parts),
         "files": sum(1 for size in sizes if size),
-        "memory_available_bytes": available_memory_bytes(),
+        "memory_available_bytes": available_bytes(),
         "target": url,
         "free_bytes": free,
         "needed_bytes": needed,  # the one before stays until the next is complete
@@ -163,7 +166,7 @@ def _existing(path: Path) -> Path:
 
 def check_memory(plan: StudyPlan) -> None:
     """The states of all ranks must fit into memory, once more for writers that copy them aside."""
-    free = available_memory_bytes()
+    free = available_bytes()
     if free is None:
         return
     copies = 2 if "async" in plan.spec.writer else 1

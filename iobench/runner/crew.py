@@ -6,6 +6,7 @@ in memory) is shared and not copied.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -21,10 +22,13 @@ from typing import Any, Protocol, TypeVar
 from ..errors import BusError, IobenchError, WorkerError
 from ..interrupts import undisturbed
 from ..load.loader import single_threaded, worker_death
+from ..logs import set_rank
 from ..processes import die_with_parent
 from ..storage.scratch import scratch
 from .messages import Answer, Command, Failed
 from .task import Link, Task
+
+log = logging.getLogger(__name__)
 
 GRACE_S = 10.0
 """How long ranks have to end after a stop, before they are killed."""
@@ -108,6 +112,7 @@ class ForkedCrew:
                 _keep_sockets_in(sockets, process)
                 process.start()
                 self._pipes[rank][1].close()
+        log.debug("%d ranks were forked", len(self.processes))
 
     def send(self, rank: int, command: Command) -> None:
         try:
@@ -163,6 +168,7 @@ class ForkedCrew:
                     continue
                 process.join(max(0.0, deadline - time.monotonic()))
                 if process.is_alive():
+                    log.info("%s did not end within %g s, and is killed", process.name, GRACE_S)
                     process.kill()  # its workers die with it (see iobench.processes)
                     process.join()
             for pipe, _ in self._pipes:
@@ -193,6 +199,7 @@ def _died(rank: int, process: Any) -> WorkerError:
     code = process.exitcode
     if code == -signal.SIGBUS:
         return BusError(f"rank {rank}")
+    log.info("rank %d died, exit code %s", rank, code)
     reason = (
         f"killed by {signal.Signals(-code).name}"
         if code is not None and code < 0
@@ -212,6 +219,8 @@ def _rank(task: Task, link: Link) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
     single_threaded()
+    set_rank(link.rank)
+    log.debug("rank %d has begun", link.rank)
     try:
         task.run(link)
     except IobenchError as error:

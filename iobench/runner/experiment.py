@@ -5,6 +5,7 @@ Whatever happens on the way (a failing disk, a dead worker, Ctrl-C), what was re
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -36,6 +37,8 @@ from .phase import Outcome, Phase, PhaseInterrupted, Saving
 from .plan import Plan
 from .progress import Progress, Silent
 from .third_party import is_library, prepare_library
+
+log = logging.getLogger(__name__)
 
 EVENTS_FILE = "events.parquet"
 MOST_VERSIONS = (
@@ -86,6 +89,13 @@ def _measure(
 ) -> tuple[RunDocument, Path]:
     """The story itself, while the dataset and the place for checkpoints are held."""
     directory = new_directory(options.results, plan.workload.name)
+    log.info(
+        "run of %s on %s with %d accelerators, in %s",
+        plan.workload.name,
+        plan.storage.url,
+        plan.accelerators,
+        directory,
+    )
     doc = describe(plan, options, run_id=directory.name)
     doc.checkpoint = saver.study if saver else None
     calibration = Calibration()
@@ -133,6 +143,7 @@ def _measure(
         doc = conclude(doc)
         timeline.write_events(directory / EVENTS_FILE, calibration.parts)
         write_document(directory, doc)
+    log.info("run %s: %s, %s", directory.name, doc.status, doc.validity)
     if saver:
         failure = saver.end(failure)
     if failure is not None:
@@ -278,10 +289,13 @@ def _compare_versions(plan: Plan, before: dict[str, str] | str, doc: RunDocument
 def _timed(doc: RunDocument, name: str, progress: Progress, title: str) -> Iterator[None]:
     started = time.monotonic()
     progress.phase(title)
+    log.info("%s: %s", name, title)
     try:
         yield
     finally:
-        doc.timings[name] = doc.timings.get(name, 0.0) + time.monotonic() - started
+        took = time.monotonic() - started
+        doc.timings[name] = doc.timings.get(name, 0.0) + took
+        log.info("%s: %s took %.3f s", name, title, took)
 
 
 def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:

@@ -119,12 +119,15 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A rank's part of a restore. ``verified``: whether the state is the one that was saved."""
+    """A rank's part of a restore.
+
+    ``verified``: whether the state is the one that was saved; None where that was not asked for.
+    """
 
     wall_s: float
     bytes: int
     cpu_s: float | None
-    verified: bool
+    verified: bool | None
 
 
 @dataclass(frozen=True, slots=True)

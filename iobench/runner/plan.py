@@ -11,7 +11,7 @@ import numpy as np
 from ..analyse.capacity import sizing
 from ..errors import DatasetError, UsageError
 from ..load import OWN, check_library, is_sequential, use_direct
-from ..measure.host import effective_memory_bytes
+from ..memory import total_bytes
 from ..registry import ACCELERATORS, LOADERS
 from ..schema.dataset import DatasetSpec, load_dataset_spec, share_of_columns
 from ..schema.manifest import MANIFEST, Manifest
@@ -220,7 +220,7 @@ def describe_plan(
     stored = manifest.header.stored_bytes if manifest else spec.nominal_bytes
     per_sample = stored / samples
     read = per_sample * share_of_columns(spec, workload.reader.columns)
-    memory = effective_memory_bytes()
+    memory = total_bytes()
     batches = -(-samples // accelerators // workload.batch_size) if samples >= accelerators else 1
     steps = max(1, batches) * workload.epochs
     if workload.max_steps is not None:

@@ -46,6 +46,10 @@ VARIABLE = "datasets are left out: their elements vary in length or refer to oth
 EMPTY = "samples are left out: they are empty"
 COMPACT = "datasets are left out: they lie within their headers"
 UNWRITTEN = "samples are left out: they were never written, so that nothing of them is stored"
+LABELLED = "datasets are left out: their names say that they are labels"
+LABELS = {"label", "labels", "target", "targets", "class", "classes", "y"}
+"""Last parts of the names of datasets that are no samples where there are others beside them."""
+
 AS_STORED = "chunks are samples as they are stored, because {why}"
 
 
@@ -66,6 +70,7 @@ def hdf5(window: Window, key: str, size: int) -> Found:
 
     notes: Counter[str] = Counter()
     parts: list[_Part] = []
+    labels: list[_Part] = []
     source = _Pages(window, size)
     try:
         with h5py.File(source, "r") as file:
@@ -73,7 +78,8 @@ def hdf5(window: Window, key: str, size: int) -> Found:
                 part = _samples(h5py, dataset, notes, source)
                 if part is not None:
                     _check(part.offset, part.stored, dataset.name, size)
-                    parts.append(part)
+                    named = str(dataset.name).rpartition("/")[2].lower()
+                    (labels if named in LABELS else parts).append(part)
     except (
         OSError,
         RuntimeError,
@@ -87,6 +93,10 @@ def hdf5(window: Window, key: str, size: int) -> Found:
         if source.failure is not None:
             raise source.failure from None
         raise damaged(key, " ".join(str(error).split())[:160]) from None
+    if parts:
+        notes.update({LABELLED: len(labels)} if labels else {})
+    else:
+        parts = labels  # what has such a name and nothing beside it is the data
     if not parts:
         parts.append(_as_stored(np.empty(0, np.int64), np.empty(0, np.int64), Counter(), ""))
     offset, stored, content = (

@@ -30,7 +30,9 @@ class CheckpointSpec(Strict):
 
     ``scale``: the share of the model's bytes that is really written (``1/64``). ``keep``: complete checkpoints left in the target while the
     study goes on. ``step_time``, ``steps``: training steps between two saves, which an asynchronous writer overlaps; ``host_share``: the
-    part of a step in which the host computes, as launching kernels does. ``verify``: compare restored tensors bit for bit, off the clock.
+    part of a step in which the host computes, as launching kernels does. ``verify``: compare
+    restored tensors bit for bit, off the clock. ``concurrency`` requests at a time, of
+    ``block_size`` bytes each, are for writers that have these options (``stream``).
     """
 
     model: str = Field(min_length=1)

@@ -155,7 +155,10 @@ def priced_at(
     name: str, usd_per_hour: float | None, spot: float | None, instance: Instance | None
 ) -> Instance:
     """``instance`` at prices that the user states. Raises UsageError for prices that make no sense."""
-    for flag, value in (("--price", usd_per_hour), ("--spot", spot)):
+    for flag, value in (
+        ("--host-price-per-hour", usd_per_hour),
+        ("--host-spot-price-per-hour", spot),
+    ):
         if value is not None and not 0 < value <= MOST_USD_PER_HOUR:
             raise UsageError(
                 f"{flag} {value:g} is no price",

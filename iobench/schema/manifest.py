@@ -415,7 +415,7 @@ def load_manifest(root: str | Path) -> Manifest:
     if not root.is_dir():
         raise DatasetError(
             f"no dataset at {root}: no such directory",
-            remedy=f"generate one: iobench generate NAME --to {root}",
+            remedy=_how_to_get(root),
         )
     if not _is_there(root / MANIFEST):
         if _is_there(root / MARKER):
@@ -425,7 +425,10 @@ def load_manifest(root: str | Path) -> Manifest:
             )
         raise DatasetError(
             f"{root} is not an iobench dataset (no {MANIFEST})",
-            remedy=f"generate one: iobench generate NAME --to {root}/NEW",
+            remedy=(
+                "to measure data of yours, take it up first: iobench scan "
+                f"{root} --save mine.yaml; or generate data: iobench generate NAME --to {root}/NEW"
+            ),
         )
     try:
         text = read_regular(root / MANIFEST, MAX_HEADER_BYTES)
@@ -437,6 +440,16 @@ def load_manifest(root: str | Path) -> Manifest:
     manifest = assemble(header, lambda name: str(root / name), lambda name: _hash_file(root / name))
     manifest.root = root
     return manifest
+
+
+def _how_to_get(root: Path) -> str:
+    """What to do where there is no directory: a spec is no dataset, whatever lies beside it."""
+    if root.suffix not in (".yaml", ".yml"):
+        return f"generate one: iobench generate NAME --to {root}"
+    scanned = root.with_suffix(".manifest")
+    if scanned.is_dir():
+        return f"this is the spec of scanned data: name {scanned} with --origin instead"
+    return f"this is a spec: iobench generate {root} --to DIR, and name DIR"
 
 
 def _is_there(path: Path) -> bool:

@@ -110,7 +110,10 @@ def read_manifest(storage: Storage) -> Manifest:
             )
         raise DatasetError(
             f"no dataset at {storage.url} (no {MANIFEST})",
-            remedy=f"generate one: iobench generate NAME --to {storage.url}",
+            remedy=(
+                f"to measure data of yours, take it up first: iobench scan {storage.url} --save "
+                f"mine.yaml; or generate data: iobench generate NAME --to {storage.url}"
+            ),
         )
     header = parse_header(
         read_object(storage, MANIFEST, max_bytes=MAX_HEADER_BYTES),

@@ -28,7 +28,7 @@ samples_per_shard: 20
 QUICK = (
     "--repeat",
     "1",
-    "--calibration-s",
+    "--calibration",
     "0",
     "--set",
     "batch_size=5",
@@ -458,7 +458,7 @@ def test_numbers_that_make_no_sense(
     [
         *[f"--accelerators={value}" for value in ("0", "-1", "abc", "61")],
         *[f"--repeat={value}" for value in ("0", "-1", "abc")],
-        *[f"--calibration-s={value}" for value in ("-1", "abc", "nan", "inf", "1e400")],
+        *[f"--calibration={value}" for value in ("-1", "abc", "nan", "inf", "1e400")],
         *[f"--seed={value}" for value in ("-1", "abc")],
         "--rules=mlperff",
         "--fail-on=accelerator_utilization",

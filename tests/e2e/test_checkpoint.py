@@ -55,7 +55,7 @@ def refused(*arguments: str | Path, code: int = 2) -> str:
 @pytest.mark.parametrize("writer", ["stream", "torch", "safetensors", "dcp"])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_study_holds_together(tmp_path: Path, writer: str, ranks: int) -> None:
-    doc = study(tmp_path, "--writer", writer, "--ranks", str(ranks), "--count", "3")
+    doc = study(tmp_path, "--writer", writer, "--ranks", str(ranks), "--repeat", "3")
     found = doc["checkpoint"]
     assert (doc["status"], doc["verdict"], len(found["saves"]), len(found["restores"])) == (
         "ok",
@@ -91,7 +91,15 @@ def test_a_study_holds_together(tmp_path: Path, writer: str, ranks: int) -> None
 @pytest.mark.parametrize("writer", ["dcp-async", "dcp-async-process"])
 def test_asynchronous_saves_go_on_behind_the_training(tmp_path: Path, writer: str) -> None:
     doc = study(
-        tmp_path, "--writer", writer, "--count", "3", "--set", "steps=30", "--set", "step_time=30ms"
+        tmp_path,
+        "--writer",
+        writer,
+        "--repeat",
+        "3",
+        "--set",
+        "steps=30",
+        "--set",
+        "step_time=30ms",
     )
     for save in doc["checkpoint"]["saves"]:
         assert save["staged_s"] <= save["blocked_s"]
@@ -104,14 +112,14 @@ def test_asynchronous_saves_go_on_behind_the_training(tmp_path: Path, writer: st
 
 
 def test_the_asynchronous_version_by_flag(tmp_path: Path) -> None:
-    doc = study(tmp_path, "--writer", "dcp", "--async", "--count", "1", "--set", "restores=0")
+    doc = study(tmp_path, "--writer", "dcp", "--async", "--repeat", "1", "--set", "restores=0")
     assert doc["checkpoint"]["writer"] == "dcp-async"
     assert doc["checkpoint"]["not_measured"]["restore_bytes_per_s"] == "no restore was asked for"
     assert "stream-async" in refused("checkpoint", *SMALL, "--to", tmp_path / "x", "--async")
 
 
 def test_without_fsync_nothing_is_called_durable(tmp_path: Path) -> None:
-    doc = study(tmp_path, "--count", "2", "--set", "fsync=false", "--writer", "torch")
+    doc = study(tmp_path, "--repeat", "2", "--set", "fsync=false", "--writer", "torch")
     assert all(save["durable_s"] is None for save in doc["checkpoint"]["saves"])
     assert "durable_s" not in doc["checkpoint"]["figures"]
     assert "checkpoint.durable" in {finding["rule"] for finding in doc["findings"]}
@@ -120,7 +128,7 @@ def test_without_fsync_nothing_is_called_durable(tmp_path: Path) -> None:
         *SMALL,
         "--to",
         tmp_path / "c",
-        "--count",
+        "--repeat",
         "1",
         "--set",
         "fsync=false",
@@ -138,7 +146,7 @@ def test_mlperfs_rules_want_ten_and_the_whole_model(tmp_path: Path) -> None:
         *SMALL,
         "--to",
         tmp_path / "c",
-        "--count",
+        "--repeat",
         "2",
         "--rules",
         "mlperf",
@@ -156,7 +164,7 @@ def test_a_condition_decides_the_exit_code(tmp_path: Path) -> None:
         *SMALL,
         "--to",
         tmp_path / "c",
-        "--count",
+        "--repeat",
         "1",
         "--results",
         tmp_path / "r",
@@ -180,7 +188,9 @@ def test_what_can_be_refused_is_refused_before_anything_is_written(tmp_path: Pat
     assert "step_tim" in refused("checkpoint", *SMALL, *to, "--set", "step_tim=1")
     assert "--stall-budget" in refused("checkpoint", *SMALL, *to, "--stall-budget", "200%")
     assert "--stall-budget" in refused("checkpoint", *SMALL, *to, "--stall-budget", "much")
-    assert "--price" in refused("checkpoint", *SMALL, *to, "--price", "-1")
+    assert "--accelerator-price-per-hour" in refused(
+        "checkpoint", *SMALL, *to, "--accelerator-price-per-hour", "-1"
+    )
     assert not (tmp_path / "ckpt").exists()
 
 
@@ -203,7 +213,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(tmp_path: Path) -> None:
             *SMALL,
             "--to",
             url,
-            "--count",
+            "--repeat",
             "4",
             "--results",
             tmp_path / "r",
@@ -236,7 +246,7 @@ def test_what_was_measured_survives_an_interruption(tmp_path: Path, kill: signal
         *SMALL,
         "--to",
         place,
-        "--count",
+        "--repeat",
         "1000",
         "--results",
         tmp_path / "r",
@@ -268,7 +278,7 @@ def test_a_rank_that_dies_is_named_and_its_colleagues_end(tmp_path: Path) -> Non
         *SMALL,
         "--to",
         place,
-        "--count",
+        "--repeat",
         "1000",
         "--ranks",
         "2",
@@ -293,7 +303,7 @@ def test_a_rank_that_dies_is_named_and_its_colleagues_end(tmp_path: Path) -> Non
 
 def test_checkpoints_can_be_kept_and_cleaned(tmp_path: Path) -> None:
     place = tmp_path / "ckpt"
-    study(tmp_path, "--count", "3", "--keep-data", "--set", "restores=1", to=place)
+    study(tmp_path, "--repeat", "3", "--keep-data", "--set", "restores=1", to=place)
     assert sorted(os.listdir(place)) == [".iobench-checkpoints", "step-00000003"]
     (place / "notes.txt").write_text("mine")
     would = iobench("clean", place, "--dry-run")
@@ -331,7 +341,7 @@ def test_a_plan_of_a_checkpoint(tmp_path: Path) -> None:
 def test_saves_and_reads_beside_one_another(tmp_path: Path, make_dataset: Any) -> None:
     _, data = make_dataset(samples=400, format="tar", samples_per_shard=50)
     found = iobench(
-        "run", "demo", "--data", data, "--accelerators", "2", "--repeat", "2", "--calibration-s", "0.2", "--results", tmp_path / "r",
+        "run", "demo", "--data", data, "--accelerators", "2", "--repeat", "2", "--calibration", "0.2", "--results", tmp_path / "r",
         "--set", "batch_size=10", "--set", "epochs=1", "--set", "loader.workers=1", "--set", "reader.decode=false",
         "--checkpoint", "llama3-8b", "--checkpoint-scale", "1/4096", "--checkpoint-every", "8",
         "--checkpoint-to", tmp_path / "ckpt", "--json",

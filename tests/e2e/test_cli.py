@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from PIL import Image
 
-from iobench.cli.main import VERBS, build_parser, main
+from iobench import memory
+from iobench.cli.main import build_parser, main
+from iobench.cli.verbs import VERBS, one_word
 from iobench.schema.result import RunDocument
 
 Found = subprocess.CompletedProcess[str]
@@ -27,7 +28,7 @@ Found = subprocess.CompletedProcess[str]
 QUICK = (
     "--repeat",
     "2",
-    "--calibration-s",
+    "--calibration",
     "0.2",
     "--set",
     "batch_size=10",
@@ -106,20 +107,21 @@ def help_of(*verb: str) -> str:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_ends_its_help_with_examples(verb: str) -> None:
-    text = help_of(verb)
+    text = help_of(*verb.split())
     assert text.startswith(f"usage: iobench {verb}")
     tail = text.partition("examples:\n")[2]
     shown = examples(tail)
     assert len(shown) >= 2
     for example in shown:
-        words = shlex.split(example)
-        assert words[1] == verb
-        assert build_parser().parse_args(words[1:]).verb == verb
+        words = one_word(shlex.split(example, comments=True)[1:])
+        assert words[0] == verb
+        assert build_parser().parse_args(words[: words.index(">")] if ">" in words else words)
 
 
 def test_the_help_of_the_whole_names_every_verb_and_exit_code() -> None:
     text = help_of()
-    assert re.findall(r"^    (\w+)(?: |$)", text, flags=re.M) == list(VERBS)
+    named = re.findall(r"^    (\w+(?: \w+)?)(?:  |$)", text, flags=re.M)
+    assert named == list(VERBS)
     assert re.findall(r"^  (\d+) ", text, flags=re.M) == ["0", "1", "2", "3", "4", "5", "70", "130"]
     assert len(examples(text)) >= 2
 
@@ -139,11 +141,11 @@ def _small(words: list[str], home: Path) -> list[str]:
     verb = words[0]
     scaled = {"20GiB": "6MB", "10000": "60"}
     if verb == "demo":
-        words += ["--samples", "100", "--repeat", "1", "--calibration-s", "0.1"]
+        words += ["--samples", "100", "--repeat", "1", "--calibration", "0.1"]
     if verb == "generate":
         words = [scaled.get(word, word) for word in words]
         if "--memory-multiple" in words:
-            words[words.index("--memory-multiple") + 1] = str(30e6 / psutil.virtual_memory().total)
+            words[words.index("--memory-multiple") + 1] = str(30e6 / (memory.total_bytes() or 1))
         if words[1] == "unet3d":
             words += ["--set", "sample_size.distribution=constant", "--set", "sample_size.mean=3MB"]
             words += [
@@ -155,7 +157,7 @@ def _small(words: list[str], home: Path) -> list[str]:
         words += [
             "--repeat",
             "1",
-            "--calibration-s",
+            "--calibration",
             "0.1",
             "--set",
             "batch_size=5",
@@ -176,16 +178,16 @@ def _small(words: list[str], home: Path) -> list[str]:
         words += [
             "--repeat",
             "1",
-            "--calibration-s",
+            "--calibration",
             "0",
             "--set",
             "batch_size=5",
             "--set",
             "epochs=1",
         ]
-    if verb == "checkpoint":
+    if verb == "checkpoint" and words[1] != "plan":
         words = ["step_time=20ms" if word == "step_time=200ms" else word for word in words]
-        words += ["--scale", "1/8192", "--count", "1"]
+        words += ["--scale", "1/8192", "--repeat", "1"]
     if "--checkpoint-scale" in words:
         words += ["--checkpoint-scale", "1/8192", "--checkpoint-every", "1"]
     if words == ["clean", str(home / "ckpt")]:
@@ -196,7 +198,7 @@ def _small(words: list[str], home: Path) -> list[str]:
             words[1],
             "--scale",
             "1/16",
-            "--count",
+            "--repeat",
             "1",
             "--keep-data",
             cwd=home,
@@ -259,6 +261,7 @@ def test_every_example_runs(
         "run",
         "sweep",
         "checkpoint",
+        "checkpoint plan",
         "report",
         "compare",
         "cost",
@@ -267,14 +270,15 @@ def test_every_example_runs(
         "whatif",
         "advise",
         "verify",
+        "completion",
         "clean",
     )
     assert set(order) == set(VERBS)
     commands = [
         words
         for verb in order
-        for example in examples(help_of(verb))
-        for words in [shlex.split(example)[1:]]
+        for example in examples(help_of(*verb.split()))
+        for words in [shlex.split(example.partition(" > ")[0])[1:]]
     ]
     commands = [
         words for words in commands if not any("s3://" in word for word in words)
@@ -415,7 +419,7 @@ def test_fail_on_names_what_failed(tmp_path: Path, data: Path) -> None:
     )
     found = iobench(
         *arguments,
-        "--calibration-s",
+        "--calibration",
         "0",
         "--fail-on",
         "accelerator_utilization<90%",
@@ -437,7 +441,7 @@ def test_mlperfs_rules_refuse_a_tiny_run_by_name(tmp_path: Path, data: Path) -> 
         "--data",
         data,
         *QUICK,
-        "--calibration-s",
+        "--calibration",
         "0",
         "--results",
         tmp_path,
@@ -627,7 +631,7 @@ def test_a_run_directory_is_never_used_twice(tmp_path: Path, data: Path) -> None
         *QUICK,
         "--repeat",
         "1",
-        "--calibration-s",
+        "--calibration",
         "0",
         "--results",
         tmp_path,

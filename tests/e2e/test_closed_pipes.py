@@ -93,7 +93,7 @@ def test_a_run_is_recorded_and_invalid_all_the_same(
 ) -> None:
     """Nobody reads the verb's output or its errors, and it works on to its end."""
     _, data = make_dataset()
-    words = ("run", "demo", "--data", data, "--repeat", 1, "--calibration-s", 0, *json_too)
+    words = ("run", "demo", "--data", data, "--repeat", 1, "--calibration", 0, *json_too)
     quick = ("--set", "loader.workers=0", "--set", "batch_size=10", "--set", "reader.decode=false")
     more = ("--set", "reader.crop=null", "--set", "epochs=1", "--results", tmp_path / "r")
     code, _ = ended(*words, *quick, *more, *INVALID, errors_too=True)

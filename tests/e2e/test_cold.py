@@ -67,7 +67,7 @@ def warm(home: Path) -> None:
 
 
 def arguments(*settings: str) -> list[str]:
-    fixed = ["run", "./job.yaml", "--data", "data", "--calibration-s", "0", "--repeat", "1"]
+    fixed = ["run", "./job.yaml", "--data", "data", "--calibration", "0", "--repeat", "1"]
     return [*fixed, *(part for each in settings for part in ("--set", each))]
 
 
@@ -186,7 +186,7 @@ def test_a_ceiling_that_a_cache_served_is_told(
 
     monkeypatch.setattr(cache, "prepare_cache", and_warm)
     settings = arguments("reader.direct=false", "accelerator.step_time=1ms")
-    code = main([*settings, "--json", "--calibration-s", "0.1"])
+    code = main([*settings, "--json", "--calibration", "0.1"])
     doc = json.loads(capsys.readouterr().out)
     assert len(calls) == 2
     assert code == 3

@@ -63,7 +63,7 @@ def test_a_workload_runs(name: str, tmp_path: Path) -> None:
         root,
         "--repeat",
         "1",
-        "--calibration-s",
+        "--calibration",
         "0.2",
         *change,
         "--results",
@@ -122,7 +122,7 @@ def test_each_epoch_through_a_map_begins_cold(tmp_path: Path, change: str) -> No
             root,
             "--repeat",
             "1",
-            "--calibration-s",
+            "--calibration",
             "0",
             *short,
             *where,
@@ -154,7 +154,7 @@ def test_row_groups_at_random_are_a_finding(tmp_path: Path) -> None:
             "accelerator.step_time=1ms",
         )
         printed = ok(
-            *("run", "demo", "--data", root, "--repeat", "1", "--calibration-s", "0", *keys),
+            *("run", "demo", "--data", root, "--repeat", "1", "--calibration", "0", *keys),
             *("--results", tmp_path / "results", "--json"),
         )
         document = json.loads(printed)

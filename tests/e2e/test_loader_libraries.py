@@ -21,7 +21,7 @@ from iobench.schema.workload import load_workload
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 MB = 1_000_000
-QUICK = ("--repeat", "1", "--calibration-s", "0.5")
+QUICK = ("--repeat", "1", "--calibration", "0.5")
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def test_they_are_run(scanned: Path) -> None:
         [
             *(sys.executable, "-m", "iobench", "run", "./mine.yaml", "--data", "found.manifest"),
             *ORIGIN,
-            *("--repeat", "1", "--calibration-s", "0", "--set", "reader.check=content"),
+            *("--repeat", "1", "--calibration", "0", "--set", "reader.check=content"),
             *("--results", os.fsdecode(b"results\xff"), "--json"),
         ],
         capture_output=True,

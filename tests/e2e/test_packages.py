@@ -69,6 +69,7 @@ def test_the_wheel_has_the_package_and_its_data(packages: tuple[Path, Path]) -> 
     with zipfile.ZipFile(packages[1]) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     expected = {str(path.relative_to(ROOT)) for path in (ROOT / "iobench").rglob("*.py")}
+    expected.add("iobench/py.typed")
     for folder in ("workloads", "datasets"):
         expected |= {f"iobench/{folder}/{path.name}" for path in (ROOT / folder).iterdir()}
     assert expected <= names
@@ -98,7 +99,7 @@ def test_the_demo_runs_from_an_empty_environment(
     assert Path(place.strip()).is_relative_to(tmp_path / "env")
     shown = run(
         *(commands / "iobench", "demo", "--json", "--samples", "400", "--repeat", "2"),
-        *("--calibration-s", "0.2"),
+        *("--calibration", "0.2"),
         cwd=tmp_path,
     )
     assert json.loads(shown)["repetitions"]

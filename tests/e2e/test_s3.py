@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from iobench.cli.main import VERBS, build_parser, main
+from iobench.cli.main import build_parser, main
+from iobench.cli.verbs import VERBS
 from tests.servers.s3 import KEY, SECRET, S3Server, rclone_s3, s3_environment
 
 __all__ = ["rclone_s3", "s3_environment"]
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("s3_environment")
 QUICK = (
     "--repeat",
     "1",
-    "--calibration-s",
+    "--calibration",
     "0.1",
     "--set",
     "epochs=1",
@@ -82,7 +83,14 @@ def test_the_examples_on_s3(
         if words[0] == "generate":
             small += ["--samples", "20", "--quiet"]
         if words[0] == "checkpoint":
-            small += ["--scale", "1/100000", "--count", "1", "--results", str(tmp_path / "results")]
+            small += [
+                "--scale",
+                "1/100000",
+                "--repeat",
+                "1",
+                "--results",
+                str(tmp_path / "results"),
+            ]
         if words[0] == "scan":
             small += ["--quiet"]
         if words[0] in ("clean", "scan") and not _there(rclone_s3, words[1]):
@@ -140,7 +148,7 @@ def test_a_secret_is_found_nowhere(
         rclone_s3.url(f"{tmp_path.name}/ckpt"),
         "--scale",
         "1/16",
-        "--count",
+        "--repeat",
         "1",
         *results,
     )

@@ -28,7 +28,7 @@ from iobench.storage.catalog import find_dataset
 from iobench.storage.local.storage import LocalStorage
 
 QUICK = (
-    *("--repeat", "1", "--calibration-s", "0.1"),
+    *("--repeat", "1", "--calibration", "0.1"),
     *(
         "--set",
         "batch_size=8",

@@ -87,7 +87,7 @@ def test_a_report_needs_neither_torch_nor_storage(tmp_path: Path, make_dataset: 
     quick = [
         "--repeat",
         "1",
-        "--calibration-s",
+        "--calibration",
         "0.2",
         "--set",
         "batch_size=5",

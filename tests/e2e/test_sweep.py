@@ -38,7 +38,7 @@ def command(*words: str) -> list[str]:
 
 
 def sweep(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    given = ("./tiny.yaml", "--data-root", "data", "--calibration-s", "0", *words)
+    given = ("./tiny.yaml", "--to", "data", "--calibration", "0", *words)
     return subprocess.run(
         command(*given), cwd=home, capture_output=True, text=True, timeout=300, check=False
     )
@@ -146,9 +146,9 @@ def test_the_time_budget_ends_it_and_names_what_is_left_out(home: Path) -> None:
 def test_interrupted_and_resumed(home: Path) -> None:
     words = (
         "./tiny.yaml",
-        "--data-root",
+        "--to",
         "data",
-        "--calibration-s",
+        "--calibration",
         "0",
         "--sweep",
         "loader.workers=1,2",
@@ -207,7 +207,7 @@ def test_what_an_earlier_run_had_no_room_for_is_not_told_once_it_was_done(
 ) -> None:
     monkeypatch.chdir(home)
     axes = ["--sweep", "dataset.samples=40,48", "--repeat", "1"]
-    begin = ["sweep", "./tiny.yaml", "--data-root", "data", "--calibration-s", "0", *axes, "--json"]
+    begin = ["sweep", "./tiny.yaml", "--to", "data", "--calibration", "0", *axes, "--json"]
 
     def call(words: list[str], code: int) -> dict[str, Any]:
         assert main(words) == code

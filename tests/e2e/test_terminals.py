@@ -114,9 +114,10 @@ print("codes", codes)
     "environment",
     [
         {"PYTHONIOENCODING": "latin-1"},
+        {"PYTHONIOENCODING": "ascii"},
         {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
     ],
-    ids=["latin-1", "C"],
+    ids=["latin-1", "ascii", "C"],
 )
 def test_every_encoding_is_one_in_which_iobench_speaks(
     environment: dict[str, str], tmp_path: Path

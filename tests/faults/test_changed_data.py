@@ -55,7 +55,7 @@ def run(home: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, 
             "throttled+data?latency=60ms",
             "--repeat",
             "2",
-            "--calibration-s",
+            "--calibration",
             "0",
             "--json",
         ]

@@ -177,7 +177,7 @@ def test_a_file_system_without_locks(call: Call, tmp_path: Path, monkeypatch: An
     assert call("verify", root)[0] == 0
     assert call("clean", root)[0] == 0
     assert not root.exists()
-    study = ("checkpoint", "resnet50", "--to", root, "--scale", "1/2048", "--count", 1)
+    study = ("checkpoint", "resnet50", "--to", root, "--scale", "1/2048", "--repeat", 1)
     assert call(*study, "--results", tmp_path / "r", "--keep-data")[0] == 0
     assert sorted(os.listdir(root)) == [".iobench-checkpoints", "step-00000001"]
     assert call("clean", root)[0] == 0

@@ -60,7 +60,7 @@ def readers(run_directory: str, workload: str) -> list[tuple[str, ...]]:
     verbs: list[tuple[str, ...]] = [("report", run_directory, *form) for form in forms]
     verbs += [("compare", "plain", run_directory, *form) for form in forms]
     verbs += [("compare", run_directory, "plain", "--by", "host.node")]
-    verbs += [("cost", run_directory, "--price", "1", *form) for form in forms]
+    verbs += [("cost", run_directory, "--host-price-per-hour", "1", *form) for form in forms]
     verbs += [("history", workload, "--results", ".", *json_) for json_ in ((), ("--json",))]
     changed = ("whatif", run_directory, "--storage-bandwidth", "2x")
     verbs += [changed, (*changed, "--json")]
@@ -200,7 +200,7 @@ def test_each_text_of_a_workload_and_a_dataset_spec(here: Path) -> None:
         (here / f"{kind}s" / "mine.yaml").unlink()
         (here / f"{kind}s" / f"{NAME}.yaml".replace("/", "")).write_text(json.dumps(document))
         check(run("list", f"{kind}s"), (0,), "file name")
-    check(run("sweep", "demo", "--data-root", "x", "--sweep", f"{shown}={shown}"), (2,), "axis")
+    check(run("sweep", "demo", "--to", "x", "--sweep", f"{shown}={shown}"), (2,), "axis")
     check(run(HOSTILE), (2,), "verb")
     check(run("report", HOSTILE), (1,), "argument")
     check(run("verify", f"s3://{HOSTILE}/x"), ANSWERS, "URL")

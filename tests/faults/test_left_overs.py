@@ -127,7 +127,7 @@ def test_a_folder_that_cannot_be_removed_keeps_its_marker(
 
 def study(tmp_path: Path, *more: str) -> int:
     words = ["checkpoint", "llama3-8b", "--to", str(tmp_path / "c"), "--scale", "1/500000"]
-    where = ["--count", "2", "--results", str(tmp_path / "r"), "--quiet"]
+    where = ["--repeat", "2", "--results", str(tmp_path / "r"), "--quiet"]
     return main([*words, *where, *more])
 
 

@@ -31,7 +31,7 @@ DATASET = (
     "demo", "--samples", 12, "--set", "samples_per_shard=2", "--set", "sample_size.mean=3kB",
     "--set", "sample_size.max=6kB",
 )  # fmt: skip
-QUICK = ("--repeat", 1, "--calibration-s", 0, "--set", "epochs=1", "--set", "loader.workers=0",
+QUICK = ("--repeat", 1, "--calibration", 0, "--set", "epochs=1", "--set", "loader.workers=0",
          "--set", "batch_size=4", "--set", "reader.crop=null", "--set", "reader.decode=false",
          "--quiet")  # fmt: skip
 
@@ -170,7 +170,7 @@ def test_while_a_dataset_is_removed(call: Call, place: str, tmp_path: Path) -> N
 def test_while_checkpoints_are_saved(
     call: Call, place: str, tmp_path: Path, nothing_left: None
 ) -> None:
-    study = ("checkpoint", "resnet50", "--to", place, "--scale", "1/512", "--count", 2, "--quiet",
+    study = ("checkpoint", "resnet50", "--to", place, "--scale", "1/512", "--repeat", 2, "--quiet",
              "--results", tmp_path / "r", "--json")  # fmt: skip
     with paused(SAVING, *study, folder=tmp_path) as first:
         refused(call(*study))
@@ -181,11 +181,11 @@ def test_while_checkpoints_are_saved(
 
 
 def sweep(root: Path, results: Path) -> tuple[object, ...]:
-    return ("sweep", "demo", "--data-root", root, "--samples", 12, "--sweep", "batch_size=4",
+    return ("sweep", "demo", "--to", root, "--samples", 12, "--sweep", "batch_size=4",
             "--set", "dataset.samples_per_shard=2", "--set", "dataset.sample_size.mean=3kB",
             "--set", "dataset.sample_size.max=6kB", "--set", "loader.workers=0",
             "--set", "epochs=1", "--set", "reader.crop=null", "--set", "reader.decode=false",
-            "--repeat", 1, "--calibration-s", 0, "--results", results)  # fmt: skip
+            "--repeat", 1, "--calibration", 0, "--results", results)  # fmt: skip
 
 
 def test_sweeps_on_one_data_root(call: Call, tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_a_race_between_clean_and_run(call: Call, place: str, tmp_path: Path, lo
 @pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
 @pytest.mark.parametrize("loop", range(LOOPS))
 def test_a_race_to_save_checkpoints(place: str, tmp_path: Path, loop: int) -> None:
-    study = ("checkpoint", "resnet50", "--to", place, "--scale", "1/2048", "--count", 1, "--quiet",
+    study = ("checkpoint", "resnet50", "--to", place, "--scale", "1/2048", "--repeat", 1, "--quiet",
              "--results", tmp_path / "r", "--json")  # fmt: skip
     ended = race(study, study, folder=tmp_path)
     assert sorted(one.code for one in ended) in ([0, 0], [0, 2]), ended

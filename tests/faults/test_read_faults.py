@@ -375,7 +375,7 @@ def start(make_dataset: Any, tmp_path: Path) -> Iterator[Callable[..., subproces
             f"throttled+{path}?latency=20ms",
             "--results",
             str(tmp_path),
-            "--calibration-s",
+            "--calibration",
             "0",
         ]
         command += [

@@ -370,7 +370,7 @@ def running(make_dataset: Any, tmp_path: Path) -> Iterator[tuple[subprocess.Pope
         f"throttled+{path}?latency=20ms",
         "--results",
         str(tmp_path),
-        "--calibration-s",
+        "--calibration",
         "0",
     ]
     arguments += [

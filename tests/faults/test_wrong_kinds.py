@@ -42,7 +42,18 @@ READERS = (
     ("report", "run", "--json"),
     ("whatif", "run", "--workers", "3", "--cache", "1GiB", "--step-time", "2x"),
     ("report", "run"),
-    ("cost", "run", "--price", "1", "--spot", "0.5", "--epochs", "3", "--deadline", "1h"),
+    (
+        "cost",
+        "run",
+        "--host-price-per-hour",
+        "1",
+        "--host-spot-price-per-hour",
+        "0.5",
+        "--epochs",
+        "3",
+        "--deadline",
+        "1h",
+    ),
     ("report", "run", "--format", "markdown", "--rules", "mlperf"),
     ("compare", "plain", "run"),
     ("size", "demo", "--accelerators", "8", "--hosts", "2", "--from", "run"),
@@ -165,7 +176,7 @@ def test_the_line_names_the_file_and_the_key(
         (("report", "run"), 1),
         (("whatif", "run", "--workers", "3"), 1),
         (("size", "demo", "--accelerators", "8", "--from", "run"), 1),
-        (("cost", "run", "--price", "1"), 2),
+        (("cost", "run", "--host-price-per-hour", "1"), 2),
         (("history", "smallrun", "--results", "."), 2),
     ):
         ended, out, err = run(*verb)

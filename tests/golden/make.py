@@ -74,17 +74,17 @@ def datasets() -> None:
 
 def runs() -> None:
     tar = "datasets/tar"
-    run("calibrated", tar, "--repeat", "3", "--calibration-s", "0.1")
+    run("calibrated", tar, "--repeat", "3", "--calibration", "0.1")
     run("find-max", tar, "--repeat", "2", "--find-max", *SLOW)
     run("library", "datasets/files", "--repeat", "1", "--set", "loader.kind=torch-map")
     run("beside-saves", tar, "--repeat", "1", "--accelerators", "2", *BESIDE)
-    run("throttled", f"throttled+{tar}?latency=20ms&bandwidth=50MB", "--calibration-s", "0.2")
+    run("throttled", f"throttled+{tar}?latency=20ms&bandwidth=50MB", "--calibration", "0.2")
     run("failed", f"faulty+{tar}?fail_at=20", "--repeat", "4", expect=1)
     run("interrupted", tar, "--repeat", "30", *SLOW, expect=130)
     for name, options in {"stream": [], "dcp-async": ["--writer", "dcp-async"]}.items():
-        call("checkpoint", *CHECKPOINT, "--count", "2", *options, "--results", "made")
+        call("checkpoint", *CHECKPOINT, "--repeat", "2", *options, "--results", "made")
         next(Path("made").iterdir()).rename(f"runs/checkpoint-{name}")
-    options = ("--data-root", "swept", *SWEEP, "--repeat", "2", "--calibration-s", "0.1")
+    options = ("--to", "swept", *SWEEP, "--repeat", "2", "--calibration", "0.1")
     call("sweep", "./smallrun.yaml", *options, "--results", "made")
     next(Path("made").iterdir()).rename("sweep")
     for folder in ("made", "swept", "ck"):
@@ -92,7 +92,7 @@ def runs() -> None:
 
 
 def run(name: str, data: str, *options: str, expect: int = 0) -> None:
-    given = options if "--calibration-s" in options else (*options, "--calibration-s", "0")
+    given = options if "--calibration" in options else (*options, "--calibration", "0")
     command = [sys.executable, "-m", "iobench", "run", "./smallrun.yaml", "--data", data, *given]
     process = subprocess.Popen([*command, "--results", "made"], stdout=sys.stderr)
     if expect == 130:

@@ -92,7 +92,7 @@ def test_the_disk_at_the_kernels_speed(tmp_path: Path, throttled: Path, make_dat
         "{name: oracle, dataset: demo, batch_size: 10, accelerator: {step_time: 50ms}, reader: {direct: true}}\n"
     )
     doc = _run(
-        throttled, workload, "--data", root, "--results", tmp_path / "results", "--repeat", "1", "--calibration-s", "2"
+        throttled, workload, "--data", root, "--results", tmp_path / "results", "--repeat", "1", "--calibration", "2"
     )  # fmt: skip
     assert doc["loader"]["direct"] is True
     assert doc["repetitions"][0]["residency_before"] == 0
@@ -124,7 +124,7 @@ def test_buffered_reads_of_evicted_files_are_held_too(
         "{name: oracle, dataset: demo, batch_size: 10, accelerator: {step_time: 50ms}, reader: {direct: false}}\n"
     )
     doc = _run(
-        throttled, workload, "--data", root, "--results", tmp_path / "results", "--repeat", "2", "--calibration-s", "1"
+        throttled, workload, "--data", root, "--results", tmp_path / "results", "--repeat", "2", "--calibration", "1"
     )  # fmt: skip
     for repetition in doc["repetitions"]:  # the second finds the first one's pages gone
         assert repetition["residency_before"] <= 0.01

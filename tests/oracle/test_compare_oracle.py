@@ -29,7 +29,7 @@ def run(
             f"throttled+{data}?bandwidth={int(share * BANDWIDTH)}",
             "--repeat",
             "6",
-            "--calibration-s",
+            "--calibration",
             "0",
         ]
         for setting in (

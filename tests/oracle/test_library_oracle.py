@@ -36,7 +36,7 @@ def test_storage_of_known_speed_binds_through_a_library(
             data,
             "--repeat",
             "1",
-            "--calibration-s",
+            "--calibration",
             "0.5",
             "--results",
             str(tmp_path),

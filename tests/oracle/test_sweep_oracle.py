@@ -47,9 +47,9 @@ def test_workers_against_latency_confirmed_by_fresh_runs(iobench: Run, tmp_path:
         reader={"concurrency": 1},
         loader={"workers": 1},
     )
-    axes = ("--sweep", "loader.workers=2,4,8", "--repeat", "4", "--calibration-s", "0")
+    axes = ("--sweep", "loader.workers=2,4,8", "--repeat", "4", "--calibration", "0")
     code, swept = iobench(
-        "sweep", "./job.yaml", "--data-root", "throttled+data?bandwidth=20MB&latency=10ms", *axes
+        "sweep", "./job.yaml", "--to", "throttled+data?bandwidth=20MB&latency=10ms", *axes
     )
     assert code == 0
     assert swept["default"] == {"loader.workers": 1}  # nobody asked for it, and gains are over it
@@ -87,8 +87,8 @@ def test_compression_is_worth_what_storage_lacks(iobench: Run, tmp_path: Path) -
         batch_size=5,
         loader={"workers": 1},
     )
-    axes = ("--sweep", "dataset.codec=none,zstd:1", "--repeat", "3", "--calibration-s", "0.2")
-    _, slow = iobench("sweep", "./job.yaml", "--data-root", "throttled+data?bandwidth=20MB", *axes)
+    axes = ("--sweep", "dataset.codec=none,zstd:1", "--repeat", "3", "--calibration", "0.2")
+    _, slow = iobench("sweep", "./job.yaml", "--to", "throttled+data?bandwidth=20MB", *axes)
     _, advice = iobench("advise", slow["directory"])
     assert advice["settings"] == {"dataset.codec": "zstd:1"}
     assert advice["gain"] == pytest.approx(2, rel=0.1)
@@ -96,7 +96,7 @@ def test_compression_is_worth_what_storage_lacks(iobench: Run, tmp_path: Path) -
     _, fast = iobench(
         "sweep",
         "./job.yaml",
-        "--data-root",
+        "--to",
         str(memory),
         *axes,
         "--set",
@@ -118,8 +118,8 @@ def test_advice_that_is_false_is_not_confirmed(iobench: Run, tmp_path: Path) -> 
         reader={"concurrency": 8},
         loader={"workers": 1},
     )
-    axes = ("--sweep", "loader.workers=1,4", "--repeat", "4", "--calibration-s", "0")
-    _, swept = iobench("sweep", "./job.yaml", "--data-root", "throttled+data?bandwidth=20MB", *axes)
+    axes = ("--sweep", "loader.workers=1,4", "--repeat", "4", "--calibration", "0")
+    _, swept = iobench("sweep", "./job.yaml", "--to", "throttled+data?bandwidth=20MB", *axes)
     for path in Path(swept["directory"]).glob("*/run.json"):
         doc = json.loads(path.read_text())
         if doc["workload"]["loader"]["workers"] == 4:
@@ -139,7 +139,7 @@ def test_today_is_best_and_there_is_nothing_to_confirm(
         reader={"concurrency": 8},
         loader={"workers": 1},
     )
-    axes = ("--sweep", "reader.concurrency=8,16", "--repeat", "4", "--calibration-s", "0")
-    _, swept = iobench("sweep", "./job.yaml", "--data-root", "throttled+data?bandwidth=20MB", *axes)
+    axes = ("--sweep", "reader.concurrency=8,16", "--repeat", "4", "--calibration", "0")
+    _, swept = iobench("sweep", "./job.yaml", "--to", "throttled+data?bandwidth=20MB", *axes)
     assert main(["sweep", "--confirm", swept["directory"]]) == 2
     assert "keep today's settings" in capsys.readouterr().err

@@ -132,7 +132,7 @@ def test_where_the_user_says_is_read_and_told(
     assert place in capsys.readouterr().out
     assert main(["verify", f"faulty+{folder}?fail_at=3", "--origin", place]) == 5
     capsys.readouterr()
-    quick = ("--repeat", "1", "--calibration-s", "0", "--set", "loader.workers=0")
+    quick = ("--repeat", "1", "--calibration", "0", "--set", "loader.workers=0")
     words = ("run", "demo", "--data", folder, "--origin", place, "--results", tmp_path, *quick)
     assert main([str(word) for word in words]) == 0
     assert f"{place}" in capsys.readouterr().out

@@ -96,7 +96,7 @@ def test_nothing_of_a_local_story_connects_or_writes_elsewhere(
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     data, results = str(tmp_path / "d"), str(tmp_path / "results")
-    quick = ("--repeat", "1", "--calibration-s", "0.2", "--set", "loader.workers=1")
+    quick = ("--repeat", "1", "--calibration", "0.2", "--set", "loader.workers=1")
     spec = ("--set", "sample_size.mean=2000")
     for words in (
         ("generate", "demo", "--to", data, "--samples", "40", *spec),

@@ -55,8 +55,8 @@ def test_a_sweep_goes_to_no_url_by_itself(
     folder = saved(tmp_path / "s", data_root=root.format(url=listener.url))
     results = ("--results", str(tmp_path / "results"))
     assert main(["sweep", word, str(folder), *results]) == 2
-    assert "--data-root" in capsys.readouterr().err
-    assert main(["sweep", word, str(folder), "--data-root", "memory://bucket/y", *results]) == 2
+    assert "--to" in capsys.readouterr().err
+    assert main(["sweep", word, str(folder), "--to", "memory://bucket/y", *results]) == 2
     assert listener.requests == []
     assert not (tmp_path / "results").exists()
 
@@ -123,7 +123,7 @@ def test_a_points_data_lies_below_the_sweeps_root(tmp_path: Path) -> None:
 def test_a_secret_in_a_data_root_is_not_written_down(tmp_path: Path) -> None:
     words = ("--sweep", "loader.workers=1,2", "--results", str(tmp_path / "results"))
     root = "https://canary@127.0.0.1:9/x"
-    assert main(["sweep", "demo", "--data-root", root, *words]) == 2
+    assert main(["sweep", "demo", "--to", root, *words]) == 2
     assert not (tmp_path / "results").exists()
 
 

@@ -57,7 +57,7 @@ def test_every_verb_refuses_it_unseen(
         ("scan", place, "--save", "x.yaml"),
         ("clean", place),
         ("checkpoint", "llama3-8b", "--to", place, "--scale", "1/1000000"),
-        ("sweep", "demo", "--data-root", place, "--sweep", "loader.workers=1,2"),
+        ("sweep", "demo", "--to", place, "--sweep", "loader.workers=1,2"),
     ):
         code = main(list(words))
         shown = capsys.readouterr()

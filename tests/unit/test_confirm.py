@@ -104,6 +104,6 @@ def test_what_was_asked_then_is_not_asked_again(
         calibration_s=0, axes={"loader.workers": [1, 2]},
     )  # fmt: skip
     save_sweep(tmp_path, sweep)
-    for more in (["--set", "batch_size=2"], ["--samples", "9"], ["--data-root", "x"]):
+    for more in (["--set", "batch_size=2"], ["--samples", "9"], ["--to", "x"]):
         assert main(["sweep", word, str(tmp_path), *more]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1

@@ -8,6 +8,7 @@ import re
 import signal
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Fail]:
         def broken(args: argparse.Namespace) -> int:
             raise error
 
-        monkeypatch.setattr(verb, "run", broken)
+        monkeypatch.setattr(verb, "VERB", replace(verb.VERB, run=broken))
 
     yield set_error
     signal.signal(signal.SIGINT, handler)  # an interrupted command ignores the next Ctrl-C
@@ -152,9 +153,9 @@ def test_arguments_are_text(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("cost", "run", "--price", "1", "--hosts"),
-        ("cost", "run", "--price"),
-        ("cost", "run", "--price", "1", "--budget"),
+        ("cost", "run", "--host-price-per-hour", "1", "--hosts"),
+        ("cost", "run", "--host-price-per-hour"),
+        ("cost", "run", "--host-price-per-hour", "1", "--budget"),
         ("size", "demo", "--accelerators"),
         ("size", "demo", "--accelerators", "1", "--required-au"),
         ("plan", "demo", "--repeat"),

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from iobench.measure import cgroup, host, resources
+from iobench import cgroup, memory
+from iobench.measure import host, resources
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -90,8 +91,61 @@ def test_a_quota_below_the_affinity_is_what_counts(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_memory_limit_below_the_machines_is_what_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroup, "memory_limit_bytes", lambda: 12345)
-    assert host.effective_memory_bytes() == 12345
+    monkeypatch.setattr(cgroup, "memory_limit_bytes", lambda root=None: 12345)
+    assert memory.total_bytes() == 12345
+    assert host.fingerprint()["effective_memory_bytes"] == 12345
+
+
+MEMINFO = "MemTotal: 8388608 kB\nMemFree: 100 kB\nMemAvailable: 4194304 kB\n"
+
+
+def test_what_is_available_is_what_is_left_below_the_groups_limit(tmp_path: Path) -> None:
+    """Version 2: the limit of the inner group is 2 GiB, and files in the page cache are free."""
+    stat = "anon 1\ninactive_file 104857600\nactive_file 104857600\nshmem 5\n"
+    inner = {
+        "proc/meminfo": MEMINFO,
+        "sys/fs/cgroup/pod/app/memory.current": f"{1 << 30}\n",
+        "sys/fs/cgroup/pod/app/memory.stat": stat,
+    }
+    root = tree(tmp_path, {**V2, **inner})
+    assert memory.total_bytes(root) == 2 << 30
+    assert memory.available_bytes(root) == (1 << 30) + 2 * 104857600
+
+
+def test_the_same_of_groups_of_version_1(tmp_path: Path) -> None:
+    inner = {
+        "proc/meminfo": MEMINFO,
+        "sys/fs/cgroup/memory/box/memory.usage_in_bytes": f"{1 << 29}\n",
+        "sys/fs/cgroup/memory/box/memory.stat": "total_inactive_file 4096\n",
+    }
+    root = tree(tmp_path, {**V1, **inner})
+    assert memory.available_bytes(root) == (1 << 29) + 4096
+    without = tree(tmp_path / "none", {"proc/meminfo": MEMINFO})
+    assert memory.available_bytes(without) == 4 << 30
+    assert memory.available_bytes(tmp_path / "nothing") is None
+
+
+def test_everything_that_asks_for_memory_gets_one_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A group that has little memory: buffers, plans and --memory-multiple all know it."""
+    from iobench import buffers
+    from iobench.cli.main import main
+    from iobench.errors import NoMemoryError
+
+    monkeypatch.setattr(cgroup, "memory_limit_bytes", lambda root=None: 64 << 20)
+    monkeypatch.setattr(cgroup, "memory_left_bytes", lambda root=None: 48 << 20)
+    assert buffers.available() == 48 << 20
+    with pytest.raises(NoMemoryError):
+        buffers.private(100 << 20)
+    assert main(["plan", "demo", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["memory_bytes"] == 64 << 20
+    assert main(["checkpoint", "plan", "resnet50", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["memory_available_bytes"] == 48 << 20
+    words = ["generate", "demo", "--to", str(tmp_path / "d"), "--memory-multiple", "0.01"]
+    assert main([*words, "--json", "--workers", "1"]) == 0
+    made = json.loads(capsys.readouterr().out)["sample_bytes"]
+    assert made == pytest.approx(0.01 * (64 << 20), rel=0.2)
 
 
 def test_fingerprint_is_json_and_holds_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +161,8 @@ def test_fingerprint_is_json_and_holds_no_environment(monkeypatch: pytest.Monkey
 
 
 def test_fingerprint_survives_a_machine_without_facts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "read_text", lambda path: None)
+    for module in (host, cgroup):
+        monkeypatch.setattr(module, "read_text", lambda path: None)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: (_ for _ in ()).throw(OSError("no")))
     found = host.fingerprint()
     assert found["memory_bytes"] is None

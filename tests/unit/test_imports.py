@@ -14,7 +14,7 @@ PACKAGE = ROOT / "iobench"
 
 BASE = {
     *("errors", "units", "limits", "registry", "safety", "beneath", "buffers", "processes"),
-    *("interrupts", "text", "documents"),
+    *("interrupts", "text", "documents", "cgroup", "memory", "logs"),
 }
 PLUG_INS = {"storage", "formats", "accelerate", "checkpoint", "measure"}
 ENGINES = {"generator", "verify", "load", "scan"}
@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"errors", "units", "documents", "text", "schema", "analyse"},
     "runner": BASE | {"schema", "analyse"} | PLUG_INS | ENGINES,
     "cli": BASE | {"schema", "analyse", "report", "runner"} | PLUG_INS | ENGINES,
+    "api": BASE | {"schema", "analyse", "report", "runner"} | PLUG_INS | ENGINES,
     "__main__": {"cli"},
 }
 """Part of the package -> the other parts that it may import. Every part may import itself and the version in ``iobench``."""

@@ -363,11 +363,11 @@ def test_all_time_lost_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str
     words = [
         "cost",
         str(tmp_path),
-        "--price",
+        "--host-price-per-hour",
         "1",
-        "--spot",
+        "--host-spot-price-per-hour",
         "0.5",
-        "--interruptions",
+        "--interruptions-per-hour",
         "60",
         "--epochs",
         "1",
@@ -436,8 +436,8 @@ def test_cost_as_a_user_calls_it(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "TOO LATE" in _text(capsys, [*both, "--epochs", "2", "--deadline", "1s"])
     for words, told in (
         (["--instance", "g5.2xlage"], "g5.2xlarge"),
-        (["--price", "-1"], "--price"),
-        (["--price", "1e9"], "--price"),
+        (["--host-price-per-hour", "-1"], "--host-price-per-hour"),
+        (["--host-price-per-hour", "1e9"], "--host-price-per-hour"),
         (["--instance", "g5.4xlarge"], "no price of g5.4xlarge"),
         (["--instance", "0xg5.2xlarge"], "0xg5.2xlarge"),
         (["--instance", "g5.2xlarge"] * 3, "3 instances for 2 RESULTS"),

@@ -2,40 +2,118 @@
 
 from __future__ import annotations
 
+import ast
+import doctest
+import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import iobench
+from iobench import api, errors
 
-PUBLIC = {
-    "__version__",
-    "Batch",
-    "DatasetSpec",
-    "IobenchError",
-    "Manifest",
-    "RunDocument",
-    "Workload",
-    "generate_dataset",
-    "load_dataset_spec",
-    "load_manifest",
-    "load_run",
-    "load_workload",
-    "make_loader",
-    "make_plan",
-    "open_storage",
-    "run_plan",
-    "verify_dataset",
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+
+FUNCTIONS = {
+    *("compare", "generate", "make_loader", "open_dataset", "open_run", "run"),
+    *("load_dataset_spec", "load_manifest", "load_run", "load_workload", "open_storage"),
+    *("generate_dataset", "make_plan", "run_plan", "verify_dataset"),
 }
+RESULTS = {
+    *("Batch", "BatchLoader", "Comparison", "Dataset", "Finding", "GenerateProgress"),
+    *("GenerateReport", "LibraryLoader", "Manifest", "Options", "Plan", "Run", "RunDocument"),
+    *("RunProgress", "Summary", "Verdict", "VerifyReport"),
+}
+SPECS = {"DatasetSpec", "LoaderSpec", "ReaderSpec", "Workload"}
+PROTOCOLS = {"Accelerator", "CheckpointWriter", "Codec", "Content", "Format", "Sink", "Storage"}
+ERRORS = {
+    name
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.IobenchError)
+}
+PUBLIC = {"__version__"} | FUNCTIONS | RESULTS | SPECS | PROTOCOLS | ERRORS
 
 
 def test_the_public_names_are_these() -> None:
     assert set(iobench.__all__) == PUBLIC
     assert set(dir(iobench)) == PUBLIC
+    assert len(iobench.__all__) == len(PUBLIC)
 
 
 def test_every_public_name_can_be_had() -> None:
     for name in PUBLIC:
         assert getattr(iobench, name) is not None
+    assert not hasattr(iobench, "no_such_name")
+
+
+def test_type_checkers_see_the_names_that_python_gives() -> None:
+    """The imports for type checkers are of the same objects that the lazy table finds."""
+    tree = ast.parse(Path(iobench.__file__).read_text(encoding="utf-8"))
+    (block,) = (
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    typed = {
+        alias.asname or alias.name: (f"iobench.{node.module}", alias.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert set(typed) == PUBLIC - {"__version__"}
+    for name, (module, attribute) in typed.items():
+        __import__(module)
+        assert getattr(iobench, name) is getattr(sys.modules[module], attribute), name
+    assert (Path(iobench.__file__).parent / "py.typed").is_file()
+
+
+def test_every_public_name_says_what_it_is() -> None:
+    undocumented = {
+        name
+        for name in PUBLIC - ERRORS - {"__version__"}
+        if not inspect.getdoc(getattr(iobench, name))
+    }
+    # Records whose keys are described beside them, and a Protocol of two methods.
+    assert undocumented <= {"Finding", "RunDocument", "RunProgress", "Summary", "Verdict"}
+
+
+def test_the_page_names_every_public_name() -> None:
+    named = set(re.findall(r"`(\w+)(?:\([^`]*\))?`", PAGE))
+    assert named >= PUBLIC
+    signatures = dict(re.findall(r"^\| `(\w+)\(([^`]+)\)` \|", PAGE, flags=re.MULTILINE))
+    for name in ("generate", "open_dataset", "make_loader", "run", "open_run", "compare"):
+        assert re.findall(r"\w+", signatures[name]) == list(
+            inspect.signature(getattr(api, name)).parameters
+        )
+
+
+def test_the_pages_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    examples = doctest.DocTestParser().get_doctest(PAGE, {}, "api.md", "docs/api.md", 0)
+    assert len(examples.examples) > 10
+    told: list[str] = []
+    assert doctest.DocTestRunner(verbose=False).run(examples, out=told.append).failed == 0, told
+
+
+def test_the_docstrings_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {"iobench": iobench, "small": {"batch_size": 5, "loader.workers": 1}}
+    for function in (
+        *(api.generate, api.open_dataset, api.make_loader),
+        *(api.run, api.open_run, api.compare),
+    ):
+        examples = doctest.DocTestParser().get_doctest(
+            inspect.getdoc(function) or "", names, function.__name__, None, 0
+        )
+        assert examples.examples, function
+        told: list[str] = []
+        runner = doctest.DocTestRunner(verbose=False)
+        assert runner.run(examples, out=told.append, clear_globs=False).failed == 0, told
+        names = examples.globs
 
 
 def test_importing_costs_nothing() -> None:
@@ -47,3 +125,55 @@ def test_importing_costs_nothing() -> None:
         ).stdout.strip()
         == "[]"
     )
+
+
+def test_a_loader_that_nobody_closed_ends_silently(tmp_path: Path) -> None:
+    """A script's globals live until the interpreter ends, when modules are half taken apart."""
+    code = (
+        "import iobench\n"
+        "iobench.generate('demo', 'data', samples=4, workers=0)\n"
+        "dataset = iobench.open_dataset('data')\n"
+        "storage = dataset.open_storage()\n"
+        "loader = iobench.make_loader(dataset, batch_size=2, num_workers=0)\n"
+        "print(sum(len(batch) for batch in loader))\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert (told.stdout, told.stderr) == ("4\n", "")
+
+
+def test_the_api_refuses_what_contradicts_itself(tmp_path: Path, make_dataset: object) -> None:
+    for wrong in (
+        lambda: iobench.generate("demo", tmp_path / "d", samples=1, size="1MiB"),
+        lambda: iobench.generate(
+            iobench.load_dataset_spec("demo"), tmp_path / "d", settings={"samples": 1}
+        ),
+        lambda: iobench.run("demo", tmp_path, rules="none"),
+        lambda: iobench.compare(tmp_path, tmp_path),
+        lambda: iobench.compare(tmp_path, tmp_path, metrics=["speed"]),
+        lambda: iobench.compare([], []),
+        lambda: iobench.make_loader(tmp_path, batch_size=1, num_workers=1, loader={"workers": 2}),
+    ):
+        with pytest.raises(iobench.UsageError):
+            wrong()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scanned_data_is_opened_where_it_lies(tmp_path: Path) -> None:
+    from iobench.cli.main import main
+
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(6):
+        (folder / f"{number}.bin").write_bytes(bytes([number]) * 5000)
+    assert main(["scan", str(folder), "--save", str(tmp_path / "s.yaml"), "--quiet"]) == 0
+    dataset = iobench.open_dataset(tmp_path / "s.manifest", origin=str(folder))
+    assert (dataset.place, dataset.sample_count) == (str(folder), 6)
+    loader = iobench.make_loader(dataset, batch_size=3, num_workers=0)
+    assert sorted(int(batch[i][0]) for batch in loader for i in range(3)) == list(range(6))

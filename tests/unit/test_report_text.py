@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from iobench.analyse.verdict.bind import verdict
-from iobench.cli.main import VERBS, main
+from iobench.cli.main import main
+from iobench.cli.verbs import VERBS
 from iobench.report.export import to_csv, to_json, to_markdown
 from iobench.report.text import render_run
 from iobench.schema.checkpoint import Study
@@ -232,7 +233,7 @@ def test_help_is_prose_of_the_terminals_width(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
-        main([verb, "--help"])
+        main([*verb.split(), "--help"])
     description = capsys.readouterr().out.split("\n\n")[1]
     assert max(map(len, description.splitlines())) <= 80
 

@@ -51,7 +51,7 @@ def measured_storage(doc: RunDocument, job: Job) -> Measured:
     if rate is None:
         raise UsageError(
             f"run {doc.run_id} measured neither fetch nor raw storage",
-            remedy="name a run with calibration (not --calibration-s 0)",
+            remedy="name a run with calibration (not --calibration 0s)",
         )
     samples_per_s = rate / job.bytes_per_sample
     latency, source = known_latency(doc)

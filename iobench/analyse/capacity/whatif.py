@@ -99,7 +99,7 @@ def what_if(doc: RunDocument, change: Change) -> Prediction:
     if before.storage is None and before.prep is None and before.harness is None:
         raise UsageError(
             f"run {doc.run_id} has no ceilings",
-            remedy="name a run with calibration (not --calibration-s 0)",
+            remedy="name a run with calibration (not --calibration 0s)",
         )
     told: list[str] = []
     bases: list[str] = []

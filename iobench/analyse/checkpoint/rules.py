@@ -82,7 +82,7 @@ def count(doc: RunDocument) -> Outcome | None:
     study = _study(doc)
     if min(len(study.saves), len(study.restores)) < LEAST_SAVES:
         evidence = f"{len(study.saves)} saves and {len(study.restores)} restores, fewer than {LEAST_SAVES} each"
-        return Outcome(evidence, f"run with --count {LEAST_SAVES}")
+        return Outcome(evidence, f"run with --repeat {LEAST_SAVES}")
     return None
 
 

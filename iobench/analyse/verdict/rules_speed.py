@@ -203,7 +203,7 @@ def raw_low(doc: RunDocument) -> Outcome | None:
         return None
     return Outcome(
         f"raw storage, by {evidence.raw_by}, came to {format_percent(evidence.raw / evidence.fetch)} of what the reader fetched from it",
-        "storage changed in between (other users, a cache of its own), or slows under more requests: run again, --calibration-s longer",
+        "storage changed in between (other users, a cache of its own), or slows under more requests: run again, a longer --calibration",
     )
 
 

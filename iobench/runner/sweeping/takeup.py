@@ -56,7 +56,7 @@ def take_up(directory: Path, given: Given) -> Sweep:
 def _check_given(sweep: Sweep, given: Given) -> None:
     for flag, now, then in (
         ("the workload", given.workload, sweep.workload),
-        ("--data-root", given.data_root, sweep.data_root),
+        ("--to", given.data_root, sweep.data_root),
     ):
         if now is not None and now != then:
             raise UsageError(
@@ -84,7 +84,7 @@ def _check_confirmed(sweep: Sweep, given: Given, path: Path) -> None:
     raise UsageError(
         f"{path} leads to '{printable(sweep.data_root, 100)}', and no request goes anywhere because a file "
         "says so",
-        remedy="if that is yours, give again what the sweep was given: --data-root, and the "
+        remedy="if that is yours, give again what the sweep was given: --to, and the "
         "workload's file, --set storage.KEY=VALUE and --sweep storage.KEY=A,B where it had them",
     )
 

@@ -17,11 +17,12 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...checkpoint.base import CheckpointWriter, Job, Pending, State, make_writer
+from ...checkpoint.base import CheckpointWriter, Job, Pending, State, make_writer, options_of
 from ...checkpoint.catalog import CheckpointRoot
 from ...checkpoint.leaves import state_checksums
 from ...measure.memory import PeakMemory
 from ...schema.checkpoint import CheckpointSpec, RankSave
+from ..checkpoint_plan import OPTIONS
 from ..messages import Done, Drain, Prepare, Restored, RestoreNow, Saved, SaveNow
 from ..task import Link
 from .steps import TrainingSteps
@@ -155,7 +156,7 @@ class CheckpointRank:
     def _restore(self, step: int, start_ns: int) -> None:
         wipe(self.state)
         _wait_until(start_ns)
-        restored = self.writer.restore(self.state, self.root.step(step))
+        restored = self.writer.restore(self.state, self.root.step(step), verify=self.spec.verify)
         # Looking whether the files do no harm is ours, and no part of what a training does.
         late = restored.started_s - restored.inspected_s - start_ns / 1e9
         right = self.state.get("step") == step
@@ -164,18 +165,15 @@ class CheckpointRank:
                 wall_s=restored.wall_s + late,
                 bytes=restored.bytes,
                 cpu_s=restored.cpu_s,
-                verified=right,
+                # None: it was not asked for; another step is wrong in any case.
+                verified=None if right and not restored.verified else right,
             )
         )
 
 
 def writer_options(spec: CheckpointSpec) -> dict[str, Any]:
-    """Options that only our own writer has."""
-    return (
-        {"concurrency": spec.concurrency, "block_size": spec.block_size}
-        if spec.writer == "stream"
-        else {}
-    )
+    """The spec's options that its writer has."""
+    return {option: getattr(spec, option) for option in OPTIONS & options_of(spec.writer)}
 
 
 def advance(state: State, step: int) -> None:

@@ -8,7 +8,7 @@ import mmap
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar, TypeVar
@@ -373,9 +373,12 @@ class LocalStorage:
 
     def __del__(self) -> None:
         """What nobody closed: a descriptor is a number, and nobody collects those."""
-        # At the end of the interpreter, or of a storage that was never whole, anything may fail.
-        with suppress(Exception):
+        # At the end of the interpreter, or of a storage that was never whole, anything may fail;
+        # names of this module may be None by then, so nothing but built-ins is used here.
+        try:
             self.close()
+        except Exception:
+            pass
 
     def _failed(self, verb: str, key: str, error: OSError) -> StorageError:
         remedy = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from .errors import PASSING, Failure, Kind
 from .options import S3Options
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
@@ -53,6 +56,10 @@ class Retrier:
                 if failure.elapsed_s + pause + self._options.timeout > self._options.deadline:
                     raise
                 throttled = failure.kind is Kind.THROTTLED
+                log.info(
+                    "attempt %d failed (%s), the next one in %.3f s",
+                    *(number + 1, failure.kind.name.lower(), pause),
+                )
             with self._lock:
                 self._retries += 1
                 self._throttled += throttled

@@ -155,7 +155,7 @@ class CheckpointOnS3(OnS3):
 
     def prepare(self, home: Path) -> None:
         self.argv = (
-            *("checkpoint", "llama3-8b", "--to", self.url, "--scale", "1/500000", "--count", "2"),
+            *("checkpoint", "llama3-8b", "--to", self.url, "--scale", "1/500000", "--repeat", "2"),
             *("--results", "results", "--keep-data", "--quiet"),
         )
         self.must(self.argv)

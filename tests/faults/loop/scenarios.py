@@ -275,7 +275,7 @@ class Run(Scenario):
     verb = "run"
     argv = (
         *("run", "./small-run.yaml", "--data", "data", "--repeat", "1"),
-        *("--calibration-s", "0", "--results", "results", "--quiet"),
+        *("--calibration", "0", "--results", "results", "--quiet"),
     )
     target = "data"
 
@@ -345,7 +345,7 @@ class Checkpoint(Scenario):
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self.argv = (
-            *("checkpoint", "llama3-8b", "--to", "ckpt", "--scale", "1/500000", "--count", "2"),
+            *("checkpoint", "llama3-8b", "--to", "ckpt", "--scale", "1/500000", "--repeat", "2"),
             *("--writer", self.writer, "--results", "results", "--keep-data", "--quiet"),
         )
 
@@ -405,8 +405,8 @@ class CheckpointDcpAsync(Checkpoint):
 class Sweep(Scenario):
     verb = "sweep"
     argv = (
-        *("sweep", "./small-run.yaml", "--data-root", "swept", "--samples", "12", "--repeat", "1"),
-        *("--sweep", "reader.concurrency=1,2", "--calibration-s", "0", "--results", "results"),
+        *("sweep", "./small-run.yaml", "--to", "swept", "--samples", "12", "--repeat", "1"),
+        *("--sweep", "reader.concurrency=1,2", "--calibration", "0", "--results", "results"),
         *("--time-budget", "15m", "--quiet"),
     )
     target = "swept"

@@ -78,6 +78,34 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
     return min(limits, default=None)
 
 
+def memory_left_bytes(root: Path = Path("/")) -> int | None:
+    """What may still be taken below the tightest memory limit; None without one.
+
+    Pages of files in the page cache count as free: the kernel drops them before it refuses memory.
+    """
+    left = []
+    for version, path in groups("memory", root):
+        names = _MEMORY_FILES[version]
+        limit, usage = (read_text(path / name) or "" for name in names[:2])
+        if not (limit.isdigit() and usage.isdigit()) or int(limit) >= _NO_LIMIT:
+            continue
+        pairs = (line.split() for line in (read_text(path / "memory.stat") or "").splitlines())
+        stat = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+        cached = sum(stat.get(name, 0) for name in names[2:])
+        left.append(max(0, int(limit) - max(0, int(usage) - cached)))
+    return min(left, default=None)
+
+
+_MEMORY_FILES = {
+    1: (
+        *("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        *("total_inactive_file", "total_active_file"),
+    ),
+    2: ("memory.max", "memory.current", "inactive_file", "active_file"),
+}
+"""Version -> the files of limit and usage, and the keys of memory.stat that are page cache."""
+
+
 class Throttling(NamedTuple):
     periods: int  # in which the group ran out of quota
     seconds: float  # that its threads stood still

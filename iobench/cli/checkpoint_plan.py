@@ -1,0 +1,115 @@
+"""``iobench checkpoint plan``: what a checkpoint of a model is, before anything is written."""
+
+from __future__ import annotations
+
+import argparse
+
+from .common import parse_share, parse_time, whole_number
+from .verbs import Verb
+
+EXAMPLES = """examples:
+  iobench checkpoint plan llama3-405b --to /mnt/ckpt
+  iobench checkpoint plan llama3-405b --interval 30min --stall-budget 1% --stall-budget 2%
+  iobench checkpoint plan llama3-8b --to /mnt/ckpt --ranks 2 --scale 1/64
+"""
+
+
+def _add(parser: argparse.ArgumentParser, *, hidden: bool) -> None:
+    """The flags of a model's plan; ``hidden`` leaves them out of --help."""
+    texts = {
+        "--to": ("DIR", "a directory or URL where checkpoints would go: is there room?"),
+        "--scale": ("SHARE", "share of the model's bytes, e.g. 1/64 (default: 1)"),
+        "--mtbf": (
+            "TIME",
+            "mean time between interruptions of the whole job, e.g. 3h (default: published, by "
+            "accelerators)",
+        ),
+        "--interval": (
+            "TIME",
+            "time between two saves, e.g. 30min (default: what suits each stall budget best)",
+        ),
+    }
+    for flag, (metavar, text) in texts.items():
+        parser.add_argument(flag, metavar=metavar, help=argparse.SUPPRESS if hidden else text)
+    parser.add_argument(
+        "--ranks",
+        type=whole_number,
+        metavar="N",
+        help=argparse.SUPPRESS
+        if hidden
+        else "processes that share the state (default: as published)",
+    )
+    parser.add_argument(
+        "--stall-budget",
+        action="append",
+        metavar="SHARE",
+        help=argparse.SUPPRESS
+        if hidden
+        else "share of the time that saving may take; repeatable (default: 1%% and 5%%)",
+    )
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="whose state (iobench list models)")
+    parser.add_argument(
+        "--accelerators",
+        type=whole_number,
+        metavar="N",
+        help="of the training, whose failures count (default: as published)",
+    )
+    _add(parser, hidden=False)
+
+
+def hide_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """The same flags for ``iobench plan MODEL``, as it was written before."""
+    _add(parser, hidden=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    return show_plan(args, args.model)
+
+
+def show_plan(args: argparse.Namespace, model: str) -> int:
+    """Print the plan of ``model``'s checkpoint. Raises UsageError, UnknownNameError."""
+    from ..errors import UsageError
+    from ..report.plan import render_checkpoint_plan
+    from ..runner.checkpoint_plan import STALL_BUDGETS, describe_checkpoint
+    from ..schema.base import build
+    from ..schema.checkpoint import CheckpointSpec
+    from .terminal import show, show_json
+
+    asked = {"model": model, "scale": args.scale, "ranks": args.ranks}
+    spec = build(
+        CheckpointSpec,
+        {key: value for key, value in asked.items() if value is not None},
+        where="checkpoint plan",
+    )
+    if args.accelerators is not None and args.accelerators < 1:
+        raise UsageError(
+            f"{args.accelerators} accelerators train nothing", remedy="give at least 1"
+        )
+    plan = describe_checkpoint(
+        spec,
+        args.to,
+        ranks=args.ranks,
+        accelerators=args.accelerators,
+        mtbf_s=parse_time("--mtbf", args.mtbf),
+        interval_s=parse_time("--interval", args.interval),
+        budgets=[parse_share("--stall-budget", text) for text in args.stall_budget or ()]
+        or STALL_BUDGETS,
+    )
+    if args.json:
+        show_json(plan)
+    else:
+        show(render_checkpoint_plan(plan))
+    return 0
+
+
+VERB = Verb(
+    help="what a model's checkpoint is: bytes of each rank, what fits, the write rate to buy",
+    description="Work out what a checkpoint of a model means before anything is built or written: "
+    "bytes of each rank, memory, room in the target, and the write rate for a stall budget.",
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

@@ -1,0 +1,206 @@
+"""``iobench completion``: a script that lets a shell complete verbs, flags and names.
+
+The script is made from the parsers themselves and asks iobench for nothing while one types, so it
+is to be made again after an update.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from .terminal import show_data
+from .verbs import VERBS, Verb
+
+EXAMPLES = """examples:
+  iobench completion bash > ~/.local/share/bash-completion/completions/iobench
+  iobench completion zsh > ~/.zfunc/_iobench      # with ~/.zfunc in fpath, before compinit
+  iobench completion fish > ~/.config/fish/completions/iobench.fish
+"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=sorted(_SCRIPTS), help="for which shell")
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag of a verb: its spellings, what follows it, and what it is for."""
+
+    names: tuple[str, ...]
+    takes_value: bool
+    choices: tuple[str, ...]
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completions:
+    """What can follow a verb: its line of help, its flags, and the words that it takes."""
+
+    help: str
+    flags: tuple[Flag, ...]
+    words: tuple[str, ...]
+
+
+def table() -> dict[str, Completions]:
+    """Verb -> what can follow it, from the parsers that ``iobench`` itself uses."""
+    from .main import build_parser
+
+    (verbs,) = (
+        action
+        for action in build_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    helps = {choice.dest: choice.help or "" for choice in verbs._choices_actions}
+    return {name: _completions(name, verbs.choices[name], helps[name]) for name in VERBS}
+
+
+def _completions(name: str, parser: argparse.ArgumentParser, told: str) -> Completions:
+    flags, words = [], list(_names(name))
+    for action in parser._actions:
+        choices = tuple(str(choice) for choice in action.choices or ())
+        if not action.option_strings:
+            words += choices
+        elif action.help is not argparse.SUPPRESS:
+            text = (action.help or "").replace("%%", "%").partition(";")[0]
+            flags.append(Flag(tuple(action.option_strings), action.nargs != 0, choices, text))
+    return Completions(told, tuple(flags), tuple(words))
+
+
+def _names(verb: str) -> list[str]:
+    """Names that a verb takes in its first place: of workloads, datasets or models.
+
+    A name of a file in this folder is left out where a shell could take it for anything else.
+    """
+    from ..checkpoint.models import MODELS
+    from ..schema.base import known_specs
+
+    found: Iterable[str] = ()
+    if verb in ("run", "plan", "size", "sweep", "history"):
+        found = known_specs("workload")
+    elif verb == "generate":
+        found = known_specs("dataset")
+    elif verb in ("checkpoint", "checkpoint plan"):
+        found = MODELS
+    return sorted(name for name in found if _PLAIN.fullmatch(name))
+
+
+def run(args: argparse.Namespace) -> int:
+    from .terminal import show_json
+
+    found = table()
+    if args.json:
+        show_json(found)
+    else:
+        show_data(_SCRIPTS[args.shell](found))
+    return 0
+
+
+def _bash(found: Mapping[str, Completions]) -> str:
+    cases, values = [], []
+    for verb, follows in found.items():
+        flags = [name for flag in follows.flags for name in flag.names]
+        cases.append(
+            f"    '{verb}') flags='{' '.join(flags)}' words='{' '.join(follows.words)}' ;;"
+        )
+        for flag in follows.flags:
+            if flag.choices:
+                names = "|".join(f"'{verb} {name}'" for name in flag.names)
+                values.append(f"    {names}) words='{' '.join(flag.choices)}' only=1 ;;")
+    first = " ".join(name for name in found if " " not in name)
+    second = "|".join(f"'{name}'" for name in found if " " in name)
+    return "\n".join(
+        [
+            "# bash completion for iobench",
+            "_iobench() {",
+            "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}",
+            "  local verb=${COMP_WORDS[1]} flags='' words='' only=''",
+            '  if [ "$COMP_CWORD" = 1 ]; then',
+            f"    COMPREPLY=($(compgen -W '{first} --help --version' -- \"$word\"))",
+            "    return",
+            "  fi",
+            f'  case "$verb ${{COMP_WORDS[2]}}" in {second}) '
+            '[ "$COMP_CWORD" -gt 2 ] && verb="$verb ${COMP_WORDS[2]}" ;; esac',
+            '  case "$verb" in',
+            *cases,
+            "  esac",
+            '  case "$verb $before" in',
+            *values,
+            "  esac",
+            '  [ "$verb" = checkpoint ] && [ "$COMP_CWORD" = 2 ] && words="$words plan"',
+            '  if [ -n "$only" ]; then COMPREPLY=($(compgen -W "$words" -- "$word")); return; fi',
+            '  case "$word" in',
+            '    -*) COMPREPLY=($(compgen -W "$flags" -- "$word")) ;;',
+            '    *) COMPREPLY=($(compgen -W "$words" -- "$word") $(compgen -f -- "$word")) ;;',
+            "  esac",
+            "}",
+            "complete -o filenames -F _iobench iobench",
+        ]
+    )
+
+
+def _zsh(found: Mapping[str, Completions]) -> str:
+    """zsh runs the functions of bash's completion by itself (bashcompinit)."""
+    return "\n".join(
+        [
+            "#compdef iobench",
+            "# zsh completion for iobench",
+            "autoload -U +X bashcompinit && bashcompinit",
+            _bash(found),
+        ]
+    )
+
+
+def _fish(found: Mapping[str, Completions]) -> str:
+    lines = ["# fish completion for iobench"]
+    for verb, follows in found.items():
+        first, _, second = verb.partition(" ")
+        if second:
+            when = f"__fish_seen_subcommand_from {first}; and __fish_seen_subcommand_from {second}"
+            lines.append(
+                f"complete -c iobench -n '__fish_seen_subcommand_from {first}' "
+                f"-a {second} -d {_quoted(follows.help)}"
+            )
+        else:
+            when = f"__fish_seen_subcommand_from {first}"
+            lines.append(
+                f"complete -c iobench -n __fish_use_subcommand -f "
+                f"-a {first} -d {_quoted(follows.help)}"
+            )
+        if follows.words:
+            lines.append(f"complete -c iobench -n '{when}' -a {_quoted(' '.join(follows.words))}")
+        for flag in follows.flags:
+            names = " ".join(
+                f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}"
+                for name in flag.names
+            )
+            value = f" -x -a {_quoted(' '.join(flag.choices))}" if flag.choices else ""
+            value = value or (" -r" if flag.takes_value else "")
+            lines.append(f"complete -c iobench -n '{when}' {names}{value} -d {_quoted(flag.help)}")
+    return "\n".join(lines)
+
+
+def _quoted(text: str) -> str:
+    """One word for fish."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+_SCRIPTS: dict[str, Callable[[Mapping[str, Completions]], str]] = {
+    "bash": _bash,
+    "fish": _fish,
+    "zsh": _zsh,
+}
+
+VERB = Verb(
+    help="a script that lets bash, zsh or fish complete verbs, flags and names",
+    description="Print a script for the completion of iobench's command line. Make it again after "
+    "an update of iobench.",
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

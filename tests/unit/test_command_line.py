@@ -1,0 +1,257 @@
+"""Flags that all verbs share, flags that were renamed, and what a shell completes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from iobench.cli import common
+from iobench.cli.completion import table
+from iobench.cli.main import build_parser, main
+from iobench.cli.verbs import VERBS, one_word
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
+
+RENAMED = {
+    "run": {"--calibration-s": ("--calibration", "2.5")},
+    "demo": {"--calibration-s": ("--calibration", "0.5")},
+    "sweep": {"--calibration-s": ("--calibration", "1"), "--data-root": ("--to", "x")},
+    "checkpoint": {
+        "--count": ("--repeat", "3"),
+        "--price": ("--accelerator-price-per-hour", "2.5"),
+    },
+    "cost": {
+        "--price": ("--host-price-per-hour", "3"),
+        "--spot": ("--host-spot-price-per-hour", "1"),
+        "--interruptions": ("--interruptions-per-hour", "0.5"),
+        "--checkpoint-every": ("--interval", "10m"),
+    },
+}
+NEEDED = {"run": ["demo", "--data", "d"], "checkpoint": ["resnet50", "--to", "d"], "cost": ["r"]}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_told_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "_renamed", set())
+
+
+def parsed(verb: str, *words: str) -> dict[str, object]:
+    return vars(build_parser().parse_args([verb, *NEEDED.get(verb, []), *words]))
+
+
+@pytest.mark.parametrize(
+    ("verb", "old"), [(verb, old) for verb, names in RENAMED.items() for old in names]
+)
+def test_an_old_spelling_works_and_says_its_new_name_once(
+    verb: str, old: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new, value = RENAMED[verb][old]
+    assert parsed(verb, old, value) == parsed(verb, new, value)
+    assert parsed(verb, f"{old}={value}") == parsed(verb, new, value)
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert new in told.err
+    parsers = build_parser()._subparsers
+    assert parsers is not None
+    shown = parsers._group_actions[0].choices[verb].format_help()  # type: ignore[index,call-overload]
+    assert new in shown
+    assert not re.search(rf"{old}(?![\w-])", shown)
+
+
+def test_every_verb_has_the_common_flags_under_the_same_names() -> None:
+    parsers = build_parser()._subparsers
+    assert parsers is not None
+    choices = parsers._group_actions[0].choices
+    assert isinstance(choices, dict)
+    assert list(choices) == list(VERBS)
+    for verb, parser in choices.items():
+        flags = {name for action in parser._actions for name in action.option_strings}
+        assert {"--format", "--json", "-o", "--output", "-q", "--quiet", "--debug"} <= flags, verb
+        if "--repeat" in flags:
+            assert "-n" in flags, verb
+        times = [a for a in parser._actions if a.metavar == "TIME" and isinstance(a.default, str)]
+        assert all(re.search(r"[a-z]$", action.default) for action in times), verb
+
+
+@pytest.mark.parametrize("text", ["3", "3s", "3000ms", "0.05min"])
+def test_a_time_is_seconds_whatever_its_unit(text: str) -> None:
+    assert parsed("run", "--calibration", text)["calibration_s"] == 3.0
+
+
+@pytest.mark.parametrize("text", ["3x", "nan", "-1s", "", "inf", "1e99h"])
+def test_what_is_no_time_is_refused_in_one_line(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        parsed("run", f"--calibration={text}")
+    assert left.value.code == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+
+
+def test_json_is_one_of_the_formats(capsys: pytest.CaptureFixture[str]) -> None:
+    run = str(GOLDEN / "calibrated")
+    assert main(["report", run, "--json"]) == 0
+    short = capsys.readouterr().out
+    assert main(["report", run, "--format", "json"]) == 0
+    assert capsys.readouterr().out == short
+    assert json.loads(short)["status"] == "ok"
+
+
+@pytest.mark.parametrize("form", ["text", "json", "csv", "markdown"])
+def test_output_goes_to_a_file_as_it_went_to_stdout(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["report", str(GOLDEN / "calibrated"), "--format", form]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    file = tmp_path / "out"
+    file.write_text("what was there before")
+    assert main([*words, "-o", str(file)]) == 0
+    assert capsys.readouterr().out == ""
+    assert file.read_text(encoding="utf-8") == shown
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_output_that_cannot_be_written_is_told_before_anything_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "data"
+    for place in (tmp_path, tmp_path / "no" / "file", "x\0y"):
+        words = ["generate", "demo", "--to", str(made), "--samples", "1", "--output", str(place)]
+        assert main(words) == 2
+        told = capsys.readouterr()
+        assert (told.out, told.err.count("\n")) == ("", 1)
+        assert not made.exists()
+
+
+def test_a_verb_that_fails_leaves_the_output_of_before(tmp_path: Path) -> None:
+    file = tmp_path / "out"
+    file.write_text("before")
+    assert main(["report", str(tmp_path / "nosuch"), "-o", str(file)]) == 1
+    assert file.read_text() == "before"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert main(["list", "codecs", "-o", "/dev/null"]) == 0
+
+
+def test_a_models_plan_is_a_verb_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checkpoint", "plan", "llama3-8b", "--ranks", "2"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert main(["plan", "llama3-8b", "--ranks", "2"]) == 0  # as it was written before
+    again = capsys.readouterr()
+    assert again.out == shown.out
+    assert "checkpoint plan" in again.err
+    assert main(["plan", "demo", "--ranks", "2"]) == 2
+    assert one_word(["checkpoint", "plan", "x"]) == ["checkpoint plan", "x"]
+    assert one_word(["checkpoint", "x", "plan"]) == ["checkpoint", "x", "plan"]
+
+
+def test_asynchronous_is_asked_of_writers_that_can_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from iobench.checkpoint.base import asynchronous_version
+    from iobench.errors import UnknownNameError, UsageError
+    from iobench.registry import WRITERS
+
+    for name in WRITERS.entries():
+        with suppress(UsageError):
+            assert WRITERS.load(asynchronous_version(name)).asynchronous
+    with pytest.raises(UsageError, match="no asynchronous version"):
+        asynchronous_version("torch-nocrc")
+    assert asynchronous_version("dcp") == "dcp-async"
+    assert asynchronous_version("dcp-async-process") == "dcp-async-process"
+    with pytest.raises(UnknownNameError):
+        asynchronous_version("nosuch")
+    words = ["checkpoint", "resnet50", "--to", str(tmp_path / "c"), "--async"]
+    assert main([*words, "--writer", "torch-nocrc"]) == 2
+    assert "torch-nocrc-async" not in capsys.readouterr().err
+
+
+# Completion
+
+
+def test_what_is_completed_is_what_the_parsers_know() -> None:
+    found = table()
+    assert list(found) == list(VERBS)
+    flags = {name for flag in found["run"].flags for name in flag.names}
+    assert {"--data", "--calibration", "-n", "--format"} <= flags
+    assert "--calibration-s" not in flags
+    assert "resnet50-h100" in found["run"].words
+    assert "llama3-8b" in found["checkpoint plan"].words
+
+
+def test_a_file_with_a_hostile_name_is_not_in_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "workloads").mkdir()
+    (tmp_path / "workloads" / "x'; touch pwned; '.yaml").write_text("")
+    (tmp_path / "workloads" / "mine.yaml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    words = table()["run"].words
+    assert "mine" in words
+    assert not [word for word in words if "pwned" in word]
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (["che"], ["checkpoint"]),
+        (["run", "resnet50-h"], ["resnet50-h100"]),
+        (["run", "--rules", ""], ["quick", "mlperf"]),
+        (["checkpoint", "pl"], ["plan"]),
+        (["checkpoint", "plan", "--stall"], ["--stall-budget"]),
+        (["report", "x", "--format", "m"], ["markdown"]),
+    ],
+)
+def test_bash_completes(
+    typed: list[str], expected: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", "bash"]) == 0
+    script = tmp_path / "iobench.bash"
+    script.write_text(capsys.readouterr().out)
+    ask = (
+        'source "$1"; shift; COMP_WORDS=(iobench "$@"); COMP_CWORD=$#; _iobench; '
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    told = subprocess.run(
+        ["bash", "-c", ask, "bash", str(script), *typed],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert (told.stdout.split(), told.stderr) == (expected, "")
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_the_scripts_of_other_shells(
+    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", shell]) == 0
+    text = capsys.readouterr().out
+    assert "resnet50-h100" in text
+    if shell == "fish":  # every line is a command or the comment, with its quotes closed
+        assert all(line.startswith(("#", "complete -c iobench ")) for line in text.splitlines())
+        assert all(line.replace("\\'", "").count("'") % 2 == 0 for line in text.splitlines())
+    if shutil.which(shell):
+        script = tmp_path / "script"
+        script.write_text(text)
+        subprocess.run([shell, "-n", str(script)], check=True, timeout=60)
+
+
+def test_parsers_have_no_argument_without_help() -> None:
+    parsers = build_parser()._subparsers
+    assert parsers is not None
+    choices = parsers._group_actions[0].choices
+    assert isinstance(choices, dict)
+    for verb, parser in choices.items():
+        for action in parser._actions:
+            assert action.help, (verb, action.dest)
