@@ -138,18 +138,18 @@ CONTENTS = Registry(
     "iobench.contents",
     {
         "raw": Entry(
-            target="iobench.formats.contents:Raw", summary="opaque bytes, unique and incompressible"
+            target="iobench.contents.raw:Raw", summary="opaque bytes, unique and incompressible"
         ),
         "npz": Entry(
-            target="iobench.formats.contents:Npz",
+            target="iobench.contents.npz:Npz",
             summary="NumPy .npz (stored) holding one uint8 array 'x'",
         ),
         "arrays": Entry(
-            target="iobench.formats.contents:Arrays",
+            target="iobench.contents.npz:Arrays",
             summary="any .npz: its arrays, inflated, one after another",
         ),
         "jpeg": Entry(
-            target="iobench.formats.contents:Jpeg",
+            target="iobench.contents.jpeg:Jpeg",
             summary="a JPEG that decodes, padded to the exact size",
         ),
     },
@@ -159,14 +159,12 @@ CODECS = Registry(
     "codec",
     "iobench.codecs",
     {
-        "none": Entry(target="iobench.formats.codecs:Identity", summary="stored as is"),
-        "gzip": Entry(
-            target="iobench.formats.codecs:Gzip", summary="gzip (RFC 1952), levels 1 to 9"
-        ),
+        "none": Entry(target="iobench.codecs.identity:Identity", summary="stored as is"),
+        "gzip": Entry(target="iobench.codecs.gzip:Gzip", summary="gzip (RFC 1952), levels 1 to 9"),
         "zstd": Entry(
-            target="iobench.formats.codecs:Zstd", summary="Zstandard (RFC 8878), levels 1 to 22"
+            target="iobench.codecs.zstd:Zstd", summary="Zstandard (RFC 8878), levels 1 to 22"
         ),
-        "lz4": Entry(target="iobench.formats.codecs:Lz4", summary="LZ4 frames, levels 0 to 16"),
+        "lz4": Entry(target="iobench.codecs.lz4:Lz4", summary="LZ4 frames, levels 0 to 16"),
     },
 )
 

@@ -1,8 +1,8 @@
-"""How samples become shards and back. Three independent choices, applied in this order when writing::
+"""How samples lie in a shard: the last of three independent choices, applied in this order::
 
-    content   what one sample's bytes look like      raw | npz | jpeg          content.build(...)
-    codec     how those bytes are compressed         none | gzip | zstd | lz4  codec.compress(...)
-    format    how samples lie in a shard             files | tar | tfrecord    format.frame(...)
+    content   what one sample's bytes look like      raw | npz | jpeg          contents/base.py
+    codec     how those bytes are compressed         none | gzip | zstd | lz4  codecs/base.py
+    format    how samples lie in a shard             files | tar | tfrecord    this module
 
 A sample's stored bytes stay contiguous within its shard, so any sample is one range read (manifest: shard, offset, stored).
 A plug-in is a class with these attributes and static or class methods; it keeps no state and is used from many threads.
@@ -20,10 +20,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-Buffer = memoryview
-"""Always one-dimensional, contiguous, format 'B'."""
-
-Pixels = npt.NDArray[np.uint8]
+from ..buffers import Buffer
 
 Array = npt.NDArray[np.int64]
 
@@ -126,75 +123,3 @@ class Blocks(Assembled, Protocol):
     @classmethod
     def open(cls, tail: Buffer, size: int) -> Any:
         """A shard of ``size`` bytes by what lies behind its last block. Raises ValueError. See formats/parquet_shard.py for what it does."""
-
-
-class Content(Protocol):
-    """What one sample's bytes look like, to the byte.
-
-    Optional: ``build_for_columns``, which makes samples for a format that cuts them into columns,
-    where ``build`` would put bytes that are alike in all samples at the same place.
-    """
-
-    name: ClassVar[str]
-    suffix: ClassVar[str]
-    min_bytes: ClassVar[int]  # the smallest sample that this content can make
-    in_place: ClassVar[
-        bool
-    ]  # the decoded bytes are a slice of the content, which ``locate`` finds without copying
-    max_expansion: ClassVar[
-        int
-    ]  # upper bound of decoded bytes over content bytes, for what ``build`` makes
-
-    @classmethod
-    def build(cls, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:
-        """Fill all of ``out`` (its length is the sample's size) with sample ``index`` of the dataset with this seed.
-
-        A pure function of (len(out), seed, index, compress_ratio): same arguments, same bytes, in any process.
-        No two samples share a 4 KiB block, and with compress_ratio 1 no codec finds anything to compress.
-        Raises ValueError for a length below ``min_bytes``, and for a compress_ratio that this content cannot have.
-        """
-
-    @classmethod
-    def locate(cls, content: Buffer) -> tuple[int, int]:
-        """Where the decoded bytes begin and end within ``content`` (only where ``in_place``). Raises ValueError."""
-
-    @classmethod
-    def identify(cls, content: Buffer) -> tuple[int, int] | None:
-        """(seed, index) that a sample of ``build`` says of itself.
-
-        None where it is too short to say, or was not built here.
-        """
-
-    @classmethod
-    def decoded_bytes(cls, content: Buffer) -> int:
-        """Bytes that ``decode`` will deliver for this sample. Raises ValueError for what is not of this content."""
-
-    @classmethod
-    def decode(cls, content: Buffer, out: Buffer) -> int:
-        """Decode into ``out`` (at least ``decoded_bytes``); the number of bytes written. Raises ValueError."""
-
-
-class Codec(Protocol):
-    """How a sample's bytes are compressed. ``level`` None is the codec's default."""
-
-    name: ClassVar[str]
-    suffix: ClassVar[str]
-
-    @classmethod
-    def check_level(cls, level: int | None) -> None:
-        """Raises ValueError naming the valid levels."""
-
-    @classmethod
-    def compress(cls, content: Buffer, level: int | None) -> bytes | Buffer: ...
-
-    @classmethod
-    def decompress(cls, stored: Buffer, out: Buffer) -> int:
-        """Decompress into ``out`` (as long as the content); the number of bytes written. Raises ValueError."""
-
-
-def split_codec(text: str) -> tuple[str, int | None]:
-    """``"zstd:3"`` -> ("zstd", 3); ``"zstd"`` -> ("zstd", None). Raises ValueError for a level that is no number."""
-    name, colon, level = text.partition(":")
-    if colon and not level.lstrip("-").isdigit():
-        raise ValueError(f"codec '{text}': the level after ':' must be a whole number")
-    return name, int(level) if colon else None

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ..buffers import Buffer
+from ..codecs.base import split_codec
 from ..limits import check_plausible
-from .base import Buffer, split_codec
 
 Int64 = npt.NDArray[np.int64]
 

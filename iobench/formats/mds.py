@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from .base import Buffer
+from ..buffers import Buffer
 
 Int64 = npt.NDArray[np.int64]
 

@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from .base import Buffer, split_codec
+from ..buffers import Buffer
+from ..codecs.base import split_codec
 from .parquet_shard import ParquetShard, footer_bytes
 
 Int64 = npt.NDArray[np.int64]

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-from .base import Buffer, Frame
+from ..buffers import Buffer
+from .base import Frame
 
 _BLOCK = 512
 _END = bytes(2 * _BLOCK)

@@ -14,7 +14,8 @@ from typing import ClassVar
 
 from crc32c import crc32c
 
-from .base import Buffer, Frame
+from ..buffers import Buffer
+from .base import Frame
 from .protobuf import example_bytes, field, varint
 
 _LENGTH = struct.Struct("<Q")

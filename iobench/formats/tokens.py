@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from .base import Buffer, Frame
+from ..buffers import Buffer
+from .base import Frame
 
 _BARE = Frame(b"", b"")
 TOKEN_BYTES = 2

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..codecs.base import split_codec
+from ..contents.payload import mix64
 from ..errors import SpecError
-from ..formats.base import split_codec
-from ..formats.payload import mix64
 from ..registry import CODECS, CONTENTS, FORMATS
 from ..schema.dataset import DEFAULT_SHARD_BYTES, DatasetSpec, SampleSize
 

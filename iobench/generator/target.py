@@ -14,6 +14,7 @@ from typing import Any
 
 import xxhash
 
+from ..codecs.base import split_codec
 from ..documents import MAX_DOCUMENT_BYTES
 from ..errors import (
     DatasetError,
@@ -22,7 +23,6 @@ from ..errors import (
     TargetHeldError,
     TargetRefusedError,
 )
-from ..formats.base import split_codec
 from ..registry import FORMATS
 from ..schema.dataset import DatasetSpec, in_columns
 from ..schema.manifest import (

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
-from ..buffers import private
+from ..buffers import Buffer, private
+from ..codecs.base import split_codec
 from ..errors import StorageError
-from ..formats.base import Buffer, split_codec
 from ..registry import CODECS, CONTENTS, FORMATS
 from ..schema.dataset import DatasetSpec, in_columns
 from ..schema.manifest import Array, shard_key

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import buffers
+from ..codecs.base import split_codec
 from ..errors import CorruptSampleError, NoMemoryError
-from ..formats.base import split_codec
 from ..registry import CODECS, CONTENTS, FORMATS
 from ..schema.manifest import Manifest
 from ..schema.workload import ReaderSpec

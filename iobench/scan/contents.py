@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from ..formats.base import Buffer
+from ..buffers import Buffer
 from ..generator.pool import working_on
 from ..limits import DECODING_MARGIN
 from ..registry import CODECS, CONTENTS, FORMATS

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from ..buffers import private
+from ..buffers import Buffer, private
+from ..codecs.base import split_codec
 from ..errors import DatasetError, MissingObjectError, ShortObjectError, StorageError
-from ..formats.base import Buffer, split_codec
 from ..generator.pool import working_on
 from ..registry import CODECS, CONTENTS, FORMATS
 from ..schema.manifest import Manifest

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from iobench.formats import payload
-from iobench.formats.codecs import Lz4, Zstd
-from iobench.formats.contents import Jpeg, Npz
+from iobench.codecs.lz4 import Lz4
+from iobench.codecs.zstd import Zstd
+from iobench.contents import payload
+from iobench.contents.jpeg import Jpeg
+from iobench.contents.npz import Npz
 from iobench.formats.tar import Tar
 from iobench.formats.tfrecord import TFRecord
 from iobench.load.order import BatchPlan, epoch_order

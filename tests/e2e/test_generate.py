@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from iobench.codecs.base import split_codec
 from iobench.errors import DatasetError, IobenchError, TargetRefusedError
-from iobench.formats.base import split_codec
 from iobench.generator import clean, generate
 from iobench.registry import CODECS, CONTENTS, FORMATS
 from iobench.schema.dataset import DatasetSpec

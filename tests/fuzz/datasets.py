@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from iobench.buffers import Buffer
+from iobench.contents.jpeg import Jpeg
+from iobench.contents.npz import Arrays, Npz
 from iobench.documents import json_text
 from iobench.errors import IobenchError
-from iobench.formats.base import Buffer
-from iobench.formats.contents import Arrays, Jpeg, Npz
 from iobench.formats.mds import Mds
 from iobench.formats.parquet_footer import Footer
 from iobench.formats.parquet_pages import bound

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
+from iobench.contents.jpeg import Jpeg
 from iobench.documents import json_text
-from iobench.formats.contents import Jpeg
 from iobench.generator import generate, journal
 from iobench.generator.writer import UnitResult
 from iobench.schema.base import build

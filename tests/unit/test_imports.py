@@ -16,7 +16,7 @@ BASE = {
     *("errors", "units", "limits", "registry", "safety", "beneath", "buffers", "forks"),
     *("interrupts", "text", "documents"),
 }
-PLUG_INS = {"storage", "formats", "accelerate", "checkpoint", "measure"}
+PLUG_INS = {"storage", "formats", "contents", "codecs", "accelerate", "checkpoint", "measure"}
 ENGINES = {"generator", "verify", "load", "scan"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -36,9 +36,11 @@ MAY_IMPORT: dict[str, set[str]] = {
 EXCEPTIONS = {
     ("storage", "iobench.measure.pagecache"),
     ("storage", "iobench.measure.filesystem"),
-    ("checkpoint", "iobench.formats.payload"),
+    ("checkpoint", "iobench.contents.payload"),
+    ("formats", "iobench.codecs.base"),
 }
-"""What a storage knows about its own cache and file system is measured in one place; a state is filled with the bytes that samples have."""
+"""What a storage knows about its own cache and file system is measured in one place. A state is
+filled with the bytes that samples have. A format that compresses by itself is told its codec."""
 
 FOREIGN = {"torch": {"load", "checkpoint", "accelerate"}, "pydantic": {"schema"}}
 """Third-party package -> the parts that may import it, at the top or lazily."""
@@ -147,6 +149,9 @@ def test_every_part_has_its_place() -> None:
             "import importlib\nimportlib.import_module('iobench.runner.plan')",
         ),
         ("iobench.formats.tar", "from ..measure.pagecache import evict"),
+        ("iobench.formats.parquet", "from ..codecs.zstd import Zstd"),
+        ("iobench.contents.npz", "from ..formats.base import Format"),
+        ("iobench.codecs.gzip", "from ..contents.base import Content"),
         ("iobench.load.reader", "from ..runner import runner"),
         ("iobench.analyse.verdict.metrics", "from ...measure.timeline import Timeline"),
         ("iobench.analyse.verdict.metrics", "from ...registry import STORAGE"),

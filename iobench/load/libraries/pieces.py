@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
-from ...formats.base import split_codec
+from ...codecs.base import split_codec
 from ...registry import CODECS, CONTENTS, FORMATS
 from ...schema.workload import LoaderSpec
 from ...storage.base import Retries, Retrying

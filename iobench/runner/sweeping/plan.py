@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ...codecs.base import split_codec
 from ...errors import SpecError, UsageError
-from ...formats.base import split_codec
 from ...generator.target import dataset_id
 from ...registry import CODECS, CONTENTS, FORMATS
 from ...schema.base import apply_overrides, build
