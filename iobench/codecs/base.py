@@ -7,56 +7,89 @@ stamps, and no framing that depends on threads.
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
 
 from ..buffers import Buffer
 
 PIECE = 64 << 10
-"""Compressed bytes handed over at a time: the decompressed piece is still in cache when it is copied to its place."""
+"""Compressed bytes handed over at a time, so that the decompressed piece is still in cache when it
+is copied to its place."""
 
 
-class Codec(Protocol):
-    """How a sample's bytes are compressed. ``level`` None is the codec's default."""
+@dataclass(frozen=True)
+class Codec(ABC):
+    """A way to compress one sample's bytes, at one level. Used from many threads at once.
+
+    ``Zstd(level=3)`` raises ValueError for a level that Zstandard does not have; ``level`` None is
+    the codec's default. A subclass states the class attributes, and defines two methods.
+    """
 
     name: ClassVar[str]
-    suffix: ClassVar[str]
 
-    @classmethod
-    def check_level(cls, level: int | None) -> None:
-        """Raises ValueError naming the valid levels."""
+    suffix: ClassVar[str] = ""
+    """What it adds to the name of a file that it has compressed, with its dot."""
 
-    @classmethod
-    def compress(cls, content: Buffer, level: int | None) -> bytes | Buffer: ...
+    levels: ClassVar[range] = range(0)
+    """The levels that it has; an empty range for a codec without levels."""
 
-    @classmethod
-    def decompress(cls, stored: Buffer, out: Buffer) -> int:
-        """Decompress into ``out`` (as long as the content); the number of bytes written. Raises ValueError."""
+    default_level: ClassVar[int | None] = None
+    """The level where none is given."""
 
+    plain: ClassVar[bool] = False
+    """Whether the stored bytes are the content itself, so that nothing has to be undone."""
 
-def split_codec(text: str) -> tuple[str, int | None]:
-    """``"zstd:3"`` -> ("zstd", 3); ``"zstd"`` -> ("zstd", None). Raises ValueError for a level that is no number."""
-    name, colon, level = text.partition(":")
-    if colon and not level.lstrip("-").isdigit():
-        raise ValueError(f"codec '{text}': the level after ':' must be a whole number")
-    return name, int(level) if colon else None
+    decode_cost: ClassVar[float | None] = None
+    """CPU time for each byte that is decompressed, where zstd at level 1 is 1; None: not known.
 
+    Advice orders codecs by it, and names none whose cost is not known.
+    """
 
-def append(name: str, out: Buffer, done: int, data: bytes) -> int:
-    """Put ``data`` into ``out`` at ``done``; where it ends. Raises ValueError where it doesn't fit."""
-    if done + len(data) > len(out):
-        raise too_long(name, out)
-    out[done : done + len(data)] = data
-    return done + len(data)
+    parquet_names: ClassVar[tuple[str, ...]] = ()
+    """What Parquet calls it as a codec of pages, first as pyarrow writes it; () if it is none."""
 
+    parquet_levels: ClassVar[bool] = True
+    """Whether Parquet's pages have its levels."""
 
-def too_long(name: str, out: Buffer) -> ValueError:
-    """For a stored stream that holds more than ``out``."""
-    return ValueError(
-        f"codec '{name}': the stored stream holds more than the {len(out)} bytes expected"
-    )
+    level: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.level is None or self.level in self.levels:
+            return
+        if not self.levels:
+            raise ValueError(f"codec '{self.name}' has no levels (got {self.level})")
+        raise ValueError(
+            f"codec '{self.name}' has levels {self.levels[0]} to {self.levels[-1]} "
+            f"(got {self.level})"
+        )
 
-def check_level(name: str, level: int | None, lowest: int, highest: int) -> None:
-    """Raises ValueError that names the valid levels."""
-    if level is not None and not lowest <= level <= highest:
-        raise ValueError(f"codec '{name}' has levels {lowest} to {highest} (got {level})")
+    @property
+    def used_level(self) -> int | None:
+        """The level that was given, or else the default."""
+        return self.default_level if self.level is None else self.level
+
+    @abstractmethod
+    def compress(self, content: Buffer) -> bytes | Buffer:
+        """The stored bytes: the same for the same content, on every machine."""
+
+    @abstractmethod
+    def decompress(self, stored: Buffer, out: Buffer) -> int:
+        """Decompress into ``out``, which is as long as the content; the number of bytes written.
+
+        Raises ValueError, in one line, for bytes that are truncated, damaged, followed by others,
+        or that hold more than ``out``.
+        """
+
+    def append(self, out: Buffer, done: int, data: bytes) -> int:
+        """Put ``data`` into ``out`` at ``done``; where it ends. Raises ValueError if too long."""
+        if done + len(data) > len(out):
+            raise self.too_long(out)
+        out[done : done + len(data)] = data
+        return done + len(data)
+
+    def too_long(self, out: Buffer) -> ValueError:
+        """The error for a stored stream that holds more than ``out``."""
+        return ValueError(
+            f"codec '{self.name}': the stored stream holds more than the {len(out)} bytes expected"
+        )

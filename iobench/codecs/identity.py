@@ -5,27 +5,22 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ..buffers import Buffer
-from .base import too_long
+from .base import Codec
 
 
-class Identity:
+class Identity(Codec):
     """Stored as is."""
 
     name: ClassVar[str] = "none"
-    suffix: ClassVar[str] = ""
+    plain: ClassVar[bool] = True
+    decode_cost: ClassVar[float | None] = 0.0
+    parquet_names: ClassVar[tuple[str, ...]] = ("none", "uncompressed")
 
-    @classmethod
-    def check_level(cls, level: int | None) -> None:
-        if level is not None:
-            raise ValueError(f"codec 'none' has no levels (got {level})")
-
-    @classmethod
-    def compress(cls, content: Buffer, level: int | None) -> bytes | Buffer:
+    def compress(self, content: Buffer) -> bytes | Buffer:
         return content
 
-    @classmethod
-    def decompress(cls, stored: Buffer, out: Buffer) -> int:
+    def decompress(self, stored: Buffer, out: Buffer) -> int:
         if len(stored) > len(out):
-            raise too_long(cls.name, out)
+            raise self.too_long(out)
         out[: len(stored)] = stored
         return len(stored)

@@ -6,29 +6,30 @@ import threading
 from typing import ClassVar
 
 from ..buffers import Buffer
-from .base import check_level, too_long
+from .base import Codec
 
 _local = threading.local()
 
 
-class Zstd:
-    """Zstandard frames (RFC 8878) that carry their content size; level 1 unless given (on tensors, 3 is slower and no smaller)."""
+class Zstd(Codec):
+    """Zstandard frames (RFC 8878) that carry their content size; level 1 unless given.
+
+    On tensors, level 3 is slower and no smaller.
+    """
 
     name: ClassVar[str] = "zstd"
     suffix: ClassVar[str] = ".zst"
+    levels: ClassVar[range] = range(1, 23)
+    default_level: ClassVar[int | None] = 1
+    decode_cost: ClassVar[float | None] = 1.0
+    parquet_names: ClassVar[tuple[str, ...]] = ("zstd",)
 
-    @classmethod
-    def check_level(cls, level: int | None) -> None:
-        check_level(cls.name, level, 1, 22)
-
-    @classmethod
-    def compress(cls, content: Buffer, level: int | None) -> bytes | Buffer:
+    def compress(self, content: Buffer) -> bytes | Buffer:
         import zstandard
 
-        return zstandard.ZstdCompressor(level=1 if level is None else level).compress(content)
+        return zstandard.ZstdCompressor(level=self.used_level or 1).compress(content)
 
-    @classmethod
-    def decompress(cls, stored: Buffer, out: Buffer) -> int:
+    def decompress(self, stored: Buffer, out: Buffer) -> int:
         import zstandard
 
         context = getattr(_local, "zstd", None)
@@ -37,12 +38,12 @@ class Zstd:
         try:
             expected = zstandard.frame_content_size(stored)
             if expected > len(out):
-                raise too_long(cls.name, out)
+                raise self.too_long(out)
             # A frame of known size that fits is decompressed straight into the output, without a window buffer.
             with context.stream_reader(stored, read_across_frames=True) as reader:
                 done = int(reader.readinto(out)) if len(out) else 0
                 if done == len(out) and reader.read(1):
-                    raise too_long(cls.name, out)
+                    raise self.too_long(out)
         except zstandard.ZstdError as error:
             raise ValueError(f"not a valid zstd stream: {error}") from None
         # The reader ends silently where its input does, so a short result is the sign of a cut.

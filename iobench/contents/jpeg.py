@@ -7,38 +7,30 @@ from typing import ClassVar
 from ..buffers import Buffer
 from ..limits import MAX_JPEG_EXPANSION
 from . import jpeg_file
-from .base import at_least
+from .base import Content, at_least
 
 
-class Jpeg:
+class Jpeg(Content):
     """A JPEG of its own for each sample, that decodes to RGB pixels (height x width x 3)."""
 
     name: ClassVar[str] = "jpeg"
     suffix: ClassVar[str] = ".jpg"
     min_bytes: ClassVar[int] = jpeg_file.MIN_BYTES
-    in_place: ClassVar[bool] = False
     max_expansion: ClassVar[int] = 12
 
-    @classmethod
-    def locate(cls, content: Buffer) -> tuple[int, int]:
-        raise ValueError("a JPEG has to be decoded")
-
-    @classmethod
-    def build(cls, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:
+    def build(self, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:
         """Raises ValueError for a compress_ratio: a JPEG is compressed already."""
-        at_least(cls.name, cls.min_bytes, out)
+        at_least(self.name, self.min_bytes, out)
         if compress_ratio != 1:
             raise ValueError(
                 "content 'jpeg' is compressed already and cannot take a compress_ratio"
             )
         jpeg_file.build(out, seed=seed, index=index)
 
-    @classmethod
-    def identify(cls, content: Buffer) -> tuple[int, int] | None:
+    def identify(self, content: Buffer) -> tuple[int, int] | None:
         return jpeg_file.identify(content)
 
-    @classmethod
-    def decoded_bytes(cls, content: Buffer) -> int:
+    def decoded_bytes(self, content: Buffer) -> int:
         import simplejpeg
 
         try:
@@ -51,8 +43,7 @@ class Jpeg:
             )
         return size
 
-    @classmethod
-    def decode(cls, content: Buffer, out: Buffer) -> int:
+    def decode(self, content: Buffer, out: Buffer) -> int:
         import simplejpeg
 
         # libjpeg fills in what is missing from a cut file; strict makes that the error it is.

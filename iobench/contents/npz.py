@@ -9,32 +9,29 @@ import numpy as np
 
 from ..buffers import Buffer
 from . import crc, npz_file, payload
-from .base import at_least, fits
+from .base import Content, at_least, fits
 
 _CRC_BLOCKS = 64
 """From this many blocks on, deriving a CRC is cheaper than computing it."""
 
 
-class Npz:
+class Npz(Content):
     """A stored .npz of one uint8 array ``x``. Any npz of plain arrays is read: decoded, their bytes follow one another."""
 
     name: ClassVar[str] = "npz"
     suffix: ClassVar[str] = ".npz"
     min_bytes: ClassVar[int] = npz_file.OVERHEAD + payload.STAMP_BYTES
     in_place: ClassVar[bool] = True
-    max_expansion: ClassVar[int] = 1
 
-    @classmethod
-    def locate(cls, content: Buffer) -> tuple[int, int]:
+    def locate(self, content: Buffer) -> tuple[int, int]:
         arrays = npz_file.stored_arrays(content)
         if arrays is None or len(arrays) != 1:
             raise ValueError("npz does not hold one stored array")
         begin = _address(arrays[0]) - _address(content)
         return begin, begin + len(arrays[0])
 
-    @classmethod
-    def build(cls, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:
-        at_least(cls.name, cls.min_bytes, out)
+    def build(self, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:
+        at_least(self.name, self.min_bytes, out)
         data = out[npz_file.DATA_OFFSET : npz_file.DATA_OFFSET + npz_file.data_bytes(len(out))]
         payload.fill(data, seed=seed, index=index, compress_ratio=compress_ratio)
 
@@ -51,20 +48,17 @@ class Npz:
 
         npz_file.write_around(out, crc_of)
 
-    @classmethod
-    def identify(cls, content: Buffer) -> tuple[int, int] | None:
+    def identify(self, content: Buffer) -> tuple[int, int] | None:
         return payload.identify(content[npz_file.DATA_OFFSET :])
 
-    @classmethod
-    def decoded_bytes(cls, content: Buffer) -> int:
+    def decoded_bytes(self, content: Buffer) -> int:
         stored = npz_file.stored_arrays(content)
         if stored is not None:
             return sum(map(len, stored))
         with npz_file.readable():
             return sum(size for size, _ in npz_file.open_arrays(content))
 
-    @classmethod
-    def decode(cls, content: Buffer, out: Buffer) -> int:
+    def decode(self, content: Buffer, out: Buffer) -> int:
         done = 0
         stored = npz_file.stored_arrays(content)
         if stored is not None:
@@ -91,8 +85,7 @@ class Arrays(Npz):
     name: ClassVar[str] = "arrays"
     in_place: ClassVar[bool] = False
 
-    @classmethod
-    def locate(cls, content: Buffer) -> tuple[int, int]:
+    def locate(self, content: Buffer) -> tuple[int, int]:
         raise ValueError("the arrays of an npz have to be joined")
 
 

@@ -64,8 +64,7 @@ def generate(
         spec, storage
     )  # before millions of sizes are drawn for what can't fit
     plan = plan_shards(spec)
-    package = getattr(FORMATS.load(spec.format), "writes_with", "")
-    if package:
+    if package := FORMATS.open(spec.format).writes_with:
         FORMATS.require(spec.format, package)
     version = f"iobench {__version__}"
     with target.claimed(spec, storage, plan, generator=version, break_lock=break_lock) as (

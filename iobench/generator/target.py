@@ -14,7 +14,6 @@ from typing import Any
 
 import xxhash
 
-from ..codecs.base import split_codec
 from ..documents import MAX_DOCUMENT_BYTES
 from ..errors import (
     DatasetError,
@@ -23,7 +22,7 @@ from ..errors import (
     TargetHeldError,
     TargetRefusedError,
 )
-from ..registry import FORMATS
+from ..registry import CODECS, FORMATS
 from ..schema.dataset import DatasetSpec, in_columns
 from ..schema.manifest import (
     DATA,
@@ -44,7 +43,7 @@ from . import journal
 from .listing import first_difference
 from .marker import parse_marker
 from .plan import ShardPlan
-from .writer import UnitResult, framing_bytes
+from .writer import UnitResult
 
 LAYOUT_VERSION = 1
 """Part of a dataset's identity: raise it when the same spec comes to mean other bytes."""
@@ -295,18 +294,20 @@ def _require_space(
         return
     existing = next(path for path in (root, *root.parents) if path.is_dir())
     free = os.statvfs(existing)
-    one_each = FORMATS.load(spec.format).one_sample_per_shard
+    form = FORMATS.open(spec.format)
     shards = plan.shard_count - done_shards
     need = plan.sample_bytes - done_bytes
-    if split_codec(spec.codec)[0] != "none" and spec.compress_ratio > 1:
+    if not CODECS.open(spec.codec).plain and spec.compress_ratio > 1:
         need = int(need / spec.compress_ratio)
     need += (
-        framing_bytes(FORMATS.load(spec.format))
+        form.framing_bytes
         * plan.sample_count
         * (plan.sample_bytes - done_bytes)
         // plan.sample_bytes
     )
-    need += plan.sample_count * 36 + (shards * free.f_frsize // 2 if one_each else 0)
+    need += plan.sample_count * 36 + (
+        shards * free.f_frsize // 2 if form.one_sample_per_shard else 0
+    )
     have = free.f_bavail * free.f_frsize
     remedy = "free some space, choose another target, or a smaller --size"
     if need > have:

@@ -17,6 +17,7 @@ from .. import __version__
 from ..analyse.verdict.metrics import repetition_metrics, unseen_reads
 from ..analyse.verdict.rebuild import conclude
 from ..errors import InterruptedRun, IobenchError
+from ..formats.base import Blocks
 from ..interrupts import undisturbed
 from ..load import make_reader
 from ..measure import host, resources, timeline
@@ -333,7 +334,7 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
             "shards": manifest.shard_count,
             "stored_bytes": manifest.header.stored_bytes,
             "sample_bytes_mean": manifest.mean_stored_bytes,
-            "blocks": bool(getattr(FORMATS.load(manifest.spec.format), "blocks", False)),
+            "blocks": isinstance(FORMATS.open(manifest.spec.format), Blocks),
         },
         host=host.fingerprint(),
         storage=plan.storage.describe(),

@@ -271,7 +271,7 @@ def index_file(manifest: Manifest) -> tuple[str, bytes] | None:
     if key is None:
         return None
     names = [name.rpartition("/")[2] for name in manifest.keys()]  # noqa: SIM118
-    return key, FORMATS.load(manifest.spec.format).index(
+    return key, FORMATS.open(manifest.spec.format).index(
         names, manifest.shards["size"], manifest.shards["samples"]
     )
 
@@ -496,25 +496,29 @@ def _check(
     header: Header, samples: dict[str, Array], shards: dict[str, Array], names: list[str] | None
 ) -> None:
     """Raises DatasetError that names the table, the row and the column that can't be."""
-    from ..registry import FORMATS
+    from ..registry import CODECS, FORMATS
 
     if header.samples < 1 or header.stored_bytes < 1:
         raise DatasetError(
             f"{MANIFEST} tells of {header.samples} samples in {header.stored_bytes} bytes",
             remedy=_REMEDY,
         )
-    blocks = bool(getattr(FORMATS.load(header.spec.format), "blocks", False))
-    plain = header.spec.codec.partition(":")[0] == "none" and not blocks
+    blocks = hasattr(FORMATS.load(header.spec.format), "prefix")
+    plain = CODECS.load(header.spec.codec.partition(":")[0]).plain
     problem, table = tables.shard_problem(shards, samples=header.samples), SHARDS
     if problem is None and names is not None:
         problem = tables.name_problem(names)
     if problem is None:
-        problem = tables.sample_problem(samples, shards, plain=plain)
+        problem = tables.sample_problem(samples, shards, plain=plain and not blocks)
         table = SAMPLES
     if problem is not None:
         raise DatasetError(f"{table} is wrong: {problem}", remedy=_REMEDY)
     check_claims(
-        header.spec, header.expansion, samples, Manifest(header, samples, shards, names).key
+        header.expansion,
+        samples,
+        Manifest(header, samples, shards, names).key,
+        blocks=blocks,
+        plain=plain,
     )
     stored, content = tables.column_sum(shards["size"]), tables.column_sum(samples["size"])
     # Of scanned data only what a reader needs is counted: other columns may lie in a shard.

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 
 TRANSPORTS = [("ring", 0), ("ring", 2), ("tensor", 2), ("thread", 2)]
 SIZES = {"distribution": "lognormal", "mean": 3000, "sigma": 0.8, "min": 200, "max": 20_000}
-HDF5 = FORMATS.load("hdf5")
+HDF5 = FORMATS.open("hdf5")
 DECODE = {
     "raw": bytes,
     "npz": lambda data: np.load(io.BytesIO(data))["x"].tobytes(),

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.codecs.base import split_codec
 from iobench.errors import DatasetError, IobenchError, TargetRefusedError
 from iobench.generator import clean, generate
 from iobench.registry import CODECS, CONTENTS, FORMATS
@@ -73,7 +72,7 @@ def test_every_sample_is_where_the_manifest_says(
     )
     generate(wanted, LocalStorage(tmp_path / "d"), workers=0)
     manifest = load_manifest(tmp_path / "d")
-    coder, reader = CODECS.load(split_codec(codec)[0]), CONTENTS.load(content)
+    coder, reader = CODECS.open(codec), CONTENTS.open(content)
     for index in range(40):
         size = int(manifest.samples["size"][index])
         sample = memoryview(bytearray(size))
@@ -81,7 +80,7 @@ def test_every_sample_is_where_the_manifest_says(
         assert reader.identify(sample) == (wanted.seed, index)
         out = memoryview(bytearray(reader.decoded_bytes(sample)))
         assert reader.decode(sample, out) == len(out)
-    packed = FORMATS.load(form)
+    packed = FORMATS.open(form)
     for shard in range(manifest.shard_count):
         data = (tmp_path / "d" / manifest.key(shard)).read_bytes()
         first, count = int(manifest.shards["first"][shard]), int(manifest.shards["samples"][shard])

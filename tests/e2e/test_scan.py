@@ -286,7 +286,7 @@ def test_a_tar_that_leads_back_to_itself_ends(tmp_path: Path, size: bytes) -> No
     with pytest.raises(DatasetError, match=r"a\.tar cannot be read"):
         scan(LocalStorage(tmp_path))
     with pytest.raises(ValueError, match="offset 1024"):
-        list(FORMATS.load("tar").unpack(memoryview(shard), check=True))
+        list(FORMATS.open("tar").unpack(memoryview(shard), check=True))
 
 
 @pytest.mark.parametrize("damage", ["header", "cut", "large"])

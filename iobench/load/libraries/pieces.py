@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
-from ...codecs.base import split_codec
+from ...formats.base import Blocks
 from ...registry import CODECS, CONTENTS, FORMATS
 from ...schema.workload import LoaderSpec
 from ...storage.base import Retries, Retrying
@@ -43,16 +43,16 @@ class Undo:
 
     def __init__(self, source: Source) -> None:
         spec, header = source.manifest.spec, source.manifest.header
-        name, _ = split_codec(spec.codec)
+        codec = CODECS.open(spec.codec)
         # Formats that are read by blocks compress by themselves; so what a row is worth in stored bytes is known on average only.
-        blocks = bool(getattr(FORMATS.load(spec.format), "blocks", False))
+        blocks = isinstance(FORMATS.open(spec.format), Blocks)
         plain = blocks or source.layout is not None
-        self._codec = None if name == "none" or plain else CODECS.load(name)
+        self._codec = None if codec.plain or plain else codec
         self._per_byte = header.stored_bytes / max(1, header.sample_bytes) if plain else 1.0
         self._sizes = source.manifest.samples["size"]
-        self._content = CONTENTS.load(spec.content)
+        self._content = CONTENTS.open(spec.content)
         self._decode, self._crop = (
-            source.reading.decode and spec.content != "raw",
+            source.reading.decode and not self._content.plain,
             source.reading.crop,
         )
 

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ...codecs.base import split_codec
 from ...errors import SpecError, UsageError
 from ...generator.target import dataset_id
 from ...registry import CODECS, CONTENTS, FORMATS
@@ -59,8 +58,8 @@ def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
         folded.append(f"today's settings, {describe(base)}, were added as a point")
     for settings in asked:
         workload, spec = resolve(sweep, settings)
-        CONTENTS.load(spec.content)
-        CODECS.load(split_codec(spec.codec)[0])
+        CONTENTS.open(spec.content)
+        CODECS.open(spec.codec)
         check_asked(workload, accelerators=sweep.accelerators, repetitions=sweep.repetitions)
         effective = f"{workload.model_dump_json()}{spec.identity()}"
         if effective in seen:
@@ -93,7 +92,7 @@ def resolve(sweep: Sweep, settings: dict[str, Any]) -> tuple[Workload, DatasetSp
         sweep.workload, [text for text in given if not text.startswith(DATASET)]
     )
     of_dataset = [text.removeprefix(DATASET) for text in given if text.startswith(DATASET)]
-    form = FORMATS.load(
+    form = FORMATS.open(
         load_dataset_spec(
             workload.dataset, [text for text in of_dataset if text.startswith("format=")]
         ).format
