@@ -45,6 +45,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from ..dataset import find_dataset
     from ..errors import (
         DatasetError,
         MissingObjectError,
@@ -53,7 +54,6 @@ def run(args: argparse.Namespace) -> int:
         UsageError,
     )
     from ..storage import open_storage
-    from ..storage.catalog import find_dataset
     from ..storage.locks.reading import reading
     from ..verify import verify
     from .progress import progress_bar

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from .. import __version__
 from ..errors import InterruptedRun
 from ..registry import FORMATS
 from ..schema.dataset import DatasetSpec
 from ..schema.manifest import Manifest
+from ..storage.base import Storage
 from ..storage.locks.lock import Lease
 from . import journal, target
 from .listing import require_shards
@@ -44,7 +44,7 @@ class GenerateReport:
 
 def generate(
     spec: DatasetSpec,
-    storage: Any,
+    storage: Storage,
     *,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -113,7 +113,7 @@ def generate(
 def _write_units(
     spec: DatasetSpec,
     plan: ShardPlan,
-    storage: Any,
+    storage: Storage,
     todo: list[int],
     workers: int,
     progress: Callable[[Progress], None] | None,

@@ -14,6 +14,7 @@ from typing import Any
 
 import xxhash
 
+from ..dataset import Dataset, read_manifest
 from ..documents import MAX_DOCUMENT_BYTES
 from ..errors import (
     DatasetError,
@@ -22,20 +23,17 @@ from ..errors import (
     TargetHeldError,
     TargetRefusedError,
 )
-from ..registry import CODECS, FORMATS
 from ..schema.dataset import DatasetSpec, in_columns
 from ..schema.manifest import (
-    DATA,
     MANIFEST,
     MARKER,
     SAMPLES,
     SHARDS,
-    Keys,
     Manifest,
-    index_key,
 )
+from ..schema.packing import DATA
 from ..storage.base import Guarded, Storage
-from ..storage.catalog import exists, innermost, local_root, read_manifest, read_object
+from ..storage.catalog import exists, innermost, local_root, read_object
 from ..storage.locks.lock import Lease, exclusive, shared
 from ..storage.locks.objects import is_lock_name
 from ..units import format_bytes, format_count
@@ -228,7 +226,7 @@ def _take_up(
     for unit in range(plan.unit_count):
         key = journal.entry_key(unit)
         shards = range(int(plan.units[unit]), int(plan.units[unit + 1]))
-        keys = Keys(spec)
+        keys = Dataset.of(spec).keys
         names = [keys(shard) for shard in shards]
         entry = journal.parse(read_object(storage, key), plan) if key in present else None
         if (
@@ -244,7 +242,7 @@ def _take_up(
                     storage.delete(leftover)
     top = {
         name
-        for name in (SAMPLES, SHARDS, index_key(spec))
+        for name in (SAMPLES, SHARDS, Dataset.of(spec).packing.index_key)
         if name is not None and exists(storage, name)
     }
     return finished, frozenset(top)
@@ -294,19 +292,19 @@ def _require_space(
         return
     existing = next(path for path in (root, *root.parents) if path.is_dir())
     free = os.statvfs(existing)
-    form = FORMATS.open(spec.format)
+    dataset = Dataset.of(spec)
     shards = plan.shard_count - done_shards
     need = plan.sample_bytes - done_bytes
-    if not CODECS.open(spec.codec).plain and spec.compress_ratio > 1:
+    if not dataset.codec.plain and spec.compress_ratio > 1:
         need = int(need / spec.compress_ratio)
     need += (
-        form.framing_bytes
+        dataset.format.framing_bytes
         * plan.sample_count
         * (plan.sample_bytes - done_bytes)
         // plan.sample_bytes
     )
     need += plan.sample_count * 36 + (
-        shards * free.f_frsize // 2 if form.one_sample_per_shard else 0
+        shards * free.f_frsize // 2 if dataset.format.one_sample_per_shard else 0
     )
     have = free.f_bavail * free.f_frsize
     remedy = "free some space, choose another target, or a smaller --size"

@@ -9,11 +9,11 @@ import numpy as np
 import xxhash
 
 from ..buffers import Buffer, private
+from ..dataset import Dataset
 from ..errors import StorageError
 from ..formats.base import Assembled, Framed
-from ..registry import CODECS, CONTENTS, FORMATS
 from ..schema.dataset import DatasetSpec, in_columns
-from ..schema.manifest import Array, shard_key
+from ..schema.manifest import Array
 from ..storage.base import Sink, Storage
 from .plan import ShardPlan
 
@@ -39,11 +39,13 @@ class UnitWriter:
         self.spec = spec
         self.plan = plan
         self.storage = storage
-        self.format = FORMATS.open(spec.format)
-        self.content = CONTENTS.open(spec.content)
-        self.codec = CODECS.open(spec.codec)
-        self.suffix = self.content.suffix + self.codec.suffix
-        self._build = self.content.build_for_columns if in_columns(spec) else self.content.build
+        dataset = Dataset.of(spec)
+        self.format = dataset.format
+        self.codec = dataset.codec
+        self.suffix = dataset.suffix
+        self._keys = dataset.keys
+        content = dataset.content
+        self._build = content.build_for_columns if in_columns(spec) else content.build
         self._scratch = private(int(plan.sizes.max())).array.data
 
     def write(self, unit: int) -> UnitResult:
@@ -62,7 +64,7 @@ class UnitWriter:
         flush = False
         try:
             for shard in shards:
-                key = shard_key(self.spec, shard)
+                key = self._keys(shard)
                 durable = self._nominal(shard) >= _DURABLE_BYTES
                 self._write_shard(key, shard, rows, first, durable)
                 written.append(key)

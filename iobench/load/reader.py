@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import buffers
+from ..dataset import Dataset
 from ..errors import CorruptSampleError, NoMemoryError
 from ..formats.base import Framed
-from ..registry import CODECS, CONTENTS, FORMATS
 from ..schema.manifest import Manifest
 from ..schema.workload import ReaderSpec
 from ..storage.base import Mapped, Retries, Retrying, Storage
@@ -59,12 +59,11 @@ class BatchReader:
         self.manifest = manifest
         self.storage = storage
         self.spec = spec
-        dataset = manifest.spec
-        self._format = FORMATS.open(dataset.format)
-        self._content = CONTENTS.open(dataset.content)
-        codec = CODECS.open(dataset.codec)
-        self._codec = None if codec.plain or bytes_only else codec
-        self._suffix = self._content.suffix + codec.suffix
+        dataset = Dataset.of(manifest)
+        self._format = dataset.format
+        self._content = dataset.content
+        self._codec = None if dataset.codec.plain or bytes_only else dataset.codec
+        self._suffix = dataset.suffix
         self._engine = ReadEngine(
             storage,
             concurrency=spec.concurrency,

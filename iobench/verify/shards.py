@@ -9,10 +9,10 @@ import numpy as np
 import xxhash
 
 from ..buffers import Buffer, private
+from ..dataset import Dataset
 from ..errors import DatasetError, MissingObjectError, ShortObjectError, StorageError
 from ..formats.base import BlockRows, Blocks, Framed
 from ..generator.pool import working_on
-from ..registry import CODECS, CONTENTS, FORMATS
 from ..schema.manifest import Manifest
 from ..storage.base import Storage
 from ..storage.window import WINDOW_BYTES, Window
@@ -23,12 +23,12 @@ class ShardChecker:
     """Compares shards, in one process."""
 
     def __init__(self, storage: Storage, manifest: Manifest) -> None:
-        spec = manifest.spec
+        dataset = Dataset.of(manifest)
         self.storage = storage
         self.manifest = manifest
-        self.format = FORMATS.open(spec.format)
-        self.codec = CODECS.open(spec.codec)
-        self.suffix = CONTENTS.open(spec.content).suffix + self.codec.suffix
+        self.format = dataset.format
+        self.codec = dataset.codec
+        self.suffix = dataset.suffix
         self.plain = self.codec.plain
         # What lies between the samples of scanned data is not ours to know.
         self.foreign = bool(manifest.header.origin)

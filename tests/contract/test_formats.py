@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iobench.dataset import index_file
 from iobench.formats.base import Assembled, Blocks, Framed
 from iobench.formats.protobuf import example_bytes
 from iobench.generator import clean, generate
 from iobench.registry import CODECS, FORMATS
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
-from iobench.schema.manifest import index_file
 from iobench.storage.local.storage import LocalStorage
 
 NAMES = sorted(FORMATS.entries())

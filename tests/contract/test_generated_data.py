@@ -163,7 +163,7 @@ def test_columns_of_earlier_versions_are_read(tmp_path: Path) -> None:
         )
     finally:
         payload.fill_for_columns = before
-    from iobench.schema.manifest import load_manifest
+    from iobench.dataset import load_manifest
 
     assert b"iobench\x01" in b"".join(
         b"".join(row.values()) for row in pq.read_table(next(path.rglob("*.parquet"))).to_pylist()

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from iobench.dataset import load_manifest
 from iobench.errors import DatasetError, IobenchError, TargetRefusedError
 from iobench.generator import clean, generate
 from iobench.registry import CODECS, CONTENTS, FORMATS
 from iobench.schema.dataset import DatasetSpec
-from iobench.schema.manifest import Manifest, load_manifest
+from iobench.schema.manifest import Manifest
 from iobench.storage.local.storage import LocalStorage
 from iobench.verify import verify
 
@@ -452,7 +453,7 @@ def test_a_manifest_of_a_million_samples_loads_lazily(tmp_path: Path) -> None:
     root.mkdir()
     assembling.publish(wanted, plan, results, LocalStorage(root), claim, check=lambda made: None)
     script = (
-        "import sys, numpy, pyarrow, xxhash, resource; from iobench.schema.manifest import load_manifest; "
+        "import sys, numpy, pyarrow, xxhash, resource; from iobench.dataset import load_manifest; "
         "import time; before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
         f"m = load_manifest({str(root)!r}); assert m.sample_count == 1_000_000; assert not m.samples['size'].flags.owndata; "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"

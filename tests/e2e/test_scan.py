@@ -20,11 +20,11 @@ from PIL import Image
 from tfrecord import TFRecordWriter
 
 from iobench import make_loader
+from iobench.dataset import find_dataset
 from iobench.errors import DatasetError, StorageError, TargetRefusedError, UsageError
 from iobench.registry import FORMATS
 from iobench.scan import save, scan
 from iobench.storage import open_storage
-from iobench.storage.catalog import find_dataset
 from iobench.storage.local.storage import LocalStorage
 
 QUICK = (

@@ -12,6 +12,7 @@ import numpy as np
 from iobench.buffers import Buffer
 from iobench.contents.jpeg import Jpeg
 from iobench.contents.npz import Arrays, Npz
+from iobench.dataset import index_file, load_manifest, packing_at
 from iobench.documents import json_text
 from iobench.errors import IobenchError
 from iobench.formats.mds import Mds
@@ -28,13 +29,11 @@ from iobench.schema.manifest import (
     SAMPLES,
     SHARD_COLUMNS,
     SHARDS,
-    Keys,
     hash_bytes,
-    index_file,
-    load_manifest,
     parse_header,
     read_table,
 )
+from iobench.schema.packing import Keys
 from tests.fuzz.target import Target, parts, scratch
 from tests.looking import look
 
@@ -46,7 +45,7 @@ BLOCK = 512  # of a tar
 
 def manifest_header(data: bytes) -> None:
     header = parse_header(data, where="manifest.json")
-    Keys(header.spec)(0)
+    Keys(packing_at(header.spec, "manifest.json"))(0)
     json_text(header)
 
 

@@ -20,6 +20,7 @@ import pytest
 import zstandard
 
 from iobench import buffers
+from iobench.dataset import Dataset
 from iobench.errors import DatasetError, IobenchError, NoMemoryError
 from iobench.formats.tfrecord import masked_crc
 from iobench.limits import (
@@ -238,7 +239,11 @@ def claims(expansion: float | None = None, **spec: Any) -> Callable[..., None]:
 
     made = build(DatasetSpec, {**SPEC, **spec}, where="test")
     return lambda **columns: check_claims(
-        expansion, table(**columns), "{}.tar".format, blocks=made.format == "parquet", plain=made.codec == "none"
+        expansion,
+        table(**columns),
+        "{}.tar".format,
+        blocks=made.format == "parquet",
+        plain=made.codec == "none",
     )
 
 
@@ -300,7 +305,8 @@ def planted(manifest: Manifest, **samples: Any) -> Manifest:
     }
     tables = {name: hash_bytes(data) for name, data in files.items()}
     header = manifest.header.model_copy(update={"tables": tables})
-    return assemble(header, files.__getitem__, lambda name: tables[name])
+    packing = Dataset.of(manifest).packing
+    return assemble(header, files.__getitem__, lambda name: tables[name], packing)
 
 
 def test_a_manifest_is_checked_when_it_is_read(make_dataset: Any) -> None:
@@ -321,6 +327,7 @@ def test_memory_is_taken_for_what_the_storage_has(make_dataset: Any) -> None:
             "size": np.where(np.arange(60) == 7, 3 << 30, manifest.samples["size"]),
         },
         {**manifest.shards, "size": manifest.shards["size"] + (3 << 30)},
+        packing=manifest.packing,
     )
     storage = LocalStorage(path)
     reader = in_child(

@@ -17,6 +17,9 @@ BASE = {
     *("interrupts", "text", "documents"),
 }
 PLUG_INS = {"storage", "formats", "contents", "codecs", "accelerate", "checkpoint", "measure"}
+DATASET = {"dataset"}
+"""The plug-ins of one dataset, resolved: above them, and below what reads and writes data."""
+
 ENGINES = {"generator", "verify", "load", "scan"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -24,11 +27,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "schema": BASE,
     **{unit: BASE | {"schema"} for unit in PLUG_INS},
     "checkpoint": BASE | {"schema", "storage", "measure"},  # a writer puts its files on any storage
-    **{unit: BASE | {"schema"} | PLUG_INS | ENGINES for unit in ENGINES},
+    "dataset": BASE | {"schema"} | PLUG_INS,
+    **{unit: BASE | {"schema"} | PLUG_INS | DATASET | ENGINES for unit in ENGINES},
     "analyse": {"errors", "units", "documents", "schema"},
     "report": {"errors", "units", "documents", "text", "schema", "analyse"},
-    "runner": BASE | {"schema", "analyse"} | PLUG_INS | ENGINES,
-    "cli": BASE | {"schema", "analyse", "report", "runner"} | PLUG_INS | ENGINES,
+    "runner": BASE | {"schema", "analyse"} | PLUG_INS | DATASET | ENGINES,
+    "cli": BASE | {"schema", "analyse", "report", "runner"} | PLUG_INS | DATASET | ENGINES,
     "__main__": {"cli"},
 }
 """Part of the package -> the other parts that it may import. Every part may import itself and the version in ``iobench``."""

@@ -10,6 +10,7 @@ import iobench
 PUBLIC = {
     "__version__",
     "Batch",
+    "Dataset",
     "DatasetSpec",
     "IobenchError",
     "Manifest",
@@ -22,6 +23,7 @@ PUBLIC = {
     "load_workload",
     "make_loader",
     "make_plan",
+    "open_dataset",
     "open_storage",
     "run_plan",
     "verify_dataset",

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ...dataset import load_dataset_spec
 from ...errors import SpecError, UsageError
 from ...generator.target import dataset_id
 from ...registry import CODECS, CONTENTS, FORMATS
 from ...schema.base import apply_overrides, build
-from ...schema.dataset import DatasetSpec, load_dataset_spec, resized
+from ...schema.dataset import DatasetSpec, resized
 from ...schema.sweep import (
     Sweep,
     SweepPoint,
