@@ -85,17 +85,11 @@ if TYPE_CHECKING:
     # The same names as in _PLACES below: a test compares the two.
     from .accelerate.base import Accelerator
     from .analyse.compare.runs import Comparison
-    from .api import (
-        Dataset,
-        Run,
-        compare,
-        generate,
-        make_loader,
-        open_dataset,
-        open_run,
-        run,
-    )
+    from .api import Run, compare, generate, make_loader, open_run, run
     from .checkpoint.base import CheckpointWriter
+    from .codecs.base import Codec
+    from .contents.base import Content
+    from .dataset import Dataset, load_dataset_spec, load_manifest, open_dataset
     from .errors import (
         BusError,
         CheckpointError,
@@ -120,7 +114,7 @@ if TYPE_CHECKING:
         UsageError,
         WorkerError,
     )
-    from .formats.base import Codec, Content, Format
+    from .formats.base import Format
     from .generator import generate as generate_dataset
     from .generator.engine import GenerateReport
     from .generator.engine import Progress as GenerateProgress
@@ -129,8 +123,8 @@ if TYPE_CHECKING:
     from .runner.experiment import run as run_plan
     from .runner.plan import Plan, make_plan
     from .runner.progress import Progress as RunProgress
-    from .schema.dataset import DatasetSpec, load_dataset_spec
-    from .schema.manifest import Manifest, load_manifest
+    from .schema.dataset import DatasetSpec
+    from .schema.manifest import Manifest
     from .schema.result import Finding, RunDocument, Summary, Verdict, load_run
     from .schema.workload import LoaderSpec, ReaderSpec, Workload, load_workload
     from .storage import open_storage
@@ -141,23 +135,23 @@ else:
     _PLACES = {
         "accelerate.base": ("Accelerator",),
         "analyse.compare.runs": ("Comparison",),
-        "api": (
-            *("Dataset", "Run", "compare", "generate", "make_loader", "open_dataset"),
-            *("open_run", "run"),
-        ),
+        "api": ("Run", "compare", "generate", "make_loader", "open_run", "run"),
         "checkpoint.base": ("CheckpointWriter",),
         "errors": tuple(
             name for name in __all__ if name.endswith("Error") or name == "InterruptedRun"
         ),
-        "formats.base": ("Codec", "Content", "Format"),
+        "codecs.base": ("Codec",),
+        "contents.base": ("Content",),
+        "dataset": ("Dataset", "load_dataset_spec", "load_manifest", "open_dataset"),
+        "formats.base": ("Format",),
         "generator": ("generate as generate_dataset",),
         "generator.engine": ("GenerateReport", "Progress as GenerateProgress"),
         "load": ("Batch", "BatchLoader", "LibraryLoader"),
         "runner.experiment": ("Options", "run as run_plan"),
         "runner.plan": ("Plan", "make_plan"),
         "runner.progress": ("Progress as RunProgress",),
-        "schema.dataset": ("DatasetSpec", "load_dataset_spec"),
-        "schema.manifest": ("Manifest", "load_manifest"),
+        "schema.dataset": ("DatasetSpec",),
+        "schema.manifest": ("Manifest",),
         "schema.result": ("Finding", "RunDocument", "Summary", "Verdict", "load_run"),
         "schema.workload": ("LoaderSpec", "ReaderSpec", "Workload", "load_workload"),
         "storage": ("open_storage",),

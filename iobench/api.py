@@ -18,6 +18,7 @@ from .errors import UsageError
 
 if TYPE_CHECKING:
     from .analyse.compare.runs import Comparison, Group
+    from .dataset import Dataset
     from .generator import GenerateReport
     from .generator.engine import Progress as GenerateProgress
     from .load import BatchLoader, LibraryLoader
@@ -60,8 +61,9 @@ def generate(
     >>> iobench.generate("demo", "demo-data", samples=40).written_samples  # it is all there
     0
     """
+    from .dataset import load_dataset_spec
     from .generator import generate as write
-    from .schema.dataset import load_dataset_spec, resized
+    from .schema.dataset import resized
     from .storage import open_storage
     from .storage.base import Guarded
     from .units import parse_size
@@ -83,62 +85,6 @@ def generate(
         progress=progress,
         break_lock=break_lock,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dataset:
-    """A dataset that is there: what its manifest says, and where its shards are read."""
-
-    url: str
-    """The directory or URL at which it was opened."""
-
-    place: str
-    """Where its shards are: ``url``, but for scanned data, whose manifest is kept elsewhere."""
-
-    manifest: Manifest
-
-    @property
-    def spec(self) -> DatasetSpec:
-        return self.manifest.spec
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-    @property
-    def sample_count(self) -> int:
-        return self.manifest.sample_count
-
-    @property
-    def shard_count(self) -> int:
-        return self.manifest.shard_count
-
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes of all shards, framing included."""
-        return self.manifest.header.stored_bytes
-
-    def open_storage(self) -> Storage:
-        """The storage that holds the shards, for reads through the page cache."""
-        from .storage import open_storage
-
-        return open_storage(self.place)
-
-
-def open_dataset(url: str | Path, *, origin: str | None = None) -> Dataset:
-    """The dataset at a directory or URL.
-
-    ``origin`` says where the data of a scanned dataset lies, as ``--origin`` does. Its shards are
-    not looked at: ``verify_dataset`` reads them. Raises DatasetError, StorageError, UsageError.
-
-    >>> dataset = iobench.open_dataset("demo-data")
-    >>> dataset.name, dataset.sample_count, dataset.spec.content
-    ('demo', 40, 'jpeg')
-    """
-    from .storage.catalog import find_dataset
-
-    manifest, place = find_dataset(str(url), origin=origin)
-    return Dataset(url=str(url), place=place, manifest=manifest)
 
 
 def make_loader(
@@ -183,10 +129,6 @@ def make_loader(
         if num_workers == 0 and "transport" not in keys:
             keys["transport"] = "tensor"  # the default one needs worker processes
         loader = build(LoaderSpec, keys, where="make_loader")
-    if isinstance(data, Dataset):
-        if storage is None and origin is None and data.place != data.url:
-            storage = data.open_storage()
-        data = data.manifest if storage is not None else data.url
     return make(
         data,
         batch_size=batch_size,
@@ -300,7 +242,7 @@ def run(
         workload = load_workload(str(workload), _overrides(settings))
     else:
         _refuse_settings(settings, "Workload")
-    if isinstance(data, Dataset):
+    if not isinstance(data, str | Path):
         if origin is None and data.place != data.url:
             origin = data.place
         data = data.url

@@ -20,6 +20,9 @@ from . import memory
 from .errors import NoMemoryError
 from .units import format_bytes
 
+Buffer = memoryview
+"""Bytes in memory: always one-dimensional, contiguous, of format 'B'."""
+
 HUGE = 2 << 20
 _LARGE = 64 << 20
 """From this size on the host is asked whether it has so much, which takes a few microseconds."""

@@ -1,17 +1,26 @@
-"""Names to plug-ins, lazily: a built-in is a ``"module:attribute"`` string that is imported when asked for.
+"""Names to plug-ins, lazily: a built-in is a ``"module:attribute"`` string, imported when asked for.
 
-Third parties register under the entry-point groups ``iobench.storage``, ``iobench.formats``, ``iobench.contents``,
-``iobench.codecs``, ``iobench.accelerators``, ``iobench.loaders``, ``iobench.writers``; a built-in name cannot be taken over.
+Third parties register under the entry-point groups ``iobench.storage``, ``iobench.formats``,
+``iobench.contents``, ``iobench.codecs``, ``iobench.accelerators``, ``iobench.loaders`` and
+``iobench.writers``; a built-in name can't be taken over.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import dataclass
 from traceback import walk_tb
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from .errors import UnknownNameError, UsageError
+from .errors import SpecError, UnknownNameError, UsageError
+
+if TYPE_CHECKING:  # what each table gives; nothing is imported
+    from .codecs.base import Codec
+    from .contents.base import Content
+    from .formats.base import Format
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,12 +32,18 @@ class Entry:
     extra: str = ""
 
 
-class Registry:
-    """A table of plug-ins of one kind (``format``, ``codec``, ...)."""
+class Registry(Generic[T]):
+    """A table of plug-ins of one kind (``format``, ``codec``, ...), each a class whose instances are T.
 
-    def __init__(self, kind: str, group: str, builtins: dict[str, Entry]) -> None:
+    ``base``: where the class lies that plug-ins of this kind subclass; '' where any object will do.
+    """
+
+    def __init__(
+        self, kind: str, group: str, builtins: dict[str, Entry], *, base: str = ""
+    ) -> None:
         self.kind = kind
         self.group = group
+        self._base = base
         self._entries = dict(builtins)
         self._discovered = False
 
@@ -45,16 +60,43 @@ class Registry:
                 )
         return dict(self._entries)
 
-    def load(self, name: str) -> Any:
-        """The plug-in itself. Raises UnknownNameError with the nearest names, or UsageError naming the missing extra."""
+    def open(self, name: str) -> T:
+        """The plug-in of this name, ready for use. Raises as ``load``."""
+        return self.load(name)()
+
+    def load(self, name: str) -> type[T]:
+        """The class of a plug-in.
+
+        Raises UnknownNameError with the nearest names; UsageError that names the missing extra, or
+        says that a third party's plug-in is none.
+        """
         entry = self._entries.get(name) or self.entries().get(name)
         if entry is None:
             raise UnknownNameError(self.kind, name, self.entries())
         module, _, attribute = entry.target.partition(":")
-        return getattr(self._import(name, module), attribute)
+        found = getattr(self._import(name, module), attribute, None)
+        if found is None or (self._base and not self._fits(found)):
+            raise UsageError(
+                f"{self.kind} '{name}': {entry.target} is no plug-in for this iobench, because it "
+                f"does not subclass {self._base.replace(':', '.')}, or leaves a method of it out",
+                remedy="install a version of it that does, or remove it",
+            )
+        return cast("type[T]", found)
+
+    def _fits(self, found: object) -> bool:
+        module, _, attribute = self._base.partition(":")
+        base = getattr(importlib.import_module(module), attribute)
+        return (
+            isinstance(found, type)
+            and issubclass(found, base)
+            and not getattr(found, "__abstractmethods__", None)
+        )
 
     def require(self, name: str, package: str) -> None:
-        """Raises UsageError naming the missing extra where ``package``, of which only a part of the plug-in has need, can't be had."""
+        """Raises UsageError naming the missing extra where ``package`` can't be had.
+
+        For what only a part of the plug-in needs.
+        """
         self._import(name, package)
 
     def _import(self, name: str, module: str) -> Any:
@@ -100,7 +142,33 @@ class Registry:
         return None
 
 
-FORMATS = Registry(
+class CodecRegistry(Registry["Codec"]):
+    """Codecs, which are opened at a level: ``open("zstd:3")`` is ``Zstd(level=3)``."""
+
+    def open(self, name: str) -> Codec:
+        """The codec of a specification: a name, or a name and a level.
+
+        Raises as ``load``, and SpecError for a level that is no number, or not one of its levels.
+        """
+        name, level = split_level(name)
+        try:
+            return self.load(name)(level)
+        except ValueError as error:
+            raise SpecError(str(error)) from None
+
+
+def split_level(text: str) -> tuple[str, int | None]:
+    """``"zstd:3"`` to ("zstd", 3), ``"zstd"`` to ("zstd", None).
+
+    Raises SpecError for a level that is no number.
+    """
+    name, colon, level = text.partition(":")
+    if colon and not re.fullmatch(r"-?[0-9]{1,9}", level):
+        raise SpecError(f"codec '{text}': the level after ':' must be a whole number")
+    return name, int(level) if colon else None
+
+
+FORMATS: Registry[Format] = Registry(
     "format",
     "iobench.formats",
     {
@@ -131,46 +199,47 @@ FORMATS = Registry(
             extra="hdf5",
         ),
     },
+    base="iobench.formats.base:Format",
 )
 
-CONTENTS = Registry(
+CONTENTS: Registry[Content] = Registry(
     "content",
     "iobench.contents",
     {
         "raw": Entry(
-            target="iobench.formats.contents:Raw", summary="opaque bytes, unique and incompressible"
+            target="iobench.contents.raw:Raw", summary="opaque bytes, unique and incompressible"
         ),
         "npz": Entry(
-            target="iobench.formats.contents:Npz",
+            target="iobench.contents.npz:Npz",
             summary="NumPy .npz (stored) holding one uint8 array 'x'",
         ),
         "arrays": Entry(
-            target="iobench.formats.contents:Arrays",
+            target="iobench.contents.npz:Arrays",
             summary="any .npz: its arrays, inflated, one after another",
         ),
         "jpeg": Entry(
-            target="iobench.formats.contents:Jpeg",
+            target="iobench.contents.jpeg:Jpeg",
             summary="a JPEG that decodes, padded to the exact size",
         ),
     },
+    base="iobench.contents.base:Content",
 )
 
-CODECS = Registry(
+CODECS = CodecRegistry(
     "codec",
     "iobench.codecs",
     {
-        "none": Entry(target="iobench.formats.codecs:Identity", summary="stored as is"),
-        "gzip": Entry(
-            target="iobench.formats.codecs:Gzip", summary="gzip (RFC 1952), levels 1 to 9"
-        ),
+        "none": Entry(target="iobench.codecs.identity:Identity", summary="stored as is"),
+        "gzip": Entry(target="iobench.codecs.gzip:Gzip", summary="gzip (RFC 1952), levels 1 to 9"),
         "zstd": Entry(
-            target="iobench.formats.codecs:Zstd", summary="Zstandard (RFC 8878), levels 1 to 22"
+            target="iobench.codecs.zstd:Zstd", summary="Zstandard (RFC 8878), levels 1 to 22"
         ),
-        "lz4": Entry(target="iobench.formats.codecs:Lz4", summary="LZ4 frames, levels 0 to 16"),
+        "lz4": Entry(target="iobench.codecs.lz4:Lz4", summary="LZ4 frames, levels 0 to 16"),
     },
+    base="iobench.codecs.base:Codec",
 )
 
-STORAGE = Registry(
+STORAGE: Registry[Any] = Registry(
     "storage",
     "iobench.storage",
     {
@@ -202,7 +271,7 @@ STORAGE = Registry(
     },
 )
 
-ACCELERATORS = Registry(
+ACCELERATORS: Registry[Any] = Registry(
     "accelerator",
     "iobench.accelerators",
     {
@@ -217,7 +286,7 @@ ACCELERATORS = Registry(
     },
 )
 
-WRITERS = Registry(
+WRITERS: Registry[Any] = Registry(
     "writer",
     "iobench.writers",
     {
@@ -255,7 +324,7 @@ WRITERS = Registry(
 
 _LIBRARIES = "iobench.load.libraries"
 
-LOADERS = Registry(
+LOADERS: Registry[Any] = Registry(
     "loader",
     "iobench.loaders",
     {
@@ -309,4 +378,6 @@ LOADERS = Registry(
     },
 )
 
-ALL = {r.kind: r for r in (FORMATS, CONTENTS, CODECS, STORAGE, ACCELERATORS, LOADERS, WRITERS)}
+ALL: dict[str, Registry[Any]] = {
+    r.kind: r for r in (FORMATS, CONTENTS, CODECS, STORAGE, ACCELERATORS, LOADERS, WRITERS)
+}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from .. import buffers
-from ..formats import payload
+from ..contents import payload
 from .base import State
 from .sharding import Share, TensorSpec
 

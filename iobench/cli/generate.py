@@ -113,8 +113,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _spec(args: argparse.Namespace) -> Any:
+    from ..dataset import load_dataset_spec
     from ..errors import UsageError
-    from ..schema.dataset import load_dataset_spec, resized
+    from ..schema.dataset import resized
     from ..units import parse_size
 
     overrides = [*args.overrides, *([f"seed={args.seed}"] if args.seed is not None else [])]

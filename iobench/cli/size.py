@@ -102,9 +102,12 @@ def run(args: argparse.Namespace) -> int:
             )
         doc = load_run(Path(args.run_directory))
     size = None if args.dataset_size is None else parse_size(args.dataset_size)
-    found = requirement(
-        workload, resized(load_dataset_spec(workload.dataset), size_bytes=size), demand, doc
-    )
+    spec = resized(load_dataset_spec(workload.dataset), size_bytes=size)
+    if spec.shards_unsaid:
+        from ..dataset import with_shards_stated
+
+        spec = with_shards_stated(spec)
+    found = requirement(workload, spec, demand, doc)
     instance = None
     if args.instance is not None:
         from ..schema.instances import find_instance

@@ -34,6 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from ..dataset import find_dataset
     from ..errors import (
         DatasetError,
         MissingObjectError,
@@ -42,7 +43,6 @@ def run(args: argparse.Namespace) -> int:
         UsageError,
     )
     from ..storage import open_storage
-    from ..storage.catalog import find_dataset
     from ..storage.locks.reading import reading
     from ..verify import verify
     from .progress import progress_bar

@@ -1,29 +1,29 @@
-"""How samples become shards and back. Three independent choices, applied in this order when writing::
+"""How samples lie in a shard: the last of three independent choices, applied in this order::
 
-    content   what one sample's bytes look like      raw | npz | jpeg          content.build(...)
-    codec     how those bytes are compressed         none | gzip | zstd | lz4  codec.compress(...)
-    format    how samples lie in a shard             files | tar | tfrecord    format.frame(...)
+    content   what one sample's bytes look like      raw | npz | jpeg          contents/base.py
+    codec     how those bytes are compressed         none | gzip | zstd | lz4  codecs/base.py
+    format    how samples lie in a shard             files | tar | tfrecord    this module
 
-A sample's stored bytes stay contiguous within its shard, so any sample is one range read (manifest: shard, offset, stored).
-A plug-in is a class with these attributes and static or class methods; it keeps no state and is used from many threads.
+A sample's stored bytes stay contiguous within its shard, so any sample is one range read (manifest:
+shard, offset, stored). A format keeps no state, does no IO, and is used from many threads at once.
 
-Most formats put a frame around each sample (``Format``). Those whose files can't be written sample by sample build a shard at a time
-(``Assembled``), and compress by themselves, as the dataset's codec says. Those that can't be read sample by sample either (``Blocks``)
-are read a block at a time.
+There are three kinds. Most put a frame around each sample (``Framed``). Those whose files can't be
+written sample by sample build a shard at a time (``Assembled``), and may compress by themselves.
+Those that can't be read sample by sample either (``Blocks``) are read a block at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-Buffer = memoryview
-"""Always one-dimensional, contiguous, format 'B'."""
-
-Pixels = npt.NDArray[np.uint8]
+from ..buffers import Buffer
+from ..codecs.base import Codec
+from ..schema.dataset import DatasetSpec
 
 Array = npt.NDArray[np.int64]
 
@@ -35,166 +35,168 @@ class Frame(NamedTuple):
     tail: bytes
 
 
-class Format(Protocol):
-    """How samples lie in a shard, each in a frame of its own.
-
-    Optional: ``access = "random"`` where samples of one shard are drawn at random unless the reader is told otherwise; ``framing``, about
-    how many bytes it adds to a sample at most (1024); ``check_spec(spec)``, which raises ValueError for a DatasetSpec that it can't hold.
-    """
+class Format(ABC):
+    """What all three kinds have in common. A plug-in subclasses one of the kinds."""
 
     name: ClassVar[str]
-    suffix: ClassVar[str]  # of a shard's file name; '' where content and codec name the file
-    one_sample_per_shard: ClassVar[bool]
-    has_checksums: ClassVar[bool]
 
-    @classmethod
-    def frame(cls, index: int, suffix: str, stored: Buffer) -> Frame:
-        """Framing of sample number ``index``; ``suffix`` is content suffix + codec suffix ('.npz.zst')."""
+    suffix: ClassVar[str] = ""
+    """Of a shard's file name, with its dot; '' where content and codec name the file."""
 
-    @classmethod
-    def margins(cls, index: int, suffix: str, stored: int) -> tuple[int, int]:
-        """Lengths of the head and the tail that ``frame`` puts around ``stored`` bytes of sample ``index``."""
+    one_sample_per_shard: ClassVar[bool] = False
 
-    @classmethod
-    def finish(cls, size: int) -> bytes:
-        """What closes a shard that is ``size`` bytes long so far."""
+    has_checksums: ClassVar[bool] = False
 
-    @classmethod
-    def unpack(cls, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
+    access: ClassVar[Literal["auto", "random"]] = "auto"
+    """What ``reader.access: auto`` means for shards of many samples: "random" where samples are
+    drawn at random from them, "auto" where shards are read front to back."""
+
+    framing_bytes: ClassVar[int] = 1024
+    """How many bytes it adds to a sample, about, at most; for the check of free space."""
+
+    writes_with: ClassVar[str] = ""
+    """The Python package that writing needs and reading does not; '' for none."""
+
+    index_name: ClassVar[str] = ""
+    """The file beside the shards that other readers of the format look for; '' for none."""
+
+    def check_spec(self, spec: DatasetSpec, codec: Codec) -> None:  # noqa: B027 - nothing to refuse
+        """Raises ValueError for a dataset that the format can't hold. ``codec`` is the spec's."""
+
+    @abstractmethod
+    def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
         """The stored bytes of each sample of a shard in memory, in order, as views.
 
-        Raises ValueError (one line, with the offset) for a shard that is truncated or malformed, and, with ``check``,
-        for one whose own checksums fail. The foreign shards of other writers must be readable too.
+        Raises ValueError (one line, with the offset) for a shard that is truncated or malformed,
+        and, with ``check``, for one whose own checksums fail. The shards of other writers must be
+        readable, too. ``Assembled`` formats yield the samples' contents: whatever compresses them
+        is the format's own.
         """
 
-    @classmethod
-    def check(cls, framed: Buffer) -> None:
-        """Verify the format's own checksums of one framed sample (head + stored + tail). Raises ValueError.
+    def index(self, names: Sequence[str], sizes: Array, samples: Array) -> bytes:
+        """The contents of ``index_name`` for shards of these file names, bytes and samples."""
+        raise NotImplementedError(f"format '{self.name}' states an index_name and has no index()")
 
-        Formats without checksums do nothing.
+
+class Framed(Format):
+    """Puts a frame around each sample. As it stands here, frames are empty."""
+
+    def frame(self, index: int, suffix: str, stored: Buffer) -> Frame:
+        """Framing of sample number ``index``; ``suffix``: content's and codec's ('.npz.zst')."""
+        return _BARE
+
+    def margins(self, index: int, suffix: str, stored: int) -> tuple[int, int]:
+        """Lengths of the head and the tail that ``frame`` puts around ``stored`` bytes."""
+        return 0, 0
+
+    def finish(self, size: int) -> bytes:
+        """What closes a shard that is ``size`` bytes long so far."""
+        return b""
+
+    def check(self, framed: Buffer) -> None:
+        """Verify the format's own checksums of one sample (head + stored + tail).
+
+        Defined where ``has_checksums``. Raises ValueError.
         """
 
 
-class Assembled(Protocol):
-    """A format that builds a whole shard. It has ``check_spec``, and instead of ``frame``, ``margins``, ``finish`` and ``check`` this.
+class Assembled(Format):
+    """Builds a whole shard, and compresses by itself, as the dataset's codec says."""
 
-    Optional: ``writes_with``, the package that ``assemble`` needs and reading does not; ``index_name`` and
-    ``index(names, sizes, samples)``, a file beside the shards that other readers look for.
-    """
-
-    name: ClassVar[str]
-    suffix: ClassVar[str]
-    one_sample_per_shard: ClassVar[bool]
-    has_checksums: ClassVar[bool]
-
-    @classmethod
-    def check_spec(cls, spec: Any) -> None:
-        """Raises ValueError for a DatasetSpec that the format can't hold: a codec that it does not know, for one."""
-
-    @classmethod
+    @abstractmethod
     def assemble(
-        cls,
+        self,
         contents: Iterator[Buffer],
         sizes: Array,
         write: Callable[[bytes | Buffer], None],
         *,
-        spec: Any,
+        spec: DatasetSpec,
+        codec: Codec,
     ) -> tuple[Array, Array]:
-        """Write one shard, front to back, of samples with these ``contents`` and ``sizes``; int64 (offset, stored) of each.
+        """Write one shard, front to back; (offset, stored) of each sample, int64 [samples].
 
-        ``contents`` yields the same memory again and again. The same arguments give the same bytes.
+        ``contents`` yields the samples' contents, of ``sizes`` bytes (int64 [samples]), in the same
+        memory again and again. The same arguments give the same bytes.
         """
 
-    @classmethod
-    def unpack(cls, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
-        """As in Format, but the samples' contents: whatever compresses them is the format's own."""
+
+class BlockRows(Protocol):
+    """The samples of one block, decoded."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def even(self) -> bool:
+        """Whether all samples have one size, so that ``scatter`` can be used."""
+
+    @property
+    def sizes(self) -> Array:
+        """Bytes of each sample."""
+
+    def content(self, row: int) -> Buffer:
+        """The content of one sample, counted within the block."""
+
+    def copy(self, row: int, out: npt.NDArray[np.uint8]) -> None:
+        """The first bytes of one sample, as many as ``out`` has."""
+
+    def scatter(self, rows: Array, out: npt.NDArray[np.uint8], where: Array) -> None:
+        """The first bytes of many samples to the places ``where`` of ``out`` [places, bytes]."""
 
 
-class Blocks(Assembled, Protocol):
-    """A format whose samples are read a block at a time (``blocks = True``): ``offset`` and ``stored`` are a sample's block's extent."""
+class BlockShard(Protocol):
+    """A shard of blocks, by what lies behind its last block. Not thread-safe.
 
-    blocks: ClassVar[bool]
-
-    @classmethod
-    def prefix(cls, sizes: Array, *, columns: int, of: int) -> Array:
-        """Bytes of the first ``columns`` columns of samples of these sizes that are split over ``of`` columns."""
-
-    @classmethod
-    def footer_bytes(cls, tail: Buffer, size: int) -> int:
-        """How many of a shard's last bytes ``open`` needs, by at least its last eight. Raises ValueError."""
-
-    @classmethod
-    def open(cls, tail: Buffer, size: int) -> Any:
-        """A shard of ``size`` bytes by what lies behind its last block. Raises ValueError. See formats/parquet_shard.py for what it does."""
-
-
-class Content(Protocol):
-    """What one sample's bytes look like, to the byte.
-
-    Optional: ``build_for_columns``, which makes samples for a format that cuts them into columns,
-    where ``build`` would put bytes that are alike in all samples at the same place.
+    ``formats/parquet_shard.py`` is the one that there is. Methods raise ValueError for damage.
     """
 
-    name: ClassVar[str]
-    suffix: ClassVar[str]
-    min_bytes: ClassVar[int]  # the smallest sample that this content can make
-    in_place: ClassVar[
-        bool
-    ]  # the decoded bytes are a slice of the content, which ``locate`` finds without copying
-    max_expansion: ClassVar[
-        int
-    ]  # upper bound of decoded bytes over content bytes, for what ``build`` makes
+    groups: int
+    nbytes: int
 
-    @classmethod
-    def build(cls, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:
-        """Fill all of ``out`` (its length is the sample's size) with sample ``index`` of the dataset with this seed.
+    def rows(self, group: int) -> int:
+        """Samples that a block claims to hold."""
 
-        A pure function of (len(out), seed, index, compress_ratio): same arguments, same bytes, in any process.
-        No two samples share a 4 KiB block, and with compress_ratio 1 no codec finds anything to compress.
-        Raises ValueError for a length below ``min_bytes``, and for a compress_ratio that this content cannot have.
+    def chunk(self, group: int, place: int) -> tuple[int, int]:
+        """Where the ``place``-th column of a block begins and ends, in bytes."""
+
+    def extent(self, group: int) -> tuple[int, int]:
+        """Where all columns of a block begin and end."""
+
+    def decode(
+        self,
+        group: int,
+        columns: int | None,
+        parts: Sequence[tuple[int, Buffer]],
+        *,
+        check: bool,
+        most: int | None = None,
+    ) -> BlockRows:
+        """The samples of a block, or their first ``columns`` columns; ``most`` bytes at most.
+
+        ``parts`` of the shard are in memory: (offset, bytes).
         """
 
-    @classmethod
-    def locate(cls, content: Buffer) -> tuple[int, int]:
-        """Where the decoded bytes begin and end within ``content`` (only where ``in_place``). Raises ValueError."""
 
-    @classmethod
-    def identify(cls, content: Buffer) -> tuple[int, int] | None:
-        """(seed, index) that a sample of ``build`` says of itself.
+class Blocks(Assembled):
+    """Read a block at a time: ``offset`` and ``stored`` are the extent of a sample's block.
 
-        None where it is too short to say, or was not built here.
+    Its samples may be cut into columns (``DatasetSpec.columns``).
+    """
+
+    @abstractmethod
+    def prefix(self, sizes: Array, *, columns: int, of: int) -> Array:
+        """Bytes of the first ``columns`` columns of samples of these sizes, cut into ``of``."""
+
+    @abstractmethod
+    def footer_bytes(self, tail: Buffer, size: int) -> int:
+        """How many of a shard's last bytes ``open`` needs, by at least its last eight.
+
+        Raises ValueError.
         """
 
-    @classmethod
-    def decoded_bytes(cls, content: Buffer) -> int:
-        """Bytes that ``decode`` will deliver for this sample. Raises ValueError for what is not of this content."""
-
-    @classmethod
-    def decode(cls, content: Buffer, out: Buffer) -> int:
-        """Decode into ``out`` (at least ``decoded_bytes``); the number of bytes written. Raises ValueError."""
+    @abstractmethod
+    def open(self, tail: Buffer, size: int) -> BlockShard:
+        """A shard of ``size`` bytes by what lies behind its last block. Raises ValueError."""
 
 
-class Codec(Protocol):
-    """How a sample's bytes are compressed. ``level`` None is the codec's default."""
-
-    name: ClassVar[str]
-    suffix: ClassVar[str]
-
-    @classmethod
-    def check_level(cls, level: int | None) -> None:
-        """Raises ValueError naming the valid levels."""
-
-    @classmethod
-    def compress(cls, content: Buffer, level: int | None) -> bytes | Buffer: ...
-
-    @classmethod
-    def decompress(cls, stored: Buffer, out: Buffer) -> int:
-        """Decompress into ``out`` (as long as the content); the number of bytes written. Raises ValueError."""
-
-
-def split_codec(text: str) -> tuple[str, int | None]:
-    """``"zstd:3"`` -> ("zstd", 3); ``"zstd"`` -> ("zstd", None). Raises ValueError for a level that is no number."""
-    name, colon, level = text.partition(":")
-    if colon and not level.lstrip("-").isdigit():
-        raise ValueError(f"codec '{text}': the level after ':' must be a whole number")
-    return name, int(level) if colon else None
+_BARE = Frame(b"", b"")

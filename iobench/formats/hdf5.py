@@ -14,8 +14,11 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ..buffers import Buffer
+from ..codecs.base import Codec
 from ..limits import check_plausible
-from .base import Buffer, split_codec
+from ..schema.dataset import DatasetSpec
+from .base import Assembled
 
 Int64 = npt.NDArray[np.int64]
 
@@ -26,22 +29,21 @@ _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _LIBVER = ("v108", "v108")
 _GROW = 1 << 20
 
+_DEFLATE = "gzip"
+"""The codec whose compression is HDF5's own filter deflate; this module applies it."""
 
-class Hdf5:
+
+class Hdf5(Assembled):
     """Datasets in the root group, ``000000000`` and so on."""
 
     name: ClassVar[str] = "hdf5"
     suffix: ClassVar[str] = ".h5"
-    one_sample_per_shard: ClassVar[bool] = False
-    has_checksums: ClassVar[bool] = False
     writes_with: ClassVar[str] = "h5py"
 
-    @classmethod
-    def check_spec(cls, spec: Any) -> None:
-        codec, _ = split_codec(spec.codec)
-        if codec not in ("none", "gzip"):
+    def check_spec(self, spec: DatasetSpec, codec: Codec) -> None:
+        if codec.name not in ("none", _DEFLATE):
             raise ValueError(
-                f"format 'hdf5' has the filters none and gzip (deflate), not '{codec}', which plain HDF5 can't read"
+                f"format 'hdf5' has the filters none and gzip (deflate), not '{codec.name}', which plain HDF5 can't read"
             )
         mean = spec.sample_size.mean_bytes
         shard = spec.shard_size or (spec.samples_per_shard or 1) * mean
@@ -51,26 +53,26 @@ class Hdf5:
                 "lower samples_per_shard or shard_size"
             )
 
-    @classmethod
     def assemble(
-        cls,
+        self,
         contents: Iterator[Buffer],
         sizes: Int64,
         write: Callable[[bytes | Buffer], None],
         *,
-        spec: Any,
+        spec: DatasetSpec,
+        codec: Codec,
     ) -> tuple[Int64, Int64]:
         """Build one shard and write it; where the bytes of each sample lie."""
         import h5py
 
-        codec, level = split_codec(spec.codec)
+        level = codec.used_level or 0
         offsets, stored = np.empty(len(sizes), np.int64), np.empty(len(sizes), np.int64)
         with h5py.File(
             "iobench", "w", driver="core", backing_store=False, block_size=_GROW, libver=_LIBVER
         ) as file:
             for place, content in enumerate(contents):
                 name, data = f"{place:09d}", np.frombuffer(content, np.uint8)
-                if codec == "none":
+                if codec.plain:
                     dataset = file.create_dataset(name, data=data, track_times=False)
                     offsets[place], stored[place] = dataset.id.get_offset(), len(data)
                     continue
@@ -79,18 +81,17 @@ class Hdf5:
                     shape=data.shape,
                     dtype=np.uint8,
                     chunks=data.shape,
-                    compression=level or 6,
+                    compression=level,
                     track_times=False,
                 )
-                dataset.id.write_direct_chunk((0,), zlib.compress(content, level or 6))
+                dataset.id.write_direct_chunk((0,), zlib.compress(content, level))
                 chunk = dataset.id.get_chunk_info(0)
                 offsets[place], stored[place] = chunk.byte_offset, chunk.size
             file.flush()
             write(file.id.get_file_image())
         return offsets, stored
 
-    @classmethod
-    def unpack(cls, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
+    def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
         """The contents of the datasets, groups walked in the order of their names.
 
         A dataset of one dimension (or none) is one sample; of more dimensions, each of its first one; of elements that vary in length,

@@ -12,12 +12,15 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from .base import Buffer
+from ..buffers import Buffer
+from ..codecs.base import Codec
+from ..schema.dataset import DatasetSpec
+from .base import Assembled
 
 Int64 = npt.NDArray[np.int64]
 
@@ -29,19 +32,16 @@ _BYTES = ("bytes", "jpeg", "jpg", "png", "pil")
 """Encodings of columns that hold a sample's bytes."""
 
 
-class Mds:
+class Mds(Assembled):
     """One variable column of bytes."""
 
     name: ClassVar[str] = "mds"
     suffix: ClassVar[str] = ".mds"
-    one_sample_per_shard: ClassVar[bool] = False
-    has_checksums: ClassVar[bool] = False
-    framing: ClassVar[int] = 16
+    framing_bytes: ClassVar[int] = 16
     index_name: ClassVar[str] = "index.json"
 
-    @classmethod
-    def check_spec(cls, spec: Any) -> None:
-        if spec.codec != "none":
+    def check_spec(self, spec: DatasetSpec, codec: Codec) -> None:
+        if not codec.plain:
             raise ValueError(
                 f"format 'mds' compresses whole shards or nothing, so codec '{spec.codec}' can't be had; use codec: none"
             )
@@ -51,14 +51,14 @@ class Mds:
                 f"format 'mds' has offsets of 32 bits: shards of {shard / 2**30:.1f} GiB are too large for it"
             )
 
-    @classmethod
     def assemble(
-        cls,
+        self,
         contents: Iterator[Buffer],
         sizes: Int64,
         write: Callable[[bytes | Buffer], None],
         *,
-        spec: Any,
+        spec: DatasetSpec,
+        codec: Codec,
     ) -> tuple[Int64, Int64]:
         """Write one shard, sample after sample; where the bytes of each lie."""
         config = _config()
@@ -75,8 +75,7 @@ class Mds:
             write(content)
         return offsets[:-1] + _U32.size, sizes.copy()
 
-    @classmethod
-    def index(cls, names: Sequence[str], sizes: Int64, samples: Int64) -> bytes:
+    def index(self, names: Sequence[str], sizes: Int64, samples: Int64) -> bytes:
         """``index.json`` for shards of these file names, bytes and numbers of samples."""
         shards = [
             {
@@ -89,8 +88,7 @@ class Mds:
         ]
         return json.dumps({"version": 2, "shards": shards}, sort_keys=True).encode() + b"\n"
 
-    @classmethod
-    def unpack(cls, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
+    def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
         """The first column of bytes of each sample, of other writers' shards too; where there is none, all columns together."""
         offsets = _offsets(shard)
         columns = _columns(shard, len(offsets) * _U32.size + _U32.size, int(offsets[0]))

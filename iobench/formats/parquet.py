@@ -18,7 +18,10 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from .base import Buffer, split_codec
+from ..buffers import Buffer
+from ..codecs.base import Codec
+from ..schema.dataset import DatasetSpec
+from .base import Blocks
 from .parquet_shard import ParquetShard, footer_bytes
 
 Int64 = npt.NDArray[np.int64]
@@ -29,31 +32,24 @@ DEFAULT_BLOCK = 4 << 20
 _LARGEST = 1 << 30
 """Of one sample: pyarrow's binary arrays count their bytes in 31 bits."""
 
-_LEVELS = {"gzip": 6, "zstd": 1}
-"""Page compression levels where the codec gives none, as everywhere in iobench."""
 
-
-class Parquet:
+class Parquet(Blocks):
     """Rows of binary columns in row groups."""
 
     name: ClassVar[str] = "parquet"
     suffix: ClassVar[str] = ".parquet"
-    one_sample_per_shard: ClassVar[bool] = False
     has_checksums: ClassVar[bool] = True
-    blocks: ClassVar[bool] = True
-    framing: ClassVar[int] = 64
+    framing_bytes: ClassVar[int] = 64
 
-    @classmethod
-    def check_spec(cls, spec: Any) -> None:
-        codec, level = split_codec(spec.codec)
-        if codec not in ("none", "gzip", "zstd", "lz4"):
+    def check_spec(self, spec: DatasetSpec, codec: Codec) -> None:
+        if not codec.parquet_names:
+            raise ValueError(f"format 'parquet' has no page codec '{codec.name}'")
+        if codec.level is not None and not codec.parquet_levels:
             raise ValueError(
-                f"format 'parquet' has page codecs none, gzip, zstd and lz4, not '{codec}'"
+                f"format 'parquet' has no levels of {codec.name}; write codec: {codec.name}"
             )
-        if codec == "lz4" and level is not None:
-            raise ValueError("format 'parquet' has no levels of lz4; write codec: lz4")
         size = spec.sample_size
-        least = size.mean if size.distribution == "constant" else size.min or 1
+        least = (size.mean if size.distribution == "constant" else size.min) or 1
         if (spec.columns or 1) > least:
             raise ValueError(
                 f"{spec.columns} columns need samples of {spec.columns} bytes at least, not {least}; set sample_size.min"
@@ -61,29 +57,26 @@ class Parquet:
         if max(size.max or 0, round(size.mean_bytes)) > _LARGEST:
             raise ValueError(f"format 'parquet' holds samples of up to {_LARGEST >> 30} GiB")
 
-    @classmethod
-    def prefix(cls, sizes: Int64, *, columns: int, of: int) -> Int64:
+    def prefix(self, sizes: Int64, *, columns: int, of: int) -> Int64:
         """Bytes of the first ``columns`` columns of samples of these sizes."""
-        return np.asarray(sizes // of * columns + np.minimum(sizes % of, columns))
+        return prefix(sizes, columns=columns, of=of)
 
-    @classmethod
-    def footer_bytes(cls, tail: Buffer, size: int) -> int:
+    def footer_bytes(self, tail: Buffer, size: int) -> int:
         """How many of a shard's last bytes ``open`` needs, by at least its last eight. Raises ValueError."""
         return footer_bytes(tail, size)
 
-    @classmethod
-    def open(cls, tail: Buffer, size: int) -> ParquetShard:
+    def open(self, tail: Buffer, size: int) -> ParquetShard:
         """A shard of ``size`` bytes by its last bytes, which hold at least its footer. Raises ValueError."""
         return ParquetShard(tail, size)
 
-    @classmethod
     def assemble(
-        cls,
+        self,
         contents: Iterator[Buffer],
         sizes: Int64,
         write: Callable[[bytes | Buffer], None],
         *,
-        spec: Any,
+        spec: DatasetSpec,
+        codec: Codec,
     ) -> tuple[Int64, Int64]:
         """Write one shard, a row group in memory at a time; (offset, stored) of each sample: the extent of its row group."""
         import pyarrow as pa
@@ -98,14 +91,13 @@ class Parquet:
                 for number, width in enumerate(widths)
             ]
         )
-        codec, level = split_codec(spec.codec)
         sink = _Sink(write)
         written: list[Any] = []
         writer = pq.ParquetWriter(
             pa.PythonFile(sink, mode="w"),
             schema,
-            compression=codec,
-            compression_level=_LEVELS.get(codec) if level is None else level,
+            compression=codec.parquet_names[0],
+            compression_level=codec.used_level if codec.parquet_levels else None,
             use_dictionary=False,
             write_statistics=False,
             store_schema=False,
@@ -134,19 +126,23 @@ class Parquet:
         group = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
         return extents[group, 0], extents[group, 1] - extents[group, 0]
 
-    @classmethod
-    def unpack(cls, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
+    def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
         """The contents of each row, decompressed.
 
         Of other writers' files: each row of the first binary column (else the first of text), also within structs; where there is
         none, each row group as it is stored.
         """
-        opened = cls.open(shard, len(shard))
+        opened = self.open(shard, len(shard))
         for group in range(opened.groups):
             begin, end = opened.extent(group)
             rows = opened.decode(group, None, [(begin, shard[begin:end])], check=check)
             for row in range(rows.count):
                 yield rows.content(row)
+
+
+def prefix(sizes: Int64, *, columns: int | Int64, of: int) -> Int64:
+    """Bytes of the first ``columns`` columns of samples of these sizes, cut into ``of`` columns."""
+    return np.asarray(sizes // of * columns + np.minimum(sizes % of, columns))
 
 
 def group_bounds(sizes: Int64, block: int) -> list[int]:
@@ -169,7 +165,7 @@ def _extent(group: Any) -> tuple[int, int]:
 
 def _part_ends(size: int, columns: int) -> Int64:
     """Where each column's part of a sample of ``size`` bytes ends."""
-    return Parquet.prefix(np.int64(size), columns=np.arange(1, columns + 1), of=columns)  # type: ignore[arg-type]
+    return prefix(np.asarray(size), columns=np.arange(1, columns + 1), of=columns)
 
 
 def _gather(
@@ -196,8 +192,8 @@ def _gather(
     found = []
     starts = row_ends - sizes
     for number in range(columns):
-        begins = starts + Parquet.prefix(sizes, columns=number, of=columns)
-        finishes = starts + Parquet.prefix(sizes, columns=number + 1, of=columns)
+        begins = starts + prefix(sizes, columns=number, of=columns)
+        finishes = starts + prefix(sizes, columns=number + 1, of=columns)
         pieces = [
             data[begin:finish]
             for begin, finish in zip(begins.tolist(), finishes.tolist(), strict=True)

@@ -11,7 +11,7 @@ DELTA_BYTE_ARRAY).
 
 from __future__ import annotations
 
-from .base import Buffer
+from ..buffers import Buffer
 from .thrift import Compact
 
 _MAX_BITS = 32

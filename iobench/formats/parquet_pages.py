@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ..buffers import Buffer
 from ..limits import check_plausible
-from .base import Buffer
 from .parquet_delta import check_lengths
 from .parquet_footer import CODECS, UNCOMPRESSED, Chunk
 from .parquet_own import signed

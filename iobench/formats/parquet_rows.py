@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .base import Buffer
+from ..buffers import Buffer
 
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

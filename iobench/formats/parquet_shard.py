@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ..buffers import Buffer
 from ..limits import ALWAYS_FITS, check_plausible, plausible
-from .base import Buffer
 from .parquet_footer import CODECS, Footer
 from .parquet_pages import bound
 from .parquet_rows import Rows, rows_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .base import Buffer
+from ..buffers import Buffer
 
 _BYTES = 2  # wire type of length-delimited fields
 

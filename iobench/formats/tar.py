@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-from .base import Buffer, Frame
+from ..buffers import Buffer
+from .base import Frame, Framed
 
 _BLOCK = 512
 _END = bytes(2 * _BLOCK)
@@ -18,16 +19,14 @@ _OCTAL_LIMIT = 8**11
 _PAX_SIZE = re.compile(rb"(?:^|\n)\d+ size=(\d+)(?=\n)")
 
 
-class Tar:
+class Tar(Framed):
     """Each sample is one member, ``000000042.npz``: the webdataset key is the sample's number."""
 
     name: ClassVar[str] = "tar"
     suffix: ClassVar[str] = ".tar"
-    one_sample_per_shard: ClassVar[bool] = False
     has_checksums: ClassVar[bool] = True
 
-    @classmethod
-    def frame(cls, index: int, suffix: str, stored: Buffer) -> Frame:
+    def frame(self, index: int, suffix: str, stored: Buffer) -> Frame:
         size = len(stored)
         name = f"{index:09d}{suffix or '.bin'}".encode()
         header = bytearray(_BLOCK)
@@ -43,16 +42,13 @@ class Tar:
         header[148:156] = b"%06o\0 " % _checksum(header)
         return Frame(bytes(header), bytes(-size % _BLOCK))
 
-    @classmethod
-    def margins(cls, index: int, suffix: str, stored: int) -> tuple[int, int]:
+    def margins(self, index: int, suffix: str, stored: int) -> tuple[int, int]:
         return _BLOCK, -stored % _BLOCK
 
-    @classmethod
-    def finish(cls, size: int) -> bytes:
+    def finish(self, size: int) -> bytes:
         return _END
 
-    @classmethod
-    def unpack(cls, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
+    def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
         position = 0
         pax_size: int | None = None
         while True:
@@ -88,8 +84,7 @@ class Tar:
                 pax_size = None
             position = start + -(-size // _BLOCK) * _BLOCK
 
-    @classmethod
-    def check(cls, framed: Buffer) -> None:
+    def check(self, framed: Buffer) -> None:
         if len(framed) < _BLOCK:
             raise ValueError(f"tar member of {len(framed)} bytes is shorter than its header")
         size, _ = _parse(framed[:_BLOCK], 0)

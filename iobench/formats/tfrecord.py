@@ -14,7 +14,8 @@ from typing import ClassVar
 
 from crc32c import crc32c
 
-from .base import Buffer, Frame
+from ..buffers import Buffer
+from .base import Frame, Framed
 from .protobuf import example_bytes, field, varint
 
 _LENGTH = struct.Struct("<Q")
@@ -23,31 +24,26 @@ _HEAD = _LENGTH.size + _CRC.size
 _KEY = field(1, b"data")
 
 
-class TFRecord:
+class TFRecord(Framed):
     """Each sample is one record."""
 
     name: ClassVar[str] = "tfrecord"
     suffix: ClassVar[str] = ".tfrecord"
-    one_sample_per_shard: ClassVar[bool] = False
     has_checksums: ClassVar[bool] = True
 
-    @classmethod
-    def frame(cls, index: int, suffix: str, stored: Buffer) -> Frame:
+    def frame(self, index: int, suffix: str, stored: Buffer) -> Frame:
         opening = _opening(index, len(stored))
         length = _LENGTH.pack(len(opening) + len(stored))
         crc = _crc(stored, crc32c(opening))
         return Frame(length + _CRC.pack(_mask(crc32c(length))) + opening, _CRC.pack(_mask(crc)))
 
-    @classmethod
-    def margins(cls, index: int, suffix: str, stored: int) -> tuple[int, int]:
+    def margins(self, index: int, suffix: str, stored: int) -> tuple[int, int]:
         return _HEAD + _opening_length(_varint_length(index), stored), _CRC.size
 
-    @classmethod
-    def finish(cls, size: int) -> bytes:
+    def finish(self, size: int) -> bytes:
         return b""
 
-    @classmethod
-    def unpack(cls, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
+    def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
         position = 0
         while position < len(shard):
             end = _record_end(shard, position)
@@ -58,8 +54,7 @@ class TFRecord:
             yield record if stored is None else stored
             position = end
 
-    @classmethod
-    def check(cls, framed: Buffer) -> None:
+    def check(self, framed: Buffer) -> None:
         end = _record_end(framed, 0)
         if end != len(framed):
             raise ValueError(f"record of {end} bytes where {len(framed)} were expected")

@@ -6,13 +6,13 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from .. import __version__
 from ..errors import InterruptedRun
 from ..registry import FORMATS
 from ..schema.dataset import DatasetSpec
 from ..schema.manifest import Manifest
+from ..storage.base import Storage
 from ..storage.locks.lock import Lease
 from . import journal, target
 from .listing import require_shards
@@ -47,7 +47,7 @@ class GenerateReport:
 
 def generate(
     spec: DatasetSpec,
-    storage: Any,
+    storage: Storage,
     *,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -67,8 +67,7 @@ def generate(
         spec, storage
     )  # before millions of sizes are drawn for what can't fit
     plan = plan_shards(spec)
-    package = getattr(FORMATS.load(spec.format), "writes_with", "")
-    if package:
+    if package := FORMATS.open(spec.format).writes_with:
         FORMATS.require(spec.format, package)
     version = f"iobench {__version__}"
     with target.claimed(spec, storage, plan, generator=version, break_lock=break_lock) as (
@@ -122,7 +121,7 @@ def generate(
 def _write_units(
     spec: DatasetSpec,
     plan: ShardPlan,
-    storage: Any,
+    storage: Storage,
     todo: list[int],
     workers: int,
     progress: Callable[[Progress], None] | None,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from ..storage.base import Storage
 from .plan import ShardPlan
 from .writer import UnitResult
 
@@ -30,7 +31,7 @@ def is_entry(key: str) -> bool:
     return _ENTRY.fullmatch(key) is not None
 
 
-def record(storage: Any, result: UnitResult) -> None:
+def record(storage: Storage, result: UnitResult) -> None:
     """Note that a unit is finished. Raises StorageError."""
     arrays = {
         name: base64.b64encode(array.tobytes()).decode() for name, array in _arrays(result).items()

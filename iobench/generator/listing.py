@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..dataset import ResolvedSpec
 from ..errors import StorageError
 from ..schema.dataset import DatasetSpec
-from ..schema.manifest import DATA, Array, Keys
+from ..schema.manifest import Array
+from ..schema.packing import DATA
 from ..storage.base import Storage
 
 
@@ -15,7 +17,7 @@ def first_difference(storage: Storage, spec: DatasetSpec, sizes: Array) -> str:
 
     ``sizes``: int64 [shards], bytes. Needs one byte of memory for each shard. Raises StorageError.
     """
-    keys = Keys(spec)
+    keys = ResolvedSpec.of(spec).keys
     right = np.zeros(len(sizes), np.bool_)
     other: tuple[int, int] | None = None
     for entry in storage.list(DATA):

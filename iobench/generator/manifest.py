@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from ..dataset import ResolvedSpec, index_file
 from ..documents import json_text
 from ..errors import StorageError
 from ..schema.dataset import DatasetSpec
@@ -20,10 +20,9 @@ from ..schema.manifest import (
     Header,
     Manifest,
     hash_bytes,
-    index_file,
     write_table,
 )
-from ..storage.base import Folders
+from ..storage.base import Folders, Storage
 from ..storage.catalog import innermost, local_root
 from . import journal
 from .plan import ShardPlan
@@ -35,7 +34,7 @@ def publish(
     spec: DatasetSpec,
     plan: ShardPlan,
     results: dict[int, UnitResult],
-    storage: Any,
+    storage: Storage,
     claim: Claim,
     *,
     check: Callable[[Manifest], None],
@@ -59,7 +58,7 @@ def publish(
     return manifest
 
 
-def _publish_index(manifest: Manifest, storage: Any, claim: Claim) -> None:
+def _publish_index(manifest: Manifest, storage: Storage, claim: Claim) -> None:
     """What other readers of the format look for beside the shards."""
     found = index_file(manifest)
     if found is None:
@@ -110,10 +109,10 @@ def assemble(
             SHARDS: hash_bytes(write_table(SHARD_COLUMNS, shards)),
         },
     )
-    return Manifest(header, samples, shards)
+    return Manifest(header, samples, shards, packing=ResolvedSpec.of(spec).packing)
 
 
-def drop_journal(storage: Any) -> None:
+def drop_journal(storage: Storage) -> None:
     """Remove the journal of a complete dataset, also one that a killed generate has left.
 
     What cannot be removed does no harm: the next ``generate`` here tries again, or ``clean``.
@@ -132,6 +131,6 @@ def drop_journal(storage: Any) -> None:
         pass
 
 
-def _create(storage: Any, name: str, data: bytes) -> None:
+def _create(storage: Storage, name: str, data: bytes) -> None:
     with storage.create(name, size_hint=len(data)) as sink:
         sink.write(data)

@@ -8,22 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
+from ..dataset import ResolvedSpec
 from ..registry import LOADERS
 from ..schema.dataset import DatasetSpec
 from ..schema.manifest import (
-    DATA,
     LAYOUTS,
     MANIFEST,
     MARKER,
     SAMPLES,
     SHARDS,
-    Keys,
-    index_key,
     layout_files,
     layout_lock,
     layout_names,
     unfinished_layout,
 )
+from ..schema.packing import DATA, Keys
 from ..storage.locks.objects import READERS, is_lock_name
 from .journal import JOURNAL, is_entry
 from .plan import ShardNumbers
@@ -36,9 +35,10 @@ class Owned:
 
     def __init__(self, spec: DatasetSpec, root: Path | None) -> None:
         """Raises SpecError and UnknownNameError for a spec that no generate could have had."""
-        self._keys = Keys(spec)
+        packing = ResolvedSpec.of(spec).packing
+        self._keys = Keys(packing)
         self._shards = ShardNumbers(spec)
-        index = index_key(spec)
+        index = packing.index_key
         self._files = {MANIFEST, SAMPLES, SHARDS, MARKER, *([index] if index else [])}
         self._folders = {DATA, JOURNAL, LAYOUTS, READERS, f"{LAYOUTS}/{READERS}"}
         self._unfinished: dict[str, Callable[[str], bool]] = {}

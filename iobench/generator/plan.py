@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..contents.payload import mix64
 from ..errors import SpecError
-from ..formats.base import split_codec
-from ..formats.payload import mix64
+from ..formats.base import Blocks, Format
 from ..registry import CODECS, CONTENTS, FORMATS
 from ..schema.dataset import DEFAULT_SHARD_BYTES, DatasetSpec, SampleSize
 
@@ -79,26 +78,26 @@ def plan_shards(spec: DatasetSpec) -> ShardPlan:
     return ShardPlan(sizes=sizes, first=first, units=units)
 
 
-def check_spec(spec: DatasetSpec) -> Any:
+def check_spec(spec: DatasetSpec) -> Format:
     """The spec's format, after checking names, codec level, and what its content and format cannot do."""
-    form = FORMATS.load(spec.format)
-    content = CONTENTS.load(spec.content)
+    form = FORMATS.open(spec.format)
+    content = CONTENTS.open(spec.content)
     where = f"dataset '{spec.name}'"
     try:
-        name, level = split_codec(spec.codec)
-        CODECS.load(name).check_level(level)
+        codec = CODECS.open(spec.codec)
         content.build(
             memoryview(bytearray(max(content.min_bytes, 64))),
             seed=spec.seed,
             index=0,
             compress_ratio=spec.compress_ratio,
         )
-        if hasattr(form, "check_spec"):
-            form.check_spec(spec)
+        form.check_spec(spec, codec)
+    except SpecError as error:
+        raise SpecError(f"{where}: {error.what}") from None
     except ValueError as error:
         raise SpecError(f"{where}: {error}") from None
     for key in ("block_size", "columns"):
-        if getattr(spec, key) is not None and not getattr(form, "blocks", False):
+        if getattr(spec, key) is not None and not isinstance(form, Blocks):
             raise SpecError(
                 f"{where}: format '{spec.format}' has no {key}", remedy=f"add --set {key}=null"
             )
@@ -147,7 +146,7 @@ def _drawn_sizes(spec: DatasetSpec, start: int, stop: int) -> Int64:
 def _limits(spec: DatasetSpec) -> tuple[int, int]:
     """Bytes that a sample has at least, and at most."""
     size = spec.sample_size
-    least = max(1, CONTENTS.load(spec.content).min_bytes, size.min or 0)
+    least = max(1, CONTENTS.open(spec.content).min_bytes, size.min or 0)
     top = size.quantiles[-1][1] if size.quantiles else round(4 * size.mean_bytes)
     return least, size.max if size.max is not None else max(top, least)
 

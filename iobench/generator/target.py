@@ -13,27 +13,24 @@ from typing import Any
 
 import xxhash
 
+from ..dataset import ResolvedSpec, read_manifest
 from ..documents import MAX_DOCUMENT_BYTES
 from ..errors import (
     DatasetError,
     StorageError,
     TargetRefusedError,
 )
-from ..formats.base import split_codec
-from ..registry import FORMATS
 from ..schema.dataset import DatasetSpec, in_columns
 from ..schema.manifest import (
-    DATA,
     MANIFEST,
     MARKER,
     SAMPLES,
     SHARDS,
-    Keys,
     Manifest,
-    index_key,
 )
+from ..schema.packing import DATA
 from ..storage.base import Guarded, Storage
-from ..storage.catalog import exists, innermost, local_root, read_manifest, read_object
+from ..storage.catalog import exists, innermost, local_root, read_object
 from ..storage.locks.lock import Lease, exclusive, shared
 from ..storage.markers import foreign_name, held_as_seen, put_marker
 from ..units import format_bytes, format_count
@@ -41,7 +38,7 @@ from . import journal
 from .listing import first_difference
 from .marker import parse_marker
 from .plan import ShardPlan
-from .writer import UnitResult, framing_bytes
+from .writer import UnitResult
 
 LAYOUT_VERSION = 1
 """Part of a dataset's identity: raise it when the same spec comes to mean other bytes."""
@@ -194,7 +191,7 @@ def _take_up(
     for unit in range(plan.unit_count):
         key = journal.entry_key(unit)
         shards = range(int(plan.units[unit]), int(plan.units[unit + 1]))
-        keys = Keys(spec)
+        keys = ResolvedSpec.of(spec).keys
         names = [keys(shard) for shard in shards]
         entry = journal.parse(read_object(storage, key), plan) if key in present else None
         if (
@@ -210,7 +207,7 @@ def _take_up(
                     storage.delete(leftover)
     top = {
         name
-        for name in (SAMPLES, SHARDS, index_key(spec))
+        for name in (SAMPLES, SHARDS, ResolvedSpec.of(spec).packing.index_key)
         if name is not None and exists(storage, name)
     }
     return finished, frozenset(top)
@@ -249,18 +246,20 @@ def _require_space(
         return
     existing = next(path for path in (root, *root.parents) if path.is_dir())
     free = os.statvfs(existing)
-    one_each = FORMATS.load(spec.format).one_sample_per_shard
+    dataset = ResolvedSpec.of(spec)
     shards = plan.shard_count - done_shards
     need = plan.sample_bytes - done_bytes
-    if split_codec(spec.codec)[0] != "none" and spec.compress_ratio > 1:
+    if not dataset.codec.plain and spec.compress_ratio > 1:
         need = int(need / spec.compress_ratio)
     need += (
-        framing_bytes(FORMATS.load(spec.format))
+        dataset.format.framing_bytes
         * plan.sample_count
         * (plan.sample_bytes - done_bytes)
         // plan.sample_bytes
     )
-    need += plan.sample_count * 36 + (shards * free.f_frsize // 2 if one_each else 0)
+    need += plan.sample_count * 36 + (
+        shards * free.f_frsize // 2 if dataset.format.one_sample_per_shard else 0
+    )
     have = free.f_bavail * free.f_frsize
     remedy = "free some space, choose another target, or a smaller --size"
     if need > have:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xxhash
 
-from ..buffers import private
+from ..buffers import Buffer, private
+from ..dataset import ResolvedSpec
 from ..errors import StorageError
-from ..formats.base import Buffer, split_codec
-from ..registry import CODECS, CONTENTS, FORMATS
+from ..formats.base import Assembled, Framed
 from ..schema.dataset import DatasetSpec, in_columns
-from ..schema.manifest import Array, shard_key
+from ..schema.manifest import Array
+from ..storage.base import Sink, Storage
 from .plan import ShardPlan
 
 _DURABLE_BYTES = 8 << 20
@@ -34,19 +35,17 @@ class UnitResult(NamedTuple):
 class UnitWriter:
     """Writes units of one plan; keeps one scratch buffer, because fresh memory costs more than filling it."""
 
-    def __init__(self, spec: DatasetSpec, plan: ShardPlan, storage: Any) -> None:
+    def __init__(self, spec: DatasetSpec, plan: ShardPlan, storage: Storage) -> None:
         self.spec = spec
         self.plan = plan
         self.storage = storage
-        codec, self.level = split_codec(spec.codec)
-        self.format = FORMATS.load(spec.format)
-        self.content = CONTENTS.load(spec.content)
-        self.codec = CODECS.load(codec)
-        self.suffix = self.content.suffix + self.codec.suffix
-        build = self.content.build
-        if in_columns(spec):
-            build = getattr(self.content, "build_for_columns", build)
-        self._build = build
+        dataset = ResolvedSpec.of(spec)
+        self.format = dataset.format
+        self.codec = dataset.codec
+        self.suffix = dataset.suffix
+        self._keys = dataset.keys
+        content = dataset.content
+        self._build = content.build_for_columns if in_columns(spec) else content.build
         self._scratch = private(int(plan.sizes.max())).array.data
 
     def write(self, unit: int) -> UnitResult:
@@ -65,7 +64,7 @@ class UnitWriter:
         flush = False
         try:
             for shard in shards:
-                key = shard_key(self.spec, shard)
+                key = self._keys(shard)
                 durable = self._nominal(shard) >= _DURABLE_BYTES
                 self._write_shard(key, shard, rows, first, durable)
                 written.append(key)
@@ -93,13 +92,15 @@ class UnitWriter:
         with self.storage.create(key, size_hint=self._hint(shard), durable=durable) as sink:
             counted = _Counted(sink)
             contents = self._contents(first, last, rows.xxh3[mine])
-            if hasattr(self.format, "assemble"):
+            if isinstance(self.format, Assembled):
                 sizes = self.plan.sizes[first:last]
                 rows.offset[mine], rows.stored[mine] = self.format.assemble(
-                    contents, sizes, counted.write, spec=self.spec
+                    contents, sizes, counted.write, spec=self.spec, codec=self.codec
                 )
-            else:
-                self._frame(first, contents, counted, rows.offset[mine], rows.stored[mine])
+            elif isinstance(self.format, Framed):
+                self._frame(
+                    self.format, first, contents, counted, rows.offset[mine], rows.stored[mine]
+                )
         row = shard - int(self.plan.units[rows.unit])
         rows.shard_size[row] = counted.position
         rows.shard_xxh3[row] = counted.digest.intdigest()
@@ -115,24 +116,30 @@ class UnitWriter:
             yield content
 
     def _frame(
-        self, first: int, contents: Iterator[Buffer], sink: _Counted, offset: Array, length: Array
+        self,
+        form: Framed,
+        first: int,
+        contents: Iterator[Buffer],
+        sink: _Counted,
+        offset: Array,
+        length: Array,
     ) -> None:
         """Sample after sample, each within its frame, through the sink as they come."""
         for row, content in enumerate(contents):
-            stored = memoryview(self.codec.compress(content, self.level))
-            frame = self.format.frame(first + row, self.suffix, stored)
+            stored = memoryview(self.codec.compress(content))
+            frame = form.frame(first + row, self.suffix, stored)
             offset[row] = sink.position + len(frame.head)
             length[row] = len(stored)
             for part in (frame.head, stored, frame.tail):
                 sink.write(part)
-        sink.write(self.format.finish(sink.position))
+        sink.write(form.finish(sink.position))
 
     def _hint(self, shard: int) -> int:
         """About how large the shard will be: framing included, and what the codec is expected to save left out."""
         size = self._nominal(shard)
-        if self.codec.suffix and self.spec.compress_ratio > 1:
+        if not self.codec.plain and self.spec.compress_ratio > 1:
             return int(size / self.spec.compress_ratio)
-        return size + framing_bytes(self.format) * int(
+        return size + self.format.framing_bytes * int(
             self.plan.first[shard + 1] - self.plan.first[shard]
         )
 
@@ -140,7 +147,7 @@ class UnitWriter:
 class _Counted:
     """A sink that knows how much went through it, and its checksum."""
 
-    def __init__(self, sink: Any) -> None:
+    def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self.position = 0
         self.digest = xxhash.xxh3_64()
@@ -150,12 +157,3 @@ class _Counted:
             self.digest.update(data)
             self._sink.write(data)
             self.position += len(data)
-
-
-_FRAMING_BYTES = 1024
-"""What a format adds to a sample at most, about (tar: 512 of header and up to 511 of padding)."""
-
-
-def framing_bytes(form: Any) -> int:
-    """About how many bytes a format adds to each sample, at most."""
-    return 0 if form.one_sample_per_shard else int(getattr(form, "framing", _FRAMING_BYTES))

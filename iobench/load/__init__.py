@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ..dataset import Dataset, find_dataset, place_of, read_manifest
 from ..errors import UsageError
 from ..schema.manifest import Manifest
 from ..schema.workload import LoaderSpec, ReaderSpec
 from ..storage import open_storage
 from ..storage.base import Storage
-from ..storage.catalog import find_dataset, place_of, read_manifest
 from .choose import is_sequential, make_reader, use_direct
 from .loader import Batch, BatchLoader
 from .null import AnyReader
@@ -43,7 +43,7 @@ _MOST_LINKS = 1000
 
 
 def make_loader(
-    data: str | Path | Manifest,
+    data: str | Path | Manifest | Dataset,
     *,
     batch_size: int,
     storage: Storage | None = None,
@@ -56,7 +56,7 @@ def make_loader(
 ) -> BatchLoader | LibraryLoader:
     """A torch DataLoader over an iobench dataset, as ``iobench run`` uses it, for any training.
 
-    ``data``: a dataset's directory or URL, or its manifest. ``storage`` says where the shards are,
+    ``data``: a dataset, its directory or URL, or its manifest. ``storage`` says where the shards are,
     if that is another place; ``origin``, where those of a scanned dataset are: a directory or URL.
     A manifest's own word is taken only for its own directory. ``reader`` and ``loader`` take the
     keys of a workload's ``reader:`` and ``loader:`` sections. Call ``set_epoch`` before each epoch,
@@ -85,7 +85,7 @@ def make_loader(
 
 
 def _dataset(
-    data: str | Path | Manifest, origin: str | None, *, apart: bool
+    data: str | Path | Manifest | Dataset, origin: str | None, *, apart: bool
 ) -> tuple[Manifest, str]:
     """The manifest, and where its shards are: '' where that was said ``apart``.
 
@@ -93,6 +93,10 @@ def _dataset(
     """
     if apart and origin is not None:
         raise UsageError("storage and origin both say where the shards are", remedy="give one")
+    if isinstance(data, Dataset):
+        if origin is None:
+            return data.manifest, "" if apart else data.place
+        data = data.manifest
     if not isinstance(data, Manifest):
         if apart:
             return read_manifest(open_storage(str(data))), ""

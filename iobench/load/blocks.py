@@ -12,11 +12,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import UsageError
+from ..formats.base import BlockRows, Blocks, BlockShard
 from ..schema.manifest import Manifest
 from ..schema.workload import ReaderSpec
 from ..storage.base import Storage
@@ -53,7 +54,7 @@ class _Kept(NamedTuple):
     shard: int
     group: int
     row: int
-    rows: Any
+    rows: BlockRows | None
 
     def has(self, wanted: _Wanted) -> bool:
         return (self.shard, self.group) == (wanted.shard, wanted.group) and int(
@@ -64,7 +65,7 @@ class _Kept(NamedTuple):
 class _Opened(NamedTuple):
     """A shard: its footer, the first row of each group (and the end), and its first sample."""
 
-    footer: Any
+    footer: BlockShard
     bounds: Indices
     first: int
 
@@ -76,13 +77,16 @@ class BlockReader(BatchReader):
         self, manifest: Manifest, storage: Storage, spec: ReaderSpec, *, bytes_only: bool = False
     ) -> None:
         super().__init__(manifest, storage, spec, bytes_only=bytes_only)
+        form = self._format
+        assert isinstance(form, Blocks)
+        self._blocks = form
         self._codec = None  # the format's own business
-        self._pages, self._framed = self._framed, False
+        self._pages, self._framed = spec.check == "format" and form.has_checksums, None
         self.in_place = self._nowhere = False
-        self._raw = not (self.spec.decode and self._content.name != "raw")
+        self._raw = not (self.spec.decode and not self._content.plain)
         self._take = self._check_columns(spec.columns, manifest.spec.columns or 1)
         if self._take is not None:
-            self._columns["size"] = self._format.prefix(
+            self._columns["size"] = form.prefix(
                 manifest.samples["size"], columns=self._take, of=manifest.spec.columns or 1
             )
         self._shards: OrderedDict[int, _Opened] = OrderedDict()
@@ -174,7 +178,7 @@ class BlockReader(BatchReader):
             for extent, (shard, (length, most, size)) in zip(extents, tails.items(), strict=True):
                 at = extent.landing + size - length - extent.offset
                 tail = memory[at : at + length]
-                need = self._guard(samples_of[shard], self._format.footer_bytes, tail, size)
+                need = self._guard(samples_of[shard], self._blocks.footer_bytes, tail, size)
                 if length < need <= most:
                     longer[shard] = (need, most, size)
                 else:
@@ -201,7 +205,7 @@ class BlockReader(BatchReader):
         return (min(_TAIL, most) if self.manifest.header.origin else most), most, size
 
     def _opened(self, shard: int, tail: bytes, size: int, index: int) -> _Opened:
-        opened = self._guard(index, self._format.open, memoryview(tail), size)
+        opened = self._guard(index, self._blocks.open, memoryview(tail), size)
         first, samples = (
             int(self.manifest.shards["first"][shard]),
             int(self.manifest.shards["samples"][shard]),
@@ -301,7 +305,7 @@ class BlockReader(BatchReader):
 
     def _decode(
         self, wanted: _Wanted, shard: _Opened, place: tuple[int, int, int], memory: memoryview
-    ) -> Any:
+    ) -> BlockRows:
         at, offset, length = place
         first, end = (
             shard.first + int(bound) for bound in shard.bounds[wanted.group : wanted.group + 2]
@@ -335,7 +339,7 @@ class BlockReader(BatchReader):
 
     def _hand_over(
         self,
-        rows: Any,
+        rows: BlockRows,
         wanted: _Wanted,
         indices: Indices,
         output: memoryview | None,
@@ -369,7 +373,12 @@ class BlockReader(BatchReader):
         return used
 
     def _copy(
-        self, rows: Any, wanted: _Wanted, output: memoryview, offsets: Indices, lengths: Indices
+        self,
+        rows: BlockRows,
+        wanted: _Wanted,
+        output: memoryview,
+        offsets: Indices,
+        lengths: Indices,
     ) -> None:
         target = np.frombuffer(output, np.uint8)
         length = int(lengths[0])

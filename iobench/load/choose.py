@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..errors import UsageError
+from ..formats.base import Blocks
 from ..registry import FORMATS
 from ..schema.manifest import Manifest
 from ..schema.workload import ReaderSpec
@@ -26,7 +27,7 @@ def is_sequential(spec: ReaderSpec, manifest: Manifest) -> bool:
     """What ``reader.access: auto`` means for this dataset: sequential where shards hold many samples, but for token files."""
     if spec.access != "auto":
         return spec.access == "sequential"
-    if getattr(FORMATS.load(manifest.spec.format), "access", "auto") == "random":
+    if FORMATS.open(manifest.spec.format).access == "random":
         return False
     return manifest.sample_count > manifest.shard_count
 
@@ -37,7 +38,7 @@ def make_reader(
     """The reader for this dataset's format. Cheap. Raises UsageError for settings that the dataset or its storage can't have."""
     if spec.mmap:
         storage = _mapped(storage, random=not is_sequential(spec, manifest))
-    if getattr(FORMATS.load(manifest.spec.format), "blocks", False):
+    if isinstance(FORMATS.open(manifest.spec.format), Blocks):
         return BlockReader(manifest, storage, spec, bytes_only=bytes_only)
     if spec.columns is not None:
         raise UsageError(

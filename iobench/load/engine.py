@@ -14,11 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from .. import buffers
+from ..buffers import Buffer
 from ..errors import StorageError
 from ..storage.base import Storage
-
-Buffer = memoryview
-
 
 Then = Callable[[int], None]
 

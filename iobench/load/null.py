@@ -8,7 +8,7 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from ..registry import CONTENTS, FORMATS
+from ..dataset import ResolvedSpec
 from ..schema.manifest import Manifest
 from ..schema.workload import ReaderSpec
 from ..storage.base import Mapped, Storage
@@ -64,18 +64,19 @@ AnyReader = BatchReader | NullReader
 
 def stored_bytes(manifest: Manifest, delivered: Indices) -> Indices:
     """How many stored bytes each sample has; of formats that are read by blocks, its share of the blocks (of the columns that are read)."""
-    if not getattr(FORMATS.load(manifest.spec.format), "blocks", False):
+    dataset = ResolvedSpec.of(manifest)
+    if not dataset.blocks:
         return np.asarray(manifest.samples["stored"])
     ratio = manifest.header.stored_bytes / max(1, manifest.header.sample_bytes)
     sizes = manifest.samples["size"]
-    raw = manifest.spec.content == "raw"  # what is decoded or cropped was read whole
+    raw = dataset.content.plain  # what is decoded or cropped was read whole
     return np.asarray((np.minimum(sizes, delivered) if raw else sizes) * ratio).astype(np.int64)
 
 
 def delivered_bytes(manifest: Manifest, storage: Storage, spec: ReaderSpec) -> Indices:
     """How many bytes of each sample reach the training process; where decoding decides, by the ratio of the first few samples."""
     sizes = manifest.samples["size"]
-    content = CONTENTS.load(manifest.spec.content)
+    content = ResolvedSpec.of(manifest).content
     if spec.decode and not content.in_place:
         few = np.arange(min(4, manifest.sample_count))
         reader = make_reader(manifest, storage, spec.model_copy(update={"crop": None}))

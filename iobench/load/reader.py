@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TypeVar, TypeVarTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import buffers
+from ..dataset import ResolvedSpec
 from ..errors import CorruptSampleError, NoMemoryError
-from ..formats.base import split_codec
-from ..registry import CODECS, CONTENTS, FORMATS
+from ..formats.base import Framed
 from ..schema.manifest import Manifest
 from ..schema.workload import ReaderSpec
 from ..storage.base import Mapped, Retries, Retrying, Storage
@@ -25,6 +25,9 @@ from .checks import Checks
 from .delivered import Delivered, Stats, too_small
 from .engine import Extent, ReadEngine
 from .requests import Indices, Request, plan_requests, starts
+
+Ts = TypeVarTuple("Ts")
+R = TypeVar("R")
 
 _NEVER = Retries(0, 0)
 
@@ -56,12 +59,11 @@ class BatchReader:
         self.manifest = manifest
         self.storage = storage
         self.spec = spec
-        dataset = manifest.spec
-        self._format = FORMATS.load(dataset.format)
-        self._content = CONTENTS.load(dataset.content)
-        name, _ = split_codec(dataset.codec)
-        self._codec = None if name == "none" or bytes_only else CODECS.load(name)
-        self._suffix = self._content.suffix + CODECS.load(name).suffix
+        dataset = ResolvedSpec.of(manifest)
+        self._format = dataset.format
+        self._content = dataset.content
+        self._codec = None if dataset.codec.plain or bytes_only else dataset.codec
+        self._suffix = dataset.suffix
         self._engine = ReadEngine(
             storage,
             concurrency=spec.concurrency,
@@ -74,7 +76,14 @@ class BatchReader:
         }
         self._key = manifest.key
         self._cpu_before: int | None = None
-        self._framed = spec.check == "format" and self._format.has_checksums
+        # The format, where its own checksums are to be checked.
+        self._framed = (
+            self._format
+            if spec.check == "format"
+            and isinstance(self._format, Framed)
+            and self._format.has_checksums
+            else None
+        )
         # In place: what is delivered is a slice of what is stored.
         self.in_place = (
             self._codec is None
@@ -83,9 +92,7 @@ class BatchReader:
         )
         # Nobody will look at the bytes: for byte counts they need not even stay in memory.
         self._nowhere = (
-            self.in_place
-            and spec.check == "none"
-            and not (spec.decode and self._content.name != "raw")
+            self.in_place and spec.check == "none" and not (spec.decode and not self._content.plain)
         )
 
     def clone(self) -> BatchReader:
@@ -242,8 +249,11 @@ class BatchReader:
             self._columns[name][indices].tolist() for name in ("shard", "offset", "stored")
         )
         margins = (
-            [self._margins(int(index), size) for index, size in zip(indices, stored, strict=True)]
-            if self._framed
+            [
+                framed.margins(int(index), self._suffix, size)
+                for index, size in zip(indices, stored, strict=True)
+            ]
+            if (framed := self._framed) is not None
             else None
         )
         # Checksums are checked by the thread that read the bytes, so that a request must be read in one piece.
@@ -289,7 +299,7 @@ class BatchReader:
         """The samples stay where they landed."""
         begins = starts(requests, self._columns["offset"][indices], base)
         stored = self._columns["stored"][indices]
-        decode = self.spec.decode and self._content.name != "raw"
+        decode = self.spec.decode and not self._content.plain
         if not decode and self.spec.check != "content":
             offsets[:], lengths[:] = begins, stored
             return
@@ -377,9 +387,10 @@ class BatchReader:
         self._check_content(index, content)
 
     def _check_format(self, index: int, memory: memoryview, start: int) -> None:
+        assert self._framed is not None
         stored = int(self._columns["stored"][index])
-        head, tail = self._margins(index, stored)
-        self._guard(index, self._format.check, memory[start - head : start + stored + tail])
+        head, tail = self._framed.margins(index, self._suffix, stored)
+        self._guard(index, self._framed.check, memory[start - head : start + stored + tail])
 
     def _check_content(self, index: int, content: memoryview) -> None:
         if self.spec.check != "content":
@@ -389,10 +400,7 @@ class BatchReader:
         if xxhash.xxh3_64_intdigest(content) != int(self._columns["xxh3"][index]):
             raise self._corrupt(index, "its bytes are not what the manifest says")
 
-    def _margins(self, index: int, stored: int) -> tuple[int, int]:
-        return self._format.margins(index, self._suffix, stored)  # type: ignore[no-any-return]
-
-    def _guard(self, index: int, function: Any, *arguments: Any) -> Any:
+    def _guard(self, index: int, function: Callable[[*Ts], R], *arguments: *Ts) -> R:
         try:
             return function(*arguments)
         except ValueError as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import IobenchError, UsageError, WorkerError
+from ..formats.base import Blocks
 from ..registry import FORMATS, LOADERS
 from ..schema.manifest import Manifest
 from ..schema.workload import LoaderSpec, ReaderSpec
@@ -40,7 +41,7 @@ def check_library(
             f"{name} reads format {wanted}, this dataset is '{form}'",
             remedy=f"generate one with --set format={wanted}, or {own}",
         )
-    if not library.formats and getattr(FORMATS.load(form), "blocks", False):
+    if not library.formats and isinstance(FORMATS.open(form), Blocks):
         raise UsageError(
             f"{name} reads byte ranges, and format '{form}' is read by blocks",
             remedy=f"use loader hf-datasets, or {own}",

@@ -17,11 +17,11 @@ from typing import Any
 from .. import __version__
 from ..analyse.verdict.metrics import repetition_metrics, unseen_reads
 from ..analyse.verdict.rebuild import conclude
+from ..dataset import ResolvedSpec, cheaper_codecs
 from ..errors import InterruptedRun, IobenchError
 from ..interrupts import undisturbed
 from ..load import make_reader
 from ..measure import host, resources, timeline
-from ..registry import FORMATS
 from ..schema.result import Finding, Repetition, RunDocument
 from ..storage.base import Files, Versioned
 from ..storage.catalog import innermost
@@ -329,6 +329,7 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
                 f"by the manifest at {plan.data}",
             )
         )
+    dataset = ResolvedSpec.of(manifest)
     return RunDocument(
         iobench_version=__version__,
         run_id=run_id,
@@ -347,7 +348,8 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
             "shards": manifest.shard_count,
             "stored_bytes": manifest.header.stored_bytes,
             "sample_bytes_mean": manifest.mean_stored_bytes,
-            "blocks": bool(getattr(FORMATS.load(manifest.spec.format), "blocks", False)),
+            "blocks": dataset.blocks,
+            "cheaper_codecs": cheaper_codecs(dataset),
         },
         host=host.fingerprint(),
         storage=plan.storage.describe(),

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 
 from ..analyse.capacity import sizing
+from ..dataset import find_dataset, load_dataset_spec, manifest_options
 from ..errors import DatasetError, UsageError
 from ..load import OWN, check_library, is_sequential, use_direct
 from ..memory import total_bytes
 from ..registry import ACCELERATORS, LOADERS
-from ..schema.dataset import DatasetSpec, load_dataset_spec, share_of_columns
+from ..schema.dataset import DatasetSpec, share_of_columns
 from ..schema.manifest import MANIFEST, Manifest
 from ..schema.workload import Workload
 from ..storage import open_storage
 from ..storage.base import Storage
-from ..storage.catalog import exists, find_dataset, innermost, local_root, manifest_options
+from ..storage.catalog import exists, innermost, local_root
 from .fetches import FetchCounter, find_counter
 
 _FEW_SHARDS = 8

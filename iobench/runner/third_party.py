@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 
 from ..analyse.verdict.shuffle import delivery, identify, shuffle_quality
+from ..dataset import index_file
 from ..errors import UsageError
 from ..load import OWN, library_version, make_reader
 from ..load.layouts import held_layout, make_layout
 from ..load.libraries.base import Source
 from ..load.order import Indices
 from ..registry import LOADERS
-from ..schema.manifest import Manifest, index_file
+from ..schema.manifest import Manifest
 from ..storage.base import Storage
 from ..storage.keys import check_key
 from ..storage.local.storage import LocalStorage

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from ..formats.base import Buffer
+from ..buffers import Buffer
+from ..contents.base import Content
+from ..formats.base import Blocks
 from ..generator.pool import working_on
 from ..limits import DECODING_MARGIN
 from ..registry import CODECS, CONTENTS, FORMATS
@@ -38,8 +40,8 @@ class Contents:
         self.keys = keys
         self.table = table
         self.bytes_read = 0
-        self._codec = CODECS.load(codec)
-        self.blocks = bool(getattr(FORMATS.load(form), "blocks", False))
+        self._codec = CODECS.open(codec)
+        self.blocks = isinstance(FORMATS.open(form), Blocks)
         self._window = Window(storage, 0, nbytes=1 << 16) if self.blocks else None
         self._shard: tuple[int, Any] = (-1, None)
         self._block: tuple[int, Any] = (-1, None)
@@ -63,7 +65,7 @@ class Contents:
             self.bytes_read += count
             if count < stored:
                 raise damaged(key, f"it ends before byte {offset + stored}")
-            if self._codec.name == "none":
+            if self._codec.plain:
                 return buffer
             content = np.empty(size, np.uint8).data
             if self._codec.decompress(buffer, content) != size:
@@ -114,7 +116,7 @@ def content_of(
         np.random.default_rng(0).choice(total, min(_PROBES, total), replace=False)
     ).tolist()
     for name in candidates:
-        key, why, expansion = _fits(contents, CONTENTS.load(name), probes)
+        key, why, expansion = _fits(contents, CONTENTS.open(name), probes)
         if not why:
             return name, expansion
     notes.append(
@@ -123,7 +125,9 @@ def content_of(
     return "raw", None
 
 
-def _fits(contents: Contents, content: Any, probes: Sequence[int]) -> tuple[str, str, float | None]:
+def _fits(
+    contents: Contents, content: Content, probes: Sequence[int]
+) -> tuple[str, str, float | None]:
     """(shard, what is wrong with the first sample that is no such content, expansion)."""
     most = 1.0
     for index in probes:

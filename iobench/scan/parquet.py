@@ -44,10 +44,10 @@ def opened(window: Window, size: int) -> tuple[ParquetShard, int]:
     """A file of ``size`` bytes by its footer; and how long that is. Raises ValueError."""
     have = min(size, _TAIL)
     tail = window.apart(size - have, size)
-    need = Parquet.footer_bytes(tail, size)
+    need = Parquet().footer_bytes(tail, size)
     if need > have:
         tail = window.apart(size - need, size)
-    return Parquet.open(tail[len(tail) - need :], size), need
+    return Parquet().open(tail[len(tail) - need :], size), need
 
 
 def parquet(window: Window, key: str, size: int) -> Found:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import UsageError
 from ..formats.hdf5 import MAX_SHARD
-from ..registry import CONTENTS
+from ..registry import CODECS, CONTENTS
 from ..schema.base import build
 from ..schema.dataset import DatasetSpec
 from ..text import printable
@@ -17,14 +18,8 @@ from .found import Found
 
 _QUANTILES = 33
 
-_PAGE_CODECS = {
-    "uncompressed": "none",
-    "gzip": "gzip",
-    "zstd": "zstd",
-    "lz4": "lz4",
-    "lz4_raw": "lz4",
-}
-"""Parquet's names for what format 'parquet' writes."""
+_NEAREST = "lz4"
+"""The codec that comes nearest to those of Parquet that iobench does not have: snappy, mostly."""
 
 _LARGEST_BLOCK = 1 << 30  # of a DatasetSpec
 
@@ -42,7 +37,7 @@ def shape(
 ) -> DatasetSpec:
     """Counts, the distribution of sizes, format, content and codec, of ``count`` shards. ``notes`` takes what a clone can't have."""
     sizes = table["size"]
-    least = int(CONTENTS.load(content).min_bytes)
+    least = CONTENTS.open(content).min_bytes
     if sizes.min() == sizes.max():
         distribution: dict[str, Any] = {
             "distribution": "constant",
@@ -94,9 +89,14 @@ def _page_codec(shards: Sequence[Found], notes: list[str]) -> str:
     if not codecs:
         return "none"
     ((codec, _),) = codecs.most_common(1)
-    if codec not in _PAGE_CODECS:
-        notes.append(f"a clone has pages behind lz4: format 'parquet' can't write {codec}")
-    return _PAGE_CODECS.get(codec, "lz4")
+    for name in CODECS.entries():
+        try:
+            if codec in CODECS.load(name).parquet_names:
+                return name
+        except UsageError:
+            continue  # a third party's plug-in that can't be had writes no pages
+    notes.append(f"a clone has pages behind {_NEAREST}: format 'parquet' can't write {codec}")
+    return _NEAREST
 
 
 def _block_size(shards: Sequence[Found]) -> int:

@@ -22,22 +22,25 @@ _REMEDY = "the manifest is damaged, or somebody has changed it: generate or scan
 
 
 def check_claims(
-    spec: Any, expansion: float | None, samples: dict[str, Any], key: Callable[[int], str]
+    expansion: float | None,
+    samples: dict[str, Any],
+    key: Callable[[int], str],
+    *,
+    blocks: bool,
+    plain: bool,
 ) -> None:
     """Raises DatasetError that names the first sample whose size can't be.
 
     ``samples`` are the columns shard, offset, stored and size of the table; ``key`` names a shard.
+    ``blocks``: several samples share what is stored, as in Parquet; ``plain``: there is no codec.
     """
-    from ..registry import FORMATS
-
     if expansion is not None and not 0 < expansion <= MAX_DECODED_EXPANSION:
         raise DatasetError(
             f"the manifest says that decoded samples are {expansion:g} times as large as stored "
             f"ones; the limit is {MAX_DECODED_EXPANSION:g}",
             remedy=_REMEDY,
         )
-    blocks = bool(getattr(FORMATS.load(spec.format), "blocks", False))
-    if spec.codec == "none" and not blocks:
+    if plain and not blocks:
         return  # what is stored is the sample: `tables` compares the two
     for start in range(0, len(samples["size"]), _ROWS):
         part = {name: samples[name][start : start + _ROWS] for name in ("stored", "size")}

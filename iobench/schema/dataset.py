@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from ..errors import SpecError
-from ..registry import CONTENTS, FORMATS
+from ..registry import CONTENTS
 from .base import Bytes, Strict, apply_overrides, build, find_spec
 from .yamlfile import read_yaml
 
@@ -17,6 +17,15 @@ MIN_SAMPLE_BYTES = 1
 
 DEFAULT_SHARD_BYTES = 64 << 20
 """Of formats with many samples in a shard, where a spec does not say how to cut them."""
+
+ONE_FILE_EACH = "files"
+"""The format of one file per sample, for which ``format: npz`` is short, too."""
+
+SHARD_KEYS = ("shard_size", "samples_per_shard")
+"""Of a DatasetSpec: how samples are cut into shards."""
+
+BLOCK_KEYS = ("block_size", "columns")
+"""Of a DatasetSpec: how shards are cut into blocks and columns."""
 
 _PARAMETERS = {
     "constant": ("mean",),
@@ -99,7 +108,7 @@ class DatasetSpec(Strict):
     source: str = ""
     samples: int = Field(ge=1, le=10**10)
     sample_size: SampleSize
-    format: str = "files"
+    format: str = ONE_FILE_EACH
     content: str = "raw"
     codec: str = "none"
     shard_size: Bytes | None = Field(default=None, ge=1)
@@ -118,7 +127,7 @@ class DatasetSpec(Strict):
             and isinstance(data.get("format"), str)
             and data["format"] in CONTENTS.entries()
         ):
-            data = {**data, "content": data["format"], "format": "files"}
+            data = {**data, "content": data["format"], "format": ONE_FILE_EACH}
         return data
 
     @model_validator(mode="after")
@@ -126,6 +135,15 @@ class DatasetSpec(Strict):
         if self.shard_size is not None and self.samples_per_shard is not None:
             raise ValueError("set shard_size or samples_per_shard, not both")
         return self
+
+    @property
+    def shards_unsaid(self) -> bool:
+        """Whether only the format's plug-in can tell how samples are cut into shards."""
+        return (
+            self.format != ONE_FILE_EACH
+            and self.shard_size is None
+            and self.samples_per_shard is None
+        )
 
     @property
     def nominal_bytes(self) -> int:
@@ -143,8 +161,18 @@ class DatasetSpec(Strict):
         }
 
 
-def load_dataset_spec(name: str, overrides: Sequence[str] = ()) -> DatasetSpec:
-    """A dataset spec by name or path, with ``a.b=c`` overrides."""
+def load_dataset_spec(
+    name: str,
+    overrides: Sequence[str] = (),
+    *,
+    without: Callable[[object], Collection[str]] | None = None,
+) -> DatasetSpec:
+    """A dataset spec by name or path, with ``a.b=c`` overrides.
+
+    Where an override chooses the format, ``without`` says which keys a spec with that format can't
+    have. Those of the file are left out, so that saying the format on the command line is enough.
+    ``iobench.dataset.load_dataset_spec`` gives it.
+    """
     path = find_spec("dataset", name)
     data = read_yaml(path)
     changed = apply_overrides(data, overrides)
@@ -153,15 +181,9 @@ def load_dataset_spec(name: str, overrides: Sequence[str] = ()) -> DatasetSpec:
     for chosen, other in (("shard_size", "samples_per_shard"), ("samples_per_shard", "shard_size")):
         if chosen in keys and other not in keys:
             changed.pop(other, None)
-    # One file per sample leaves nothing to cut; saying so on the command line is enough.
-    if "format" in keys and _one_sample_per_shard(changed.get("format")):
-        for key in ("shard_size", "samples_per_shard"):
-            if key not in keys:
-                changed.pop(key, None)
-    if "format" in keys and not _has_blocks(changed.get("format")):
-        for key in ("block_size", "columns"):
-            if key not in keys:
-                changed.pop(key, None)
+    if "format" in keys and without is not None:
+        for key in set(without(changed.get("format"))) - keys:
+            changed.pop(key, None)
     # So does choosing another distribution: parameters that it does not have go, unless they were given too.
     sizes = changed.get("sample_size")
     if (
@@ -175,16 +197,6 @@ def load_dataset_spec(name: str, overrides: Sequence[str] = ()) -> DatasetSpec:
     return build(
         DatasetSpec, changed, where=str(path) if path.stem != name else f"dataset '{name}'"
     )
-
-
-def _one_sample_per_shard(form: Any) -> bool:
-    if form in CONTENTS.entries():
-        return True  # short for one file per sample
-    return form in FORMATS.entries() and bool(FORMATS.load(form).one_sample_per_shard)
-
-
-def _has_blocks(form: Any) -> bool:
-    return form in FORMATS.entries() and bool(getattr(FORMATS.load(form), "blocks", False))
 
 
 def in_columns(spec: DatasetSpec) -> bool:
@@ -210,8 +222,12 @@ def expected_stored_bytes(spec: DatasetSpec) -> float:
 
 
 def expected_samples_per_shard(spec: DatasetSpec) -> float:
-    """Samples in one shard, on average; 1 for formats of one file per sample."""
-    if _one_sample_per_shard(spec.format):
+    """Samples in one shard, on average.
+
+    Of a third party's format with one sample in each shard, ``iobench.dataset.with_shards_stated``
+    makes a spec that says so.
+    """
+    if spec.format == ONE_FILE_EACH:
         return 1.0
     cut = spec.samples_per_shard or max(
         1.0, (spec.shard_size or DEFAULT_SHARD_BYTES) / spec.sample_size.mean_bytes

@@ -84,6 +84,7 @@ class DatasetFacts(_Facts):
     stored_bytes: Count | None = None
     sample_bytes_mean: Figure | None = None
     blocks: bool | None = None
+    cheaper_codecs: list[str] | None = None
     changed: list[str] | None = None
     changed_unknown: str | None = None
 

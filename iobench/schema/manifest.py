@@ -34,13 +34,13 @@ from .arrow_file import check_plain
 from .base import Strict, explain
 from .claims import check_claims
 from .dataset import DatasetSpec
+from .packing import Keys, Packing
 from .wildcards import matches
 
 MANIFEST = "manifest.json"
 MARKER = ".iobench-dataset"
 SAMPLES = "samples.arrow"
 SHARDS = "shards.arrow"
-DATA = "data"
 LAYOUTS = "layouts"
 LAYOUT_RECORD = "layout.json"
 LAYOUT_BEGUN = ".iobench-layout"
@@ -102,7 +102,9 @@ class Manifest:
         shards: dict[str, Array],
         names: list[str] | None = None,
         numbers: Array | None = None,
+        packing: Packing | None = None,
     ) -> None:
+        """``packing`` names the shards where ``names`` does not."""
         self.header = header
         self.spec = header.spec
         self.samples = samples
@@ -111,17 +113,17 @@ class Manifest:
         self.numbers = (
             numbers  # of a part: the samples' numbers in the whole, ascending within a shard
         )
-        self.key: Callable[[int], str] = (
-            names.__getitem__ if names is not None else Keys(header.spec)
-        )
+        self.packing = packing
+        self.key = _key_of(names, packing)
         self.root: Path | None = (
             None  # where it was loaded from, so that a process that did not fork opens it again
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.root is not None:
-            return load_manifest, (self.root,)
-        return Manifest, (self.header, self.samples, self.shards, self.names, self.numbers)
+        if self.root is not None and self.packing is not None:
+            return _load_again, (self.root, self.packing)
+        parts = (self.header, self.samples, self.shards, self.names, self.numbers, self.packing)
+        return Manifest, parts
 
     @property
     def sample_count(self) -> int:
@@ -164,48 +166,12 @@ class Manifest:
         return os.path.commonpath([f"/{key}".rpartition("/")[0] or "/" for key in self.keys()])[1:]
 
 
-class Keys:
-    """Where each shard of a dataset lies below its root: ``Keys(spec)(shard)``.
-
-    One file per sample fans out over folders of 1000.
-    """
-
-    __slots__ = ("_prefix", "_single", "_suffix")
-
-    def __init__(self, spec: DatasetSpec) -> None:
-        from ..registry import CODECS, CONTENTS, FORMATS
-
-        form = FORMATS.load(spec.format)
-        self._single = bool(form.one_sample_per_shard)
-        codec = CODECS.load(spec.codec.partition(":")[0])
-        self._suffix = (
-            CONTENTS.load(spec.content).suffix + codec.suffix if self._single else form.suffix
-        )
-        self._prefix = DATA if self._single else f"{DATA}/{spec.name}"
-
-    def __call__(self, shard: int) -> str:
-        if self._single:
-            return f"{self._prefix}/{shard // 1000:06d}/{shard:09d}{self._suffix}"
-        return f"{self._prefix}-{shard:06d}{self._suffix}"
-
-    def number(self, key: str) -> int | None:
-        """The shard that would have this key, whether a dataset has so many or not; else None."""
-        stem = key.removesuffix(self._suffix)
-        digits = stem.rpartition("/" if self._single else "-")[2]
-        if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
-            return None
-        shard = int(digits)
-        return shard if self(shard) == key else None
-
-    def folder(self, name: str) -> int | None:
-        """The first shard that would lie in a folder of this name below DATA; else None."""
-        above, _, digits = name.rpartition("/")
-        if not self._single or above != self._prefix:
-            return None
-        if not (digits.isascii() and digits.isdigit() and len(digits) < 16):
-            return None
-        first = int(digits) * 1000
-        return first if self(first).rpartition("/")[0] == name else None
+def _key_of(names: list[str] | None, packing: Packing | None) -> Callable[[int], str]:
+    if names is not None:
+        return names.__getitem__
+    if packing is None:
+        raise ValueError("a manifest without names of its shards needs a packing")
+    return Keys(packing)
 
 
 def layout_files(folder: Path) -> frozenset[str]:
@@ -253,32 +219,6 @@ def _listed(record: Path, key: str) -> list[str] | None:
         return [str(name) for name in names] if isinstance(names, list) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def index_key(spec: DatasetSpec) -> str | None:
-    """Where the file lies that other readers of the format look for, below the root; None for formats without one."""
-    from ..registry import FORMATS
-
-    name = getattr(FORMATS.load(spec.format), "index_name", None)
-    return f"{DATA}/{name}" if name else None
-
-
-def index_file(manifest: Manifest) -> tuple[str, bytes] | None:
-    """That file's key and contents, for the shards of ``manifest``."""
-    from ..registry import FORMATS
-
-    key = index_key(manifest.spec)
-    if key is None:
-        return None
-    names = [name.rpartition("/")[2] for name in manifest.keys()]  # noqa: SIM118
-    return key, FORMATS.load(manifest.spec.format).index(
-        names, manifest.shards["size"], manifest.shards["samples"]
-    )
-
-
-def shard_key(spec: DatasetSpec, shard: int) -> str:
-    """The key of one shard; for many of them keep a ``Keys``."""
-    return Keys(spec)(shard)
 
 
 def write_table(
@@ -406,10 +346,20 @@ def parse_header(text: bytes, *, where: str) -> Header:
         ) from None
 
 
-def load_manifest(root: str | Path) -> Manifest:
+def _load_again(root: Path, packing: Packing) -> Manifest:
+    """In a process that did not fork: the manifest that it was sent."""
+    return load_manifest(root, lambda spec, where: packing)
+
+
+PackingOf = Callable[[DatasetSpec, str], Packing]
+"""The packing of a specification that was read at a place; ``iobench.dataset.packing_at``."""
+
+
+def load_manifest(root: str | Path, packing_of: PackingOf) -> Manifest:
     """The manifest of a dataset directory.
 
-    Raises DatasetError: no such directory, not a dataset, half generated, or tables that are not the ones the manifest was written with.
+    Raises DatasetError: no such directory, not a dataset, half generated, or tables that are not
+    the ones the manifest was written with; and what ``packing_of`` raises.
     """
     root = Path(root)
     if not root.is_dir():
@@ -437,7 +387,12 @@ def load_manifest(root: str | Path) -> Manifest:
     except ValueError as error:
         raise DatasetError(f"cannot read {root / MANIFEST}: {error}") from None
     header = parse_header(text, where=str(root / MANIFEST))
-    manifest = assemble(header, lambda name: str(root / name), lambda name: _hash_file(root / name))
+    manifest = assemble(
+        header,
+        lambda name: str(root / name),
+        lambda name: _hash_file(root / name),
+        packing_of(header.spec, str(root / MANIFEST)),
+    )
     manifest.root = root
     return manifest
 
@@ -474,7 +429,10 @@ def _unread(path: Path, error: OSError) -> IobenchError:
 
 
 def assemble(
-    header: Header, source: Callable[[str], str | bytes], checksum: Callable[[str], str]
+    header: Header,
+    source: Callable[[str], str | bytes],
+    checksum: Callable[[str], str],
+    packing: Packing,
 ) -> Manifest:
     """Header and tables to a Manifest, after checking that they belong together."""
     read: list[dict[str, Array]] = []
@@ -501,33 +459,37 @@ def assemble(
             remedy="scan it again",
         )
     samples, shards = read
-    _check(header, samples, shards, names)
-    return Manifest(header, samples, shards, names)
+    _check(header, samples, shards, names, packing)
+    return Manifest(header, samples, shards, names, packing=packing)
 
 
 def _check(
-    header: Header, samples: dict[str, Array], shards: dict[str, Array], names: list[str] | None
+    header: Header,
+    samples: dict[str, Array],
+    shards: dict[str, Array],
+    names: list[str] | None,
+    packing: Packing,
 ) -> None:
     """Raises DatasetError that names the table, the row and the column that can't be."""
-    from ..registry import FORMATS
-
     if header.samples < 1 or header.stored_bytes < 1:
         raise DatasetError(
             f"{MANIFEST} tells of {header.samples} samples in {header.stored_bytes} bytes",
             remedy=_REMEDY,
         )
-    blocks = bool(getattr(FORMATS.load(header.spec.format), "blocks", False))
-    plain = header.spec.codec.partition(":")[0] == "none" and not blocks
     problem, table = tables.shard_problem(shards, samples=header.samples), SHARDS
     if problem is None and names is not None:
         problem = tables.name_problem(names)
     if problem is None:
-        problem = tables.sample_problem(samples, shards, plain=plain)
+        problem = tables.sample_problem(samples, shards, plain=packing.plain and not packing.blocks)
         table = SAMPLES
     if problem is not None:
         raise DatasetError(f"{table} is wrong: {problem}", remedy=_REMEDY)
     check_claims(
-        header.spec, header.expansion, samples, Manifest(header, samples, shards, names).key
+        header.expansion,
+        samples,
+        _key_of(names, packing),
+        blocks=packing.blocks,
+        plain=packing.plain,
     )
     stored, content = tables.column_sum(shards["size"]), tables.column_sum(samples["size"])
     # Of scanned data only what a reader needs is counted: other columns may lie in a shard.

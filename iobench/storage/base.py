@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from ..buffers import Buffer
 from ..measure.pagecache import Residency
 
 __all__ = [
@@ -28,8 +29,6 @@ __all__ = [
     "Unfinished",
     "Versioned",
 ]
-
-Buffer = memoryview
 
 
 class Entry(NamedTuple):

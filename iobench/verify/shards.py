@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from ..buffers import private
+from ..buffers import Buffer, private
+from ..dataset import ResolvedSpec
 from ..errors import DatasetError, MissingObjectError, ShortObjectError, StorageError
-from ..formats.base import Buffer, split_codec
+from ..formats.base import BlockRows, Blocks, Framed
 from ..generator.pool import working_on
-from ..registry import CODECS, CONTENTS, FORMATS
 from ..schema.manifest import Manifest
 from ..storage.base import Storage
 from ..storage.window import WINDOW_BYTES, Window
@@ -23,14 +23,13 @@ class ShardChecker:
     """Compares shards, in one process."""
 
     def __init__(self, storage: Storage, manifest: Manifest) -> None:
-        spec = manifest.spec
-        codec, _ = split_codec(spec.codec)
+        dataset = ResolvedSpec.of(manifest)
         self.storage = storage
         self.manifest = manifest
-        self.format = FORMATS.load(spec.format)
-        self.codec = CODECS.load(codec)
-        self.suffix = CONTENTS.load(spec.content).suffix + self.codec.suffix
-        self.plain = codec == "none"
+        self.format = dataset.format
+        self.codec = dataset.codec
+        self.suffix = dataset.suffix
+        self.plain = self.codec.plain
         # What lies between the samples of scanned data is not ours to know.
         self.foreign = bool(manifest.header.origin)
         self.hashed = manifest.header.checksums
@@ -94,18 +93,18 @@ class ShardChecker:
                     f"{'truncated' if actual < expected else 'too long'}: {actual} bytes, not {expected}",
                 )
             )
-        if getattr(self.format, "blocks", False):
-            return self._blocks(shard, key, min(actual, expected), damages)
+        if isinstance(self.format, Blocks):
+            return self._blocks(self.format, shard, key, min(actual, expected), damages)
         whole = xxhash.xxh3_64()
         position = 0
-        framed = hasattr(self.format, "frame")
+        framed = self.format if isinstance(self.format, Framed) else None
         between: bytes | None = (
-            b"" if framed else None
+            b"" if framed is not None else None
         )  # what should lie before the next sample's framing; None where that can't be told
         # A format that builds whole shards lays samples where it likes.
         order = (
             range(first, last)
-            if framed
+            if framed is not None
             else (first + np.argsort(table["offset"][first:last], kind="stable")).tolist()
         )
         for checked, index in enumerate(order):
@@ -121,7 +120,7 @@ class ShardChecker:
                 return checked, damages
             if self.foreign:  # labels and headers of any length may lie between
                 position = offset
-            elif not framed:
+            elif framed is None:
                 position = self._hash(whole, position, offset)
             piece = self._window.read(position, offset + stored_bytes)
             stored = piece[offset - position :]
@@ -131,9 +130,9 @@ class ShardChecker:
                 damages.append(Damage(key, index, problem))
                 between = None
             elif (
-                framed
+                framed is not None
             ):  # framing may hold a checksum of the sample, so it can be told only for a good one
-                frame = self.format.frame(index, self.suffix, stored)
+                frame = framed.frame(index, self.suffix, stored)
                 if (
                     not self.foreign
                     and between is not None
@@ -165,7 +164,7 @@ class ShardChecker:
         return position
 
     def _blocks(
-        self, shard: int, key: str, end: int, damages: list[Damage]
+        self, form: Blocks, shard: int, key: str, end: int, damages: list[Damage]
     ) -> tuple[int, list[Damage]]:
         """The same for a format that is read by blocks; each block is decoded once."""
         first, samples = (
@@ -186,9 +185,9 @@ class ShardChecker:
             start = data_end
             if self.foreign:  # other columns may lie between
                 last = self._window.apart(max(0, end - 8), end)
-                start = max(start, end - self.format.footer_bytes(last, end))
+                start = max(start, end - form.footer_bytes(last, end))
             tail = self._window.apart(start, end)
-            opened = self.format.open(tail, end)
+            opened = form.open(tail, end)
             bounds = [0, *(np.flatnonzero(np.diff(table["offset"])) + 1).tolist(), samples]
             if opened.groups != len(bounds) - 1:
                 raise ValueError(
@@ -233,7 +232,9 @@ class ShardChecker:
             )
         return checked, damages
 
-    def _rows(self, key: str, found: Any, first: int, sizes: Any, digests: Any) -> list[Damage]:
+    def _rows(
+        self, key: str, found: BlockRows, first: int, sizes: Any, digests: Any
+    ) -> list[Damage]:
         damages = []
         for row, (size, digest) in enumerate(zip(sizes.tolist(), digests.tolist(), strict=True)):
             content = found.content(row)

@@ -39,7 +39,7 @@ def decoded(content: Any, data: bytes) -> bytes:
 
 @pytest.fixture(params=NAMES)
 def content(request: pytest.FixtureRequest) -> Any:
-    return CONTENTS.load(request.param)
+    return CONTENTS.open(request.param)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -53,7 +53,7 @@ def content(request: pytest.FixtureRequest) -> Any:
 def test_pure_exact_and_identified(
     name: str, extra: int, seed: int, index: int, shift: int
 ) -> None:
-    content = CONTENTS.load(name)
+    content = CONTENTS.open(name)
     size = content.min_bytes + extra
     data = built(content, size, seed=seed, index=index)
     assert data == built(content, size, seed=seed, index=index, shift=shift)
@@ -88,7 +88,7 @@ def test_others_are_not_identified(content: Any) -> None:
 
 @pytest.mark.parametrize("name", ["npz", "arrays", "jpeg"])
 def test_malformed_is_a_value_error(name: str) -> None:
-    content = CONTENTS.load(name)
+    content = CONTENTS.open(name)
     good = built(content, 30_000)
     for bad in (b"", b"PK", bytes(2000), good[: len(good) // 2], good[:100]):
         with pytest.raises(ValueError):
@@ -96,7 +96,7 @@ def test_malformed_is_a_value_error(name: str) -> None:
 
 
 class TestNpz:
-    content = CONTENTS.load("npz")
+    content = CONTENTS.open("npz")
 
     @pytest.mark.parametrize("ratio", [1.0, 1.3, 500.0])
     @pytest.mark.parametrize(
@@ -222,11 +222,11 @@ class TestNpz:
         )
         assert len(zipfile.ZipFile(io.BytesIO(forged)).infolist()) == 50
         with pytest.raises(ValueError, match=r"claims a size|verlapped"):
-            decoded(CONTENTS.load("arrays"), forged)
+            decoded(CONTENTS.open("arrays"), forged)
 
 
 class TestJpeg:
-    content = CONTENTS.load("jpeg")
+    content = CONTENTS.open("jpeg")
 
     @pytest.mark.parametrize("size", [1024, 1025, 1500, 9999, 60_000, 114_660, 322_957, 2_000_001])
     def test_decoders_read_it_at_its_exact_size(self, size: int) -> None:

@@ -17,18 +17,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iobench.dataset import index_file
+from iobench.formats.base import Assembled, Blocks, Framed
 from iobench.formats.protobuf import example_bytes
 from iobench.generator import clean, generate
-from iobench.registry import FORMATS
+from iobench.registry import CODECS, FORMATS
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
-from iobench.schema.manifest import index_file
 from iobench.storage.local.storage import LocalStorage
 
 NAMES = sorted(FORMATS.entries())
-ASSEMBLED = [name for name in NAMES if hasattr(FORMATS.load(name), "assemble")]
-SINGLE = [name for name in NAMES if hasattr(FORMATS.load(name), "frame")]
-FRAMED = [name for name in SINGLE if any(FORMATS.load(name).margins(0, "", 1))]
+ASSEMBLED = [name for name in NAMES if isinstance(FORMATS.open(name), Assembled)]
+SINGLE = [name for name in NAMES if isinstance(FORMATS.open(name), Framed)]
+FRAMED = [name for name in SINGLE if any(FORMATS.open(name).margins(0, "", 1))]
 PACKING = ASSEMBLED + FRAMED
 """Formats that mark where a sample begins; the others (one sample per file, flat arrays) give a shard as one."""
 SUFFIX = ".bin"
@@ -73,8 +74,9 @@ def assembled(form: Any, samples: list[bytes], **spec: Any) -> tuple[bytes, list
             yield memoryview(scratch)[: len(sample)]
 
     made = build(DatasetSpec, full, where="test")
-    form.check_spec(made)
-    offset, stored = form.assemble(contents(), sizes, shard.extend, spec=made)
+    codec = CODECS.open(made.codec)
+    form.check_spec(made, codec)
+    offset, stored = form.assemble(contents(), sizes, shard.extend, spec=made, codec=codec)
     return bytes(shard), offset.tolist(), stored.tolist()
 
 
@@ -85,7 +87,7 @@ def unpacked(form: Any, shard: bytes, *, check: bool = True) -> list[bytes]:
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 def test_round_trip_and_offsets(name: str, data: st.DataObject) -> None:
-    form = FORMATS.load(name)
+    form = FORMATS.open(name)
     most = 12 if name in PACKING else 1
     samples = data.draw(
         st.lists(
@@ -97,13 +99,13 @@ def test_round_trip_and_offsets(name: str, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, 10**9))
     shard, offsets = packed(form, samples, first)
     assert unpacked(form, shard) == unpacked(form, shard, check=False) == samples
-    if not getattr(form, "blocks", False):
+    if not isinstance(form, Blocks):
         assert [shard[o : o + len(s)] for o, s in zip(offsets, samples, strict=True)] == samples
 
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_samples_are_views(name: str) -> None:
-    form = FORMATS.load(name)
+    form = FORMATS.open(name)
     shard = bytearray(packed(form, [b"a" * 5000])[0])
     (sample,) = form.unpack(memoryview(shard), check=False)
     shard[shard.index(b"a" * 5000)] = ord("b")
@@ -112,14 +114,14 @@ def test_samples_are_views(name: str) -> None:
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_one_framed_sample_checks(name: str) -> None:
-    form = FORMATS.load(name)
+    form = FORMATS.open(name)
     frame = form.frame(7, SUFFIX, memoryview(b"x" * 1000))
     form.check(memoryview(frame.head + b"x" * 1000 + frame.tail))
 
 
 @pytest.mark.parametrize("name", FRAMED)
 def test_truncation_anywhere_is_found(name: str) -> None:
-    form = FORMATS.load(name)
+    form = FORMATS.open(name)
     shard, _ = packed(form, [b"a" * 700, b"b" * 1300, b"c" * 10])
     frames = {
         len(packed(form, [b"a" * 700, b"b" * 1300, b"c" * 10][:n])[0]) - len(form.finish(0))
@@ -136,7 +138,7 @@ def test_truncation_anywhere_is_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", ASSEMBLED)
 def test_a_shard_cut_short_is_a_value_error(name: str) -> None:
-    form = FORMATS.load(name)
+    form = FORMATS.open(name)
     shard, _ = packed(form, [b"a" * 700, b"b" * 1300, b"c" * 10])
     for cut in (
         0,
@@ -158,7 +160,7 @@ def test_a_shard_cut_short_is_a_value_error(name: str) -> None:
 @pytest.mark.parametrize("name", ASSEMBLED)
 @given(data=st.data())
 def test_the_same_samples_give_the_same_bytes(name: str, data: st.DataObject) -> None:
-    form = FORMATS.load(name)
+    form = FORMATS.open(name)
     samples = data.draw(st.lists(st.binary(min_size=3, max_size=300), min_size=1, max_size=12))
     codec = data.draw(st.sampled_from(["none", "gzip", "gzip:1"] if name != "mds" else ["none"]))
     shard, offsets, stored = assembled(form, samples, codec=codec)
@@ -173,7 +175,7 @@ def test_the_same_samples_give_the_same_bytes(name: str, data: st.DataObject) ->
 @pytest.mark.parametrize("name", PACKING)
 @given(position=st.integers(0, 10**6), bit=st.integers(0, 7))
 def test_a_flipped_bit_never_crashes(name: str, position: int, bit: int) -> None:
-    form = FORMATS.load(name)
+    form = FORMATS.open(name)
     shard = bytearray(packed(form, [b"a" * 700, b"b" * 1300])[0])
     shard[position % len(shard)] ^= 1 << bit
     message = ""
@@ -188,11 +190,11 @@ def test_a_flipped_bit_never_crashes(name: str, position: int, bit: int) -> None
 @pytest.mark.parametrize("name", PACKING)
 def test_garbage_is_a_value_error(name: str, garbage: bytes) -> None:
     with pytest.raises(ValueError):
-        unpacked(FORMATS.load(name), b"\x01" + garbage)
+        unpacked(FORMATS.open(name), b"\x01" + garbage)
 
 
 class TestTar:
-    form = FORMATS.load("tar")
+    form = FORMATS.open("tar")
 
     def test_tarfile_reads_it(self) -> None:
         shard, _ = packed(self.form, [b"one", b"two" * 1000], first=41)
@@ -268,7 +270,7 @@ def bitwise_crc32c(data: bytes) -> int:
 
 
 class TestMds:
-    form = FORMATS.load("mds")
+    form = FORMATS.open("mds")
 
     def read(self, shard: bytes) -> list[bytes]:
         """The layout by hand, as the library's reader walks it."""
@@ -353,7 +355,7 @@ class TestMds:
 
 
 class TestTFRecord:
-    form = FORMATS.load("tfrecord")
+    form = FORMATS.open("tfrecord")
 
     def test_framing_is_what_tensorflow_documents(self) -> None:
         shard, _ = packed(self.form, [b"payload" * 9, b"x"])

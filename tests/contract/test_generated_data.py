@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from iobench.formats import payload
+from iobench.contents import payload
 from iobench.generator import generate
 from iobench.generator.target import dataset_id
 from iobench.schema.base import build
@@ -163,7 +163,7 @@ def test_columns_of_earlier_versions_are_read(tmp_path: Path) -> None:
         )
     finally:
         payload.fill_for_columns = before
-    from iobench.schema.manifest import load_manifest
+    from iobench.dataset import load_manifest
 
     assert b"iobench\x01" in b"".join(
         b"".join(row.values()) for row in pq.read_table(next(path.rglob("*.parquet"))).to_pylist()

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 
 TRANSPORTS = [("ring", 0), ("ring", 2), ("tensor", 2), ("thread", 2)]
 SIZES = {"distribution": "lognormal", "mean": 3000, "sigma": 0.8, "min": 200, "max": 20_000}
-HDF5 = FORMATS.load("hdf5")
+HDF5 = FORMATS.open("hdf5")
 DECODE = {
     "raw": bytes,
     "npz": lambda data: np.load(io.BytesIO(data))["x"].tobytes(),
@@ -164,7 +164,7 @@ def test_reading_needs_no_h5py(make_dataset: Any) -> None:
     _, path = make_dataset(format="hdf5", codec="gzip")
     program = (
         "import sys; sys.modules['h5py'] = None\n"
-        "from iobench.load import make_loader; from iobench.verify import verify; from iobench.schema.manifest import load_manifest\n"
+        "from iobench.load import make_loader; from iobench.verify import verify; from iobench.dataset import load_manifest\n"
         "from iobench.storage.local.storage import LocalStorage\n"
         "root = sys.argv[1]\n"
         "assert sum(len(b) for b in make_loader(root, batch_size=9, loader={'workers': 0})) == 60\n"

@@ -23,11 +23,12 @@ import simplejpeg
 import torch
 import zstandard
 
+from iobench.dataset import load_manifest
 from iobench.errors import CorruptSampleError, UsageError
 from iobench.load import Batch, BatchLoader, build_loader, make_loader
 from iobench.load.device import DeviceFeed
 from iobench.load.null import NullReader
-from iobench.schema.manifest import Manifest, load_manifest
+from iobench.schema.manifest import Manifest
 from iobench.schema.workload import LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.simulated.memory import MemoryStorage

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 
 TRANSPORTS = [("ring", 0), ("ring", 2), ("tensor", 2), ("thread", 2)]
 SIZES = {"distribution": "lognormal", "mean": 3000, "sigma": 0.8, "min": 200, "max": 20_000}
-PARQUET = FORMATS.load("parquet")
+PARQUET = FORMATS.open("parquet")
 
 
 def rows(manifest: Manifest, path: Path) -> list[bytes]:

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from iobench.dataset import load_manifest
 from iobench.errors import DatasetError, IobenchError, TargetRefusedError
-from iobench.formats.base import split_codec
 from iobench.generator import clean, generate
 from iobench.registry import CODECS, CONTENTS, FORMATS
 from iobench.schema.dataset import DatasetSpec
-from iobench.schema.manifest import Manifest, load_manifest
+from iobench.schema.manifest import Manifest
 from iobench.storage.local.storage import LocalStorage
 from iobench.verify import verify
 
@@ -73,7 +73,7 @@ def test_every_sample_is_where_the_manifest_says(
     )
     generate(wanted, LocalStorage(tmp_path / "d"), workers=0)
     manifest = load_manifest(tmp_path / "d")
-    coder, reader = CODECS.load(split_codec(codec)[0]), CONTENTS.load(content)
+    coder, reader = CODECS.open(codec), CONTENTS.open(content)
     for index in range(40):
         size = int(manifest.samples["size"][index])
         sample = memoryview(bytearray(size))
@@ -81,7 +81,7 @@ def test_every_sample_is_where_the_manifest_says(
         assert reader.identify(sample) == (wanted.seed, index)
         out = memoryview(bytearray(reader.decoded_bytes(sample)))
         assert reader.decode(sample, out) == len(out)
-    packed = FORMATS.load(form)
+    packed = FORMATS.open(form)
     for shard in range(manifest.shard_count):
         data = (tmp_path / "d" / manifest.key(shard)).read_bytes()
         first, count = int(manifest.shards["first"][shard]), int(manifest.shards["samples"][shard])
@@ -453,7 +453,7 @@ def test_a_manifest_of_a_million_samples_loads_lazily(tmp_path: Path) -> None:
     root.mkdir()
     assembling.publish(wanted, plan, results, LocalStorage(root), claim, check=lambda made: None)
     script = (
-        "import sys, numpy, pyarrow, xxhash, resource; from iobench.schema.manifest import load_manifest; "
+        "import sys, numpy, pyarrow, xxhash, resource; from iobench.dataset import load_manifest; "
         "import time; before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
         f"m = load_manifest({str(root)!r}); assert m.sample_count == 1_000_000; assert not m.samples['size'].flags.owndata; "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"

@@ -12,14 +12,9 @@ import pyarrow as pa
 import pytest
 import xxhash
 
+from iobench.dataset import load_manifest
 from iobench.errors import DatasetError
-from iobench.schema.manifest import (
-    SHARD_COLUMNS,
-    SHARDS,
-    load_manifest,
-    read_table,
-    write_table,
-)
+from iobench.schema.manifest import SHARD_COLUMNS, SHARDS, read_table, write_table
 from tests.hostile import check, run
 
 NAMES = [b"\xff\xfe.bin", "é漢.bin".encode(), b"plain.bin", b"sub\xe9/\xf0\x1b[2J.bin"]

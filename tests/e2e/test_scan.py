@@ -20,11 +20,11 @@ from PIL import Image
 from tfrecord import TFRecordWriter
 
 from iobench import make_loader
+from iobench.dataset import find_dataset
 from iobench.errors import DatasetError, StorageError, TargetRefusedError, UsageError
 from iobench.registry import FORMATS
 from iobench.scan import save, scan
 from iobench.storage import open_storage
-from iobench.storage.catalog import find_dataset
 from iobench.storage.local.storage import LocalStorage
 
 QUICK = (
@@ -286,7 +286,7 @@ def test_a_tar_that_leads_back_to_itself_ends(tmp_path: Path, size: bytes) -> No
     with pytest.raises(DatasetError, match=r"a\.tar cannot be read"):
         scan(LocalStorage(tmp_path))
     with pytest.raises(ValueError, match="offset 1024"):
-        list(FORMATS.load("tar").unpack(memoryview(shard), check=True))
+        list(FORMATS.open("tar").unpack(memoryview(shard), check=True))
 
 
 @pytest.mark.parametrize("damage", ["header", "cut", "large"])

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from iobench import make_loader
+from iobench.dataset import load_manifest
 from iobench.errors import DatasetError, UsageError
 from iobench.load import make_reader
 from iobench.scan import ScanReport, save, scan
-from iobench.schema.manifest import load_manifest
 from iobench.schema.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage

@@ -17,12 +17,13 @@ import pytest
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.checkpoint.manifest import is_ours
 from iobench.cli.main import main
+from iobench.dataset import load_manifest
 from iobench.generator import clean, generate
 from iobench.load.layouts import make_layout
 from iobench.safety import remove_exactly
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
-from iobench.schema.manifest import LAYOUT_BEGUN, load_manifest
+from iobench.schema.manifest import LAYOUT_BEGUN
 from iobench.schema.workload import LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.checkpoints import make_state, save

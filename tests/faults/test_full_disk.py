@@ -15,11 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
+from iobench.dataset import load_manifest
 from iobench.errors import StorageError, WorkerError
 from iobench.generator import generate, target
 from iobench.generator.pool import run_tasks
 from iobench.schema.dataset import DatasetSpec
-from iobench.schema.manifest import load_manifest
 from iobench.storage.local.storage import LocalStorage
 from iobench.verify import verify
 from tests.children import in_child

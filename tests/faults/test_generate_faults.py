@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from iobench.cli.main import main
+from iobench.dataset import load_manifest
 from iobench.errors import StorageError, TargetLostError
 from iobench.generator import engine, generate
 from iobench.generator.pool import run_tasks
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
-from iobench.schema.manifest import MANIFEST, load_manifest
+from iobench.schema.manifest import MANIFEST
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.locks import object_lock

@@ -286,12 +286,8 @@ def test_damage_in_files_of_such_names_is_shown(here: Path) -> None:
 
 def test_tables_with_hostile_names(here: Path) -> None:
     """A manifest from elsewhere names what it likes, with the right checksums."""
-    from iobench.schema.manifest import (
-        SHARD_COLUMNS,
-        SHARDS,
-        load_manifest,
-        write_table,
-    )
+    from iobench.dataset import load_manifest
+    from iobench.schema.manifest import SHARD_COLUMNS, SHARDS, write_table
 
     shutil.copytree(GOLDEN / "datasets/scanned.manifest", here / "m")
     header, data = load(here / "m/manifest.json"), GOLDEN / "datasets/tar/data"

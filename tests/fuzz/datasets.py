@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from iobench.buffers import Buffer
+from iobench.contents.jpeg import Jpeg
+from iobench.contents.npz import Arrays, Npz
+from iobench.dataset import index_file, load_manifest, packing_at
 from iobench.documents import json_text
 from iobench.errors import IobenchError
-from iobench.formats.base import Buffer
-from iobench.formats.contents import Arrays, Jpeg, Npz
 from iobench.formats.mds import Mds
 from iobench.formats.parquet_footer import Footer
 from iobench.formats.parquet_pages import bound
@@ -27,13 +29,11 @@ from iobench.schema.manifest import (
     SAMPLES,
     SHARD_COLUMNS,
     SHARDS,
-    Keys,
     hash_bytes,
-    index_file,
-    load_manifest,
     parse_header,
     read_table,
 )
+from iobench.schema.packing import Keys
 from tests.fuzz.target import Target, parts, scratch
 from tests.looking import look
 
@@ -45,7 +45,7 @@ BLOCK = 512  # of a tar
 
 def manifest_header(data: bytes) -> None:
     header = parse_header(data, where="manifest.json")
-    Keys(header.spec)(0)
+    Keys(packing_at(header.spec, "manifest.json"))(0)
     json_text(header)
 
 
@@ -194,7 +194,7 @@ def codecs(data: bytes) -> None:
     names = ("gzip", "zstd", "lz4", "none")
     if len(data) < 2:
         return
-    codec = CODECS.load(names[data[0] % len(names)])
+    codec = CODECS.open(names[data[0] % len(names)])
     out = memoryview(bytearray(data[1] * 64))
     assert codec.decompress(memoryview(data)[2:], out) <= len(out)
 
@@ -202,16 +202,16 @@ def codecs(data: bytes) -> None:
 TARGETS = {
     "manifest-header": Target(manifest_header),
     "manifest": Target(manifest),
-    "tar": _shard(_unpacked(Tar), ".tar", with_tar_checksums),
-    "tfrecord": _shard(_unpacked(TFRecord), ".tfrecord", with_record_checksums),
+    "tar": _shard(_unpacked(Tar()), ".tar", with_tar_checksums),
+    "tfrecord": _shard(_unpacked(TFRecord()), ".tfrecord", with_record_checksums),
     # ValueError: verify and the readers of blocks name the shard.
-    "mds": Target(lambda data: _unpacked(Mds)(memoryview(data)), (ValueError,)),
+    "mds": Target(lambda data: _unpacked(Mds())(memoryview(data)), (ValueError,)),
     "parquet": Target(parquet, (ValueError,)),
     "parquet-rows": Target(parquet_rows),
     # ValueError: scan/hdf5.py names the file.
     "hdf5-heap": Target(hdf5_heap, (ValueError,)),
-    "npz": Target(_content(Npz, Arrays)),
-    "jpeg": Target(_content(Jpeg)),
+    "npz": Target(_content(Npz(), Arrays())),
+    "jpeg": Target(_content(Jpeg())),
     # ValueError: readers name the sample.
     "codecs": Target(codecs, (ValueError,)),
 }

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
+from iobench.contents.jpeg import Jpeg
 from iobench.documents import json_text
-from iobench.formats.contents import Jpeg
 from iobench.generator import generate, journal
 from iobench.generator.writer import UnitResult
 from iobench.schema.base import build
@@ -213,7 +213,7 @@ def _samples() -> Iterator[tuple[str, str, bytes]]:
     yield "npz", "stored.npz", stored.getvalue()
     yield "npz", "deflated.npz", deflated.getvalue()
     image = memoryview(bytearray(1500))
-    Jpeg.build(image, seed=1, index=1, compress_ratio=1.0)
+    Jpeg().build(image, seed=1, index=1, compress_ratio=1.0)
     yield "jpeg", "noise.jpg", bytes(image)
     text = b"iobench " * 100
     packed = (gzip.compress(text, mtime=0), zstandard.compress(text), lz4.frame.compress(text))

@@ -20,6 +20,7 @@ import pytest
 import zstandard
 
 from iobench import buffers
+from iobench.dataset import ResolvedSpec
 from iobench.errors import DatasetError, IobenchError, NoMemoryError
 from iobench.formats.tfrecord import masked_crc
 from iobench.limits import (
@@ -91,7 +92,7 @@ HEADER = b"{'descr': '|u1', 'fortran_order': False, 'shape': (0,), }"
     ids=["just too long", "64 MiB", "claims 4 GiB", "parentheses", "minus", "lists"],
 )
 def test_headers_of_arrays(data: bytes) -> None:
-    content = CONTENTS.load("arrays")
+    content = CONTENTS.open("arrays")
 
     def decoded() -> None:
         with pytest.raises(ValueError):
@@ -118,7 +119,7 @@ def test_codecs_take_no_more_than_they_may_return(
     name: str, compress: Callable[[bytes], bytes]
 ) -> None:
     stored = memoryview(compress(bytes(100 << 20)))
-    codec = CODECS.load(name)
+    codec = CODECS.open(name)
     for room in (1000, 20 << 20):
         out = memoryview(bytearray(room))
 
@@ -133,7 +134,7 @@ def test_lz4_takes_memory_for_what_comes_and_not_for_all_of_it() -> None:
     content = np.random.default_rng(0).bytes(1 << 20) * 40
     stored = memoryview(lz4.frame.compress(content))
     out = memoryview(bytearray(len(content)))
-    ended = in_child(lambda: CODECS.load("lz4").decompress(stored, out), room=48 << 20)
+    ended = in_child(lambda: CODECS.open("lz4").decompress(stored, out), room=48 << 20)
     assert ended.value == len(content)
 
 
@@ -237,7 +238,13 @@ def claims(expansion: float | None = None, **spec: Any) -> Callable[..., None]:
     from iobench.schema.dataset import DatasetSpec
 
     made = build(DatasetSpec, {**SPEC, **spec}, where="test")
-    return lambda **columns: check_claims(made, expansion, table(**columns), "{}.tar".format)
+    return lambda **columns: check_claims(
+        expansion,
+        table(**columns),
+        "{}.tar".format,
+        blocks=made.format == "parquet",
+        plain=made.codec == "none",
+    )
 
 
 @pytest.mark.parametrize(
@@ -298,7 +305,8 @@ def planted(manifest: Manifest, **samples: Any) -> Manifest:
     }
     tables = {name: hash_bytes(data) for name, data in files.items()}
     header = manifest.header.model_copy(update={"tables": tables})
-    return assemble(header, files.__getitem__, lambda name: tables[name])
+    packing = ResolvedSpec.of(manifest).packing
+    return assemble(header, files.__getitem__, lambda name: tables[name], packing)
 
 
 def test_a_manifest_is_checked_when_it_is_read(make_dataset: Any) -> None:
@@ -319,6 +327,7 @@ def test_memory_is_taken_for_what_the_storage_has(make_dataset: Any) -> None:
             "size": np.where(np.arange(60) == 7, 3 << 30, manifest.samples["size"]),
         },
         {**manifest.shards, "size": manifest.shards["size"] + (3 << 30)},
+        packing=manifest.packing,
     )
     storage = LocalStorage(path)
     reader = in_child(

@@ -61,7 +61,7 @@ def memory(data: bytes) -> MemoryStorage:
 
 
 def unpacked(data: bytes) -> list[bytes]:
-    return [bytes(sample) for sample in Parquet.unpack(memoryview(data), check=True)]
+    return [bytes(sample) for sample in Parquet().unpack(memoryview(data), check=True)]
 
 
 class TestAnUnknownCodec:
@@ -127,16 +127,16 @@ class TestWorkersThatDie:
         assert "\n" not in str(caught.value)
 
     def test_over_contents(self, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-        decode = Parquet.open.__func__
+        decode = Parquet.open
 
-        def deadly(cls: Any, tail: Any, size: int) -> Any:
-            opened = decode(cls, tail, size)
+        def deadly(self: Any, tail: Any, size: int) -> Any:
+            opened = decode(self, tail, size)
             monkeypatch.setattr(
                 opened, "decode", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
             )
             return opened
 
-        monkeypatch.setattr(Parquet, "open", classmethod(deadly))
+        monkeypatch.setattr(Parquet, "open", deadly)
         with pytest.raises(WorkerError, match=r"signal 9 .*[abc]\.parquet"):
             scan(storage, checksums=True)
 
@@ -263,7 +263,7 @@ def hostile(data: bytes, sizes: list[int]) -> Manifest:
     """A manifest for a file that no scan would make, with these sizes of its rows."""
     good = written(pa.table({"x": [bytes([n]) * 9 for n in range(len(sizes))]}))
     manifest = scan(memory(good), workers=0).manifest
-    begin, end = Parquet.open(memoryview(data), len(data)).extent(0)
+    begin, end = Parquet().open(memoryview(data), len(data)).extent(0)
     samples = {name: column.copy() for name, column in manifest.samples.items()}
     samples["size"][:] = sizes
     samples["offset"][:], samples["stored"][:] = begin, end - begin
@@ -303,7 +303,7 @@ def test_rows_come_right_however_few_are_decoded_at_a_time(encoding: str, versio
         compression="snappy",
         **how,
     )
-    shard = Parquet.open(memoryview(data), len(data))
+    shard = Parquet().open(memoryview(data), len(data))
     begin, end = shard.extent(0)
     parts = [(begin, memoryview(data)[begin:end])]
     for at_once in (1, 3000, 100_000, 1 << 30):

@@ -21,14 +21,10 @@ from hypothesis import strategies as st
 
 from iobench import make_loader
 from iobench.cli.main import main
+from iobench.dataset import load_manifest
 from iobench.errors import DatasetError, IobenchError
 from iobench.schema.arrow_file import check_plain
-from iobench.schema.manifest import (
-    MANIFEST,
-    SAMPLES,
-    SHARDS,
-    load_manifest,
-)
+from iobench.schema.manifest import MANIFEST, SAMPLES, SHARDS
 from iobench.schema.tables import MAX_SAMPLE_BYTES, MAX_SHARD_BYTES
 from iobench.storage.local.storage import LocalStorage
 from iobench.verify import verify
@@ -188,7 +184,7 @@ def test_a_compressed_table_is_not_unpacked(dataset: Path, tmp_path: Path) -> No
         check_plain(memoryview(data))
     replace_table(folder, SAMPLES, data)
     code = (
-        "from iobench.schema.manifest import load_manifest; from iobench.errors import DatasetError\n"
+        "from iobench.dataset import load_manifest; from iobench.errors import DatasetError\n"
         f"try: load_manifest({str(folder)!r})\n"
         "except DatasetError: print(open('/proc/self/status').read())"
     )

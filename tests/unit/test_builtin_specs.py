@@ -111,7 +111,7 @@ def test_dlrm_reads_the_columns_of_the_reference() -> None:
     spec, workload = load_dataset_spec("dlrm"), load_workload("dlrm-b200")
     assert spec.columns == 200
     assert workload.reader.columns == 40
-    read = FORMATS.load("parquet").prefix(np.array([761]), columns=40, of=200)[0]
+    read = FORMATS.open("parquet").prefix(np.array([761]), columns=40, of=200)[0]
     assert read == 160
     assert read * (workload.samples_per_s_per_accelerator or 0) == pytest.approx(5.24e9, rel=0.01)
     assert group_bounds(np.full(20_000, 761), spec.block_size or 0) == [
@@ -192,7 +192,7 @@ def test_what_is_handed_on_fits_into_a_decoded_sample(name: str) -> None:
     smallest = spec.sample_size.min or spec.sample_size.mean
     assert smallest is not None
     assert workload.reader.crop is not None
-    content = CONTENTS.load(spec.content)
+    content = CONTENTS.open(spec.content)
     sample = memoryview(bytearray(smallest))
     content.build(sample, seed=spec.seed, index=0, compress_ratio=1.0)
     assert content.decoded_bytes(sample) >= workload.reader.crop

@@ -16,7 +16,10 @@ BASE = {
     *("errors", "units", "limits", "registry", "safety", "beneath", "buffers", "processes"),
     *("interrupts", "text", "documents", "cgroup", "memory", "logs"),
 }
-PLUG_INS = {"storage", "formats", "accelerate", "checkpoint", "measure"}
+PLUG_INS = {"storage", "formats", "contents", "codecs", "accelerate", "checkpoint", "measure"}
+DATASET = {"dataset"}
+"""The plug-ins of one dataset, resolved: above them, and below what reads and writes data."""
+
 ENGINES = {"generator", "verify", "load", "scan"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -24,12 +27,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "schema": BASE,
     **{unit: BASE | {"schema"} for unit in PLUG_INS},
     "checkpoint": BASE | {"schema", "storage", "measure"},  # a writer puts its files on any storage
-    **{unit: BASE | {"schema"} | PLUG_INS | ENGINES for unit in ENGINES},
+    "dataset": BASE | {"schema"} | PLUG_INS,
+    **{unit: BASE | {"schema"} | PLUG_INS | DATASET | ENGINES for unit in ENGINES},
     "analyse": {"errors", "units", "documents", "schema"},
     "report": {"errors", "units", "documents", "text", "schema", "analyse"},
-    "runner": BASE | {"schema", "analyse"} | PLUG_INS | ENGINES,
-    "cli": BASE | {"schema", "analyse", "report", "runner"} | PLUG_INS | ENGINES,
-    "api": BASE | {"schema", "analyse", "report", "runner"} | PLUG_INS | ENGINES,
+    "runner": BASE | {"schema", "analyse"} | PLUG_INS | DATASET | ENGINES,
+    "cli": BASE | {"schema", "analyse", "report", "runner"} | PLUG_INS | DATASET | ENGINES,
+    "api": BASE | {"schema", "analyse", "report", "runner"} | PLUG_INS | DATASET | ENGINES,
     "__main__": {"cli"},
 }
 """Part of the package -> the other parts that it may import. Every part may import itself and the version in ``iobench``."""
@@ -37,9 +41,18 @@ MAY_IMPORT: dict[str, set[str]] = {
 EXCEPTIONS = {
     ("storage", "iobench.measure.pagecache"),
     ("storage", "iobench.measure.filesystem"),
-    ("checkpoint", "iobench.formats.payload"),
+    ("checkpoint", "iobench.contents.payload"),
+    ("formats", "iobench.codecs.base"),
 }
-"""What a storage knows about its own cache and file system is measured in one place; a state is filled with the bytes that samples have."""
+"""What a storage knows about its own cache and file system is measured in one place. A state is
+filled with the bytes that samples have. A format that compresses by itself is told its codec."""
+
+TYPE_ONLY = {
+    ("registry", "iobench.codecs.base"),
+    ("registry", "iobench.contents.base"),
+    ("registry", "iobench.formats.base"),
+}
+"""What the tables of plug-ins give, for the type checker: only below ``if TYPE_CHECKING``."""
 
 FOREIGN = {"torch": {"load", "checkpoint", "accelerate"}, "pydantic": {"schema"}}
 """Third-party package -> the parts that may import it, at the top or lazily."""
@@ -80,11 +93,25 @@ def imported(tree: ast.AST, module: str, *, is_package: bool) -> Iterator[tuple[
                 yield node.lineno, node.args[0].value
 
 
+def for_types(tree: ast.AST) -> set[int]:
+    """The lines of what stands below ``if TYPE_CHECKING``, which nobody runs."""
+    return {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+        for child in node.body
+        for line in range(child.lineno, (child.end_lineno or child.lineno) + 1)
+    }
+
+
 def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
     """One line for each arrow of ``module`` that runs up, sideways between plug-ins, or to a package that is kept elsewhere."""
     tree = ast.parse(source)
     part = module.split(".")[1] if "." in module else ""
     found = []
+    unrun = for_types(tree)
     for line, name in imported(tree, module, is_package=is_package):
         top, _, rest = name.partition(".")
         target = rest.partition(".")[0]
@@ -93,6 +120,8 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[st
                 (part, name) == known or (part == known[0] and name.startswith(f"{known[1]}."))
                 for known in EXCEPTIONS
             )
+            if line in unrun and (part, name.rpartition(".")[0]) in TYPE_ONLY:
+                continue
             if target not in MAY_IMPORT.get(part, set()) and not excepted:
                 found.append(f"{module}:{line} ({part}) imports {name}")
         if top in FOREIGN and part not in FOREIGN[top]:
@@ -138,6 +167,8 @@ def test_every_part_has_its_place() -> None:
     [
         ("iobench.errors", "from .schema.dataset import DatasetSpec"),
         ("iobench.schema.dataset", "from ..storage.base import Storage"),
+        ("iobench.registry", "from .codecs.base import Codec"),
+        ("iobench.registry", "if TYPE_CHECKING:\n    from .codecs.zstd import Zstd"),
         ("iobench.storage.local.storage", "from ...formats.base import Format"),
         ("iobench.storage.local.storage", "from ...measure.host import fingerprint"),
         ("iobench.storage.local.storage", "from ... import formats"),
@@ -148,6 +179,9 @@ def test_every_part_has_its_place() -> None:
             "import importlib\nimportlib.import_module('iobench.runner.plan')",
         ),
         ("iobench.formats.tar", "from ..measure.pagecache import evict"),
+        ("iobench.formats.parquet", "from ..codecs.zstd import Zstd"),
+        ("iobench.contents.npz", "from ..formats.base import Format"),
+        ("iobench.codecs.gzip", "from ..contents.base import Content"),
         ("iobench.load.reader", "from ..runner import runner"),
         ("iobench.analyse.verdict.metrics", "from ...measure.timeline import Timeline"),
         ("iobench.analyse.verdict.metrics", "from ...registry import STORAGE"),
@@ -181,6 +215,7 @@ def test_the_checker_sees_a_bad_module(module: str, source: str) -> None:
         ),
         ("iobench.cli.run", "from ..report.text import render\nprint('fine')"),
         ("iobench.load.loader", "import torch\nimport numpy"),
+        ("iobench.registry", "if TYPE_CHECKING:\n    from .codecs.base import Codec"),
         ("iobench.verify", "from .load.reader import Reader"),
     ],
 )

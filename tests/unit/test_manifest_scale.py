@@ -64,7 +64,7 @@ import os
 from pathlib import Path
 def status(key):
     return int(next(l.split()[1] for l in open('/proc/self/status') if l.startswith(key)))
-from iobench.schema.manifest import load_manifest
+from iobench.dataset import load_manifest
 manifest = load_manifest({str(million)!r})
 from iobench.load.order import epoch_order
 order = epoch_order(manifest.shards['first'], manifest.shards['samples'], sequential=False, shuffle=True, seed=1, epoch=0)

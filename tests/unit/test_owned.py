@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iobench.dataset import ResolvedSpec
 from iobench.generator import plan, plan_shards
 from iobench.generator.owned import Owned
 from iobench.generator.plan import ShardNumbers
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
-from iobench.schema.manifest import Keys
 
 SIZES: list[dict[str, Any]] = [
     {"mean": 3000},
@@ -77,7 +77,7 @@ def test_shards_are_those_of_the_plan(
     codec=st.sampled_from(["none", "zstd"]),
 )
 def test_a_key_tells_its_number(shard: int, form: str, codec: str) -> None:
-    keys = Keys(spec(format=form, codec=codec if form != "parquet" else "none"))
+    keys = ResolvedSpec.of(spec(format=form, codec=codec if form != "parquet" else "none")).keys
     key = keys(shard)
     assert keys.number(key) == shard
     folder = key.rpartition("/")[0]
@@ -104,7 +104,7 @@ def test_a_key_tells_its_number(shard: int, form: str, codec: str) -> None:
     ],
 )
 def test_what_only_looks_like_a_shard(name: str) -> None:
-    assert Keys(spec()).number(name) is None
+    assert ResolvedSpec.of(spec()).keys.number(name) is None
 
 
 @pytest.mark.parametrize("form", ["files", "tar"])
@@ -116,7 +116,7 @@ def test_a_marker_that_claims_very_many_samples_costs_nothing(
     tracemalloc.start()
     started = time.process_time()
     owned = Owned(wanted, None)
-    keys = Keys(wanted)
+    keys = ResolvedSpec.of(wanted).keys
     assert all(owned.file(keys(shard)) for shard in range(100))
     assert owned.file(f"{keys(5)}.part")
     assert not owned.file(keys(10**10))

@@ -14,9 +14,6 @@ CEILINGS = ("raw", "fetch", "prep", "harness")
 WORTH = 1.05
 """Gains below the noise threshold are not advice; what would slow the run down never is."""
 
-CHEAP_TO_UNDO = ("none", "lz4", "zstd:1", "gzip")
-"""Codecs by what a byte costs to decompress, the cheapest first: lz4 is 1.8 to 2.9 x as fast as zstd, zstd 3 to 7 x as fast as gzip."""
-
 ZSTD_DECODE_BYTES_PER_S = 1.3e9
 """Decompressed bytes per CPU second, zstd level 1 on float volumes and weights (1.34 to 1.37 GB/s measured on one core)."""
 
@@ -208,9 +205,9 @@ def _another_loader(evidence: Evidence) -> Advice | None:
 def _cheaper_samples(evidence: Evidence) -> Advice | None:
     if evidence.prep is None or evidence.prep != evidence.predicted or evidence.harness is None:
         return None
-    if evidence.codec != "none" and evidence.storage is not None:
+    if evidence.cheaper_codecs and evidence.storage is not None:
         return Advice(
-            change=f"a codec that is cheaper to undo than {evidence.codec}: {' or '.join(cheaper_codecs(evidence.codec))}",
+            change=f"a codec that is cheaper to undo than {evidence.codec}: {' or '.join(evidence.cheaper_codecs)}",
             predicted_gain=_gain(
                 evidence, prep=evidence.harness, storage=evidence.storage / evidence.compress_ratio
             ),
@@ -224,13 +221,6 @@ def _cheaper_samples(evidence: Evidence) -> Advice | None:
         predicted_gain=_gain(evidence, prep=evidence.harness),
         basis=f"at best decoding costs nothing and the harness alone ({_rate(evidence, evidence.harness)}) is left; arrays are larger",
     )
-
-
-def cheaper_codecs(codec: str) -> list[str]:
-    """Those that cost less to undo than ``codec``, which is not one of them; of an unknown one only storing as is is known to."""
-    name = codec.partition(":")[0]
-    known = [each.partition(":")[0] for each in CHEAP_TO_UNDO]
-    return list(CHEAP_TO_UNDO[: known.index(name)][::-1]) if name in known else ["none"]
 
 
 def _ring(evidence: Evidence) -> Advice | None:

@@ -20,6 +20,9 @@ NOISE = 0.05
 """Two rates closer than this are not told apart (MLPerf Storage: runs are replicable within 5 %)."""
 
 
+_CHEAP_TO_UNDO = ("none", "lz4", "zstd:1", "gzip")
+"""The codecs that there were when records did not say which are cheaper, the cheapest first."""
+
 OWN_LOADER = "torch"
 """The kind of loader that is iobench's own; any other is a library that is measured."""
 
@@ -54,6 +57,7 @@ class Evidence:
     transport: str
     direct: bool | None
     codec: str
+    cheaper_codecs: tuple[str, ...]  # that cost less to undo, the dearest first
     decode: bool
     compress_ratio: float
 
@@ -127,6 +131,7 @@ def gather(doc: RunDocument) -> Evidence:
         doc.metrics.get("samples_per_s"),
     )
     cpu, rate = fetch.cpu_s_per_gb, fetch.bytes_per_s
+    codec = str(spec.get("codec", "none"))
     return Evidence(
         raw=_rate(doc, "storage_raw", size),
         raw_by="the reader with more in flight"
@@ -151,10 +156,22 @@ def gather(doc: RunDocument) -> Evidence:
         kind=str(loader.get("kind") or settings.get("kind") or OWN_LOADER),
         transport=str(loader.get("transport", settings.get("transport", ""))),
         direct=loader.get("direct"),
-        codec=str(spec.get("codec", "none")),
+        codec=codec,
+        cheaper_codecs=_cheaper_codecs(doc, codec),
         decode=bool(reader.get("decode", True)) and spec.get("content", "raw") != "raw",
         compress_ratio=float(spec.get("compress_ratio", 1.0)),
     )
+
+
+def _cheaper_codecs(doc: RunDocument, codec: str) -> tuple[str, ...]:
+    """As this run's own iobench knew them, its plug-ins among them."""
+    known = doc.dataset.get("cheaper_codecs")
+    if known is not None:
+        return tuple(known)
+    # Earlier records do not say; what was known then does not change any more.
+    name = codec.partition(":")[0]
+    names = [each.partition(":")[0] for each in _CHEAP_TO_UNDO]
+    return _CHEAP_TO_UNDO[: names.index(name)][::-1] if name in names else ("none",)
 
 
 def bytes_per_sample(doc: RunDocument) -> float | None:

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ...dataset import index_file
 from ...errors import DatasetError
-from ...schema.manifest import Manifest, index_file
+from ...schema.manifest import Manifest
 from ...schema.workload import LoaderSpec, ReaderSpec
 from ...storage.base import Files, Storage
 from ...storage.catalog import local_root, read_object

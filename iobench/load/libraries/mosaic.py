@@ -15,7 +15,7 @@ import streaming
 from streaming.base.constant import EPOCH_DATA, EPOCH_SHAPE, TICK
 from streaming.base.world import World
 
-from ...schema.manifest import index_key
+from ...dataset import ResolvedSpec
 from ...storage.catalog import local_root
 from .base import Library, Packed, Source
 from .pieces import Undo, Workers, collate
@@ -85,7 +85,7 @@ class _Samples(streaming.StreamingDataset):  # type: ignore[misc]
     """Its way to do more with a sample: a subclass with ``__getitem__``."""
 
     def __init__(self, source: Source) -> None:
-        root, index = local_root(source.storage), index_key(source.manifest.spec)
+        root, index = local_root(source.storage), ResolvedSpec.of(source.manifest).packing.index_key
         assert root is not None
         assert index is not None
         self.undo = Undo(source)

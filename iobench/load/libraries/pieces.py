@@ -16,8 +16,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
-from ...formats.base import split_codec
-from ...registry import CODECS, CONTENTS, FORMATS
+from ... import dataset as resolved
 from ...schema.workload import LoaderSpec
 from ...storage.base import Retries, Retrying
 from ..delivered import own_stats
@@ -42,17 +41,15 @@ class Undo:
     """Stored bytes to a delivered sample in memory of its own: decompress, decode, crop; the same for every library."""
 
     def __init__(self, source: Source) -> None:
-        spec, header = source.manifest.spec, source.manifest.header
-        name, _ = split_codec(spec.codec)
+        header, dataset = source.manifest.header, resolved.ResolvedSpec.of(source.manifest)
         # Formats that are read by blocks compress by themselves; so what a row is worth in stored bytes is known on average only.
-        blocks = bool(getattr(FORMATS.load(spec.format), "blocks", False))
-        plain = blocks or source.layout is not None
-        self._codec = None if name == "none" or plain else CODECS.load(name)
+        plain = dataset.blocks or source.layout is not None
+        self._codec = None if dataset.codec.plain or plain else dataset.codec
         self._per_byte = header.stored_bytes / max(1, header.sample_bytes) if plain else 1.0
         self._sizes = source.manifest.samples["size"]
-        self._content = CONTENTS.load(spec.content)
+        self._content = dataset.content
         self._decode, self._crop = (
-            source.reading.decode and spec.content != "raw",
+            source.reading.decode and not self._content.plain,
             source.reading.crop,
         )
 

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ...dataset import load_dataset_spec
 from ...errors import SpecError, UsageError
-from ...formats.base import split_codec
 from ...generator.target import dataset_id
 from ...registry import CODECS, CONTENTS, FORMATS
 from ...schema.base import apply_overrides, build
-from ...schema.dataset import DatasetSpec, load_dataset_spec, resized
+from ...schema.dataset import DatasetSpec, resized
 from ...schema.sweep import (
     Sweep,
     SweepPoint,
@@ -60,8 +60,8 @@ def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
         folded.append(f"today's settings, {describe(base)}, were added as a point")
     for settings in asked:
         workload, spec = resolve(sweep, settings)
-        CONTENTS.load(spec.content)
-        CODECS.load(split_codec(spec.codec)[0])
+        CONTENTS.open(spec.content)
+        CODECS.open(spec.codec)
         check_asked(workload, accelerators=sweep.accelerators, repetitions=sweep.repetitions)
         effective = f"{workload.model_dump_json()}{spec.identity()}"
         if effective in seen:
@@ -94,7 +94,7 @@ def resolve(sweep: Sweep, settings: dict[str, Any]) -> tuple[Workload, DatasetSp
         sweep.workload, [text for text in given if not text.startswith(DATASET)]
     )
     of_dataset = [text.removeprefix(DATASET) for text in given if text.startswith(DATASET)]
-    form = FORMATS.load(
+    form = FORMATS.open(
         load_dataset_spec(
             workload.dataset, [text for text in of_dataset if text.startswith("format=")]
         ).format

@@ -15,8 +15,8 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
+from ..buffers import Buffer
 from . import payload
-from .base import Buffer
 
 MIN_BYTES = 1024
 _QUALITIES = (88, 84, 79, 72, 62, 45, 20, 5, 1)

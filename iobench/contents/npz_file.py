@@ -19,8 +19,8 @@ from typing import cast
 
 import numpy as np
 
+from ..buffers import Buffer
 from ..limits import MAX_EXPANSION, MAX_NPY_HEADER
-from .base import Buffer
 
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
 _CENTRAL = struct.Struct("<4sHHHHHHIIIHHHHHII")

@@ -1,0 +1,52 @@
+"""JPEGs that decode."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ..buffers import Buffer
+from ..limits import MAX_JPEG_EXPANSION
+from . import jpeg_file
+from .base import Content, at_least
+
+
+class Jpeg(Content):
+    """A JPEG of its own for each sample, that decodes to RGB pixels (height x width x 3)."""
+
+    name: ClassVar[str] = "jpeg"
+    suffix: ClassVar[str] = ".jpg"
+    min_bytes: ClassVar[int] = jpeg_file.MIN_BYTES
+    max_expansion: ClassVar[int] = 12
+
+    def build(self, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:
+        """Raises ValueError for a compress_ratio: a JPEG is compressed already."""
+        at_least(self.name, self.min_bytes, out)
+        if compress_ratio != 1:
+            raise ValueError(
+                "content 'jpeg' is compressed already and cannot take a compress_ratio"
+            )
+        jpeg_file.build(out, seed=seed, index=index)
+
+    def identify(self, content: Buffer) -> tuple[int, int] | None:
+        return jpeg_file.identify(content)
+
+    def decoded_bytes(self, content: Buffer) -> int:
+        import simplejpeg
+
+        try:
+            height, width, _, _ = simplejpeg.decode_jpeg_header(content)
+        except KeyError:  # what the library says of a header without a known colour space
+            raise ValueError("not a JPEG that can be decoded: unknown colour space") from None
+        if (size := int(height * width * 3)) > MAX_JPEG_EXPANSION * len(content):
+            raise ValueError(
+                f"a JPEG of {len(content)} bytes claims {height} x {width} pixels, which it can't hold"
+            )
+        return size
+
+    def decode(self, content: Buffer, out: Buffer) -> int:
+        import simplejpeg
+
+        # libjpeg fills in what is missing from a cut file; strict makes that the error it is.
+        return int(
+            simplejpeg.decode_jpeg(content, colorspace="RGB", buffer=out, strict=True).nbytes
+        )

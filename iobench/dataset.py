@@ -1,0 +1,323 @@
+"""A dataset, resolved once: its specification, the plug-ins that it names, its manifest.
+
+A manifest is data, and data does not decide where requests go. What it says of its samples' origin
+is followed within its own directory alone; any other place is for the user to name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .codecs.base import Codec
+from .contents.base import Content
+from .documents import MAX_HEADER_BYTES
+from .errors import DatasetError, SpecError, UsageError
+from .formats.base import Blocks, Format
+from .registry import CODECS, CONTENTS, FORMATS
+from .schema import dataset as schema
+from .schema import manifest as on_disk
+from .schema.dataset import DatasetSpec
+from .schema.manifest import MANIFEST, MARKER, SAMPLES, SHARDS, Manifest, hash_bytes, parse_header
+from .schema.packing import Keys, Packing
+from .storage import is_local, open_storage, rewrapped
+from .storage.base import Storage
+from .storage.catalog import exists, innermost, local_root, read_object
+from .text import printable
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedSpec:
+    """A specification with the plug-ins that it names."""
+
+    spec: DatasetSpec
+    format: Format
+    content: Content
+    codec: Codec
+
+    @classmethod
+    def of(cls, found: DatasetSpec | Manifest) -> ResolvedSpec:
+        """Raises SpecError, UnknownNameError, UsageError (a plug-in that can't be loaded)."""
+        spec = found if isinstance(found, DatasetSpec) else found.spec
+        return ResolvedSpec(
+            spec=spec,
+            format=FORMATS.open(spec.format),
+            content=CONTENTS.open(spec.content),
+            codec=CODECS.open(spec.codec),
+        )
+
+    @property
+    def suffix(self) -> str:
+        """Of a file that holds one sample ('.npz.zst'); formats name their members by it."""
+        return self.content.suffix + self.codec.suffix
+
+    @property
+    def blocks(self) -> bool:
+        """Whether samples are read a block at a time."""
+        return isinstance(self.format, Blocks)
+
+    @property
+    def packing(self) -> Packing:
+        """What a manifest has to be told of the plug-ins."""
+        single = self.format.one_sample_per_shard
+        return Packing(
+            name=self.spec.name,
+            single=single,
+            suffix=self.suffix if single else self.format.suffix,
+            blocks=self.blocks,
+            plain=self.codec.plain,
+            index_name=self.format.index_name,
+        )
+
+    @property
+    def keys(self) -> Keys:
+        """Where the shards lie that ``generate`` writes."""
+        return Keys(self.packing)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset(ResolvedSpec):
+    """A dataset that is there: its specification and plug-ins, its manifest, and its places.
+
+    ``url`` is the directory or URL at which it was opened, and ``place`` the one where its shards
+    are read. They differ for scanned data, whose manifest is kept elsewhere.
+    """
+
+    manifest: Manifest
+    url: str
+    place: str
+
+    @classmethod
+    def open(
+        cls, url: str, options: Mapping[str, str] | None = None, *, origin: str | None = None
+    ) -> Dataset:
+        """The dataset at a path or URL. Arguments and errors are those of ``find_dataset``."""
+        manifest, place = find_dataset(url, options, origin=origin)
+        resolved = ResolvedSpec.of(manifest)
+        return cls(
+            spec=resolved.spec,
+            format=resolved.format,
+            content=resolved.content,
+            codec=resolved.codec,
+            manifest=manifest,
+            url=url,
+            place=place,
+        )
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def sample_count(self) -> int:
+        return self.manifest.sample_count
+
+    @property
+    def shard_count(self) -> int:
+        return self.manifest.shard_count
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all shards, framing included."""
+        return self.manifest.header.stored_bytes
+
+    def open_storage(self) -> Storage:
+        """The storage that holds the shards, for reads through the page cache."""
+        return open_storage(self.place)
+
+
+def open_dataset(url: str | Path, *, origin: str | None = None) -> Dataset:
+    """The dataset at a directory or URL.
+
+    ``origin`` says where the data of a scanned dataset lies, as ``--origin`` does. Its shards are
+    not looked at: ``verify_dataset`` reads them. Raises DatasetError, StorageError, UsageError.
+
+    >>> dataset = iobench.open_dataset("demo-data")
+    >>> dataset.name, dataset.sample_count, dataset.spec.content
+    ('demo', 40, 'jpeg')
+    """
+    return Dataset.open(str(url), origin=origin)
+
+
+# Specifications
+
+
+def load_dataset_spec(name: str, overrides: Sequence[str] = ()) -> DatasetSpec:
+    """A dataset's specification by name or path, with ``a.b=c`` overrides.
+
+    Keys of the file that another format, chosen by an override, can't have are left out.
+    """
+    return schema.load_dataset_spec(name, overrides, without=_keys_that_it_cannot_have)
+
+
+def _keys_that_it_cannot_have(form: object) -> Collection[str]:
+    """Of a DatasetSpec with this format. Raises UsageError for a plug-in that can't be loaded."""
+    if form in CONTENTS.entries():  # short for one file per sample
+        return (*schema.SHARD_KEYS, *schema.BLOCK_KEYS)
+    if not isinstance(form, str) or form not in FORMATS.entries():
+        return schema.BLOCK_KEYS
+    kind = FORMATS.open(form)
+    lacking = schema.SHARD_KEYS if kind.one_sample_per_shard else ()
+    return lacking if isinstance(kind, Blocks) else (*lacking, *schema.BLOCK_KEYS)
+
+
+def with_shards_stated(spec: DatasetSpec) -> DatasetSpec:
+    """The specification, which says itself where its format has one sample in each shard.
+
+    ``schema.dataset.expected_samples_per_shard`` knows no plug-ins.
+    """
+    if spec.shards_unsaid and FORMATS.open(spec.format).one_sample_per_shard:
+        return spec.model_copy(update={"samples_per_shard": 1})
+    return spec
+
+
+def cheaper_codecs(dataset: ResolvedSpec) -> list[str]:
+    """Codecs that the dataset's format takes, and that cost less to undo; the dearest first.
+
+    Codecs whose cost is not known are left out; where the dataset's own is not, only storing as is
+    remains.
+    """
+    costs: dict[str, float] = {}
+    for name in CODECS.entries():
+        try:
+            codec = CODECS.open(name)
+            dataset.format.check_spec(dataset.spec.model_copy(update={"codec": name}), codec)
+        except (UsageError, ValueError):
+            continue  # it can't be had here, or not in this format
+        own = dataset.codec.decode_cost
+        cheaper = codec.plain if own is None else (codec.decode_cost or 0) < own
+        if codec.decode_cost is not None and cheaper:
+            costs[name] = codec.decode_cost
+    return sorted(costs, key=lambda name: -costs[name])
+
+
+# Manifests
+
+
+def packing_at(spec: DatasetSpec, where: str) -> Packing:
+    """Of a specification that was read at ``where``. Raises DatasetError, UnknownNameError."""
+    try:
+        return ResolvedSpec.of(spec).packing
+    except SpecError as error:
+        raise DatasetError(
+            f"{where} is not an iobench manifest: {error.what}",
+            remedy="generate the dataset again",
+        ) from None
+
+
+def load_manifest(root: str | Path) -> Manifest:
+    """The manifest of a dataset directory.
+
+    Raises DatasetError: no such directory, not a dataset, half generated, or tables that are not
+    the ones the manifest was written with. Raises UnknownNameError and UsageError for a plug-in
+    that is not there.
+    """
+    return on_disk.load_manifest(root, packing_at)
+
+
+def index_file(manifest: Manifest) -> tuple[str, bytes] | None:
+    """Key and contents of the file that other readers of the format look for; None for no such.
+
+    For the shards of ``manifest``, which may be a part of a dataset.
+    """
+    found = ResolvedSpec.of(manifest)
+    key = found.packing.index_key
+    if key is None:
+        return None
+    names = [key.rpartition("/")[2] for key in manifest.keys()]  # noqa: SIM118
+    return key, found.format.index(names, manifest.shards["size"], manifest.shards["samples"])
+
+
+def find_dataset(
+    url: str, options: Mapping[str, str] | None = None, *, origin: str | None = None
+) -> tuple[Manifest, str]:
+    """The manifest at a path or URL, and the URL where its shards are to be read.
+
+    Both places are the same but for a scanned dataset, whose manifest is kept beside data that
+    iobench did not write. ``origin`` says where that data lies; without it the manifest's own word
+    is taken only for a local path in the manifest's directory. ``url``'s wrappers are put around
+    the data. ``options`` are the data's storage's. Raises DatasetError, StorageError, UsageError.
+    """
+    manifest = read_manifest(open_storage(url, options=manifest_options(url, options, origin)))
+    return manifest, place_of(manifest, url, origin)
+
+
+def manifest_options(
+    url: str, options: Mapping[str, str] | None, origin: str | None
+) -> Mapping[str, str] | None:
+    """Those of a dataset's ``options`` that its manifest is read with.
+
+    Where the data lies at an ``origin``, a manifest in a directory of this host has none of them.
+    """
+    return None if origin is not None and is_local(url) else options
+
+
+def place_of(manifest: Manifest, url: str, origin: str | None = None) -> str:
+    """Where the shards of a manifest at ``url`` are to be read (see find_dataset).
+
+    Raises UsageError.
+    """
+    said = manifest.header.origin
+    if origin is not None:
+        if not said:
+            raise UsageError(
+                f"--origin is for scanned data, and {url} holds its shards itself",
+                remedy="leave --origin out",
+            )
+        return rewrapped(url, origin)
+    if not said:
+        return url
+    if manifest.root is None or not _lies_in(said, manifest.root):
+        raise UsageError(
+            f"the manifest at {url} says that its samples lie at '{printable(said, 100)}', and "
+            "nothing is read elsewhere because a manifest says so",
+            remedy="if that is your data, add --origin and its URL (in Python: origin=)",
+        )
+    return rewrapped(url, said)
+
+
+def _lies_in(place: str, folder: Path) -> bool:
+    """Whether a place is a plain local path to a folder or below it, after all links."""
+    if "://" in place or "\0" in place or not place.startswith("/"):
+        return False
+    try:
+        return Path(place).resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # a loop of links
+        return False
+
+
+def read_manifest(storage: Storage) -> Manifest:
+    """The manifest at a storage's root, read past wrappers.
+
+    Raises DatasetError where there is none, it is damaged, or half generated.
+    """
+    storage = innermost(storage)
+    root = local_root(storage)
+    if root is not None:
+        return load_manifest(root)
+    if not exists(storage, MANIFEST):
+        if exists(storage, MARKER):
+            raise DatasetError(
+                f"the dataset at {storage.url} is half generated",
+                remedy="finish it: run the same iobench generate again",
+            )
+        raise DatasetError(
+            f"no dataset at {storage.url} (no {MANIFEST})",
+            remedy=(
+                f"to measure data of yours, take it up first: iobench scan {storage.url} --save "
+                f"mine.yaml; or generate data: iobench generate NAME --to {storage.url}"
+            ),
+        )
+    where = f"{storage.url}/{MANIFEST}"
+    header = parse_header(
+        read_object(storage, MANIFEST, max_bytes=MAX_HEADER_BYTES),
+        where=where,
+    )
+    tables = {name: read_object(storage, name) for name in (SAMPLES, SHARDS)}
+    return on_disk.assemble(
+        header,
+        tables.__getitem__,
+        lambda name: hash_bytes(tables[name]),
+        packing_at(header.spec, where),
+    )

@@ -1,0 +1,239 @@
+"""Plug-ins of a third party, which are found by their entry points and used like those of iobench.
+
+An installed package is a module and a dist-info folder on the path, so that is what is made here.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iobench.cli.main import main
+from iobench.dataset import (
+    cheaper_codecs,
+    load_dataset_spec,
+    open_dataset,
+    with_shards_stated,
+)
+from iobench.errors import UsageError
+from iobench.generator import generate
+from iobench.load import make_loader
+from iobench.registry import CODECS, CONTENTS, FORMATS
+from iobench.schema.dataset import expected_samples_per_shard
+from iobench.storage.local.storage import LocalStorage
+from iobench.verify import verify
+
+MODULE = '''
+"""A codec, a content and two formats, as small as they can be; and what is no plug-in."""
+
+import struct
+
+from iobench.codecs.base import Codec
+from iobench.contents.base import Content
+from iobench.formats.base import Frame, Framed
+
+
+class Inverted(Codec):
+    name = "inverted"
+    suffix = ".inv"
+    levels = range(1, 3)
+    decode_cost = 0.1
+
+    def compress(self, content):
+        return bytes(255 - byte for byte in content)
+
+    def decompress(self, stored, out):
+        if len(stored) > len(out):
+            raise self.too_long(out)
+        out[: len(stored)] = self.compress(stored)
+        return len(stored)
+
+
+class Counted(Content):
+    name = "counted"
+    suffix = ".count"
+    min_bytes = 8
+    max_expansion = 2
+
+    def build(self, out, *, seed, index, compress_ratio):
+        out[:8] = struct.pack("<Q", index)
+        for place in range(8, len(out)):
+            out[place] = (seed + index * 31 + place) % 256
+
+    def decoded_bytes(self, content):
+        return 2 * len(content)
+
+    def decode(self, content, out):
+        out[: 2 * len(content)] = bytes(content) * 2
+        return 2 * len(content)
+
+
+class Lengths(Framed):
+    """A length before each sample."""
+
+    name = "lengths"
+    suffix = ".len"
+
+    def frame(self, index, suffix, stored):
+        return Frame(struct.pack("<Q", len(stored)), b"")
+
+    def margins(self, index, suffix, stored):
+        return 8, 0
+
+    def unpack(self, shard, *, check):
+        place = 0
+        while place < len(shard):
+            (size,) = struct.unpack_from("<Q", shard, place)
+            if place + 8 + size > len(shard):
+                raise ValueError(f"the sample at offset {place} is cut")
+            yield shard[place + 8 : place + 8 + size]
+            place += 8 + size
+
+
+class Alone(Framed):
+    """One file for each sample, as the format files has it."""
+
+    name = "alone"
+    one_sample_per_shard = True
+
+    def unpack(self, shard, *, check):
+        yield shard
+
+
+class Old:
+    """What a plug-in was for iobench 0.1: static methods, and no base class."""
+
+    name = "old"
+    suffix = ".old"
+
+    @classmethod
+    def check_level(cls, level): ...
+
+    @classmethod
+    def compress(cls, content, level):
+        return content
+
+    @classmethod
+    def decompress(cls, stored, out): ...
+
+
+class Unfinished(Codec):
+    """It has no decompress."""
+
+    name = "unfinished"
+
+    def compress(self, content):
+        return content
+'''
+
+ENTRY_POINTS = """
+[iobench.codecs]
+inverted = toy_plug_ins:Inverted
+old = toy_plug_ins:Old
+unfinished = toy_plug_ins:Unfinished
+gone = toy_plug_ins:Gone
+zstd = toy_plug_ins:Inverted
+
+[iobench.contents]
+counted = toy_plug_ins:Counted
+
+[iobench.formats]
+lengths = toy_plug_ins:Lengths
+alone = toy_plug_ins:Alone
+"""
+
+
+@pytest.fixture
+def _toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The package is installed; the registries have not looked for third parties yet."""
+    site = tmp_path / "site"
+    info = site / "toy_plug_ins-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "toy_plug_ins.py").write_text(MODULE)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-plug-ins\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    monkeypatch.syspath_prepend(str(site))
+    for registry in (CODECS, CONTENTS, FORMATS):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+        monkeypatch.setattr(registry, "_discovered", False)
+    yield
+    sys.modules.pop("toy_plug_ins", None)
+
+
+def made(tmp_path: Path, **keys: object) -> Path:
+    """A dataset of 12 samples, by the command line."""
+    spec = tmp_path / "toy.yaml"
+    data = {
+        "name": "toy",
+        "description": "a toy",
+        "source": "this test",
+        "samples": 12,
+        "sample_size": "{mean: 1000}",
+        **keys,
+    }
+    spec.write_text("".join(f"{key}: {value}\n" for key, value in data.items()))
+    root = tmp_path / "d"
+    generate(load_dataset_spec(str(spec)), LocalStorage(root), workers=0)
+    return root
+
+
+@pytest.mark.usefixtures("_toys")
+class TestToys:
+    def test_they_are_listed(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["list", "codecs"]) == 0
+        assert "toy-plug-ins" in capsys.readouterr().out
+
+    def test_a_built_in_name_is_not_taken_over(self) -> None:
+        assert type(CODECS.open("zstd")).__module__ == "iobench.codecs.zstd"
+
+    def test_generated_verified_and_loaded(self, tmp_path: Path) -> None:
+        root = made(
+            tmp_path, format="lengths", content="counted", codec="inverted:2", samples_per_shard=5
+        )
+        found = open_dataset(root)
+        assert found.manifest is not None
+        assert verify(LocalStorage(root), found.manifest, workers=0).ok
+        assert (found.format.name, found.content.name, found.suffix) == (
+            "lengths",
+            "counted",
+            ".count.inv",
+        )
+        assert (found.codec.name, found.codec.level) == ("inverted", 2)
+        assert [found.manifest.key(shard) for shard in (0, 2)] == [
+            "data/toy-000000.len",
+            "data/toy-000002.len",
+        ]
+        shard = (root / found.manifest.key(1)).read_bytes()
+        assert len(list(found.format.unpack(memoryview(shard), check=True))) == 5
+        loader = make_loader(
+            found, batch_size=4, reader={"shuffle": False, "direct": False}, loader={"workers": 0}
+        )
+        samples = [bytes(np.asarray(sample)) for batch in loader for sample in batch]
+        loader.shutdown()
+        assert [int.from_bytes(sample[:8], "little") for sample in samples] == list(range(12))
+        assert all(len(sample) == 2000 for sample in samples)
+        (root / found.manifest.key(1)).write_bytes(shard[:-1] + b"?")
+        report = verify(LocalStorage(root), found.manifest, workers=0)
+        assert [damage.shard for damage in report.damages] == ["data/toy-000001.len"]
+
+    def test_a_format_of_one_file_each(self, tmp_path: Path) -> None:
+        root = made(tmp_path, format="alone", content="counted", codec="inverted")
+        found = open_dataset(root)
+        assert (root / "data/000000/000000011.count.inv").stat().st_size == 1000
+        assert expected_samples_per_shard(with_shards_stated(found.spec)) == 1
+        assert main(["clean", str(root), "--quiet"]) == 0
+        assert not root.exists() or not list(root.iterdir())
+
+    def test_advice_knows_what_it_costs_to_undo(self, tmp_path: Path) -> None:
+        root = made(tmp_path, format="lengths", content="raw", codec="zstd", samples_per_shard=5)
+        assert cheaper_codecs(open_dataset(root)) == ["lz4", "inverted", "none"]
+
+    @pytest.mark.parametrize("name", ["old", "unfinished", "gone"])
+    def test_what_is_no_plug_in_is_refused_in_one_line(self, name: str) -> None:
+        with pytest.raises(UsageError, match=f"codec '{name}'") as caught:
+            CODECS.open(name)
+        assert "\n" not in str(caught.value)

@@ -1,0 +1,99 @@
+"""A dataset that is resolved once: its plug-ins, its keys, and what they know about one another."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import iobench
+from iobench.dataset import ResolvedSpec, cheaper_codecs, load_dataset_spec, load_manifest
+from iobench.errors import DatasetError, SpecError, UnknownNameError
+from iobench.load import make_loader
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+
+
+def spec(**keys: Any) -> DatasetSpec:
+    made = {"name": "x", "samples": 9, "sample_size": {"mean": 5000}, **keys}
+    return build(DatasetSpec, made, where="test")
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "suffix", "blocks"),
+    [
+        ({}, "data/001234/001234567.bin", ".bin", False),
+        ({"format": "npz", "codec": "zstd:3"}, "data/001234/001234567.npz.zst", ".npz.zst", False),
+        ({"format": "tar", "content": "jpeg"}, "data/x-1234567.tar", ".jpg", False),
+        ({"format": "parquet", "codec": "gzip"}, "data/x-1234567.parquet", ".bin.gz", True),
+    ],
+)
+def test_plug_ins_decide_where_shards_lie(
+    keys: dict[str, Any], key: str, suffix: str, blocks: bool
+) -> None:
+    found = ResolvedSpec.of(spec(**keys))
+    assert found.keys(1234567) == key
+    assert (found.suffix, found.blocks) == (suffix, blocks)
+    assert found.packing.plain is (found.codec.name == "none")
+
+
+@pytest.mark.parametrize("codec", ["zstd:high", "zstd:99", "none:1", "gzip:", "gzip:0"])
+def test_a_level_that_is_none(codec: str) -> None:
+    with pytest.raises(SpecError):
+        ResolvedSpec.of(spec(codec=codec))
+
+
+def test_an_unknown_plug_in() -> None:
+    with pytest.raises(UnknownNameError, match="zstd"):
+        ResolvedSpec.of(spec(codec="zst"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "cheaper"),
+    [
+        ({"codec": "gzip:9"}, ["zstd", "lz4", "none"]),
+        ({"codec": "zstd"}, ["lz4", "none"]),
+        ({"codec": "none"}, []),
+        ({"codec": "gzip", "format": "hdf5", "samples_per_shard": 3}, ["none"]),
+    ],
+)
+def test_cheaper_codecs_are_those_that_the_format_takes(
+    keys: dict[str, Any], cheaper: list[str]
+) -> None:
+    assert cheaper_codecs(ResolvedSpec.of(spec(**keys))) == cheaper
+
+
+def test_another_format_drops_the_keys_that_it_lacks() -> None:
+    assert load_dataset_spec("dlrm").columns is not None
+    assert load_dataset_spec("dlrm", ["format=tar"]).columns is None
+    alone = load_dataset_spec("dlrm", ["format=files"])
+    assert (alone.shard_size, alone.samples_per_shard, alone.block_size) == (None, None, None)
+    assert load_dataset_spec("dlrm", ["format=npz"]).content == "npz"
+
+
+class TestOpened:
+    def test_it_can_be_loaded(self, make_dataset: Any) -> None:
+        manifest, path = make_dataset(format="tar", codec="zstd")
+        found = iobench.open_dataset(path)
+        assert (found.place, found.manifest.header.id) == (str(path), manifest.header.id)
+        assert (found.format.name, found.codec.name) == ("tar", "zstd")
+        loader = make_loader(found, batch_size=7, reader={"direct": False}, loader={"workers": 0})
+        assert sum(len(batch) for batch in loader) == manifest.sample_count
+        loader.shutdown()
+
+    def test_a_manifest_is_opened_again_elsewhere(self, make_dataset: Any) -> None:
+        manifest = load_manifest(make_dataset(format="parquet", codec="zstd")[1])
+        again = pickle.loads(pickle.dumps(manifest))
+        assert (again.keys(), again.packing) == (manifest.keys(), manifest.packing)
+
+    def test_a_manifest_with_a_level_that_is_none(self, make_dataset: Any) -> None:
+        _, path = make_dataset(format="tar", codec="zstd")
+        file = Path(path) / "manifest.json"
+        header = json.loads(file.read_text())
+        header["spec"]["codec"] = "zstd:99"
+        file.write_text(json.dumps(header))
+        with pytest.raises(DatasetError, match=r"manifest\.json"):
+            load_manifest(path)
