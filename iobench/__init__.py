@@ -1,6 +1,6 @@
 """iobench: will this storage starve these accelerators, why, and what would fix it?
 
-The public API; everything is imported when it is first used, so ``import iobench`` costs nothing.
+The public API. Everything is imported at its first use, so ``import iobench`` is fast.
 
 >>> loader = iobench.make_loader("/mnt/fast/resnet50", batch_size=400)  # doctest: +SKIP
 """

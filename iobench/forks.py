@@ -1,11 +1,12 @@
-"""What must not be shared with a forked child is dropped in the child, before any of its code runs and while it has one thread.
+"""Drop, in a forked child, what it must not share with its parent.
 
-What the parent has already thrown away, and not collected yet, is never finalised in the child: the
-end of a client library's object waits for locks that the parent's threads held in the instant of the
-fork, and nobody in the child gives them back.
+That happens before any of the child's code runs, while it has one thread. Objects that the parent
+has thrown away but not collected are never finalized in the child: the finalizer of a client
+library's object waits for locks that another thread of the parent held at the moment of the fork,
+and nobody in the child releases them.
 
-Looking at the process's number on first use instead is a race: two threads of a child that find another number than their own would both
-drop and make anew, and the slower one would drop what the faster has made.
+Comparing process numbers at the first use instead would be a race: two threads of a child that see
+another number would both reset the object, and the slower one would drop what the faster has made.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from weakref import WeakSet
 
 class Forked(Protocol):
     def after_fork(self) -> None:
-        """In the child: forget the parent's handles, locks and threads, and close nothing that the parent still uses."""
+        """In the child: forget the parent's handles, locks and threads without closing them."""
 
 
 _watched: WeakSet[Forked] = WeakSet()
 
 
 def watch(instance: Forked) -> None:
-    """Call its ``after_fork`` in every child that is forked from now on, as long as it lives."""
+    """Call the instance's ``after_fork`` in every child forked from now on, while it lives."""
     _watched.add(instance)
 
 
