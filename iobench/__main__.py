@@ -1,4 +1,4 @@
-"""``python -m iobench`` is ``iobench``."""
+"""``python -m iobench`` runs the command ``iobench``."""
 
 import sys
 

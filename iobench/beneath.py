@@ -1,7 +1,7 @@
-"""Files below a folder that somebody else may have filled.
+"""Open files below a folder that somebody else may have filled.
 
-A key names a file below a root. Neither the key nor a link on the way may lead out of the root, and
-only regular files are opened for reading: a FIFO would block, and a device is no data.
+A key names a file below a root. Neither the key nor a symbolic link on the way may lead out of the
+root. Only regular files are opened for reading: a FIFO would block, and a device holds no data.
 
 Source: openat2(2) (Linux 5.6), open(2), path_resolution(7).
 """
@@ -17,21 +17,21 @@ from pathlib import Path
 
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_BENEATH = 0x08
-"""openat2(2): the path must not leave the directory that it starts in, by ``..`` or by a link."""
+"""openat2(2): the path must not leave its starting directory, by ``..`` or by a symbolic link."""
 
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-"""O_NONBLOCK changes nothing for a regular file, and keeps the open of a FIFO from waiting."""
+"""O_NONBLOCK has no effect on a regular file, and keeps the open of a FIFO from waiting."""
 
-_OPENAT2 = 437  # the same number on every architecture that Python 3.11 runs on
+_OPENAT2 = 437  # the system call's number on every architecture that Python 3.11 supports
 _NO_OPENAT2 = frozenset({errno.ENOSYS, errno.EPERM})
-"""Kernels before 5.6, and sandboxes that filter system calls."""
+"""Errors of kernels before 5.6, and of sandboxes that filter system calls."""
 
 _UNDECIDED = frozenset({errno.EXDEV, errno.EAGAIN, errno.ELOOP})
-"""What openat2 says of a link that leads out, but also of an absolute link that leads back in."""
+"""Errors of openat2 for a link that leads out, but also for an absolute link that leads back in."""
 
 _BAD_PART = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)")
 _NO_NAME = re.compile(r"[\0\ud800-\udc7f\udd00-\udfff]")
-"""A NUL, and halves of characters that no file name decodes to."""
+"""A NUL, and surrogates that no file name decodes to."""
 _NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 _KINDS = {
@@ -40,21 +40,21 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a character device",
     stat.S_IFBLK: "a block device",
-    stat.S_IFLNK: "a link",
+    stat.S_IFLNK: "a symbolic link",
 }
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class LeadsOutError(OSError):
-    """A link on the way to a file leads out of the root."""
+    """A symbolic link on the way to a file leads out of the root."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(errno.EXDEV, "a link on the way leads out of the folder", path)
+        super().__init__(errno.EXDEV, "a symbolic link on the way leads out of the folder", path)
 
 
 class NoFileError(OSError):
-    """What has the name is no regular file."""
+    """The name belongs to something that is not a regular file."""
 
     def __init__(self, path: str, mode: int) -> None:
         kind = _KINDS.get(stat.S_IFMT(mode), "something else")
@@ -75,22 +75,22 @@ class _How(ctypes.Structure):
 
 
 def key_problem(key: str, *, text: bool = False) -> str:
-    """Why ``key`` is no key; '' for a good one.
+    """Why ``key`` is not a valid key; '' if it is.
 
-    A key is relative, has no empty part, no part ``.`` or ``..``, and no NUL. ``text``: it must be
-    UTF-8 text without control characters, too; a file system takes more than that.
+    A key is relative, has no empty part, no part ``.`` or ``..``, and no NUL. ``text``: it must
+    also be UTF-8 text without control characters, which file systems do not require.
     """
     if not key:
         return "it is empty"
     if _BAD_PART.search(key):
         return "it is absolute, or has an empty part, or a part '.' or '..'"
     if (_NO_TEXT if text else _NO_NAME).search(key):
-        return "it holds a character that no name has here"
+        return "it contains a character that is not allowed in names here"
     return ""
 
 
 def openat2(path: str, flags: int, *, dir_fd: int) -> int:
-    """Open ``path`` below ``dir_fd``, following only links that stay below it. Raises OSError."""
+    """Open ``path`` below ``dir_fd``; symbolic links must stay below it. Raises OSError."""
     how = _How(flags, 0, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
     fd = _libc.syscall(
         ctypes.c_long(_OPENAT2),
@@ -106,9 +106,9 @@ def openat2(path: str, flags: int, *, dir_fd: int) -> int:
 
 
 def check_folder(root: str, folder: str) -> bool:
-    """Whether the folder is there. One that is not there yet would come to lie below the root, too.
+    """Whether the folder exists. A missing folder would be created below the root, too.
 
-    Raises LeadsOutError, and OSError for what can't be looked at.
+    Raises LeadsOutError, and OSError if the folder can't be examined.
     """
     try:
         os.close(open_folder(root, folder))
@@ -118,10 +118,10 @@ def check_folder(root: str, folder: str) -> bool:
 
 
 def open_folder(root: str, folder: str) -> int:
-    """A descriptor (O_PATH) of a folder below the root; of the root itself for ''.
+    """A descriptor (O_PATH) of a folder below the root; '' is the root itself.
 
-    What is done below the descriptor stays in that folder, whatever its name leads to afterwards.
-    Raises LeadsOutError and OSError.
+    Operations relative to the descriptor stay in that folder, whatever its name leads to later.
+    Raises LeadsOutError, OSError.
     """
     flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
     root_fd = os.open(root, flags)
@@ -138,10 +138,11 @@ def open_folder(root: str, folder: str) -> int:
 
 
 def open_file(root: str, root_fd: int, key: str, flags: int) -> tuple[int, bool]:
-    """Open a regular file for reading: (descriptor, whether the key is that of a link).
+    """Open a regular file for reading: (descriptor, whether the key is that of a symbolic link).
 
-    A link as the last part is followed where it stays below the root, whose descriptor ``root_fd``
-    is. The key's folder has been checked. Raises LeadsOutError, NoFileError and OSError.
+    A symbolic link as the last part is followed if it stays below the root. ``root_fd`` is a
+    descriptor of the root. The caller has checked the key's folder. Raises LeadsOutError,
+    NoFileError, OSError.
     """
     link = False
     try:
@@ -170,18 +171,17 @@ def _open_link(root: str, root_fd: int, key: str, flags: int) -> int:
 def _open(path: str, flags: int, dir_fd: int) -> int:
     try:
         return os.open(path, flags, dir_fd=dir_fd)
-    except (
-        BlockingIOError
-    ):  # a lease on a regular file (fcntl(2)): its holder is asked, and we wait
+    except BlockingIOError:
+        # Another process has a lease on the file (fcntl(2)): a blocking open waits for its end.
         if not stat.S_ISREG(os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_mode):
             raise
         return os.open(path, flags & ~os.O_NONBLOCK, dir_fd=dir_fd)
 
 
 def file_status(root: str, key: str) -> tuple[os.stat_result, str]:
-    """The status of a regular file, and its path after all links.
+    """The status of a regular file, and its path with all symbolic links resolved.
 
-    The key's folder has been checked. Raises LeadsOutError, NoFileError and OSError.
+    The caller has checked the key's folder. Raises LeadsOutError, NoFileError, OSError.
     """
     path = f"{root}/{key}"
     status = os.stat(path, follow_symlinks=False)
@@ -194,7 +194,7 @@ def file_status(root: str, key: str) -> tuple[os.stat_result, str]:
 
 
 def resolve(root: str, key: str) -> str:
-    """Where a key leads after all links, an absolute path. Raises LeadsOutError and OSError."""
+    """The absolute path of a key, all symbolic links resolved. Raises LeadsOutError, OSError."""
     path = f"{root}/{key}"
     top, real = os.path.realpath(root), os.path.realpath(path)
     if real != top and not real.startswith(top.rstrip("/") + "/"):
@@ -203,7 +203,7 @@ def resolve(root: str, key: str) -> str:
 
 
 def open_regular(path: str | Path) -> int:
-    """A descriptor of a regular file; a link is followed. Raises NoFileError and OSError."""
+    """A descriptor of a regular file. Symbolic links are followed. Raises NoFileError, OSError."""
     fd = os.open(path, READ_FLAGS)
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):

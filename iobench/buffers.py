@@ -1,7 +1,7 @@
-"""Memory that a benchmark may read into: aligned, on huge pages where possible, touched before any clock starts.
+"""Memory for a benchmark to read into: aligned, on huge pages where possible, and prefaulted.
 
-First-touch faults cost more than the read they serve, and direct IO into 4 KiB pages runs at half the speed of huge pages, so buffers
-are allocated once, prefaulted, and reused.
+The first access to a page costs more than the read into it, and direct IO into 4 KiB pages has half
+the speed of huge pages. So buffers are allocated once, touched before any clock starts, and reused.
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ from .units import format_bytes
 Buffer = memoryview
 """Bytes in memory: always one-dimensional, contiguous, of format 'B'."""
 
-HUGE = 2 << 20
+HUGE = 2 << 20  # bytes of a huge page on x86-64
 _LARGE = 64 << 20
-"""From this size on the host is asked whether it has so much, which takes a few microseconds."""
+"""Bytes. From this size on the host's free memory is checked, which takes some microseconds."""
 
 _SHMEM_ENABLED = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
 
 class Region(NamedTuple):
-    """A block of memory: a page-aligned uint8 ``array`` (2 MiB where private), the pages that it got, and its file's ``fd`` or -1."""
+    """A block of memory.
+
+    ``array``: uint8, page-aligned (private memory: aligned to 2 MiB). ``how``: which pages it got.
+    ``fd``: the descriptor of its file, or -1.
+    """
 
     array: npt.NDArray[np.uint8]
     how: str
@@ -39,13 +43,13 @@ class Region(NamedTuple):
 
 
 def private(nbytes: int, *, prefault: bool = True) -> Region:
-    """Memory of this process on transparent huge pages (where the kernel gives them), zeroed.
+    """Zeroed memory of this process, on transparent huge pages if the kernel provides them.
 
-    Raises NoMemoryError for more than is available.
+    Raises NoMemoryError if ``nbytes`` are not available.
     """
     if prefault:
         _require(nbytes)
-    try:  # with room to align
+    try:  # HUGE more bytes, for the alignment
         area = mmap.mmap(-1, nbytes + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError, ValueError):
         raise _refused(nbytes) from None
@@ -62,12 +66,13 @@ def private(nbytes: int, *, prefault: bool = True) -> Region:
 
 
 def shared(nbytes: int, *, prefault: bool = True) -> Region:
-    """Nameless memory to share with child processes, on the largest pages that this host grants.
+    """Memory to share with child processes, on the largest pages that this host allows.
 
-    Tried in order: a detached tmpfs mounted with ``huge=always`` (needs CAP_SYS_ADMIN; no mount
-    point is ever visible), reserved huge pages, transparent huge pages for shared memory where the
-    administrator enabled them, 4 KiB pages. Nothing of it has a name, so nothing stays behind, even
-    after kill -9. Raises NoMemoryError for more than is available.
+    Tried in this order: a detached tmpfs mounted with ``huge=always`` (needs CAP_SYS_ADMIN; its
+    mount point is never visible), reserved huge pages, transparent huge pages for shared memory if
+    the administrator has enabled them, 4 KiB pages. The memory has no name in any file system, so
+    nothing is left behind, even after kill -9. Raises NoMemoryError if ``nbytes`` are not
+    available.
     """
     _require(nbytes)
     for make, how in (
@@ -99,16 +104,16 @@ def _require(nbytes: int) -> None:
 
 def _refused(nbytes: int) -> NoMemoryError:
     return NoMemoryError(
-        f"{format_bytes(nbytes)} of memory are needed at once, {format_bytes(available())} are "
+        f"{format_bytes(nbytes)} of memory are needed, but only {format_bytes(available())} are "
         "available",
         remedy="lower batch_size, loader.workers or loader.prefetch_factor, or set reader.crop",
     )
 
 
 def attach(fd: int, nbytes: int) -> npt.NDArray[np.uint8]:
-    """The array of a shared region in a process that got its ``fd`` (not by fork)."""
+    """The array of a shared region, in a process that received its ``fd`` (not by fork)."""
     region = _map_shared(os.dup(fd), nbytes, "", prefault=False)
-    os.close(region.fd)  # the mapping has a descriptor of its own
+    os.close(region.fd)  # the mapping keeps its own descriptor
     return region.array
 
 
@@ -116,7 +121,8 @@ def _map_shared(fd: int, nbytes: int, how: str, prefault: bool) -> Region:
     try:
         if os.fstat(fd).st_size == 0:
             os.ftruncate(fd, nbytes)
-        # No offset into the mapping: it must mean the same bytes in every process. (The kernel aligns a mapping of huge pages itself.)
+        # No offset into the mapping: it must mean the same bytes in every process. The kernel
+        # itself aligns a mapping of huge pages.
         array = np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size), dtype=np.uint8)[:nbytes]
         if prefault:
             array[:: mmap.PAGESIZE] = 0
@@ -147,7 +153,7 @@ def _hugetlb(nbytes: int) -> int:
     fd = os.memfd_create("iobench", os.MFD_CLOEXEC | getattr(os, "MFD_HUGETLB", 4))
     try:
         os.ftruncate(fd, -(-nbytes // HUGE) * HUGE)
-        # A mapping beyond the reservation would be killed by SIGBUS at first touch: reserve now, or fail now.
+        # The first access beyond the reserved pages would raise SIGBUS: reserve all of them now.
         os.posix_fallocate(fd, 0, -(-nbytes // HUGE) * HUGE)
     except OSError:
         os.close(fd)
@@ -156,7 +162,10 @@ def _hugetlb(nbytes: int) -> int:
 
 
 def _tmpfs_huge(nbytes: int) -> int:
-    """An unnamed file on a tmpfs that is mounted nowhere (fsopen(2), fsmount(2); Linux 5.2+)."""
+    """A file without a name, on a tmpfs that is mounted nowhere.
+
+    fsopen(2), fsmount(2); Linux 5.2 and newer. Raises OSError.
+    """
     fsopen, fsconfig, fsmount = 430, 431, 432
     set_string, create = 1, 6
     libc = ctypes.CDLL(None, use_errno=True)

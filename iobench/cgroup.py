@@ -1,6 +1,7 @@
-"""What the control groups of this process allow: CPU quota, memory limit, throttling. Versions 1 and 2, and both mounted at once.
+"""What the control groups of this process allow: CPU quota, memory limit, throttling.
 
-``root`` is ``/`` except in tests. A missing file is a missing fact (None), never an error.
+Versions 1 and 2, and both mounted at once. ``root`` is ``/`` except in tests. A missing file means
+an unknown fact (None), never an error.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-_NO_LIMIT = 1 << 60  # version 1 writes "unlimited" as a number near 2^63
+_NO_LIMIT = 1 << 60  # version 1 writes a number near 2^63 for "unlimited"
 
 
 class Group(NamedTuple):
@@ -18,7 +19,7 @@ class Group(NamedTuple):
 
 
 def read_text(path: Path) -> str | None:
-    """A small file of /proc or /sys; None where it is missing, unreadable, or not text."""
+    """A small file of /proc or /sys; None if it is missing or unreadable."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -26,7 +27,10 @@ def read_text(path: Path) -> str | None:
 
 
 def groups(controller: str, root: Path = Path("/")) -> Iterator[Group]:
-    """The groups that bind this process for one controller, from its own up to the mount's root; a limit on any of them holds."""
+    """The groups of this process for one controller, from its own group up to the mount's root.
+
+    A limit of any of them applies.
+    """
     base = root / "sys/fs/cgroup"
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         fields = line.split(":", 2)
@@ -53,7 +57,7 @@ def _upwards(version: int, top: Path, inside: str) -> Iterator[Group]:
 
 
 def cpu_quota_cores(root: Path = Path("/")) -> float | None:
-    """The tightest CPU quota in cores (2.5 = two and a half); None without one."""
+    """The lowest CPU quota in cores (2.5: two and a half); None without a quota."""
     quotas = []
     for version, path in groups("cpu", root):
         if version == 2:
@@ -69,7 +73,7 @@ def cpu_quota_cores(root: Path = Path("/")) -> float | None:
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int | None:
-    """The tightest memory limit; None without one. The page cache that a process fills counts against it."""
+    """The lowest memory limit in bytes; None without one. It includes the process's page cache."""
     limits = []
     for version, path in groups("memory", root):
         text = read_text(path / ("memory.max" if version == 2 else "memory.limit_in_bytes")) or ""
@@ -107,12 +111,12 @@ _MEMORY_FILES = {
 
 
 class Throttling(NamedTuple):
-    periods: int  # in which the group ran out of quota
-    seconds: float  # that its threads stood still
+    periods: int  # in which the group used up its quota
+    seconds: float  # for which its threads were stopped
 
 
 def throttling(root: Path = Path("/")) -> Throttling | None:
-    """Since the group was made, the worst of the groups; None where the kernel does not count it."""
+    """The most throttled group's figures since it was made; None if the kernel has none."""
     found = []
     for version, path in groups("cpu", root):
         pairs = (line.split() for line in (read_text(path / "cpu.stat") or "").splitlines())
@@ -124,7 +128,7 @@ def throttling(root: Path = Path("/")) -> Throttling | None:
 
 
 def version(root: Path = Path("/")) -> str | None:
-    """``v1``, ``v2`` or ``hybrid``."""
+    """The mounted version: ``v1``, ``v2`` or ``hybrid``; None if no cgroup is mounted."""
     base = root / "sys/fs/cgroup"
     if (base / "cgroup.controllers").exists():
         return "v2"

@@ -1,7 +1,7 @@
-"""Documents that others may have written, read within limits; and JSON that is plain ASCII.
+"""Read documents that others may have written, within limits; write JSON in plain ASCII.
 
-Only regular files are read (a FIFO would wait forever), no more than a stated number of bytes, and
-nothing that is nested deeper or holds larger numbers than any document of iobench.
+Only regular files are read (a FIFO would wait forever), only up to a given number of bytes, and
+nothing with deeper nesting or larger numbers than iobench's own documents have.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from typing import Any
 from .beneath import open_regular
 
 MAX_DOCUMENT_BYTES = 256 << 20
-"""Of a recorded run: 100 saves of 4,096 ranks take about 140 MiB."""
+"""Limit for a recorded run: 100 saves of 4,096 ranks take about 140 MiB."""
 
 MAX_HEADER_BYTES = 4 << 20
-"""Of a small document: a manifest's header, a marker, a layout's record."""
+"""Limit for a small document: a manifest's header, a marker, a layout's record."""
 
 MAX_DEPTH = 50
 MAX_NUMBER = 1e30
-"""Beyond any byte count, rate or time; products of two such numbers are still finite."""
+"""Larger than any byte count, rate or time; the product of two such numbers is still finite."""
 
 
 def read_regular(path: str | Path, max_bytes: int) -> bytes:
     """All bytes of a regular file.
 
-    Raises OSError (FileNotFoundError, beneath.NoFileError), and ValueError for a file of more than
-    ``max_bytes``.
+    Raises OSError (FileNotFoundError, beneath.NoFileError), and ValueError if the file has more
+    than ``max_bytes``.
     """
     with open(open_regular(path), "rb") as file:
         data = file.read(max_bytes + 1)
@@ -42,9 +42,9 @@ def read_regular(path: str | Path, max_bytes: int) -> bytes:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write an ASCII text under a temporary name, and give it ``path``'s, durably.
+    """Write an ASCII text under a temporary name, then rename it to ``path``, durably.
 
-    A failure leaves what was there before, and no temporary file. Raises OSError.
+    After a failure ``path`` is unchanged and no temporary file is left. Raises OSError.
     """
     part = path.with_name(f".{path.name}.part")
     try:
@@ -54,15 +54,15 @@ def write_whole(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         part.replace(path)
     except BaseException:
-        with suppress(OSError):  # the failure itself says more
+        with suppress(OSError):  # the first failure says more than this one would
             part.unlink(missing_ok=True)
         raise
 
 
 def parse_json(text: str | bytes) -> Any:
-    """A JSON document. Raises ValueError in one line for anything that is none.
+    """Parse a JSON document. Raises ValueError in one line if it is not valid.
 
-    That includes NaN and Infinity, numbers beyond 1e30, and more than 50 levels.
+    NaN and Infinity, numbers beyond MAX_NUMBER, and more than MAX_DEPTH levels are not valid.
     """
     try:
         data = json.loads(text, parse_constant=_no_number)
@@ -73,7 +73,7 @@ def parse_json(text: str | bytes) -> Any:
     except json.JSONDecodeError:
         raise
     except ValueError as error:
-        if "digits" not in str(error):  # Python's own limit for integers
+        if "digits" not in str(error):  # not Python's limit for the digits of an integer
             raise
         raise ValueError("a number in it has thousands of digits") from None
     _check(data)
@@ -81,11 +81,11 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no figure")
+    raise ValueError(f"{text} is not a valid number")
 
 
 def _check(data: Any) -> None:
-    """Depth and numbers, without recursion."""
+    """Check the depth and the numbers, without recursion."""
     level = [data]
     for _ in range(MAX_DEPTH):
         below: list[Any] = []
@@ -103,7 +103,7 @@ def _check(data: Any) -> None:
 
 
 def _path(data: Any, wanted: Any) -> list[str]:
-    """Keys and indices that lead to ``wanted``, the very object; empty where it is ``data``."""
+    """Keys and indices that lead to the object ``wanted``; empty if it is ``data`` itself."""
     pairs: Any = ()
     if isinstance(data, dict):
         pairs = data.items()
@@ -118,10 +118,11 @@ def _path(data: Any, wanted: Any) -> list[str]:
 
 
 def json_text(document: Any, *, indent: int | None = 2) -> str:
-    """``document`` as JSON in ASCII: whatever is in its texts, a terminal gets none of it raw.
+    """``document`` as JSON in ASCII, so that a terminal gets no character of its texts unescaped.
 
-    Records (pydantic models, dataclasses, named tuples) become objects, paths texts, and figures
-    that are not finite null. ``json.loads`` gives back an equal document, lone surrogates included.
+    Records (pydantic models, dataclasses, named tuples) become objects, paths become texts, and
+    numbers that are not finite become null. ``json.loads`` returns an equal document, also with
+    lone surrogates.
     """
     return json.dumps(_plain(document), indent=indent, allow_nan=False)
 
@@ -142,6 +143,6 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(value)
         return {field.name: _plain(getattr(value, field.name)) for field in fields}
-    if hasattr(value, "item"):  # a number of numpy's
+    if hasattr(value, "item"):  # a number of NumPy
         return _plain(value.item())
     return str(value)

@@ -2,31 +2,31 @@
 
 ::
 
-    IobenchError                  exit 1  something went wrong while working
+    IobenchError                  exit 1  an operation failed
     ├── UsageError                exit 2  the command or a specification is wrong
     │   ├── SpecError             a YAML file or an override does not fit the schema
     │   ├── UnknownNameError      no such workload, dataset, format, codec, storage, accelerator
     │   └── TargetRefusedError    iobench does not write to, or delete from, this place
-    │       └── TargetHeldError   not now: another process works there
-    ├── DatasetError              missing, foreign, half-generated, or not what the workload needs
-    │   └── CorruptSampleError    bytes differ from what the manifest says (names shard and sample)
-    ├── CheckpointError           a checkpoint that is missing, partial, of another job, or not of this state
-    │   └── CorruptCheckpointError  a checkpoint's bytes are not what was saved (names the file)
-    ├── StorageError              the storage refused or failed an operation
-    │   ├── MissingObjectError    there is no object of that name
-    │   ├── ShortObjectError      an object ends before the bytes that were asked for
-    │   ├── TargetLostError       another process has taken over the place that was worked on
-    │   └── UnreadableError   exit 5  verify could not read all, and found no damage in the rest
+    │       └── TargetHeldError   another process uses the place at the moment
+    ├── DatasetError              missing, not iobench's, half generated, or unfit for the workload
+    │   └── CorruptSampleError    bytes differ from the manifest (names shard and sample)
+    ├── CheckpointError           missing, partial, of another job, or not of this state
+    │   └── CorruptCheckpointError  bytes differ from what was saved (names the file)
+    ├── StorageError              the storage refused an operation, or failed in it
+    │   ├── MissingObjectError    no object has that name
+    │   ├── ShortObjectError      an object ends before the requested bytes
+    │   ├── TargetLostError       another process has taken over the place in use
+    │   └── UnreadableError   exit 5  verify could not read everything, and found no damage
     ├── WorkerError               a loader worker or a rank died
-    │   └── BusError              of SIGBUS: memory that it had mapped could not be had
+    │   └── BusError              it died of SIGBUS: mapped memory could not be provided
     ├── NoMemoryError             more memory is needed than is available
     ├── InvalidRunError           exit 3  the run broke a rule
     ├── ThresholdError            exit 4  a --fail-on condition holds, or a regression
     ├── InternalError             exit 70  an internal error (EX_SOFTWARE of sysexits.h)
     └── InterruptedRun            exit 130  stopped by the user, partial results saved
 
-A message is one line: what happened, where, and what to do about it. Names and values in it may be
-anybody's, so ``IobenchError`` escapes whatever is no printable character.
+A message is one line: what happened, where, and what to do. Names and values in it may come from
+anyone, so ``IobenchError`` escapes every character that is not printable.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .text import printable
 
 
 class IobenchError(Exception):
-    """Base of all errors; ``remedy`` says what the user can do (may be empty)."""
+    """Base of all errors. ``remedy``: what the user can do; may be empty."""
 
     exit_code = 1
 
@@ -54,7 +54,7 @@ class IobenchError(Exception):
         return f"{self.what}{stop} {self.remedy[:1].upper()}{self.remedy[1:]}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword-only arguments do not survive the default pickling, and errors cross process borders.
+        # The default pickling loses keyword-only arguments, and errors go from process to process.
         return (_rebuild, (type(self), self.what, self.remedy, getattr(self, "__notes__", [])))
 
 
@@ -75,7 +75,7 @@ class SpecError(UsageError):
 
 
 class UnknownNameError(UsageError):
-    """A name that is not registered; the message carries the nearest known names."""
+    """A name that is not registered. The message suggests similar names."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, remedy: str = "") -> None:
         names = sorted(known)
@@ -135,13 +135,13 @@ class WorkerError(IobenchError):
 
 
 class BusError(WorkerError):
-    """A process died of SIGBUS. ``who`` died is all that it tells; the kernel does not say why."""
+    """A process died of SIGBUS. Only ``who`` died is known: the kernel does not say why."""
 
     def __init__(self, who: str) -> None:
         super().__init__(
-            f"{who} died of SIGBUS: memory that it had mapped could not be had",
-            remedy="a file that it maps became shorter or can't be read, or there was no shared "
-            "memory left (/dev/shm): see the kernel log",
+            f"{who} died of SIGBUS: memory that it had mapped could not be provided",
+            remedy="a mapped file became shorter or can't be read, or shared memory (/dev/shm) "
+            "is full: see the kernel log",
         )
 
 
@@ -158,7 +158,7 @@ class ThresholdError(IobenchError):
 
 
 class InternalError(IobenchError):
-    """What no other error foresees; ``cli.main`` makes it of any other exception."""
+    """An unexpected exception: ``cli.main`` turns every other exception into this one."""
 
     exit_code = 70
 
@@ -168,7 +168,7 @@ class InterruptedRun(IobenchError):
 
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """The known names most like ``name``, best first."""
+    """The known names most similar to ``name``, best first."""
     lowered = {k.lower(): k for k in known}
     return [
         lowered[m] for m in difflib.get_close_matches(name.lower(), lowered, n=limit, cutoff=0.5)

@@ -40,17 +40,14 @@ def die_with_parent(parent: int | None = None) -> None:
 
 class Forked(Protocol):
     def after_fork(self) -> None:
-        """In the child: forget the parent's handles, locks and threads.
-
-        Close nothing that the parent still uses.
-        """
+        """In the child: forget the parent's handles, locks and threads without closing them."""
 
 
 _watched: WeakSet[Forked] = WeakSet()
 
 
 def watch(instance: Forked) -> None:
-    """Call its ``after_fork`` in every child that is forked from now on, as long as it lives."""
+    """Call the instance's ``after_fork`` in every child forked from now on, while it lives."""
     _watched.add(instance)
 
 

@@ -1,6 +1,6 @@
-"""What iobench refuses to write to, and how it deletes: nothing that it did not make.
+"""Where iobench refuses to write, and how it deletes only what it has made.
 
-Everything that overwrites or removes user-visible files goes through here.
+All code that overwrites or removes files that users can see goes through this module.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SYSTEM = (
     "/sys",
     "/usr",
 )
-"""Nothing below these is ever a target (but /dev/shm and /run/user, which are memory that users own)."""
+"""Never a target, and nothing below them, except /dev/shm and /run/user, where users own memory."""
 
 _PARENTS = (
     "/home",
@@ -44,18 +44,18 @@ _PARENTS = (
     "/var/lib",
     "/var/tmp",
 )
-"""Fine to write below, never to write into."""
+"""Directories that iobench writes below, never directly into."""
 
 _EXCEPTIONS = ("/dev/shm", "/run/user", "/run/media")
 
 _MAX_DEPTH = 64
-"""Folders below a root; nothing that iobench makes lies so deep."""
+"""Maximum depth of folders below a root; nothing that iobench makes is so deep."""
 
-_REMEDY = "name a new directory, e.g. {}/iobench-data"
+_REMEDY = "name a new directory, for example {}/iobench-data"
 
 
 class Removal(NamedTuple):
-    """What ``remove_exactly`` did: counts of what went, and the names (below the root) of what stayed."""
+    """What ``remove_exactly`` removed, and the names below the root of what it left."""
 
     files: int
     bytes: int
@@ -64,9 +64,10 @@ class Removal(NamedTuple):
 
 
 def check_target(path: str | Path) -> Path:
-    """The absolute, resolved directory to generate into; it may not exist yet, and nothing is created.
+    """The absolute, resolved directory to write into. It may not exist yet; nothing is created.
 
-    Raises TargetRefusedError for devices, files, ``/``, homes, mount roots, system directories, and links that lead there or nowhere.
+    Raises TargetRefusedError for devices, files, ``/``, home directories, roots of mounts, system
+    directories, and symbolic links to any of them or to nothing.
     """
     given = Path(path).expanduser()
     if given.is_symlink() and not given.exists():
@@ -97,7 +98,7 @@ def check_target(path: str | Path) -> Path:
 
 class _Reason(NamedTuple):
     what: str
-    below: bool  # a directory below it would do
+    below: bool  # whether a directory below it would be allowed
 
 
 def _refusal(target: Path) -> _Reason | None:
@@ -132,13 +133,15 @@ def remove_exactly(
 ) -> Removal:
     """Remove the ``owned`` regular files below ``root``, then those ``folders`` that are empty.
 
-    Both are told by their names relative to ``root``; everything else stays, and is named. Links
-    are never followed, and no mount point is crossed: the walk holds each directory open and
-    unlinks relative to it. Files directly in ``root`` named as one of ``first`` (what says that the
-    rest is complete) go before everything else. Files named as one of ``last`` (what says who owns the rest) go after
-    everything else in and below their folder, so that an interrupted removal can be repeated; they
-    stay where a mount point hides what may be ours. ``within``: a folder above ``root`` whose mount
-    is the one not to leave (default: ``root``'s own). Raises StorageError.
+    ``owned`` and ``folders`` get names relative to ``root``. Everything else stays, and is listed
+    in ``Removal.foreign``. Symbolic links are never followed and no mount point is crossed: the
+    walk holds each directory open and unlinks relative to it.
+
+    Files directly in ``root`` with a name in ``first`` are removed before everything else: they say
+    that the rest is complete. Files with a name in ``last`` are removed after everything else in
+    and below their folder: they say who owns the rest, so an interrupted removal can be repeated.
+    They stay if a mount point hides files that may be iobench's. ``within``: a folder above
+    ``root`` whose mount must not be left (default: the mount of ``root``). Raises StorageError.
     """
     walk = _Removal(owned, frozenset(last), folders, dry_run=dry_run)
     removed = False
@@ -158,13 +161,13 @@ def remove_exactly(
     except OSError as error:
         raise StorageError(
             f"cannot remove {error.filename or root}: {error.strerror}",
-            remedy="check the permissions, and clean again",
+            remedy="check the permissions, and run clean again",
         ) from error
     return Removal(walk.files, walk.bytes, sorted(walk.foreign), removed)
 
 
 class _Removal:
-    """One walk: what went, and what stayed."""
+    """One walk through the folders, with the counts of what was removed and what was left."""
 
     def __init__(
         self,
@@ -179,7 +182,7 @@ class _Removal:
         self.foreign: list[str] = []
 
     def begin(self, fd: int, names: Collection[str]) -> None:
-        """Unlink these owned files of an open folder."""
+        """Unlink the owned files among these names in an open folder."""
         for name in [] if self.dry_run else names:
             with suppress(FileNotFoundError):
                 info = os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -188,7 +191,7 @@ class _Removal:
                     self.files, self.bytes = self.files + 1, self.bytes + info.st_size
 
     def clear(self, fd: int, prefix: str, mount: Mount) -> bool:
-        """Clear an open folder, whose keys begin with ``prefix``; whether all of it was seen."""
+        """Clear an open folder whose keys begin with ``prefix``; whether all of it was visible."""
         found = {name: os.stat(name, dir_fd=fd, follow_symlinks=False) for name in os.listdir(fd)}
         folders = {name for name, info in found.items() if stat.S_ISDIR(info.st_mode)}
         seen = True
@@ -219,20 +222,21 @@ class _Removal:
         if ours and not self.dry_run and seen:
             try:
                 os.rmdir(name, dir_fd=above)
-            except OSError as error:  # what is last stays, so that it can be removed later
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # something foreign is in it
+            except OSError as error:
+                # Something foreign, or a file of ``last`` that had to stay, is in it.
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
         elif not ours and len(self.foreign) == before:
-            self.foreign.append(path)  # else its contents are named
+            self.foreign.append(path)  # otherwise its contents are listed
         return seen
 
 
 Mount = tuple[int, str]
-"""The device of a file system, and which of its mounts (a bind mount has the same device)."""
+"""The device of a file system, and the id of its mount: a bind mount has the same device."""
 
 
 def mount_of(place: int | Path) -> Mount:
-    """Of an open folder, or of a path. Raises OSError."""
+    """The mount of an open folder, or of a path. Raises OSError."""
     if isinstance(place, Path):
         fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -243,12 +247,12 @@ def mount_of(place: int | Path) -> Mount:
         facts = Path(f"/proc/self/fdinfo/{place}").read_text(encoding="ascii")
         number = next(line for line in facts.splitlines() if line.startswith("mnt_id:"))
     except (OSError, StopIteration):
-        number = ""  # without /proc the device has to do
+        number = ""  # without /proc only the device is known
     return os.fstat(place).st_dev, number
 
 
 def _removed(folder: Path) -> bool:
-    """Whether an empty folder could be removed; somebody may use it again at this moment."""
+    """Whether an empty folder could be removed; another process may just have used it."""
     try:
         folder.rmdir()
     except OSError:

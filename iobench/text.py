@@ -1,9 +1,9 @@
-"""Text that others wrote (names, errors, documents), made safe to show on a terminal and in tables.
+"""Make text of others (names, errors, documents) safe to show on a terminal and in tables.
 
-A run, a dataset or a file name may come from anyone. Control characters in it can retitle a
-terminal, write to the clipboard (OSC 52) or erase what was printed, and bidirectional controls make
-a line read as another one (CVE-2021-42574). Whoever shows such text sends it through ``printable``
-first; a renderer decorated with ``renders`` gets all of its arguments like that.
+A run, a dataset or a file name may come from anyone. Control characters in it can change a
+terminal's title, write to the clipboard (OSC 52) or erase what was printed, and bidirectional
+controls make a line read as another one (CVE-2021-42574). Such text must go through ``printable``
+before it is shown. A renderer with the decorator ``renders`` gets all of its arguments escaped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 MAX_SHOWN = 4000
-"""Characters of one text in a report: far more than any that iobench writes itself."""
+"""Characters of one text in a report; iobench's own texts are much shorter."""
 
 _ESCAPED = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 """Unicode categories: controls, format characters, lone surrogates, private use, separators."""
@@ -33,13 +33,13 @@ P = ParamSpec("P")
 
 
 def printable(text: str, limit: int | None = None) -> str:
-    r"""``text`` with everything that is invisible or a command to a terminal as a visible escape.
+    r"""``text`` on one line, with invisible characters and terminal commands as visible escapes.
 
     Escaped are control characters (C0, DEL, C1), format characters (bidirectional controls, zero
-    width, soft hyphen, byte order mark ...; those with a glyph of their own are kept), line and
+    width, soft hyphen, byte order mark ...; those with a visible glyph are kept), line and
     paragraph separators, private use and lone surrogates: ``\n``, ``\x1b``, ``\u202e``, ``\udcff``.
-    The result is one line. With ``limit`` it has at most so many characters, the last three of them
-    ``...`` where some were cut off.
+    With ``limit`` the result has at most that many characters; ``...`` at its end means that some
+    were cut off.
     """
     if limit is not None and len(text) > limit:
         text = text[: limit + 1]
@@ -67,12 +67,13 @@ _MARKDOWN = str.maketrans(
 
 
 def markdown(text: str, limit: int | None = None) -> str:
-    """``printable`` text that stays text in Markdown: no cell, code, HTML, emphasis or link."""
+    """``printable`` text that Markdown shows as it is: no cell, code, HTML, emphasis or link."""
     return printable(text, limit).translate(_MARKDOWN)
 
 
 _FORMULA = "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"
-"""What makes a cell a formula for a spreadsheet (OWASP, "CSV Injection"), full width included."""
+"""First characters that make a spreadsheet take a cell for a formula (OWASP, "CSV Injection"),
+full-width ones included."""
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
@@ -80,7 +81,7 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 def csv_cell(value: object) -> object:
     """A cell of a CSV file; text that a spreadsheet would take for a formula gets a leading ``'``.
 
-    Numbers stay as they are, negative ones too; None is an empty cell.
+    Numbers stay unchanged, also negative ones; None is an empty cell.
     """
     if value is None:
         return ""
@@ -92,10 +93,9 @@ def csv_cell(value: object) -> object:
 
 
 def escaped(value: T, escape: Callable[..., str] = printable, limit: int | None = MAX_SHOWN) -> T:
-    """``value`` with every text in it escaped: of mappings (keys too), sequences and records.
+    """A copy of ``value`` with all texts escaped: in mappings (keys too), sequences and records.
 
-    Records are dataclasses, named tuples and pydantic models; what holds no such text comes back as
-    it is. The original is not changed.
+    Records are dataclasses, named tuples and pydantic models. Parts without text are not copied.
     """
     changed: Any = _escaped(value, functools.partial(escape, limit=limit))
     result: T = changed
@@ -132,9 +132,10 @@ def _changes(value: Any, names: Any, escape: Callable[[str], str]) -> dict[str, 
 def renders(
     escape: Callable[..., str], limit: int | None = MAX_SHOWN
 ) -> Callable[[Callable[P, str]], Callable[P, str]]:
-    """Decorator of what makes text of records: all of its arguments come to it ``escaped``.
+    """Decorator for a function that renders records as text: escapes all of its arguments.
 
-    So no renderer has to remember that a text may be someone else's. ``renderer.escape`` says how.
+    So no renderer has to remember that a text may come from others. The attribute ``escape`` of the
+    decorated function is the function that escapes.
     """
 
     def decorate(render: Callable[P, str]) -> Callable[P, str]:

@@ -1,7 +1,7 @@
-"""Sizes, durations and rates as people write them, and back.
+"""Parse and format sizes, durations and rates.
 
-Data holds base units (bytes, seconds) as plain numbers; text always carries its unit.
-SI prefixes (kB, MB, GB) are powers of 1000, IEC prefixes (KiB, MiB, GiB) powers of 1024 (IEC 80000-13).
+Data holds plain numbers in base units (bytes, seconds); text always has a unit. SI prefixes (kB,
+MB, GB) are powers of 1000, IEC prefixes (KiB, MiB, GiB) powers of 1024 (IEC 80000-13).
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ MAX_BYTES = 2**63 - 1
 """The largest size: offsets in files and in the manifest's tables are signed 64-bit integers."""
 
 MIN_SECONDS, MAX_SECONDS = 1e-12, 1e12
-"""Durations beyond these (30,000 years) are typing errors; rates computed from them stay finite."""
+"""Durations outside this range (1e12 s: 30,000 years) are typing errors. Within it, rates computed
+from them stay finite."""
 
 MIN_SHARE = 1e-9
-"""A part of the time or of a rate below this is a typing error."""
+"""A fraction of a time or a rate below this is a typing error."""
 
 _QUANTITY = re.compile(
     r"^\s*([+-]?(?:\d+(?:[_,]\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ]*)\s*$",
@@ -54,10 +55,7 @@ def _parse(text: str, units: dict[str, float] | dict[str, int], what: str, examp
         # Whole numbers stay integers, so that no byte is lost above 2^53.
         value = (int(number) if number.lstrip("+-").isdigit() else float(number)) * units[unit]
         finite = math.isfinite(value)
-    except (
-        OverflowError,
-        ValueError,
-    ):  # beyond a float, or more digits than Python turns into an integer
+    except (OverflowError, ValueError):  # too large for a float, or too many digits for an integer
         finite = False
     if not finite:
         raise UsageError(
@@ -67,7 +65,7 @@ def _parse(text: str, units: dict[str, float] | dict[str, int], what: str, examp
 
 
 def _short(value: object) -> str:
-    """A value for a message of one line: integers may have thousands of digits."""
+    """A value for a message of one line; integers may have thousands of digits."""
     if isinstance(value, int) and value.bit_length() > 256:
         return f"an integer of {value.bit_length()} bits"
     text = str(value)
@@ -75,7 +73,10 @@ def _short(value: object) -> str:
 
 
 def parse_size(text: str | int | float) -> int:
-    """``"146.6 MB"``, ``"64MiB"``, ``4096`` -> bytes, rounded to the nearest whole byte; at most MAX_BYTES."""
+    """Bytes of ``"146.6 MB"``, ``"64MiB"`` or ``4096``, rounded to a whole number.
+
+    Raises UsageError, also for more than MAX_BYTES.
+    """
     if isinstance(text, bool):
         raise UsageError(f"'{text}' is not a size", remedy="write it like '146.6 MB' or '64MiB'")
     value = (
@@ -96,7 +97,10 @@ def parse_size(text: str | int | float) -> int:
 
 
 def parse_duration(text: str | int | float) -> float:
-    """``"323ms"``, ``"2 min"``, ``0.5`` -> seconds, at most MAX_SECONDS. Raises UsageError."""
+    """Seconds of ``"323ms"``, ``"2 min"`` or ``0.5``.
+
+    Raises UsageError, also for what is not 0 and not in MIN_SECONDS to MAX_SECONDS.
+    """
     if isinstance(text, bool):
         raise UsageError(f"'{text}' is not a duration", remedy="write it like '323ms' or '2min'")
     try:
@@ -115,7 +119,7 @@ def parse_duration(text: str | int | float) -> float:
     if value > MAX_SECONDS or 0 < value < MIN_SECONDS:
         raise UsageError(
             f"'{_short(text)}' is out of range for a duration",
-            remedy="give 0, or 1e-12 to 1e12 seconds",
+            remedy="use 0, or 1e-12 to 1e12 seconds",
         )
     return value
 
@@ -155,7 +159,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_count(value: float) -> str:
-    """Thousands separated: ``1,281,167``; three significant digits below ten."""
+    """A count with separators, ``1,281,167``; fractions below 100 with three significant digits."""
     return f"{value:,.0f}" if abs(value) >= 100 or value % 1 == 0 else _three(value)
 
 
@@ -164,7 +168,7 @@ def format_percent(ratio: float) -> str:
 
 
 def format_share(ratio: float) -> str:
-    """A percentage with two digits however small it is: ``0.013 %``, ``4.2 %``, ``37 %``."""
+    """A percentage with two significant digits: ``0.013 %``, ``4.2 %``, ``37 %``."""
     return f"{ratio * 100:.2g} %" if ratio < 0.995 else f"{ratio * 100:.0f} %"
 
 

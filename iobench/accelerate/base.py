@@ -15,7 +15,7 @@ Indices = npt.NDArray[np.int64]
 
 
 class StepTime(NamedTuple):
-    """One step, in nanoseconds: the accelerator's nominal busy time, and the emulation's own lateness."""
+    """One step, in nanoseconds: the accelerator's nominal busy time, and the emulation's delay."""
 
     busy_ns: int
     late_ns: int
@@ -77,7 +77,7 @@ class Accelerator(Protocol):
     name: str
 
     def start(self) -> None:
-        """An epoch begins."""
+        """Called at the start of an epoch."""
 
     def step(self, batch: Samples | None, ready_ns: int, share: float = 1.0) -> StepTime:
         """Consume a batch, which was ready at ``ready_ns`` (monotonic); None: a step without data.

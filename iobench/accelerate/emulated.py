@@ -1,4 +1,4 @@
-"""Accelerators that only take time: what matters to storage is when the next batch is asked for."""
+"""Accelerators that only take time: storage is affected by when the next batch is asked for."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ _PR_SET_TIMERSLACK = 29
 
 
 class EmulatedAccelerator:
-    """Busy for ``step_time`` per batch, kept to a deadline.
+    """Busy for ``step_time`` per batch, on average exactly.
 
-    A sleep wakes up late, by 50 microseconds on an idle machine and by milliseconds on a loaded one. Crediting that as computing (as a
-    plain sleep does) would flatter utilization, so the lateness is measured and taken off the next step: over an epoch the emulated
-    accelerator is busy for exactly steps x step_time.
+    A sleep ends late, by 50 microseconds on an idle machine and by milliseconds on a busy one. If
+    that counted as computing (as with a plain sleep), it would make utilization look too good. So
+    the delay is measured and subtracted from the next step: over an epoch the emulated accelerator
+    is busy for exactly steps x step_time.
     """
 
     def __init__(self, spec: AcceleratorSpec) -> None:
-        assert spec.step_time is not None  # AcceleratorSpec sees to it
+        assert spec.step_time is not None  # AcceleratorSpec ensures it
         self.name = spec.name
         self._step_ns = round(spec.step_time * 1e9)
         self._deadline = 0
@@ -28,12 +29,12 @@ class EmulatedAccelerator:
 
     def start(self) -> None:
         self._deadline = self._late = 0
-        # The kernel may delay a sleeping thread's wake-up by its timer slack, 50 microseconds by default (prctl(2)).
+        # The kernel may delay the end of a sleep by the timer slack, by default 50 us (prctl(2)).
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
     def step(self, batch: Samples | None, ready_ns: int, share: float = 1.0) -> StepTime:
         busy = round(self._step_ns * share)
-        # The accelerator itself was free at the last deadline; only its emulation woke up later than that.
+        # The accelerator was free at the last deadline; only its emulation woke up later.
         begin = max(self._deadline, ready_ns - self._late)
         self._deadline = begin + busy
         left = self._deadline - time.monotonic_ns()
@@ -44,7 +45,7 @@ class EmulatedAccelerator:
 
 
 class NullAccelerator:
-    """Takes batches as fast as they come."""
+    """Consumes batches as fast as they arrive."""
 
     def __init__(self, spec: AcceleratorSpec) -> None:
         self.name = spec.name

@@ -1,9 +1,9 @@
-"""Archives of ``torch.save``, looked into before ``torch.load`` reads them.
+"""Inspect archives of ``torch.save`` before ``torch.load`` reads them.
 
-An archive is a zip file (APPNOTE.TXT 6.3) of a pickle, ``data.pkl``, and a member for each
-tensor's memory. torch writes members as they are; a deflated one may hold a thousand times its
-length. The pickle may call constructors that take as much memory as they are told. So members must
-be stored, and the pickle must describe tensors that lie within them, and plain values.
+An archive is a zip file (APPNOTE.TXT 6.3) of a pickle, ``data.pkl``, and one member for each
+tensor's memory. torch never compresses members; a compressed one may expand to a thousand times its
+length. The pickle may call constructors that allocate as much memory as it says. So all members
+must be uncompressed, and the pickle may describe only plain values, and tensors inside the members.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _MAX32, _MAX16 = 0xFFFFFFFF, 0xFFFF
 _STORED = 0
 _ENCRYPTED = 1
 _TAIL = 4 << 10
-"""Bytes: the directory of an archive of one tensor, and what comes behind it, are shorter."""
+"""Bytes at the end that hold the whole directory of an archive of one tensor."""
 
 _SMALL = 64
-"""Bytes of members that torch reads beside the pickle and the tensors: versions, byte order."""
+"""Largest size in bytes of the small members that torch reads: versions, byte order."""
 
 _DATA = re.compile(r"data/(\d{1,10})")
 
 Read = Callable[[int, int], bytes]
-"""Bytes of the archive from one place to another, which lie within it."""
+"""(start, end) -> these bytes of the archive; both lie within it."""
 
 
 class Member(NamedTuple):
@@ -43,9 +43,9 @@ class Member(NamedTuple):
 
 
 def described(read: Read, size: int, names: list[str]) -> Any:
-    """What an archive of ``size`` bytes holds, with each tensor ``Described``.
+    """The content of an archive of ``size`` bytes, each tensor as ``Described``.
 
-    ``names`` are those of the tensors that it should hold. Raises Refused, ValueError.
+    ``names``: the tensors that it should hold. Raises Refused, ValueError.
     """
     read = _with_tail(read, size)
     members = _members(read, size)
@@ -55,7 +55,7 @@ def described(read: Read, size: int, names: list[str]) -> Any:
         raise ValueError(
             f"its pickle has {pickled.size} bytes; the limit is {limit}"
             if pickled is not None
-            else "it is no archive of torch.save: it has no pickle"
+            else "it is not an archive of torch.save: it has no pickle"
         )
     tensors = {
         match[1]: member.size
@@ -69,7 +69,7 @@ def described(read: Read, size: int, names: list[str]) -> Any:
 
 
 def _with_tail(read: Read, size: int) -> Read:
-    """The same with the end in memory, where the directory is, mostly in one piece."""
+    """``read`` with the end of the archive, where the directory is, in memory."""
     start = max(0, size - _TAIL)
     tail = read(start, size)
     return lambda begin, end: (
@@ -78,7 +78,7 @@ def _with_tail(read: Read, size: int) -> Read:
 
 
 def _members(read: Read, size: int) -> dict[str, Member]:
-    """By their names below the archive's one folder."""
+    """The members by name, without the archive's one folder."""
     begin, length, count = _directory(read, size)
     data = read(begin, begin + length)
     found: dict[str, Member] = {}
@@ -99,7 +99,7 @@ def _members(read: Read, size: int) -> dict[str, Member]:
         if method != _STORED or flags & _ENCRYPTED or packed != plain:
             raise ValueError(f"its member '{name}' is compressed, which torch.save never does")
         if offset + _LOCAL.size + plain > begin:
-            raise ValueError(f"its member '{name}' would end behind the members")
+            raise ValueError(f"its member '{name}' ends beyond the members")
         name = name.partition("/")[2]
         if name in found:
             raise ValueError(f"it has two members '{name}'")
@@ -110,18 +110,18 @@ def _members(read: Read, size: int) -> dict[str, Member]:
             raise Refused("a TorchScript program")
         found[name] = Member(offset, plain)
     if sum(member.size for member in found.values()) > begin:
-        raise ValueError("its members lie upon one another")
+        raise ValueError("its members overlap")
     return found
 
 
 def _directory(read: Read, size: int) -> tuple[int, int, int]:
-    """Where the directory begins, its length, and the number of its entries."""
+    """The directory's begin and length in bytes, and the number of its entries."""
     if size < _END.size:
-        raise ValueError("it is no archive of torch.save")
+        raise ValueError("it is not an archive of torch.save")
     end = size - _END.size
     magic, _, _, _, count, length, begin, comment = _END.unpack(read(end, size))
     if magic != b"PK\x05\x06" or comment:
-        raise ValueError("it is no archive of torch.save: it does not end as a zip file")
+        raise ValueError("it is not an archive of torch.save: it does not end as a zip file")
     if count == _MAX16 or _MAX32 in (length, begin):
         if end < _LOCATOR.size:
             raise ValueError("its directory is damaged")
@@ -138,7 +138,7 @@ def _directory(read: Read, size: int) -> tuple[int, int, int]:
 
 
 def _wide(extra: bytes, numbers: list[int]) -> list[int]:
-    """Numbers of more than 32 bits, which an entry has in its extra field, in their order."""
+    """Replace numbers of more than 32 bits, in order, by those in the entry's extra field."""
     position = 0
     while position + 4 <= len(extra) and _MAX32 in numbers:
         kind, length = struct.unpack_from("<HH", extra, position)
@@ -157,5 +157,5 @@ def _content(read: Read, member: Member, size: int) -> bytes:
     header = _LOCAL.unpack(read(member.offset, member.offset + _LOCAL.size))
     begin = member.offset + _LOCAL.size + header[9] + header[10]
     if header[0] != b"PK\x03\x04" or begin + member.size > size:
-        raise ValueError("its pickle is not where its directory says")
+        raise ValueError("its pickle is not at the place that the directory says")
     return read(begin, begin + member.size)

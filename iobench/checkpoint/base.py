@@ -1,22 +1,26 @@
-"""What a checkpoint writer is: it puts one rank's state on a storage, says when that was done, and brings it back.
+"""The protocol of a checkpoint writer.
 
-A state is a nested dict of ``str`` to torch.Tensor, int, float or str. Every rank has its own, and calls its own writer at the same time as
-the others. One save of a job goes like this (``iobench/checkpoint/catalog.py`` has the places)::
+A writer puts one rank's state on a storage, reports when that was done, and restores it.
+
+A state is a nested dict of ``str`` to torch.Tensor, int, float or str. Every rank has its own
+state, and calls its own writer at the same time as the other ranks. One save of a job goes like
+this (the places are in ``iobench/checkpoint/catalog.py``)::
 
     root = CheckpointRoot.open(url)         # every rank
     root.claim()                            # rank 0, once: refuses places that hold anything else
     target = root.step(100)
     pending = writer.save(state, target)    # every rank; training goes on when this returns
     saved = pending.wait()                  # every rank; durable as far as this rank goes
-    target.publish(saved, rank=..)          # every rank, off the clock: this rank's part of the manifest
-    target.commit(writer=.., world=..)      # rank 0, when all have published: from now on it is a checkpoint
+    target.publish(saved, rank=..)          # every rank, not timed: its part of the manifest
+    target.commit(writer=.., world=..)      # rank 0, after all ranks: now it is a checkpoint
 
 and a restore like this::
 
     target = root.latest()
-    restored = writer.restore(state, target)    # every rank, into tensors that are there
+    restored = writer.restore(state, target)    # every rank, into allocated tensors
 
-All clocks are CLOCK_MONOTONIC, which the processes of one host share; durations are seconds since ``save`` was called.
+All times are CLOCK_MONOTONIC, which the processes of one host share. Durations are in seconds since
+``save`` was called.
 """
 
 from __future__ import annotations
@@ -38,9 +42,10 @@ State = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One rank's place among the others.
+    """One rank of a job.
 
-    ``rendezvous``: where writers that talk to one another meet, ``tcp://host:port`` or ``file:///path`` of a file that is not there yet.
+    ``rendezvous``: where the ranks' writers meet, ``tcp://host:port`` or ``file:///path``, whose
+    file must not exist yet.
     """
 
     rank: int = 0
@@ -50,56 +55,57 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
-    """One rank's save. What was not measured is None."""
+    """One rank's save. Times in seconds; what was not measured is None."""
 
     started_s: float  # CLOCK_MONOTONIC at the call
     blocked_s: float  # until training could go on, back-pressure included
-    backpressure_s: float  # of this: waiting for the save before to end (async writers)
-    staged_s: (
-        float | None
-    )  # until the state was copied, so that training may change it; None for a writer that makes no copy
-    accepted_s: float  # until the storage had taken all bytes
-    durable_s: (
-        float | None
-    )  # until they were safe: fsync of files and folder, or completed uploads; None with fsync=False
+    backpressure_s: float  # the part of it that waited for the previous save (async writers)
+    staged_s: float | None
+    """Until the state was copied, so that training may change it. None: nothing is copied."""
+    accepted_s: float  # until the storage had accepted all bytes
+    durable_s: float | None
+    """Until they were durable: fsync of files and folder, or completed uploads. None: no fsync."""
     bytes: int  # in this rank's files
     files: dict[str, int]  # name below the target -> bytes
-    cpu_s: (
-        float | None
-    )  # processor time of this process from the call until durable; None where others share it (async writers)
-    checksums: dict[
-        str, str
-    ]  # of each leaf of the state as it was at the call: see leaves.state_checksums
-    shared: bool = False  # whether some of the files hold tensors that the ranks have together
+    cpu_s: float | None
+    """This process's CPU time from the call until durable. None: other work shares the process."""
+    checksums: dict[str, str]  # of each leaf at the time of the call: leaves.state_checksums
+    shared: bool = False  # whether some files hold tensors that several ranks share
 
 
 class Pending(Protocol):
-    """A save that may still be going on."""
+    """A save that may still be running."""
 
     def done(self) -> bool:
-        """Whether ``wait`` would return at once."""
+        """Whether ``wait`` would return immediately."""
 
     def wait(self) -> Saved:
-        """Until it is durable (accepted, with fsync=False). Raises what the save raised: StorageError, CheckpointError."""
+        """Wait until the save is durable (with fsync=False: accepted).
+
+        Raises the error of the save: StorageError, CheckpointError.
+        """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Restored:
-    """One rank's restore; what was saved and what came back are compared off the clock."""
+    """One rank's restore. Its verification against the save's checksums is not part of the time."""
 
     started_s: float  # CLOCK_MONOTONIC at the call
     wall_s: float  # until the last byte was in its tensor
     bytes: int  # of the files that this rank read
-    cpu_s: float  # processor time of this process, without the verification
-    verify_s: float  # what the verification took afterwards
-    # How: "tensors" (each leaf of the state), "files" (each file, where the ranks' shares have
-    # changed), or "" where it was not asked for.
+    cpu_s: float  # CPU time of this process, without the verification
+    verify_s: float  # duration of the verification afterwards
     verified: str
-    inspected_s: float = 0.0  # before ``started_s``: a look whether the files are what they say
+    """"tensors" (each leaf), "files" (each file, where the ranks' shares have changed), or "" where
+    no verification was asked for."""
+    inspected_s: float = 0.0  # before ``started_s``: the check that the files are safe to read
 
 
 class CheckpointWriter(Protocol):
-    """One per rank, made in the process that uses it, used from one thread; ``make_writer`` makes it by name."""
+    """The writer of one rank.
+
+    It is made in the process that uses it (by ``make_writer``, by name), and used by one thread.
+    """
 
     name: str
     asynchronous: bool  # save returns before the state is on the storage
@@ -112,27 +118,32 @@ class CheckpointWriter(Protocol):
         fsync: bool = True,
         checksums: Mapping[str, str] | None = None,
     ) -> Pending:
-        """Write ``state`` below ``target``. ``checksums`` of the state, if known, else they are computed before the clock starts.
+        """Write ``state`` below ``target``.
 
-        An asynchronous writer waits for its own save before, and counts that. Raises StorageError, in one line; a save that failed leaves
-        a partial checkpoint, which ``CheckpointRoot.partial`` finds and ``remove`` takes away.
+        ``checksums``: of the state, if known; otherwise they are computed before the clock starts.
+        An asynchronous writer waits for its previous save first, and counts that time. Raises
+        StorageError and CheckpointError. A failed save leaves a partial checkpoint, which
+        ``CheckpointRoot.partial`` finds and ``CheckpointRoot.remove`` removes.
         """
 
     def restore(self, state: State, target: CheckpointTarget, *, verify: bool = True) -> Restored:
-        """Fill ``state``, whose tensors are allocated and have the saved names, types and shapes.
+        """Fill ``state``, whose tensors are allocated with the saved names, types and shapes.
 
-        With ``verify`` it returns only when everything was found to be what was saved. Raises
-        CorruptCheckpointError; after an error the state's contents are undefined.
+        With ``verify`` it returns after everything has been verified. After an error the state's
+        contents are undefined. Raises StorageError, CheckpointError, CorruptCheckpointError.
         """
 
     def close(self) -> None:
-        """Wait for what is going on, and let go of threads, processes and connections."""
+        """Wait for running saves, and release threads, processes and connections."""
 
 
 def make_writer(
     name: str, job: Job | None = None, options: Mapping[str, Any] | None = None
 ) -> CheckpointWriter:
-    """The writer of that name. Raises UnknownNameError; UsageError for an option that it does not have, or a missing package."""
+    """The writer with that name.
+
+    Raises UnknownNameError; UsageError for an unknown option, or a missing package.
+    """
     kind, given = WRITERS.load(name), dict(options or {})
     check_options(name, given)
     return kind(job or Job(), **given)  # type: ignore[no-any-return]

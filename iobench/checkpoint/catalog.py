@@ -1,7 +1,7 @@
 """Where checkpoints lie: ``ROOT/step-00000100/rank-0000.*``, on any storage.
 
-A checkpoint exists from the moment when its ``checkpoint.json`` does, which is written last, in one piece, and removed first. Whatever has
-none is partial: a save that is going on, or one that was cut off.
+A checkpoint exists while its ``checkpoint.json`` does, which is written last, as a whole, and
+removed first. Without it a checkpoint is partial: a save is running, or was interrupted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from . import place
 from .base import Saved
 from .manifest import (
     MANIFEST,
-    Listed,
+    ListedPart,
     Manifest,
     Part,
     corrupt,
@@ -48,7 +48,7 @@ class CheckpointRoot:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        self.path = local_root(storage)  # None where keys are not plain local files
+        self.path = local_root(storage)  # None if keys are not local files
         self.url = storage.url
 
     @classmethod
@@ -57,33 +57,33 @@ class CheckpointRoot:
         return cls(open_storage(url, options=options))
 
     def claim(self) -> None:
-        """Make this place the job's, or take it up again; creates it.
+        """Make this directory the job's, and create it if it is missing. May be repeated.
 
-        Raises TargetRefusedError where it holds anything else. Two jobs may claim one place: a job
-        that must be alone there takes it with ``held``.
+        Raises TargetRefusedError if it holds anything else. Two jobs may claim one place; a job
+        that must be alone uses ``held``.
         """
         place.claim(self.storage)
 
     def held(self, verb: str, *, break_lock: bool = False) -> AbstractContextManager[Lease]:
-        """``claim``, and be the only job here. Raises TargetHeldError where another one is."""
+        """``claim``, and exclude other jobs. Raises TargetHeldError if another job holds it."""
         return place.held(self.storage, verb, break_lock=break_lock)
 
     def step(self, number: int) -> CheckpointTarget:
-        """The place of one checkpoint, whether it is there or not."""
+        """The place of one checkpoint, which may not exist yet."""
         return CheckpointTarget(self, number)
 
     def complete(self) -> list[CheckpointTarget]:
-        """Oldest first."""
+        """All complete checkpoints, oldest first."""
         return [self.step(number) for number, names in self._steps().items() if MANIFEST in names]
 
     def partial(self) -> list[CheckpointTarget]:
-        """Those without a manifest: going on, or cut off. Oldest first."""
+        """Checkpoints without a manifest: running saves, and interrupted ones. Oldest first."""
         return [
             self.step(number) for number, names in self._steps().items() if MANIFEST not in names
         ]
 
     def latest(self) -> CheckpointTarget | None:
-        """The newest that is complete; a partial one is never it."""
+        """The newest complete checkpoint."""
         found = self.complete()
         return found[-1] if found else None
 
@@ -97,31 +97,31 @@ class CheckpointRoot:
         return dict(sorted(found.items()))
 
     def remove(self, target: CheckpointTarget) -> Removal:
-        """Take one checkpoint away, complete or partial: only files that writers make.
+        """Remove one checkpoint, complete or partial; only files that writers make.
 
-        Raises TargetRefusedError where the root is not iobench's, StorageError.
+        Raises TargetRefusedError if the root is not iobench's; StorageError.
         """
         return place.remove_step(self.storage, target.folder)
 
     def last_number(self) -> int:
-        """The highest number of a step that is there, complete or partial; 0 where none is."""
+        """The highest step number, of a complete or partial checkpoint; 0 if there is none."""
         return max(self._steps(), default=0)
 
     def keep(self, last: int, *, above: int = 0) -> list[int]:
-        """Remove all complete checkpoints but the newest ``last``; the numbers of those that went.
+        """Remove all complete checkpoints except the newest ``last``; the removed step numbers.
 
-        ``above``: look only at steps with higher numbers, which are one job's own.
+        ``above``: only steps with higher numbers count, which belong to one job.
         """
         complete = [target for target in self.complete() if target.number > above]
-        going = complete[: max(0, len(complete) - last)]
-        for target in going:
+        removed = complete[: max(0, len(complete) - last)]
+        for target in removed:
             self.remove(target)
-        return [target.number for target in going]
+        return [target.number for target in removed]
 
     def leave(self, *, above: int) -> None:
-        """Remove the steps above this number, and give the place up if it holds no others then.
+        """Remove the steps above this number, and the root if no steps are left.
 
-        What an earlier job has left stays, and with it the marker that lets ``clean`` remove it.
+        Checkpoints of earlier jobs stay, and so does the marker that lets ``clean`` remove them.
         """
         for number in self._steps():
             if number > above:
@@ -130,20 +130,20 @@ class CheckpointRoot:
             self.clean()
 
     def clean(self, *, dry_run: bool = False) -> Removal:
-        """Remove every checkpoint, and the root itself if ``claim`` made it and it is empty then.
+        """Remove every checkpoint, and the root itself if ``claim`` made it and it is empty.
 
-        The marker goes last, and only where nothing that a writer made is left: what a mount point
-        hides can be removed later.
+        The marker is removed last, and only if no file of a writer is left: files that a mount
+        point hides at the moment can then be removed later.
         """
         return place.clean(self.storage, dry_run=dry_run)
 
 
 @dataclass(frozen=True)
 class CheckpointTarget:
-    """One checkpoint's place: what a writer writes into and restores from."""
+    """The place of one checkpoint, for writers."""
 
     root: CheckpointRoot
-    number: int  # of the training step
+    number: int  # the training step
 
     @property
     def folder(self) -> str:
@@ -161,13 +161,13 @@ class CheckpointTarget:
         return f"{self.folder}/{name}"
 
     def path(self, name: str = "") -> Path | None:
-        """Where the file lies, if it is a plain local file."""
+        """The file's path, if it is a local file."""
         return None if self.root.path is None else self.root.path / self.folder / name
 
     def library_path(self, name: str) -> Path | None:
-        """``path``, for libraries that open files by themselves; None for one that is not UTF-8.
+        """``path``, for libraries that open files themselves; None if it is not valid UTF-8.
 
-        torch and safetensors can't open such a path, and read through the storage then.
+        torch and safetensors can't open such a path; then they read through the storage.
         """
         path = self.path(name)
         try:
@@ -177,10 +177,10 @@ class CheckpointTarget:
         return path
 
     def prepare(self) -> None:
-        """Make the folder, and refuse one that holds a checkpoint already. Raises CheckpointError."""
+        """Create the folder. Raises CheckpointError if it holds a checkpoint; StorageError."""
         if exists(self.storage, self.key(MANIFEST)):
             raise CheckpointError(
-                f"{self.url} holds a checkpoint already",
+                f"{self.url} already holds a checkpoint",
                 remedy="save another step, or remove this one first",
             )
         folder = self.path()
@@ -193,7 +193,7 @@ class CheckpointTarget:
                 ) from error
 
     def direct(self, name: str) -> Storage:
-        """The storage that reads this file past the page cache where that can be had."""
+        """A storage that reads this file with O_DIRECT, if it supports that."""
         storage = self.storage
         if type(storage) is LocalStorage and storage.supports_direct(self.key(name)):
             return LocalStorage(storage.root, direct=True)
@@ -202,7 +202,7 @@ class CheckpointTarget:
     # The manifest
 
     def publish(self, saved: Saved, *, rank: int) -> None:
-        """Write this rank's part; its files are where ``saved`` says. Off the clock."""
+        """Write this rank's part of the manifest; not timed."""
         checksums = {name: self.file_checksum(name) for name in saved.files} if saved.shared else {}
         part = Part(
             rank=rank, files=saved.files, checksums=saved.checksums, file_checksums=checksums
@@ -212,7 +212,10 @@ class CheckpointTarget:
     def commit(
         self, *, writer: str, world: int, facts: Mapping[str, Any] | None = None
     ) -> Manifest:
-        """Write the manifest, once all ranks have published. Raises CheckpointError that names a rank whose part or file is missing."""
+        """Write the manifest, after all ranks have published.
+
+        Raises CheckpointError that names a rank whose part or file is missing; StorageError.
+        """
         present = {entry.key: entry.size for entry in self.storage.list(self.folder)}
         listed = []
         for rank in range(world):
@@ -227,10 +230,11 @@ class CheckpointTarget:
                 if present.get(self.key(file)) != size:
                     found = present.get(self.key(file), "no")
                     raise CheckpointError(
-                        f"{self.url} stays partial: rank {rank} wrote {size} bytes of {file}, the storage has {found}"
+                        f"{self.url} stays partial: rank {rank} wrote {size} bytes of {file}, "
+                        f"but the storage has {found}"
                     )
             listed.append(
-                Listed(
+                ListedPart(
                     rank=rank,
                     xxh3=xxhash.xxh3_64_hexdigest(text),
                     files=part.files,
@@ -255,7 +259,7 @@ class CheckpointTarget:
             sink.write(text)
 
     def manifest(self) -> Manifest:
-        """Raises CheckpointError where there is none, CorruptCheckpointError."""
+        """The manifest. Raises CheckpointError if there is none; CorruptCheckpointError."""
         try:
             text = read_object(self.storage, self.key(MANIFEST), max_bytes=MAX_DOCUMENT_BYTES)
         except MissingObjectError:
@@ -266,7 +270,7 @@ class CheckpointTarget:
         return parse_manifest(text, f"{self.url}/{MANIFEST}")
 
     def part(self, manifest: Manifest, rank: int) -> Part:
-        """One rank's part, which is the one that was committed. Raises CorruptCheckpointError."""
+        """One rank's committed part. Raises CorruptCheckpointError."""
         where = f"{self.url}/{part_name(rank)}"
         try:
             text = read_object(
@@ -275,21 +279,21 @@ class CheckpointTarget:
         except MissingObjectError:
             raise corrupt(where, "it is missing") from None
         if xxhash.xxh3_64_hexdigest(text) != manifest.parts[rank].xxh3:
-            raise corrupt(where, "it is not what was committed (XXH3 differs)")
+            raise corrupt(where, "it differs from what was committed (XXH3)")
         return parse_part(text, where)
 
     def check_sizes(self, files: Mapping[str, int]) -> None:
-        """Raises CorruptCheckpointError that names the first file that is missing or has another size."""
+        """Raises CorruptCheckpointError for the first file that is missing or has another size."""
         for name, size in files.items():
             try:
                 found = self.storage.size(self.key(name))
             except MissingObjectError:
                 raise corrupt(f"{self.url}/{name}", "it is missing") from None
             if found != size:
-                raise corrupt(f"{self.url}/{name}", f"it has {found} bytes, {size} were saved")
+                raise corrupt(f"{self.url}/{name}", f"it has {found} bytes, but {size} were saved")
 
     def file_checksum(self, name: str) -> str:
-        """XXH3 of a whole file, read past the page cache where possible."""
+        """XXH3 of a whole file, read with O_DIRECT if possible."""
         storage, key = self.direct(name), self.key(name)
         size, digest = storage.size(key), xxhash.xxh3_64()
         block = private(_BLOCK, prefault=False).array.data
@@ -301,7 +305,10 @@ class CheckpointTarget:
         return digest.hexdigest()
 
     def data_keys(self, rank: int | None = None) -> list[str]:
-        """Keys of the data files, of one rank or of all: for eviction, and to prove that a restore was cold."""
+        """Keys of the data files, of one rank or of all.
+
+        To evict them, and to show that a restore was cold.
+        """
         manifest = self.manifest()
         names = manifest.files() if rank is None else manifest.parts[rank].files
         return [self.key(name) for name in names]

@@ -1,12 +1,17 @@
-"""The file format of the ``stream`` writer: a header, then the tensors' bytes as they lie in memory.
+"""The file format of the ``stream`` writer: a header, then the tensors' bytes as in memory.
 
 ::
 
-    "IOBCKPT1" | length of the JSON, 8 bytes little-endian | XXH3 of the JSON, 8 bytes big-endian | JSON | 0.. to a multiple of 4096 | data
+    "IOBCKPT1"                    8 bytes
+    length of the JSON            8 bytes, little-endian
+    XXH3 of the JSON              8 bytes, big-endian
+    JSON, then zeros up to a multiple of 4096 bytes
+    data
 
-The JSON has ``size`` (of the file), ``tensors`` (name -> dtype, shape, offset, bytes) and ``values`` (name -> int, float or str). A large
-tensor begins at an offset that equals its address modulo 4096, so that whole pages of the file are whole pages of memory and O_DIRECT needs
-no copy; small ones are packed at 64 bytes.
+The JSON has ``size`` (of the file in bytes), ``tensors`` (name -> dtype, shape, offset, bytes) and
+``values`` (name -> int, float or str). The offset of a large tensor equals its memory address
+modulo 4096, so that whole pages of the file are whole pages of memory and O_DIRECT needs no copy.
+Small tensors are packed at multiples of 64 bytes.
 """
 
 from __future__ import annotations
@@ -26,11 +31,11 @@ from .leaves import Bytes, Leaves, leaves, raw
 MAGIC = b"IOBCKPT1"
 PAGE = 4096
 _PREFIX = struct.Struct(">8s8s8s")
-_LARGE = 1 << 20
+_LARGE = 1 << 20  # bytes; see above
 
 
 class Segment(NamedTuple):
-    """``memory`` is, or is to be, what the file holds from ``offset``."""
+    """``memory`` holds, or will receive, the file's bytes from ``offset``."""
 
     offset: int
     memory: Bytes
@@ -42,11 +47,14 @@ class Layout(NamedTuple):
 
 
 def lay_out(state: dict[str, Any]) -> Layout:
-    """Where each byte of a state's file comes from; nothing is copied, but for tensors that are not contiguous."""
+    """Where each byte of a state's file comes from.
+
+    Nothing is copied, except tensors that are not contiguous.
+    """
     found = leaves(state)
     memory = {name: raw(leaf) for name, leaf in found.items() if isinstance(leaf, torch.Tensor)}
     place, relative = 0, {}
-    # The small ones first: together they make up the blocks that have to be copied.
+    # The small ones first: together they fill the blocks that have to be copied.
     for name in sorted(memory, key=lambda name: memory[name].nbytes >= _LARGE):
         data = memory[name]
         place += (data.ctypes.data - place) % PAGE if data.nbytes >= _LARGE else -place % 64
@@ -66,7 +74,10 @@ def lay_out(state: dict[str, Any]) -> Layout:
 
 
 def _header(found: Leaves, relative: dict[str, int], data_size: int) -> Bytes:
-    """Offsets are written into the header, and its own length moves them: one page more until it fits."""
+    """The file's header.
+
+    It contains offsets that depend on its own length, so it grows by whole pages until it fits.
+    """
     start = PAGE
     while True:
         tensors = {
@@ -94,39 +105,40 @@ def _header(found: Leaves, relative: dict[str, int], data_size: int) -> Bytes:
 
 
 def read_header(storage: Storage, key: str, names: list[str]) -> dict[str, Any]:
-    """Of a file with tensors of these ``names``. Raises ValueError, StorageError."""
+    """The header of a file with tensors of these ``names``. Raises ValueError, StorageError."""
     window = Window(storage, PAGE, nbytes=1 << 18)
     size = window.open(key)
     if size < _PREFIX.size:
-        raise ValueError("it ends within its header")
+        raise ValueError("the file ends within its header")
     magic, length, digest = _PREFIX.unpack(window.read(0, _PREFIX.size))
     count = int.from_bytes(length, "little")
     if magic != MAGIC or count > min(size - _PREFIX.size, header_limit(names)):
-        raise ValueError("it does not begin with a header")
+        raise ValueError("the file does not begin with a valid header")
     text = bytes(window.apart(_PREFIX.size, _PREFIX.size + count))
     if xxhash.xxh3_64_digest(text) != digest:
-        raise ValueError("its header is damaged (XXH3 differs)")
+        raise ValueError("the header is damaged (XXH3 differs)")
     try:
         header = json.loads(text)
     except RecursionError:
-        raise ValueError("its header is nested too deeply") from None
+        raise ValueError("the header is nested too deeply") from None
     parts = header if isinstance(header, dict) else {}
     if not all(isinstance(parts.get(part), dict) for part in ("tensors", "values")):
-        raise ValueError("its header has no 'tensors' and 'values'")
+        raise ValueError("the header has no 'tensors' and 'values'")
     if parts.get("size") != size:
-        raise ValueError(f"it has {size} bytes, and its header says {str(parts.get('size'))[:20]}")
+        said = str(parts.get("size"))[:20]
+        raise ValueError(f"the file has {size} bytes, but its header says {said}")
     return dict(parts)
 
 
-def landing(
+def layout_from_header(
     state: dict[str, Any], header: dict[str, Any]
 ) -> tuple[Layout, list[tuple[torch.Tensor, Bytes]]]:
-    """Where each byte of the file goes, by a header that ``read_header`` has read.
+    """Where each byte of the file goes, and the tensors that need a copy afterwards.
 
-    And the tensors that are not contiguous, which have to be filled from memory beside them.
-    Raises ValueError for a header of another state.
+    ``header`` comes from ``read_header``. The second result has each tensor that is not contiguous,
+    with the memory that its bytes are read into. Raises ValueError for a header of another state.
     """
-    segments, aside = [], []
+    segments, copies = [], []
     size = int(header["size"])
     for name, leaf in leaves(state).items():
         if not isinstance(leaf, torch.Tensor):
@@ -140,9 +152,9 @@ def landing(
             or entry.get("shape") != list(leaf.shape)
             or not 0 <= offset <= size - memory.nbytes
         ):
-            raise ValueError(f"its header contradicts the manifest about '{name}'")
+            raise ValueError(f"the header contradicts the manifest about '{name}'")
         if not leaf.is_contiguous():
-            aside.append((leaf, memory))
+            copies.append((leaf, memory))
         if memory.nbytes:
             segments.append(Segment(offset, memory))
-    return Layout(size, sorted(segments, key=lambda s: s.offset)), aside
+    return Layout(size, sorted(segments, key=lambda s: s.offset)), copies

@@ -1,7 +1,7 @@
-"""torch.distributed.checkpoint (DCP): the ranks plan together who writes what, and any number of ranks can read it.
+"""torch.distributed.checkpoint (DCP): the ranks plan together who writes what.
 
-A plain tensor is its rank's own, and saved under the rank's name. Only what the ranks have together, DTensors, can be resharded: restored
-by another number of ranks, or as plain whole tensors.
+A plain tensor belongs to one rank, and is saved under the rank's name. Tensors that the ranks share
+(DTensors) can be restored by another number of ranks, or as whole plain tensors.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .group import Group
 from .leaves import Leaves, check_fits, is_shared, leaves, set_values, state_checksums
 from .leaves import verify as verify_state
 from .manifest import Manifest, Part, corrupt
-from .saving import Clock, Finished, cannot_write, make_durable, own_part, reading
+from .saving import Clock, Finished, cannot_write, make_durable, own_part, read_errors
 
 _SHARED = " shared"
 
 
 class Dcp:
-    """``threads`` files for each rank, each written by a thread of its own."""
+    """``threads`` files for each rank, each written by its own thread."""
 
     name = "dcp"
     asynchronous = False
@@ -52,7 +52,7 @@ class Dcp:
         known, shared = self.prepare(state, target, checksums)
         group = self.group.open()
         clock = Clock()
-        with writing(target):
+        with write_errors(target):
             save(
                 self.named(state),
                 storage_writer=writer_for(
@@ -80,7 +80,10 @@ class Dcp:
     def prepare(
         self, state: State, target: CheckpointTarget, checksums: Mapping[str, str] | None
     ) -> tuple[dict[str, str], bool]:
-        """Before the clock starts: the state's checksums, and whether anything in it is shared. Raises CheckpointError."""
+        """The state's checksums, and whether ranks share a part of it; before the clock starts.
+
+        Raises CheckpointError.
+        """
         known = dict(checksums) if checksums is not None else state_checksums(state)
         target.prepare()
         if any(exists(target.storage, target.key(name)) for name in self.files()):
@@ -91,7 +94,7 @@ class Dcp:
         return known, any(checksum.endswith(_SHARED) for checksum in known.values())
 
     def files(self) -> list[str]:
-        """What this rank writes; the metadata comes from rank 0."""
+        """The names of this rank's files; rank 0 also writes the metadata."""
         return [f"__{self.job.rank}_{number}.distcp" for number in range(self.threads)] + (
             [METADATA] if self.job.rank == 0 else []
         )
@@ -103,7 +106,7 @@ class Dcp:
         return name if is_shared(leaf) else f"rank-{self.job.rank:04d}/{name}"
 
     def sync(self, target: CheckpointTarget) -> None:
-        """What the library wrote to local files becomes safe; elsewhere the storage's sinks have done that."""
+        """fsync what the library wrote to local files. Sinks of other storages have done that."""
         if target.path() is not None:
             paths = [target.path(name) for name in self.files()]
             make_durable([path for path in paths if path is not None and path.exists()])
@@ -147,7 +150,7 @@ class Dcp:
         part = (
             own_part(self.name, self.job, target)
             if manifest.world == self.job.world
-            else self._others(state, target, manifest)
+            else self._part_of_other_ranks(state, target, manifest)
         )
         check_fits(state, part.checksums, target.url)
         wanted = {self._saved_name(name, leaf, part): leaf for name, leaf in leaves(state).items()}
@@ -156,16 +159,16 @@ class Dcp:
         target.check_sizes(files if together else {**part.files, METADATA: files.get(METADATA, 0)})
         group = self.group.open()
         before = Clock()
-        with reading(f"{target.url}/{METADATA}"):
+        with read_errors(f"{target.url}/{METADATA}"):
             limit = manifest.world * header_limit(list(part.checksums))
             inspected = inspect(target, files, set(wanted), limit=limit)
         looked, clock = before.wall(), Clock()
-        with reading(f"{target.url}/{METADATA}"):
+        with read_errors(f"{target.url}/{METADATA}"):
             reader = SafeReader(target, inspected)
         try:
             load(wanted, storage_reader=reader, planner=SafePlanner(), process_group=group)
         except BaseException as error:
-            with reading(f"{target.url}/{reader.current or METADATA}"):
+            with read_errors(f"{target.url}/{reader.current or METADATA}"):
                 raise _cause(error) from error
         set_values(
             state,
@@ -199,11 +202,16 @@ class Dcp:
     def _saved_name(self, name: str, leaf: object, part: Part) -> str:
         if part.checksums[name].endswith(_SHARED):
             return name
-        # The values of a job of another size are rank 0's.
+        # A job of another size takes the values that rank 0 saved.
         return f"rank-{part.rank:04d}/{name}"
 
-    def _others(self, state: State, target: CheckpointTarget, manifest: Manifest) -> Part:
-        """Rank 0's part, of a checkpoint that another number of ranks saved. Raises CheckpointError where a tensor is one rank's own."""
+    def _part_of_other_ranks(
+        self, state: State, target: CheckpointTarget, manifest: Manifest
+    ) -> Part:
+        """Rank 0's part of a checkpoint that another number of ranks saved.
+
+        Raises CheckpointError if a tensor belongs to one rank alone.
+        """
         if not manifest.writer.startswith("dcp"):
             return own_part(self.name, self.job, target)
         for rank in range(manifest.world):
@@ -211,13 +219,15 @@ class Dcp:
             for name, checksum in part.checksums.items():
                 if "[" in checksum and not checksum.endswith(_SHARED):
                     raise CheckpointError(
-                        f"{target.url} was saved by {manifest.world} ranks, not {self.job.world}, and '{name}' is rank {rank}'s own tensor",
-                        remedy=f"use --ranks {manifest.world}; only what ranks share (DTensors) can be resharded",
+                        f"{target.url} was saved by {manifest.world} ranks, not {self.job.world}, "
+                        f"and '{name}' belongs to rank {rank} alone",
+                        remedy=f"use --ranks {manifest.world}; only tensors that ranks share "
+                        "(DTensors) can be restored by another number of ranks",
                     )
         return target.part(manifest, 0)
 
     def _verify_files(self, target: CheckpointTarget, manifest: Manifest) -> None:
-        """Each rank verifies its share of the files; the job's restore is verified when all ranks have returned."""
+        """Each rank verifies its part of the files; together the ranks verify all of them."""
         expected = {
             name: checksum
             for part in manifest.parts
@@ -225,7 +235,7 @@ class Dcp:
         }
         for number, (name, checksum) in enumerate(sorted(expected.items())):
             if number % self.job.world == self.job.rank and target.file_checksum(name) != checksum:
-                raise corrupt(f"{target.url}/{name}", "it is not what was saved (XXH3 differs)")
+                raise corrupt(f"{target.url}/{name}", "it differs from what was saved (XXH3)")
 
     def close(self) -> None:
         self.group.close()
@@ -236,30 +246,33 @@ def _tensor(leaf: object) -> bool:
 
 
 def tensor_bytes(state: State) -> int:
-    """Of this rank's tensors, and of its shares."""
+    """Bytes of this rank's tensors, and of its parts of shared ones."""
     local = (leaf.to_local() if is_shared(leaf) else leaf for leaf in leaves(state).values())
     return sum(leaf.nbytes for leaf in local if _tensor(leaf))
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What went wrong on the first rank where something did."""
+    """The exception of the first rank that failed."""
     if isinstance(error, CheckpointException) and error.failures:
         return error.failures[min(error.failures)][0]
     return error
 
 
 @contextmanager
-def writing(target: CheckpointTarget) -> Iterator[None]:
-    """What the library raises while it writes, in one line."""
+def write_errors(target: CheckpointTarget) -> Iterator[None]:
+    """Raise what the library raises while it writes as an error of one line."""
     try:
         yield
     except BaseException as error:
-        raise_in_one_line(error, target)
+        raise_write_error(error, target)
         raise
 
 
-def raise_in_one_line(error: BaseException, target: CheckpointTarget) -> None:
-    """Raises StorageError or CheckpointError for what the library raised; lets interruptions pass."""
+def raise_write_error(error: BaseException, target: CheckpointTarget) -> None:
+    """Raise StorageError or CheckpointError for an exception of the library.
+
+    Returns if it is not an ``Exception``, such as KeyboardInterrupt.
+    """
     cause = _cause(error)
     if isinstance(cause, IobenchError):
         raise cause from None
@@ -270,6 +283,5 @@ def raise_in_one_line(error: BaseException, target: CheckpointTarget) -> None:
         raise cannot_write(
             Path(str(getattr(cause, "filename", None) or folder / METADATA)), cause
         ) from error
-    raise StorageError(
-        f"cannot write {target.url}: {(str(cause).splitlines() or [type(cause).__name__])[0][:200]}"
-    ) from error
+    line = (str(cause).splitlines() or [type(cause).__name__])[0][:200]
+    raise StorageError(f"cannot write {target.url}: {line}") from error

@@ -1,4 +1,7 @@
-"""``dcp.async_save``: the state is copied while training stands still, and written while it goes on, by a thread or by a process."""
+"""``dcp.async_save``: copy the state while training waits, then write it while training goes on.
+
+A thread or a process writes it.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,16 @@ from torch.distributed.checkpoint.state_dict_saver import (
 from ..errors import CheckpointError, IobenchError, UsageError
 from .base import Job, Pending, Saved, State
 from .catalog import CheckpointTarget
-from .dcp import Dcp, raise_in_one_line, tensor_bytes
+from .dcp import Dcp, raise_write_error, tensor_bytes
 from .dcp_files import writer_for
 from .saving import Clock
 
 
 class DcpThread(Dcp):
-    """Written by a thread, which competes with training for the interpreter. The memory of the copy is kept for the next save."""
+    """Written by a thread, which competes with training for the interpreter.
+
+    The memory of the copy is kept for the next save.
+    """
 
     name = "dcp-async"
     asynchronous = True
@@ -92,7 +98,10 @@ class DcpThread(Dcp):
         return self._before
 
     def check(self, state: State, target: CheckpointTarget) -> None:
-        """Before the clock starts: can this be saved so? Raises CheckpointError, UsageError."""
+        """Check, before the clock starts, that it can be saved.
+
+        Raises CheckpointError, UsageError.
+        """
 
     def close(self) -> None:
         if self._before is not None:
@@ -104,26 +113,28 @@ class DcpThread(Dcp):
         super().close()
 
 
-class _QuietProcess(_AsyncCheckpointProcess):
-    """The library's process without its talk: it sets up the root logger to tell each of its steps at INFO.
+class _LessVerboseProcess(_AsyncCheckpointProcess):
+    """The library's process without its INFO messages, for which it sets up the root logger.
 
-    Warnings and errors are shown, and so is what other loggers say.
+    Warnings and errors are shown, and so are the messages of other loggers.
     """
 
     @staticmethod
     def _checkpointing_subprocess(pg_init_info: Any, parent_conn: Any) -> None:
-        logging.getLogger().addFilter(
-            _matters
-        )  # before the library's own set-up, which leaves filters alone
+        # The library's own set-up comes later, and keeps existing filters.
+        logging.getLogger().addFilter(_is_warning)
         _AsyncCheckpointProcess._checkpointing_subprocess(pg_init_info, parent_conn)
 
 
-def _matters(record: logging.LogRecord) -> bool:
+def _is_warning(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.WARNING
 
 
 class DcpProcess(DcpThread):
-    """Written by a process of its own, which gets the copy in shared memory. The first save starts that process, which takes seconds."""
+    """Written by a separate process, which gets the copy in shared memory.
+
+    The first save starts that process, which takes seconds.
+    """
 
     name = "dcp-async-process"
     _kind = AsyncCheckpointerType.PROCESS
@@ -131,7 +142,8 @@ class DcpProcess(DcpThread):
 
     def __init__(self, job: Job, *, threads: int | str = 1) -> None:
         super().__init__(job, threads=threads)
-        executor._AsyncCheckpointProcess = _QuietProcess  # type: ignore[misc]  # which the first save starts
+        # The first save starts this process.
+        executor._AsyncCheckpointProcess = _LessVerboseProcess  # type: ignore[misc]
 
     def check(self, state: State, target: CheckpointTarget) -> None:
         if target.path() is None:
@@ -139,25 +151,27 @@ class DcpProcess(DcpThread):
                 pickle.dumps(target.storage)
             except (IobenchError, TypeError, pickle.PicklingError) as error:
                 raise UsageError(
-                    f"{self.name} can't write to {target.storage.url} from another process: {error}"
+                    f"{self.name} can't use {target.storage.url} in another process: {error}"
                 ) from error
         if self._before is None:
             room = os.statvfs("/dev/shm")
             need = tensor_bytes(state)
-            if room.f_bavail * room.f_frsize < need:
+            free = room.f_bavail * room.f_frsize
+            if free < need:
                 raise CheckpointError(
-                    f"{self.name} copies {need >> 20} MiB into /dev/shm, which has {room.f_bavail * room.f_frsize >> 20} MiB free",
+                    f"{self.name} copies {need >> 20} MiB into /dev/shm, which has only "
+                    f"{free >> 20} MiB free",
                     remedy="make it larger, or use dcp-async",
                 )
 
     def close(self) -> None:
         super().close()
-        executor._CHECKPOINT_PROCESS = None  # its end is that of the process
+        executor._CHECKPOINT_PROCESS = None  # deleting it ends the process
         executor._AsyncCheckpointProcess = _AsyncCheckpointProcess  # type: ignore[misc]
 
 
 class _Background:
-    """A save that is being written; ``finish`` runs in the thread that learns that it was."""
+    """A save that is being written; ``finish`` runs in the thread that sees the upload's end."""
 
     def __init__(self, upload: Future[Any], finish: Any, target: CheckpointTarget) -> None:
         self._done: Future[Saved] = Future()
@@ -179,9 +193,9 @@ class _Background:
         try:
             return self._done.result()
         except BaseException as error:
-            raise_in_one_line(error, self._target)
+            raise_write_error(error, self._target)
             raise
 
     def settle(self) -> None:
-        """Until it has ended, however it did; ``wait`` tells."""
+        """Wait until the save has ended, successfully or not; ``wait`` raises its error."""
         self._done.exception()

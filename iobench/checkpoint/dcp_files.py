@@ -1,4 +1,4 @@
-"""The files of torch.distributed.checkpoint on any storage, and its metadata without the danger of a pickle."""
+"""The files of torch.distributed.checkpoint on any storage, read without running any pickle."""
 
 from __future__ import annotations
 
@@ -24,21 +24,24 @@ from .catalog import CheckpointTarget
 from .described import Described
 from .files import buffered, file_over
 from .manifest import corrupt
-from .saving import looking_into, reading
+from .saving import read_errors, uncached_window
 
 METADATA = ".metadata"
 _TEMPORARY = ".tmp"
-_LOOKS = 16
-"""Places that are looked into at a time."""
+_MAX_LOOKS = 16
+"""How many archives are inspected at the same time."""
 
 
 class StorageFiles(library.FileSystemBase):
-    """What the library asks of a file system, of a storage; paths are keys. A sink is all or nothing, so nothing needs to be renamed."""
+    """A storage as the file system that the library asks for; paths are keys.
+
+    A storage's object is complete or absent, so temporary names and renames are not needed.
+    """
 
     def __init__(self, storage: Storage, *, fsync: bool = True, size_hint: int = 0) -> None:
         self._storage = storage
         self._fsync = fsync
-        self._size_hint = size_hint  # bytes, about, of one file of tensors
+        self._size_hint = size_hint  # expected bytes of one file of tensors
 
     @contextmanager
     def create_stream(
@@ -62,7 +65,7 @@ class StorageFiles(library.FileSystemBase):
         return str(path)
 
     def exists(self, path: str | os.PathLike[str]) -> bool:
-        return False  # whoever saves has looked before; and a temporary file was never there
+        return False  # the writer has checked that; and temporary files do not exist here
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
         return
@@ -81,19 +84,23 @@ class StorageFiles(library.FileSystemBase):
 def writer_for(
     target: CheckpointTarget, *, fsync: bool, threads: int, nbytes: int
 ) -> library.FileSystemWriter:
-    """The library's own writer: as it is for local files (made safe by fsync afterwards), else on top of the storage's sinks."""
+    """The library's own writer.
+
+    It writes local files itself (fsync follows later), and uses the sinks of other storages.
+    """
     folder = target.path()
     writer = library.FileSystemWriter(
         folder or target.folder, sync_files=False, thread_count=threads
     )
     if folder is None:
-        writer.fs = StorageFiles(target.storage, fsync=fsync, size_hint=nbytes // threads)  # type: ignore[assignment]
+        files = StorageFiles(target.storage, fsync=fsync, size_hint=nbytes // threads)
+        writer.fs = files  # type: ignore[assignment]
         writer.path = target.folder
     return writer
 
 
 class Inspected(NamedTuple):
-    """The metadata that was looked into: its bytes, and what they say."""
+    """The inspected metadata: its bytes, and their meaning."""
 
     text: bytes
     known: metadata.Metadata
@@ -102,14 +109,14 @@ class Inspected(NamedTuple):
 def inspect(
     target: CheckpointTarget, files: Mapping[str, int], wanted: set[str], *, limit: int
 ) -> Inspected:
-    """Look into the metadata, and into the archive of each of the ``wanted`` leaves (DCP's names).
+    """Inspect the metadata, and the archive of each of the ``wanted`` leaves (DCP's names).
 
-    The library reads only what this has read before. ``files`` are the checkpoint's own, with
-    their bytes; ``limit``: bytes that the metadata may have. Raises CorruptCheckpointError that
-    names the file, StorageError.
+    The library only reads what was inspected before. ``files``: the checkpoint's files with their
+    sizes in bytes. ``limit``: the largest size of the metadata in bytes. Raises StorageError, and
+    CorruptCheckpointError, which names the file.
     """
     where = f"{target.url}/{METADATA}"
-    with looking_into(target, METADATA) as window:
+    with uncached_window(target, METADATA) as window:
         if window.size > limit:
             raise corrupt(where, f"it has {window.size} bytes; the limit is {limit}")
         text = window.bytes(0, window.size)
@@ -118,31 +125,30 @@ def inspect(
     except pickle.UnpicklingError:
         raise corrupt(
             where,
-            "it asks for code to be run, or holds other objects than metadata; "
-            "nothing was executed",
+            "it would run code, or holds objects that are not metadata; nothing was executed",
         ) from None
     except ValueError as error:
         raise corrupt(where, str(error)) from None
     places: dict[str, list[library._StorageInfo]] = {}
     for index, place in known.storage_data.items():
         if place.relative_path not in files:
-            raise corrupt(where, "it names a file that the manifest does not")
+            raise corrupt(where, "it names a file that is not in the manifest")
         if place.offset + place.length > files[place.relative_path]:
-            raise corrupt(where, f"it names bytes that {place.relative_path} does not have")
+            raise corrupt(where, f"it names bytes beyond the end of {place.relative_path}")
         if index.fqn in wanted:
             places.setdefault(place.relative_path, []).append(place)
     for name, mine in places.items():
-        with reading(f"{target.url}/{name}"):
+        with read_errors(f"{target.url}/{name}"):
             _look_into(target, name, sorted(mine, key=lambda place: place.offset))
     known.storage_meta = known.storage_meta or metadata.StorageMeta()
     return Inspected(text, known)
 
 
 def _look_into(target: CheckpointTarget, name: str, places: list[library._StorageInfo]) -> None:
-    """Into the archives at these places of a file, several at a time: each is two small reads."""
+    """Inspect the archives at these places of a file, several at a time: two small reads each."""
 
     def look(mine: list[library._StorageInfo]) -> None:
-        with looking_into(target, name) as window:
+        with uncached_window(target, name) as window:
             for place in mine:
                 begin = place.offset
 
@@ -151,15 +157,15 @@ def _look_into(target: CheckpointTarget, name: str, places: list[library._Storag
 
                 found = described(read, place.length, [])
                 if not isinstance(found, Described | int | float | str):
-                    raise ValueError(f"it holds a {type(found).__name__}")
+                    raise ValueError(f"it holds a {type(found).__name__} instead of a tensor")
 
-    turns = min(_LOOKS, len(places))
+    turns = min(_MAX_LOOKS, len(places))
     with ThreadPoolExecutor(turns) as threads:
         deque(threads.map(look, [places[turn::turns] for turn in range(turns)]), maxlen=0)
 
 
 class SafeReader(library.FileSystemReader):
-    """The library's reader, with metadata and archives that ``inspect`` has looked into."""
+    """The library's reader, for metadata and archives that ``inspect`` has accepted."""
 
     def __init__(self, target: CheckpointTarget, inspected: Inspected) -> None:
         folder = target.path()
@@ -168,14 +174,13 @@ class SafeReader(library.FileSystemReader):
             self.fs = StorageFiles(target.storage)  # type: ignore[assignment]
             self.path = target.folder
         self._known = inspected.known
-        self.current = ""  # the file that is being read
+        self.current = ""  # the file being read
         with self.fs.create_stream(self._get_metadata_path(), "rb") as stream:
             if stream.read() != inspected.text:
-                raise corrupt(f"{target.url}/{METADATA}", "it changes while it is read")
+                raise corrupt(f"{target.url}/{METADATA}", "it changed while it was read")
 
-    def read_metadata(
-        self,
-    ) -> metadata.Metadata:  # no per-rank metadata: iobench's writers make none
+    def read_metadata(self) -> metadata.Metadata:
+        # There is no metadata for each rank: iobench's writers make none.
         return self._known
 
     def _slice_file(self, file: Any, sinfo: Any) -> Any:
@@ -183,7 +188,7 @@ class SafeReader(library.FileSystemReader):
         return super()._slice_file(file, sinfo)
 
     def file_of(self, name: str) -> str:
-        """The file with a tensor's first piece."""
+        """The file with the first piece of a tensor."""
         places: Any = self._known.storage_data
         return next(
             (place.relative_path for index, place in places.items() if index.fqn == name), METADATA
@@ -191,7 +196,7 @@ class SafeReader(library.FileSystemReader):
 
 
 class SafePlanner(DefaultLoadPlanner):
-    """Values that are no tensors are read without running code, too."""
+    """Reads values that are not tensors without running code."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         loaded = torch.load(value, weights_only=True)

@@ -1,7 +1,7 @@
 """What the metadata of torch.distributed.checkpoint may hold: shapes, types and places.
 
-The library pickles it. ``read`` makes the library's own objects of such a pickle by functions that
-look at each value, so that a field never holds anything but what its name says.
+The library pickles its metadata. ``read`` builds the library's own objects from such a pickle, by
+functions that check each value, so that each field has the type that it should have.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from .pickles import Build, Grammar, Name, Refused, interpret
 
 _MODULE = metadata.__name__
 _ENUM = (_MODULE, "_MEM_FORMAT_ENCODING")
-_LARGEST = 1 << 63
+_LIMIT = 1 << 63
 
 
 def read(data: bytes) -> metadata.Metadata:
-    """Raises Refused for what asks for anything else, ValueError for what is damaged."""
+    """The metadata. Raises Refused if it asks for anything else, ValueError if it is damaged."""
     found = interpret(data, _GRAMMAR)
     if not isinstance(found, metadata.Metadata):
-        raise ValueError("it is no metadata")
+        raise ValueError("it is not DCP metadata")
     return found
 
 
 def _size(*arguments: object) -> torch.Size:
     (numbers,) = arguments
     if type(numbers) is not tuple or not all(
-        type(number) is int and 0 <= number < _LARGEST for number in numbers
+        type(number) is int and 0 <= number < _LIMIT for number in numbers
     ):
-        raise ValueError("a shape is none")
+        raise ValueError("a shape is not a tuple of whole numbers")
     return torch.Size(numbers)
 
 
@@ -46,19 +46,19 @@ def _path(*parts: object) -> pathlib.PurePosixPath:
 
 def _layout(*arguments: object) -> torch.layout:
     if arguments != ("torch.strided",):
-        raise Refused("a layout that no tensor of a checkpoint has")
+        raise Refused("a layout that no checkpoint's tensor has")
     return torch.strided
 
 
 def _memory_format(*arguments: object) -> Any:
     (number,) = arguments
     if type(number) is not int:
-        raise ValueError("a memory format is none")
+        raise ValueError("a memory format is not a whole number")
     return metadata._MEM_FORMAT_ENCODING(number)
 
 
 def _member(*arguments: object) -> Any:
-    """In the place of ``getattr``, by which early Pythons 3.11 pickle members of an Enum."""
+    """Replaces ``getattr``, by which early versions of Python 3.11 pickle members of an Enum."""
     enum, name = arguments
     members = metadata._MEM_FORMAT_ENCODING.__members__
     if not isinstance(enum, Name) or enum.name != _ENUM or type(name) is not str:
@@ -68,7 +68,7 @@ def _member(*arguments: object) -> Any:
     return members[name]
 
 
-# Checks of fields: the value as it is kept. They raise ValueError.
+# Checks of fields. Each returns the value to keep, or raises ValueError.
 
 Check = Callable[[object], object]
 
@@ -84,20 +84,20 @@ def _is(*kinds: type) -> Check:
 
 def _text(value: object) -> str:
     if type(value) is not str:
-        raise ValueError(f"a text is a {type(value).__name__}")
+        raise ValueError(f"a text field holds a {type(value).__name__}")
     return value
 
 
 def _count(value: object) -> object:
-    if type(value) is not int or not 0 <= value < _LARGEST:
-        raise ValueError("a count is no whole number")
+    if type(value) is not int or not 0 <= value < _LIMIT:
+        raise ValueError("a count is not a whole number")
     return value
 
 
 def _each(check: Check) -> Check:
     def checked(value: object) -> object:
         if type(value) is not list:
-            raise ValueError("a list is none")
+            raise ValueError("a list field does not hold a list")
         for item in value:
             check(item)
         return value
@@ -106,11 +106,11 @@ def _each(check: Check) -> Check:
 
 
 def _by(key: type, check: Check) -> Check:
-    """Of a dict: its keys and values."""
+    """Check a dict: the type of its keys, and its values."""
 
     def checked(value: object) -> object:
         if type(value) is not dict or not all(type(name) is key for name in value):
-            raise ValueError("a dict is none")
+            raise ValueError("a dict field does not hold a dict with the right keys")
         for item in value.values():
             check(item)
         return value
@@ -123,15 +123,15 @@ def _or_none(check: Check) -> Check:
 
 
 def _place(value: object) -> object:
-    """A leaf's place in the state: the keys on the way to it."""
+    """A leaf's place in the state: the keys that lead to it."""
     if type(value) is not tuple or not all(type(part) in (str, int) for part in value):
-        raise ValueError("the place of a value is none")
+        raise ValueError("a leaf's place is not a tuple of keys")
     return value
 
 
 def _nothing(value: object) -> object:
     if value is not None and value != ():
-        raise Refused("bytes that are to be transformed when they are read")
+        raise Refused("bytes that need a transformation when they are read")
     return value
 
 
@@ -174,13 +174,13 @@ _FIELDS: dict[type, dict[str, Check]] = {
 
 
 def _fields(kind: Any) -> Build:
-    """Sets each field of an instance; those that its state lacks get the class's own default."""
+    """Set each field of an instance; fields that its state lacks get the class's default."""
     checks = _FIELDS[kind]
     defaults = {field.name: field for field in dataclasses.fields(kind)}
 
     def build(made: Any, state: object) -> None:
         if type(state) is not dict or not checks.keys() >= state.keys():
-            raise Refused(f"a {kind.__name__} with fields that it does not have")
+            raise Refused(f"a {kind.__name__} with unknown fields")
         for name, field in defaults.items():
             if name in state:
                 value = checks[name](state[name])
@@ -206,7 +206,7 @@ _PROPERTIES: tuple[Check, ...] = (
 
 def _properties(made: Any, state: object) -> None:
     if type(state) is not tuple or len(state) != len(_PROPERTIES):
-        raise ValueError("the properties of a tensor are none")
+        raise ValueError("a tensor's properties are not the expected tuple")
     for check, value in zip(_PROPERTIES, state, strict=True):
         check(value)
     made.__setstate__(state)

@@ -1,4 +1,4 @@
-"""The pickle in what ``torch.save`` writes: tensors that lie within their memory, plain values."""
+"""The pickle that ``torch.save`` writes: tensors within their memory, and plain values."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .pickles import Grammar, Refused
 
 
 class Described(NamedTuple):
-    """A tensor by its type and shape."""
+    """A tensor without its data: type and shape."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
 
     @property
     def kind(self) -> str:
-        """As ``leaves.kind`` has it."""
+        """The same text as ``leaves.kind``."""
         return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}".replace(" ", "")
 
 
@@ -27,13 +27,13 @@ class _Storage(NamedTuple):
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, str]:
-    """Name -> kind of each leaf of a described state, as ``leaves.kind`` has it.
+    """Name -> kind of each leaf, as ``leaves.kind`` has it.
 
-    Raises ValueError for what no state holds.
+    Raises ValueError for anything that a state can't hold.
     """
     found: dict[str, str] = {}
     if not isinstance(value, dict):
-        raise ValueError(f"it holds a {type(value).__name__} where a state should be")
+        raise ValueError(f"it holds a {type(value).__name__} instead of a state")
     for key, item in value.items():
         name = f"{prefix}{key}"
         if isinstance(item, dict):
@@ -48,14 +48,14 @@ def flat(value: Any, prefix: str = "") -> dict[str, str]:
 
 
 def grammar(sizes: dict[str, int]) -> Grammar:
-    """Of an archive whose members of tensors have these ``sizes`` in bytes."""
+    """The grammar for an archive; ``sizes``: bytes of each member that holds a tensor's memory."""
 
     def storage(*arguments: object) -> _Storage:
         kind, dtype, key, _, count = arguments
         if kind != "storage" or type(key) is not str or type(count) is not int:
-            raise Refused("an object that is no tensor's memory")
+            raise Refused("an object that is not the memory of a tensor")
         if not isinstance(dtype, torch.dtype) or not 0 <= count * dtype.itemsize <= sizes[key]:
-            raise ValueError(f"a tensor's memory claims {count} elements of {sizes[key]} bytes")
+            raise ValueError(f"a tensor claims {count} elements in {sizes[key]} bytes of memory")
         return _Storage(dtype, count)
 
     return Grammar(constants=_CONSTANTS, calls=_CALLS, storage=storage)
@@ -65,15 +65,15 @@ def _tensor(*arguments: object) -> Described:
     """``_rebuild_tensor_v2``: storage, offset, shape, strides, requires_grad, hooks."""
     storage, offset, shape, strides, grad, hooks = arguments
     if not isinstance(storage, _Storage) or type(grad) is not bool or hooks != {}:
-        raise Refused("a tensor with more than numbers")
+        raise Refused("a tensor with more than its numbers")
     return _within(storage, offset, shape, strides, storage.dtype)
 
 
 def _tensor_v3(*arguments: object) -> Described:
-    """``_rebuild_tensor_v3``: the same of types that have no storage of their own."""
+    """``_rebuild_tensor_v3``: the same, for types that have no storage class of their own."""
     storage, offset, shape, strides, grad, hooks, dtype = arguments
     if not isinstance(storage, _Storage) or type(grad) is not bool or hooks != {}:
-        raise Refused("a tensor with more than numbers")
+        raise Refused("a tensor with more than its numbers")
     if not isinstance(dtype, torch.dtype):
         raise ValueError("a tensor has no type")
     return _within(storage, offset, shape, strides, dtype)
@@ -83,20 +83,20 @@ def _within(
     storage: _Storage, offset: object, shape: object, strides: object, dtype: torch.dtype
 ) -> Described:
     if type(offset) is not int or offset < 0:
-        raise ValueError("a tensor's place is none")
+        raise ValueError("a tensor's offset is not a whole number")
     sizes, steps = _numbers(shape), _numbers(strides)
     if len(sizes) != len(steps):
-        raise ValueError("a tensor's shape and strides do not fit")
+        raise ValueError("a tensor has a shape and strides of different lengths")
     nbytes = storage.elements * storage.dtype.itemsize
     last = offset + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
     if 0 not in sizes and (last + 1) * dtype.itemsize > nbytes:
-        raise ValueError(f"a tensor would end behind its {nbytes} bytes of memory")
+        raise ValueError(f"a tensor would end beyond its {nbytes} bytes of memory")
     return Described(dtype, sizes)
 
 
 def _numbers(value: object) -> tuple[int, ...]:
     if type(value) is not tuple or not all(type(n) is int and 0 <= n < 1 << 63 for n in value):
-        raise ValueError("a tensor's shape is none")
+        raise ValueError("a tensor's shape or strides are not whole numbers")
     return value
 
 
@@ -104,7 +104,7 @@ def _parameter(*arguments: object) -> Described:
     """``_rebuild_parameter``: tensor, requires_grad, hooks."""
     tensor, _, hooks = arguments
     if not isinstance(tensor, Described) or hooks != {}:
-        raise Refused("a parameter with more than numbers")
+        raise Refused("a parameter with more than its numbers")
     return tensor
 
 
@@ -115,7 +115,7 @@ def _hooks(*arguments: object) -> dict[str, object]:
 
 
 def _storages() -> dict[tuple[str, str], object]:
-    """The names of types that pickles of tensors have."""
+    """The types that a pickle of tensors may name."""
     found: dict[tuple[str, str], object] = {
         ("torch", name): value
         for name, value in vars(torch).items()

@@ -1,4 +1,4 @@
-"""Objects of a storage as the Python files that libraries write to and read from."""
+"""Objects of a storage as Python files, for libraries that write and read files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from ..storage.base import Sink, Storage
 from ..storage.files import StorageFile
 
 _SMALL = 1 << 20
-"""Bytes: what a library asks for byte by byte (headers, directories) comes in pieces of this size."""
+"""Bytes. Small reads (headers, directories) are served from a buffer of this size."""
 
 
 @contextmanager
 def file_over(sink: Sink) -> Iterator[SinkFile]:
-    """A sink as a file. What the sink refused is what is raised, whatever the library made of it."""
+    """A sink as a file.
+
+    If the sink raised an error, that error is raised, whatever the library made of it.
+    """
     file = SinkFile(sink)
     try:
         yield file
@@ -27,7 +30,7 @@ def file_over(sink: Sink) -> Iterator[SinkFile]:
 
 
 class SinkFile(io.RawIOBase):
-    """A file that is written front to back, straight into a sink. Data is not kept after ``write``."""
+    """A file that is written front to back, directly into a sink; ``write`` keeps no data."""
 
     def __init__(self, sink: Sink) -> None:
         self.refused: Exception | None = None
@@ -53,5 +56,5 @@ class SinkFile(io.RawIOBase):
 
 
 def buffered(storage: Storage, key: str) -> io.BufferedReader:
-    """An object to be read: small reads are served from memory; large ones go straight into the reader's own."""
+    """An object as a file: small reads come from a buffer, large ones go to the reader's memory."""
     return io.BufferedReader(StorageFile(storage, key), buffer_size=_SMALL)

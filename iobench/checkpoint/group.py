@@ -1,4 +1,4 @@
-"""The ranks' process group, which torch.distributed.checkpoint plans a save with."""
+"""The process group of the ranks, with which torch.distributed.checkpoint plans a save."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from .base import Job
 
 
 class Group:
-    """A gloo group of all ranks: one beside the training's own, if there is one, else the process's own while this is open."""
+    """A gloo group of all ranks.
+
+    It is a new group if the training has initialized torch.distributed; otherwise it is the
+    process's default group while this object is open.
+    """
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -21,18 +25,19 @@ class Group:
         self._address = False
 
     def open(self) -> Any:
-        """The same each time; all ranks must call it. Raises UsageError."""
+        """The group, the same at each call. All ranks must call it. Raises UsageError."""
         if self._group is not None:
             return self._group
         job = self._job
         if not dist.is_initialized():
             if job.world > 1 and not job.rendezvous:
                 raise UsageError(
-                    f"the {job.world} ranks of a dcp checkpoint have no place to meet",
+                    f"the {job.world} ranks of a dcp checkpoint have no rendezvous",
                     remedy="give the job a rendezvous: tcp://host:port",
                 )
             if job.world == 1:
-                dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+                store = dist.HashStore()  # type: ignore[attr-defined]
+                dist.init_process_group("gloo", store=store, rank=0, world_size=1)
             else:
                 dist.init_process_group(
                     "gloo", init_method=job.rendezvous, rank=job.rank, world_size=job.world
@@ -43,7 +48,8 @@ class Group:
             ("file://", "tcp://127.0.0.1", "tcp://localhost")
         )
         if one_host and "MASTER_ADDR" not in os.environ:
-            # The process of dcp-async-process meets those of the other ranks here; a host's own name need not have an address.
+            # dcp-async-process's processes of all ranks meet here. The host's own name may have no
+            # address.
             os.environ["MASTER_ADDR"] = "127.0.0.1"
             self._address = True
         return self._group

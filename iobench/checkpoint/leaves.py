@@ -1,4 +1,4 @@
-"""A state's leaves, flat and by name, and the checksums that say what a state was."""
+"""A state's leaves by name, and their checksums."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def leaves(state: Mapping[str, Any]) -> Leaves:
-    """Name -> tensor or value, in the state's own order; names of nested dicts are joined with '/'. Raises UsageError for anything else."""
+    """Name -> tensor or value, in the state's order; names of nested dicts are joined with '/'.
+
+    Raises UsageError for a leaf of another type, and for two leaves of one name.
+    """
     found: Leaves = {}
     for name, leaf in _walk(state, ""):
         if name in found:
-            raise UsageError(f"two entries of the state are called '{name}'")
+            raise UsageError(f"two entries of the state have the name '{name}'")
         found[name] = leaf
     return found
 
@@ -44,7 +47,7 @@ def _walk(state: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def set_values(state: dict[str, Any], values: Mapping[str, Any], prefix: str = "") -> None:
-    """Put each value (of a leaf that is no tensor) where its name says."""
+    """Set each leaf that is not a tensor to the value of its name."""
     for key, old in state.items():
         name = f"{prefix}{key}"
         if isinstance(old, dict):
@@ -54,26 +57,29 @@ def set_values(state: dict[str, Any], values: Mapping[str, Any], prefix: str = "
 
 
 def is_shared(leaf: object) -> bool:
-    """Whether a leaf is one rank's share of a tensor that the ranks have together (a DTensor)."""
+    """Whether a leaf is one rank's part of a tensor that ranks share (a DTensor)."""
     from torch.distributed.tensor import DTensor
 
     return isinstance(leaf, DTensor)
 
 
 def raw(tensor: torch.Tensor) -> Bytes:
-    """A host tensor's own memory as bytes (a copy's where it is not contiguous, or is elsewhere)."""
+    """A tensor's memory as bytes; of a copy if it is not contiguous or not in host memory."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def kind(leaf: object) -> str:
-    """What a leaf has to be for the saved one to fit: type, and shape in brackets."""
+    """What must be equal for a saved leaf to fit: the type, and the shape in brackets."""
     if isinstance(leaf, torch.Tensor):
         return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}".replace(" ", "")
     return type(leaf).__name__
 
 
 def state_checksums(state: Mapping[str, Any]) -> dict[str, str]:
-    """Name -> kind and XXH3 of each leaf's bytes. Of a shared tensor the kind alone: which bytes are whose can change."""
+    """Name -> kind and XXH3 of each leaf's bytes.
+
+    A shared tensor has its kind alone, since the ranks may divide its bytes differently later.
+    """
     found = leaves(state)
     with ThreadPoolExecutor(4) as threads:
         return dict(zip(found, threads.map(_checksum, found.values()), strict=True))
@@ -87,7 +93,10 @@ def _checksum(leaf: object) -> str:
 
 
 def check_fits(state: Mapping[str, Any], checksums: Mapping[str, str], where: str) -> None:
-    """Before anything is read: the state has the saved leaves and no others. Raises CheckpointError."""
+    """Check, before anything is read, that the state has exactly the saved leaves.
+
+    Raises CheckpointError.
+    """
     wanted = {name: kind(leaf) for name, leaf in leaves(state).items()}
     saved = {name: checksum.rpartition(" ")[0] for name, checksum in checksums.items()}
     if wanted == saved:
@@ -95,7 +104,8 @@ def check_fits(state: Mapping[str, Any], checksums: Mapping[str, str], where: st
     name = min(name for name in wanted.keys() | saved.keys() if wanted.get(name) != saved.get(name))
     has, needs = saved.get(name, "nothing"), wanted.get(name, "nothing")
     raise CheckpointError(
-        f"{where} is no checkpoint of this state: it has {has} for '{name}', the state {needs}",
+        f"{where} is not a checkpoint of this state: it has {has} for '{name}', "
+        f"the state has {needs}",
         remedy="restore it with the model, scale and ranks that it was saved with",
     )
 
@@ -103,9 +113,10 @@ def check_fits(state: Mapping[str, Any], checksums: Mapping[str, str], where: st
 def verify(
     state: Mapping[str, Any], checksums: Mapping[str, str], where: str | Callable[[str], str]
 ) -> None:
-    """After reading: every leaf has the bytes that were saved. Raises CorruptCheckpointError that names the file and the leaf.
+    """Check, after reading, that every leaf has the saved bytes.
 
-    ``where`` is the file, or tells it of a leaf's name.
+    ``where``: the file, or a function from a leaf's name to its file. Raises CorruptCheckpointError
+    that names the file and the leaf.
     """
     found = state_checksums(state)
     wrong = [name for name, checksum in checksums.items() if found.get(name) != checksum]
@@ -113,5 +124,5 @@ def verify(
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise corrupt(
             where if isinstance(where, str) else where(wrong[0]),
-            f"'{wrong[0]}'{more} is not what was saved (XXH3 differs)",
+            f"'{wrong[0]}'{more} differs from what was saved (XXH3)",
         )

@@ -1,4 +1,7 @@
-"""What says that a checkpoint is one: a part for each rank, and ``checkpoint.json``, which is written last."""
+"""The files that make a checkpoint complete.
+
+A part for each rank, and ``checkpoint.json``, which is written last.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ from ..documents import parse_json
 from ..errors import CorruptCheckpointError
 
 MANIFEST = "checkpoint.json"
-Text = bytes
+Text = bytes  # ``Manifest`` has a field named ``bytes``, which hides the type
 VERSION = 1
-_PART = ".part"  # what a storage calls a file that is not complete yet
+_PART = ".part"  # the suffix of a storage's incomplete files
 
 NAME = re.compile(
     r"rank-\d{4,}\.(?:pt|safetensors|tensors|json)|checkpoint\.json|__\d+_\d+\.distcp|\.metadata"
 )
-"""The files that writers make in a checkpoint; no others are ever read."""
+"""The names of files that writers make in a checkpoint. No other files are ever read."""
 
 TEMPORARY = re.compile(r"\.metadata\.tmp|\.tmp[A-Za-z0-9]{6}")
-"""What a library that is killed in a save leaves beside them.
+"""Temporary files of libraries that were killed during a save.
 
 torch.distributed.checkpoint writes ``.metadata.tmp`` and renames it. safetensors writes to a
 NamedTempFile of the crate tempfile: ``.tmp`` and six letters or digits. torch.save has none.
@@ -31,22 +34,21 @@ NamedTempFile of the crate tempfile: ``.tmp`` and six letters or digits. torch.s
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One rank's share, in ``rank-NNNN.json``."""
+    """One rank's part of the manifest, in ``rank-NNNN.json``."""
 
     rank: int
     files: dict[str, int]  # name -> bytes
     checksums: dict[str, str]  # leaf of the state -> kind and XXH3
-    file_checksums: dict[str, str] = field(
-        default_factory=dict
-    )  # name -> XXH3, of files that hold tensors shared among ranks
+    file_checksums: dict[str, str] = field(default_factory=dict)
+    """Name -> XXH3, of files with tensors that ranks share."""
 
     def dump(self) -> Text:
         return json.dumps({"version": VERSION, **asdict(self)}).encode()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Listed:
-    """A part as the manifest knows it."""
+class ListedPart:
+    """A part as the manifest lists it."""
 
     rank: int
     xxh3: str  # of the part's own file
@@ -63,21 +65,20 @@ class Manifest:
     world: int
     created: str
     bytes: int
-    parts: tuple[Listed, ...]  # by rank
-    facts: dict[str, Any] = field(
-        default_factory=dict
-    )  # what the one who saved wants to know again: model, scale, ...
+    parts: tuple[ListedPart, ...]  # by rank
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Additional data of the caller: model, scale, ..."""
 
     def dump(self) -> Text:
         return json.dumps({"version": VERSION, **asdict(self)}, indent=1).encode() + b"\n"
 
     def files(self) -> dict[str, int]:
-        """Name -> bytes of all data files, each once."""
+        """Name -> bytes of all data files."""
         return {name: size for part in self.parts for name, size in part.files.items()}
 
 
 def is_ours(name: str) -> bool:
-    """Whether a file in a checkpoint's folder was made by a writer, complete or not."""
+    """Whether a writer made this file of a checkpoint's folder, complete or not."""
     return (
         NAME.fullmatch(name.removesuffix(_PART)) is not None
         or TEMPORARY.fullmatch(name) is not None
@@ -89,7 +90,7 @@ def part_name(rank: int) -> str:
 
 
 def parse_part(text: bytes, where: str) -> Part:
-    """Raises CorruptCheckpointError."""
+    """One rank's part. Raises CorruptCheckpointError that names ``where``."""
     try:
         data = _document(text)
         return Part(
@@ -103,11 +104,11 @@ def parse_part(text: bytes, where: str) -> Part:
 
 
 def parse_manifest(text: bytes, where: str) -> Manifest:
-    """Raises CorruptCheckpointError."""
+    """The manifest. Raises CorruptCheckpointError that names ``where``."""
     try:
         data = _document(text)
         parts = tuple(
-            Listed(
+            ListedPart(
                 rank=_whole(part["rank"]),
                 xxh3=str(part["xxh3"]),
                 files=_files(part["files"]),
@@ -117,7 +118,7 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
         )
         world = _whole(data["world"])
         if len(parts) != world or any(part.rank != rank for rank, part in enumerate(parts)):
-            raise ValueError("its ranks are not complete")
+            raise ValueError("its list of ranks is not complete")
         return Manifest(
             step=_whole(data["step"]),
             writer=str(data["writer"]),
@@ -134,15 +135,17 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
 def _document(text: bytes) -> dict[str, Any]:
     data = parse_json(text)
     if not isinstance(data, dict):
-        raise ValueError("no JSON object")
+        raise ValueError("it must be a JSON object")
     if data.get("version") != VERSION:
-        raise ValueError(f"version {str(data.get('version'))[:20]}, this iobench knows {VERSION}")
+        raise ValueError(
+            f"its version is {str(data.get('version'))[:20]}, this iobench reads version {VERSION}"
+        )
     return data
 
 
 def _whole(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError("a count is no whole number")
+        raise ValueError("a count is not a whole number")
     return value
 
 
@@ -156,21 +159,21 @@ def _files(value: Mapping[str, Any]) -> dict[str, int]:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError("a list of names is none")
+        raise ValueError(f"a list of names must be a JSON object, got {type(value).__name__}")
     return value
 
 
 def _texts(value: Mapping[str, Any]) -> dict[str, str]:
     if not all(isinstance(text, str) for text in _mapping(value).values()):
-        raise ValueError("a checksum is no text")
+        raise ValueError("a checksum is not text")
     return {str(name): text for name, text in value.items()}
 
 
 def _reason(error: Exception) -> str:
     return (
-        f"no {error}"
+        f"it has no {error}"
         if isinstance(error, KeyError)
-        else (str(error).splitlines() or ["not what it should be"])[0]
+        else (str(error).splitlines() or ["it has an unexpected structure"])[0]
     )
 
 

@@ -1,11 +1,14 @@
-"""What a model's state is made of: its parameters, from its dimensions, and what its optimizer keeps beside each of them. No torch here.
+"""The parameters of models, from their dimensions, and what optimizers keep. Without torch.
 
-Sources: Llama 3 (Grattafiori et al., "The Llama 3 Herd of Models", 2024, table 3) with the head counts of MLPerf Storage's checkpoint
-workloads, whose 70B has 128 heads where the paper's has 64, and whose 1T is not a released model; ResNet-50 (He et al., 2015, as
-torchvision builds it); ViT-B/16 (Dosovitskiy et al., 2020); BERT-large (Devlin et al., 2018, with the heads of pre-training).
+Sources: Llama 3 (Grattafiori et al., "The Llama 3 Herd of Models", 2024, table 3) with the head
+counts of MLPerf Storage's checkpoint workloads, whose 70B has 128 heads where the paper's has 64,
+and whose 1T is not a released model; ResNet-50 (He et al., 2015, as torchvision builds it);
+ViT-B/16 (Dosovitskiy et al., 2020); BERT-large (Devlin et al., 2018, with the heads of
+pre-training).
 
-MLPerf Storage's table of checkpoint sizes says 105, 912, 5,290 and 18,000 GB. The first three are what these dimensions make, in GiB. The
-last is not: the 1T's dimensions make 1,183 billion parameters, and at 14 bytes each 15,427 GiB (16.6 TB). The dimensions are taken.
+MLPerf Storage's table of checkpoint sizes says 105, 912, 5,290 and 18,000 GB. The first three are
+the sizes of these dimensions, in GiB. The last is not: the 1T's dimensions give 1,183 billion
+parameters, and at 14 bytes each 15,427 GiB (16.6 TB). iobench follows the dimensions.
 """
 
 from __future__ import annotations
@@ -18,18 +21,20 @@ from typing import Any, NamedTuple
 
 from ..errors import UnknownNameError
 
-LEAST_LAYERS = 2
-"""Layers that a scaled model keeps: fewer would have no 'between'. A pipeline keeps one for each of its stages."""
+MIN_LAYERS = 2
+"""Layers that a scaled model keeps, so that it has a first and a last one. A model with pipeline
+parallelism keeps one for each stage."""
 
 _NEAR = 0.95
-"""Of the bytes asked for: where whole layers come as near as this from below, widths stay as they are."""
+"""Fraction of the wanted bytes: if whole layers give at least this, the widths stay as they are."""
 
 
 class Parameter(NamedTuple):
     """One tensor that is trained.
 
-    ``layer``: the block that it belongs to (-1: before the first, the embedding; None: after the last). ``cut``: the dimension that
-    tensor parallelism divides (Megatron-LM: columns of the first matrix, rows of the second), None where each rank has all of it.
+    ``layer``: its block (-1: before the first, the embedding; None: after the last). ``cut``: the
+    dimension that tensor parallelism divides (Megatron-LM: columns of the first matrix, rows of
+    the second); None: each rank has the whole tensor.
     """
 
     name: str
@@ -44,9 +49,10 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parallelism:
-    """Ranks of a training, tensor x pipeline x data, and the ZeRO stage (Rajbhandari et al., 2019).
+    """The ranks of a training, tensor x pipeline x data, and the ZeRO stage.
 
-    From stage 1 on data ranks share the optimizer's state, at 3 the parameters, too.
+    Data ranks share the optimizer's state from ZeRO stage 1 on, and the parameters in stage 3
+    (Rajbhandari et al., 2019).
     """
 
     tensor: int = 1
@@ -64,20 +70,20 @@ Dimensions = Mapping[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """``dimensions`` go to ``build``, which yields the parameters. ``width``: the dimensions that scaling shrinks together."""
+    """A model: ``build`` yields the parameters of ``dimensions``.
+
+    ``width``: the dimensions that scaling shrinks together.
+    """
 
     name: str
     summary: str
     dimensions: Dimensions
     build: Callable[..., Iterator[Parameter]]
     width: tuple[str, ...]
-    step: int = 16  # scaled widths are multiples of this
+    step: int = 16  # scaled dimensions are multiples of this
     dtype: str = "bfloat16"  # of the parameters
-    optimizer: tuple[str, ...] = (
-        "master",
-        "exp_avg",
-        "exp_avg_sq",
-    )  # float32 tensors beside each parameter: Adam in mixed precision
+    optimizer: tuple[str, ...] = ("master", "exp_avg", "exp_avg_sq")
+    """float32 tensors for each parameter; the default: Adam in mixed precision."""
     layout: Parallelism = Parallelism()  # as published
 
     def parameters(self) -> list[Parameter]:
@@ -93,11 +99,11 @@ class Model:
 
     @property
     def state_bytes(self) -> int:
-        """Parameters and optimizer, once."""
+        """Bytes of the parameters and the optimizer's state, without replicas."""
         return self.parameter_bytes + 4 * len(self.optimizer) * self.parameter_count
 
     def resized(self, layers: int | None, width: float) -> Model:
-        """The same structure with so many layers, and its widths times ``width``."""
+        """The same structure with ``layers`` layers, and its widths multiplied by ``width``."""
         step = self.step
         sizes = dict(self.dimensions)
         if width < 1:
@@ -108,14 +114,15 @@ class Model:
 
 
 SIZES = {"bfloat16": 2, "float16": 2, "float32": 4}
-"""Bytes of an element."""
+"""Bytes per element."""
 
 
 def scale(model: Model, share: float) -> tuple[Model, dict[str, Any]]:
-    """The model with about ``share`` of the bytes, and what was done: fewer layers first, then smaller dimensions.
+    """The model with about ``share`` of the bytes, and the changes: fewer layers, then less width.
 
-    As many layers go as leave the bytes within 5 % below what was asked for; where no number of them does, the next larger one stays, and
-    widths make up for it. More bytes than asked for are left only where every dimension is down at its step.
+    Layers are removed until the bytes are at most 5 % below the wanted size. If no number of layers
+    gives that, the next larger number stays, and the widths shrink. The result is larger than
+    wanted only if every dimension has reached its step.
     """
     if share >= 1:
         return model, {}
@@ -123,7 +130,7 @@ def scale(model: Model, share: float) -> tuple[Model, dict[str, Any]]:
     layers = model.dimensions.get("layers")
     small = model
     if layers is not None:
-        lowest = min(max(LEAST_LAYERS, model.layout.pipeline), layers)
+        lowest = min(max(MIN_LAYERS, model.layout.pipeline), layers)
         least = model.resized(lowest, 1.0).state_bytes
         each = model.resized(lowest + 1, 1.0).state_bytes - least
         fitting = min(layers, lowest + max(0, math.floor((target - least) / each)))
@@ -151,9 +158,8 @@ def scale(model: Model, share: float) -> tuple[Model, dict[str, Any]]:
 def _llama(
     *, layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, vocabulary: int
 ) -> Iterator[Parameter]:
-    kv = (
-        max(1, hidden // heads) * kv_heads
-    )  # a head's size is rounded down where it does not divide, as DLIO has it (the 1T, scaled ones)
+    # A head's size is rounded down if it does not divide evenly, as in DLIO (1T, scaled models).
+    kv = max(1, hidden // heads) * kv_heads
     yield Parameter("embed_tokens.weight", (vocabulary, hidden), -1, 0)
     for layer in range(layers):
         at = f"layers.{layer}"
@@ -205,7 +211,7 @@ def _bert(
     yield from _linear("pooler", hidden, hidden, None)
     yield from _linear("heads.transform", hidden, hidden, None)
     yield from _norm("heads.norm", hidden, None)
-    yield Parameter("heads.bias", (vocabulary,), None)  # the matrix is the embedding's
+    yield Parameter("heads.bias", (vocabulary,), None)  # its matrix is the embedding's
     yield from _linear("heads.next_sentence", 2, hidden, None)
 
 
@@ -225,7 +231,8 @@ def _resnet(*, width: int, classes: int) -> Iterator[Parameter]:
     def unit(name: str, out: int, inner: int, kernel: int, layer: int) -> Iterator[Parameter]:
         yield Parameter(f"{name}.conv.weight", (out, inner, kernel, kernel), layer)
         yield from _norm(f"{name}.bn", out, layer)
-        # Batch statistics are saved with the parameters, but no optimizer touches them: they are left out, 0.2 % of the bytes.
+        # Batch statistics are saved too, but no optimizer changes them; they are left out here
+        # (0.2 % of the bytes).
 
     yield from unit("stem", width, 3, 7, -1)
     inner, layer = width, 0
@@ -286,7 +293,8 @@ MODELS = {
         ),
         _llama_model(
             "llama3-1t",
-            "MLPerf Storage's 1T: 1024 ranks, ZeRO 1; 16.6 TB by its dimensions, where the rules' table says 18",
+            "MLPerf Storage's 1T: 1024 ranks, ZeRO 1; 16.6 TB by its dimensions (the rules' table "
+            "says 18)",
             Parallelism(tensor=8, pipeline=64, data=2, zero=1),
             *(128, 25872, 98304, 192, 32),
         ),
@@ -336,7 +344,7 @@ MODELS = {
 
 
 def find_model(name: str) -> Model:
-    """Raises UnknownNameError with the nearest names."""
+    """The model with that name. Raises UnknownNameError with similar names."""
     if name not in MODELS:
         raise UnknownNameError("model", name, MODELS, remedy="see: iobench list models")
     return MODELS[name]

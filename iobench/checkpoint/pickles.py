@@ -1,12 +1,12 @@
-"""Pickles of others, read by an interpreter of our own that knows no classes.
+"""An interpreter for untrusted pickles, which knows no classes.
 
-A pickle is a program. Python's unpickler runs it, and even one that is told which classes to allow
-lets the program set attributes on them, fill memory through their constructors, or build values
-that take for ever to compare. Here a ``Grammar`` names what may be made: by functions that look at
-their arguments, never by classes. All instructions that no checkpoint needs are refused, and a
-list or dict has one place, so that the result is a tree that is no larger than the pickle.
+A pickle is a program, and Python's unpickler runs it. Even an unpickler that allows only certain
+classes lets the program set attributes on them, allocate memory through their constructors, or
+build values that take forever to compare. Here a ``Grammar`` names what may be made, by functions
+that check their arguments and never by classes. Instructions that no checkpoint needs are refused.
+A list or dict may be used only once, so that the result is a tree no larger than the pickle.
 
-Source: Lib/pickletools.py of Python, which describes each instruction.
+Source: Python's Lib/pickletools.py, which describes each instruction.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MAX_DEPTH = 100
-"""Lists, tuples and dicts that are being filled at the same time."""
+"""How many lists, tuples and dicts may be open at the same time."""
 
 _MAX_PROTOCOL = 5
 
@@ -28,17 +28,18 @@ Build = Callable[[Any, object], None]
 
 
 class Refused(pickle.UnpicklingError):
-    """The pickle asks for something that no checkpoint needs; nothing was executed."""
+    """The pickle asks for something that no checkpoint needs. Nothing was executed."""
 
 
 @dataclass(frozen=True)
 class Grammar:
     """What a pickle may name, by (module, name).
 
-    ``constants`` are values. ``calls`` make a value of arguments. ``objects`` make an empty
-    instance, and fill it with its state, once; they are complete without one where ``optional``
-    says so. ``keys`` are the types that dicts may have as keys. ``storage`` makes a value of what
-    torch keeps outside of the pickle. Functions raise ValueError for what they do not want.
+    ``constants``: values. ``calls``: functions that make a value from arguments. ``objects``: a
+    function that makes an empty instance, and one that fills it with its state, once. Instances of
+    the types in ``optional`` need no state. ``keys``: the types that a dict may have as keys.
+    ``storage``: makes a value for what torch keeps outside of the pickle. All functions raise
+    ValueError for arguments that they do not accept.
     """
 
     constants: Mapping[tuple[str, str], object] = field(default_factory=dict)
@@ -53,7 +54,7 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Name:
-    """What stands on the stack for a function or a class. It has no attributes to be set."""
+    """Stands on the stack for a function or a class; it has no attributes that could be set."""
 
     name: tuple[str, str]
 
@@ -61,12 +62,12 @@ class Name:
 def interpret(data: bytes, grammar: Grammar) -> Any:
     """The value that a pickle describes.
 
-    Raises Refused, and ValueError for a pickle that is damaged or does not fit the grammar.
+    Raises Refused; ValueError for a pickle that is damaged or does not fit the grammar.
     """
     try:
         return _Interpreter(data, grammar).run()
     except (IndexError, KeyError, TypeError, AttributeError, struct.error, OverflowError) as error:
-        raise ValueError(f"it is a damaged pickle ({type(error).__name__})") from None
+        raise ValueError(f"the pickle is damaged ({type(error).__name__})") from None
 
 
 class _Interpreter:
@@ -77,7 +78,8 @@ class _Interpreter:
         self.stack: list[Any] = []
         self.marks: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
-        self.unfilled: dict[int, tuple[object, Build]] = {}  # by their id, which they keep alive
+        # By id; the value keeps the object alive, so that the id stays valid.
+        self.unfilled: dict[int, tuple[object, Build]] = {}
 
     def run(self) -> Any:
         data, actions = self.data, _ACTIONS
@@ -91,13 +93,13 @@ class _Interpreter:
                 raise Refused(f"instruction {code} at byte {self.position - 1}")
             action(self)
         if len(self.stack) != 1 or self.marks:
-            raise ValueError("it is a damaged pickle (it leaves something over)")
+            raise ValueError("the pickle is damaged (values are left on the stack)")
         for made, _ in self.unfilled.values():
             if not isinstance(made, self.grammar.optional):
                 raise ValueError(f"a {type(made).__name__} has no state")
         return self.stack[0]
 
-    # What instructions are made of
+    # Parts of instructions
 
     def take(self, count: int) -> bytes:
         start = self.position
@@ -125,14 +127,14 @@ class _Interpreter:
 
     def protocol(self) -> None:
         if self.number(1) > _MAX_PROTOCOL:
-            raise ValueError("it is a pickle of a protocol that is not known")
+            raise ValueError("the pickle has an unknown protocol")
 
     def frame(self) -> None:
         self.number(8)
 
     def mark(self) -> None:
         if len(self.marks) >= MAX_DEPTH:
-            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+            raise ValueError(f"the pickle is nested more than {MAX_DEPTH} deep")
         self.marks.append(self.stack)
         self.stack = []
 
@@ -151,13 +153,13 @@ class _Interpreter:
     def append(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if type(target) is not list:
-            raise Refused("a list is filled that is none")
+            raise Refused("items for an object that is not a list")
         target.extend(items)
 
     def set_items(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if type(target) is not dict or len(items) % 2:
-            raise Refused("a dict is filled that is none")
+            raise Refused("items for an object that is not a dict")
         for key, value in zip(items[::2], items[1::2], strict=True):
             if not isinstance(key, self.grammar.keys) or id(key) in self.unfilled:
                 raise Refused(f"a dict with a {type(key).__name__} as a key")
@@ -166,7 +168,7 @@ class _Interpreter:
     def get(self, number: int) -> None:
         value = self.memo[number]
         if type(value) in (dict, list):
-            raise Refused("a list or dict in two places")
+            raise Refused("a list or dict that is used twice")
         self.push(value)
 
     def put(self, number: int) -> None:
@@ -175,7 +177,7 @@ class _Interpreter:
     def name(self, module: Any, name: Any) -> None:
         found, grammar = (module, name), self.grammar
         if type(module) is not str or type(name) is not str:
-            raise Refused("a name that is no text")
+            raise Refused("a name that is not text")
         if found in grammar.constants:
             self.push(grammar.constants[found])
         elif found in grammar.calls or found in grammar.objects:
@@ -192,7 +194,7 @@ class _Interpreter:
         function = self.stack.pop()
         call = self.grammar.calls.get(function.name) if type(function) is Name else None
         if call is None or type(arguments) is not tuple:
-            raise Refused("a call of what is no function")
+            raise Refused("a call of an object that is not a function")
         self.push(call(*arguments))
 
     def new(self) -> None:
@@ -200,7 +202,7 @@ class _Interpreter:
         name = self.stack.pop()
         known = self.grammar.objects.get(name.name) if type(name) is Name else None
         if known is None or arguments != ():
-            raise Refused("an object of what is no class")
+            raise Refused("an instance of an object that is not a class")
         make, build = known
         made = make()
         self.unfilled[id(made)] = made, build
@@ -210,7 +212,7 @@ class _Interpreter:
         state = self.stack.pop()
         made, build = self.unfilled.pop(id(self.stack[-1]), (None, None))
         if build is None:
-            raise Refused("a state for what has none, or has one already")
+            raise Refused("a state for an object that has none, or has one already")
         build(made, state)
 
     def outside(self) -> None:

@@ -1,7 +1,8 @@
-"""safetensors: a JSON header and raw tensors; no pickle anywhere.
+"""safetensors: a JSON header and raw tensors, without any pickle.
 
-Local files are written and read by the library. It can't write to a stream without a whole copy of the state in memory, so elsewhere its
-format (https://huggingface.co/docs/safetensors: 8 bytes of header length, JSON header, data) is written from here, tensor by tensor.
+The library writes and reads local files. It can only write to a stream with a complete copy of the
+state in memory, so on other storages this module writes the format itself, tensor by tensor
+(https://huggingface.co/docs/safetensors: 8 bytes with the header's length, JSON header, data).
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from ..storage.files import StorageFile
 from .base import State
 from .catalog import CheckpointTarget
 from .leaves import leaves, raw, set_values
-from .saving import Clock, FileWriter, looking_into, write_file
+from .saving import Clock, FileWriter, uncached_window, write_file
 
 _VALUES = "iobench"
-"""The metadata's entry that holds the state's int, float and str, as JSON: the format itself has tensors only."""
+"""The metadata's entry with the state's int, float and str as JSON: the format has tensors only."""
 
 _DTYPES = {
     torch.float64: "F64",
@@ -52,7 +53,7 @@ class Safetensors(FileWriter):
         for name, leaf in leaves(state).items():
             if isinstance(leaf, torch.Tensor) and leaf.dtype not in _DTYPES:
                 raise CheckpointError(
-                    f"'{name}' is {leaf.dtype}, which the safetensors format does not have",
+                    f"'{name}' is {leaf.dtype}, which the safetensors format does not support",
                     remedy="use another writer",
                 )
 
@@ -75,7 +76,7 @@ class Safetensors(FileWriter):
             return clock.wall()
 
     def inspect(self, state: State, target: CheckpointTarget) -> None:
-        with looking_into(target, self.file()) as window:
+        with uncached_window(target, self.file()) as window:
             _check_length(window.bytes(0, min(8, window.size)), window.size, list(leaves(state)))
 
     def read(self, state: State, target: CheckpointTarget) -> None:
@@ -86,7 +87,7 @@ class Safetensors(FileWriter):
         if path is not None:
             with safe_open(path, framework="pt", device="cpu") as file:
                 if set(file.keys()) != set(tensors):
-                    raise ValueError("it holds other tensors than the manifest says")
+                    raise ValueError("it holds other tensors than the manifest lists")
                 for name, tensor in tensors.items():
                     tensor.copy_(file.get_tensor(name))
                 metadata = file.metadata()
@@ -123,15 +124,15 @@ def _header(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> bytes
 
 
 def _read(file: StorageFile, tensors: dict[str, torch.Tensor]) -> object:
-    """Straight into the tensors' memory; the metadata, whatever that is.
+    """Read directly into the tensors' memory; the metadata, whatever it is.
 
-    Raises ValueError for what is no such file.
+    Raises ValueError if the file is not a valid safetensors file.
     """
     length = _check_length(_exactly(file, bytearray(8)), file.size, list(tensors))
-    entries = _object(_exactly(file, bytearray(length)), "its header")
+    entries = _object(_exactly(file, bytearray(length)), "the header")
     metadata: object = entries.pop("__metadata__", None)
     if set(entries) != set(tensors):
-        raise ValueError("it holds other tensors than the manifest says")
+        raise ValueError("it holds other tensors than the manifest lists")
     for name, tensor in tensors.items():
         entry = entries[name] if isinstance(entries[name], dict) else {}
         match entry.get("data_offsets"):
@@ -140,7 +141,7 @@ def _read(file: StorageFile, tensors: dict[str, torch.Tensor]) -> object:
             case _:
                 fits = False
         if not fits or entry.get("dtype") != _DTYPES[tensor.dtype]:
-            raise ValueError(f"its header contradicts the manifest about '{name}'")
+            raise ValueError(f"the header contradicts the manifest about '{name}'")
         if tensor.nbytes:
             file.seek(8 + length + begin)
             memory = raw(tensor)
@@ -151,36 +152,36 @@ def _read(file: StorageFile, tensors: dict[str, torch.Tensor]) -> object:
 
 
 def _values(metadata: object) -> dict[str, Any]:
-    """The state's int, float and str. Raises ValueError where the metadata lacks them."""
+    """The state's int, float and str. Raises ValueError if the metadata does not hold them."""
     text = metadata.get(_VALUES) if isinstance(metadata, dict) else None
     if not isinstance(text, str):
-        raise ValueError(f"its metadata has no '{_VALUES}'")
-    return _object(text, "its metadata")
+        raise ValueError(f"the metadata has no '{_VALUES}'")
+    return _object(text, "the metadata")
 
 
 def _object(text: str | bytes, what: str) -> dict[str, Any]:
-    """Raises ValueError for what is no JSON object."""
+    """Parse a JSON object. Raises ValueError."""
     try:
         found = json.loads(text)
     except RecursionError:
         raise ValueError(f"{what} is nested too deeply") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{what} is no JSON object")
+        raise ValueError(f"{what} is not a JSON object")
     return found
 
 
 def _check_length(begin: bytes, size: int, names: list[str]) -> int:
-    """Bytes of the header, which its first eight tell. Raises ValueError for what can't be."""
+    """The header's length in bytes, from its first eight bytes. Raises ValueError."""
     length, limit = int.from_bytes(begin, "little"), header_limit(names)
     if len(begin) < 8 or length > min(size - 8, limit):
         raise ValueError(
-            f"it does not begin with a header: it claims {length} bytes of {size}, "
-            f"the limit is {limit}"
+            f"it does not begin with a valid header: the length is {length} bytes in a file of "
+            f"{size}, the limit is {limit}"
         )
     return length
 
 
 def _exactly(file: StorageFile, buffer: Any) -> Any:
     if file.readinto(buffer) < len(buffer):
-        raise ValueError("it ends too early")
+        raise ValueError("the file ends too early")
     return buffer

@@ -1,4 +1,4 @@
-"""What writers have in common: clocks, finished saves, files made safe, errors in one line, and the way of every restore."""
+"""What writers have in common: clocks, finished saves, fsync, error messages, the restore."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .manifest import Part, corrupt
 
 log = logging.getLogger(__name__)
 
-_LOOK = 16 << 10
-"""Bytes that are read at a time where a file is looked into."""
+_BLOCK = 16 << 10
+"""Bytes per read while a file is inspected."""
 
 
 class Clock:
-    """Wall and processor time since it was made."""
+    """Wall time and CPU time since it was made."""
 
     def __init__(self) -> None:
         self.started_s = time.monotonic()
@@ -38,12 +38,12 @@ class Clock:
         return time.monotonic() - self.started_s
 
     def cpu(self) -> float:
-        """Of all threads of this process."""
+        """Seconds of CPU time, of all threads of this process."""
         return time.process_time() - self._cpu
 
 
 class Finished:
-    """A save that has ended already."""
+    """A save that has already ended."""
 
     def __init__(self, saved: Saved) -> None:
         self._saved = saved
@@ -56,7 +56,10 @@ class Finished:
 
 
 class FileWriter(ABC):
-    """A writer that puts each rank's state into one file, and is done when it returns. A subclass says how the file is written and read."""
+    """A writer of one file for each rank that has finished when ``save`` returns.
+
+    A subclass says how the file is written and read.
+    """
 
     name: str
     suffix: str
@@ -108,10 +111,10 @@ class FileWriter(ABC):
             {self.file(): part.files[self.file()]} if self.file() in part.files else part.files
         )
         before = Clock()
-        with reading(where):
+        with read_errors(where):
             self.inspect(state, target)
         inspected, clock = before.wall(), Clock()
-        with reading(where):
+        with read_errors(where):
             self.read(state, target)
         wall, cpu = clock.wall(), clock.cpu()
         log.info("%s restored %s in %.3f s", self.name, where, wall)
@@ -128,47 +131,62 @@ class FileWriter(ABC):
         )
 
     def check(self, state: State, target: CheckpointTarget) -> None:
-        """Before the clock starts: can this state be saved, or restored into, at all? Raises CheckpointError."""
+        """Check, before the clock starts, that the state can be saved or restored into.
+
+        Raises CheckpointError.
+        """
         shared = next((name for name, leaf in leaves(state).items() if is_shared(leaf)), None)
         if shared is not None:
             raise CheckpointError(
-                f"'{shared}' is a share of a tensor (DTensor), which {self.name} can't handle",
+                f"'{shared}' is a part of a tensor that ranks share (DTensor), which {self.name} "
+                "does not support",
                 remedy="use dcp",
             )
 
     def inspect(self, state: State, target: CheckpointTarget) -> None:
-        """Look into the file before the clock starts. Raises as ``read`` does.
+        """Check the file before the clock starts. Raises as ``read`` does.
 
-        It must not take more memory than the state has, nor ask for code to be run.
+        The check must neither take more memory than the state has, nor run code of the file.
         """
         return
 
     @abstractmethod
     def write(self, state: State, target: CheckpointTarget, *, fsync: bool, clock: Clock) -> float:
-        """Until it is durable (accepted, without ``fsync``); the time when the storage had taken all bytes."""
+        """Write until durable (until accepted, without ``fsync``).
+
+        Returns the time on ``clock`` when the storage had accepted all bytes.
+        """
 
     @abstractmethod
     def read(self, state: State, target: CheckpointTarget) -> None:
-        """Fill the state. What it raises is a corrupt file, unless it is one of iobench's own errors."""
+        """Fill the state.
+
+        Any exception means a corrupt file, except iobench's own errors.
+        """
 
     def close(self) -> None:
         return
 
 
 def own_part(writer: str, job: Job, target: CheckpointTarget) -> Part:
-    """This rank's part. Raises CheckpointError for another writer's checkpoint, and for one of another number of ranks."""
+    """This rank's part.
+
+    Raises CheckpointError if another writer, or another number of ranks, saved the checkpoint.
+    """
     manifest = target.manifest()
-    if (
-        manifest.writer.partition("-")[0] != writer.partition("-")[0]
-    ):  # torch reads torch-nocrc, and dcp reads dcp-async
+    # torch reads torch-nocrc, and dcp reads dcp-async.
+    if manifest.writer.partition("-")[0] != writer.partition("-")[0]:
         raise CheckpointError(
-            f"{target.url} was saved by the writer '{manifest.writer}', and '{writer}' can't read it",
+            f"{target.url} was saved by the writer '{manifest.writer}', which '{writer}' "
+            "can't read",
             remedy=f"use --writer {manifest.writer}",
         )
     if manifest.world != job.world:
         raise CheckpointError(
-            f"{target.url} was saved by {manifest.world} ranks, and '{writer}' restores it with as many alone, not with {job.world}",
-            remedy=f"use --ranks {manifest.world}, or a writer that can reshard (dcp)",
+            f"{target.url} was saved by {manifest.world} ranks, and '{writer}' can't restore it "
+            f"with {job.world}",
+            remedy=f"use --ranks {manifest.world}, or a writer that can change the number of "
+            "ranks (dcp)",
         )
     return target.part(manifest, job.rank)
 
@@ -176,12 +194,15 @@ def own_part(writer: str, job: Job, target: CheckpointTarget) -> Part:
 def write_file(
     target: CheckpointTarget, name: str, write: Callable[[Path], None], *, fsync: bool, clock: Clock
 ) -> float:
-    """A plain local file as a library writes it, then made safe; when it was accepted. What an error interrupts leaves no file."""
+    """Let a library write a local file, then fsync it; the time when it was accepted.
+
+    After an error no file is left. Raises StorageError, CheckpointError.
+    """
     path = target.path(name)
     assert path is not None
-    if os.path.lexists(path):  # a link would be written through
+    if os.path.lexists(path):  # the library would write through a symbolic link
         raise CheckpointError(
-            f"{path} is there already",
+            f"{path} exists",
             remedy="remove the partial checkpoint first, or save another step",
         )
     try:
@@ -191,9 +212,8 @@ def write_file(
             make_durable([path])
     except BaseException as error:
         if path.exists():
-            os.truncate(
-                path, 0
-            )  # the error itself may hold the library's open file, and with it the space
+            # The error may keep the library's open file alive, and so its disk space.
+            os.truncate(path, 0)
             path.unlink()
         if not isinstance(error, Exception):
             raise
@@ -202,7 +222,7 @@ def write_file(
 
 
 def make_durable(paths: list[Path]) -> None:
-    """fsync of files, and of the folders that name them."""
+    """fsync files and the folders that hold their names."""
     for path in [*paths, *{path.parent for path in paths}, *{path.parent.parent for path in paths}]:
         fd = os.open(path, os.O_RDONLY)
         try:
@@ -212,7 +232,10 @@ def make_durable(paths: list[Path]) -> None:
 
 
 def cannot_write(path: Path, error: Exception) -> StorageError:
-    """In one line; a library that only says that writing failed gets the free space as a likely reason."""
+    """The error in one line.
+
+    Some libraries only say that writing failed; then the free space is shown as a likely reason.
+    """
     if isinstance(error, IobenchError):
         raise error
     why = error.strerror if isinstance(error, OSError) and error.strerror else _first_line(error)
@@ -229,10 +252,10 @@ def cannot_write(path: Path, error: Exception) -> StorageError:
 
 
 @contextmanager
-def looking_into(target: CheckpointTarget, name: str) -> Iterator[Window]:
-    """A view of a file, past the page cache: a restore that follows is to find it cold."""
+def uncached_window(target: CheckpointTarget, name: str) -> Iterator[Window]:
+    """A window on a file that leaves nothing in the page cache: the restore must find it cold."""
     storage, key = target.direct(name), target.key(name)
-    window = Window(storage, _LOOK, nbytes=_LOOK)
+    window = Window(storage, _BLOCK, nbytes=_BLOCK)
     window.open(key)
     try:
         yield window
@@ -244,8 +267,11 @@ def looking_into(target: CheckpointTarget, name: str) -> Iterator[Window]:
 
 
 @contextmanager
-def reading(where: str) -> Iterator[None]:
-    """Whatever a library raises while it reads ``where`` means that the file is corrupt; iobench's own errors pass."""
+def read_errors(where: str) -> Iterator[None]:
+    """Turn what a library raises while it reads ``where`` into CorruptCheckpointError.
+
+    iobench's own errors pass; an OSError with an error number becomes a StorageError.
+    """
     try:
         yield
     except (IobenchError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
@@ -257,9 +283,9 @@ def reading(where: str) -> Iterator[None]:
     except pickle.UnpicklingError as error:
         raise corrupt(
             where,
-            "it asks for code to be run, or holds other objects than tensors; nothing was executed",
+            "it would run code, or holds objects that are not tensors; nothing was executed",
         ) from error
-    except BaseException as error:  # torch.distributed's CheckpointException is no Exception
+    except BaseException as error:  # torch.distributed's CheckpointException is not an Exception
         raise corrupt(where, _first_line(error)) from error
 
 

@@ -1,12 +1,15 @@
-"""Which rank holds what: parameters and optimizer of a model cut by tensor, pipeline and data parallelism. No torch here.
+"""Which rank saves what: a model divided by tensor, pipeline and data parallelism. Without torch.
 
-The bytes are those of MLPerf Storage's checkpoint workloads (mlcommons/storage, checkpointing; DLIO's base_checkpointing.py):
+The bytes are those of MLPerf Storage's checkpoint workloads (mlcommons/storage, checkpointing;
+DLIO's base_checkpointing.py):
 
-- ZeRO 3: every rank holds an equal part of each parameter of its pipeline stage, and of the optimizer's state.
-- ZeRO 1 and 2: data rank 0 saves the parameters; the optimizer's state is divided evenly over all ranks, whatever stage they are in.
-- ZeRO 0: data rank 0 saves everything, the others nothing.
+- ZeRO 3: every rank saves an equal part of each parameter of its pipeline stage, and of the
+  optimizer's state.
+- ZeRO 1 and 2: data rank 0 saves the parameters. The optimizer's state is divided evenly over all
+  ranks, in whatever stage they are.
+- ZeRO 0: data rank 0 saves everything, the other data ranks nothing.
 
-A part of a tensor that no dimension follows (ZeRO) is flat, as DeepSpeed and FSDP keep it.
+A part that ZeRO cuts out of a tensor is one-dimensional, as DeepSpeed and FSDP keep it.
 """
 
 from __future__ import annotations
@@ -47,9 +50,10 @@ class Share:
 
 
 def layout(model: Model, ranks: int | None, asked: dict[str, int] | None = None) -> Parallelism:
-    """How ``ranks`` share the model: as asked for, else as published where the number is the published one, else ZeRO 3 over data ranks.
+    """How ``ranks`` divide the model.
 
-    Raises UsageError where the numbers contradict one another.
+    As ``asked`` if given; otherwise as published if ``ranks`` is None or the published number, else
+    ZeRO 3 over data ranks. Raises UsageError for numbers that contradict each other.
     """
     if asked:
         unknown = sorted(set(asked) - set(Parallelism.__dataclass_fields__))
@@ -60,11 +64,14 @@ def layout(model: Model, ranks: int | None, asked: dict[str, int] | None = None)
             )
         chosen = Parallelism(**asked)
         if min(chosen.tensor, chosen.pipeline, chosen.data) < 1 or not 0 <= chosen.zero <= 3:
-            raise UsageError("parallelism: tensor, pipeline and data are 1 or more, zero is 0 to 3")
+            raise UsageError(
+                "parallelism: tensor, pipeline and data must be at least 1, zero must be 0 to 3"
+            )
         if ranks is not None and chosen.ranks != ranks:
             raise UsageError(
-                f"tensor {chosen.tensor} x pipeline {chosen.pipeline} x data {chosen.data} are {chosen.ranks} ranks, not {ranks}",
-                remedy="make them agree",
+                f"tensor {chosen.tensor} x pipeline {chosen.pipeline} x data {chosen.data} are "
+                f"{chosen.ranks} ranks, not {ranks}",
+                remedy="change one of them, so that the product is the number of ranks",
             )
         return chosen
     if ranks is None or ranks == model.layout.ranks:
@@ -73,9 +80,10 @@ def layout(model: Model, ranks: int | None, asked: dict[str, int] | None = None)
 
 
 def shares(model: Model, parallelism: Parallelism) -> list[Share]:
-    """Each rank's share; rank = (data x pipeline stages + stage) x tensor ranks + tensor rank.
+    """Each rank's share, by rank.
 
-    Raises UsageError for more stages than layers.
+    rank = (data rank x pipeline stages + stage) x tensor ranks + tensor rank. Raises UsageError for
+    more stages than layers.
     """
     parameters = model.parameters()
     stages = _stages(parameters, parallelism.pipeline)
@@ -124,12 +132,12 @@ def _optimizer(
 
 
 def _part(count: int, rank: int, ranks: int) -> int:
-    """``count`` elements over ``ranks``: the first ones hold one more where it does not divide."""
+    """One rank's part of ``count`` elements; the first ranks have one more if it is not even."""
     return count // ranks + (rank < count % ranks)
 
 
 def _piece(parameter: Parameter, rank: int, ranks: int) -> Parameter:
-    """What a tensor-parallel rank has of a parameter; of one that is not cut, rank 0 saves it."""
+    """A tensor-parallel rank's part of a parameter; rank 0 saves a parameter that is not cut."""
     if ranks == 1:
         return parameter
     if parameter.cut is None:
@@ -140,7 +148,11 @@ def _piece(parameter: Parameter, rank: int, ranks: int) -> Parameter:
 
 
 def _stages(parameters: Sequence[Parameter], count: int) -> list[list[Parameter]]:
-    """Layers in order over the stages, the first ones with one more; the embedding in the first, what follows the layers in the last."""
+    """The parameters of each stage.
+
+    The layers are divided in order, the first stages have one more. The embedding is in the first
+    stage, what follows the layers in the last.
+    """
     layers = 1 + max(
         (parameter.layer for parameter in parameters if parameter.layer is not None), default=-1
     )

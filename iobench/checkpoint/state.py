@@ -1,4 +1,8 @@
-"""A rank's state as real tensors: unique incompressible content, page-aligned as pinned host memory is, on huge pages where possible."""
+"""A rank's state as real tensors.
+
+The content is unique and can't be compressed. The memory is page-aligned, as pinned host memory is,
+and on huge pages where possible.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,10 @@ _ALIGN = 4096
 
 
 def build_state(share: Share, *, seed: int, rank: int) -> State:
-    """``{"model": {name: tensor}, "optimizer": {name: tensor}, "step": 0}``; the content is a pure function of ``seed`` and ``rank``.
+    """A state of random content: {"model": {name: tensor}, "optimizer": {name: tensor}, "step": 0}.
 
-    It takes the share's bytes of memory, and up to 4 KiB for each tensor.
+    The content depends only on ``seed`` and ``rank``. It takes the share's bytes of memory, and up
+    to 4 KiB more for each tensor.
     """
     specs = (*share.model, *share.optimizer)
     memory = buffers.private(sum(_room(spec) for spec in specs) or 1, prefault=False).array

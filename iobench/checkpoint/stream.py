@@ -1,7 +1,8 @@
-"""``stream``: the speed of light. Parallel large blocks between the tensors' own memory and the storage, and nothing else.
+"""``stream``: the fastest way, parallel large blocks between the tensors' memory and the storage.
 
-Local files are written and read with O_DIRECT, S3 objects as parts of a multipart upload and ranges; other storages take a sequence of
-blocks, and ranges in parallel. Memory beyond the state is one block for each thread, whatever the state's size.
+Local files are written and read with O_DIRECT, S3 objects as parts of a multipart upload and as
+ranges; other storages receive blocks in order, and serve ranges in parallel. Besides the state it
+takes one block of memory for each thread, whatever the state's size.
 """
 
 from __future__ import annotations
@@ -22,22 +23,26 @@ from ..storage.base import Buffer, Parallel, Storage
 from ..units import parse_size
 from .base import Job, State
 from .catalog import CheckpointTarget
-from .container import PAGE, Layout, Segment, landing, lay_out, read_header
+from .container import PAGE, Layout, Segment, lay_out, layout_from_header, read_header
 from .leaves import Bytes, leaves, set_values
 from .saving import Clock, FileWriter
 
 FILE_BLOCK = 1 << 20
-"""Bytes: of the blocks of a local file. Larger ones were no faster on any disk that was tried, with this many at a time."""
+"""Bytes per block of a local file. Larger blocks were not faster on any disk that was measured,
+with ``CONCURRENCY`` blocks in flight."""
 
 OBJECT_BLOCK = 8 << 20
-"""Of any other storage, where each block is a request."""
+"""Bytes per block of any other storage, where each block is one request."""
 
 CONCURRENCY = 8
-_MOST_MEMORY = 256 << 20
+_MAX_MEMORY = 256 << 20
 
 
 class Stream(FileWriter):
-    """``block_size`` bytes in each request (0: what suits the storage), ``concurrency`` requests at a time."""
+    """A writer with ``block_size`` bytes per request and ``concurrency`` requests in flight.
+
+    ``block_size`` 0: a size that fits the storage.
+    """
 
     name = "stream"
     suffix = ".tensors"
@@ -53,17 +58,18 @@ class Stream(FileWriter):
             self.block_size % PAGE
             or self.block_size < 0
             or self.concurrency < 1
-            or held > _MOST_MEMORY
+            or held > _MAX_MEMORY
         ):
             raise UsageError(
                 f"stream: block_size {self.block_size}, concurrency {self.concurrency}",
-                remedy="a block is a multiple of 4096 bytes, and all in flight are no more than 256 MiB",
+                remedy="block_size must be a multiple of 4096 bytes, concurrency at least 1, and "
+                "all blocks together at most 256 MiB",
             )
         self._free: deque[Bytes] = deque()
 
     def check(self, state: State, target: CheckpointTarget) -> None:
         super().check(state, target)
-        away = next(
+        device_leaf = next(
             (
                 n
                 for n, leaf in leaves(state).items()
@@ -71,16 +77,16 @@ class Stream(FileWriter):
             ),
             None,
         )
-        if away is not None:
+        if device_leaf is not None:
             raise CheckpointError(
-                f"'{away}' is not in this host's memory, and stream copies nothing from a device",
+                f"'{device_leaf}' is not in host memory, and stream does not copy from a device",
                 remedy="use dcp",
             )
         size = self._block(target)
         if self._free and len(self._free[0]) != size:
             self._free.clear()
         while len(self._free) < self.concurrency:
-            self._free.append(private(size).array)  # touched before the clock starts
+            self._free.append(private(size).array)  # faulted in before the clock starts
 
     def _block(self, target: CheckpointTarget) -> int:
         return self.block_size or (FILE_BLOCK if target.path() is not None else OBJECT_BLOCK)
@@ -116,7 +122,7 @@ class Stream(FileWriter):
         )
         try:
             header = read_header(storage, key, list(leaves(state)))
-            layout, aside = landing(state, header)
+            layout, copies = layout_from_header(state, header)
 
             def get(offset: int) -> None:
                 with self._bounce(block) as bounce:
@@ -126,12 +132,15 @@ class Stream(FileWriter):
         finally:
             if storage is not target.storage:
                 storage.close()
-        for tensor, memory in aside:
+        for tensor, memory in copies:
             tensor.copy_(torch.from_numpy(memory).view(tensor.dtype).reshape(tensor.shape))
         set_values(state, header["values"])
 
     def _each(self, offsets: Any, work: Callable[[int], None]) -> None:
-        """``work`` on each offset in about this order, by ``concurrency`` threads; all of them have ended when this returns or raises."""
+        """Call ``work`` for each offset, in about this order, in ``concurrency`` threads.
+
+        All threads have ended when this returns or raises.
+        """
         waiting = deque(offsets)
         stop = threading.Event()
 
@@ -152,15 +161,15 @@ class Stream(FileWriter):
         for future in futures:
             future.result()
 
-    def _bounce(self, size: int) -> _Lent:
-        return _Lent(self._free, size)
+    def _bounce(self, size: int) -> _PooledBuffer:
+        return _PooledBuffer(self._free, size)
 
     def close(self) -> None:
         self._free.clear()
 
 
-class _Lent:
-    """A buffer from the pool while it is needed."""
+class _PooledBuffer:
+    """Takes a buffer from the pool, and returns it at the end of the ``with`` block."""
 
     def __init__(self, pool: deque[Bytes], size: int) -> None:
         self._pool = pool
@@ -180,7 +189,7 @@ class _Lent:
 
 
 def _pieces(layout: Layout, start: int, end: int) -> Iterator[tuple[int, Bytes]]:
-    """What of the segments lies within start .. end of the file: (distance from start, memory)."""
+    """The parts of segments in bytes [start, end) of the file: (distance from start, memory)."""
     first = max(0, bisect_right(layout.segments, start, key=lambda s: s.offset) - 1)
     for segment in layout.segments[first:]:
         if segment.offset >= end:
@@ -191,7 +200,11 @@ def _pieces(layout: Layout, start: int, end: int) -> Iterator[tuple[int, Bytes]]
 
 
 def gather(layout: Layout, offset: int, size: int, alignment: int, bounce: Bytes) -> Buffer:
-    """One block of the file: the tensor's own memory where that can be, else a copy in ``bounce``; the last is padded to ``alignment``."""
+    """The memory of one block of the file.
+
+    It is the tensor's own memory if possible, else a copy in ``bounce``. The last block is padded
+    to ``alignment`` bytes.
+    """
     end = min(offset + size, layout.size)
     length = end - offset
     padded = length + -length % alignment
@@ -209,9 +222,9 @@ def gather(layout: Layout, offset: int, size: int, alignment: int, bounce: Bytes
 def scatter(
     storage: Storage, key: str, layout: Layout, offset: int, size: int, bounce: Bytes
 ) -> None:
-    """Read one block of the file, into the tensor's own memory where that can be, else by way of ``bounce``.
+    """Read one block of the file into the tensor's own memory, or by way of ``bounce``.
 
-    Raises ValueError where the file is too short, StorageError.
+    Raises ValueError if the file is too short; StorageError.
     """
     end = min(offset + size, layout.size)
     pieces = list(_pieces(layout, offset, end))
@@ -221,17 +234,17 @@ def scatter(
         and pieces[0][1].ctypes.data % storage.alignment == 0
     ):
         if storage.read_into(key, offset, pieces[0][1].data) < size:
-            raise ValueError(f"it ends before byte {end}")
+            raise ValueError(f"the file ends before byte {end}")
         return
     length = end - offset
     if storage.read_into(key, offset, bounce[: length + -length % storage.alignment].data) < length:
-        raise ValueError(f"it ends before byte {end}")
+        raise ValueError(f"the file ends before byte {end}")
     for distance, memory in pieces:
         np.copyto(memory, bounce[distance : distance + len(memory)])
 
 
 def needed(layout: Layout, size: int) -> list[int]:
-    """Offsets of the blocks that hold any tensor's bytes."""
+    """Offsets of the blocks that contain a tensor's bytes."""
     blocks: set[int] = set()
     for segment in layout.segments:
         blocks.update(

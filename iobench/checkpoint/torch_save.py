@@ -1,7 +1,7 @@
-"""``torch.save`` as trainings call it, and ``torch.load``, memory-mapped where the file is local.
+"""``torch.save`` as trainings call it, and ``torch.load``, memory-mapped for local files.
 
-``torch.load`` runs no code (``weights_only``), and gets only archives that ``archive.py`` has
-looked into.
+``torch.load`` runs no code (``weights_only``), and only reads archives that ``archive.py`` has
+accepted.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .catalog import CheckpointTarget
 from .described import flat
 from .files import buffered, file_over
 from .leaves import kind, leaves, set_values
-from .saving import Clock, FileWriter, looking_into, write_file
+from .saving import Clock, FileWriter, uncached_window, write_file
 
 
 class TorchSave(FileWriter):
-    """One zip file of raw tensors and a pickle for each rank, with a CRC32 of every tensor."""
+    """One zip file per rank: raw tensors, a pickle, and a CRC32 of every tensor."""
 
     name = "torch"
     suffix = ".pt"
@@ -50,12 +50,12 @@ class TorchSave(FileWriter):
 
     def inspect(self, state: State, target: CheckpointTarget) -> None:
         wanted = {name: kind(leaf) for name, leaf in leaves(state).items()}
-        with looking_into(target, self.file()) as window:
+        with uncached_window(target, self.file()) as window:
             found = flat(described(window.bytes, window.size, list(wanted)))
         if found != wanted:
             wrong = min(n for n in wanted.keys() | found.keys() if wanted.get(n) != found.get(n))
             raise ValueError(
-                f"it holds {found.get(wrong, 'nothing')} for '{wrong}', "
+                f"it holds {found.get(wrong, 'nothing')} for '{wrong}', but "
                 f"the manifest says {wanted.get(wrong, 'nothing')}"
             )
 
@@ -81,7 +81,7 @@ class TorchSave(FileWriter):
 
 
 class TorchSaveNoCrc(TorchSave):
-    """The same without the CRC32, which costs processor time."""
+    """The same without the CRC32, which costs CPU time."""
 
     name = "torch-nocrc"
     crc32 = False

@@ -1,4 +1,7 @@
-"""The block devices under a file system, from /sys: a partition, its disk, and what a mapped or RAID device is made of."""
+"""The block devices of a file system, from /sys.
+
+A partition, its disk, and the parts of a mapped or RAID device.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ _MAX_DEPTH = 8  # partition, LVM, crypt, RAID, multipath, disk
 
 
 def block_devices(st_dev: int, source: str = "", sys: Path = Path("/sys")) -> list[dict[str, Any]]:
-    """The chain from the device that holds the file system down to the disks; [] for network and memory file systems.
+    """The devices from the one that holds the file system down to the disks.
 
-    ``source`` (``/dev/...``) is used where ``st_dev`` is anonymous, as with btrfs.
+    [] for file systems on a network or in memory. ``source`` (``/dev/...``) is used if ``st_dev``
+    is anonymous, as with btrfs.
     """
     directory = _sys_directory(st_dev, sys)
     if directory is None and source.startswith("/dev/"):
@@ -45,7 +49,7 @@ def _sys_directory(number: int, sys: Path) -> Path | None:
 
 
 def _facts(directory: Path) -> dict[str, Any]:
-    """Of one device; a partition has no queue of its own, it shares its disk's."""
+    """Facts about one device. A partition has no queue of its own, but its disk's."""
     queue = directory / "queue"
     rotational = read_text(queue / "rotational")
     return {
@@ -54,9 +58,8 @@ def _facts(directory: Path) -> dict[str, Any]:
         "partition": (directory / "partition").exists(),
         "model": read_text(directory / "device/model") or None,
         "backing_file": read_text(directory / "loop/backing_file"),
-        "size_bytes": _times(
-            _number(read_text(directory / "size")), 512
-        ),  # always in sectors of 512 bytes
+        # Always in sectors of 512 bytes.
+        "size_bytes": _times(_number(read_text(directory / "size")), 512),
         "rotational": rotational == "1" if rotational is not None else None,
         "scheduler": selected(read_text(queue / "scheduler")),
         "read_ahead_kb": _number(read_text(queue / "read_ahead_kb")),

@@ -1,4 +1,7 @@
-"""Does O_DIRECT work at a place, and what must its reads be aligned to? Found by trying, since file systems differ in what they admit."""
+"""Whether O_DIRECT works at a place, and which alignment its reads need.
+
+This is found by trying, since file systems differ in what they report.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,15 @@ from typing import Any
 
 _SIZE = 1 << 16
 _ALIGNMENTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
-_LOOK_AT = 1000  # directory entries that are looked at for a file to read
+_MAX_ENTRIES = 1000  # directory entries to search for a file to read
 
 
 def probe(path: Path, *, write: bool = True) -> dict[str, Any]:
-    """``{"supported": True | False | None, "alignment_bytes": int | None, "how": str}``; None: it could not be found out. Never raises."""
+    """Try O_DIRECT in a directory or on a file. Never raises.
+
+    Returns ``{"supported": True | False | None, "alignment_bytes": int | None, "how": str}``; None
+    means that it could not be found out. With ``write`` a temporary file may be written.
+    """
     if path.is_file():
         return _read_existing(path)
     if write and os.access(path, os.W_OK | os.X_OK):
@@ -33,7 +40,7 @@ def probe(path: Path, *, write: bool = True) -> dict[str, Any]:
             found = next(
                 (
                     Path(entry.path)
-                    for entry in islice(entries, _LOOK_AT)
+                    for entry in islice(entries, _MAX_ENTRIES)
                     if entry.is_file(follow_symlinks=False)
                 ),
                 None,
@@ -43,7 +50,7 @@ def probe(path: Path, *, write: bool = True) -> dict[str, Any]:
     return (
         _read_existing(found)
         if found
-        else _answer(None, None, f"{reason}, and no file to read there")
+        else _answer(None, None, f"{reason}, and there is no file to read")
     )
 
 
@@ -70,7 +77,7 @@ def _read_existing(path: Path) -> dict[str, Any]:
 
 
 def _write_and_read(directory: Path) -> dict[str, Any]:
-    """Real blocks are written: a hole would be read without any check of the alignment."""
+    """Write real blocks and read them: the kernel reads a hole without checking the alignment."""
     fd = _unnamed(directory)
     try:
         with mmap.mmap(-1, _SIZE) as buffer:  # page aligned
@@ -87,7 +94,7 @@ def _unnamed(directory: Path) -> int:
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL):
             raise
-    # NFS has no O_TMPFILE (and EINVAL may be about either flag): a named file, unlinked before it is used
+    # NFS has no O_TMPFILE, and EINVAL may be about either flag: use a named file, unlinked at once.
     fd, name = tempfile.mkstemp(prefix=".iobench-probe-", dir=directory)
     try:
         return os.open(name, flags)

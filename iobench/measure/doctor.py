@@ -1,4 +1,7 @@
-"""Is this machine, and this storage, fit to measure? Facts, and what to do about those that would be taken for slow storage."""
+"""Whether this machine and this storage are fit to measure.
+
+Facts about both, and remedies for those that would look like slow storage.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,17 @@ from .filesystem import describe_path
 from .host import fingerprint
 from .pagecache import method
 
-_READ_AHEAD_KB = 1024  # below, buffered sequential reads leave a fast device idle between requests (the kernel's default is 128)
-_LITTLE_FREE = 0.05
+_READ_AHEAD_KB = 1024
+"""With less read-ahead, buffered sequential reads leave a fast device idle between requests. The
+kernel's default is 128."""
+_LITTLE_FREE = 0.05  # fraction of the file system's space
 
 
 def examine(path: Path | str) -> dict[str, Any]:
-    """Facts about this host, the storage behind ``path``, and the tools. Raises StorageError for a path that cannot be looked at."""
+    """Facts about this host, the storage of ``path``, and the tools.
+
+    Raises StorageError if the path cannot be examined.
+    """
     return {
         "host": fingerprint(),
         "storage": describe_path(path),
@@ -31,7 +39,7 @@ def examine(path: Path | str) -> dict[str, Any]:
 
 
 def findings(facts: dict[str, Any]) -> list[Finding]:
-    """What is wrong or worth knowing, worst first; empty where nothing is."""
+    """What is wrong or worth knowing, worst first; empty if there is nothing."""
     found = [*_host(facts["host"]), *_storage(facts["storage"]), *_tools(facts)]
     return sorted(found, key=lambda finding: finding.level != "warning")
 
@@ -45,7 +53,8 @@ def _host(host: dict[str, Any]) -> Iterator[Finding]:
         yield _warning(
             "host.affinity",
             evidence,
-            "start iobench without taskset, cpuset or a scheduler's core binding, or size the workers to it",
+            "start iobench without taskset, cpuset or a scheduler's core binding, or use as many "
+            "workers as it has cores",
         )
     if quota and quota < (affinity or cores or 0):
         evidence = f"a cgroup quota allows {quota:g} of {affinity or cores} cores"
@@ -56,7 +65,10 @@ def _host(host: dict[str, Any]) -> Iterator[Finding]:
         )
     limit, memory = host["cgroup_memory_limit_bytes"], host["memory_bytes"]
     if limit and memory and limit < memory:
-        evidence = f"a cgroup limits memory to {format_bytes(limit)} of {format_bytes(memory)}, page cache included"
+        evidence = (
+            f"a cgroup limits memory to {format_bytes(limit)} of {format_bytes(memory)}, "
+            "page cache included"
+        )
         yield _info(
             "host.memory-limit", evidence, "expect fewer cache hits than on the whole machine"
         )
@@ -64,13 +76,14 @@ def _host(host: dict[str, Any]) -> Iterator[Finding]:
         remedy = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
         yield _warning(
             "host.huge-pages",
-            "transparent huge pages are off: direct reads into 4 KiB pages reach about half the speed",
+            "transparent huge pages are off: direct reads into 4 KiB pages reach about half the "
+            "speed",
             remedy,
         )
     if host["gpus"] is None:
         yield _info(
             "host.gpu",
-            "nvidia-smi is installed and does not answer",
+            "nvidia-smi is installed but does not answer",
             "run it by hand; iobench emulates accelerators either way",
         )
 
@@ -80,23 +93,26 @@ def _storage(storage: dict[str, Any]) -> Iterator[Finding]:
     if storage["is_tmpfs"]:
         yield _warning(
             "storage.memory",
-            f"{where} is {storage['fs_type']}: this is memory, no storage",
-            "name a directory on the storage in question",
+            f"{where} is {storage['fs_type']}, which is memory and not storage",
+            "name a directory on the storage that you want to measure",
         )
     if storage["read_only"]:
         yield _warning(
             "storage.read-only",
-            f"{where} is read-only: datasets can be read and not generated there",
+            f"{where} is read-only: datasets can be read there, but not generated",
             f"mount -o remount,rw {where}",
         )
     direct = storage["direct"]
     if direct["supported"] is False:
-        remedy = "reads go through the page cache there: evict before each epoch, and expect more CPU time per GB"
+        remedy = (
+            "reads go through the page cache there: evict before each epoch, and expect more "
+            "CPU time per GB"
+        )
         yield _warning(
             "storage.no-direct-io", f"O_DIRECT does not work on {where} ({direct['how']})", remedy
         )
     elif direct["supported"] is None:
-        remedy = "name a directory that you can write in, or a file on it"
+        remedy = "name a directory that you can write to, or a file on it"
         yield _unknown(
             "storage.direct-io", f"whether O_DIRECT works is not known ({direct['how']})", remedy
         )
@@ -110,15 +126,18 @@ def _storage(storage: dict[str, Any]) -> Iterator[Finding]:
     if inodes == 0:
         yield _warning(
             "storage.inodes",
-            f"{where} has no free inodes: no file can be made",
-            "remove small files, or use a format with shards",
+            f"{where} has no free inodes: no file can be created",
+            "remove small files, or use a format that has shards",
         )
     disk = storage["devices"][-1] if storage["devices"] else None
     queue = next(
         (device for device in storage["devices"] if device["read_ahead_kb"] is not None), None
     )
     if queue and queue["read_ahead_kb"] < _READ_AHEAD_KB:
-        evidence = f"read-ahead of {queue['name']} is {queue['read_ahead_kb']} KiB: buffered sequential reads may not fill the device"
+        evidence = (
+            f"read-ahead of {queue['name']} is {queue['read_ahead_kb']} KiB: buffered sequential "
+            "reads may not use the whole speed of the device"
+        )
         yield _info(
             "storage.read-ahead",
             evidence,
@@ -128,15 +147,16 @@ def _storage(storage: dict[str, Any]) -> Iterator[Finding]:
         remedy = f"echo none > /sys/block/{disk['name']}/queue/scheduler"
         yield _info(
             "storage.scheduler",
-            f"{disk['name']} is scheduled by {disk['scheduler']}, which costs CPU time on NVMe",
+            f"{disk['name']} uses the scheduler {disk['scheduler']}, which costs CPU time on NVMe",
             remedy,
         )
     if storage["is_network"]:
-        evidence = f"{where} is {storage['fs_type']}: its server caches, too"
+        evidence = f"{where} is {storage['fs_type']}: its server has a cache, too"
         yield _info(
             "storage.network",
             evidence,
-            "cold for this host is not cold for the server: use a dataset larger than the server's memory",
+            "data that is cold for this host may be cached by the server: use a dataset larger "
+            "than the server's memory",
         )
 
 
@@ -144,7 +164,7 @@ def _tools(facts: dict[str, Any]) -> Iterator[Finding]:
     if facts["fio"]["version"] is None:
         yield _warning(
             "tools.fio",
-            "fio is not installed: the storage's raw ceiling will not be measured",
+            "fio is not installed: the storage's raw speed will not be measured",
             facts["fio"]["install"] or "install fio",
         )
     if facts["page_cache"] is None:
@@ -152,7 +172,8 @@ def _tools(facts: dict[str, Any]) -> Iterator[Finding]:
         yield _warning(
             "tools.page-cache",
             evidence,
-            "allow one of these system calls in the container's seccomp profile, or read with O_DIRECT",
+            "allow one of these system calls in the container's seccomp profile, or read with "
+            "O_DIRECT",
         )
 
 
@@ -169,7 +190,7 @@ def _unknown(rule: str, evidence: str, remedy: str) -> Finding:
 
 
 def lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """The facts as (label, text), in the order that a person asks for them."""
+    """The facts as (label, text), in the order of interest."""
     host, storage = facts["host"], facts["storage"]
     quota = f"{host['cpu_quota_cores']:g} cores" if host["cpu_quota_cores"] else "none"
     virtual = host["virtualisation"]
@@ -183,7 +204,8 @@ def lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("processor", f"{host['cpu_model'] or '?'}, {host['numa_nodes'] or '?'} NUMA node(s)"),
         (
             "cores",
-            f"{host['cores']}, affinity {host['affinity_cores']} (CPUs {host['affinity_cpus']}), cgroup quota {quota}",
+            f"{host['cores']}, affinity {host['affinity_cores']} "
+            f"(CPUs {host['affinity_cpus']}), cgroup quota {quota}",
         ),
         (
             "memory",
@@ -191,7 +213,8 @@ def lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         (
             "huge pages",
-            f"transparent {pages['enabled']}, defrag {pages['defrag']}, shared memory {pages['shmem_enabled']}",
+            f"transparent {pages['enabled']}, defrag {pages['defrag']}, "
+            f"shared memory {pages['shmem_enabled']}",
         ),
         (
             "path",
@@ -199,17 +222,19 @@ def lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
             + (
                 ""
                 if storage["probed"] == storage["path"]
-                else f" (not there yet; looked at {storage['probed']})"
+                else f" (does not exist yet; examined {storage['probed']})"
             ),
         ),
         (
             "file system",
-            f"{storage['fs_type'] or '?'} on {storage['mount_point'] or '?'} from {storage['source'] or '?'}",
+            f"{storage['fs_type'] or '?'} on {storage['mount_point'] or '?'} "
+            f"from {storage['source'] or '?'}",
         ),
         ("mount options", storage["mount_options"] or "?"),
         (
             "space",
-            f"{_bytes(storage['free_bytes'])} free of {_bytes(storage['total_bytes'])}, {_count(storage['free_inodes'])} free inodes",
+            f"{_bytes(storage['free_bytes'])} free of {_bytes(storage['total_bytes'])}, "
+            f"{_count(storage['free_inodes'])} free inodes",
         ),
         *(("device", _device(device)) for device in storage["devices"]),
         ("O_DIRECT", _direct(storage["direct"])),
@@ -220,7 +245,8 @@ def lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("fio", facts["fio"]["version"] or f"not installed: {facts['fio']['install']}"),
         (
             "python",
-            f"{host['python']}, torch {host['packages']['torch'] or 'not installed'}, iobench {host['iobench_version']}",
+            f"{host['python']}, torch {host['packages']['torch'] or 'not installed'}, "
+            f"iobench {host['iobench_version']}",
         ),
     ]
     gpus = [

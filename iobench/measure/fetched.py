@@ -1,10 +1,10 @@
-"""Bytes that processes caused to be fetched from storage, as the kernel counts them for each.
+"""Bytes that processes fetched from storage, as the kernel counts them for each process.
 
-``read_bytes`` of ``/proc/PID/io`` is counted where the block layer is asked: what the page cache
-serves is not in it, whoever put it there. Source: proc(5), Linux ``block/blk-core.c`` (submit_bio)
+``read_bytes`` of ``/proc/PID/io`` is counted where the block layer receives a request, so reads
+that the page cache serves are not in it. Sources: proc(5); Linux ``block/blk-core.c`` (submit_bio)
 and ``kernel/exit.c``: when a process waits for a child that has ended, the kernel adds the child's
-counters to its own. Some file systems do not count there, or count what their own cache serves as
-well, so ``probe`` finds out by trying.
+counters to its own. Some file systems do not count there, or also count what their own cache
+serves, so ``probe`` tries it.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from ..units import format_bytes
 from . import pagecache
 
 _TRIES, _PAUSE_S = 20, 0.01
-"""Attempts to read the counters of a family of processes while none of them ends."""
+"""Attempts to read the counters of a process and its descendants while none of them ends."""
 
 _PROBE_FILES = 8
 _PROBE_BYTES = 1 << 20  # of each file
-_PROBE_CHUNK = 128 << 10  # in order, so that the kernel reads ahead as it does for a reader
-_PROBE_TRIES = 5  # another process may read the same files just then
+_PROBE_CHUNK = 128 << 10  # read in order, so that the kernel reads ahead as it does for a reader
+_PROBE_TRIES = 5  # another process may read the same files at that moment
 
 
 def fetched_by_family() -> int | None:
-    """Bytes fetched so far by this process and its descendants, the ended ones included.
+    """Bytes fetched so far by this process and its descendants, ended ones included.
 
-    Between two calls the figure grows by what they fetched meanwhile: a child that ends is counted
-    by itself until somebody waits for it, and in its parent from then on. What a process fetched
-    that outlived its own parent is lost, since the system's first process then waits for it.
-    None where the kernel does not count (no ``/proc/PID/io``), processes come and go too fast, or
-    an ended child stays without anybody who waits for it: then root alone may read its count.
+    The difference of two calls is what they fetched in between: an ended child is counted by itself
+    until somebody waits for it, and then in its parent. The count of a process that outlived its
+    parent is lost, since the system's first process waits for it. None if the kernel does not count
+    (no ``/proc/PID/io``), if processes start and end too fast, or if nobody waits for an ended
+    child: then only root may read its count.
     """
     for _ in range(_TRIES):
-        # A parent is read before its children: one that is waited for in between is missing then,
-        # and never counted twice.
+        # A parent is read before its children. A child that is waited for in between is missing
+        # then, but never counted twice.
         try:
             children = psutil.Process().children(recursive=True)
-        except (OSError, psutil.Error):  # /proc that hides other users' processes, for one
+        except (OSError, psutil.Error):  # for example, /proc hides other users' processes
             return None
         family = [os.getpid(), *(child.pid for child in children)]
         counts = [_read_bytes(Path(f"/proc/{pid}/io")) for pid in family]
@@ -54,7 +54,7 @@ def fetched_by_family() -> int | None:
             return None
         if None not in counts:
             return sum(count for count in counts if count is not None)
-        multiprocessing.active_children()  # waits for those that have ended
+        multiprocessing.active_children()  # waits for ended children
         time.sleep(_PAUSE_S)
     return None
 
@@ -68,12 +68,11 @@ def _read_bytes(path: Path) -> int | None:
 
 
 def probe(paths: Sequence[Path], *, direct: bool = False) -> str:
-    """Why the counter says nothing about these files; '' where it does.
+    """Why the counter does not work for these files; '' if it does. Never raises.
 
-    The first MiB of some of the files is evicted and read: the counter must grow by as much. It is
-    read again: now the page cache serves it, and the counter must not grow (with ``direct``, which
-    reads with O_DIRECT, there is no such second read). The files' page cache is empty afterwards,
-    but for what was read. Never raises.
+    The first MiB of some of the files is evicted and read: the counter must grow by as much. Then
+    it is read again from the page cache: the counter must not grow. ``direct`` reads with O_DIRECT,
+    without the second read. Afterwards the page cache holds nothing of the files but what was read.
     """
     why = "there is no file to try it with"
     for attempt in range(_PROBE_TRIES):
@@ -92,15 +91,15 @@ def probe(paths: Sequence[Path], *, direct: bool = False) -> str:
         if counted >= read and 2 * again < read:
             return ""
         why = (
-            "the kernel's count of fetched bytes does not follow this file system's reads (of "
-            f"{format_bytes(read)} that had just been evicted {format_bytes(counted)} were "
-            f"counted, {format_bytes(again)} when the same was read again)"
+            "the kernel's count of fetched bytes does not follow this file system's reads: it "
+            f"counted {format_bytes(counted)} of {format_bytes(read)} that had just been evicted, "
+            f"and {format_bytes(again)} when the same bytes were read again"
         )
     return why
 
 
 def _spread(paths: Sequence[Path], attempt: int) -> list[Path]:
-    """Some of the files from all over the list, other ones at each attempt."""
+    """Files from the whole list, different ones at each attempt."""
     step = max(1, len(paths) // _PROBE_FILES)
     return list(paths[attempt % step :: step][:_PROBE_FILES])
 
@@ -108,11 +107,11 @@ def _spread(paths: Sequence[Path], attempt: int) -> list[Path]:
 def _read_counted(
     paths: Sequence[Path], *, evict: bool = False, direct: bool = False
 ) -> tuple[int, int | None]:
-    """(bytes read of the files' beginnings, bytes that this thread fetched meanwhile)."""
+    """(bytes read from the beginnings of files, bytes that this thread fetched for them)."""
     counter = Path("/proc/thread-self/io")
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_DIRECT if direct else 0)
     before, read = _read_bytes(counter), 0
-    with mmap.mmap(-1, _PROBE_CHUNK) as buffer:  # page aligned, as O_DIRECT asks
+    with mmap.mmap(-1, _PROBE_CHUNK) as buffer:  # page-aligned, as O_DIRECT requires
         for path in paths:
             if evict:
                 pagecache.evict([path])

@@ -1,5 +1,6 @@
-"""Where a path lies: mount, file system, space. Devices are in ``device``, the O_DIRECT probe in ``direct``.
+"""The mount, file system and free space of a path.
 
+Devices are in ``device.py``, the O_DIRECT probe in ``direct.py``.
 Source: proc(5), ``/proc/self/mountinfo``.
 """
 
@@ -59,7 +60,7 @@ class Mount(NamedTuple):
 
 
 def parse_mountinfo(text: str) -> list[Mount]:
-    """Lines of ``/proc/self/mountinfo``, in their order; what does not have the format is left out."""
+    """The lines of ``/proc/self/mountinfo``, in order; lines of another format are skipped."""
     mounts = []
     for line in text.splitlines():
         before, dash, after = line.partition(" - ")
@@ -81,7 +82,7 @@ def parse_mountinfo(text: str) -> list[Mount]:
 
 
 def mount_of(path: Path | str) -> Mount | None:
-    """The mount that ``path`` (or its nearest existing parent) lies on; None where that can't be seen."""
+    """The mount of ``path`` or its nearest existing parent; None if that is not visible."""
     try:
         existing = nearest_existing(Path(path).resolve())
     except (OSError, RuntimeError):
@@ -90,7 +91,10 @@ def mount_of(path: Path | str) -> Mount | None:
 
 
 def find_mount(path: str, mounts: Iterable[Mount]) -> Mount | None:
-    """The mount that an absolute, resolved path lies on: the longest mount point above it, the last of equal ones (it is on top)."""
+    """The mount of an absolute, resolved path.
+
+    It has the longest mount point above the path; of equal ones the last, which is on top.
+    """
     best: Mount | None = None
     for mount in mounts:
         inside = mount.point == "/" or path == mount.point or path.startswith(mount.point + "/")
@@ -100,10 +104,11 @@ def find_mount(path: str, mounts: Iterable[Mount]) -> Mount | None:
 
 
 def describe_path(path: Path | str, *, write_probe: bool = True) -> dict[str, Any]:
-    """The fingerprint of the storage behind ``path``, ready for JSON; of its nearest existing parent where it does not exist yet.
+    """The fingerprint of the storage of ``path``, ready for JSON.
 
-    ``write_probe``: O_DIRECT may be tried on a file of 64 KiB that is unlinked at once; without it only on a file that is there.
-    Raises StorageError for a path that cannot be looked at.
+    If the path does not exist yet, of its nearest existing parent. ``write_probe``: O_DIRECT may be
+    tried on a file of 64 KiB that is unlinked at once; without it only on an existing file. Raises
+    StorageError if the path cannot be examined.
     """
     try:
         target = Path(path).resolve()
@@ -111,7 +116,7 @@ def describe_path(path: Path | str, *, write_probe: bool = True) -> dict[str, An
         status, space = existing.stat(), os.statvfs(existing)
     except (OSError, RuntimeError) as error:
         raise StorageError(
-            f"cannot look at {path}: {getattr(error, 'strerror', None) or error}"
+            f"cannot examine {path}: {getattr(error, 'strerror', None) or error}"
         ) from error
     mount = find_mount(
         str(existing), parse_mountinfo(read_text(Path("/proc/self/mountinfo")) or "")
@@ -126,9 +131,8 @@ def describe_path(path: Path | str, *, write_probe: bool = True) -> dict[str, An
         "source": mount.source if mount else None,
         "total_bytes": space.f_blocks * space.f_frsize,
         "free_bytes": space.f_bavail * space.f_frsize,
-        "free_inodes": space.f_favail
-        if space.f_files
-        else None,  # btrfs and some network file systems do not count them
+        # btrfs and some network file systems do not count inodes.
+        "free_inodes": space.f_favail if space.f_files else None,
         "read_only": bool(space.f_flag & os.ST_RDONLY),
         "is_nfs": fs_type in nfs.TYPES,
         "nfs": nfs.describe(mount.source, _merge(mount.options, mount.super_options))
@@ -149,7 +153,7 @@ def nearest_existing(path: Path) -> Path:
 
 
 def is_network(fs_type: str | None) -> bool:
-    """Whether another machine serves it, as far as the type tells (``fuse`` alone does not)."""
+    """Whether another machine serves it, by the type alone (``fuse`` does not say)."""
     if fs_type is None:
         return False
     return fs_type in _NETWORK or (
@@ -158,7 +162,7 @@ def is_network(fs_type: str | None) -> bool:
 
 
 def _merge(options: str, super_options: str) -> str:
-    """Both option lists as one, in order, each once."""
+    """Both lists of options as one, in order, without duplicates."""
     return ",".join(
         dict.fromkeys(option for option in f"{options},{super_options}".split(",") if option)
     )

@@ -1,8 +1,11 @@
-"""fio as the judge of what a storage can give: reads of the dataset's own files, and durable sequential writes.
+"""Measure with fio what a storage can deliver.
 
-A reader that is slower than this leaves speed on the table; one that is faster was served by a cache.
-Buffers lie on transparent huge pages as the reader's do: fio has no option for it, so glibc's malloc is told by its tunable
-``glibc.malloc.hugetlb=1``, and ``iomem_align=2M`` puts the whole buffer on them. Without, fio is 1.5 to 1.8 times slower with 4 MiB reads.
+Reads of the dataset's own files, and durable sequential writes. A reader that is slower than fio
+does not use the storage's full speed; a faster one was served by a cache.
+
+fio's buffers lie on transparent huge pages, as the reader's do. fio has no option for that, so its
+malloc is told by glibc's tunable ``glibc.malloc.hugetlb=1``, and ``iomem_align=2M`` puts the whole
+buffer on huge pages. Without them fio was 1.5 to 1.8 times slower with reads of 4 MiB.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from .host import effective_cores
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FioResult:
-    """What fio reached. ``alternatives`` are the bytes/s of all engines tried, or why one failed."""
+    """What fio reached. ``alternatives``: bytes/s of each engine tried, or why it failed."""
 
     bytes_per_s: float
     iops: float
@@ -49,12 +52,12 @@ def available() -> bool:
 
 
 def version() -> str | None:
-    """``fio-3.33``; None without fio."""
+    """fio's version, such as ``fio-3.33``; None without fio."""
     return fio_version()
 
 
 def install_hint() -> str:
-    """The command that installs fio here."""
+    """The command that installs fio on this host."""
     known = {
         "apt-get": "apt-get install -y fio",
         "dnf": "dnf install -y fio",
@@ -80,13 +83,14 @@ def raw_read(
     seed: int = 0,
     engines: Sequence[str] = ("psync", "io_uring", "libaio"),
 ) -> FioResult:
-    """What the storage gives for these (path, bytes) files, read as the workload reads them; never creates or changes a file.
+    """What the storage delivers for these (path, bytes) files, read as the workload reads them.
 
-    ``concurrency``: reads in flight, all jobs together. Files of 8 blocks and more are read in blocks by the best of several engines
-    (``engines``; front to back, or at random blocks where not ``sequential``); smaller ones in random order, each opened, read whole,
-    closed.
-    Without ``direct`` each byte is read once (a second pass would measure the cache), by psync alone; the caller evicts before.
-    ``seconds`` are shared by the engines. Job files and fio's JSON stay in ``run_dir/fio``. Raises StorageError.
+    Never creates or changes a file. ``concurrency``: reads in flight of all jobs together. Files of
+    at least 8 blocks are read in blocks (front to back, or at random if not ``sequential``) by the
+    fastest of several ``engines``, which share the ``seconds``. Smaller files are read in random
+    order, each opened, read as a whole and closed. Without ``direct`` each byte is read once, by
+    psync alone, since a second pass would measure the cache; the caller evicts the files before.
+    Job files and fio's JSON stay in ``run_dir/fio``. Raises StorageError.
     """
     _require_fio()
     small, large = split_by_size(files, block_size)
@@ -115,7 +119,8 @@ def raw_read(
                     rw=rw,
                     seed=seed,
                 )
-                what = f"{'sequential' if sequential else 'random'} reads of {format_bytes(block_size)}"
+                order = "sequential" if sequential else "random"
+                what = f"{order} reads of {format_bytes(block_size)}"
             else:
                 job = small_read_job(
                     small, jobs=jobs, block=block_size, direct=direct, seconds=share, seed=seed
@@ -130,7 +135,10 @@ def raw_read(
                 raise
             continue
         mode = "O_DIRECT" if direct else "buffered, each byte once"
-        how = f"fio {engine}, {job.jobs} jobs x {job.iodepth} in flight, {what}, {mode}, {job.files} files"
+        how = (
+            f"fio {engine}, {job.jobs} jobs x {job.iodepth} in flight, {what}, {mode}, "
+            f"{job.files} files"
+        )
         done.append(_result(figures, engine, job.jobs, job.iodepth, job.files, direct, how))
         alternatives[engine] = figures.bytes_per_s
     best = max(done, key=lambda result: result.bytes_per_s)
@@ -141,11 +149,13 @@ def raw_read(
 def seq_write(
     directory: Path, *, bytes: int, block_size: int, jobs: int, direct: bool, run_dir: Path
 ) -> FioResult:
-    """Durable sequential writes of new files in a fresh directory below ``directory``, which is always removed.
+    """Durable sequential writes of new files in a new directory, which is always removed.
 
-    ``end_fsync=1``: each job flushes its file once at the end, as a generator does. fio counts that time in the run time and in its
-    bandwidth (checked with fio 3.33: 48 ms of run time without it, 142 ms with it for 200 MB), so the rate is bytes over that time.
-    Nothing is preallocated (``fallocate=none``). Raises StorageError, also where the space is short (before anything is written).
+    ``end_fsync=1``: each job flushes its file once at the end, as a generator does. fio counts that
+    time in its run time and its bandwidth (checked with fio 3.33: for 200 MB, a run time of 48 ms
+    without it and 142 ms with it), so the rate includes the flush. Nothing is preallocated
+    (``fallocate=none``). Raises StorageError, also, before anything is written, if the space is too
+    small.
     """
     _require_fio()
     each = max(block_size, bytes // jobs // block_size * block_size)
@@ -154,7 +164,7 @@ def seq_write(
         if space.f_bavail * space.f_frsize < each * jobs:
             free = format_bytes(space.f_bavail * space.f_frsize)
             raise StorageError(
-                f"{directory} has {free} free, the write test needs {format_bytes(each * jobs)}"
+                f"{directory} has {free} free, but the write test needs {format_bytes(each * jobs)}"
             )
         with tempfile.TemporaryDirectory(prefix=".iobench-fio-", dir=directory) as scratch:
             job = write_job(Path(scratch), jobs=jobs, each=each, block=block_size, direct=direct)
@@ -167,7 +177,11 @@ def seq_write(
             )
     except OSError as error:
         raise StorageError(f"cannot write in {directory}: {error.strerror}") from error
-    how = f"fio psync, {jobs} jobs, {format_bytes(block_size)} blocks, {'O_DIRECT' if direct else 'buffered'}, fsync at the end counted"
+    mode = "O_DIRECT" if direct else "buffered"
+    how = (
+        f"fio psync, {jobs} jobs, {format_bytes(block_size)} blocks, {mode}, "
+        "fsync at the end counted"
+    )
     return _result(figures, "psync", jobs, 1, jobs, direct, how)
 
 

@@ -1,7 +1,9 @@
-"""fio's job files. Every path in them is relative to the job's working directory, so that no name needs escaping for its parents.
+"""fio's job files.
 
-Small files are given as an iolog (fio's replay format), the only way to have fio open, read and close files of uneven size each in one
-read: with ``filename=`` the block size must fit the smallest file, which reads the others in pieces and leaves their ends out.
+Every path in them is relative to the job's working directory, so that names of parent folders need
+no escaping. Small files are given as an iolog, fio's format for replays: only so does fio open,
+read and close files of different sizes, each in one read. With ``filename=`` the block size must
+fit the smallest file, so the others are read in pieces and without their ends.
 """
 
 from __future__ import annotations
@@ -14,22 +16,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MIN_BYTES = 4096
-_ALIGN = 4096  # any logical block size in use divides it
+_ALIGN = 4096  # bytes; a multiple of every logical block size in use
 _LARGE_BLOCKS = 8
-_MAX_SMALL_FILES = 8192  # fio looks files up one by one
+_MAX_SMALL_FILES = 8192  # fio searches its list of files linearly
 _MAX_READS = 65536  # lines of the iologs: some megabytes
 _MAX_OPEN = 512  # files that stay open, below the usual limit of 1024
-_REPLAY_BYTES_PER_S = (
-    8e9  # faster than any storage for small files; replays are cut off by the run time
-)
-_UNSAFE = re.compile(r"\s|\$\{|^[;#\[]|\\")  # what a job file or an iolog cannot carry
+_REPLAY_BYTES_PER_S = 8e9
+"""Sets the length of an iolog: faster than any storage reads small files. The run time ends it."""
+_UNSAFE = re.compile(r"\s|\$\{|^[;#\[]|\\")  # names that a job file or an iolog can't contain
 
 Files = Sequence[tuple[Path, int]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """A job file's text, the working directory it is run in, and the iologs that it reads (name -> text)."""
+class FioJob:
+    """A job file: its text, its working directory, and the iologs that it reads (name -> text)."""
 
     text: str
     cwd: Path
@@ -41,7 +42,10 @@ class Job:
 
 
 def split_by_size(files: Files, block: int) -> tuple[Files, Files]:
-    """(small, large): one of them is empty. Large where files of 8 blocks and more hold 90 % of the bytes (a last shard may be short)."""
+    """(small, large) files, of which one is empty.
+
+    Large: files of at least 8 blocks hold 90 % of the bytes; a last shard may be short.
+    """
     usable = [(path, size) for path, size in files if size >= MIN_BYTES]
     large = [(path, size) for path, size in usable if size >= _LARGE_BLOCKS * block]
     if sum(size for _, size in large) >= 0.9 * sum(size for _, size in usable):
@@ -60,8 +64,11 @@ def large_read_job(
     seconds: float,
     rw: str,
     seed: int,
-) -> Job:
-    """Jobs over disjoint parts: whole files where there are enough of them, else equal pieces of each file."""
+) -> FioJob:
+    """Jobs that read disjoint parts: whole files if there are enough, else pieces of each file.
+
+    ``block`` in bytes. Raises StorageError if fio can't read files with these names.
+    """
     cwd, named = _relative(files)
     random.Random(seed).shuffle(named)
     lines = [
@@ -72,11 +79,8 @@ def large_read_job(
         f"randseed={seed + 1}",
     ]
     lines.append("file_service_type=sequential" if rw == "read" else "file_service_type=random")
-    if direct:
-        lines += [
-            "time_based=1",
-            "norandommap=1",
-        ]  # buffered reads end after one pass: a second one would come from the cache
+    if direct:  # buffered reads end after one pass: a second pass would come from the cache
+        lines += ["time_based=1", "norandommap=1"]
     sections: list[list[str]] = []
     if len(named) >= jobs:
         named = named[: max(_MAX_OPEN // jobs, 1) * jobs]
@@ -94,7 +98,7 @@ def large_read_job(
                 [f"filename={_escape(name)}", f"offset={start}", f"size={length}"]
                 for start in starts
             ]
-    return Job(
+    return FioJob(
         text=_text(lines, sections),
         cwd=cwd,
         jobs=len(sections),
@@ -106,8 +110,11 @@ def large_read_job(
 
 def small_read_job(
     files: Files, *, jobs: int, block: int, direct: bool, seconds: float, seed: int
-) -> Job:
-    """Threads that replay open, read, close over disjoint random samples of the files; ends of less than 4 KiB are not read."""
+) -> FioJob:
+    """Jobs that open, read and close disjoint random samples of the files.
+
+    The last bytes of a file after its last multiple of 4 KiB are not read. Raises StorageError.
+    """
     cwd, named = _relative(files)
     shuffle = random.Random(seed)
     named = shuffle.sample(named, min(len(named), _MAX_SMALL_FILES))
@@ -129,12 +136,12 @@ def small_read_job(
                 lines.append(f"{name} close")
                 reads, total = reads + -(-whole // step), total + whole
             if not direct:
-                break  # each byte once
+                break  # buffered: each byte once
             shuffle.shuffle(mine)
         iologs[f"{job}.iolog"] = "\n".join(lines) + "\n"
     lines = [*_read_head("psync", direct, seconds), "rw=read", "replay_no_stall=1"]
     sections = [[f"read_iolog={{iologs}}/{name}"] for name in iologs]
-    return Job(
+    return FioJob(
         text=_text(lines, sections),
         cwd=cwd,
         jobs=jobs,
@@ -145,8 +152,8 @@ def small_read_job(
     )
 
 
-def write_job(directory: Path, *, jobs: int, each: int, block: int, direct: bool) -> Job:
-    """One new file of ``each`` bytes per job, flushed at its end."""
+def write_job(directory: Path, *, jobs: int, each: int, block: int, direct: bool) -> FioJob:
+    """Each job writes one new file of ``each`` bytes and flushes it at the end."""
     lines = [
         *_common("psync", direct),
         "rw=write",
@@ -156,7 +163,7 @@ def write_job(directory: Path, *, jobs: int, each: int, block: int, direct: bool
         "fallocate=none",
     ]
     sections = [[f"filename=write.{job}"] for job in range(jobs)]
-    return Job(
+    return FioJob(
         text=_text(lines, sections), cwd=directory, jobs=jobs, iodepth=1, files=jobs, readonly=False
     )
 
@@ -169,11 +176,8 @@ def _common(engine: str, direct: bool) -> list[str]:
         "group_reporting=1",
         "percentile_list=50:99",
     ]
-    return [
-        *head,
-        "iomem=malloc",
-        "iomem_align=2M",
-    ]  # huge pages, with the tunable that run_fio sets
+    # With the tunable that run_fio sets, glibc puts such buffers on huge pages.
+    return [*head, "iomem=malloc", "iomem_align=2M"]
 
 
 def _read_head(engine: str, direct: bool, seconds: float) -> list[str]:
@@ -193,7 +197,7 @@ def _text(lines: list[str], sections: list[list[str]]) -> str:
 
 
 def _relative(files: Files) -> tuple[Path, list[tuple[str, int]]]:
-    """The common parent, and names below it; names that fio's formats cannot carry are left out."""
+    """The common parent folder, and the names below it; names that fio can't read are left out."""
     from ..errors import StorageError
 
     absolute = [(os.path.abspath(path), size) for path, size in files]
@@ -201,10 +205,10 @@ def _relative(files: Files) -> tuple[Path, list[tuple[str, int]]]:
     named = [(os.path.relpath(path, cwd), size) for path, size in absolute]
     named = [(name, size) for name, size in named if len(name) < 250 and not _UNSAFE.search(name)]
     if not named:
-        raise StorageError(f"fio cannot read files with such names, e.g. {files[0][0]}")
+        raise StorageError(f"fio cannot read files with such names, for example {files[0][0]}")
     return Path(cwd), named
 
 
 def _escape(name: str) -> str:
-    """A colon separates names in ``filename=``."""
+    """Escape colons, which separate names in ``filename=``."""
     return name.replace(":", "\\:")

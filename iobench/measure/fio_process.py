@@ -1,4 +1,7 @@
-"""Run fio on a job file and read its JSON. The job file, the replay logs and the JSON stay, so that a figure can be had again."""
+"""Run fio on a job file and read its JSON output.
+
+The job file, the iologs and the JSON are kept, so that a measurement can be repeated.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ..errors import StorageError
-from .fio_jobs import Job
+from .fio_jobs import FioJob
 
-_TUNABLE = "glibc.malloc.hugetlb=1"  # malloc asks for transparent huge pages (glibc 2.35); other C libraries ignore it
+_TUNABLE = "glibc.malloc.hugetlb=1"
+"""malloc uses transparent huge pages (glibc 2.35 and newer); other C libraries ignore it."""
 
-
-_ERRNO_END = 4096  # Linux has no error number from here on (include/linux/err.h, MAX_ERRNO)
+_ERRNO_END = 4096  # Linux has smaller error numbers only (include/linux/err.h, MAX_ERRNO)
 
 
 class Figures(NamedTuple):
@@ -56,9 +59,12 @@ def fio_version() -> str | None:
 
 
 def run_fio(
-    job: Job, directory: Path, name: str, *, kind: Literal["read", "write"], timeout_s: float
+    job: FioJob, directory: Path, name: str, *, kind: Literal["read", "write"], timeout_s: float
 ) -> Figures:
-    """Run ``job`` with its files kept under ``directory/name.*``. Raises StorageError with fio's own message in one line."""
+    """Run ``job``, with its files kept under ``directory/name.*``.
+
+    Raises StorageError with fio's own message in one line.
+    """
     fio = executable() or "fio"
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -71,7 +77,7 @@ def run_fio(
             stem.with_name(f"{stem.name}.fio"),
             stem.with_name(f"{stem.name}.json"),
         )
-        # ':' separates names in read_iolog, too
+        # A colon also separates names in read_iolog.
         logs = str(stem).replace(":", "\\:")
         command = [
             fio,
@@ -96,22 +102,24 @@ def run_fio(
 
 
 def parse(out: str, err: str, code: int, *, kind: Literal["read", "write"]) -> Figures:
-    """Figures over all jobs of fio's JSON, which warnings may precede. Raises StorageError where a job failed or nothing was moved."""
+    """Figures over all jobs in fio's JSON, which warnings may precede.
+
+    Raises StorageError if a job failed or moved no data.
+    """
     document = _document(out)
     jobs: list[dict[str, Any]] = document["jobs"] if document else []
     failed = next((job["error"] for job in jobs if _is_errno(job.get("error"))), 0)
     if code != 0 or failed or not jobs:
         text = out if document is None else out[: out.index("{")]
-        raise StorageError(
-            f"fio failed: {_message(err, text) or (os.strerror(failed) if failed else f'exit status {code}')}"
-        )
+        what = os.strerror(failed) if failed else f"exit status {code}"
+        raise StorageError(f"fio failed: {_message(err, text) or what}")
     try:
         sides = [job[kind] for job in jobs]
         moved = sum(int(side["io_bytes"]) for side in sides)
         seconds = max(float(side["runtime"]) for side in sides) / 1000
         count = sum(int(side["total_ios"]) for side in sides)
         busiest = max(sides, key=lambda side: int(side["total_ios"]))
-        # With group_reporting the percentages refer to job_runtime, which is then the sum over the group's jobs
+        # With group_reporting the percentages refer to job_runtime, the sum over the group's jobs.
         cpu = sum(
             (float(job["usr_cpu"]) + float(job["sys_cpu"])) / 100 * float(job["job_runtime"]) / 1000
             for job in jobs
@@ -120,18 +128,18 @@ def parse(out: str, err: str, code: int, *, kind: Literal["read", "write"]) -> F
         p50, p99 = _nanoseconds(percentiles, 50), _nanoseconds(percentiles, 99)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise StorageError(
-            f"fio's JSON lacks what is needed ({type(error).__name__}: {error})",
+            f"fio's JSON lacks a required value ({type(error).__name__}: {error})",
             remedy="use fio 3.0 or newer",
         ) from error
     if not (moved > 0 and seconds > 0):
         raise StorageError(
-            "fio moved no data in a measurable time", remedy="give it more data or more time"
+            "fio moved no data in a measurable time", remedy="use more data or more time"
         )
     return Figures(moved, seconds, count / seconds, p50, p99, cpu)
 
 
 def _document(out: str) -> dict[str, Any] | None:
-    """The JSON object in fio's output: warnings come before it, and may come after."""
+    """The JSON object in fio's output; warnings may come before and after it."""
     for match in re.finditer(r"^\{", out, re.MULTILINE):
         try:
             found = json.JSONDecoder().raw_decode(out, match.start())[0]
@@ -148,7 +156,7 @@ def _is_errno(value: object) -> bool:
 
 
 def _message(*texts: str) -> str:
-    """The line that tells most of what fio says when it fails."""
+    """The line of fio's output that says most about the failure."""
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     for pattern in (r"io_u error on file (.*)", r"\berror=(.*)", r"(?:fio: )(.*)"):
         for line in lines:
@@ -163,7 +171,11 @@ def _nanoseconds(percentiles: dict[str, Any], which: int) -> float | None:
 
 
 def _communicate(command: list[str], cwd: Path, timeout_s: float) -> tuple[int, str, str]:
-    """Run to the end; on a time-out or an interrupt fio is asked to stop (it then removes its shared memory), else killed."""
+    """Run fio to its end.
+
+    After a time-out or an interrupt fio is asked to stop, so that it removes its shared memory, and
+    killed if it does not stop. Raises StorageError after a time-out.
+    """
     tunables = ":".join(filter(None, (os.environ.get("GLIBC_TUNABLES"), _TUNABLE)))
     environment = {**os.environ, "GLIBC_TUNABLES": tunables}
     pipe = subprocess.PIPE
@@ -193,7 +205,7 @@ def _communicate(command: list[str], cwd: Path, timeout_s: float) -> tuple[int, 
 
 
 def _free_stem(directory: Path, name: str) -> Path:
-    """``directory/name``, or with a number where an earlier run's files are."""
+    """``directory/name``, with a number added if files of an earlier run exist."""
     number = 1
     while (
         (stem := directory / (name if number == 1 else f"{name}-{number}"))

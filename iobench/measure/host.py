@@ -1,4 +1,4 @@
-"""What this machine is: the facts that decide how fast data can be loaded, for the result's fingerprint. A missing fact is None."""
+"""Facts about this machine that decide how fast it can load data. An unknown fact is None."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _PACKAGES = (
 
 
 def fingerprint() -> dict[str, Any]:
-    """All facts, ready for JSON. Holds the node's name and no other identity, and no environment variables. Never raises."""
+    """All facts, ready for JSON. Never raises.
+
+    They hold the node's name, but no other identity and no environment variables.
+    """
     affinity = _affinity()
     cloud = this_instance()
     return {
@@ -65,7 +68,7 @@ def fingerprint() -> dict[str, Any]:
 
 
 def effective_cores() -> float:
-    """Cores that this process can really use: the least of the machine's, its affinity and its cgroup quota."""
+    """Cores that this process can use: the lowest of the machine's, affinity and cgroup quota."""
     affinity = _affinity()
     limits = [float(len(affinity))] if affinity else [float(os.cpu_count() or 1)]
     quota = cgroup.cpu_quota_cores()
@@ -73,7 +76,7 @@ def effective_cores() -> float:
 
 
 def package_version(name: str) -> str | None:
-    """Of an installed distribution, without importing it."""
+    """The version of an installed distribution, without importing it; None if not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -81,7 +84,10 @@ def package_version(name: str) -> str | None:
 
 
 def gpus(timeout_s: float = 3.0) -> list[dict[str, Any]] | None:
-    """NVIDIA GPUs by ``nvidia-smi``; [] without that tool, None where it fails or hangs (a GPU may be there)."""
+    """NVIDIA GPUs by ``nvidia-smi``.
+
+    [] without that tool; None if it fails or hangs, since a GPU may exist.
+    """
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
@@ -98,7 +104,10 @@ def gpus(timeout_s: float = 3.0) -> list[dict[str, Any]] | None:
 
 
 def parse_gpus(text: str) -> list[dict[str, Any]]:
-    """Lines of ``nvidia-smi --format=csv,noheader,nounits``: name, MiB, driver, PCIe generation, PCIe lanes."""
+    """Parse lines of ``nvidia-smi --format=csv,noheader,nounits``.
+
+    Each has the name, MiB of memory, driver, PCIe generation and PCIe lanes.
+    """
     found = []
     for line in text.splitlines():
         fields = [field.strip() for field in line.split(",")]
@@ -121,7 +130,10 @@ def parse_gpus(text: str) -> list[dict[str, Any]]:
 
 
 def selected(text: str | None) -> str | None:
-    """The choice in brackets of a /sys file: ``always [madvise] never`` -> ``madvise``; text without brackets as it is."""
+    """The selected word of a /sys file: ``always [madvise] never`` -> ``madvise``.
+
+    Text without brackets is returned as it is.
+    """
     if not text:
         return None
     return text.partition("[")[2].partition("]")[0] or text

@@ -1,4 +1,4 @@
-"""The most memory that this process held since a moment: Linux counts it, and lets the count begin anew (proc(5), clear_refs)."""
+"""The peak memory of this process since a given moment, from Linux (proc(5), clear_refs)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ _CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
 class PeakMemory:
-    """From the moment it is made. Resident memory, shared pages included; of this process alone, not of those that it starts."""
+    """Peak resident memory of this process since this object was made.
+
+    Shared pages are included, child processes are not.
+    """
 
     def __init__(self) -> None:
         try:
-            _CLEAR_REFS.write_text("5")  # the peak becomes what is resident now
+            _CLEAR_REFS.write_text("5")  # resets the peak to what is resident now
             self._before = _resident("VmRSS")
         except OSError:
             self._before = None
 
     def extra_bytes(self) -> int | None:
-        """The peak since then above what was resident then; None where the kernel does not tell."""
+        """The peak since then, minus what was resident then; None if the kernel does not say."""
         peak = _resident("VmHWM")
         return (
             max(0, peak - self._before) if peak is not None and self._before is not None else None

@@ -1,7 +1,8 @@
-"""What this host's NFS client counts for a mount: ``/proc/self/mountstats``. Parsing is pure; ``read`` looks at this machine.
+"""What this host's NFS client counts for a mount, from ``/proc/self/mountstats``.
 
-Source: Linux ``fs/nfs/super.c`` (nfs_show_stats) and ``net/sunrpc/stats.c`` (rpc_clnt_show_stats), statvers 1.1; nfs-utils' mountstats.py.
-Times are the sums that the kernel keeps, in whole milliseconds; counters are of the mount, whoever uses it.
+Source: Linux ``fs/nfs/super.c`` (nfs_show_stats) and ``net/sunrpc/stats.c`` (rpc_clnt_show_stats),
+statvers 1.1; mountstats.py of nfs-utils. Times are sums in whole milliseconds, as the kernel keeps
+them. The counters are of the mount, for all of its users. Only ``read`` looks at this machine.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ TYPES = frozenset({"nfs", "nfs4"})
 
 
 class Operation(NamedTuple):
-    """One kind of RPC (READ, GETATTR ...), summed since the mount."""
+    """One kind of RPC (READ, GETATTR ...), summed up since the mount."""
 
     ops: int  # completed
-    transmissions: int  # more than ops: sent again
-    timeouts: int  # "major": after all retransmissions
+    transmissions: int  # more than ops if requests were sent again
+    timeouts: int  # "major" time-outs: after all retransmissions
     bytes_sent: int  # RPC headers included
     bytes_received: int
     queue_ms: int  # waiting to be sent
-    rtt_ms: int  # from sent to answered
-    execute_ms: int  # from asked to done: queue, RTT and the client's own work
+    rtt_ms: int  # from sending to the answer
+    execute_ms: int  # from request to completion: queue, RTT and the client's own work
     errors: int | None  # None before statvers 1.1
 
 
@@ -36,7 +37,7 @@ class MountStats(NamedTuple):
     source: str
     point: str
     fs_type: str
-    options: dict[str, str]  # vers, rsize, proto ... of the mount in force; a flag has the value ''
+    options: dict[str, str]  # vers, rsize, proto ... in force; a flag has the value ''
     age_s: int
     read_bytes: int  # by READ, without headers
     written_bytes: int  # by WRITE
@@ -45,7 +46,7 @@ class MountStats(NamedTuple):
 
 
 def parse_mountstats(text: str) -> list[MountStats]:
-    """The NFS mounts in ``/proc/self/mountstats``, in their order; what does not have the format is left out."""
+    """The NFS mounts in ``/proc/self/mountstats``, in order; unknown lines are skipped."""
     mounts = []
     for section in re.split(r"^(?=device )", text, flags=re.MULTILINE):
         head, _, body = section.partition("\n")
@@ -78,7 +79,7 @@ def _mount(source: str, point: str, fs_type: str, body: str) -> MountStats:
             counted = numbers
         elif name == "xprt":
             connections += 1
-    # bytes: read() and write() buffered, the same with O_DIRECT, then what READ and WRITE moved.
+    # "bytes" has read() and write() buffered, both with O_DIRECT, then the bytes of READ and WRITE.
     read, written = (counted[4], counted[5]) if len(counted) >= 6 else (0, 0)
     return MountStats(source, point, fs_type, options, age, read, written, connections, operations)
 
@@ -91,17 +92,20 @@ def parse_options(text: str) -> dict[str, str]:
 
 
 def find(point: str, mounts: Iterable[MountStats]) -> MountStats | None:
-    """The mount at a mount point; the last of several (it is on top)."""
+    """The mount at a mount point; of several the last one, which is on top."""
     return next((mount for mount in reversed(list(mounts)) if mount.point == point), None)
 
 
 def read(point: str) -> MountStats | None:
-    """The counters of the NFS mount at ``point`` on this machine; None where there is none."""
+    """The counters of the NFS mount at ``point`` on this machine; None if there is none."""
     return find(point, parse_mountstats(read_text(Path("/proc/self/mountstats")) or ""))
 
 
 def diff(before: MountStats | None, after: MountStats | None) -> dict[str, Any] | None:
-    """What the mount did between two moments, ready for JSON; means over that time. None where either is missing, or it was remounted."""
+    """What the mount did between two moments, ready for JSON; means over that time.
+
+    None if one of the two is missing, or if it was mounted again in between.
+    """
     if (
         before is None
         or after is None
@@ -139,7 +143,10 @@ def diff(before: MountStats | None, after: MountStats | None) -> dict[str, Any] 
 
 
 def describe(source: str, options: str) -> dict[str, Any]:
-    """The fingerprint of a mount from its source and its options, as ``/proc/self/mountinfo`` has them; None: the kernel does not say."""
+    """The fingerprint of a mount from its source and options, as in ``/proc/self/mountinfo``.
+
+    None: the kernel does not say.
+    """
     given = parse_options(options)
     server, path = _split_source(source)
     return {
@@ -150,13 +157,16 @@ def describe(source: str, options: str) -> dict[str, Any]:
         "proto": given.get("proto"),
         "rsize": _number(given.get("rsize")),
         "wsize": _number(given.get("wsize")),
-        "nconnect": _number(given.get("nconnect")) or 1,  # the kernel shows it where it is more
+        "nconnect": _number(given.get("nconnect")) or 1,  # the kernel shows it only above 1
         "options": options,
     }
 
 
 def unescape(text: str) -> str:
-    """Names in /proc have space, tab, newline and backslash as three octal digits; the bytes may be UTF-8 beside them."""
+    """Decode a name of /proc.
+
+    Space, tab, newline and backslash are three octal digits; other bytes may be UTF-8.
+    """
     return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match.group(1), 8)), text)
 
 
@@ -174,7 +184,7 @@ def _mean(name: str, used: Operation | None) -> float | None:
 
 
 def _split_source(source: str) -> tuple[str, str]:
-    """``filer:/vol`` and ``[fe80::1]:/vol`` to server and path."""
+    """(server, path) of ``filer:/vol`` or ``[fe80::1]:/vol``."""
     server, _, path = source.partition(":/")
     return server.strip("[]"), f"/{path}"
 

@@ -1,6 +1,7 @@
-"""The page cache of this host, per file: drop it, and measure how much of a file it holds. Reading a state never changes it.
+"""The page cache of this host, for each file: drop it, and measure how much of a file it holds.
 
-Source: ``cachestat(2)`` (Linux 6.5), ``mincore(2)``, ``posix_fadvise(2)``.
+Measuring never changes it. Sources: ``cachestat(2)`` (Linux 6.5), ``mincore(2)``,
+``posix_fadvise(2)``.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from ..errors import StorageError
 from .filesystem import mount_of
 
 PAGE = mmap.PAGESIZE
-_CACHESTAT = 451  # the same number on every architecture
+_CACHESTAT = 451  # the system call's number, the same on every architecture
 _UNSUPPORTED = (errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP)
-_WINDOW = 1 << 30  # bytes of a file that mincore looks at in one go: a vector of 256 KiB
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO is opened without waiting
+_WINDOW = 1 << 30  # bytes of a file per call of mincore: its result has 256 KiB
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a FIFO must not wait
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Residency(NamedTuple):
-    """How much of some files lies in this host's page cache."""
+    """How much of some files this host's page cache holds."""
 
     resident_bytes: int
     total_bytes: int
@@ -50,9 +51,10 @@ class _Cachestat(ctypes.Structure):
 
 
 def evict(paths: Iterable[Path | str]) -> None:
-    """Flush each file and drop its pages from this host's page cache (what a hypervisor or a server caches stays).
+    """Flush each file and drop its pages from this host's page cache.
 
-    Pages that some process has mapped stay too, so measure ``residency`` afterwards. Raises StorageError.
+    Caches of a hypervisor or a server stay, and so do pages that a process has mapped: measure
+    ``residency`` afterwards. Raises StorageError.
     """
     for path in paths:
         try:
@@ -61,7 +63,7 @@ def evict(paths: Iterable[Path | str]) -> None:
                 try:
                     os.fsync(fd)  # DONTNEED does not drop dirty pages
                 except OSError as error:
-                    if error.errno not in (errno.EROFS, errno.EINVAL):  # nothing to flush there
+                    if error.errno not in (errno.EROFS, errno.EINVAL):  # nothing to flush
                         raise
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
@@ -71,7 +73,10 @@ def evict(paths: Iterable[Path | str]) -> None:
 
 
 def residency(paths: Iterable[Path | str]) -> Residency:
-    """How much of these files lies in the page cache; memory use does not grow with their number. Raises StorageError."""
+    """How much of these files the page cache holds. Raises StorageError.
+
+    Memory use does not grow with the number of files.
+    """
     resident = total = 0
     how = "cachestat"
     stacked: dict[int, bool] = {}  # by the file system's device number
@@ -82,8 +87,8 @@ def residency(paths: Iterable[Path | str]) -> Residency:
                 size, device = os.fstat(fd).st_size, os.fstat(fd).st_dev
                 if device not in stacked:
                     stacked[device] = _is_stacked(path)
-                told = how == "cachestat" and not stacked[device]
-                pages = _cachestat(fd) if told else None
+                use_cachestat = how == "cachestat" and not stacked[device]
+                pages = _cachestat(fd) if use_cachestat else None
                 if pages is None:
                     how = "mincore"
                     pages = _mincore(fd, size)
@@ -93,13 +98,13 @@ def residency(paths: Iterable[Path | str]) -> Residency:
             raise StorageError(
                 f"cannot measure the page cache of {path}: {error.strerror}"
             ) from error
-        resident += min(pages * PAGE, size)  # the last page is seldom full
+        resident += min(pages * PAGE, size)  # the last page is rarely full
         total += size
     return Residency(resident, total, how)
 
 
 def method() -> str | None:
-    """``cachestat`` or ``mincore``: what ``residency`` will use here. None where neither works."""
+    """What ``residency`` uses here, ``cachestat`` or ``mincore``; None: neither works."""
     try:
         return residency([__file__]).how
     except StorageError:
@@ -107,13 +112,16 @@ def method() -> str | None:
 
 
 def _is_stacked(path: Path | str) -> bool:
-    """Whether cachestat sees none of the file's pages: an overlay's are those of a file below."""
+    """Whether cachestat can't see the file's pages: those of an overlay belong to a lower file."""
     mount = mount_of(path)
     return mount is not None and mount.fs_type == "overlay"
 
 
 def _cachestat(fd: int) -> int | None:
-    """Pages of the file in the cache; None where the kernel does not tell (too old, or filtered by a sandbox)."""
+    """Pages of the file in the cache.
+
+    None if the kernel has no cachestat, or a sandbox forbids it.
+    """
     whole, stat = _Range(0, 0), _Cachestat()
     if (
         _libc.syscall(
@@ -133,11 +141,15 @@ def _cachestat(fd: int) -> int | None:
 
 
 def _mincore(fd: int, size: int) -> int:
-    """Pages of the file in the cache. The file is mapped and never touched, so that nothing is faulted in."""
+    """Pages of the file in the cache.
+
+    The file is mapped and never touched, so that no page is faulted in. Raises OSError.
+    """
     status = os.fstat(fd)
-    # For someone else's file mincore answers "all resident" (a defence against side channels), which would be taken for a warm cache.
+    # For a file of another user mincore answers "all resident", to prevent side channels. That
+    # would be taken for a warm cache.
     if os.geteuid() not in (0, status.st_uid) and not os.access(f"/proc/self/fd/{fd}", os.W_OK):
-        raise OSError(errno.EPERM, "the kernel tells it only to the file's owner or writer")
+        raise OSError(errno.EPERM, "the kernel tells only the file's owner, or who may write it")
     pages = 0
     for offset in range(0, size, _WINDOW):
         length = min(_WINDOW, size - offset)
@@ -150,7 +162,7 @@ def _mincore(fd: int, size: int) -> int:
                 ctypes.c_void_p(vector.ctypes.data),
             )
             failed = ctypes.get_errno()
-            del address  # the view cannot be closed while it is exported
+            del address  # an exported view cannot be closed
         if code != 0:
             raise OSError(failed, os.strerror(failed))
         pages += int(np.count_nonzero(vector & 1))

@@ -1,6 +1,8 @@
-"""What the host and the device did between two moments: CPU throttling, device and NFS traffic, IO pressure, busy cores.
+"""What the host and the device did between two moments.
 
-Counters are of the whole machine or the whole cgroup, not of this process: they tell whether something else ran beside.
+CPU throttling, device and NFS traffic, IO pressure, busy cores. The counters are of the whole
+machine or the whole cgroup, not of this process: they show whether something else ran at the same
+time.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from .. import cgroup
 from ..cgroup import read_text
 from . import nfs
 
-_SECTOR = 512  # /proc/diskstats counts in these, whatever the device's block size
+_SECTOR = 512  # bytes; the unit of /proc/diskstats, whatever the device's block size
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """Counters at one moment; None where this kernel does not have them."""
+    """Counters at one moment; None if this kernel does not have them."""
 
     monotonic_s: float
     throttled_periods: int | None
@@ -30,15 +32,15 @@ class Snapshot:
     device_read_bytes: int | None
     device_write_bytes: int | None
     device_busy_s: float | None
-    io_pressure_s: float | None  # at least one task waited for IO
-    io_pressure_full_s: float | None  # all of them did
+    io_pressure_s: float | None  # time in which at least one task waited for IO
+    io_pressure_full_s: float | None  # time in which all tasks did
     cpu_busy_s: float | None  # over all cores
     cpu_total_s: float | None
-    nfs: nfs.MountStats | None  # of the mount, where it is NFS
+    nfs: nfs.MountStats | None  # of the mount, if it is NFS
 
     @classmethod
     def take(cls, path: Path | str | None = None) -> Snapshot:
-        """``path``: anything on the device to be counted. Never raises."""
+        """``path``: any path on the device to count. Never raises."""
         throttling = cgroup.throttling()
         disk = _disk(path) if path is not None else None
         some, full = parse_pressure(read_text(Path("/proc/pressure/io")) or "")
@@ -60,7 +62,10 @@ class Snapshot:
 
 
 def diff(before: Snapshot, after: Snapshot) -> dict[str, Any]:
-    """What happened between two snapshots; ratios are 0 to 1, and a figure that either lacks is None."""
+    """What happened between two snapshots.
+
+    Ratios are from 0 to 1. A figure is None if one of the snapshots lacks it.
+    """
     wall = after.monotonic_s - before.monotonic_s
     same_device = before.device is not None and before.device == after.device
     total = _minus(after.cpu_total_s, before.cpu_total_s)
@@ -113,14 +118,17 @@ def parse_pressure(text: str) -> tuple[float | None, float | None]:
 
 
 def parse_cpu(text: str) -> tuple[float | None, float | None]:
-    """(busy, total) CPU seconds from /proc/stat; waiting for IO and time stolen by the hypervisor are not busy, but in the total."""
+    """(busy, total) CPU seconds from /proc/stat.
+
+    Waiting for IO, and time stolen by the hypervisor, are not busy, but part of the total.
+    """
     fields = text.partition("\n")[0].split()
     if len(fields) < 9 or fields[0] != "cpu":
         return None, None
     user, nice, system, idle, iowait, irq, softirq, steal = (
         int(field) / _TICKS_PER_S for field in fields[1:9]
     )
-    busy = user + nice + system + irq + softirq  # guest time is within user and nice
+    busy = user + nice + system + irq + softirq  # user and nice include guest time
     return busy, busy + idle + iowait + steal
 
 
@@ -140,7 +148,7 @@ def _disk(path: Path | str) -> tuple[str, int, int, float] | None:
     mount = find_mount(
         str(existing), parse_mountinfo(read_text(Path("/proc/self/mountinfo")) or "")
     )
-    chain = block_devices(number, mount.source if mount else "")  # anonymous device numbers: btrfs
+    chain = block_devices(number, mount.source if mount else "")  # btrfs: an anonymous device
     major, _, minor = (chain[0]["number"] or "").partition(":") if chain else ("", "", "")
     return (
         parse_diskstats(text, int(major), int(minor))

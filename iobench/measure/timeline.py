@@ -1,7 +1,9 @@
-"""Per-step events of one rank: recorded in under two microseconds, bounded in number, exact in sum. On disk they are one Parquet file.
+"""Events of each step of one rank: fast to record, limited in number, exact in their sums.
 
-When the rows run out, neighbours are merged in pairs and from then on each row takes twice as many steps: the resolution halves,
-every sum stays what it was. An epoch's first step keeps a row of its own: utilization leaves it out.
+Recording takes less than two microseconds. When the rows are used up, neighbours are merged in
+pairs, and from then on each row takes twice as many steps: the resolution halves, and every sum
+stays the same. The first step of an epoch keeps its own row, since utilization leaves it out. On
+disk the events are one Parquet file.
 """
 
 from __future__ import annotations
@@ -22,16 +24,15 @@ from ..schema.result import EVENT_COLUMNS, LATER_COLUMNS
 Array = npt.NDArray[Any]
 Columns = dict[str, Array]
 
-_CONSTANT = ("phase", "repetition", "rank")  # of one recorder, added when the events are written
+_CONSTANT = ("phase", "repetition", "rank")  # the same for one recorder; added when written
 _RECORDED = tuple(name for name in EVENT_COLUMNS if name not in _CONSTANT)
 _TYPES = {
     name: np.dtype(text.split(",")[0]) for name, text in EVENT_COLUMNS.items() if name != "phase"
 }
 _ROW_BYTES = sum(kind.itemsize for kind in _TYPES.values()) + 8
 _EPOCH, _STEP, _STEPS = (_RECORDED.index(name) for name in ("epoch", "step", "steps"))
-_FIRST = [
-    _RECORDED.index(name) for name in ("epoch", "step", "start_ns")
-]  # a merged row keeps its first row's; the rest is summed
+_FIRST = [_RECORDED.index(name) for name in ("epoch", "step", "start_ns")]
+"""Columns where a merged row keeps the value of its first row; all others are summed."""
 
 
 class StepEvent(NamedTuple):
@@ -60,16 +61,17 @@ if StepEvent._fields != _RECORDED:
 
 
 class Recorder:
-    """Events of one (phase, repetition, rank).
+    """The events of one (phase, repetition, rank).
 
-    At most ``capacity`` rows, or four for each epoch where that is more (steps of different epochs are never merged).
+    At most ``capacity`` rows, or four per epoch if that is more: steps of different epochs are
+    never merged.
     """
 
     def __init__(self, capacity: int = 100_000) -> None:
         if capacity < 2:
-            raise ValueError("a recorder needs room for 2 rows")
+            raise ValueError("a recorder needs at least 2 rows")
         self._rows = np.zeros((capacity, len(_RECORDED)), dtype=np.int64)
-        self._rows.fill(0)  # touch the memory now rather than in the first steps
+        self._rows.fill(0)  # fault the memory in now and not during the first steps
         self._used = 0
         self._stride = 1
 
@@ -77,7 +79,7 @@ class Recorder:
         return self._used
 
     def record(self, step: StepEvent) -> None:
-        """Keep one step."""
+        """Record one step."""
         row: tuple[int, ...] = step
         if self._stride > 1 and self._joined(row):
             return
@@ -89,12 +91,15 @@ class Recorder:
         self._used += 1
 
     def columns(self) -> Columns:
-        """A copy of what was recorded so far, with the types of ``EVENT_COLUMNS``, less phase, repetition and rank."""
+        """A copy of what was recorded, with the types of ``EVENT_COLUMNS``.
+
+        Without the columns phase, repetition and rank.
+        """
         rows = self._rows[: self._used]
         return {name: rows[:, index].astype(_TYPES[name]) for index, name in enumerate(_RECORDED)}
 
     def _joined(self, row: tuple[int, ...]) -> bool:
-        """Add a step to the last row, where that is of the same epoch and not full yet."""
+        """Add a step to the last row, if that is of the same epoch and not full."""
         last = self._rows[self._used - 1]
         if last[_EPOCH] != row[0] or last[_STEPS] >= self._stride or last[_STEP] == 0:
             return False
@@ -111,10 +116,10 @@ class Recorder:
         heads = np.flatnonzero((within == 0) | (within % 2 == 1))
         merged = np.add.reduceat(rows, heads, axis=0)
         merged[:, _FIRST] = rows[heads][:, _FIRST]
-        if len(merged) > 0.75 * len(
-            self._rows
-        ):  # nearly each row is an epoch of its own: merging again and again would free little
-            # Merging leaves half of the rows and one for each epoch at most, so there were fewer than four rows for each epoch: this grows.
+        if len(merged) > 0.75 * len(self._rows):
+            # Nearly every row is an epoch of its own, so merging again would free little. Merging
+            # leaves at most half of the rows and one per epoch, so there were fewer than four rows
+            # per epoch, and this array is larger.
             self._rows = np.concatenate(
                 (
                     self._rows,
@@ -127,7 +132,10 @@ class Recorder:
 
 
 def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> None:
-    """Write (phase, repetition, rank, columns) parts as one Parquet file, atomically. Raises IobenchError; never overwrites."""
+    """Write (phase, repetition, rank, columns) parts as one Parquet file, atomically.
+
+    Raises IobenchError, also if the file exists: it is never overwritten.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -148,14 +156,13 @@ def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> 
         ]
         tables.append(pa.Table.from_arrays([phases, *arrays], schema=schema))
     table = pa.concat_tables(tables).unify_dictionaries() if tables else schema.empty_table()
-    packed = dict.fromkeys(
-        _TYPES, "DELTA_BINARY_PACKED"
-    )  # neighbours resemble one another: differences take fewer bits
+    # Neighbouring values are similar, so differences take fewer bits.
+    packed = dict.fromkeys(_TYPES, "DELTA_BINARY_PACKED")
     temporary = ""
     try:
         unfinished = str(path.with_name(f".events-{secrets.token_hex(4)}.part"))
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        handle = os.open(unfinished, flags, 0o666)  # as the umask has it
+        handle = os.open(unfinished, flags, 0o666)  # the umask applies
         temporary = unfinished
         with os.fdopen(handle, "wb") as file:
             pq.write_table(
@@ -165,7 +172,7 @@ def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> 
             os.fsync(file.fileno())
         _publish(temporary, path)
     except FileExistsError:
-        raise IobenchError(f"{path} exists already, and events are never overwritten") from None
+        raise IobenchError(f"{path} exists, and events are never overwritten") from None
     except OSError as error:
         raise IobenchError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
@@ -174,19 +181,19 @@ def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> 
 
 
 def read_events(path: Path) -> Columns:
-    """The columns of ``EVENT_COLUMNS`` as arrays of equal length (``phase`` of objects), less the later ones that an older run lacks.
+    """The columns of ``EVENT_COLUMNS`` as arrays of equal length; ``phase`` is of objects.
 
-    Raises IobenchError for a damaged file.
+    Newer columns are left out if an older run lacks them. Raises IobenchError for a damaged file.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        # Out of memory and without Arrow's threads: over a file they may outlive the read, and then the process ends by SIGABRT
-        # (apache/arrow issues 34314, 50482).
+        # From memory and without Arrow's threads: threads on a file may outlive the read, and then
+        # the process ends by SIGABRT (apache/arrow issues 34314, 50482).
         data = path.read_bytes()
         file = pq.ParquetFile(pa.BufferReader(data))
-        if "phase" in file.schema_arrow.names:  # each name once, however many rows have it
+        if "phase" in file.schema_arrow.names:  # as a dictionary: each name is stored once
             file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=["phase"])
         groups = range(file.metadata.num_row_groups)
         rows = sum(file.metadata.row_group(group).num_rows for group in groups)
@@ -200,7 +207,7 @@ def read_events(path: Path) -> Columns:
         if missing:
             raise IobenchError(
                 f"{path} lacks the columns {', '.join(missing)}",
-                remedy="it was not written by this iobench",
+                remedy="use a file that this iobench wrote",
             )
         found: Columns = {
             name: table[name].to_numpy().astype(kind, casting="safe")
@@ -209,7 +216,7 @@ def read_events(path: Path) -> Columns:
         }
         phases = table["phase"].combine_chunks()
         if not pa.types.is_dictionary(phases.type) or phases.null_count:
-            raise ValueError("its phases are no names")
+            raise ValueError("its phases are not names")
         names = np.array(phases.dictionary.to_pylist(), dtype=object)
         found["phase"] = names[phases.indices.to_numpy()]
     except FileNotFoundError:
@@ -223,12 +230,12 @@ def read_events(path: Path) -> Columns:
 
 
 def _publish(temporary: str, path: Path) -> None:
-    """Give the finished file its name; FileExistsError where it is taken."""
+    """Rename the finished file. Raises FileExistsError if the name is taken."""
     try:
         os.link(temporary, path)
     except FileExistsError:
         raise
-    except OSError:  # a file system without hard links: not quite atomic against a second writer
+    except OSError:  # no hard links here: not atomic against a second writer
         if path.exists():
             raise FileExistsError(str(path)) from None
         os.rename(temporary, path)

@@ -1,7 +1,7 @@
-"""Every byte of a dataset against its manifest: content, framing, and what lies between.
+"""Compare every byte of a dataset with its manifest: content, framing, and what is in between.
 
-Damage is named by shard and sample. What could not be read is told apart from it: an error of the
-storage says nothing about the data.
+Damage is reported with its shard and sample. What could not be read is reported separately: an
+error of the storage says nothing about the data.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ def verify(
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
-    """Read and compare everything; ``progress`` gets (bytes done, bytes in all).
+    """Read and compare everything.
 
-    Damage, and what can't be read, is reported and never raised; WorkerError is raised.
+    ``workers``: processes (default: by the number of cores). ``progress``: called with (bytes done,
+    bytes in total). Damage, and what can't be read, is in the report and not raised. Raises
+    WorkerError.
     """
     start = time.monotonic()
     tasks = _tasks(manifest)
@@ -44,7 +46,7 @@ def verify(
         checker = ShardChecker(storage, manifest)
         return lambda task: checker.check(tasks[task])
 
-    remedy = "what can't be read may be damaged: see whether another program can read that file"
+    remedy = "a shard that can't be read may be damaged: try to read it with another program"
     results = run_tasks(range(len(tasks)), make, workers=count, remedy=remedy)
     try:
         for part in results:
@@ -74,10 +76,10 @@ def verify(
 
 
 def _shows_anything(storage: Storage) -> bool:
-    """Whether the storage's root can be seen, or an object below it.
+    """Whether the storage's root is visible, or any object below it.
 
-    Of a storage that shows neither, a missing object tells nothing: it may be the wrong place, an
-    unmounted file system, or a server that answers everything in the same way.
+    If neither is, a missing object says nothing: it may be the wrong place, a file system that is
+    not mounted, or a server that gives every request the same answer.
     """
     root = local_root(innermost(storage))
     if root is not None:
@@ -89,7 +91,7 @@ def _shows_anything(storage: Storage) -> bool:
 
 
 def _tasks(manifest: Manifest) -> list[range]:
-    """Runs of shards of about 64 MiB, or 1000 shards."""
+    """Ranges of shards of about 64 MiB, or of 1000 shards."""
     tasks: list[range] = []
     first = size = 0
     for shard, nbytes in enumerate(manifest.shards["size"].tolist()):

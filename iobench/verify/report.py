@@ -1,4 +1,4 @@
-"""What a verification finds: what is damaged, and what could not be read and may be good."""
+"""The result of a verification: what is damaged, and what could not be read."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 MAX_DAMAGES = 100
 MAX_UNREADABLE = 20
-"""Fewer, since each may have cost all the retries and time-outs of a storage that is silent."""
+"""Fewer, since each may have cost all retries and time-outs of a storage that does not answer."""
 
 
 class Damage(NamedTuple):
-    """One thing that is not what the manifest says.
+    """One difference from the manifest.
 
-    ``sample`` is None where it is the shard's own: it is missing, longer, or its end differs.
+    ``sample`` is None if it is of the whole shard: it is missing or longer, or its end differs.
     """
 
     shard: str
@@ -26,7 +26,7 @@ class Damage(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """A shard of which at least a part could not be read, so that nothing is known about it."""
+    """A shard that could not be read, at least in part, so that its state is unknown."""
 
     shard: str
     what: str
@@ -37,9 +37,10 @@ class Unreadable(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerifyReport:
-    """``damages`` and ``unreadable`` hold the first MAX_DAMAGES and MAX_UNREADABLE at most.
+    """The result for a dataset.
 
-    Where there were more of either, ``stopped`` is true and the rest was not looked at.
+    ``damages`` and ``unreadable`` hold at most MAX_DAMAGES and MAX_UNREADABLE entries. If there
+    were more of either, ``stopped`` is true and the rest of the dataset was not examined.
     """
 
     shards: int
@@ -52,13 +53,13 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Everything was read, and is what the manifest says."""
+        """Whether everything was read and is as the manifest says."""
         return not self.damages and not self.unreadable
 
 
 @dataclass(kw_only=True, slots=True)
 class Part:
-    """What was found in some of the shards. ``missing``: damage, if the storage shows anything."""
+    """What was found in some shards. ``missing`` is damage if the storage shows any object."""
 
     shards: int = 0
     samples: int = 0

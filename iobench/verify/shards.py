@@ -1,4 +1,4 @@
-"""The shards of a dataset against its manifest: contents, framing, and what lies in between."""
+"""Compare the shards of a dataset with its manifest: contents, framing, what is in between."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .report import MAX_DAMAGES, MAX_UNREADABLE, Damage, Part, Unreadable
 
 
 class ShardChecker:
-    """Compares shards, in one process."""
+    """Compares shards in one process."""
 
     def __init__(self, storage: Storage, manifest: Manifest) -> None:
         dataset = ResolvedSpec.of(manifest)
@@ -30,14 +30,14 @@ class ShardChecker:
         self.codec = dataset.codec
         self.suffix = dataset.suffix
         self.plain = self.codec.plain
-        # What lies between the samples of scanned data is not ours to know.
+        # For scanned data the manifest says nothing about the bytes between samples.
         self.foreign = bool(manifest.header.origin)
         self.hashed = manifest.header.checksums
         self._content: Buffer = memoryview(b"")
         self._window = Window(storage, int(manifest.samples["stored"].max()))
 
     def check(self, shards: range) -> Part:
-        """Compare these shards as far as they can be read; errors are part of the result."""
+        """Compare these shards as far as they can be read; errors are in the result."""
         part = Part(shards=len(shards))
         before = self._window.bytes_read
         for shard in shards:
@@ -63,9 +63,9 @@ class ShardChecker:
     def _damage_behind(
         self, error: DatasetError | StorageError, shard: int, key: str
     ) -> Damage | None:
-        """What the error says of the shard itself; None where it could only not be read.
+        """The damage that the error shows; None if the shard could only not be read.
 
-        A read that ends early is damage where the object has become as short as that.
+        A read that ends early is damage if the object really is too short.
         """
         if isinstance(error, DatasetError):
             return Damage(key, None, str(error))
@@ -86,22 +86,16 @@ class ShardChecker:
         damages: list[Damage] = []
         actual = self._window.open(key)
         if actual != expected:
-            damages.append(
-                Damage(
-                    key,
-                    None,
-                    f"{'truncated' if actual < expected else 'too long'}: {actual} bytes, not {expected}",
-                )
-            )
+            what = "truncated" if actual < expected else "too long"
+            damages.append(Damage(key, None, f"{what}: {actual} bytes, not {expected}"))
         if isinstance(self.format, Blocks):
             return self._blocks(self.format, shard, key, min(actual, expected), damages)
         whole = xxhash.xxh3_64()
         position = 0
         framed = self.format if isinstance(self.format, Framed) else None
-        between: bytes | None = (
-            b"" if framed is not None else None
-        )  # what should lie before the next sample's framing; None where that can't be told
-        # A format that builds whole shards lays samples where it likes.
+        # What should lie before the next sample's framing; None: unknown.
+        between: bytes | None = b"" if framed is not None else None
+        # A format that builds whole shards may place samples in any order.
         order = (
             range(first, last)
             if framed is not None
@@ -114,11 +108,12 @@ class ShardChecker:
                     Damage(
                         key,
                         index,
-                        f"missing: it ends at byte {offset + stored_bytes}, the shard at {actual}",
+                        f"missing: it ends at byte {offset + stored_bytes}, but the shard ends "
+                        f"at {actual}",
                     )
                 )
                 return checked, damages
-            if self.foreign:  # labels and headers of any length may lie between
+            if self.foreign:  # labels and headers of any length may be in between
                 position = offset
             elif framed is None:
                 position = self._hash(whole, position, offset)
@@ -129,9 +124,8 @@ class ShardChecker:
             if problem:
                 damages.append(Damage(key, index, problem))
                 between = None
-            elif (
-                framed is not None
-            ):  # framing may hold a checksum of the sample, so it can be told only for a good one
+            elif framed is not None:
+                # Framing may hold a checksum of the sample, so only a good sample's is known.
                 frame = framed.frame(index, self.suffix, stored)
                 if (
                     not self.foreign
@@ -156,7 +150,10 @@ class ShardChecker:
         return last - first, damages
 
     def _hash(self, whole: xxhash.xxh3_64, position: int, end: int) -> int:
-        """Take what lies between ``position`` and ``end`` into the shard's checksum; ``end``, or ``position`` where that is behind it."""
+        """Add the bytes from ``position`` to ``end`` to the shard's checksum.
+
+        Returns ``end``, or ``position`` if that is larger.
+        """
         while position < end:
             step = min(end, position + WINDOW_BYTES)
             whole.update(self._window.read(position, step))
@@ -166,7 +163,7 @@ class ShardChecker:
     def _blocks(
         self, form: Blocks, shard: int, key: str, end: int, damages: list[Damage]
     ) -> tuple[int, list[Damage]]:
-        """The same for a format that is read by blocks; each block is decoded once."""
+        """``_shard`` for a format that is read by blocks; each block is decoded once."""
         first, samples = (
             int(self.manifest.shards["first"][shard]),
             int(self.manifest.shards["samples"][shard]),
@@ -178,12 +175,16 @@ class ShardChecker:
         data_end = int((table["offset"] + table["stored"]).max())
         if data_end >= end:
             return 0, damages or [
-                Damage(key, None, f"its blocks would end at byte {data_end}, the shard at {end}")
+                Damage(
+                    key,
+                    None,
+                    f"its blocks would end at byte {data_end}, but the shard ends at {end}",
+                )
             ]
         whole = xxhash.xxh3_64()
         try:
             start = data_end
-            if self.foreign:  # other columns may lie between
+            if self.foreign:  # other columns may be in between
                 last = self._window.apart(max(0, end - 8), end)
                 start = max(start, end - form.footer_bytes(last, end))
             tail = self._window.apart(start, end)
@@ -191,7 +192,7 @@ class ShardChecker:
             bounds = [0, *(np.flatnonzero(np.diff(table["offset"])) + 1).tolist(), samples]
             if opened.groups != len(bounds) - 1:
                 raise ValueError(
-                    f"its footer tells of {opened.groups} blocks, the manifest of {len(bounds) - 1}"
+                    f"its footer lists {opened.groups} blocks, the manifest {len(bounds) - 1}"
                 )
         except ValueError as error:
             return 0, [*damages, Damage(key, None, str(error))]
@@ -213,7 +214,7 @@ class ShardChecker:
                 )
             except ValueError as error:
                 damages.append(
-                    Damage(key, first + rows.start, f"with the rest of its block: {error}")
+                    Damage(key, first + rows.start, f"and the rest of its block: {error}")
                 )
             whole.update(piece)
             position, checked = offset + stored, rows.stop
@@ -251,19 +252,19 @@ class ShardChecker:
         return damages
 
     def _memory(self, size: int) -> Buffer:
-        """Memory for a content, touched only as far as it is filled. Raises DatasetError."""
+        """Memory for a sample, faulted in only as far as it is filled. Raises DatasetError."""
         if len(self._content) < size:
             try:
                 self._content = private(size, prefault=False).array.data
             except (OSError, OverflowError, ValueError, MemoryError):
                 raise DatasetError(
                     f"a sample of {size} bytes does not fit into memory",
-                    remedy="use a host with more memory, if that is its size",
+                    remedy="use a host with more memory, if the sample really has that size",
                 ) from None
         return self._content[:size]
 
     def _compare(self, stored: Buffer, size: int, digest: int) -> str:
-        """What is wrong with a sample's stored bytes; '' for nothing."""
+        """What is wrong with a sample's stored bytes; '' if nothing is."""
         content = stored
         if not self.plain:
             content = self._memory(size)

@@ -181,7 +181,7 @@ def test_what_one_rank_has_to_itself_goes_to_no_other_number_of_ranks(
         (str(caught.value), 2, 1),
     ):
         assert f"was saved by {saved} rank" in refusal
-        assert f"not {wanted}, and 'model/embedding' is rank 0's own tensor" in refusal
+        assert f"not {wanted}, and 'model/embedding' belongs to rank 0" in refusal
         assert f"--ranks {saved}" in refusal
 
 
@@ -285,7 +285,7 @@ def test_through_wrappers(tmp_path: Path, url: str, writer: str) -> None:
 def test_a_process_can_not_share_a_wrapper(tmp_path: Path) -> None:
     root = CheckpointRoot.open(f"throttled+{tmp_path}/c?write_bandwidth=1GB")
     root.claim()
-    with pytest.raises(UsageError, match="dcp-async-process can't write to throttled"):
+    with pytest.raises(UsageError, match="dcp-async-process can't use throttled"):
         save("dcp-async-process", root, 1, make_state(large=10))
 
 

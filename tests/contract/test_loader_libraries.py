@@ -16,7 +16,7 @@ from iobench.errors import IobenchError, UsageError
 from iobench.load import LibraryLoader, library_version, make_loader, open_library
 from iobench.load.layouts import layout_keys, make_layout
 from iobench.load.libraries.base import Converts, Library, Packed, Source
-from iobench.load.libraries.pieces import ByIndex, collate
+from iobench.load.libraries.building_blocks import ByIndex, collate
 from iobench.registry import LOADERS, Entry
 from iobench.schema.manifest import Manifest
 from iobench.schema.workload import LoaderSpec, ReaderSpec

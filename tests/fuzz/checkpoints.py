@@ -16,10 +16,10 @@ from iobench.checkpoint import dcp_metadata
 from iobench.checkpoint.archive import described
 from iobench.checkpoint.base import make_writer
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
-from iobench.checkpoint.container import MAGIC, PAGE, landing, read_header
+from iobench.checkpoint.container import MAGIC, PAGE, layout_from_header, read_header
 from iobench.checkpoint.described import flat
 from iobench.checkpoint.leaves import leaves
-from iobench.checkpoint.manifest import MANIFEST, Listed, parse_manifest, parse_part, part_name
+from iobench.checkpoint.manifest import MANIFEST, ListedPart, parse_manifest, parse_part, part_name
 from iobench.checkpoint.pickles import Refused
 from iobench.checkpoint.place import MARKER, require_marker
 from iobench.checkpoint.safetensors_file import _read as read_safetensors
@@ -71,7 +71,7 @@ def _restored(writer: str, data: bytes) -> None:
     (folder / name).write_bytes(data)
     part = replace(part, files={**part.files, name: len(data)})
     (folder / part_name(0)).write_bytes(part.dump())
-    listed = Listed(
+    listed = ListedPart(
         rank=0,
         xxh3=xxhash.xxh3_64_hexdigest(part.dump()),
         files=part.files,
@@ -111,7 +111,7 @@ def stream(data: bytes) -> None:
         data = (begin.ljust(_padded(len(begin)), b"\0") + tensors).ljust(size, b"\0")[:size]
     state = blank(small_state())
     with suppress(ValueError):  # Stream.restore names the file
-        landing(state, read_header(stored_as({"a": data}), "a", list(leaves(state))))
+        layout_from_header(state, read_header(stored_as({"a": data}), "a", list(leaves(state))))
     _restored("stream", data)
 
 

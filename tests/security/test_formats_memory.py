@@ -356,7 +356,7 @@ def test_memory_that_is_not_there_is_one_line() -> None:
     for take in (buffers.private, buffers.shared):
         ended = in_child(lambda take=take: take(3 << 30) and None, room=1 << 30)
         assert isinstance(ended.error, NoMemoryError)
-        assert "3.00 GiB of memory are needed at once" in str(ended.error)
+        assert "3.00 GiB of memory are needed" in str(ended.error)
     for prefault in (True, False):
         with pytest.raises(NoMemoryError):
             buffers.private(1 << 60, prefault=prefault)

@@ -196,8 +196,8 @@ def test_another_number_of_ranks_is_zero_3() -> None:
     [
         (3, {"tensor": 2, "data": 2}, "are 4 ranks, not 3"),
         (4, {"tenor": 2}, "no 'tenor'"),
-        (0, {"tensor": 0}, "1 or more"),
-        (1, {"zero": 4, "data": 1}, "zero is 0 to 3"),
+        (0, {"tensor": 0}, "at least 1"),
+        (1, {"zero": 4, "data": 1}, "zero must be 0 to 3"),
     ],
 )
 def test_a_layout_that_contradicts_itself_is_refused(

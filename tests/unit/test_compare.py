@@ -214,7 +214,7 @@ def test_what_does_not_count_is_named(home: Path, capsys: pytest.CaptureFixture[
         "empty has no complete repetition",
         "schema version '2.0'",
         "half",
-        "NaN is no figure",
+        "NaN is not a valid number",
         "foreign",
     ):
         assert any(words in line for line in found["left_out"]), words

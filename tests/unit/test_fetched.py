@@ -200,7 +200,7 @@ def test_the_probe_tells_disks_from_memory(files: list[Path]) -> None:
         pytest.skip("/dev/shm is no tmpfs")
     try:
         memory.write_bytes(files[0].read_bytes())
-        assert "0 B were counted" in probe([memory])
+        assert "counted 0 B" in probe([memory])
     finally:
         memory.unlink()
 
@@ -222,7 +222,7 @@ def test_the_probe_refuses_what_counts_reads_from_a_cache_as_well(
         return int(rows["rchar"])
 
     monkeypatch.setattr(fetched, "_read_bytes", everything)
-    assert "when the same was read again" in probe(files)
+    assert "when the same bytes were read again" in probe(files)
 
 
 def test_the_probe_never_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ def test_a_path_that_is_not_there_yet_is_described_by_its_parent(tmp_path: Path)
 def test_an_unreadable_place_is_one_clear_line(tmp_path: Path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    with pytest.raises(StorageError, match="cannot look at"):
+    with pytest.raises(StorageError, match="cannot examine"):
         filesystem.describe_path(loop)
 
 

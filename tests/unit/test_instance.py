@@ -18,7 +18,7 @@ from iobench.analyse.compare.cost import Terms, cost, samples_per_usd
 from iobench.cli.main import main
 from iobench.errors import SpecError, UnknownNameError, UsageError
 from iobench.measure import instance
-from iobench.measure.instance import AZURE_TAG, OPT_IN, Found, recognise
+from iobench.measure.instance import AZURE_TAG, OPT_IN, CloudInstance, recognise
 from iobench.report.cost import render
 from iobench.schema.instances import (
     Instance,
@@ -90,7 +90,7 @@ def firmware(tmp_path: Path, **strings: str) -> Path:
     return tmp_path
 
 
-def seen(dmi: Path, url: str, **environment: str) -> Found | None:
+def seen(dmi: Path, url: str, **environment: str) -> CloudInstance | None:
     return recognise(dmi, environment, aws=url, gcp=url, azure=url)
 
 
@@ -106,12 +106,12 @@ def test_what_speaks_no_http_is_no_answer(tmp_path: Path) -> None:
         thread.start()
         found = seen(dmi, f"http://127.0.0.1:{listener.getsockname()[1]}", **ALLOWED)
         thread.join()
-    assert found == Found("gcp", None, "the metadata service did not answer")
+    assert found == CloudInstance("gcp", None, "the metadata service did not answer")
 
 
 def test_nitro_says_its_type_itself(tmp_path: Path, service: str) -> None:
     dmi = firmware(tmp_path, sys_vendor="Amazon EC2", product_name="g5.2xlarge")
-    assert seen(dmi, service, **ALLOWED) == Found("aws", "g5.2xlarge", "dmi")
+    assert seen(dmi, service, **ALLOWED) == CloudInstance("aws", "g5.2xlarge", "dmi")
     assert Service.asked == []
 
 
@@ -120,15 +120,15 @@ def test_nitro_says_its_type_itself(tmp_path: Path, service: str) -> None:
     [
         (
             {"bios_vendor": "Amazon EC2", "product_name": "HVM domU"},
-            Found("aws", "p3.2xlarge", "metadata service"),
+            CloudInstance("aws", "p3.2xlarge", "metadata service"),
         ),
         (
             {"product_name": "Google Compute Engine"},
-            Found("gcp", "a2-highgpu-1g", "metadata service"),
+            CloudInstance("gcp", "a2-highgpu-1g", "metadata service"),
         ),
         (
             {"chassis_asset_tag": AZURE_TAG},
-            Found("azure", "Standard_NC4as_T4_v3", "metadata service"),
+            CloudInstance("azure", "Standard_NC4as_T4_v3", "metadata service"),
         ),
     ],
 )
@@ -136,7 +136,7 @@ def test_the_metadata_service_is_asked_where_the_firmware_names_the_cloud(
     tmp_path: Path,
     service: str,
     strings: dict[str, str],
-    found: Found,
+    found: CloudInstance,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
@@ -182,11 +182,11 @@ def test_nobody_is_asked_unless_the_user_allows_it(
 
 def test_no_redirection_is_followed(tmp_path: Path, listener: Listener, service: str) -> None:
     listener.answer = (
-        b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\nLocation: "
+        b"HTTP/1.1 302 CloudInstance\r\nContent-Length: 0\r\nLocation: "
         + f"{service}/computeMetadata/v1/instance/machine-type\r\n\r\n".encode()
     )
     dmi = firmware(tmp_path, product_name="Google Compute Engine")
-    assert seen(dmi, listener.url, **ALLOWED) == Found(
+    assert seen(dmi, listener.url, **ALLOWED) == CloudInstance(
         "gcp", None, "the metadata service did not answer"
     )
     assert len(listener.requests) > 0

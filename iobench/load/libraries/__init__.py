@@ -1,1 +1,4 @@
-"""Loaders that people train with, one file each, behind one protocol (base.py); none is imported unless a workload names it."""
+"""Loaders of other libraries, one file each, behind one protocol (base.py).
+
+A library is imported only if a workload names it.
+"""

@@ -1,7 +1,8 @@
-"""What a loader library is given, and what it must give back.
+"""What a loader library is given, and what it must return.
 
-A plug-in is a subclass of ``Library`` in one file that builds the library's own pipeline the way its documentation does. It gets a
-``Source`` and yields ``Packed`` batches. pieces.py has what plug-ins have in common.
+A plug-in is a subclass of ``Library`` in a file of its own, which builds the library's pipeline as
+the library's documentation does. It gets a ``Source`` and yields ``Packed`` batches.
+building_blocks.py holds the parts that plug-ins share.
 """
 
 from __future__ import annotations
@@ -28,59 +29,67 @@ from ..delivered import Stats
 
 
 class Library(ABC):
-    """A loader library for one rank. ``__init__`` may be slow (it is start-up, not reading). A plug-in states only what differs."""
+    """A loader library for one rank. A plug-in overrides only what is different.
+
+    ``__init__`` may be slow: its time counts as start-up, not as reading.
+    """
 
     package: ClassVar[str]
-    """Whose version is recorded."""
+    """The package whose version is recorded."""
     formats: ClassVar[tuple[str, ...]] = ()
-    """The dataset formats that it reads; () for all whose samples are byte ranges of shards."""
+    """The dataset formats that it reads; (): all whose samples are byte ranges of shards."""
     shards_each: ClassVar[bool] = False
-    """Every worker of every rank needs a shard of its own."""
+    """Whether every worker of every rank needs a shard of its own."""
     layout: ClassVar[bool] = False
-    """It reads files of its own making (see ``Converts``)."""
+    """Whether it reads files of a layout of its own (see ``Converts``)."""
     local: ClassVar[bool] = False
-    """It opens files by path, so the data must lie in a directory; others read through the storage where it is not one."""
+    """Whether it opens files by path, so that the data must be in a local directory. Other
+    libraries read through the storage if it is not local."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
 
     @abstractmethod
     def epoch(self, epoch: int) -> Iterator[Packed]:
-        """The batches of the rank."""
+        """The batches of this rank in one epoch."""
 
     def close(self) -> None:
-        """End what still runs: threads, processes, files."""
+        """End everything that still runs: threads, processes, open files."""
         return
 
 
 class Converts(Library):
-    """A library with a layout of its own, which is written once, before any instance is made."""
+    """A library with its own layout, which is written once, before any instance is made."""
 
     layout = True
     local = True
     writes: ClassVar[tuple[str, ...]] = ()
-    """How the library names the files that it writes, ``*`` for any characters but a slash.
+    """Names of the files that the library writes; ``*``: any characters except a slash.
 
-    What a killed ``convert`` leaves under other names is taken for somebody else's, and stays.
+    Files of other names that a killed ``convert`` leaves are not recognized, and stay.
     """
 
     @classmethod
     @abstractmethod
     def convert(cls, source: Source, folder: Path) -> None:
-        """Write all samples of the dataset into ``folder``, in their order, in one go."""
+        """Write all samples of the dataset into ``folder``, in order, in one call."""
 
     @classmethod
     def check(cls, folder: Path, files: Collection[str]) -> None:
-        """Whether a layout that was found is as ``convert`` writes it, before the library reads it.
+        """Check, before the library reads a layout, that it is as ``convert`` writes it.
 
-        A layout comes with the dataset, and may come from others. A library that believes more of
-        its files than where samples lie (another folder, code to run) needs this. ``files``: the
-        names in the layout's record. Raises ValueError.
+        A layout comes with its dataset, and may come from others. A library needs this check if its
+        files tell it more than where samples lie, such as another folder or code to run. ``files``:
+        the names in the layout's record. Raises ValueError.
         """
 
 
 class Packed(NamedTuple):
-    """A batch: uint8 tensor with all samples one after the other, their lengths in bytes, and what they cost."""
+    """A batch.
+
+    ``data``: uint8, all samples one after the other. ``lengths``: of each sample in bytes.
+    ``stats``: what the batch cost.
+    """
 
     data: torch.Tensor
     lengths: npt.NDArray[np.int64]
@@ -89,7 +98,10 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """The dataset and the settings, for one rank of ``world``. ``layout``: the folder of a library's own files, if it has some."""
+    """The dataset and the settings for one rank of ``world``.
+
+    ``layout``: the folder with the library's own files, if it has a layout.
+    """
 
     manifest: Manifest
     storage: Storage
@@ -106,17 +118,17 @@ class Source:
         return self.reading.tail == "drop"
 
     def path(self, shard: int) -> str | None:
-        """Of a shard that is a local file; None where only the storage can read it.
+        """The path of a shard that is a local file; None if only the storage can read it.
 
-        Raises StorageError for one that is no regular file, or lies elsewhere by a link.
+        Raises StorageError if it is not a regular file, or a symbolic link leads out of the root.
         """
         if local_root(self.storage) is None:
             return None
-        files = cast(Files, self.storage)  # asking for the protocol takes microseconds
+        files = cast(Files, self.storage)  # isinstance of a protocol would take microseconds
         return str(files.local_path(self.manifest.key(shard)))
 
     def check_index(self) -> None:
-        """The format's index is the one that generate wrote: it tells other readers what to open.
+        """Check that the format's index is as generated: it tells other readers what to open.
 
         Raises DatasetError, StorageError.
         """
@@ -128,7 +140,7 @@ class Source:
             )
 
     def open(self, shard: int) -> BinaryIO:
-        """A shard as a file, buffered by Python as any ``open`` is."""
+        """A shard as a file with Python's usual buffering."""
         path = self.path(shard)
         if path is not None:
             return open(path, "rb")
@@ -138,7 +150,7 @@ class Source:
         return io.BufferedReader(raw, self.reading.block_size)
 
     def stored(self, index: int) -> bytes:
-        """The stored bytes of one sample, as a map-style dataset reads them: open, seek, read, close."""
+        """The stored bytes of one sample: open, seek, read and close, as map-style datasets do."""
         columns = self.manifest.samples
         shard, offset, size = (
             int(columns["shard"][index]),
@@ -156,7 +168,10 @@ class Source:
         return bytes(buffer) if read == size else bytes(buffer[:read])
 
     def order(self, epoch: int) -> list[int]:
-        """The samples of this rank as torch's DistributedSampler deals them, but that none is dealt twice to make shares equal."""
+        """The samples of this rank in order, as torch's DistributedSampler distributes them.
+
+        Unlike there, no sample is repeated to make the ranks' parts equal.
+        """
         count = self.manifest.sample_count
         generator = torch.Generator().manual_seed(self.seed + epoch)
         order = (
@@ -167,7 +182,7 @@ class Source:
         return order[self.rank :: self.world].tolist()
 
     def batches(self, epoch: int) -> Iterator[list[int]]:
-        """``order`` cut into batches."""
+        """``order``, cut into batches."""
         order = self.order(epoch)
         end = len(order) - len(order) % self.batch_size if self.drop_last else len(order)
         return (

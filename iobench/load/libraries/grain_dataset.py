@@ -1,21 +1,26 @@
-"""grain: a shuffled map of random reads, batched, and prefetched by a pool of threads, which end with the iterator."""
+"""grain: a shuffled map of random reads, batched and prefetched by a pool of threads.
+
+The threads end with the iterator.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 
-logging.getLogger("absl").setLevel(
-    logging.ERROR
-)  # grain warns that it found no JAX, which it does not need
+# grain warns that JAX is missing, which is not needed here.
+logging.getLogger("absl").setLevel(logging.ERROR)
 import grain  # noqa: E402
 
 from .base import Library, Packed, Source  # noqa: E402
-from .pieces import ByIndex, Collate  # noqa: E402
+from .building_blocks import ByIndex, Collate  # noqa: E402
 
 
 class Grain(Library):
-    """``MapDataset.source(...).shuffle(...).batch(...).to_iter_dataset(ReadOptions(...))``; ``loader.workers`` are threads."""
+    """``MapDataset.source(...).shuffle(...).batch(...).to_iter_dataset(ReadOptions(...))``.
+
+    ``loader.workers`` are threads.
+    """
 
     package = "grain"
 

@@ -1,4 +1,7 @@
-"""Hugging Face datasets, streaming: Parquet shards read row group by row group, rows through a shuffle buffer."""
+"""Hugging Face datasets, streaming: reads Parquet shards by row group.
+
+Rows go through a shuffle buffer.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,14 @@ from torch.utils.data import IterableDataset
 
 from ...storage.scratch import scratch
 from .base import Library, Packed, Source
-from .pieces import SHUFFLE_BUFFER, Collate, Sample, Timed, Undo, Workers
+from .building_blocks import SHUFFLE_BUFFER, Collate, Decoder, Sample, Timed, Workers
 
 
 class HFDatasets(Library):
-    """``load_dataset("parquet", streaming=True)`` with ``shuffle`` and ``split_dataset_by_node``, in torch's DataLoader."""
+    """``load_dataset("parquet", streaming=True)`` in torch's DataLoader.
+
+    With ``shuffle`` and ``split_dataset_by_node``.
+    """
 
     package = "datasets"
     formats = ("parquet",)
@@ -30,7 +36,7 @@ class HFDatasets(Library):
         library.utils.logging.set_verbosity_error()
         paths = [source.path(shard) for shard in range(source.manifest.shard_count)]
         self._held = ExitStack()
-        cache = self._held.enter_context(scratch("hf"))  # its own bookkeeping, never data
+        cache = self._held.enter_context(scratch("hf"))  # for its own bookkeeping, never for data
         try:
             rows = library.load_dataset(
                 "parquet",
@@ -54,7 +60,7 @@ class HFDatasets(Library):
         )  # fmt: skip
 
     def epoch(self, epoch: int) -> Iterator[Packed]:
-        self._rows.set_epoch(epoch)  # a number in shared memory: workers that last see it, too
+        self._rows.set_epoch(epoch)  # in shared memory, where persistent workers see it
         return iter(self._loader)
 
     def close(self) -> None:
@@ -64,10 +70,11 @@ class HFDatasets(Library):
 
 class _Samples(IterableDataset[Sample]):
     def __init__(self, source: Source, rows: Iterable[dict[str, Any]]) -> None:
-        self.undo = Undo(source)
+        self.decoder = Decoder(source)
         self.rows = rows
 
     def __iter__(self) -> Iterator[Sample]:
         for row, started, took in Timed(self.rows):
             parts = [value for value in row.values() if isinstance(value, bytes)]
-            yield self.undo(parts[0] if len(parts) == 1 else b"".join(parts), None, started, took)
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            yield self.decoder(data, None, started, took)

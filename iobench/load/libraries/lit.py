@@ -1,4 +1,4 @@
-"""litdata: samples in chunks of its own layout, read in an order that it shuffles within and across chunks."""
+"""litdata: samples in chunks of its own layout, shuffled within and across chunks."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-# litdata can ask PyPI whether there is a newer litdata, and reads once whether it may. iobench sends
-# requests to the storage alone.
+# litdata can ask PyPI whether there is a newer version, and reads this variable once, when it is
+# imported. iobench sends requests to the storage only.
 os.environ.setdefault("LITDATA_DISABLE_VERSION_CHECK", "1")
 
 import litdata
 from litdata.streaming.writer import BinaryWriter
-from litdata.utilities.env import _DistributedEnv
 
 from ...documents import MAX_DOCUMENT_BYTES, parse_json, read_regular
+from . import litdata_compat
 from .base import Converts, Packed, Source
-from .pieces import Sample, Undo, collate, end_workers, worker_arguments
+from .building_blocks import Decoder, Sample, collate, end_workers, worker_arguments
 
 CHUNK_BYTES = "64MB"
-"""Of a chunk: what litdata's own documentation and benchmarks use."""
+"""The size of a chunk in litdata's documentation and benchmarks."""
 
 INDEX = "index.json"
 
@@ -35,14 +35,15 @@ _CONFIG = {
     "data_spec": '[1, {"type": null, "context": null, "children_spec": []}]',
     "item_loader": "PyTreeLoader",
 }
-"""What litdata writes of items that are bytes; versions differ in what else they write."""
+"""What litdata writes for items of bytes. Versions differ in their other entries."""
 
 
 class LitData(Converts):
     """``StreamingDataset`` and ``StreamingDataLoader`` over chunks that were written once.
 
-    Workers map chunks for as long as they live, and mapped pages can't be evicted; so each epoch has workers of its own, whatever
-    ``loader.persistent_workers`` says, or no epoch after the first one would be cold.
+    Workers map chunks as long as they live, and mapped pages can't be evicted. So each epoch has
+    new workers, whatever ``loader.persistent_workers`` says: otherwise no epoch after the first
+    would be cold.
     """
 
     package = "litdata"
@@ -50,21 +51,21 @@ class LitData(Converts):
 
     @classmethod
     def convert(cls, source: Source, folder: Path) -> None:
-        """Chunks of the samples' contents, without their codec: litdata has its own."""
-        undo = Undo(source)
+        """Write chunks of the decoded samples, without the dataset's codec: litdata has its own."""
+        decoder = Decoder(source)
         writer = BinaryWriter(str(folder), chunk_bytes=CHUNK_BYTES)
         for index in range(source.manifest.sample_count):
-            writer[index] = undo(source.stored(index), index, 0, 0).data.tobytes()
+            writer[index] = decoder(source.stored(index), index, 0, 0).data.tobytes()
         writer.done()
         writer.merge(1)
 
     @classmethod
     def check(cls, folder: Path, files: Collection[str]) -> None:
-        """litdata unpickles items where its index says so, and opens whatever file that names."""
+        """Check the index: it can make litdata unpickle items, and names the files to open."""
         index = parse_json(read_regular(folder / INDEX, MAX_DOCUMENT_BYTES))
         config = {name: index["config"].get(name) for name in _CONFIG}
         if config != _CONFIG:
-            raise ValueError(f"{INDEX} tells of other items than bytes")
+            raise ValueError(f"{INDEX} describes items that are not bytes")
         for chunk in index["chunks"]:
             if not _CHUNK.fullmatch(chunk["filename"]) or chunk["filename"] not in files:
                 raise ValueError(f"{INDEX} names a file that iobench did not write")
@@ -79,9 +80,7 @@ class LitData(Converts):
             seed=source.seed,
             transform=_Samples(source),
         )
-        dataset.distributed_env = _DistributedEnv(
-            world_size=source.world, global_rank=source.rank, num_nodes=1
-        )
+        litdata_compat.set_rank(dataset, rank=source.rank, world=source.world)
         arguments = worker_arguments(
             source.loading.model_copy(update={"persistent_workers": False})
         )
@@ -91,9 +90,8 @@ class LitData(Converts):
         )
 
     def epoch(self, epoch: int) -> Iterator[Packed]:
-        self._dataset.current_epoch = self._loader.current_epoch = (
-            epoch  # the loader counts on from here
-        )
+        # The loader counts on from here.
+        self._dataset.current_epoch = self._loader.current_epoch = epoch
         return iter(self._loader)
 
     def close(self) -> None:
@@ -101,10 +99,10 @@ class LitData(Converts):
 
 
 class _Samples:
-    """What litdata calls with each item that it has read; how long it took to read, it does not say."""
+    """litdata calls this with each item it has read; it does not say how long the read took."""
 
     def __init__(self, source: Source) -> None:
-        self.undo = Undo(source)
+        self.decoder = Decoder(source)
 
     def __call__(self, item: Any) -> Sample:
-        return self.undo(item, None, time.monotonic_ns(), 0)
+        return self.decoder(item, None, time.monotonic_ns(), 0)

@@ -1,4 +1,7 @@
-"""torchdata.nodes: samples read by a pool of threads, batched, and prefetched, without worker processes."""
+"""torchdata.nodes: a pool of threads reads samples, which are batched and prefetched.
+
+It has no worker processes.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,14 @@ from typing import Any
 import torchdata.nodes as tn
 
 from .base import Library, Packed, Source
-from .pieces import ByIndex, Collate
+from .building_blocks import ByIndex, Collate
 
 
 class TorchDataNodes(Library):
-    """``ParallelMapper(method="thread")`` -> ``Batcher`` -> ``Mapper`` -> ``Prefetcher``; ``loader.workers`` are threads."""
+    """``ParallelMapper(method="thread")`` -> ``Batcher`` -> ``Mapper`` -> ``Prefetcher``.
+
+    ``loader.workers`` are threads.
+    """
 
     package = "torchdata"
 
@@ -37,5 +43,5 @@ class TorchDataNodes(Library):
         return iter(self._loader)
 
     def close(self) -> None:
-        """Nodes end their threads when they are collected."""
+        """Release the nodes; they end their threads when they are collected."""
         self._loader = None

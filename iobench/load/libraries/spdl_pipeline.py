@@ -1,4 +1,7 @@
-"""SPDL: an asyncio pipeline with a pool of threads; a stage takes a whole batch of samples, as its documentation advises."""
+"""SPDL: an asyncio pipeline with a pool of threads.
+
+One stage reads a whole batch of samples, as SPDL's documentation advises.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,14 @@ from typing import Any
 from spdl.pipeline import PipelineBuilder
 
 from .base import Library, Packed, Source
-from .pieces import ByIndex, Collate
+from .building_blocks import ByIndex, Collate
 
 
 class Spdl(Library):
-    """``PipelineBuilder().add_source(batches).pipe(read, concurrency=workers).add_sink(...)``; ``loader.workers`` are threads."""
+    """``PipelineBuilder().add_source(batches).pipe(read, concurrency=workers).add_sink(...)``.
+
+    ``loader.workers`` are threads.
+    """
 
     package = "spdl"
 
@@ -23,7 +29,7 @@ class Spdl(Library):
 
     def epoch(self, epoch: int) -> Iterator[Packed]:
         threads, ahead = max(1, self.source.loading.workers), self.source.loading.prefetch_factor
-        builder: Any = PipelineBuilder()  # its types are of each stage's own
+        builder: Any = PipelineBuilder()  # the type changes with each stage
         pipeline = (
             builder.add_source(self.source.batches(epoch))
             .pipe(self._read, concurrency=threads, output_order="input")
@@ -37,7 +43,7 @@ class Spdl(Library):
                 yield batch
 
     def _read(self, batch: list[int]) -> Packed | Exception:
-        """A stage that raises has its batch left out in silence, so what goes wrong is handed on."""
+        """Read a batch. An error is returned: SPDL drops the batch of a stage that raises."""
         try:
             return self._collate([self._samples[index] for index in batch])
         except Exception as error:

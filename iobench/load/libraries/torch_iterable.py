@@ -1,4 +1,4 @@
-"""An iterable torch Dataset: each worker streams whole shards front to back, through a shuffle buffer."""
+"""An iterable torch Dataset: each worker streams whole shards through a shuffle buffer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from .base import Library, Packed, Source
-from .pieces import SHUFFLE_BUFFER, Collate, Sample, Timed, Undo, Workers, shared_number
+from .building_blocks import SHUFFLE_BUFFER, Collate, Decoder, Sample, Timed, Workers, shared_number
 
 
 class TorchIterable(Library):
-    """``DataLoader(iterable_dataset)``; ranks and workers take every so many-th shard of an order that is new in each epoch."""
+    """``DataLoader(iterable_dataset)``.
+
+    Each epoch has its own order of shards, which is divided among ranks and then workers.
+    """
 
     package = "torch"
     shards_each = True
@@ -24,8 +27,12 @@ class TorchIterable(Library):
         super().__init__(source)
         self._dataset = _Shards(source)
         self._loader = Workers(
-            self._dataset, source.loading, batch_size=source.batch_size, collate_fn=Collate(source), drop_last=source.drop_last
-        )  # fmt: skip
+            self._dataset,
+            source.loading,
+            batch_size=source.batch_size,
+            collate_fn=Collate(source),
+            drop_last=source.drop_last,
+        )
 
     def epoch(self, epoch: int) -> Iterator[Packed]:
         self._dataset.epoch.fill_(epoch)
@@ -38,10 +45,8 @@ class TorchIterable(Library):
 class _Shards(IterableDataset[Sample]):
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.undo = Undo(source)
-        self.epoch = (
-            shared_number()
-        )  # workers outlive an epoch, and look here for the next one's number
+        self.decoder = Decoder(source)
+        self.epoch = shared_number()  # persistent workers read the next epoch's number here
 
     def __iter__(self) -> Iterator[Sample]:
         source, epoch = self.source, int(self.epoch)
@@ -55,7 +60,7 @@ class _Shards(IterableDataset[Sample]):
         if source.reading.shuffle:
             items = shuffled(items, random.Random(f"{source.seed} {epoch} {source.rank} {worker}"))
         for (index, stored), started, took in items:
-            yield self.undo(stored, index, started, took)
+            yield self.decoder(stored, index, started, took)
 
     def _stream(self, shard: int) -> Iterator[tuple[int, bytes]]:
         manifest = self.source.manifest
@@ -69,7 +74,7 @@ class _Shards(IterableDataset[Sample]):
 def shuffled(
     items: Iterable[Any], random_: random.Random, size: int = SHUFFLE_BUFFER
 ) -> Iterator[Any]:
-    """A buffer of ``size`` items from which each next one is drawn."""
+    """The items in random order: each one is drawn from a buffer of ``size`` items."""
     held: list[Any] = []
     for item in items:
         if len(held) < size:

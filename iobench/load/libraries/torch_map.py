@@ -1,11 +1,14 @@
-"""A map-style torch Dataset: each worker opens, reads and decodes one sample at a time, as most trainings on files do."""
+"""A map-style torch Dataset: each worker opens, reads and decodes one sample at a time.
+
+Most trainings on files do so.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from .base import Library, Packed, Source
-from .pieces import ByIndex, Collate, Order, Workers
+from .building_blocks import ByIndex, Collate, Order, Workers
 
 
 class TorchMap(Library):

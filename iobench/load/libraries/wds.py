@@ -1,4 +1,7 @@
-"""webdataset: tar shards streamed front to back, the shards of an epoch in shuffled order, samples through a shuffle buffer."""
+"""webdataset: streams tar shards front to back.
+
+The shards of an epoch are in shuffled order, and samples go through a shuffle buffer.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,14 @@ from typing import Any, BinaryIO
 import webdataset
 
 from .base import Library, Packed, Source
-from .pieces import SHUFFLE_BUFFER, Collate, Sample, Timed, Undo, Workers
+from .building_blocks import SHUFFLE_BUFFER, Collate, Decoder, Sample, Timed, Workers
 
 
 class WebDataset(Library):
-    """``webdataset.WebDataset(urls, ...)`` with detshuffle, in torch's DataLoader. Local shards are opened by webdataset itself."""
+    """``webdataset.WebDataset(urls, ...)`` with detshuffle, in torch's DataLoader.
+
+    webdataset itself opens local shards.
+    """
 
     package = "webdataset"
     formats = ("tar",)
@@ -34,7 +40,11 @@ class WebDataset(Library):
         return iter(self._loader)
 
     def _build(self, epoch: int) -> Workers:
-        """Each iteration of a pipeline is the next epoch of its detshuffle stages, also within a worker that lasts."""
+        """A loader whose pipeline starts at ``epoch``.
+
+        Each iteration of a pipeline is the next epoch of its detshuffle stages, also within a
+        persistent worker.
+        """
         source = self.source
         shards = source.manifest.shard_count
         pipeline = webdataset.WebDataset(
@@ -66,7 +76,7 @@ class WebDataset(Library):
 
 
 class _Share:
-    """Every world-th shard, beginning with the rank's; it runs in the process that will open them."""
+    """Every world-th shard, from the rank's own on. It runs in the process that opens them."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -77,7 +87,7 @@ class _Share:
 
 
 class _Opener:
-    """'iobench:7': a shard of a storage whose objects are no local files."""
+    """Opens 'iobench:7', a shard of a storage whose objects are not local files."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -87,13 +97,12 @@ class _Opener:
 
 
 class _Samples:
-    """webdataset's dictionaries to samples: of a sample of several members, the largest one."""
+    """Samples from webdataset's dictionaries; of several members of a sample, the largest."""
 
     def __init__(self, source: Source) -> None:
-        self.undo = Undo(source)
-        self.numbered = (
-            not source.manifest.header.origin
-        )  # our own shards name each member by the sample's number
+        self.decoder = Decoder(source)
+        # iobench's own shards name each member by the number of its sample.
+        self.numbered = not source.manifest.header.origin
         numbers = source.manifest.numbers
         self.places = (
             None
@@ -104,7 +113,7 @@ class _Samples:
     def __call__(self, stream: Iterable[dict[str, Any]]) -> Iterator[Sample]:
         for found, started, took in Timed(stream):
             members = [value for name, value in found.items() if not name.startswith("__")]
-            yield self.undo(max(members, key=len), self._index(found["__key__"]), started, took)
+            yield self.decoder(max(members, key=len), self._index(found["__key__"]), started, took)
 
     def _index(self, key: str) -> int | None:
         if not self.numbered:

@@ -1,7 +1,8 @@
-"""What plug-ins build their pipelines of: samples undone, timed and collated, and torch's parts with the workload's settings.
+"""What plug-ins build their pipelines of.
 
-Everything that belongs to the dataset (codec, decoding, crop) is the same function for all of them, ``Undo``, so that what differs between
-two loaders is the loaders.
+Samples decoded, timed and collated, and torch's parts with the workload's settings. Everything that
+depends on the dataset (codec, decoding, crop) is done by one class for all libraries, ``Decoder``,
+so that two libraries differ only in how they load.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from ..loader import worker_start
 from .base import Packed, Source
 
 SHUFFLE_BUFFER = 1000
-"""Samples in the shuffle buffer of loaders that stream: webdataset's own default, and datasets'."""
+"""Samples in the shuffle buffer of streaming loaders: the default of webdataset and datasets."""
 
 
 class Sample(NamedTuple):
-    """One sample on its way into a batch, and what it cost until then."""
+    """One sample before it is in a batch, with its cost so far; times in nanoseconds."""
 
     data: npt.NDArray[np.uint8]
     stored: int  # bytes
@@ -37,12 +38,13 @@ class Sample(NamedTuple):
     prep_ns: int
 
 
-class Undo:
-    """Stored bytes to a delivered sample in memory of its own: decompress, decode, crop; the same for every library."""
+class Decoder:
+    """Turns stored bytes into a sample in its own memory: decompress, decode, crop."""
 
     def __init__(self, source: Source) -> None:
         header, dataset = source.manifest.header, resolved.ResolvedSpec.of(source.manifest)
-        # Formats that are read by blocks compress by themselves; so what a row is worth in stored bytes is known on average only.
+        # Formats that are read by blocks compress by themselves, and the bytes of a library's own
+        # layout are decompressed: the stored bytes of one sample are known only on average.
         plain = dataset.blocks or source.layout is not None
         self._codec = None if dataset.codec.plain or plain else dataset.codec
         self._per_byte = header.stored_bytes / max(1, header.sample_bytes) if plain else 1.0
@@ -56,7 +58,10 @@ class Undo:
     def __call__(
         self, stored: bytes | memoryview, index: int | None, started_ns: int, read_ns: int
     ) -> Sample:
-        """``index`` is needed where a codec must be told how long the sample will be."""
+        """A sample. ``index``: needed if a codec must know the sample's size.
+
+        Raises ValueError if the bytes are damaged.
+        """
         clock = time.monotonic_ns()
         content = memoryview(stored)
         if self._codec is not None:
@@ -82,11 +87,11 @@ class Undo:
 
 
 class ByIndex(Dataset[Sample]):
-    """A map-style dataset: one open, read and decode for each sample."""
+    """A map-style dataset: one open, read and decoding for each sample."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.undo = Undo(source)
+        self.decoder = Decoder(source)
 
     def __len__(self) -> int:
         return self.source.manifest.sample_count
@@ -94,11 +99,11 @@ class ByIndex(Dataset[Sample]):
     def __getitem__(self, index: int) -> Sample:
         started = time.monotonic_ns()
         stored = self.source.stored(index)
-        return self.undo(stored, index, started, time.monotonic_ns() - started)
+        return self.decoder(stored, index, started, time.monotonic_ns() - started)
 
 
 class Order(Sampler[int]):
-    """A rank's samples in the order of the epoch that was set last."""
+    """A rank's samples in the order of ``epoch``, which is set from outside."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -112,7 +117,7 @@ class Order(Sampler[int]):
 
 
 class Timed:
-    """Iterates over what a library's reading stage yields, and says how long each took: (item, started_ns, read_ns)."""
+    """Iterates over the items of a library's reading stage: (item, started_ns, read_ns)."""
 
     def __init__(self, items: Iterable[Any]) -> None:
         self.items = items
@@ -133,9 +138,10 @@ _NEVER = Retries(0, 0)
 
 
 class Collate:
-    """A batch as torch's default collate makes it: a fresh tensor; of samples that differ in length, one after the other.
+    """Makes a batch as torch's default collate does.
 
-    Requests that the storage sent again in this process since the batch before are counted with it.
+    The batch is a new tensor; samples of different lengths follow one another. It counts the
+    requests that the storage retried in this process since the previous batch.
     """
 
     def __init__(self, source: Source) -> None:
@@ -154,7 +160,7 @@ class Collate:
 
 
 def collate(samples: Sequence[Sample], again: Retries = _NEVER) -> Packed:
-    """Without the count, for what reads files by their paths."""
+    """A batch; ``again``: retried requests, none for libraries that read files by path."""
     parts = [
         torch.from_numpy(sample.data if sample.data.flags.writeable else sample.data.copy())
         for sample in samples
@@ -175,25 +181,26 @@ def collate(samples: Sequence[Sample], again: Retries = _NEVER) -> Packed:
 
 
 def shared_number() -> torch.Tensor:
-    """A whole number that worker processes see change."""
-    return torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call, no-any-return]
+    """A whole number in shared memory, whose changes worker processes see."""
+    number = torch.zeros(1, dtype=torch.int64)
+    return number.share_memory_()  # type: ignore[no-untyped-call, no-any-return]
 
 
 class Workers(DataLoader[Any]):
-    """torch's DataLoader with the workload's settings; workers are ended with the process that made them."""
+    """torch's DataLoader with the workload's settings; workers end with their parent process."""
 
     def __init__(self, dataset: Any, loading: LoaderSpec, **arguments: Any) -> None:
         super().__init__(dataset, **worker_arguments(loading), **arguments)
 
     def check_worker_number_rationality(self) -> None:
-        """torch warns of more workers than cores; here that is something to measure."""
+        """torch warns of more workers than cores; here that may be what is measured."""
 
     def stop(self) -> None:
         end_workers(self)
 
 
 def worker_arguments(loading: LoaderSpec) -> dict[str, Any]:
-    """What a DataLoader is told about its workers."""
+    """The DataLoader's arguments about its workers."""
     if not loading.workers:
         return {"num_workers": 0}
     return {
@@ -206,7 +213,7 @@ def worker_arguments(loading: LoaderSpec) -> dict[str, Any]:
 
 
 def end_workers(loader: DataLoader[Any]) -> None:
-    """End a DataLoader's processes now rather than when it is collected."""
+    """End a DataLoader's processes now, and not only when it is collected."""
     iterator = getattr(loader, "_iterator", None)
     if iterator is not None and hasattr(iterator, "_shutdown_workers"):
         iterator._shutdown_workers()
