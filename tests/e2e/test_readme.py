@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from iobench.cli.main import VERBS, build_parser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,10 +37,17 @@ def test_the_readme_shows_every_verb() -> None:
     assert shown == set(VERBS)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_parses(command: str) -> None:
-    arguments = shlex.split(command.replace("<", "").replace(">", ""))[1:]
-    assert build_parser().parse_args(arguments).verb == arguments[0]
+def test_every_command_parses() -> None:
+    parser, refused = build_parser(), []
+    for command in COMMANDS:
+        arguments = shlex.split(command.replace("<", "").replace(">", ""))[1:]
+        try:
+            understood = parser.parse_args(arguments).verb == arguments[0]
+        except SystemExit:
+            understood = False
+        if not understood:
+            refused.append(command)
+    assert refused == []
 
 
 def test_the_readmes_story_runs(tmp_path: Path) -> None:
