@@ -18,13 +18,12 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from iobench.cli.main import main
 from iobench.generator import generate
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.schema.manifest import Manifest
 from iobench.storage.local.storage import LocalStorage
-from tests.processes import PATIENCE_S
+from tests.processes import PATIENCE_S, in_process
 
 settings.register_profile(
     "iobench", deadline=None, max_examples=60
@@ -36,7 +35,38 @@ Call = Callable[..., tuple[int, str, str]]
 
 TESTS = Path(__file__).parent
 
-SLOW = ("oracle",)
+SLOW = (
+    "fuzz",
+    "oracle",
+    # Real servers, but for those of every verb's test and of the helps' examples on S3.
+    "contract/test_fsspec.py",
+    "contract/test_lock.py",
+    "contract/test_nfs.py",
+    "contract/test_s3.py",
+    "faults/test_nfs_faults.py",
+    "faults/test_one_writer.py",
+    "faults/test_s3.py",
+    # Each operation fails, each process is killed, each kind of file stands in the way.
+    "e2e/test_bad_input.py",
+    "e2e/test_closed_pipes.py",
+    "faults/test_checkpoint.py",
+    "faults/test_fault_loop.py",
+    "faults/test_read_faults.py",
+    "faults/test_runs.py",
+    "faults/test_wrong_kinds.py",
+    # Every format, library and writer through whole commands.
+    "contract/test_checkpoint.py",
+    "contract/test_loader_libraries.py",
+    "e2e/test_checkpoint.py",
+    "e2e/test_cold.py",
+    "e2e/test_formats.py",
+    "e2e/test_loader_libraries.py",
+    "e2e/test_packages.py",
+    "e2e/test_scan.py",
+    "e2e/test_scan_tables.py",
+    "e2e/test_sweep.py",
+    "security/test_own_network.py",
+)
 """Folders and files of the slow tier. Single tests of other files have the mark ``slow``."""
 
 
@@ -62,16 +92,9 @@ def pytest_runtest_setup() -> None:
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
+def call() -> Call:
     """``call(*words)`` runs ``iobench WORDS`` in this process: (exit code, stdout, stderr)."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main([str(word) for word in words])
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return run
+    return in_process
 
 
 @pytest.fixture(scope="session")

@@ -28,4 +28,5 @@ def pairs(*parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 
 def _couples(case: tuple[int, ...]) -> set[tuple[tuple[int, int], ...]]:
-    return set(itertools.combinations(enumerate(case), 2))
+    """Two values each, or the only one."""
+    return set(itertools.combinations(enumerate(case), min(2, len(case))))
