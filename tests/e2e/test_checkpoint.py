@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.processes import PATIENCE_S
+from tests.processes import PATIENCE_S, in_process
 
 SMALL = ("llama3-8b", "--scale", "1/4096")  # some 25 MB
 
@@ -48,10 +48,10 @@ def study(
 
 
 def refused(*arguments: str | Path, code: int = 2) -> str:
-    found = iobench(*arguments)
-    assert (found.returncode, found.stdout, found.stderr.count("\n")) == (code, "", 1), found
-    assert "Traceback" not in found.stderr
-    return found.stderr
+    ended, out, err = in_process(*arguments)
+    assert (ended, out, err.count("\n")) == (code, "", 1), (ended, out, err)
+    assert "Traceback" not in err
+    return err
 
 
 @pytest.mark.parametrize("writer", ["stream", "torch", "safetensors", "dcp"])

@@ -21,6 +21,7 @@ from PIL import Image
 
 from iobench.cli.main import VERBS, build_parser, main
 from iobench.schema.result import RunDocument
+from tests.processes import in_process
 
 Found = subprocess.CompletedProcess[str]
 
@@ -101,7 +102,11 @@ def examples(text: str) -> list[str]:
 
 
 def help_of(*verb: str) -> str:
-    return ok(*verb, "--help", COLUMNS="100")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "100")
+        code, out, err = in_process(*verb, "--help")
+    assert (code, err) == (0, ""), verb
+    return out
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -239,6 +244,7 @@ def _sweep(home: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_example_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -165,8 +165,8 @@ def test_ctrl_c_at_any_instant_keeps_what_was_recorded(
     manifest, path = make_dataset(format="tar", samples_per_shard=20)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as the verbs do
     try:
-        for attempt in range(25):
-            timer = threading.Timer(0.013 * attempt, os.kill, (os.getpid(), number))
+        for attempt in range(12):
+            timer = threading.Timer(0.027 * attempt, os.kill, (os.getpid(), number))
             _interrupted(phase(manifest, LocalStorage(path), epochs=100_000), timer)
     finally:
         signal.signal(signal.SIGTERM, before)
