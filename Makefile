@@ -4,17 +4,19 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench fuzz promises clean fio libnfs gcc
+.PHONY: help setup demo test test-all test-slow coverage check bench fuzz promises clean fio libnfs gcc ganesha
 
 PYTHON ?= python3
 MINUTES ?= 10
+# Oracles, fault loops and startup times measure what coverage itself would change.
+COVERED ?= --ignore=tests/oracle --ignore=tests/faults/test_fault_loop.py --ignore=tests/e2e/test_startup.py
 BIN := .venv/bin
 STAMP := .venv/installed
 APT := DEBIAN_FRONTEND=noninteractive apt-get -qq
 ROOT_APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null
 
 help:  ## this list
-	awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) fio libnfs  ## make .venv with everything in it; fio and libnfs from apt where possible
 
@@ -22,10 +24,21 @@ demo: setup  ## generate a small dataset in demo-data, run, print the verdict
 	test -f demo-data/manifest.json || $(BIN)/iobench generate demo --to demo-data
 	$(BIN)/iobench run demo --data demo-data
 
-test: setup gcc  ## all tests
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --ignore=tests/oracle
+test: setup gcc  ## the tests that take minutes: every verb, on local disk and an S3 server
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m 'not slow'
+
+test-all: test test-slow  ## all tests: those of "make test" first, then the others
+
+test-slow: setup gcc ganesha  ## the tests that "make test" leaves out
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m slow --ignore=tests/oracle
 	# Oracles measure speeds: one at a time, with nothing beside them.
 	$(BIN)/python -m pytest -q tests/oracle
+
+coverage: setup gcc ganesha  ## which branches the tests take, by package (half an hour)
+	rm -f .coverage .coverage.*
+	$(BIN)/python -m coverage run -m pytest -q -n 3 --dist loadfile $(COVERED)
+	$(BIN)/python -m coverage combine -q
+	$(BIN)/python -m tests.branches
 
 check: $(STAMP)  ## lint, format, types
 	$(BIN)/ruff check -q .
@@ -46,7 +59,7 @@ promises: setup gcc  ## measure the figures of docs/promises.md, and write them 
 
 clean:  ## remove demo-data, .venv and caches; results stay
 	if [ -e demo-data ] && [ -x $(BIN)/iobench ]; then $(BIN)/iobench clean demo-data; fi
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks build dist
+	rm -rf .venv .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks build dist
 	find iobench tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt
@@ -88,3 +101,24 @@ gcc:
 	  $(APT) update >/dev/null 2>&1 && $(APT) install -y gcc libc6-dev >/dev/null 2>&1 && exit 0
 	fi
 	echo "gcc is missing, so faults will not be tested. Install it: apt-get install gcc libc6-dev" >&2
+
+# The tests of NFS version 4 start this server themselves, on loopback. policy-rc.d keeps apt from
+# starting it, and systemctl keeps it and the port mapper that comes with it from the next boot.
+ganesha:
+	command -v ganesha.nfsd >/dev/null && exit 0
+	if $(ROOT_APT); then
+	  echo "installing nfs-ganesha" >&2
+	  unwanted=nfs-ganesha
+	  command -v rpcbind >/dev/null || unwanted="nfs-ganesha rpcbind.service rpcbind.socket"
+	  policy=/usr/sbin/policy-rc.d
+	  if [ ! -e $$policy ]; then
+	    trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+	    printf '#!/bin/sh\nexit 101\n' >$$policy
+	    chmod +x $$policy
+	  fi
+	  if $(APT) update >/dev/null 2>&1 && $(APT) install -y nfs-ganesha nfs-ganesha-vfs >/dev/null 2>&1; then
+	    ! command -v systemctl >/dev/null || systemctl -q disable $$unwanted 2>/dev/null || true
+	    exit 0
+	  fi
+	fi
+	echo "nfs-ganesha is missing, so NFS version 4 will not be tested. Install it: apt-get install nfs-ganesha nfs-ganesha-vfs" >&2

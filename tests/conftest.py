@@ -1,9 +1,13 @@
-"""Small datasets for every test that reads, and a check that nothing is left running."""
+"""What all tests share: the slow tier, signal handlers, small datasets, and a check of leftovers.
+
+``make test`` leaves the slow tests out; ``make test-slow`` runs them and the oracles.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,6 +23,7 @@ from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.schema.manifest import Manifest
 from iobench.storage.local.storage import LocalStorage
+from tests.processes import PATIENCE_S, in_process
 
 settings.register_profile(
     "iobench", deadline=None, max_examples=60
@@ -26,6 +31,70 @@ settings.register_profile(
 settings.load_profile("iobench")
 
 MakeDataset = Callable[..., tuple[Manifest, Path]]
+Call = Callable[..., tuple[int, str, str]]
+
+TESTS = Path(__file__).parent
+
+SLOW = (
+    "fuzz",
+    "oracle",
+    # Real servers, but for those of every verb's test and of the helps' examples on S3.
+    "contract/test_fsspec.py",
+    "contract/test_lock.py",
+    "contract/test_nfs.py",
+    "contract/test_s3.py",
+    "faults/test_nfs_faults.py",
+    "faults/test_one_writer.py",
+    "faults/test_s3.py",
+    # Each operation fails, each process is killed, each kind of file stands in the way.
+    "e2e/test_bad_input.py",
+    "e2e/test_closed_pipes.py",
+    "faults/test_checkpoint.py",
+    "faults/test_fault_loop.py",
+    "faults/test_read_faults.py",
+    "faults/test_runs.py",
+    "faults/test_wrong_kinds.py",
+    # Every format, library and writer through whole commands.
+    "contract/test_checkpoint.py",
+    "contract/test_loader_libraries.py",
+    "e2e/test_checkpoint.py",
+    "e2e/test_cold.py",
+    "e2e/test_formats.py",
+    "e2e/test_loader_libraries.py",
+    "e2e/test_packages.py",
+    "e2e/test_scan.py",
+    "e2e/test_scan_tables.py",
+    "e2e/test_sweep.py",
+    "security/test_own_network.py",
+)
+"""Folders and files of the slow tier. Single tests of other files have the mark ``slow``."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    slow = [TESTS / name for name in SLOW]
+    for item in items:
+        if any(item.path.is_relative_to(place) for place in slow):
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Give each test the signal handlers of a program that a user has started in a terminal.
+
+    Whoever starts the tests may ignore signals (``nohup``, a background job of ``sh``), and every
+    process of the tests would inherit that. A command that ran in an earlier test of this process
+    may have changed a handler as well.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+@pytest.fixture
+def call() -> Call:
+    """``call(*words)`` runs ``iobench WORDS`` in this process: (exit code, stdout, stderr)."""
+    return in_process
 
 
 @pytest.fixture(scope="session")
@@ -57,9 +126,11 @@ def nothing_left() -> Iterator[None]:
     servers = set(psutil.Process().children(recursive=True))  # of the whole session
     yield
     new = set(psutil.Process().children(recursive=True)) - servers
-    _, alive = psutil.wait_procs([child for child in new if not _is_tracker(child)], timeout=30)
+    _, alive = psutil.wait_procs(
+        [child for child in new if not _is_tracker(child)], timeout=PATIENCE_S
+    )
     assert not alive
-    deadline = time.monotonic() + 30  # another program may just be passing through
+    deadline = time.monotonic() + PATIENCE_S  # another program may just be passing through
     while (left := _ownerless(before)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left

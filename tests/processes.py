@@ -1,17 +1,18 @@
-"""Commands as forked processes: one that waits at a chosen place, several that begin at once.
+"""Commands in this process, and as forked ones that wait at a chosen place or begin together.
 
-Forked, because they need not import everything anew: that is most of what a command costs.
+Neither needs to import everything anew, which is most of what a command costs.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,18 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
+
+
+def in_process(*words: object) -> tuple[int, str, str]:
+    """``iobench WORDS`` in this process: (exit code, stdout, stderr)."""
+    from iobench.cli.main import main
+
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as left:  # argparse, after --help or for words that it does not know
+            code = int(left.code or 0)
+    return code, out.getvalue(), err.getvalue()
 
 
 @dataclass

@@ -21,6 +21,7 @@ from iobench.errors import StorageError, TargetRefusedError, UnknownNameError, U
 from iobench.storage import open_storage
 from iobench.storage.base import Cached, Guarded, Storage, Versioned
 from tests.contract.test_storage_suite import StorageContract, content, read
+from tests.processes import PATIENCE_S
 from tests.servers.nfs import rclone, serve
 from tests.servers.process import free_port, missing
 
@@ -276,5 +277,5 @@ def test_parent_and_child_both_read_on(web: tuple[Any, Path]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=PATIENCE_S)
     assert found == [content(50_000)] * 4

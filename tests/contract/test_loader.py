@@ -32,6 +32,7 @@ from iobench.schema.manifest import Manifest
 from iobench.schema.workload import LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.simulated.memory import MemoryStorage
+from tests.pairs import pairs
 
 TRANSPORTS = [("ring", 0), ("ring", 2), ("tensor", 0), ("tensor", 2), ("thread", 1), ("thread", 3)]
 
@@ -106,26 +107,26 @@ def by(transport: str, workers: int, **more: Any) -> dict[str, Any]:
 # The bytes
 
 
-@pytest.mark.parametrize(("transport", "workers"), TRANSPORTS)
+SPECS: list[dict[str, Any]] = [
+    {"format": "tfrecord", "samples_per_shard": 13},
+    {"format": "tfrecord", "content": "npz", "codec": "zstd:1", "samples_per_shard": 30},
+    {"format": "tfrecord", "content": "jpeg", "samples_per_shard": 30},
+    {"format": "tar", "content": "jpeg", "codec": "gzip:1"},
+    {
+        "format": "tar",
+        "sample_size": {"mean": 700},
+    },  # so small that a request spans what lies between samples
+    {"format": "files", "content": "raw", "codec": "lz4", "compress_ratio": 2},
+]
+
+
 @pytest.mark.parametrize(
-    "spec",
-    [
-        {"format": "tfrecord", "samples_per_shard": 13},
-        {"format": "tfrecord", "content": "npz", "codec": "zstd:1", "samples_per_shard": 30},
-        {"format": "tfrecord", "content": "jpeg", "samples_per_shard": 30},
-        {"format": "tar", "content": "jpeg", "codec": "gzip:1"},
-        {
-            "format": "tar",
-            "sample_size": {"mean": 700},
-        },  # so small that a request spans what lies between samples
-        {"format": "files", "content": "raw", "codec": "lz4", "compress_ratio": 2},
-    ],
-    ids=lambda spec: "-".join(str(value) for value in spec.values()),
+    ("spec", "way", "access"), pairs(SPECS, TRANSPORTS, ["sequential", "random"])
 )
-@pytest.mark.parametrize("access", ["sequential", "random"])
 def test_every_byte_is_right(
-    make_dataset: Any, load: Any, spec: dict[str, Any], transport: str, workers: int, access: str
+    make_dataset: Any, load: Any, spec: dict[str, Any], way: tuple[str, int], access: str
 ) -> None:
+    transport, workers = way
     manifest, path = make_dataset(**spec)
     expected = truth(manifest, path)
     assert len(expected) == 60

@@ -27,6 +27,7 @@ from iobench.storage.nfs import write as nfs_write
 from iobench.storage.nfs.storage import NfsStorage
 from tests.checkpoints import save
 from tests.contract.test_storage_suite import StorageContract, content, read
+from tests.processes import PATIENCE_S
 from tests.servers.nfs import NfsServer, ganesha_v4, nfs_server, rclone_nfs
 
 __all__ = ["nfs_server"]
@@ -178,14 +179,11 @@ def test_what_the_server_refuses_is_one_line_with_the_key(nfs: Any) -> None:
         "gone": lambda: nfs.read_into("gone", 0, memory, once=True),
     }
     for key, call in refused.items():
-        started = time.monotonic()
         with pytest.raises(StorageError) as caught:
             call()
         assert f"/{key}:" in str(caught.value)
         assert "\n" not in str(caught.value)
-        assert (
-            time.monotonic() - started < 10
-        )  # an answer is not asked for again until the time-out
+    assert nfs.retried().retries == 0  # an answer is not asked for again until the time-out
 
 
 def test_a_replaced_file_is_read_anew(nfs: Any) -> None:
@@ -405,7 +403,7 @@ def test_a_server_that_is_gone_for_good_is_one_line_in_time(mortal: NfsServer) -
     ):
         line, seconds = failure(call)
         assert "no answer from the NFS server" in line
-        assert seconds < 60
+        assert seconds < PATIENCE_S
     storage.close()
 
 
@@ -415,7 +413,7 @@ def test_a_server_that_stops_answering_is_one_line_in_time(mortal: NfsServer) ->
     mortal.pause(True)
     line, seconds = failure(lambda: read(storage, "x", 0, 4))
     assert "no answer" in line
-    assert 3 <= seconds < 60
+    assert 3 <= seconds < PATIENCE_S
     mortal.pause(False)
     assert read(storage, "x", 0, 4) == b"data"
     storage.close()
@@ -484,7 +482,7 @@ def test_nobody_at_the_port_and_no_such_host_are_told_at_once(mortal: NfsServer)
     mortal.stop()
     line, seconds = failure(lambda: open_storage(mortal.url("d")).describe())
     assert "no NFS server was reached" in line
-    assert seconds < 60
+    assert seconds < PATIENCE_S
     line, _ = failure(lambda: open_storage("nfs://no-such-host.invalid/x").size("y"))
     assert "name of the server is unknown" in line
 

@@ -25,6 +25,7 @@ from iobench.schema.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
 from iobench.verify import verify
+from tests.pairs import pairs
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -64,35 +65,35 @@ def taken(loader: BatchLoader) -> list[bytes]:
     return [found[index] for index in range(len(found))]
 
 
-@pytest.mark.parametrize(("transport", "workers"), TRANSPORTS)
-@pytest.mark.parametrize("access", ["sequential", "random"])
+SPECS: list[dict[str, Any]] = [
+    {"samples_per_shard": 23, "block_size": 60_000},
+    {
+        "samples_per_shard": 25,
+        "sample_size": SIZES,
+        "block_size": 9000,
+        "codec": "zstd:1",
+        "compress_ratio": 3,
+    },
+    {
+        "sample_size": SIZES,
+        "columns": 7,
+        "block_size": 16_384,
+        "codec": "lz4",
+        "compress_ratio": 2,
+    },
+    {"sample_size": {"mean": 761}, "columns": 200, "block_size": 7610, "codec": "gzip"},
+    {"content": "npz", "columns": 3, "codec": "zstd"},
+    {"content": "jpeg", "block_size": 100_000, "samples_per_shard": 30},
+]
+
+
 @pytest.mark.parametrize(
-    "spec",
-    [
-        {"samples_per_shard": 23, "block_size": 60_000},
-        {
-            "samples_per_shard": 25,
-            "sample_size": SIZES,
-            "block_size": 9000,
-            "codec": "zstd:1",
-            "compress_ratio": 3,
-        },
-        {
-            "sample_size": SIZES,
-            "columns": 7,
-            "block_size": 16_384,
-            "codec": "lz4",
-            "compress_ratio": 2,
-        },
-        {"sample_size": {"mean": 761}, "columns": 200, "block_size": 7610, "codec": "gzip"},
-        {"content": "npz", "columns": 3, "codec": "zstd"},
-        {"content": "jpeg", "block_size": 100_000, "samples_per_shard": 30},
-    ],
-    ids=lambda spec: "-".join(str(value) for value in spec.values()),
+    ("spec", "way", "access"), pairs(SPECS, TRANSPORTS, ["sequential", "random"])
 )
 def test_every_byte_is_right(
-    make_dataset: Any, load: Any, spec: dict[str, Any], access: str, transport: str, workers: int
+    make_dataset: Any, load: Any, spec: dict[str, Any], way: tuple[str, int], access: str
 ) -> None:
+    transport, workers = way
     manifest, path = make_dataset(format="parquet", **spec)
     expected = rows(manifest, path)
     undo = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from iobench.storage.base import (
     Unfinished,
     Versioned,
 )
-from tests.contract.test_storage_suite import SIZES, StorageContract, content, read
+from tests.contract.test_storage_suite import StorageContract, content, read
 from tests.servers.s3 import BUCKET, S3Server, rclone_s3, rclone_server, s3_environment, swift_s3
 
 __all__ = ["rclone_s3", "s3_environment", "swift_s3"]
@@ -54,21 +55,56 @@ def s3(pair: tuple[S3Server, str]) -> Iterator[Any]:
     storage.close()
 
 
+PART = 5 << 20
+WRITTEN = [
+    *((size, True, hinted) for size in (0, 4097, PART + 1) for hinted in (True, False)),
+    *((size, True, True) for size in (1, PART - 1)),
+    *((size, True, False) for size in (PART, 2 * PART + 5)),
+]
+"""Sizes around a part and whether they are told before; durable or not is one thing on S3."""
+
+
 class TestS3(StorageContract):
+    """The whole contract, once for each client."""
+
+    @pytest.fixture(params=[pair for pair in PAIRS if pair[0] == "rclone"], ids="-".join)
+    def pair(self, request: pytest.FixtureRequest) -> tuple[S3Server, str]:
+        return request.getfixturevalue("rclone_s3"), request.param[1]
+
     @pytest.fixture
     def storage(self, s3: Storage) -> Storage:
         return s3
 
-    @pytest.mark.parametrize("size", SIZES)
-    @pytest.mark.parametrize("durable", [True])  # it changes nothing here
-    @pytest.mark.parametrize("hinted", [True, False])
+    @pytest.mark.parametrize(("size", "durable", "hinted"), WRITTEN)
     def test_what_is_written_is_read(
         self, storage: Storage, size: int, durable: bool, hinted: bool
     ) -> None:
         super().test_what_is_written_is_read(storage, size, durable, hinted)
 
 
-PART = 5 << 20
+SHORT: dict[str, Callable[[Storage], None]] = {
+    **{
+        f"written-{size}": partial(
+            StorageContract().test_what_is_written_is_read, size=size, durable=True, hinted=hinted
+        )
+        for size, hinted in ((0, False), (4097, True), (PART + 1, False))
+    },
+    "overwritten": StorageContract().test_nothing_is_overwritten,
+    "failed": partial(StorageContract().test_what_fails_leaves_no_trace, hint=0),
+    "missing": StorageContract().test_missing_keys_are_one_clear_line,
+    "deleted": StorageContract().test_deleted_is_gone,
+    "replaced": StorageContract().test_a_small_object_can_be_replaced,
+    "only-new": StorageContract().test_a_small_object_can_be_made_only_where_there_is_none,
+}
+"""What a second server is asked: the parts of the contract that depend on the server."""
+
+
+@pytest.mark.parametrize("client", ["obstore", "boto3"])
+@pytest.mark.parametrize("part", SHORT)
+def test_another_server_keeps_the_contract(swift_s3: S3Server, client: str, part: str) -> None:
+    storage = open_storage(swift_s3.url(client=client, part_size="5MiB"))
+    SHORT[part](storage)
+    storage.close()
 
 
 def put(storage: Storage, key: str, data: bytes = b"data") -> None:
@@ -150,19 +186,25 @@ def test_a_listing_is_of_a_folder(s3: Any) -> None:
     assert sorted(s3.versions("data")) == ["data/x", "data/y/z"]
 
 
-@pytest.mark.parametrize("client", ["obstore", "s3fs", "boto3"])
-def test_more_objects_than_one_answer_holds(tmp_path: Path, client: str) -> None:
-    folder = tmp_path / "server"
+@pytest.fixture(scope="module")
+def full_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A server with 2,345 objects below ``many``."""
+    folder = tmp_path_factory.mktemp("full") / "server"
     many = folder / "data" / BUCKET / "many"
     many.mkdir(parents=True)
     for number in range(2345):
         (many / f"{number:05d}").write_bytes(b"x" * (number % 7))
     with rclone_server(folder) as server:
-        storage = open_storage(server.url("many", client=client))
-        assert [(entry.key, entry.size) for entry in storage.list()] == [
-            (f"{number:05d}", number % 7) for number in range(2345)
-        ]
-        storage.close()
+        yield server
+
+
+@pytest.mark.parametrize("client", ["obstore", "s3fs", "boto3"])
+def test_more_objects_than_one_answer_holds(full_bucket: S3Server, client: str) -> None:
+    storage = open_storage(full_bucket.url("many", client=client))
+    assert [(entry.key, entry.size) for entry in storage.list()] == [
+        (f"{number:05d}", number % 7) for number in range(2345)
+    ]
+    storage.close()
 
 
 def test_a_version_changes_with_the_object(pair: tuple[S3Server, str], s3: Any) -> None:

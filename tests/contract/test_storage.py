@@ -35,6 +35,7 @@ from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
 from iobench.storage.simulated.memory import MemoryStorage
 from iobench.storage.simulated.throttled import ThrottledStorage
+from tests.pairs import pairs
 
 BLOCK = 8 << 20
 DATA = np.random.default_rng(3).bytes(2 * BLOCK + 4097)
@@ -55,11 +56,11 @@ def files(storage: LocalStorage) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("hint", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
-@pytest.mark.parametrize(
-    "size", [0, 5, 4096, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 4097]
-)
-@pytest.mark.parametrize("durable", [True, False])
+HINTS = [0, 1, BLOCK - 1, BLOCK + 1, 3 * BLOCK]  # below a block, around it, and far too much
+LENGTHS = [0, 4096, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 4097]
+
+
+@pytest.mark.parametrize(("hint", "size", "durable"), pairs(HINTS, LENGTHS, [True, False]))
 def test_a_wrong_hint_changes_nothing(
     local: LocalStorage, hint: int, size: int, durable: bool
 ) -> None:

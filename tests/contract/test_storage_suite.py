@@ -19,6 +19,7 @@ from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
 from iobench.storage.simulated.memory import MemoryStorage
 from iobench.storage.simulated.throttled import ThrottledStorage
+from tests.pairs import pairs
 
 SIZES = [0, 1, 4095, 4096, 4097, 100_000, (8 << 20) - 1, 8 << 20, (16 << 20) + 5]
 
@@ -64,9 +65,9 @@ def _read_at_once(storage: Storage, data: dict[str, bytes]) -> int:
 class StorageContract:
     """What holds for every storage that can be written."""
 
-    @pytest.mark.parametrize("size", SIZES)
-    @pytest.mark.parametrize("durable", [True, False])
-    @pytest.mark.parametrize("hinted", [True, False])
+    @pytest.mark.parametrize(
+        ("size", "durable", "hinted"), pairs(SIZES, [True, False], [True, False])
+    )
     def test_what_is_written_is_read(
         self, storage: Storage, size: int, durable: bool, hinted: bool
     ) -> None:

@@ -20,6 +20,7 @@ from iobench.errors import CorruptSampleError, UsageError, WorkerError
 from iobench.load import BatchLoader, make_loader
 from iobench.load.loader import worker_death
 from iobench.schema.manifest import Manifest
+from tests.pairs import pairs
 
 TRANSPORTS = [("ring", 0), ("ring", 1), ("ring", 3), ("tensor", 0), ("tensor", 2), ("thread", 2)]
 
@@ -93,12 +94,13 @@ def delivered(
     return found
 
 
-@pytest.mark.parametrize(("transport", "workers"), TRANSPORTS)
-@pytest.mark.parametrize("form", ["files", "tar"])
-@pytest.mark.parametrize("content", ["raw", "npz", "jpeg"])
+@pytest.mark.parametrize(
+    ("way", "form", "content"), pairs(TRANSPORTS, ["files", "tar"], ["raw", "npz", "jpeg"])
+)
 def test_every_sample_arrives_once_and_whole(
-    make_dataset: Any, transport: str, workers: int, form: str, content: str
+    make_dataset: Any, way: tuple[str, int], form: str, content: str
 ) -> None:
+    transport, workers = way
     manifest, path = make_dataset(
         format=form, content=content, **({} if form == "files" else {"samples_per_shard": 25})
     )
@@ -108,12 +110,12 @@ def test_every_sample_arrives_once_and_whole(
     assert all(found[index] == truth[index] for index in range(60))
 
 
-@pytest.mark.parametrize(("transport", "workers"), [("ring", 2), ("tensor", 1), ("thread", 1)])
-@pytest.mark.parametrize("codec", ["gzip", "zstd:3", "lz4"])
-@pytest.mark.parametrize("form", ["files", "tar"])
-def test_codecs_are_undone(
-    make_dataset: Any, transport: str, workers: int, codec: str, form: str
-) -> None:
+@pytest.mark.parametrize(
+    ("way", "codec", "form"),
+    pairs([("ring", 2), ("tensor", 1), ("thread", 1)], ["gzip", "zstd:3", "lz4"], ["files", "tar"]),
+)
+def test_codecs_are_undone(make_dataset: Any, way: tuple[str, int], codec: str, form: str) -> None:
+    transport, workers = way
     manifest, path = make_dataset(format=form, content="npz", codec=codec, compress_ratio=3)
     truth = decoded(manifest, path)
     found = delivered(path, transport=transport, workers=workers, access="random")

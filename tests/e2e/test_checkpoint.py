@@ -15,6 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.processes import PATIENCE_S, in_process
+
 SMALL = ("llama3-8b", "--scale", "1/4096")  # some 25 MB
 
 
@@ -46,10 +48,10 @@ def study(
 
 
 def refused(*arguments: str | Path, code: int = 2) -> str:
-    found = iobench(*arguments)
-    assert (found.returncode, found.stdout, found.stderr.count("\n")) == (code, "", 1), found
-    assert "Traceback" not in found.stderr
-    return found.stderr
+    ended, out, err = in_process(*arguments)
+    assert (ended, out, err.count("\n")) == (code, "", 1), (ended, out, err)
+    assert "Traceback" not in err
+    return err
 
 
 @pytest.mark.parametrize("writer", ["stream", "torch", "safetensors", "dcp"])
@@ -294,10 +296,10 @@ def test_a_rank_that_dies_is_named_and_its_colleagues_end(tmp_path: Path) -> Non
         time.sleep(0.01)
     ranks = psutil.Process(process.pid).children()
     ranks[-1].kill()
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, stderr.count("\n")) == (1, 1), stderr
     assert re.search(r"rank [01] died \(killed by SIGKILL\)", stderr)
-    _, alive = psutil.wait_procs(ranks, timeout=60)
+    _, alive = psutil.wait_procs(ranks, timeout=PATIENCE_S)
     assert not alive
 
 

@@ -22,6 +22,7 @@ from iobench import memory
 from iobench.cli.main import build_parser, main
 from iobench.cli.verbs import VERBS, one_word
 from iobench.schema.result import RunDocument
+from tests.processes import in_process
 
 Found = subprocess.CompletedProcess[str]
 
@@ -102,7 +103,11 @@ def examples(text: str) -> list[str]:
 
 
 def help_of(*verb: str) -> str:
-    return ok(*verb, "--help", COLUMNS="100")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "100")
+        code, out, err = in_process(*verb, "--help")
+    assert (code, err) == (0, ""), verb
+    return out
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -241,6 +246,7 @@ def _sweep(home: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_example_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

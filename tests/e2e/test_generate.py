@@ -23,6 +23,7 @@ from iobench.schema.dataset import DatasetSpec
 from iobench.schema.manifest import Manifest
 from iobench.storage.local.storage import LocalStorage
 from iobench.verify import verify
+from tests.processes import PATIENCE_S
 
 SIZE = {"distribution": "normal", "mean": 20_000, "stdev": 5_000, "min": 1500}
 
@@ -209,7 +210,7 @@ def started(wanted: DatasetSpec, root: Path) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-c", _SLOW, wanted.model_dump_json(), str(root)], stderr=subprocess.PIPE
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not list(root.glob(".iobench-journal/*.json")):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -233,7 +234,7 @@ def gone(pid: int) -> bool:
 
 
 def await_the_end(workers: list[int]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not all(map(gone, workers)):
         assert time.monotonic() < deadline, "workers outlived their parent"
         time.sleep(0.05)
@@ -246,7 +247,7 @@ def test_stopped_in_the_middle_then_resumed(tmp_path: Path, how: signal.Signals)
     workers = children(process.pid)
     assert len(workers) == 2
     process.send_signal(how)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode != 0
     if how == signal.SIGINT:
         assert b"InterruptedRun" in err
@@ -275,13 +276,13 @@ def test_the_command_ends_in_words_when_a_scheduler_ends_it(tmp_path: Path) -> N
         "4GiB",
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not any((tmp_path / "d").glob("data/*")):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.terminate()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert err.startswith("iobench: generation stopped")
     assert not list((tmp_path / "d").glob("data/*.part"))
@@ -291,7 +292,7 @@ def test_half_generated_is_cleaned_too(tmp_path: Path) -> None:
     process = started(interrupted_spec(), tmp_path / "d")
     workers = children(process.pid)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     await_the_end(workers)
     (tmp_path / "d" / "data" / "notes.txt").write_text("mine")
     report = clean(tmp_path / "d")
@@ -302,7 +303,7 @@ def test_half_generated_is_cleaned_too(tmp_path: Path) -> None:
 def test_a_killed_worker_is_one_clear_error_and_resumable(tmp_path: Path) -> None:
     process = started(interrupted_spec(), tmp_path / "d")
     os.kill(children(process.pid)[0], signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert b"WorkerError" in err
     assert b"Killed" in err
     generate(interrupted_spec(), LocalStorage(tmp_path / "d"), workers=2)
@@ -313,7 +314,7 @@ def test_a_damaged_journal_entry_is_done_again(tmp_path: Path) -> None:
     process = started(interrupted_spec(), tmp_path / "d")
     workers = children(process.pid)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     await_the_end(workers)
     entry = min((tmp_path / "d" / ".iobench-journal").glob("*.json"))
     entry.write_bytes(entry.read_bytes()[:-50])

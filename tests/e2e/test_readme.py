@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from iobench.cli.main import build_parser
 from iobench.cli.verbs import VERBS, one_word
+from tests.processes import in_process
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -24,30 +23,27 @@ COMMANDS = [
 ]
 
 
-def iobench(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "iobench", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
 def test_the_readme_shows_every_verb() -> None:
     shown = {one_word(shlex.split(command)[1:])[0] for command in COMMANDS}
     assert shown == set(VERBS)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_parses(command: str) -> None:
-    arguments = one_word(shlex.split(command.replace("<", "").replace(">", ""))[1:])
-    assert build_parser().parse_args(arguments).verb == arguments[0]
+def test_every_command_parses() -> None:
+    parser, refused = build_parser(), []
+    for command in COMMANDS:
+        arguments = one_word(shlex.split(command.replace("<", "").replace(">", ""))[1:])
+        try:
+            understood = parser.parse_args(arguments).verb == arguments[0]
+        except SystemExit:
+            understood = False
+        if not understood:
+            refused.append(command)
+    assert refused == []
 
 
-def test_the_readmes_story_runs(tmp_path: Path) -> None:
+def test_the_readmes_story_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands in their order, at /mnt/fast -> a temporary directory, small enough to be quick."""
+    monkeypatch.chdir(tmp_path)
     data = tmp_path / "resnet50"
     small = {
         "generate": ["--samples", "200"],
@@ -81,10 +77,10 @@ def test_the_readmes_story_runs(tmp_path: Path) -> None:
             arguments = [a for a in arguments if a not in ("--size", "60MiB")]
         if arguments[0] == "report":
             arguments[1] = str(next((tmp_path / "results").iterdir()))
-        found = iobench(*arguments, *small.get(arguments[0], []), cwd=tmp_path)
-        assert found.returncode == 0, f"{arguments}: {found.stderr}"
-        assert found.stdout.strip(), arguments
-        assert "Traceback" not in found.stderr
+        code, out, err = in_process(*arguments, *small.get(arguments[0], []))
+        assert code == 0, f"{arguments}: {err}"
+        assert out.strip(), arguments
+        assert "Traceback" not in err
     assert not data.exists()  # clean took back what generate made
     assert (tmp_path / "results").exists()
 

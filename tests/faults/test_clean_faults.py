@@ -7,7 +7,7 @@ import fcntl
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import pytest
 
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.checkpoint.manifest import is_ours
-from iobench.cli.main import main
 from iobench.dataset import load_manifest
 from iobench.generator import clean, generate
 from iobench.load.layouts import make_layout
@@ -27,18 +26,7 @@ from iobench.schema.manifest import LAYOUT_BEGUN
 from iobench.schema.workload import LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.checkpoints import make_state, save
-
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    def run(*words: object) -> tuple[int, str, str]:
-        code = main([str(word) for word in words])
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return run
+from tests.conftest import Call
 
 
 def dataset(root: Path, **changes: Any) -> Path:

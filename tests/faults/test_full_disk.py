@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
@@ -12,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from iobench.dataset import load_manifest
@@ -23,6 +23,7 @@ from iobench.schema.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.verify import verify
 from tests.children import in_child
+from tests.processes import PATIENCE_S
 
 EIGHT_MIB = 8 << 20
 
@@ -155,17 +156,12 @@ def test_workers_stop_though_another_thread_takes_their_signals(
 def test_a_worker_that_dies_between_two_tasks_is_one_line() -> None:
     """It has answered, and is gone when the next task is sent."""
 
-    def make() -> Callable[[int], int]:
-        def work(task: int) -> int:
-            if task == 1:
-                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
-            return task
-
-        return work
-
-    found = run_tasks(range(6), make, workers=2)
-    assert next(found) in (0, 1)
-    while not any(child.status() == psutil.STATUS_ZOMBIE for child in psutil.Process().children()):
-        time.sleep(0.05)
+    found = run_tasks(range(6), lambda: lambda task: task, workers=2)
+    next(found)
+    workers = inspect.getgeneratorlocals(found)["everyone"]  # type: ignore[arg-type]
+    assert all(connection.poll(PATIENCE_S) for connection in workers)  # both have answered
+    victim = next(iter(workers.values())).process
+    victim.kill()
+    victim.join(PATIENCE_S)
     with pytest.raises(WorkerError, match="killed by signal 9"):
         list(found)

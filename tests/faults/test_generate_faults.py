@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from iobench.cli.main import main
 from iobench.dataset import load_manifest
 from iobench.errors import StorageError, TargetLostError
 from iobench.generator import engine, generate
@@ -25,8 +24,7 @@ from iobench.storage.locks.holder import Holder
 from iobench.storage.locks.objects import LOCK
 from iobench.storage.simulated.memory import MemoryStorage
 from iobench.verify import verify
-
-Call = Callable[..., tuple[int, str, str]]
+from tests.conftest import Call
 
 SPEC = build(
     DatasetSpec,
@@ -40,16 +38,6 @@ SPEC = build(
     },
     where="test",
 )
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    def run(*words: object) -> tuple[int, str, str]:
-        code = main([str(word) for word in words])
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return run
 
 
 def before_the_manifest(monkeypatch: pytest.MonkeyPatch, what: Callable[[], None]) -> None:

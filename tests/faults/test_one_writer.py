@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from iobench.cli.main import main
 from iobench.storage import open_storage
 from iobench.storage.locks.objects import is_lock_name
+from tests.conftest import Call
 from tests.processes import paused, race
 from tests.servers.nfs import NfsServer, nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
@@ -39,21 +39,6 @@ WRITING = "iobench.generator.writer:UnitWriter._write_shard"
 READING = "iobench.runner.cache:prepare_cache"
 SAVING = "iobench.runner.checkpoint:Conductor.save"
 VISITING = "iobench.runner.sweeping.visits:_visit"
-
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """``iobench WORDS`` in this process: (exit code, stdout, stderr)."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main([str(word) for word in words])
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return run
 
 
 @pytest.fixture(params=["local", "s3", "nfs"])

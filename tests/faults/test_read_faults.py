@@ -31,6 +31,7 @@ from iobench.storage.base import Storage
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
 from iobench.storage.simulated.throttled import ThrottledStorage
+from tests.processes import PATIENCE_S
 
 TRANSPORTS = [("ring", 0), ("ring", 2), ("tensor", 2), ("thread", 2), ("null", 2)]
 
@@ -298,7 +299,7 @@ def test_a_killed_rank_takes_its_workers_along(make_dataset: Any, when: str) -> 
             tick=lambda steps: kill_rank() if steps >= 2 else None,
         )
     one_line(caught.value)
-    assert not psutil.wait_procs(family, timeout=60)[1]
+    assert not psutil.wait_procs(family, timeout=PATIENCE_S)[1]
 
 
 def test_a_failing_rank_ends_the_others(make_dataset: Any) -> None:
@@ -443,7 +444,7 @@ def test_ctrl_c_with_two_ranks_keeps_the_finished_repetition(
     assert document["repetitions"][0]["complete"] is True
     assert document["repetitions"][0]["samples"] == 2 * 20 * 2
     assert 2 <= len(document["repetitions"]) < 50
-    assert not psutil.wait_procs(family, timeout=60)[1]
+    assert not psutil.wait_procs(family, timeout=PATIENCE_S)[1]
 
 
 def test_ctrl_c_twice_loses_nothing(
@@ -457,7 +458,7 @@ def test_ctrl_c_twice_loses_nothing(
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.05)
     process.communicate(timeout=LIMIT_S)
-    assert not psutil.wait_procs(family, timeout=60)[1]
+    assert not psutil.wait_procs(family, timeout=PATIENCE_S)[1]
     (run,) = tmp_path.iterdir()
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     assert process.returncode in (130, -signal.SIGINT)  # the second may find Python on its way out
@@ -481,4 +482,4 @@ def test_kill_9_leaves_neither_process_nor_memory(
         assert process.returncode == 1
         assert len(stderr.strip().splitlines()) == 1
         assert "rank 0 died (killed by SIGKILL)" in stderr
-    assert not psutil.wait_procs(family, timeout=60)[1]
+    assert not psutil.wait_procs(family, timeout=PATIENCE_S)[1]

@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
+from iobench.runner.processes import Ranks
 
 from iobench.errors import InterruptedRun, StorageError, WorkerError
 from iobench.load.reader import BatchReader
@@ -37,6 +38,7 @@ from iobench.schema.workload import (
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
 from iobench.storage.simulated.throttled import ThrottledStorage
+from tests.processes import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -164,8 +166,8 @@ def test_ctrl_c_at_any_instant_keeps_what_was_recorded(
     manifest, path = make_dataset(format="tar", samples_per_shard=20)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as the verbs do
     try:
-        for attempt in range(25):
-            timer = threading.Timer(0.013 * attempt, os.kill, (os.getpid(), number))
+        for attempt in range(12):
+            timer = threading.Timer(0.027 * attempt, os.kill, (os.getpid(), number))
             _interrupted(phase(manifest, LocalStorage(path), epochs=100_000), timer)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -320,7 +322,9 @@ def test_ctrl_c_in_a_save_that_does_not_end_keeps_the_steps_before(make_dataset:
     ]  # the third of each rank is the one that saves
 
 
-def test_ctrl_c_while_a_failed_phase_ends_is_not_lost(make_dataset: Any) -> None:
+def test_ctrl_c_while_a_failed_phase_ends_is_not_lost(
+    make_dataset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One rank has failed, and the other one hangs: a sweep must not go on to its next point."""
     manifest, path = make_dataset(format="tar", samples_per_shard=20)
     hanging = multiprocessing.get_context("fork").Value("q", 0)
@@ -333,11 +337,15 @@ def test_ctrl_c_while_a_failed_phase_ends_is_not_lost(make_dataset: Any) -> None
                 time.sleep(3600)
             raise StorageError("this rank fails")
 
-    timer = threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    end = Ranks.end
+
+    def interrupted_end(ranks: Ranks, farewell: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        end(ranks, farewell)
+
+    monkeypatch.setattr(Ranks, "end", interrupted_end)
     with pytest.raises(KeyboardInterrupt) as caught:
         run_phase(phase(manifest, HangsAndFails(path)))
-    timer.join()
     assert "this rank fails" in str(caught.value.__context__)
 
 
@@ -410,7 +418,7 @@ def test_ctrl_c_saves_what_was_measured(running: tuple[subprocess.Popen[str], Pa
     process, results = running
     family = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, stderr
     assert len(stderr.strip().splitlines()) == 1
     assert stderr.startswith("iobench: interrupted")
@@ -420,13 +428,13 @@ def test_ctrl_c_saves_what_was_measured(running: tuple[subprocess.Popen[str], Pa
     assert document["repetitions"][0]["complete"] is False
     assert document["repetitions"][0]["steps"] > 0
     assert (run / "events.parquet").stat().st_size > 0
-    assert not psutil.wait_procs(family, timeout=60)[1]
+    assert not psutil.wait_procs(family, timeout=PATIENCE_S)[1]
 
 
 def test_sigterm_saves_what_was_measured(running: tuple[subprocess.Popen[str], Path]) -> None:
     process, results = running
     process.terminate()  # as a batch scheduler does
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, stderr
     document = json.loads((next(results.iterdir()) / "run.json").read_text())
     assert document["status"] == "interrupted"
@@ -439,7 +447,7 @@ def test_kill_9_leaves_no_process(running: tuple[subprocess.Popen[str], Path]) -
     assert len(family) >= 3  # the rank and its workers
     process.kill()
     process.wait()
-    assert not psutil.wait_procs(family, timeout=60)[1]
+    assert not psutil.wait_procs(family, timeout=PATIENCE_S)[1]
 
 
 def test_a_long_path_for_temporary_files(

@@ -125,12 +125,12 @@ EXPORT {{
 
 @contextmanager
 def ganesha_v4(folder: Path) -> Iterator[NfsServer]:
-    """nfs-ganesha with version 4 alone, which needs no port mapper: an extra that no test set has to have. Exports ``/export``."""
+    """nfs-ganesha with version 4 alone, which needs no port mapper. It exports ``/export``."""
     program = shutil.which("ganesha.nfsd")
-    if program is None or os.geteuid() != 0:
-        pytest.skip(
-            "NOT TESTED: NFS version 4 needs root, and nfs-ganesha (apt-get install nfs-ganesha nfs-ganesha-vfs)"
-        )
+    if program is None:
+        missing("nfs-ganesha (apt-get install nfs-ganesha nfs-ganesha-vfs)")
+    if os.geteuid() != 0:
+        missing("the right to start nfs-ganesha, which needs root,")
     data, port = folder / "data", free_port()
     for made in (data, folder / "recovery"):
         made.mkdir(parents=True)

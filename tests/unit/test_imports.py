@@ -147,14 +147,15 @@ def modules() -> list[tuple[str, Path]]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else ""
-)
-def test_arrows_run_down(module: str, path: Path) -> None:
-    assert (
-        violations(path.read_text(encoding="utf-8"), module, is_package=path.name == "__init__.py")
-        == []
-    )
+def test_arrows_run_down() -> None:
+    found = [
+        problem
+        for module, path in modules()
+        for problem in violations(
+            path.read_text(encoding="utf-8"), module, is_package=path.name == "__init__.py"
+        )
+    ]
+    assert found == []
 
 
 def test_every_part_has_its_place() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,10 +14,12 @@ from tests.faults.loop.scenarios import (
     MARKER,
     Call,
     Scenario,
+    cleaned,
     is_foreign,
+    not_whole,
+    saved,
     tree,
     write_specs,
-    wrong_times,
 )
 from tests.faults.loop.shim import REFUSED, Shim
 from tests.servers.faultproxy import Fault, FaultProxy
@@ -86,10 +87,11 @@ class OnS3(Scenario):
         return {name: data for name, data in found.items() if not is_foreign(name)}
 
     def clear_up(self, home: Path) -> Iterator[str]:
-        code = self.call(("clean", self.url))
-        left = sorted(name for name in tree(self.place) if not is_foreign(name))
-        if code != 0 or left:
-            yield f"clean ended with {code} and left {left}"
+        yield from cleaned(
+            self.call,
+            self.url,
+            lambda: sorted(name for name in tree(self.place) if not is_foreign(name)),
+        )
 
 
 class GenerateOnS3(OnS3):
@@ -162,22 +164,10 @@ class CheckpointOnS3(OnS3):
         shutil.rmtree(home / "results")
 
     def holds(self, home: Path, *, after_retry: bool) -> Iterator[str]:
-        yield from self.after_failure(home)
-        if not list(self.place.glob("step-*/checkpoint.json")):
-            yield "it says ok, and has kept no checkpoint"
-        records = [json.loads(path.read_text()) for path in (home / "results").rglob("run.json")]
-        if not any(record["status"] == "ok" for record in records):
-            yield "it says ok, and there is no record that is ok"
-        for record in records:
-            yield from wrong_times(record)
+        yield from saved(self.place, home / "results")
 
     def after_failure(self, home: Path) -> Iterator[str]:
-        for path in self.place.glob("step-*/checkpoint.json"):
-            for part in json.loads(path.read_text())["parts"]:
-                for name, size in part["files"].items():
-                    file = path.parent / name
-                    if not file.exists() or file.stat().st_size != size:
-                        yield f"{path.parent.name} is committed, and {name} is not whole"
+        yield from not_whole(self.place)
 
 
 ALL: tuple[type[OnS3], ...] = (GenerateOnS3, CleanOnS3, CheckpointOnS3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -157,6 +157,41 @@ def _is_time(where: str) -> bool:
     return not where.endswith(("_per_s", "bytes_per_s"))
 
 
+def recorded(results: Path) -> Iterator[str]:
+    """What is wrong with the records of a verb that says ok."""
+    records = [json.loads(path.read_text()) for path in results.rglob("run.json")]
+    if not any(record["status"] == "ok" for record in records):
+        yield "it says ok, and there is no record that is ok"
+    for record in records:
+        yield from wrong_times(record)
+
+
+def not_whole(checkpoints: Path) -> Iterator[str]:
+    """Files of committed checkpoints that are missing or have another size."""
+    for path in checkpoints.glob("step-*/checkpoint.json"):
+        for part in json.loads(path.read_text())["parts"]:
+            for name, size in part["files"].items():
+                file = path.parent / name
+                if not file.exists() or file.stat().st_size != size:
+                    yield f"{path.parent.name} is committed, and {name} is not whole"
+
+
+def saved(checkpoints: Path, results: Path) -> Iterator[str]:
+    """What is wrong with a study that says ok and was to keep its checkpoints."""
+    yield from not_whole(checkpoints)
+    if not list(checkpoints.glob("step-*/checkpoint.json")):
+        yield "it says ok, and has kept no checkpoint"
+    yield from recorded(results)
+
+
+def cleaned(call: Call, place: str, left: Callable[[], list[str]]) -> Iterator[str]:
+    """Give ``clean``; what is wrong afterwards. ``left`` names what is still there of ours."""
+    code = call(("clean", place))
+    found = left()
+    if code != 0 or found:
+        yield f"clean ended with {code} and left {found}"
+
+
 class Generate(Scenario):
     verb = "generate"
     form = "tar"
@@ -195,9 +230,7 @@ class Generate(Scenario):
             yield "it failed and left a manifest of a dataset that is not whole"
 
     def clear_up(self, home: Path) -> Iterator[str]:
-        code = self.call(("clean", "data"))
-        if code != 0 or (left := ours_in(home / "data")):
-            yield f"clean ended with {code} and left {left if not code else ''}"
+        yield from cleaned(self.call, "data", lambda: ours_in(home / "data"))
 
 
 class GenerateFiles(Generate):
@@ -286,11 +319,7 @@ class Run(Scenario):
 
     def holds(self, home: Path, *, after_retry: bool) -> Iterator[str]:
         yield from self._data(home)
-        records = [json.loads(path.read_text()) for path in (home / "results").rglob("run.json")]
-        if not any(record["status"] == "ok" for record in records):
-            yield "it says ok, and there is no record that is ok"
-        for record in records:
-            yield from wrong_times(record)
+        yield from recorded(home / "results")
 
     def after_failure(self, home: Path) -> Iterator[str]:
         yield from self._data(home)
@@ -327,13 +356,10 @@ class RunWithSaves(Run):
 
     def clear_up(self, home: Path) -> Iterator[str]:
         # Of a run that came to its end nothing is left, of one before that it did not remove all.
-        if not (home / "ckpt" / CHECKPOINTS).exists():
-            code, left = 0, ours_in(home / "ckpt")
-        else:
-            code = self.call(("clean", "ckpt"))
-            left = ours_in(home / "ckpt")
-        if code != 0 or left:
-            yield f"clean ended with {code} and left {left}"
+        if (home / "ckpt" / CHECKPOINTS).exists():
+            yield from cleaned(self.call, "ckpt", lambda: ours_in(home / "ckpt"))
+        elif left := ours_in(home / "ckpt"):
+            yield f"the run has left {left}"
 
 
 class Checkpoint(Scenario):
@@ -355,31 +381,13 @@ class Checkpoint(Scenario):
         shutil.rmtree(home / "results")
 
     def holds(self, home: Path, *, after_retry: bool) -> Iterator[str]:
-        yield from self._committed(home)
-        if not list((home / "ckpt").glob("step-*/checkpoint.json")):
-            yield "it says ok, and has kept no checkpoint"
-        records = [json.loads(path.read_text()) for path in (home / "results").rglob("run.json")]
-        if not any(record["status"] == "ok" for record in records):
-            yield "it says ok, and there is no record that is ok"
-        for record in records:
-            yield from wrong_times(record)
+        yield from saved(home / "ckpt", home / "results")
 
     def after_failure(self, home: Path) -> Iterator[str]:
-        yield from self._committed(home)
-
-    def _committed(self, home: Path) -> Iterator[str]:
-        for path in (home / "ckpt").glob("step-*/checkpoint.json"):
-            found = json.loads(path.read_text())
-            sizes = {name: size for part in found["parts"] for name, size in part["files"].items()}
-            for name, size in sizes.items():
-                file = path.parent / name
-                if not file.exists() or file.stat().st_size != size:
-                    yield f"{path.parent.name} is committed, and {name} is not whole"
+        yield from not_whole(home / "ckpt")
 
     def clear_up(self, home: Path) -> Iterator[str]:
-        code = self.call(("clean", "ckpt"))
-        if code != 0 or (left := ours_in(home / "ckpt")):
-            yield f"clean ended with {code} and left {left if not code else ''}"
+        yield from cleaned(self.call, "ckpt", lambda: ours_in(home / "ckpt"))
 
 
 class CheckpointTorch(Checkpoint):

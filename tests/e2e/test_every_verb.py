@@ -1,0 +1,121 @@
+"""Every verb once, from a dataset to nothing again: on local disk, and on an S3 server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.cli.main import VERBS
+from tests.conftest import Call
+from tests.servers.s3 import S3Server, rclone_s3, s3_environment
+
+__all__ = ["rclone_s3", "s3_environment"]
+
+SAMPLES = 24
+SMALL = (
+    *("--repeat", 2, "--calibration", "0.1s", "--set", "epochs=1", "--set", "batch_size=4"),
+    *("--set", "loader.workers=1", "--set", "reader.crop=null"),
+)
+
+
+class Story:
+    """Commands in their order. ``told``: the verbs that were given."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.told: set[str] = set()
+
+    def text(self, verb: str, *words: object) -> str:
+        self.told.add(verb)
+        code, out, err = self.call(verb, *words, "--quiet")
+        assert (code, err) == (0, ""), (verb, words, out, err)
+        assert out, verb
+        return out
+
+    def document(self, verb: str, *words: object) -> dict[str, Any]:
+        found = json.loads(self.text(verb, *words, "--json"))
+        assert isinstance(found, dict)
+        return found
+
+
+@pytest.fixture(params=["local", "s3"])
+def place(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    s3_environment: Mapping[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> str:
+    """A prefix for places that are not there yet."""
+    if request.param == "local":
+        return str(tmp_path)
+    server: S3Server = request.getfixturevalue("rclone_s3")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    return server.url(tmp_path.name).partition("?")[0]
+
+
+def test_every_verb(
+    call: Call, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    story, data, results = Story(call), f"{place}/data", tmp_path / "results"
+    remote = place.startswith("s3://")
+    assert story.document("list")
+    assert story.document("plan", "demo", "--accelerators", 2)
+    assert story.document("size", "demo", "--accelerators", 8)
+    story.text("doctor", tmp_path)
+
+    made = story.document("generate", "demo", "--to", data, "--samples", SAMPLES)
+    assert (made["samples"], made["written_samples"]) == (SAMPLES, SAMPLES)
+    checked = story.document("verify", data)
+    assert (checked["ok"], checked["samples"]) == (True, SAMPLES)
+    found = story.document("scan", data, "--save", "mine.yaml")
+    assert found["samples"] == SAMPLES
+
+    runs = []
+    for _ in range(2):
+        run = story.document("run", "demo", "--data", data, *SMALL, "--results", results)
+        assert (run["status"], len(run["repetitions"])) == ("ok", 2)
+        assert {one["samples"] for one in run["repetitions"]} == {SAMPLES}
+        runs.append(results / run["run_id"])
+    assert story.document("report", runs[0])["run_id"] == runs[0].name
+    assert story.document("compare", *runs)
+    assert story.document("cost", runs[0], "--price", 1)
+    assert story.document("history", "demo", "--results", results)
+    assert story.document("whatif", runs[0], "--workers", 2)
+
+    swept = story.document(
+        *("sweep", "demo", "--to", f"{place}/swept", "--samples", SAMPLES),
+        *("--sweep", "reader.concurrency=1,2", *SMALL, "--results", tmp_path / "swept-results"),
+    )
+    assert [len(point["runs"]) for point in swept["points"]] == [2] * len(swept["points"])
+    assert story.document("advise", swept["directory"])
+
+    saved = story.document(
+        *("checkpoint", "resnet50", "--to", f"{place}/saved", "--scale", "1/2048", "--count", 2),
+        *("--results", results, "--keep-data"),
+    )
+    assert (saved["status"], len(saved["checkpoint"]["saves"])) == ("ok", 2)
+
+    story.text("clean", data)
+    story.text("clean", f"{place}/saved")
+    assert left_at(place) == []
+
+    begin = ("demo", *(["--s3"] if remote else []), "--samples", SAMPLES, "--repeat", 1)
+    story.text(*begin, "--calibration", "0.1s", "--results", tmp_path / "demo-results")
+    assert len(list((tmp_path / "demo-results").glob("*/run.json"))) == 1
+    assert story.told == set(VERBS)
+
+
+def left_at(place: str) -> list[str]:
+    """Of the dataset, the sweep and the checkpoints."""
+    from iobench.storage import open_storage
+
+    storage = open_storage(place)
+    keys = [entry.key for entry in storage.list()]
+    storage.close()
+    return [key for key in keys if key.partition("/")[0] in ("data", "swept", "saved")]

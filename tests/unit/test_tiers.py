@@ -1,0 +1,60 @@
+"""The tests' own tools: which tests are slow, how they begin, and what cases they get."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+
+import pytest
+
+from tests.branches import table
+from tests.conftest import SLOW, TESTS, pytest_runtest_setup
+from tests.pairs import pairs
+
+
+def test_what_is_slow_exists_and_has_no_test_that_make_test_needs() -> None:
+    assert [name for name in SLOW if not (TESTS / name).exists()] == []
+    for needed in ("e2e/test_every_verb.py", "e2e/test_readme.py", "unit"):
+        assert not any((TESTS / needed).is_relative_to(TESTS / name) for name in SLOW)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_test_begins_with_the_usual_handlers(number: signal.Signals) -> None:
+    usual = signal.getsignal(number)
+    signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    pytest_runtest_setup()
+    assert signal.getsignal(number) == usual
+    assert usual in (signal.SIG_DFL, signal.default_int_handler)
+    assert number not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+@pytest.mark.parametrize(
+    ("parameters", "most"), [(("abc", "de", "fghi"), 13), (("ab", "cd", "ef"), 4), (("abc",), 3)]
+)
+def test_every_two_values_meet(parameters: tuple[str, ...], most: int) -> None:
+    cases = pairs(*parameters)
+    assert len(cases) <= most
+    for (one, values), (other, others) in itertools.combinations(enumerate(parameters), 2):
+        met = {(case[one], case[other]) for case in cases}
+        assert met == set(itertools.product(values, others))
+    assert {case[0] for case in cases} == set(parameters[0])
+
+
+def test_branches_are_added_up_by_package() -> None:
+    def of(branches: int, taken: int, lines: int, run: int) -> dict[str, dict[str, int]]:
+        names = ("num_branches", "covered_branches", "num_statements", "covered_lines")
+        return {"summary": dict(zip(names, (branches, taken, lines, run), strict=True))}
+
+    lines = table(
+        {
+            "iobench/storage/s3/url.py": of(8, 4, 20, 15),
+            "iobench/storage/base.py": of(2, 1, 20, 20),
+            "iobench/units.py": of(0, 0, 10, 5),
+        }
+    )
+    assert [line.split() for line in lines[1:]] == [
+        ["storage", "50.0", "%", "10", "87.5", "%", "40"],
+        ["units.py", "-", "0", "50.0", "%", "10"],
+        ["all", "50.0", "%", "10", "80.0", "%", "50"],
+    ]
