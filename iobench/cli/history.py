@@ -48,17 +48,17 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.compare.collect import collect
     from ..analyse.compare.history import history
     from ..analyse.compare.runs import (
-        METRICS,
         question,
         usable,
         workload_of,
     )
     from ..errors import UnknownNameError, UsageError
     from ..report.history import render
+    from ..schema.metrics import COMPARED
     from .terminal import show, show_data
 
-    if args.metric is not None and args.metric not in METRICS:
-        raise UnknownNameError("metric", args.metric, METRICS)
+    if args.metric is not None and args.metric not in COMPARED:
+        raise UnknownNameError("metric", args.metric, COMPARED)
     found = collect(args.results)
     left_out = list(found.left_out)
     names = {args.workload, f"checkpoint {args.workload}"}

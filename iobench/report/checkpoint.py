@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from ..analyse.checkpoint.study import cpu_s_per_gb, slowdown, with_figures
 from ..schema.checkpoint import Spread, Study
+from ..schema.metrics import metrics_of
 from ..schema.result import RunDocument
 from ..text import printable, renders
 from ..units import format_bytes, format_count, format_duration, format_rate, format_share
+from .figures import Format, format_of
 from .lines import Paint, findings_lines, painter, wrapped
 
 _LABEL = 30
-_ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("blocked_s", "training stands still", format_duration),
-    ("waited_s", "  of it, for the save before", format_duration),
-    ("staged_s", "copied aside", format_duration),
-    ("accepted_s", "accepted by the storage", format_duration),
-    ("durable_s", "durable", format_duration),
-    ("committed_s", "found by a restore", format_duration),
-    ("first_done_s", "first rank done", format_duration),
-    ("restore_s", "restore, cold", format_duration),
-    ("extra_memory_bytes", "extra memory, worst rank", format_bytes),
+_ROWS = tuple(
+    metric
+    for metric in metrics_of("save", "restore")
+    if metric.unit != "bytes/s" and metric.name not in ("persist_s", "cpu_s")
 )
+_BESIDE = ("blocked_s", "staged_s", "accepted_s", "durable_s", "extra_memory_bytes")
+"""What is shown of saves while loading, and of the same saves alone."""
 
 _NO_WAIT_S = 1e-3
 """A wait for the save before that is shorter was none."""
@@ -60,13 +57,9 @@ def beside_lines(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         )
     ]
     alone = with_figures(study.model_copy(update={"saves": study.alone})).figures
-    for name, label, show in _ROWS:
-        if name in study.figures and name not in (
-            "restore_s",
-            "waited_s",
-            "first_done_s",
-            "committed_s",
-        ):
+    for metric in _ROWS:
+        name, label, show = metric.name, metric.label, format_of(metric)
+        if name in study.figures and name in _BESIDE:
             beside = f"; alone {show(alone[name].median)}" if name in alone else ""
             lines.append(f"  {label:<{_LABEL}}{_spread(study.figures[name], show)}{beside}")
     if doc.quiet is not None and doc.quiet.samples_per_s:
@@ -96,7 +89,8 @@ def _figures(study: Study, width: int, paint: Paint) -> list[str]:
     lines = [
         paint(f"Measured: median [min, max], p95, of {_many(len(study.saves), 'save')}", "title")
     ]
-    for name, label, show in _ROWS:
+    for metric in _ROWS:
+        name, label, show = metric.name, metric.label, format_of(metric)
         if name in study.figures and not (
             name == "waited_s" and study.figures[name].max < _NO_WAIT_S
         ):
@@ -124,7 +118,7 @@ def _rate(study: Study, name: str, done: list[object] | list[object] | object) -
     return f"{format_rate(value)}, {spent}"
 
 
-def _spread(spread: Spread, show: Callable[[float], str]) -> str:
+def _spread(spread: Spread, show: Format) -> str:
     tail = f", p95 {show(spread.p95)}" if spread.n > 1 else ""
     return f"{show(spread.median)} [{show(spread.min)}, {show(spread.max)}]{tail}"
 
@@ -211,7 +205,7 @@ def _chart(found: dict[str, Any], width: int) -> list[str]:
     return lines
 
 
-def _optional(value: float | None, show: Callable[[float], str]) -> str:
+def _optional(value: float | None, show: Format) -> str:
     return "not measured" if value is None else show(value)
 
 

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from ...schema.metrics import COMPARED
 from ...schema.result import RunDocument
-from .runs import METRICS, settings_of, values_of
+from .runs import settings_of, values_of
 from .statistics import NOISE, SIGNIFICANT, Judgement, judge, ratio_interval
 
 FINGERPRINT = (
@@ -83,7 +84,7 @@ def history(workload: str, runs: Sequence[RunDocument], metric: str) -> History:
     values = [entries[index].values for index in counted]
     points = tuple(
         ChangePoint(counted[at], judgement, _changes(facts[counted[at - 1]], facts[counted[at]]))
-        for at, judgement in _changed(values, higher=METRICS[metric])
+        for at, judgement in _changed(values, higher=COMPARED[metric].better == "more")
     )
     third = len(values) // 3
     trend = None

@@ -10,20 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...schema.metrics import BY_NAME, COMPARED
 from ...schema.result import RunDocument
+from ..checkpoint.study import values_of_study
 from ..tuning.points import flatten
 from .statistics import Judgement, judge
-
-HIGHER = (
-    "samples_per_s",
-    "read_bytes_per_s",
-    "accelerator_utilization_sustained",
-    "write_bytes_per_s",
-    "restore_bytes_per_s",
-)
-LOWER = ("time_to_first_batch_s", "wait_p99_s", "cpu_s", "blocked_s", "durable_s", "restore_s")
-METRICS = {**dict.fromkeys(HIGHER, True), **dict.fromkeys(LOWER, False)}
-"""Metric -> whether more of it is better."""
 
 PRIMARY = ("samples_per_s", "blocked_s", "restore_s")
 """What decides whether a candidate is better or worse, where it was measured."""
@@ -118,36 +109,13 @@ def values_of(doc: RunDocument, metric: str) -> list[float]:
 
     No read bandwidth of loader libraries: of samples' stored bytes, it can't stand beside one of bytes that were read.
     """
-    if metric in (
-        "write_bytes_per_s",
-        "blocked_s",
-        "durable_s",
-        "restore_s",
-        "restore_bytes_per_s",
-    ):
-        return _of_study(doc, metric)
+    if (found := BY_NAME[metric]).of in ("save", "restore"):
+        return values_of_study(doc.checkpoint, found) if doc.checkpoint else []
     done = [repetition for repetition in doc.repetitions if repetition.complete]
     if metric == "read_bytes_per_s":
         done = [repetition for repetition in done if repetition.bytes_read is not None]
-    found = (getattr(repetition, metric, None) for repetition in done)
-    return [float(value) for value in found if value is not None]
-
-
-def _of_study(doc: RunDocument, metric: str) -> list[float]:
-    study = doc.checkpoint
-    if study is None:
-        return []
-    if metric == "restore_s":
-        return [restore.wall_s for restore in study.restores]
-    if metric == "restore_bytes_per_s":
-        return [restore.bytes / restore.wall_s for restore in study.restores if restore.wall_s > 0]
-    if metric == "write_bytes_per_s":
-        ends = [
-            (save.bytes, (save.durable_s or save.accepted_s or 0) - (save.staged_s or 0))
-            for save in study.saves
-        ]
-        return [size / took for size, took in ends if took > 0]
-    return [float(value) for save in study.saves if (value := getattr(save, metric)) is not None]
+    figures = (getattr(repetition, metric) for repetition in done)
+    return [float(value) for value in figures if value is not None]
 
 
 def settings_of(doc: RunDocument) -> dict[str, str]:
@@ -200,7 +168,7 @@ def usable(doc: RunDocument, name: str, *, include_invalid: bool = False) -> str
             (finding.rule for finding in doc.findings if finding.level == "invalid"), "a rule"
         )
         return f"{name} is INVALID ({broken})"
-    if not any(values_of(doc, metric) for metric in METRICS):
+    if not any(values_of(doc, metric) for metric in COMPARED):
         return f"{name} has no complete repetition (status {doc.status})"
     return ""
 
@@ -210,7 +178,7 @@ def compare(
     candidate: Group,
     *,
     across: Iterable[str] = (),
-    metrics: Sequence[str] = tuple(METRICS),
+    metrics: Sequence[str] = tuple(COMPARED),
 ) -> Comparison:
     """``across``: keys that may differ although they say what is asked, e.g. ``dataset.shard_size`` to compare layouts."""
     obstacles, changes = _differences(baseline, candidate, tuple(across))
@@ -218,7 +186,7 @@ def compare(
     for metric in metrics if not obstacles else ():
         before, after = baseline.values(metric), candidate.values(metric)
         if before and after:
-            higher = METRICS[metric]
+            higher = COMPARED[metric].better == "more"
             rows.append(
                 Row(
                     metric,

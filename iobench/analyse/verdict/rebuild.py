@@ -13,7 +13,7 @@ from ...schema.result import (
     RunDocument,
 )
 from ..checkpoint.meaning import with_meaning
-from ..checkpoint.study import metrics_of, with_figures
+from ..checkpoint.study import summaries_of, with_figures
 from .bind import verdict
 from .evidence import OWN_LOADER
 from .metrics import Events, repetition_metrics, select, strands, summarise, unseen_reads
@@ -85,7 +85,7 @@ def conclude(doc: RunDocument) -> RunDocument:
     if doc.checkpoint is not None:
         study = with_meaning(with_figures(doc.checkpoint))
         doc = doc.model_copy(
-            update={"checkpoint": study, "metrics": {**doc.metrics, **metrics_of(study)}}
+            update={"checkpoint": study, "metrics": {**doc.metrics, **summaries_of(study)}}
         )
     if doc.dataset:  # a study alone has nothing to starve
         doc = doc.model_copy(update={"verdict": verdict(doc)})
