@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
@@ -111,8 +111,16 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
     return f"{shown}; and {more} more" if more > 0 else shown
 
 
-def read_record(path: Path, model: type[M], *, version: str) -> tuple[M, Any]:
+def read_record(
+    path: Path,
+    model: type[M],
+    *,
+    version: str,
+    upgrade: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None,
+) -> tuple[M, Any]:
     """What iobench wrote down as JSON: the record, and the data that it was made of.
+
+    ``upgrade`` turns what earlier versions wrote into what ``model`` expects.
 
     Raises IobenchError in one line that names the file, and the key where one does not fit: what
     can't be read, is no JSON, of another major ``version`` of the schema, or not of the schema;
@@ -135,6 +143,8 @@ def read_record(path: Path, model: type[M], *, version: str) -> tuple[M, Any]:
             f"{path} has schema version '{found[:20]}', this iobench reads {version}",
             remedy="use the iobench that wrote it, or a newer one",
         )
+    if upgrade is not None:
+        data = upgrade(data)
     return fitting(path, model, data), data
 
 

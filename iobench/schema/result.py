@@ -14,6 +14,7 @@ from ..errors import IobenchError
 from .base import Record, fitting, read_record
 from .checkpoint import Study
 from .facts import RunFacts
+from .upgrade import upgraded
 
 SCHEMA_VERSION = "1.0"
 
@@ -68,8 +69,14 @@ class Epoch(Record):
     )
 
 
+MeasuredBy = Literal["fio", "reader", "loader", "accelerator"]
+"""What took a ceiling's measurement: fio, iobench's reader, a whole loader, or the steps alone."""
+
+
 class Ceiling(Record):
     """What one stage can do alone, over all accelerators of the run."""
+
+    by: MeasuredBy | None = None  # None: not measured
 
     samples_per_s: float | None = None
     bytes_per_s: float | None = None  # stored bytes, so that all ceilings share one unit
@@ -215,7 +222,7 @@ def load_run(directory: Path) -> RunDocument:
     """
     path = directory if directory.is_file() else directory / "run.json"
     try:
-        document, data = read_record(path, RunDocument, version=SCHEMA_VERSION)
+        document, data = read_record(path, RunDocument, version=SCHEMA_VERSION, upgrade=upgraded)
     except FileNotFoundError:
         raise IobenchError(
             f"no run.json in {directory}", remedy="name a run directory, e.g. results/<run>"

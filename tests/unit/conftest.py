@@ -19,6 +19,14 @@ from iobench.schema.result import (
 )
 
 SECOND = 1_000_000_000
+BY = {
+    "storage_raw": "fio",
+    "fetch": "reader",
+    "prep": "reader",
+    "harness": "loader",
+    "accelerator": "accelerator",
+}
+"""What measures each ceiling."""
 
 
 def build_events(rows: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
@@ -69,7 +77,9 @@ def build_run(
         "accelerator": 1000.0 * accelerators,
     } | (rates or {})
     ceilings = {
-        name: Ceiling(samples_per_s=rate, bytes_per_s=rate * 1e5, cpu_s_per_gb=0.5, how="test")
+        name: Ceiling(
+            samples_per_s=rate, bytes_per_s=rate * 1e5, cpu_s_per_gb=0.5, how="test", by=BY[name]
+        )
         if rate is not None
         else Ceiling(not_measured=f"{name} left out by the test")
         for name, rate in figures.items()

@@ -63,7 +63,7 @@ def measured_storage(doc: RunDocument, job: Job) -> Measured:
         run_id=doc.run_id,
         url=str(doc.storage.get("url", "")),
         read_bytes_per_s=rate,
-        by="the reader" if evidence.fetch is not None else evidence.raw_by,
+        by="the reader" if evidence.fetch is not None else evidence.raw_source,
         raw_bytes_per_s=evidence.bytes_per_s(evidence.raw),
         latency_s=latency,
         latency_from=source,

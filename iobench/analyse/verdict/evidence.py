@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ...schema.result import Ceiling, RunDocument
+from ...schema.result import Ceiling, MeasuredBy, RunDocument
 
 NOISE = 0.05
 """Two rates closer than this are not told apart (MLPerf Storage: runs are replicable within 5 %)."""
@@ -24,12 +24,18 @@ OWN_LOADER = "torch"
 """The kind of loader that is iobench's own; any other is a library that is measured."""
 
 
+_SOURCES: dict[MeasuredBy | None, str] = {
+    "fio": "fio",
+    "reader": "the reader with more in flight",
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
     """Rates in samples/s over all accelerators; None where not measured."""
 
     raw: float | None
-    raw_by: str  # who measured it: fio, or the reader with more reads in flight
+    raw_by: MeasuredBy | None  # fio, or the reader with more reads in flight
     fetch: float | None
     prep: float | None
     own_prep: (
@@ -56,6 +62,11 @@ class Evidence:
     codec: str
     decode: bool
     compress_ratio: float
+
+    @property
+    def raw_source(self) -> str:
+        """Who measured raw storage, in words that can begin a sentence's main clause."""
+        return _SOURCES.get(self.raw_by, "the raw measurement")
 
     @property
     def storage(self) -> float | None:
@@ -129,9 +140,7 @@ def gather(doc: RunDocument) -> Evidence:
     cpu, rate = fetch.cpu_s_per_gb, fetch.bytes_per_s
     return Evidence(
         raw=_rate(doc, "storage_raw", size),
-        raw_by="the reader with more in flight"
-        if doc.ceilings.get("storage_raw", Ceiling()).how.startswith("the reader")
-        else "fio",
+        raw_by=doc.ceilings.get("storage_raw", Ceiling()).by,
         fetch=_rate(doc, "fetch", size),
         prep=_rate(doc, "prep", size),
         own_prep=doc.ceilings.get("prep", Ceiling()).details.get("own_samples_per_s"),

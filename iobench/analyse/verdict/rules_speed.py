@@ -202,7 +202,7 @@ def raw_low(doc: RunDocument) -> Outcome | None:
     if evidence.raw is None or evidence.raw >= evidence.fetch * (1 - GAP):
         return None
     return Outcome(
-        f"raw storage, by {evidence.raw_by}, came to {format_percent(evidence.raw / evidence.fetch)} of what the reader fetched from it",
+        f"raw storage, by {evidence.raw_source}, came to {format_percent(evidence.raw / evidence.fetch)} of what the reader fetched from it",
         "storage changed in between (other users, a cache of its own), or slows under more requests: run again, --calibration-s longer",
     )
 
