@@ -19,7 +19,7 @@ from ..analyse.verdict.rebuild import conclude
 from ..errors import InterruptedRun, IobenchError
 from ..interrupts import undisturbed
 from ..load import make_reader
-from ..measure import host, resources, timeline
+from ..measure import host, nfs, resources, timeline
 from ..registry import FORMATS
 from ..schema.result import Finding, Repetition, RunDocument
 from ..storage.base import Files, Versioned
@@ -201,7 +201,6 @@ def _repeat(
     )
     root = _local_root(plan.storage)
     before = resources.Snapshot.take(root)
-
     try:
         outcome = run_cached_phase(plan, phase, look=others.look, tick=progress.steps)
     except KeyboardInterrupt as interrupt:
@@ -210,10 +209,11 @@ def _repeat(
             if name == "measure" and any(
                 len(columns["step"]) for columns in outcome.columns.values()
             ):
-                doc.repetitions.append(_record(phase, outcome, calibration, {}))
+                used = (before, resources.Snapshot.take(root))
+                doc.repetitions.append(_record(phase, outcome, calibration, used))
         raise
     with undisturbed():
-        used = resources.diff(before, resources.Snapshot.take(root))
+        used = (before, resources.Snapshot.take(root))
         doc.loader = {**doc.loader, **outcome.loader}
         repetition = _record(phase, outcome, calibration, used)
         if name == "measure":
@@ -231,8 +231,13 @@ def _local_root(storage: Any) -> Path | None:
 
 
 def _record(
-    phase: Phase, outcome: Outcome, calibration: Calibration, used: dict[str, Any]
+    phase: Phase,
+    outcome: Outcome,
+    calibration: Calibration,
+    snapshots: tuple[resources.Snapshot, resources.Snapshot],
 ) -> Repetition:
+    """The repetition with what its events and the host's counters around it say."""
+    used = resources.diff(*snapshots)
     residencies = [epoch.residency_before for epoch in outcome.epochs]
     known = [value for value in residencies if value is not None]
     context = Repetition(
@@ -241,8 +246,9 @@ def _record(
         epochs=outcome.epochs,
         complete=outcome.complete,
         cpu_s=outcome.cpu_s,
-        throttled_s=used.get("throttled_s"),
-        nfs=used.get("nfs"),
+        throttled_s=used.throttled_s,
+        nfs=nfs.diff(*(snapshot.nfs for snapshot in snapshots)),
+        resources=used,
         residency_before=max(known) if known and len(known) == len(residencies) else None,
         not_measured=unseen_reads(phase.loading.kind),
     )

@@ -84,6 +84,21 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
+class OpenRecord(BaseModel):
+    """Base of a part of a record that differs between versions, hosts and storages.
+
+    Known keys have their types and bounds, and a missing one its default. Unknown keys, of newer
+    or older versions, are kept as they are and written again with the others.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the file says anything here."""
+        return bool(self.model_fields_set)
+
+
 M = TypeVar("M", bound=BaseModel)
 
 _MAX_PROBLEMS = 5

@@ -14,6 +14,7 @@ from ..errors import IobenchError
 from .base import Record, fitting, read_record
 from .checkpoint import Study
 from .facts import RunFacts
+from .resources import NfsTraffic, Resources
 from .upgrade import upgraded
 
 SCHEMA_VERSION = "1.0"
@@ -97,10 +98,9 @@ class Repetition(Record):
     epochs: list[Epoch] = []
     complete: bool = True  # False: interrupted, or stopped before all steps
     cpu_s: float | None = None  # ranks and workers
-    throttled_s: float | None = None  # time this cgroup was throttled by its CPU quota
-    nfs: dict[str, Any] | None = (
-        None  # what the NFS mount did (measure.nfs.diff): read_ops, read_bytes, read_rtt_ms, retransmits ...
-    )
+    throttled_s: float | None = None  # time this cgroup was throttled; as in resources
+    nfs: NfsTraffic | None = None  # what the mount did meanwhile, where the data lies on one
+    resources: Resources | None = None  # what host and device did; None in older versions
     residency_before: float | None = None  # the largest of the epochs'
     samples: int = 0
     steps: int = 0  # of all ranks together

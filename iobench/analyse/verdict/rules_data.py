@@ -178,9 +178,9 @@ def nfs_retransmits(doc: RunDocument) -> Outcome | None:
     counted = [repetition.nfs for repetition in doc.repetitions if repetition.nfs is not None]
     if not counted:
         return unknown("the NFS client's counters (/proc/self/mountstats) were not recorded")
-    again = sum(int(nfs.get("retransmits", 0)) for nfs in counted)
+    again = sum(nfs.retransmits for nfs in counted)
     if again:
-        ops = sum(int(nfs.get("read_ops", 0)) for nfs in counted)
+        ops = sum(nfs.read_ops for nfs in counted)
         what = "request was" if again == 1 else "requests were"
         evidence = f"{format_count(again)} NFS {what} sent again (beside {format_count(ops)} reads), by the mount's counters"
         return Outcome(
