@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .common import (
     add_break_lock,
@@ -16,6 +16,9 @@ from .common import (
     parse_time,
     whole_number,
 )
+
+if TYPE_CHECKING:
+    from ..schema.checkpoint import Training
 
 _EXAMPLES = """examples:
   iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64
@@ -162,7 +165,7 @@ def run(args: argparse.Namespace) -> int:
     if args.asynchronous and not args.writer.startswith("dcp-async"):
         asked["writer"] = f"{args.writer}-async"
     spec = build(CheckpointSpec, apply_overrides(asked, args.overrides), where="checkpoint")
-    plan = make_study_plan(spec, args.to, asked_meaning(args))
+    plan = make_study_plan(spec, args.to, asked_training(args))
     signal.signal(
         signal.SIGTERM, signal.default_int_handler
     )  # batch schedulers stop jobs so: save what was measured, as for Ctrl-C
@@ -182,16 +185,18 @@ def run(args: argparse.Namespace) -> int:
     return finish(doc, directory, kind="json" if args.json else "text", fail_on=args.fail_on)
 
 
-def asked_meaning(args: argparse.Namespace) -> dict[str, Any]:
-    """What the analysis is told, as plain numbers in base units."""
+def asked_training(args: argparse.Namespace) -> Training:
+    """What the analysis is told of the training, in base units. Raises UsageError."""
     from ..errors import UsageError
+    from ..schema.base import build
+    from ..schema.checkpoint import Training
     from ..units import parse_duration
 
     for name in ("price", "samples_per_s", "accelerators"):
         value = getattr(args, name)
         if value is not None and not 0 < value < 1e15:
             raise UsageError(f"--{name.replace('_', '-')} must be above 0, not {value}")
-    return {
+    asked = {
         "accelerators": args.accelerators,
         "mtbf_s": parse_time("--mtbf", args.mtbf),
         "restart_s": parse_duration(args.restart),
@@ -201,3 +206,4 @@ def asked_meaning(args: argparse.Namespace) -> dict[str, Any]:
         "stall_budget": parse_share("--stall-budget", args.stall_budget),
         "notice_s": parse_duration(args.notice),
     }
+    return build(Training, asked, where="checkpoint")

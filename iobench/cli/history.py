@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         if why:
             left_out.append(why)
         else:
-            groups.setdefault((str(doc.host.get("node", "?")), *question(doc)), []).append(doc)
+            groups.setdefault((doc.host.node or "?", *question(doc)), []).append(doc)
     shown, metrics = [], set()
     for asked, runs in groups.items():
         metric = args.metric or (

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ..analyse.checkpoint.study import cpu_s_per_gb, slowdown, with_figures
-from ..schema.checkpoint import Spread, Study
+from ..schema.checkpoint import Meaning, Spread, Study
 from ..schema.metrics import metrics_of
 from ..schema.result import RunDocument
 from ..text import printable, renders
@@ -77,9 +76,7 @@ def _headline(doc: RunDocument, study: Study, width: int, paint: Paint) -> list[
             f"Checkpoint of {study.model} by {study.writer} ({state}, {doc.rules} rules)", "title"
         )
     ]
-    lines += (
-        wrapped(study.meaning.get("sentence", ""), width) if study.meaning.get("sentence") else []
-    )
+    lines += wrapped(study.meaning.sentence, width) if study.meaning.sentence else []
     return lines + (wrapped(f"error: {doc.error}", width) if doc.error else [])
 
 
@@ -126,43 +123,41 @@ def _spread(spread: Spread, show: Format) -> str:
 def meaning_lines(study: Study, width: int, paint: Paint) -> list[str]:
     """What the figures mean, and a chart of the waste over the interval."""
     found = study.meaning
-    if "interval_s" not in found:
+    if not isinstance(found, Meaning):
         return []
-    job = f"{_many(found['accelerators'], 'accelerator')}, interrupted every {format_duration(found['mtbf_s'])} ({found['mtbf_how']})"
+    job = f"{_many(found.accelerators, 'accelerator')}, interrupted every {format_duration(found.mtbf_s)} ({found.mtbf_how})"
     rows = [
         ("training", job),
         (
             "one save",
-            f"blocks {format_duration(found['blocked_s'])}, durable after {format_duration(found['durable_s'])}",
+            f"blocks {format_duration(found.blocked_s)}, durable after {format_duration(found.durable_s)}",
         ),
         (
             "restart",
-            f"{format_duration(found['restart_s'])}, of it {_optional(found['restore_s'], format_duration)} to restore",
+            f"{format_duration(found.restart_s)}, of it {_optional(found.restore_s, format_duration)} to restore",
         ),
         (
             "save every",
-            f"{format_duration(found['interval_s'])} (Young {format_duration(found['young_s'])}, Daly "
-            f"{format_duration(found['daly_s'])}, for availability {format_duration(found['availability_s'])})",
+            f"{format_duration(found.interval_s)} (Young {format_duration(found.young_s)}, Daly "
+            f"{format_duration(found.daly_s)}, for availability {format_duration(found.availability_s)})",
         ),
         (
             "costs",
-            f"{format_share(found['overhead'])} of the time to save, {format_share(found['waste'])} with what interruptions cost",
+            f"{format_share(found.overhead)} of the time to save, {format_share(found.waste)} with what interruptions cost",
         ),
         ("lost a day", _lost(found)),
         ("today", _today(found)),
         (
             "to buy",
-            f"{format_rate(found['needed_write_bytes_per_s'])} of durable writes, for {format_share(found['stall_budget'])} of the time",
+            f"{format_rate(found.needed_write_bytes_per_s)} of durable writes, for {format_share(found.stall_budget)} of the time",
         ),
         (
             "spot",
-            f"a save {'fits' if found['fits_notice'] else 'does NOT fit'} into a notice of {format_duration(found['notice_s'])}",
+            f"a save {'fits' if found.fits_notice else 'does NOT fit'} into a notice of {format_duration(found.notice_s)}",
         ),
     ]
     lines = [
-        paint(
-            f"What it means for {study.model}: {format_bytes(found['bytes'])} a checkpoint", "title"
-        )
+        paint(f"What it means for {study.model}: {format_bytes(found.bytes)} a checkpoint", "title")
     ]
     for name, text in rows:
         lines += wrapped(text, width, f"  {name:<12}", " " * 14) if text else []
@@ -174,32 +169,30 @@ def meaning_lines(study: Study, width: int, paint: Paint) -> list[str]:
     ]
 
 
-def _lost(found: dict[str, Any]) -> str:
-    parts = [f"{format_duration(found['lost_s_per_day'])} of training"]
+def _lost(found: Meaning) -> str:
+    parts = [f"{format_duration(found.lost_s_per_day)} of training"]
     parts += (
-        [f"{format_count(found['lost_samples_per_day'])} samples"]
-        if found["lost_samples_per_day"] is not None
+        [f"{format_count(found.lost_samples_per_day)} samples"]
+        if found.lost_samples_per_day is not None
         else []
     )
-    parts += (
-        [f"{found['lost_usd_per_day']:,.2f} USD"] if found["lost_usd_per_day"] is not None else []
-    )
+    parts += [f"{found.lost_usd_per_day:,.2f} USD"] if found.lost_usd_per_day is not None else []
     return ", ".join(parts)
 
 
-def _today(found: dict[str, Any]) -> str:
-    now = found["today"]
+def _today(found: Meaning) -> str:
+    now = found.today
     if now is None:
         return ""
-    return f"every {format_duration(now['interval_s'])}: {format_share(now['overhead'])} to save, {format_share(now['waste'])} in all"
+    return f"every {format_duration(now.interval_s)}: {format_share(now.overhead)} to save, {format_share(now.waste)} in all"
 
 
-def _chart(found: dict[str, Any], width: int) -> list[str]:
-    most = max(share for _, share in found["curve"])
+def _chart(found: Meaning, width: int) -> list[str]:
+    most = max(share for _, share in found.curve)
     room = max(8, width - 36)
     lines = []
-    for at, share in found["curve"]:
-        best = " < best" if math.isclose(at, found["interval_s"]) else ""
+    for at, share in found.curve:
+        best = " < best" if math.isclose(at, found.interval_s) else ""
         bar = "█" * max(1, round(room * share / (most or 1)))
         lines.append(f"  {format_duration(at):>13}{format_share(share):>10}  {bar}{best}")
     return lines
@@ -221,7 +214,7 @@ def _about(doc: RunDocument, study: Study, width: int) -> list[str]:
         facts.append(
             f"{format_share(study.bytes / study.full_bytes)} of {format_bytes(study.full_bytes)}"
         )
-    facts += [str(doc.storage["url"])] if doc.storage.get("url") else []
+    facts += [doc.storage.url] if doc.storage.url else []
     return wrapped(", ".join(facts), width)
 
 

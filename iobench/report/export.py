@@ -43,9 +43,9 @@ def to_csv(doc: RunDocument) -> str:
 
     An empty field was not measured.
     """
-    if doc.checkpoint is not None and not doc.dataset:
-        done: list[tuple[str, Save | Restore]] = [("save", save) for save in doc.checkpoint.saves]
-        done += [("restore", restore) for restore in doc.checkpoint.restores]
+    if (study := doc.study) is not None:
+        done: list[tuple[str, Save | Restore]] = [("save", save) for save in study.saves]
+        done += [("restore", restore) for restore in study.restores]
         measured = metrics_of("save", "restore")
         rows = [
             (
@@ -68,8 +68,8 @@ def to_csv(doc: RunDocument) -> str:
 @renders(markdown)
 def to_markdown(doc: RunDocument) -> str:
     """Verdict, ceilings and medians, ready to be pasted into an issue or a page."""
-    if doc.checkpoint is not None and not doc.dataset:
-        return _study_markdown(doc, doc.checkpoint)
+    if doc.study is not None:
+        return _study_markdown(doc, doc.study)
     lines = [
         f"**{doc.verdict.sentence}**" if doc.verdict else f"No verdict: {doc.error or doc.status}",
         "",
@@ -103,8 +103,7 @@ def to_markdown(doc: RunDocument) -> str:
 
 def _study_markdown(doc: RunDocument, study: Study) -> str:
     sentence = (
-        study.meaning.get("sentence")
-        or f"{study.model} by {study.writer}: {doc.error or doc.status}"
+        study.meaning.sentence or f"{study.model} by {study.writer}: {doc.error or doc.status}"
     )
     lines = [
         f"**{sentence}**",

@@ -144,7 +144,7 @@ def _ceilings(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         samples = f" ({format_count(rate)})" if size else ""
         line = f"  {label:<14}{figure}{samples:>12}  {_bar(rate, scale, room)}{' < binds' if binds else ''}"
         lines.append(paint(line, "bound") if binds else line)
-    tax = doc.ceilings.get("harness", Ceiling()).details.get("tensor_samples_per_s")
+    tax = doc.ceilings.get("harness", Ceiling()).details.tensor_samples_per_s
     if tax:
         moved = (
             f"{format_rate(tax * size)} ({format_count(tax)} samples/s)"
@@ -268,16 +268,15 @@ def _advice(doc: RunDocument, width: int, paint: Paint) -> list[str]:
 def _about(doc: RunDocument, width: int) -> list[str]:
     """What was run, where, and where the results lie."""
     data, host = doc.dataset, doc.host
-    name = (data.get("spec") or {}).get("name", "?")
     facts = [
         f"run {doc.run_id}",
-        f"workload {doc.workload.get('name', '?')}",
+        f"workload {doc.workload.name}",
         f"accelerators {format_count(doc.accelerators)}",
-        f"dataset {name}",
+        f"dataset {data.spec.name}",
     ]
-    facts += [f"{format_count(data['samples'])} samples"] if data.get("samples") else []
-    facts += [format_bytes(data["stored_bytes"])] if data.get("stored_bytes") else []
-    facts += [str(doc.storage["url"])] if doc.storage.get("url") else []
-    facts += [f"{host['cores']} cores"] if host.get("cores") else []
-    facts += [f"{format_bytes(host['memory_bytes'])} memory"] if host.get("memory_bytes") else []
+    facts += [f"{format_count(data.samples)} samples"] if data.samples else []
+    facts += [format_bytes(data.stored_bytes)] if data.stored_bytes else []
+    facts += [doc.storage.url] if doc.storage.url else []
+    facts += [f"{host.cores} cores"] if host.cores else []
+    facts += [f"{format_bytes(host.memory_bytes)} memory"] if host.memory_bytes else []
     return wrapped(", ".join(facts), width)

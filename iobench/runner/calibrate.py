@@ -16,7 +16,7 @@ from ..load import OWN, make_reader
 from ..load.null import NullReader, delivered_bytes
 from ..load.order import Indices
 from ..measure import fio
-from ..schema.result import Ceiling, Epoch, MeasuredBy, Repetition
+from ..schema.result import Ceiling, CeilingDetails, Epoch, MeasuredBy, Repetition
 from ..schema.workload import AcceleratorSpec, LoaderSpec
 from ..storage.base import Files
 from ..storage.simulated.memory import MemoryStorage
@@ -41,7 +41,7 @@ class Calibration:
 
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
     parts: Parts = field(default_factory=list)
-    loader: dict[str, Any] = field(default_factory=dict)
+    loader: dict[str, object] = field(default_factory=dict)
 
 
 def measure_raw(plan: Plan, run_dir: Path, *, seconds: float) -> Ceiling:
@@ -69,18 +69,18 @@ def measure_raw(plan: Plan, run_dir: Path, *, seconds: float) -> Ceiling:
         )
     except StorageError as error:
         return Ceiling(not_measured=str(error))
-    details = {
-        "latency_p50_s": result.latency_p50_s,
-        "latency_p99_s": result.latency_p99_s,
-        "alternatives": result.alternatives,
-    }
     return Ceiling(
         samples_per_s=result.bytes_per_s / plan.manifest.mean_stored_bytes,
         bytes_per_s=result.bytes_per_s,
         cpu_s_per_gb=result.cpu_s_per_gb,
         how=result.how,
         by="fio",
-        details={**details, "command": result.command},
+        details=CeilingDetails(
+            latency_p50_s=result.latency_p50_s,
+            latency_p99_s=result.latency_p99_s,
+            alternatives=result.alternatives,
+            command=result.command,
+        ),
     )
 
 
@@ -106,7 +106,7 @@ def _rate_raw(calibration: Calibration, outcome: Outcome) -> None:
     read, samples = int(events["bytes_read"].sum()), int(events["samples"].sum())
     if raw is not None and raw.bytes_per_s and read and samples:
         raw.samples_per_s = raw.bytes_per_s * samples / read
-        raw.details["read_bytes_per_sample"] = read / samples
+        raw.details.read_bytes_per_sample = read / samples
 
 
 def measure_parallel(
@@ -130,7 +130,7 @@ def measure_parallel(
         by="reader",
         workers=loading.workers,
     )
-    calibration.ceilings["storage_raw"].details["concurrency"] = more
+    calibration.ceilings["storage_raw"].details.concurrency = more
     _keep_cold(plan, calibration.ceilings["storage_raw"], outcome)
 
 
@@ -182,10 +182,9 @@ def measure_library(
                     workers=loading.workers,
                 )
         own = calibration.ceilings.pop("prep-own")
-        calibration.ceilings["prep"].details |= {
-            "own_samples_per_s": own.samples_per_s,
-            "own_cpu_s_per_gb": own.cpu_s_per_gb,
-        }
+        details = calibration.ceilings["prep"].details
+        details.own_samples_per_s = own.samples_per_s
+        details.own_cpu_s_per_gb = own.cpu_s_per_gb
     except UsageError as error:
         calibration.ceilings["prep"] = Ceiling(not_measured=str(error))
 
@@ -211,9 +210,8 @@ def measure_harness(
         )
         _keep(taxed, "harness-tensor", outcome, "", by="loader", workers=loading.workers)
         calibration.parts += taxed.parts
-        calibration.ceilings["harness"].details["tensor_samples_per_s"] = taxed.ceilings[
-            "harness-tensor"
-        ].samples_per_s
+        tensor = taxed.ceilings["harness-tensor"].samples_per_s
+        calibration.ceilings["harness"].details.tensor_samples_per_s = tensor
 
 
 def measure_accelerator(plan: Plan, calibration: Calibration, *, seconds: float) -> None:
@@ -296,7 +294,9 @@ def _keep(
         how=how,
         by=by,
         not_measured="" if samples_per_s else "no batch was delivered",
-        details={"startup_s": startups, "cpu_s": outcome.cpu_s, "round_steps": max(1, workers)},
+        details=CeilingDetails(
+            startup_s=startups, cpu_s=outcome.cpu_s, round_steps=max(1, workers)
+        ),
     )
 
 

@@ -6,12 +6,11 @@ Whatever happens on the way (a failing disk, a dead worker, Ctrl-C), what was re
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from .. import __version__
 from ..analyse.verdict.metrics import repetition_metrics, unseen_reads
@@ -21,14 +20,17 @@ from ..interrupts import undisturbed
 from ..load import make_reader
 from ..measure import host, nfs, resources, timeline
 from ..registry import FORMATS
+from ..schema.base import fitting
+from ..schema.host import Host
+from ..schema.job import DatasetFacts, DatasetSpecFacts, LoaderFacts, WorkloadFacts
 from ..schema.result import Finding, Repetition, RunDocument
-from ..storage.base import Files, Versioned
+from ..storage.base import Files, Storage, Versioned
 from ..storage.catalog import innermost
 from ..storage.locks.reading import reading
 from . import calibrate
 from .cache import run_cached_phase
 from .calibrate import Calibration, joined
-from .directory import new_directory, write_document
+from .directory import new_directory, storage_facts, write_document
 from .findmax import find_max
 from .mixed import Mixed, Saver, saving_to
 from .others import Others
@@ -99,7 +101,7 @@ def _measure(
                 progress,
                 f"the samples that loader '{plan.workload.loader.kind}' delivers",
             ):
-                doc.loader |= prepare_library(plan, held, proof=options.prove)
+                add_loader_facts(doc, prepare_library(plan, held, proof=options.prove))
         if options.calibration_s > 0:
             _calibrate(plan, options, directory, calibration, doc, progress)
         if saver:
@@ -127,7 +129,7 @@ def _measure(
         doc.error = str(error)
         failure = error
     doc.ceilings = calibration.ceilings
-    doc.loader = {**doc.loader, **calibration.loader}
+    add_loader_facts(doc, calibration.loader)
     doc.findings += others.findings()
     with undisturbed(swallow=failure is not None):
         doc = conclude(doc)
@@ -214,7 +216,7 @@ def _repeat(
         raise
     with undisturbed():
         used = (before, resources.Snapshot.take(root))
-        doc.loader = {**doc.loader, **outcome.loader}
+        add_loader_facts(doc, outcome.loader)
         repetition = _record(phase, outcome, calibration, used)
         if name == "measure":
             doc.repetitions.append(repetition)
@@ -223,11 +225,10 @@ def _repeat(
     others.look()
 
 
-def _local_root(storage: Any) -> Path | None:
+def _local_root(storage: Storage) -> Path | None:
     """The directory behind a storage and whatever wraps it; None where it is no directory of this host."""
-    while hasattr(storage, "inner"):
-        storage = storage.inner
-    return getattr(storage, "root", None)
+    root: Path | None = getattr(innermost(storage), "root", None)
+    return root
 
 
 def _record(
@@ -271,13 +272,21 @@ def _versions(plan: Plan) -> dict[str, str] | str:
 
 
 def _compare_versions(plan: Plan, before: dict[str, str] | str, doc: RunDocument) -> None:
+    update: dict[str, object]
     if isinstance(before, str):
-        doc.dataset |= {"changed": None, "changed_unknown": before}
-        return
-    after = _versions(plan)
-    doc.dataset["changed"] = (
-        [key for key in before if before[key] != after[key]] if isinstance(after, dict) else None
-    )
+        update = {"changed": None, "changed_unknown": before}
+    else:
+        after = _versions(plan)
+        changed = None
+        if isinstance(after, dict):
+            changed = [key for key in before if before[key] != after[key]]
+        update = {"changed": changed}
+    doc.dataset = doc.dataset.model_copy(update=update)
+
+
+def add_loader_facts(doc: RunDocument, found: Mapping[str, object]) -> None:
+    """What a phase found out about the loader; later phases know better."""
+    doc.loader = fitting("the loader", LoaderFacts, {**doc.loader.model_dump(), **found})
 
 
 @contextmanager
@@ -331,26 +340,24 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
         rules=options.rules,
         accelerators=plan.accelerators,
         findings=findings,
-        workload=plan.workload.model_dump(mode="json"),
-        dataset={
-            "spec": manifest.spec.model_dump(mode="json"),
-            "id": manifest.header.id,
-            "samples": manifest.sample_count,
-            "shards": manifest.shard_count,
-            "stored_bytes": manifest.header.stored_bytes,
-            "sample_bytes_mean": manifest.mean_stored_bytes,
-            "blocks": bool(getattr(FORMATS.load(manifest.spec.format), "blocks", False)),
-        },
-        host=host.fingerprint(),
-        storage=plan.storage.describe(),
-        loader={
-            "direct": plan.direct,
-            "access": "sequential" if plan.sequential else "random",
-            "kind": loading.kind,
-            "workers": loading.workers,
-            "transport": loading.transport,
-            "prefetched_samples": loading.workers
-            * loading.prefetch_factor
-            * plan.workload.batch_size,  # of one rank
-        },
+        workload=WorkloadFacts.model_validate(plan.workload.model_dump(mode="json")),
+        dataset=DatasetFacts(
+            spec=DatasetSpecFacts.model_validate(manifest.spec.model_dump(mode="json")),
+            id=manifest.header.id,
+            samples=manifest.sample_count,
+            shards=manifest.shard_count,
+            stored_bytes=manifest.header.stored_bytes,
+            sample_bytes_mean=manifest.mean_stored_bytes,
+            blocks=bool(getattr(FORMATS.load(manifest.spec.format), "blocks", False)),
+        ),
+        host=Host.model_validate(host.fingerprint()),
+        storage=storage_facts(plan.storage),
+        loader=LoaderFacts(
+            direct=plan.direct,
+            access="sequential" if plan.sequential else "random",
+            kind=loading.kind,
+            workers=loading.workers,
+            transport=loading.transport,
+            prefetched_samples=loading.workers * loading.prefetch_factor * plan.workload.batch_size,
+        ),
     )

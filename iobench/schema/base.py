@@ -10,9 +10,11 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    SerializerFunctionWrapHandler,
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_serializer,
 )
 
 from ..documents import MAX_DOCUMENT_BYTES, MAX_NUMBER, parse_json, read_regular
@@ -88,7 +90,7 @@ class OpenRecord(BaseModel):
     """Base of a part of a record that differs between versions, hosts and storages.
 
     Known keys have their types and bounds, and a missing one its default. Unknown keys, of newer
-    or older versions, are kept as they are and written again with the others.
+    or older versions, are kept as they are. Written again, it has the keys that were given to it.
     """
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
@@ -97,6 +99,12 @@ class OpenRecord(BaseModel):
     def recorded(self) -> bool:
         """Whether the file says anything here."""
         return bool(self.model_fields_set)
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        return {
+            key: value for key, value in serialize(self).items() if key in self.model_fields_set
+        }
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -132,8 +140,8 @@ def read_record(
     *,
     version: str,
     upgrade: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None,
-) -> tuple[M, Any]:
-    """What iobench wrote down as JSON: the record, and the data that it was made of.
+) -> M:
+    """What iobench wrote down as JSON.
 
     ``upgrade`` turns what earlier versions wrote into what ``model`` expects.
 
@@ -160,7 +168,7 @@ def read_record(
         )
     if upgrade is not None:
         data = upgrade(data)
-    return fitting(path, model, data), data
+    return fitting(path, model, data)
 
 
 def fitting(where: Path | str, model: type[M], data: Any) -> M:

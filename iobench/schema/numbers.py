@@ -10,12 +10,14 @@ from ..units import MAX_SECONDS, MIN_SECONDS
 
 MAX_COUNT = 2**63 - 1
 
-Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-Number = Annotated[int, Field(ge=1, le=MAX_COUNT)]
-Few = Annotated[int, Field(ge=0, le=10**9)]
+Count = Annotated[int, Field(strict=True, ge=0, le=MAX_COUNT)]
+Number = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
+Few = Annotated[int, Field(strict=True, ge=0, le=10**9)]
 """Processes, steps, requests: what loops run over, or products are made of."""
-Ranks = Annotated[int, Field(ge=1, le=10**6)]
-Figure = Annotated[float, Field(ge=0)]
-Positive = Annotated[float, Field(ge=1e-30)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Duration = Annotated[float, Field(ge=MIN_SECONDS, le=MAX_SECONDS)]
+Ranks = Annotated[int, Field(strict=True, ge=1, le=10**6)]
+Figure = Annotated[float, Field(strict=True, ge=0)]
+Amount = Annotated[int, Field(strict=True, ge=0, le=MAX_COUNT)] | Figure
+"""What is mostly whole, and then stays so when it is written again: bytes of a mean, cores."""
+Positive = Annotated[float, Field(strict=True, ge=1e-30)]
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+Duration = Annotated[float, Field(strict=True, ge=MIN_SECONDS, le=MAX_SECONDS)]

@@ -115,7 +115,7 @@ def test_reports_and_csv_show_the_table(runs: list[RunDocument]) -> None:
             assert f"  {metric.label}  " in text, metric
     header = next(csv.reader(io.StringIO(to_csv(doc))))
     assert names("repetition") | CONTEXT <= set(header)
-    alone = next(doc for doc in runs if doc.checkpoint is not None and not doc.dataset)
+    alone = next(doc for doc in runs if doc.study is not None)
     header = next(csv.reader(io.StringIO(to_csv(alone))))
     assert names("save", "restore") <= set(header)
     assert len(header) == len(set(header))

@@ -16,6 +16,7 @@ from iobench.analyse.capacity.whatif import (
 from iobench.analyse.verdict.evidence import gather
 from iobench.errors import UsageError
 from iobench.report.whatif import render_whatif
+from iobench.schema.result import CeilingDetails
 
 Build = Callable[..., Any]
 TWICE = Quantity(2, relative=True)
@@ -37,7 +38,7 @@ def starved(make_run: Build) -> Any:
 def cheap(doc: Any, **details: Any) -> Any:
     """Fetching at 0.05 CPU s/GB: 8 cores read 160 GB/s; details for the raw ceiling."""
     fetch = doc.ceilings["fetch"].model_copy(update={"cpu_s_per_gb": 0.05})
-    raw = doc.ceilings["storage_raw"].model_copy(update={"details": details})
+    raw = doc.ceilings["storage_raw"].model_copy(update={"details": CeilingDetails(**details)})
     return doc.model_copy(update={"ceilings": doc.ceilings | {"fetch": fetch, "storage_raw": raw}})
 
 

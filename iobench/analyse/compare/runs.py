@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from ...schema.base import OpenRecord
 from ...schema.metrics import BY_NAME, COMPARED
 from ...schema.result import RunDocument
 from ..checkpoint.study import values_of_study
@@ -99,9 +99,7 @@ def _loss(row: Row) -> float:
 
 
 def workload_of(doc: RunDocument) -> str:
-    if doc.checkpoint is not None and not doc.dataset:
-        return f"checkpoint {doc.checkpoint.model}"
-    return str(doc.workload.get("name", "?"))
+    return doc.workload.name if doc.study is None else f"checkpoint {doc.study.model}"
 
 
 def values_of(doc: RunDocument, metric: str) -> list[float]:
@@ -120,13 +118,19 @@ def values_of(doc: RunDocument, metric: str) -> list[float]:
 
 def settings_of(doc: RunDocument) -> dict[str, str]:
     """Everything that was asked, flat: workload, dataset, number of accelerators, or a study's specification."""
-    if doc.checkpoint is not None and not doc.dataset:
-        return {key: str(value) for key, value in doc.checkpoint.spec.items()}
-    spec = doc.dataset.get("spec") or {}
-    return flatten(doc.workload, spec) | {
+    if doc.study is not None:
+        return {key: str(value) for key, value in doc.study.spec.model_dump().items()}
+    spec = doc.dataset.spec
+    return flatten(doc.workload.model_dump(), spec.model_dump()) | {
         "accelerators": str(doc.accelerators),
-        "dataset.seed": str(spec.get("seed")),
+        "dataset.seed": str(spec.seed),
     }
+
+
+def recorded(part: OpenRecord, keys: Sequence[str]) -> dict[str, object]:
+    """Those of the keys that the part has a value for."""
+    values = part.model_dump(include=set(keys))
+    return {key: values[key] for key in keys if values.get(key) is not None}
 
 
 def lookup(doc: RunDocument, path: str) -> str:
@@ -134,7 +138,7 @@ def lookup(doc: RunDocument, path: str) -> str:
     settings = settings_of(doc)
     if path in settings:
         return settings[path]
-    node: Any = doc.model_dump(include={path.partition(".")[0]})
+    node: object = doc.model_dump(include={path.partition(".")[0]})
     for part in path.split("."):
         node = node.get(part) if isinstance(node, Mapping) else None
     return "?" if node is None else str(node)
@@ -154,7 +158,7 @@ def question(doc: RunDocument, across: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def _asks(doc: RunDocument, key: str) -> bool:
-    return key in STUDY if doc.checkpoint is not None and not doc.dataset else key.startswith(ASKED)
+    return key in STUDY if doc.study is not None else key.startswith(ASKED)
 
 
 def _allowed(key: str, across: Sequence[str]) -> bool:
@@ -223,12 +227,12 @@ def _common(runs: Sequence[RunDocument]) -> dict[str, str]:
     flat = [
         {
             **settings_of(doc),
-            **{f"host.{key}": str(doc.host[key]) for key in HOST if doc.host.get(key) is not None},
+            **{f"host.{key}": str(value) for key, value in recorded(doc.host, HOST).items()},
         }
         for doc in runs
     ]
     flat = [
-        {**each, "storage.url": str(doc.storage.get("url", "?"))}
+        {**each, "storage.url": str(doc.storage.url or "?")}
         for each, doc in zip(flat, runs, strict=True)
     ]
     return {
