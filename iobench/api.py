@@ -174,7 +174,7 @@ class Run:
         from .report.checkpoint import render_study
         from .report.text import render_run
 
-        study = self.document.checkpoint is not None and not self.document.dataset
+        study = self.document.study is not None
         return (render_study if study else render_run)(self.document, width=width)
 
     def to_markdown(self) -> str:
@@ -308,16 +308,16 @@ def compare(
     >>> found.obstacles, [row.metric for row in found.rows]
     ((), ['samples_per_s'])
     """
-    from .analyse.compare.runs import METRICS
     from .analyse.compare.runs import compare as judge
     from .errors import UnknownNameError
+    from .schema.metrics import COMPARED
 
     for name in metrics or ():
-        if name not in METRICS:
-            raise UnknownNameError("metric", name, METRICS)
+        if name not in COMPARED:
+            raise UnknownNameError("metric", name, COMPARED)
     keys = tuple(across)
     sides = [_group(side, keys, include_invalid) for side in (baseline, candidate)]
-    return judge(*sides, across=keys, metrics=tuple(metrics or METRICS))
+    return judge(*sides, across=keys, metrics=tuple(metrics or COMPARED))
 
 
 def _group(side: Runs | Sequence[Runs], across: tuple[str, ...], include_invalid: bool) -> Group:

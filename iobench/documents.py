@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -139,10 +139,19 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(each) for each in value]
     if (names := getattr(type(value), "model_fields", None)) is not None:
-        return {name: _plain(getattr(value, name)) for name in names}
+        return {name: _plain(each) for name, each in _members(value, names).items()}
     if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(value)
         return {field.name: _plain(getattr(value, field.name)) for field in fields}
     if hasattr(value, "item"):  # a number of NumPy
         return _plain(value.item())
     return str(value)
+
+
+def _members(model: Any, names: Iterable[str]) -> dict[str, Any]:
+    """All keys of a pydantic model; of one that keeps unknown keys, those that it was given."""
+    unknown: dict[str, Any] | None = model.model_extra
+    if unknown is None:
+        return {name: getattr(model, name) for name in names}
+    given = model.model_fields_set
+    return {name: getattr(model, name) for name in names if name in given} | unknown

@@ -115,6 +115,9 @@ def _escaped(value: Any, escape: Callable[[str], str]) -> Any:
         return type(value)(_escaped(each, escape) for each in value)
     if (names := getattr(type(value), "model_fields", None)) is not None:
         update = _changes(value, names, escape)
+        for name, each in (value.model_extra or {}).items():  # of a later version; names stay
+            if (new := _escaped(each, escape)) is not each:
+                update[name] = new
         return value.model_copy(update=update) if update else value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value) if field.init]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .common import (
     add_break_lock,
@@ -17,6 +17,9 @@ from .common import (
     whole_number,
 )
 from .verbs import DOCUMENTS, Verb
+
+if TYPE_CHECKING:
+    from ..schema.checkpoint import Training
 
 EXAMPLES = """examples:
   iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64
@@ -163,7 +166,7 @@ def run(args: argparse.Namespace) -> int:
     if args.asynchronous:
         asked["writer"] = asynchronous_version(args.writer)
     spec = build(CheckpointSpec, apply_overrides(asked, args.overrides), where="checkpoint")
-    plan = make_study_plan(spec, args.to, asked_meaning(args))
+    plan = make_study_plan(spec, args.to, asked_training(args))
     signal.signal(
         signal.SIGTERM, signal.default_int_handler
     )  # batch schedulers stop jobs so: save what was measured, as for Ctrl-C
@@ -183,9 +186,11 @@ def run(args: argparse.Namespace) -> int:
     return finish(doc, directory, kind=args.format, fail_on=args.fail_on)
 
 
-def asked_meaning(args: argparse.Namespace) -> dict[str, Any]:
-    """What the analysis is told, as plain numbers in base units."""
+def asked_training(args: argparse.Namespace) -> Training:
+    """What the analysis is told of the training, in base units. Raises UsageError."""
     from ..errors import UsageError
+    from ..schema.base import build
+    from ..schema.checkpoint import Training
     from ..units import parse_duration
 
     for flag, value in (
@@ -195,7 +200,7 @@ def asked_meaning(args: argparse.Namespace) -> dict[str, Any]:
     ):
         if value is not None and not 0 < value < 1e15:
             raise UsageError(f"{flag} must be above 0, not {value}")
-    return {
+    asked = {
         "accelerators": args.accelerators,
         "mtbf_s": parse_time("--mtbf", args.mtbf),
         "restart_s": parse_duration(args.restart),
@@ -205,6 +210,7 @@ def asked_meaning(args: argparse.Namespace) -> dict[str, Any]:
         "stall_budget": parse_share("--stall-budget", args.stall_budget),
         "notice_s": parse_duration(args.notice),
     }
+    return build(Training, asked, where="checkpoint")
 
 
 VERB = Verb(

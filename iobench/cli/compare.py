@@ -57,15 +57,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..analyse.compare.runs import METRICS, compare
+    from ..analyse.compare.runs import compare
     from ..errors import UnknownNameError, UsageError
     from ..report.compare import NOTHING, render
+    from ..schema.metrics import COMPARED
     from .terminal import show, show_data, warn
 
-    metrics = tuple(args.metric or METRICS)
+    metrics = tuple(args.metric or COMPARED)
     for name in metrics:
-        if name not in METRICS:
-            raise UnknownNameError("metric", name, METRICS)
+        if name not in COMPARED:
+            raise UnknownNameError("metric", name, COMPARED)
     beyond = _change(args.fail_on) if args.fail_on is not None else None
     free = (
         *filter(None, (key.strip() for key in args.across.split(","))),

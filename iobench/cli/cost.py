@@ -168,7 +168,7 @@ def run(args: argparse.Namespace) -> int:
                 if why
                 else cost(
                     doc,
-                    instance_of(name, doc.host.get("instance_type")),
+                    instance_of(name, doc.host.instance_type),
                     replace(terms, hosts=hosts),
                 )
             )

@@ -39,17 +39,17 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.compare.collect import collect
     from ..analyse.compare.history import history
     from ..analyse.compare.runs import (
-        METRICS,
         question,
         usable,
         workload_of,
     )
     from ..errors import UnknownNameError, UsageError
     from ..report.history import render
+    from ..schema.metrics import COMPARED
     from .terminal import show, show_data
 
-    if args.metric is not None and args.metric not in METRICS:
-        raise UnknownNameError("metric", args.metric, METRICS)
+    if args.metric is not None and args.metric not in COMPARED:
+        raise UnknownNameError("metric", args.metric, COMPARED)
     found = collect(args.results)
     left_out = list(found.left_out)
     names = {args.workload, f"checkpoint {args.workload}"}
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         if why:
             left_out.append(why)
         else:
-            groups.setdefault((str(doc.host.get("node", "?")), *question(doc)), []).append(doc)
+            groups.setdefault((doc.host.node or "?", *question(doc)), []).append(doc)
     shown, metrics = [], set()
     for asked, runs in groups.items():
         metric = args.metric or (

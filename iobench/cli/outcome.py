@@ -19,7 +19,7 @@ MIN_WIDTH = 40
 def finish(doc: RunDocument, directory: Path, *, kind: str, fail_on: Sequence[str]) -> int:
     """Print ``doc`` as text, json, csv or markdown. 0 ok, 3 where the run is invalid, 4 where a condition holds."""
     if kind == "text":
-        render = render_run if doc.checkpoint is None or doc.dataset else render_study
+        render = render_run if doc.study is None else render_study
         show(render(doc, width=max(MIN_WIDTH, min(100, columns())), color=use_color()))
         say()
         say(f"results: {directory}")

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         from ..measure.timeline import read_events
 
         doc = rebuild(doc, read_events(directory / "events.parquet"))
-    elif doc.checkpoint is not None and not doc.dataset:
+    elif doc.study is not None:
         doc = conclude(doc)  # a study has no steps: its saves are its events
     else:
         warn(f"no events.parquet in {directory}: figures are shown as recorded")

@@ -175,7 +175,7 @@ def _mixed(args: argparse.Namespace) -> Any:
     from ..runner.checkpoint_plan import make_study_plan
     from ..runner.mixed import Mixed
     from ..schema.base import build
-    from ..schema.checkpoint import CheckpointSpec
+    from ..schema.checkpoint import CheckpointSpec, Training
 
     asked = {
         "model": args.checkpoint,
@@ -185,7 +185,9 @@ def _mixed(args: argparse.Namespace) -> Any:
         "restores": 0,
     }
     spec = build(CheckpointSpec, asked, where="--checkpoint")
-    return Mixed(plan=make_study_plan(spec, args.checkpoint_to, {}), every=args.checkpoint_every)
+    return Mixed(
+        plan=make_study_plan(spec, args.checkpoint_to, Training()), every=args.checkpoint_every
+    )
 
 
 VERB = Verb(

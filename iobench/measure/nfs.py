@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..cgroup import read_text
+from ..schema.resources import NfsOperation, NfsTraffic
 
 TYPES = frozenset({"nfs", "nfs4"})
 
@@ -101,8 +102,8 @@ def read(point: str) -> MountStats | None:
     return find(point, parse_mountstats(read_text(Path("/proc/self/mountstats")) or ""))
 
 
-def diff(before: MountStats | None, after: MountStats | None) -> dict[str, Any] | None:
-    """What the mount did between two moments, ready for JSON; means over that time.
+def diff(before: MountStats | None, after: MountStats | None) -> NfsTraffic | None:
+    """What the mount did between two moments, with means over that time.
 
     None if one of the two is missing, or if it was mounted again in between.
     """
@@ -119,27 +120,31 @@ def diff(before: MountStats | None, after: MountStats | None) -> dict[str, Any] 
         if (used := _minus(now, before.operations.get(name))).ops or used.transmissions
     }
     every = changed.values()
+    moved = (after.read_bytes - before.read_bytes, after.written_bytes - before.written_bytes)
+    counts = (number for used in every for number in used if number is not None)
+    if min((*moved, *counts)) < 0:
+        return None  # the counters began anew in between
     errors = [used.errors for used in every]
-    return {
-        "mount_point": after.point,
-        "read_ops": changed["READ"].ops if "READ" in changed else 0,
-        "read_bytes": after.read_bytes - before.read_bytes,
-        "read_rtt_ms": _mean("rtt_ms", changed.get("READ")),
-        "read_execute_ms": _mean("execute_ms", changed.get("READ")),
-        "written_bytes": after.written_bytes - before.written_bytes,
-        "retransmits": sum(max(0, used.transmissions - used.ops) for used in every),
-        "timeouts": sum(used.timeouts for used in every),
-        "errors": None if None in errors else sum(error for error in errors if error is not None),
-        "operations": {
-            name: {
-                "ops": used.ops,
-                "retransmits": max(0, used.transmissions - used.ops),
-                "rtt_ms": _mean("rtt_ms", used),
-                "execute_ms": _mean("execute_ms", used),
-            }
+    return NfsTraffic(
+        mount_point=after.point,
+        read_ops=changed["READ"].ops if "READ" in changed else 0,
+        read_bytes=moved[0],
+        read_rtt_ms=_mean("rtt_ms", changed.get("READ")),
+        read_execute_ms=_mean("execute_ms", changed.get("READ")),
+        written_bytes=moved[1],
+        retransmits=sum(max(0, used.transmissions - used.ops) for used in every),
+        timeouts=sum(used.timeouts for used in every),
+        errors=None if None in errors else sum(error for error in errors if error is not None),
+        operations={
+            name: NfsOperation(
+                ops=used.ops,
+                retransmits=max(0, used.transmissions - used.ops),
+                rtt_ms=_mean("rtt_ms", used),
+                execute_ms=_mean("execute_ms", used),
+            )
             for name, used in sorted(changed.items(), key=lambda item: -item[1].ops)
         },
-    }
+    )
 
 
 def describe(source: str, options: str) -> dict[str, Any]:

@@ -11,10 +11,10 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from .. import cgroup
 from ..cgroup import read_text
+from ..schema.resources import Resources
 from . import nfs
 
 _SECTOR = 512  # bytes; the unit of /proc/diskstats, whatever the device's block size
@@ -61,35 +61,45 @@ class Snapshot:
         )
 
 
-def diff(before: Snapshot, after: Snapshot) -> dict[str, Any]:
+def diff(before: Snapshot, after: Snapshot) -> Resources:
     """What happened between two snapshots.
 
-    Ratios are from 0 to 1. A figure is None if one of the snapshots lacks it.
+    Ratios are from 0 to 1. A figure that one of the snapshots lacks is None, with the reason.
     """
     wall = after.monotonic_s - before.monotonic_s
-    same_device = before.device is not None and before.device == after.device
+    device = after.device if before.device == after.device else None
     total = _minus(after.cpu_total_s, before.cpu_total_s)
     busy = _minus(after.cpu_busy_s, before.cpu_busy_s)
-    device_busy = _minus(after.device_busy_s, before.device_busy_s) if same_device else None
-    return {
-        "wall_s": wall,
+    found: dict[str, int | float | str | None] = {
         "throttled_periods": _minus(after.throttled_periods, before.throttled_periods),
         "throttled_s": _minus(after.throttled_s, before.throttled_s),
-        "device": after.device if same_device else None,
-        "device_read_bytes": _minus(after.device_read_bytes, before.device_read_bytes)
-        if same_device
-        else None,
-        "device_write_bytes": _minus(after.device_write_bytes, before.device_write_bytes)
-        if same_device
-        else None,
-        "device_busy": min(1.0, device_busy / wall)
-        if device_busy is not None and wall > 0
-        else None,
+        "device": device,
+        "device_read_bytes": None,
+        "device_write_bytes": None,
+        "device_busy": None,
         "io_pressure_s": _minus(after.io_pressure_s, before.io_pressure_s),
         "io_pressure_full_s": _minus(after.io_pressure_full_s, before.io_pressure_full_s),
         "cpu_busy": min(1.0, busy / total) if busy is not None and total else None,
-        "nfs": nfs.diff(before.nfs, after.nfs),
     }
+    if device is not None:
+        found["device_read_bytes"] = _minus(after.device_read_bytes, before.device_read_bytes)
+        found["device_write_bytes"] = _minus(after.device_write_bytes, before.device_write_bytes)
+        in_flight = _minus(after.device_busy_s, before.device_busy_s)
+        if in_flight is not None and wall > 0:
+            found["device_busy"] = min(1.0, in_flight / wall)
+    missing = {
+        key: _REASONS[key.partition("_")[0]] for key, value in found.items() if value is None
+    }
+    return Resources.model_validate({"wall_s": wall, **found, "not_measured": missing})
+
+
+_REASONS = {
+    "throttled": "the kernel shows no CPU throttling of this cgroup (cpu.stat)",
+    "device": "the data lies on no block device that /proc/diskstats of this host counts",
+    "io": "the kernel has no /proc/pressure/io",
+    "cpu": "/proc/stat shows no CPU time between the two moments",
+}
+"""Why a counter is missing, by the first word of the figure's name."""
 
 
 def parse_diskstats(text: str, major: int, minor: int) -> tuple[str, int, int, float] | None:
@@ -165,4 +175,5 @@ def _nfs(path: Path | str) -> nfs.MountStats | None:
 
 
 def _minus(after: float | None, before: float | None) -> float | None:
-    return None if after is None or before is None else after - before
+    """None where either is missing, and where a counter began anew in between."""
+    return None if after is None or before is None or after < before else after - before

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 from ..analyse.checkpoint.study import cpu_s_per_gb, slowdown, with_figures
-from ..schema.checkpoint import Spread, Study
+from ..schema.checkpoint import Meaning, Spread, Study
+from ..schema.metrics import metrics_of
 from ..schema.result import RunDocument
 from ..text import printable, renders
 from ..units import format_bytes, format_count, format_duration, format_rate, format_share
+from .figures import Format, format_of
 from .lines import Paint, findings_lines, painter, wrapped
 
 _LABEL = 30
-_ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("blocked_s", "training stands still", format_duration),
-    ("waited_s", "  of it, for the save before", format_duration),
-    ("staged_s", "copied aside", format_duration),
-    ("accepted_s", "accepted by the storage", format_duration),
-    ("durable_s", "durable", format_duration),
-    ("committed_s", "found by a restore", format_duration),
-    ("first_done_s", "first rank done", format_duration),
-    ("restore_s", "restore, cold", format_duration),
-    ("extra_memory_bytes", "extra memory, worst rank", format_bytes),
+_ROWS = tuple(
+    metric
+    for metric in metrics_of("save", "restore")
+    if metric.unit != "bytes/s" and metric.name not in ("persist_s", "cpu_s")
 )
+_BESIDE = ("blocked_s", "staged_s", "accepted_s", "durable_s", "extra_memory_bytes")
+"""What is shown of saves while loading, and of the same saves alone."""
 
 _NO_WAIT_S = 1e-3
 """A wait for the save before that is shorter was none."""
@@ -60,13 +56,9 @@ def beside_lines(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         )
     ]
     alone = with_figures(study.model_copy(update={"saves": study.alone})).figures
-    for name, label, show in _ROWS:
-        if name in study.figures and name not in (
-            "restore_s",
-            "waited_s",
-            "first_done_s",
-            "committed_s",
-        ):
+    for metric in _ROWS:
+        name, label, show = metric.name, metric.label, format_of(metric)
+        if name in study.figures and name in _BESIDE:
             beside = f"; alone {show(alone[name].median)}" if name in alone else ""
             lines.append(f"  {label:<{_LABEL}}{_spread(study.figures[name], show)}{beside}")
     if doc.quiet is not None and doc.quiet.samples_per_s:
@@ -84,9 +76,7 @@ def _headline(doc: RunDocument, study: Study, width: int, paint: Paint) -> list[
             f"Checkpoint of {study.model} by {study.writer} ({state}, {doc.rules} rules)", "title"
         )
     ]
-    lines += (
-        wrapped(study.meaning.get("sentence", ""), width) if study.meaning.get("sentence") else []
-    )
+    lines += wrapped(study.meaning.sentence, width) if study.meaning.sentence else []
     return lines + (wrapped(f"error: {doc.error}", width) if doc.error else [])
 
 
@@ -96,7 +86,8 @@ def _figures(study: Study, width: int, paint: Paint) -> list[str]:
     lines = [
         paint(f"Measured: median [min, max], p95, of {_many(len(study.saves), 'save')}", "title")
     ]
-    for name, label, show in _ROWS:
+    for metric in _ROWS:
+        name, label, show = metric.name, metric.label, format_of(metric)
         if name in study.figures and not (
             name == "waited_s" and study.figures[name].max < _NO_WAIT_S
         ):
@@ -124,7 +115,7 @@ def _rate(study: Study, name: str, done: list[object] | list[object] | object) -
     return f"{format_rate(value)}, {spent}"
 
 
-def _spread(spread: Spread, show: Callable[[float], str]) -> str:
+def _spread(spread: Spread, show: Format) -> str:
     tail = f", p95 {show(spread.p95)}" if spread.n > 1 else ""
     return f"{show(spread.median)} [{show(spread.min)}, {show(spread.max)}]{tail}"
 
@@ -132,43 +123,41 @@ def _spread(spread: Spread, show: Callable[[float], str]) -> str:
 def meaning_lines(study: Study, width: int, paint: Paint) -> list[str]:
     """What the figures mean, and a chart of the waste over the interval."""
     found = study.meaning
-    if "interval_s" not in found:
+    if not isinstance(found, Meaning):
         return []
-    job = f"{_many(found['accelerators'], 'accelerator')}, interrupted every {format_duration(found['mtbf_s'])} ({found['mtbf_how']})"
+    job = f"{_many(found.accelerators, 'accelerator')}, interrupted every {format_duration(found.mtbf_s)} ({found.mtbf_how})"
     rows = [
         ("training", job),
         (
             "one save",
-            f"blocks {format_duration(found['blocked_s'])}, durable after {format_duration(found['durable_s'])}",
+            f"blocks {format_duration(found.blocked_s)}, durable after {format_duration(found.durable_s)}",
         ),
         (
             "restart",
-            f"{format_duration(found['restart_s'])}, of it {_optional(found['restore_s'], format_duration)} to restore",
+            f"{format_duration(found.restart_s)}, of it {_optional(found.restore_s, format_duration)} to restore",
         ),
         (
             "save every",
-            f"{format_duration(found['interval_s'])} (Young {format_duration(found['young_s'])}, Daly "
-            f"{format_duration(found['daly_s'])}, for availability {format_duration(found['availability_s'])})",
+            f"{format_duration(found.interval_s)} (Young {format_duration(found.young_s)}, Daly "
+            f"{format_duration(found.daly_s)}, for availability {format_duration(found.availability_s)})",
         ),
         (
             "costs",
-            f"{format_share(found['overhead'])} of the time to save, {format_share(found['waste'])} with what interruptions cost",
+            f"{format_share(found.overhead)} of the time to save, {format_share(found.waste)} with what interruptions cost",
         ),
         ("lost a day", _lost(found)),
         ("today", _today(found)),
         (
             "to buy",
-            f"{format_rate(found['needed_write_bytes_per_s'])} of durable writes, for {format_share(found['stall_budget'])} of the time",
+            f"{format_rate(found.needed_write_bytes_per_s)} of durable writes, for {format_share(found.stall_budget)} of the time",
         ),
         (
             "spot",
-            f"a save {'fits' if found['fits_notice'] else 'does NOT fit'} into a notice of {format_duration(found['notice_s'])}",
+            f"a save {'fits' if found.fits_notice else 'does NOT fit'} into a notice of {format_duration(found.notice_s)}",
         ),
     ]
     lines = [
-        paint(
-            f"What it means for {study.model}: {format_bytes(found['bytes'])} a checkpoint", "title"
-        )
+        paint(f"What it means for {study.model}: {format_bytes(found.bytes)} a checkpoint", "title")
     ]
     for name, text in rows:
         lines += wrapped(text, width, f"  {name:<12}", " " * 14) if text else []
@@ -180,38 +169,36 @@ def meaning_lines(study: Study, width: int, paint: Paint) -> list[str]:
     ]
 
 
-def _lost(found: dict[str, Any]) -> str:
-    parts = [f"{format_duration(found['lost_s_per_day'])} of training"]
+def _lost(found: Meaning) -> str:
+    parts = [f"{format_duration(found.lost_s_per_day)} of training"]
     parts += (
-        [f"{format_count(found['lost_samples_per_day'])} samples"]
-        if found["lost_samples_per_day"] is not None
+        [f"{format_count(found.lost_samples_per_day)} samples"]
+        if found.lost_samples_per_day is not None
         else []
     )
-    parts += (
-        [f"{found['lost_usd_per_day']:,.2f} USD"] if found["lost_usd_per_day"] is not None else []
-    )
+    parts += [f"{found.lost_usd_per_day:,.2f} USD"] if found.lost_usd_per_day is not None else []
     return ", ".join(parts)
 
 
-def _today(found: dict[str, Any]) -> str:
-    now = found["today"]
+def _today(found: Meaning) -> str:
+    now = found.today
     if now is None:
         return ""
-    return f"every {format_duration(now['interval_s'])}: {format_share(now['overhead'])} to save, {format_share(now['waste'])} in all"
+    return f"every {format_duration(now.interval_s)}: {format_share(now.overhead)} to save, {format_share(now.waste)} in all"
 
 
-def _chart(found: dict[str, Any], width: int) -> list[str]:
-    most = max(share for _, share in found["curve"])
+def _chart(found: Meaning, width: int) -> list[str]:
+    most = max(share for _, share in found.curve)
     room = max(8, width - 36)
     lines = []
-    for at, share in found["curve"]:
-        best = " < best" if math.isclose(at, found["interval_s"]) else ""
+    for at, share in found.curve:
+        best = " < best" if math.isclose(at, found.interval_s) else ""
         bar = "█" * max(1, round(room * share / (most or 1)))
         lines.append(f"  {format_duration(at):>13}{format_share(share):>10}  {bar}{best}")
     return lines
 
 
-def _optional(value: float | None, show: Callable[[float], str]) -> str:
+def _optional(value: float | None, show: Format) -> str:
     return "not measured" if value is None else show(value)
 
 
@@ -227,7 +214,7 @@ def _about(doc: RunDocument, study: Study, width: int) -> list[str]:
         facts.append(
             f"{format_share(study.bytes / study.full_bytes)} of {format_bytes(study.full_bytes)}"
         )
-    facts += [str(doc.storage["url"])] if doc.storage.get("url") else []
+    facts += [doc.storage.url] if doc.storage.url else []
     return wrapped(", ".join(facts), width)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import median
 from typing import Any
@@ -10,25 +10,14 @@ from typing import Any
 from ..analyse.compare.runs import Comparison, Group, Row
 from ..analyse.compare.statistics import SIGNIFICANT
 from ..documents import json_text
+from ..schema.metrics import COMPARED
 from ..text import markdown, printable, renders
-from ..units import format_count, format_duration, format_percent, format_rate
+from ..units import format_count
+from .figures import Format, format_of
 from .lines import csv_text, wrapped
 
 WORDS = {"better": "better", "worse": "WORSE", "same": "~", "too few": "too few runs"}
 NOTHING = "no metric was measured on both sides"
-LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "samples_per_s": ("samples/s", format_count),
-    "read_bytes_per_s": ("read bandwidth", format_rate),
-    "accelerator_utilization_sustained": ("utilization", format_percent),
-    "write_bytes_per_s": ("write bandwidth", format_rate),
-    "restore_bytes_per_s": ("restore bandwidth", format_rate),
-    "time_to_first_batch_s": ("first batch", format_duration),
-    "wait_p99_s": ("wait, p99", format_duration),
-    "cpu_s": ("CPU time", format_duration),
-    "blocked_s": ("save blocks", format_duration),
-    "durable_s": ("save durable", format_duration),
-    "restore_s": ("restore", format_duration),
-}
 
 
 def render(compared: Sequence[Comparison], left_out: Sequence[str], *, kind: str) -> str:
@@ -53,12 +42,13 @@ def _text(compared: Sequence[Comparison], left_out: Sequence[str], width: int = 
         if each.rows:
             table.append(("", "baseline", "candidate", "ratio", "p", "A12", ""))
         for row in each.rows:
-            name, show = LABELS[row.metric]
+            metric = COMPARED[row.metric]
+            show = format_of(metric)
             cells = (
                 *(_spread(row.baseline, show), _spread(row.candidate, show)),
                 *(_ratio(row), _p(row), _effect(row), WORDS[row.judgement.difference]),
             )
-            table.append((name, *cells))
+            table.append((metric.short, *cells))
         lines += _aligned(table)
         lines.append("")
     lines += [line for why in left_out for line in wrapped(f"left out: {why}", width, "", "  ")]
@@ -88,7 +78,7 @@ def _verdict(each: Comparison) -> str:
 
 
 def _group(group: Group) -> str:
-    repetitions = max((len(group.values(metric)) for metric in LABELS), default=0)
+    repetitions = max((len(group.values(metric)) for metric in COMPARED), default=0)
     return f"{group.label} ({_many(len(group.runs), 'run')}, {_many(repetitions, 'value')})"
 
 
@@ -96,7 +86,7 @@ def _many(count: int, noun: str) -> str:
     return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
 
 
-def _spread(values: Sequence[float], show: Callable[[float], str]) -> str:
+def _spread(values: Sequence[float], show: Format) -> str:
     return f"{show(median(values))} [{show(min(values))}, {show(max(values))}]"
 
 
@@ -182,7 +172,8 @@ def _markdown(compared: Sequence[Comparison], left_out: Sequence[str]) -> str:
                 "|---|---|---|---|---:|---:|---|",
             ]
         for row in each.rows:
-            name, show = LABELS[row.metric]
+            metric = COMPARED[row.metric]
+            name, show = metric.short, format_of(metric)
             cells = (
                 name,
                 _spread(row.baseline, show),

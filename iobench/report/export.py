@@ -4,39 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..analyse.checkpoint.study import value_of
 from ..documents import json_text
 from ..schema.checkpoint import Restore, Save, Study
+from ..schema.metrics import metrics_of
 from ..schema.result import RunDocument
 from ..text import markdown, printable, renders
 from ..units import format_count, format_rate
+from .figures import format_of
 from .lines import csv_text
-from .text import OF_STORED, ROWS, reads_unseen
+from .text import OF_STORED, reads_unseen, shown_metrics
 
-SCALARS = (
-    "seed",
-    "accelerators",
-    "complete",
-    "residency_before",
-    "samples",
-    "steps",
-    "bytes_read",
-    "sample_bytes",
-    "wall_s",
-    "busy_s",
-    "wait_s",
-    "cpu_s",
-    "throttled_s",
-    "time_to_first_batch_s",
-    "accelerator_utilization",
-    "accelerator_utilization_sustained",
-    "accelerator_utilization_strict",
-    "samples_per_s",
-    "read_bytes_per_s",
-    "read_amplification",
-    "wait_p50_s",
-    "wait_p99_s",
-    "late_p99_s",
-)
+CONTEXT = ("seed", "accelerators", "complete")
+"""Columns of a repetition that are no figures."""
 
 CEILING: tuple[Callable[[float], str], ...] = (
     format_count,
@@ -45,23 +25,11 @@ CEILING: tuple[Callable[[float], str], ...] = (
 )
 """How the figures of a ceiling are shown: samples/s, bytes/s, CPU s/GB."""
 
-OPERATION = (
-    "step",
-    "bytes",
-    "files",
-    "blocked_s",
-    "staged_s",
-    "accepted_s",
-    "durable_s",
-    "committed_s",
-    "waited_s",
-    "wall_s",
-    "cpu_s",
-    "extra_memory_bytes",
-    "residency_before",
-    "verified",
-)
-"""Of one save or restore in a checkpoint study."""
+OPERATION = ("step", "bytes", "files")
+"""Columns of a save that are no figures; of a restore there is no number of files."""
+
+CHECKED = ("wall_s", "residency_before", "verified")
+"""Of a restore: its time under the name in ``run.json``, and what is known of it beside that."""
 
 
 def to_json(doc: RunDocument) -> str:
@@ -75,26 +43,33 @@ def to_csv(doc: RunDocument) -> str:
 
     An empty field was not measured.
     """
-    if doc.checkpoint is not None and not doc.dataset:
-        done: list[tuple[str, Save | Restore]] = [("save", save) for save in doc.checkpoint.saves]
-        done += [("restore", restore) for restore in doc.checkpoint.restores]
+    if (study := doc.study) is not None:
+        done: list[tuple[str, Save | Restore]] = [("save", save) for save in study.saves]
+        done += [("restore", restore) for restore in study.restores]
+        measured = metrics_of("save", "restore")
         rows = [
-            (doc.run_id, operation, *(getattr(one, name, None) for name in OPERATION))
+            (
+                *(doc.run_id, operation, *(getattr(one, name, None) for name in OPERATION)),
+                *(value_of(one, metric) for metric in measured),
+                *(getattr(one, name, None) for name in CHECKED),
+            )
             for operation, one in done
         ]
-        return csv_text([("run_id", "operation", *OPERATION), *rows])
+        names = (*OPERATION, *(metric.name for metric in measured), *CHECKED)
+        return csv_text([("run_id", "operation", *names), *rows])
+    columns = (*CONTEXT, *(metric.name for metric in metrics_of("repetition")))
     figures = [
-        (doc.run_id, index, *(getattr(repetition, name) for name in SCALARS))
+        (doc.run_id, index, *(getattr(repetition, name) for name in columns))
         for index, repetition in enumerate(doc.repetitions)
     ]
-    return csv_text([("run_id", "repetition", *SCALARS), *figures])
+    return csv_text([("run_id", "repetition", *columns), *figures])
 
 
 @renders(markdown)
 def to_markdown(doc: RunDocument) -> str:
     """Verdict, ceilings and medians, ready to be pasted into an issue or a page."""
-    if doc.checkpoint is not None and not doc.dataset:
-        return _study_markdown(doc, doc.checkpoint)
+    if doc.study is not None:
+        return _study_markdown(doc, doc.study)
     lines = [
         f"**{doc.verdict.sentence}**" if doc.verdict else f"No verdict: {doc.error or doc.status}",
         "",
@@ -109,10 +84,9 @@ def to_markdown(doc: RunDocument) -> str:
         )
         lines.append(f"| {name} | {' | '.join(shown)} | {how} |")
     lines += ["", "| metric | median | min | max | n |", "|---|---:|---:|---:|---:|"]
-    for name, _, show in ROWS:
+    for metric in shown_metrics(doc):
+        name, show = metric.name, format_of(metric)
         summary = doc.metrics.get(name)
-        if summary is None and name == "checkpoint_s" and doc.checkpoint is None:
-            continue  # nobody asked for checkpoints
         cells = (
             [show(summary.median), show(summary.min), show(summary.max), str(summary.n)]
             if summary
@@ -129,8 +103,7 @@ def to_markdown(doc: RunDocument) -> str:
 
 def _study_markdown(doc: RunDocument, study: Study) -> str:
     sentence = (
-        study.meaning.get("sentence")
-        or f"{study.model} by {study.writer}: {doc.error or doc.status}"
+        study.meaning.sentence or f"{study.model} by {study.writer}: {doc.error or doc.status}"
     )
     lines = [
         f"**{sentence}**",

@@ -7,8 +7,9 @@ from dataclasses import asdict
 
 from ..analyse.compare.history import History
 from ..documents import json_text
+from ..schema.metrics import COMPARED
 from ..text import printable, renders
-from .compare import LABELS
+from .figures import format_of
 from .lines import wrapped
 
 BAR = 30
@@ -35,7 +36,8 @@ def _text(found: Sequence[History], left_out: Sequence[str]) -> str:
 
 
 def _history(one: History, width: int) -> list[str]:
-    name, show = LABELS[one.metric]
+    metric = COMPARED[one.metric]
+    name, show = metric.short, format_of(metric)
     trend = "" if one.trend is None else f", newest third {one.trend:.3g} x the oldest"
     runs = f"{len(one.entries)} run{'' if len(one.entries) == 1 else 's'}"
     lines = wrapped(f"{one.workload}: {name} of {runs}{trend}", width, "", "  ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
+from ..schema.job import Delivery, Layout, Shuffle
 from ..schema.result import Ceiling, RunDocument
 from ..units import format_bytes, format_count, format_duration
 from .lines import Paint, wrapped
@@ -12,51 +13,47 @@ from .lines import Paint, wrapped
 def library_lines(doc: RunDocument, width: int, paint: Paint) -> list[str]:
     """Nothing where the loader is iobench's own."""
     loader = doc.loader
-    if "delivery" not in loader:
+    if loader.delivery is None or loader.shuffle is None:
         return []
-    lines = [paint(f"Loader {loader['kind']} ({loader['library']})", "title")]
+    lines = [paint(f"Loader {loader.kind} ({loader.library})", "title")]
     for label, text in (
-        ("delivered", _delivered(loader["delivery"])),
-        ("shuffle (1 is uniform)", _shuffle(loader["shuffle"])),
+        ("delivered", _delivered(loader.delivery)),
+        ("shuffle (1 is uniform)", _shuffle(loader.shuffle)),
         ("CPU s/GB", _cost(doc)),
-        ("layout", _layout(loader.get("layout"))),
+        ("layout", _layout(loader.layout)),
     ):
         if text:
             lines += wrapped(text, width, f"  {label:<30}", " " * 32)
     return lines
 
 
-def _delivered(proof: dict[str, object]) -> str:
-    if "not_measured" in proof:
-        return f"not measured: {proof['not_measured']}"
+def _delivered(proof: Delivery) -> str:
+    if proof.not_measured is not None:
+        return f"not measured: {proof.not_measured}"
     wrong = [
-        f"{format_count(int(str(proof[key])))} {key}"
+        f"{format_count(count)} {key}"
         for key in ("missing", "repeated", "unknown")
-        if proof[key]
+        if (count := getattr(proof, key))
     ]
     part = (
         ""
-        if proof["whole_epoch"]
-        else f" (a part: there are {format_count(int(str(proof['of'])))}; which are missing can't be told)"
+        if proof.whole_epoch
+        else f" (a part: there are {format_count(proof.of)}; which are missing can't be told)"
     )
-    return f"{format_count(int(str(proof['delivered'])))} samples of an epoch{part}, " + (
+    return f"{format_count(proof.delivered)} samples of an epoch{part}, " + (
         ", ".join(wrong) if wrong else "each once, with the contents that the manifest says"
     )
 
 
-def _shuffle(quality: dict[str, float | str | None]) -> str:
-    if "not_measured" in quality:
-        return f"not measured: {quality['not_measured']}"
+def _shuffle(quality: Shuffle) -> str:
+    if quality.not_measured is not None:
+        return f"not measured: {quality.not_measured}"
     named = (
-        ("distance from storage order", "distance"),
-        ("shards in a batch", "shards_per_batch"),
-        ("between epochs", "epoch_distance"),
+        ("distance from storage order", quality.distance),
+        ("shards in a batch", quality.shards_per_batch),
+        ("between epochs", quality.epoch_distance),
     )
-    return ", ".join(
-        f"{label} {value:.2f}"
-        for label, key in named
-        if isinstance(value := quality.get(key), float)
-    )
+    return ", ".join(f"{label} {value:.2f}" for label, value in named if value is not None)
 
 
 def _cost(doc: RunDocument) -> str:
@@ -70,7 +67,7 @@ def _cost(doc: RunDocument) -> str:
     if not done:
         return ""
     taken = median(each.cpu_s / each.sample_bytes * 1e9 for each in done if each.cpu_s is not None)
-    own = doc.ceilings.get("prep", Ceiling()).details.get("own_cpu_s_per_gb")
+    own = doc.ceilings.get("prep", Ceiling()).details.own_cpu_s_per_gb
     text = f"{taken:.2f}"
     if plain is not None:
         text += f", a plain read of the same bytes {plain:.2f}: {taken - plain:.2f} above it"
@@ -79,8 +76,8 @@ def _cost(doc: RunDocument) -> str:
     )
 
 
-def _layout(layout: dict[str, float] | None) -> str:
+def _layout(layout: Layout | None) -> str:
     if layout is None:
         return ""
-    kept = ", made by an earlier run" if layout.get("made_earlier") else ""
-    return f"{format_bytes(layout['bytes'])} of its own files, written in {format_duration(layout['seconds'])} before the run{kept}"
+    kept = ", made by an earlier run" if layout.made_earlier else ""
+    return f"{format_bytes(layout.bytes)} of its own files, written in {format_duration(layout.seconds)} before the run{kept}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..analyse.verdict.evidence import bytes_per_sample, gather
+from ..schema.metrics import BY_NAME, Metric, metrics_of
 from ..schema.result import Ceiling, RunDocument, Summary
 from ..text import printable, renders
-from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
+from ..units import format_bytes, format_count, format_percent, format_rate
 from .cache import cold_reads
 from .checkpoint import beside_lines
+from .figures import Format, format_of
 from .lines import Paint, findings_lines, painter, wrapped
 from .loader import library_lines
 
@@ -30,31 +30,21 @@ BOUND_BY = {
 LONGEST = 8
 """A bar is cut at this multiple of the lowest rate, so that a harness of 11 GiB/s does not hide the difference that matters."""
 
-Format = Callable[[float], str]
-ROWS: tuple[tuple[str, str, Format], ...] = (
-    ("samples_per_s", "sample throughput, samples/s", format_count),
-    ("read_bytes_per_s", "read bandwidth", format_rate),
-    ("read_amplification", "read amplification", lambda ratio: f"{ratio:.2f} x"),
-    ("accelerator_utilization_sustained", "accelerator utilization", format_percent),
-    ("accelerator_utilization", "  as MLPerf counts it", format_percent),
-    ("accelerator_utilization_strict", "  over the whole wall time", format_percent),
-    ("wall_s", "wall time", format_duration),
-    ("checkpoint_s", "  of it, saving checkpoints", format_duration),
-    ("busy_s", "busy time, mean of ranks", format_duration),
-    ("wait_s", "wait time, mean of ranks", format_duration),
-    ("time_to_first_batch_s", "time to first batch", format_duration),
-    ("wait_p50_s", "wait for a batch, p50", format_duration),
-    ("wait_p99_s", "wait for a batch, p99", format_duration),
-    ("cpu_s", "CPU time", format_duration),
-)
-
-
 OF_STORED = "of the samples' stored bytes"
 
 
 def reads_unseen(doc: RunDocument) -> bool:
     """A loader library read: what it read was not counted, and bandwidths are ``OF_STORED``."""
     return any("bytes_read" in repetition.not_measured for repetition in doc.repetitions)
+
+
+def shown_metrics(doc: RunDocument) -> list[Metric]:
+    """The metrics whose medians a report shows; of checkpoints only where some were asked for."""
+    return [
+        metric
+        for metric in metrics_of("repetition", median=True)
+        if metric.name != "checkpoint_s" or metric.name in doc.metrics or doc.checkpoint is not None
+    ]
 
 
 @renders(printable)
@@ -154,7 +144,7 @@ def _ceilings(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         samples = f" ({format_count(rate)})" if size else ""
         line = f"  {label:<14}{figure}{samples:>12}  {_bar(rate, scale, room)}{' < binds' if binds else ''}"
         lines.append(paint(line, "bound") if binds else line)
-    tax = doc.ceilings.get("harness", Ceiling()).details.get("tensor_samples_per_s")
+    tax = doc.ceilings.get("harness", Ceiling()).details.tensor_samples_per_s
     if tax:
         moved = (
             f"{format_rate(tax * size)} ({format_count(tax)} samples/s)"
@@ -191,16 +181,16 @@ def _metrics(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         for repetition in doc.repetitions
         for key, reason in repetition.not_measured.items()
     }
+    shown = shown_metrics(doc)
     n = max(
-        (doc.metrics[name].n for name, _, _ in ROWS if name in doc.metrics), default=0
+        (doc.metrics[each.name].n for each in shown if each.name in doc.metrics), default=0
     )  # not that of saves beside the run
     lines = [
         paint(f"Measured: median [min, max] of {n} repetition{'' if n == 1 else 's'}", "title")
     ]
-    for name, label, show in ROWS:
+    for metric in shown:
+        name, label = metric.name, metric.label
         summary = doc.metrics.get(name)
-        if summary is None and name == "checkpoint_s" and doc.checkpoint is None:
-            continue  # nobody asked for checkpoints
         if name == "accelerator_utilization_sustained" and doc.checkpoint is not None:
             label = "utilization, saves left out"
         if summary is None:
@@ -213,16 +203,13 @@ def _metrics(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         else:
             of = f" {OF_STORED}" if name == "read_bytes_per_s" and reads_unseen(doc) else ""
             lines.append(
-                f"  {label:<30}{_spread(summary, show)}{of}{f' n={summary.n}' if summary.n != n else ''}"
+                f"  {label:<30}{_spread(summary, format_of(metric))}{of}{f' n={summary.n}' if summary.n != n else ''}"
             )
     if cold := cold_reads(doc):
         lines += wrapped(cold, width, f"  {'cold reads':<30}", " " * 32)
     if doc.verdict:
-        shares = (
-            ("fetch stall", doc.verdict.fetch_stall, "fetch_stall"),
-            ("prep stall", doc.verdict.prep_stall, "prep_stall"),
-        )
-        for label, share, key in shares:
+        for key in ("fetch_stall", "prep_stall"):
+            label, share = BY_NAME[key].label, getattr(doc.verdict, key)
             why = f"not measured: {doc.verdict.not_measured.get(key, 'no reason was recorded')}"
             lines += wrapped(
                 why if share is None else f"{format_percent(share)} of the time",
@@ -281,16 +268,15 @@ def _advice(doc: RunDocument, width: int, paint: Paint) -> list[str]:
 def _about(doc: RunDocument, width: int) -> list[str]:
     """What was run, where, and where the results lie."""
     data, host = doc.dataset, doc.host
-    name = (data.get("spec") or {}).get("name", "?")
     facts = [
         f"run {doc.run_id}",
-        f"workload {doc.workload.get('name', '?')}",
+        f"workload {doc.workload.name}",
         f"accelerators {format_count(doc.accelerators)}",
-        f"dataset {name}",
+        f"dataset {data.spec.name}",
     ]
-    facts += [f"{format_count(data['samples'])} samples"] if data.get("samples") else []
-    facts += [format_bytes(data["stored_bytes"])] if data.get("stored_bytes") else []
-    facts += [str(doc.storage["url"])] if doc.storage.get("url") else []
-    facts += [f"{host['cores']} cores"] if host.get("cores") else []
-    facts += [f"{format_bytes(host['memory_bytes'])} memory"] if host.get("memory_bytes") else []
+    facts += [f"{format_count(data.samples)} samples"] if data.samples else []
+    facts += [format_bytes(data.stored_bytes)] if data.stored_bytes else []
+    facts += [doc.storage.url] if doc.storage.url else []
+    facts += [f"{host.cores} cores"] if host.cores else []
+    facts += [f"{format_bytes(host.memory_bytes)} memory"] if host.memory_bytes else []
     return wrapped(", ".join(facts), width)

@@ -64,7 +64,7 @@ class _WatchedCache:
     def finish(self, context: Epoch) -> None:
         used = nfs.diff(self._before, self._mount())
         if used is not None:
-            context.bytes_fetched = used["read_bytes"]
+            context.bytes_fetched = used.read_bytes
 
     def _mount(self) -> nfs.MountStats | None:
         return nfs.read(self.counter.mount_point) if self.counter.by == "mount" else None

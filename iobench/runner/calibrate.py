@@ -16,7 +16,7 @@ from ..load import OWN, make_reader
 from ..load.null import NullReader, delivered_bytes
 from ..load.order import Indices
 from ..measure import fio
-from ..schema.result import Ceiling, Epoch, Repetition
+from ..schema.result import Ceiling, CeilingDetails, Epoch, MeasuredBy, Repetition
 from ..schema.workload import AcceleratorSpec, LoaderSpec
 from ..storage.base import Files
 from ..storage.simulated.memory import MemoryStorage
@@ -42,7 +42,7 @@ class Calibration:
 
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
     parts: Parts = field(default_factory=list)
-    loader: dict[str, Any] = field(default_factory=dict)
+    loader: dict[str, object] = field(default_factory=dict)
 
 
 def measure_raw(plan: Plan, run_dir: Path, *, seconds: float) -> Ceiling:
@@ -70,17 +70,18 @@ def measure_raw(plan: Plan, run_dir: Path, *, seconds: float) -> Ceiling:
         )
     except StorageError as error:
         return Ceiling(not_measured=str(error))
-    details = {
-        "latency_p50_s": result.latency_p50_s,
-        "latency_p99_s": result.latency_p99_s,
-        "alternatives": result.alternatives,
-    }
     return Ceiling(
         samples_per_s=result.bytes_per_s / plan.manifest.mean_stored_bytes,
         bytes_per_s=result.bytes_per_s,
         cpu_s_per_gb=result.cpu_s_per_gb,
         how=result.how,
-        details={**details, "command": result.command},
+        by="fio",
+        details=CeilingDetails(
+            latency_p50_s=result.latency_p50_s,
+            latency_p99_s=result.latency_p99_s,
+            alternatives=result.alternatives,
+            command=result.command,
+        ),
     )
 
 
@@ -95,7 +96,7 @@ def measure_fetch(
     phase = _phase(plan, "fetch", reader, loading, seconds=seconds, epochs=epochs)
     outcome = run_cached_phase(plan, phase, tick=tick)
     how = f"reader over {plan.workload.cache} storage, bytes only, {_workers(plan)}, {'O_DIRECT' if plan.direct else 'buffered'}"
-    _keep(calibration, "fetch", outcome, how, workers=loading.workers)
+    _keep(calibration, "fetch", outcome, how, by="reader", workers=loading.workers)
     _keep_cold(plan, calibration.ceilings["fetch"], outcome)
     _rate_raw(calibration, outcome)
 
@@ -106,7 +107,7 @@ def _rate_raw(calibration: Calibration, outcome: Outcome) -> None:
     read, samples = int(events["bytes_read"].sum()), int(events["samples"].sum())
     if raw is not None and raw.bytes_per_s and read and samples:
         raw.samples_per_s = raw.bytes_per_s * samples / read
-        raw.details["read_bytes_per_sample"] = read / samples
+        raw.details.read_bytes_per_sample = read / samples
 
 
 def measure_parallel(
@@ -127,9 +128,10 @@ def measure_parallel(
         "storage_raw",
         outcome,
         f"the reader with {more} reads in flight a worker",
+        by="reader",
         workers=loading.workers,
     )
-    calibration.ceilings["storage_raw"].details["concurrency"] = more
+    calibration.ceilings["storage_raw"].details.concurrency = more
     _keep_cold(plan, calibration.ceilings["storage_raw"], outcome)
 
 
@@ -146,7 +148,9 @@ def measure_prep(
     phase = _phase(plan, "prep", reader, loading, seconds=seconds, shards=shards)
     copied = sum(len(data) for data in objects.values())
     how = f"reader over a copy of {copied >> 20} MiB in memory, {_workers(plan)}"
-    _keep(calibration, "prep", run_phase(phase, tick=tick), how, workers=loading.workers)
+    _keep(
+        calibration, "prep", run_phase(phase, tick=tick), how, by="reader", workers=loading.workers
+    )
 
 
 def measure_library(
@@ -170,12 +174,18 @@ def measure_library(
                 )
                 phase = replace(_phase(plan, name, reader, each, seconds=seconds), share=False)
                 how = f"loader '{each.kind}' over {manifest.header.stored_bytes >> 20} MiB of files in memory, {_workers(plan)}"
-                _keep(calibration, name, run_phase(phase, tick=tick), how, workers=loading.workers)
+                _keep(
+                    calibration,
+                    name,
+                    run_phase(phase, tick=tick),
+                    how,
+                    by="loader",
+                    workers=loading.workers,
+                )
         own = calibration.ceilings.pop("prep-own")
-        calibration.ceilings["prep"].details |= {
-            "own_samples_per_s": own.samples_per_s,
-            "own_cpu_s_per_gb": own.cpu_s_per_gb,
-        }
+        details = calibration.ceilings["prep"].details
+        details.own_samples_per_s = own.samples_per_s
+        details.own_cpu_s_per_gb = own.cpu_s_per_gb
     except UsageError as error:
         calibration.ceilings["prep"] = Ceiling(not_measured=str(error))
 
@@ -190,7 +200,7 @@ def measure_harness(
     loading = plan.workload.loader
     outcome = run_phase(_phase(plan, "harness", reader, loading, seconds=seconds), tick=tick)
     how = f"loader over null storage, transport {loading.transport}, {_workers(plan)}"
-    _keep(calibration, "harness", outcome, how, workers=loading.workers)
+    _keep(calibration, "harness", outcome, how, by="loader", workers=loading.workers)
     calibration.loader = outcome.loader
     if loading.transport == "ring" and loading.workers:
         # What the same training would pay with torch's default way of handing batches over: the DataLoader tax.
@@ -199,11 +209,10 @@ def measure_harness(
         outcome = run_phase(
             _phase(plan, "harness-tensor", reader, default, seconds=seconds / 2), tick=tick
         )
-        _keep(taxed, "harness-tensor", outcome, "", workers=loading.workers)
+        _keep(taxed, "harness-tensor", outcome, "", by="loader", workers=loading.workers)
         calibration.parts += taxed.parts
-        calibration.ceilings["harness"].details["tensor_samples_per_s"] = taxed.ceilings[
-            "harness-tensor"
-        ].samples_per_s
+        tensor = taxed.ceilings["harness-tensor"].samples_per_s
+        calibration.ceilings["harness"].details.tensor_samples_per_s = tensor
 
 
 def measure_accelerator(plan: Plan, calibration: Calibration, *, seconds: float) -> None:
@@ -228,6 +237,7 @@ def measure_accelerator(plan: Plan, calibration: Calibration, *, seconds: float)
         "accelerator",
         outcome,
         f"{plan.accelerators} x {plan.workload.accelerator.name}, step alone",
+        by="accelerator",
     )
     ceiling = calibration.ceilings["accelerator"]
     if ceiling.samples_per_s is not None:
@@ -262,7 +272,13 @@ def _phase(
 
 
 def _keep(
-    calibration: Calibration, name: str, outcome: Outcome, how: str, *, workers: int = 1
+    calibration: Calibration,
+    name: str,
+    outcome: Outcome,
+    how: str,
+    *,
+    by: MeasuredBy,
+    workers: int = 1,
 ) -> None:
     calibration.parts += [
         (f"calibrate.{name}", 0, rank, columns) for rank, columns in sorted(outcome.columns.items())
@@ -277,8 +293,11 @@ def _keep(
         bytes_per_s=bytes_per_s,
         cpu_s_per_gb=outcome.cpu_s / (stored / 1e9) if stored else None,
         how=how,
+        by=by,
         not_measured="" if samples_per_s else "no batch was delivered",
-        details={"startup_s": startups, "cpu_s": outcome.cpu_s, "round_steps": max(1, workers)},
+        details=CeilingDetails(
+            startup_s=startups, cpu_s=outcome.cpu_s, round_steps=max(1, workers)
+        ),
     )
 
 

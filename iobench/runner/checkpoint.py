@@ -20,14 +20,16 @@ from ..checkpoint.catalog import CheckpointRoot
 from ..errors import InterruptedRun, IobenchError
 from ..interrupts import undisturbed
 from ..measure import host
-from ..schema.checkpoint import Restore, Study
+from ..schema.checkpoint import Asked, Restore, Study, StudySpec
+from ..schema.host import Host
+from ..schema.job import DatasetFacts, WorkloadFacts
 from ..schema.result import RunDocument
 from ..storage.base import Cached
 from ..storage.locks.lock import Lease
 from ..storage.scratch import scratch
 from .checkpoint_plan import StudyPlan
 from .crew import ForkedCrew, gather
-from .directory import new_directory, write_document
+from .directory import new_directory, storage_facts, write_document
 from .messages import (
     Answer,
     Command,
@@ -101,10 +103,10 @@ def _study(
         validity="unknown",
         rules=rules,
         accelerators=plan.spec.ranks,
-        workload={},
-        dataset={},
-        host=host.fingerprint(),
-        storage=root.storage.describe(),
+        workload=WorkloadFacts(),
+        dataset=DatasetFacts(),
+        host=Host.model_validate(host.fingerprint()),
+        storage=storage_facts(root.storage),
         checkpoint=study,
     )
     failure: IobenchError | None = None
@@ -160,8 +162,8 @@ def begin_study(plan: StudyPlan) -> Study:
         largest_rank_bytes=max(share.nbytes for share in plan.shares),
         scaling=plan.scaling,
         parallelism=asdict(plan.parallelism),
-        spec=plan.spec.model_dump(mode="json"),
-        meaning={"asked": plan.meaning},
+        spec=StudySpec.model_validate(plan.spec.model_dump(mode="json")),
+        meaning=Asked(asked=plan.training),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import partial
@@ -22,7 +22,7 @@ from ..checkpoint.models import Model, Parallelism, find_model, scale
 from ..checkpoint.sharding import Share, layout, shares
 from ..errors import UsageError
 from ..memory import available_bytes
-from ..schema.checkpoint import CheckpointSpec
+from ..schema.checkpoint import CheckpointSpec, Scaling, Training
 from ..storage import open_storage
 from ..storage.catalog import local_root
 from ..units import format_bytes
@@ -43,12 +43,10 @@ class StudyPlan:
     url: str
     model: Model  # scaled
     full: Model
-    scaling: dict[str, Any]
+    scaling: Scaling
     parallelism: Parallelism
     shares: list[Share]
-    meaning: dict[
-        str, Any
-    ]  # what the analysis is told: mean time between interruptions, prices ...
+    training: Training  # what the analysis is told: time between interruptions, prices ...
 
     @property
     def bytes(self) -> int:
@@ -65,7 +63,7 @@ def _build(share: Share, seed: int, rank: int) -> State:
     return build_state(share, seed=seed, rank=rank)
 
 
-def make_study_plan(spec: CheckpointSpec, url: str, meaning: Mapping[str, Any]) -> StudyPlan:
+def make_study_plan(spec: CheckpointSpec, url: str, training: Training) -> StudyPlan:
     """Settle the shares, and refuse what can't work. Raises UsageError for too little memory or space, UnknownNameError."""
     full = find_model(spec.model)
     check_options(spec.writer, sorted(OPTIONS & spec.model_fields_set))
@@ -76,13 +74,12 @@ def make_study_plan(spec: CheckpointSpec, url: str, meaning: Mapping[str, Any]) 
         url=url,
         model=model,
         full=full,
-        scaling=scaling,
+        scaling=Scaling.model_validate(scaling),
         parallelism=parallelism,
         shares=shares(model, parallelism),
-        meaning={
-            **meaning,
-            "accelerators": meaning.get("accelerators") or max(full.layout.ranks, spec.ranks),
-        },
+        training=training.model_copy(
+            update={"accelerators": training.accelerators or max(full.layout.ranks, spec.ranks)}
+        ),
     )
     check_memory(plan)
     check_space(plan)

@@ -1,4 +1,4 @@
-"""A run's directory: made fresh, and written atomically."""
+"""A run's directory: made fresh, and written atomically; what its document says of the storage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 
 from ..documents import json_text, write_whole
 from ..errors import IobenchError
+from ..schema.base import fitting
+from ..schema.host import StorageFacts
 from ..schema.result import RunDocument
+from ..storage.base import Storage
 
 RUN_FILE = "run.json"
 
@@ -25,6 +28,11 @@ def new_directory(results: Path, name: str) -> Path:
             remedy="choose another with --results",
         ) from error
     return directory
+
+
+def storage_facts(storage: Storage) -> StorageFacts:
+    """What the storage says of itself. Raises IobenchError where a plug-in's is of a wrong kind."""
+    return fitting(f"the description of {storage.url}", StorageFacts, storage.describe())
 
 
 def write_document(directory: Path, doc: RunDocument) -> None:

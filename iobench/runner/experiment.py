@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from .. import __version__
 from ..analyse.verdict.metrics import repetition_metrics, unseen_reads
@@ -21,15 +20,18 @@ from ..dataset import ResolvedSpec, cheaper_codecs
 from ..errors import InterruptedRun, IobenchError
 from ..interrupts import undisturbed
 from ..load import make_reader
-from ..measure import host, resources, timeline
+from ..measure import host, nfs, resources, timeline
+from ..schema.base import fitting
+from ..schema.host import Host
+from ..schema.job import DatasetFacts, DatasetSpecFacts, LoaderFacts, WorkloadFacts
 from ..schema.result import Finding, Repetition, RunDocument
-from ..storage.base import Files, Versioned
+from ..storage.base import Files, Storage, Versioned
 from ..storage.catalog import innermost
 from ..storage.locks.reading import reading
 from . import calibrate
 from .cache import run_cached_phase
 from .calibrate import Calibration, joined
-from .directory import new_directory, write_document
+from .directory import new_directory, storage_facts, write_document
 from .findmax import find_max
 from .mixed import Mixed, Saver, saving_to
 from .others import Others
@@ -109,7 +111,7 @@ def _measure(
                 progress,
                 f"the samples that loader '{plan.workload.loader.kind}' delivers",
             ):
-                doc.loader |= prepare_library(plan, held, proof=options.prove)
+                add_loader_facts(doc, prepare_library(plan, held, proof=options.prove))
         if options.calibration_s > 0:
             _calibrate(plan, options, directory, calibration, doc, progress)
         if saver:
@@ -137,7 +139,7 @@ def _measure(
         doc.error = str(error)
         failure = error
     doc.ceilings = calibration.ceilings
-    doc.loader = {**doc.loader, **calibration.loader}
+    add_loader_facts(doc, calibration.loader)
     doc.findings += others.findings()
     with undisturbed(swallow=failure is not None):
         doc = conclude(doc)
@@ -212,7 +214,6 @@ def _repeat(
     )
     root = _local_root(plan.storage)
     before = resources.Snapshot.take(root)
-
     try:
         outcome = run_cached_phase(plan, phase, look=others.look, tick=progress.steps)
     except PhaseInterrupted as interrupt:
@@ -221,11 +222,12 @@ def _repeat(
             if name == "measure" and any(
                 len(columns["step"]) for columns in outcome.columns.values()
             ):
-                doc.repetitions.append(_record(phase, outcome, calibration, {}))
+                used = (before, resources.Snapshot.take(root))
+                doc.repetitions.append(_record(phase, outcome, calibration, used))
         raise
     with undisturbed():
-        used = resources.diff(before, resources.Snapshot.take(root))
-        doc.loader = {**doc.loader, **outcome.loader}
+        used = (before, resources.Snapshot.take(root))
+        add_loader_facts(doc, outcome.loader)
         repetition = _record(phase, outcome, calibration, used)
         if name == "measure":
             doc.repetitions.append(repetition)
@@ -234,16 +236,20 @@ def _repeat(
     others.look()
 
 
-def _local_root(storage: Any) -> Path | None:
+def _local_root(storage: Storage) -> Path | None:
     """The directory behind a storage and whatever wraps it; None where it is no directory of this host."""
-    while hasattr(storage, "inner"):
-        storage = storage.inner
-    return getattr(storage, "root", None)
+    root: Path | None = getattr(innermost(storage), "root", None)
+    return root
 
 
 def _record(
-    phase: Phase, outcome: Outcome, calibration: Calibration, used: dict[str, Any]
+    phase: Phase,
+    outcome: Outcome,
+    calibration: Calibration,
+    snapshots: tuple[resources.Snapshot, resources.Snapshot],
 ) -> Repetition:
+    """The repetition with what its events and the host's counters around it say."""
+    used = resources.diff(*snapshots)
     residencies = [epoch.residency_before for epoch in outcome.epochs]
     known = [value for value in residencies if value is not None]
     context = Repetition(
@@ -252,8 +258,9 @@ def _record(
         epochs=outcome.epochs,
         complete=outcome.complete,
         cpu_s=outcome.cpu_s,
-        throttled_s=used.get("throttled_s"),
-        nfs=used.get("nfs"),
+        throttled_s=used.throttled_s,
+        nfs=nfs.diff(*(snapshot.nfs for snapshot in snapshots)),
+        resources=used,
         residency_before=max(known) if known and len(known) == len(residencies) else None,
         not_measured=unseen_reads(phase.loading.kind),
     )
@@ -276,13 +283,21 @@ def _versions(plan: Plan) -> dict[str, str] | str:
 
 
 def _compare_versions(plan: Plan, before: dict[str, str] | str, doc: RunDocument) -> None:
+    update: dict[str, object]
     if isinstance(before, str):
-        doc.dataset |= {"changed": None, "changed_unknown": before}
-        return
-    after = _versions(plan)
-    doc.dataset["changed"] = (
-        [key for key in before if before[key] != after[key]] if isinstance(after, dict) else None
-    )
+        update = {"changed": None, "changed_unknown": before}
+    else:
+        after = _versions(plan)
+        changed = None
+        if isinstance(after, dict):
+            changed = [key for key in before if before[key] != after[key]]
+        update = {"changed": changed}
+    doc.dataset = doc.dataset.model_copy(update=update)
+
+
+def add_loader_facts(doc: RunDocument, found: Mapping[str, object]) -> None:
+    """What a phase found out about the loader; later phases know better."""
+    doc.loader = fitting("the loader", LoaderFacts, {**doc.loader.model_dump(), **found})
 
 
 @contextmanager
@@ -340,27 +355,25 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
         rules=options.rules,
         accelerators=plan.accelerators,
         findings=findings,
-        workload=plan.workload.model_dump(mode="json"),
-        dataset={
-            "spec": manifest.spec.model_dump(mode="json"),
-            "id": manifest.header.id,
-            "samples": manifest.sample_count,
-            "shards": manifest.shard_count,
-            "stored_bytes": manifest.header.stored_bytes,
-            "sample_bytes_mean": manifest.mean_stored_bytes,
-            "blocks": dataset.blocks,
-            "cheaper_codecs": cheaper_codecs(dataset),
-        },
-        host=host.fingerprint(),
-        storage=plan.storage.describe(),
-        loader={
-            "direct": plan.direct,
-            "access": "sequential" if plan.sequential else "random",
-            "kind": loading.kind,
-            "workers": loading.workers,
-            "transport": loading.transport,
-            "prefetched_samples": loading.workers
-            * loading.prefetch_factor
-            * plan.workload.batch_size,  # of one rank
-        },
+        workload=WorkloadFacts.model_validate(plan.workload.model_dump(mode="json")),
+        dataset=DatasetFacts(
+            spec=DatasetSpecFacts.model_validate(manifest.spec.model_dump(mode="json")),
+            id=manifest.header.id,
+            samples=manifest.sample_count,
+            shards=manifest.shard_count,
+            stored_bytes=manifest.header.stored_bytes,
+            sample_bytes_mean=manifest.mean_stored_bytes,
+            blocks=dataset.blocks,
+            cheaper_codecs=cheaper_codecs(dataset),
+        ),
+        host=Host.model_validate(host.fingerprint()),
+        storage=storage_facts(plan.storage),
+        loader=LoaderFacts(
+            direct=plan.direct,
+            access="sequential" if plan.sequential else "random",
+            kind=loading.kind,
+            workers=loading.workers,
+            transport=loading.transport,
+            prefetched_samples=loading.workers * loading.prefetch_factor * plan.workload.batch_size,
+        ),
     )

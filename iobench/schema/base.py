@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
@@ -10,9 +10,11 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    SerializerFunctionWrapHandler,
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_serializer,
 )
 
 from ..documents import MAX_DOCUMENT_BYTES, MAX_NUMBER, parse_json, read_regular
@@ -84,6 +86,27 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
+class OpenRecord(BaseModel):
+    """Base of a part of a record that differs between versions, hosts and storages.
+
+    Known keys have their types and bounds, and a missing one its default. Unknown keys, of newer
+    or older versions, are kept as they are. Written again, it has the keys that were given to it.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the file says anything here."""
+        return bool(self.model_fields_set)
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        return {
+            key: value for key, value in serialize(self).items() if key in self.model_fields_set
+        }
+
+
 M = TypeVar("M", bound=BaseModel)
 
 _MAX_PROBLEMS = 5
@@ -111,8 +134,16 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
     return f"{shown}; and {more} more" if more > 0 else shown
 
 
-def read_record(path: Path, model: type[M], *, version: str) -> tuple[M, Any]:
-    """What iobench wrote down as JSON: the record, and the data that it was made of.
+def read_record(
+    path: Path,
+    model: type[M],
+    *,
+    version: str,
+    upgrade: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None,
+) -> M:
+    """What iobench wrote down as JSON.
+
+    ``upgrade`` turns what earlier versions wrote into what ``model`` expects.
 
     Raises IobenchError in one line that names the file, and the key where one does not fit: what
     can't be read, is no JSON, of another major ``version`` of the schema, or not of the schema;
@@ -135,7 +166,9 @@ def read_record(path: Path, model: type[M], *, version: str) -> tuple[M, Any]:
             f"{path} has schema version '{found[:20]}', this iobench reads {version}",
             remedy="use the iobench that wrote it, or a newer one",
         )
-    return fitting(path, model, data), data
+    if upgrade is not None:
+        data = upgrade(data)
+    return fitting(path, model, data)
 
 
 def fitting(where: Path | str, model: type[M], data: Any) -> M:

@@ -8,11 +8,13 @@ manifest is in place, so that a restore finds it. Times are seconds from the com
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SerializeAsAny
 
-from .base import Bytes, Record, Seconds, Strict
+from ..units import MIN_SHARE
+from .base import Bytes, OpenRecord, Record, Seconds, Strict
+from .numbers import Count, Duration, Few, Figure, Number, Positive, Ranks
 
 
 def _a_share(text: str) -> str:
@@ -63,6 +65,81 @@ class CheckpointSpec(Strict):
         return self.count if self.restores is None else self.restores
 
 
+class Training(OpenRecord):
+    """What the analysis is told of the training that saves.
+
+    None: the published rate of failures, the study's own ranks, no price.
+    """
+
+    accelerators: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    mtbf_s: Duration | None = None  # mean time between interruptions
+    restart_s: Figure = 0.0  # from an interruption to training again, beside the restore
+    interval_s: Duration | None = None  # at which it saves today
+    usd_per_accelerator_hour: Positive | None = None
+    samples_per_s: Positive | None = None
+    stall_budget: Annotated[float, Field(ge=MIN_SHARE, lt=1)] = 0.01
+    notice_s: Figure = 120.0
+
+
+class Asked(OpenRecord):
+    """The training that was asked about; with figures, it is a ``Meaning``."""
+
+    asked: Training = Training()
+    sentence: str = ""
+
+
+class Today(OpenRecord):
+    """At the interval at which the training saves today."""
+
+    interval_s: float
+    overhead: float
+    waste: float
+
+
+class Meaning(Asked):
+    """What a study's figures mean for that training; computed by ``analyse.checkpoint.meaning``."""
+
+    accelerators: int
+    mtbf_s: float
+    mtbf_how: str
+    bytes: int  # of the whole model's checkpoint
+    blocked_s: float  # for the whole model
+    durable_s: float
+    restore_s: float | None
+    restart_s: float
+    young_s: float
+    daly_s: float
+    availability_s: float
+    interval_s: float  # advised: Daly's, or what a save needs to become durable where that is more
+    overhead: float  # share of the time, at that interval
+    waste: float  # the same, with the work that interruptions cost
+    today: Today | None
+    lost_s_per_day: float
+    lost_samples_per_day: float | None
+    lost_usd_per_day: float | None
+    stall_budget: float
+    needed_write_bytes_per_s: float  # for saves to stay within the budget at the best interval
+    within_budget: bool
+    notice_s: float
+    fits_notice: bool
+    curve: list[tuple[float, float]]  # (interval, waste)
+
+
+class StudySpec(OpenRecord):
+    """The ``CheckpointSpec`` that was asked for, as it was recorded."""
+
+    count: Few = 0
+    restores: Few | None = None  # None: as many as saves
+    fsync: bool | None = None
+
+
+class Scaling(OpenRecord):
+    """What ``--scale`` did to the model; nothing where all of it was written."""
+
+    share: Figure | None = None  # of the model's bytes
+    changed: dict[str, list[int]] = Field(default_factory=dict)  # dimension: [whole, scaled]
+
+
 class RankSave(Record):
     """One rank's part of a save."""
 
@@ -83,9 +160,9 @@ class Save(Record):
     """One save of the whole job."""
 
     step: int
-    blocked_s: float
-    accepted_s: float | None = None
-    durable_s: float | None = None
+    blocked_s: Figure
+    accepted_s: Figure | None = None
+    durable_s: Figure | None = None
     committed_s: float | None = (
         None  # the job's manifest is in place: from now on a restore finds this checkpoint
     )
@@ -96,7 +173,7 @@ class Save(Record):
     persist_s: float | None = None  # asynchronous: from staged to durable
     step_overlapped_s: float | None = None  # mean step while the save went on behind it
     step_alone_s: float | None = None  # mean step with nothing behind it
-    bytes: int
+    bytes: Count
     files: int
     cpu_s: float | None = None
     extra_memory_bytes: int | None = None
@@ -107,9 +184,9 @@ class Restore(Record):
     """One restore of the whole job into tensors that are there."""
 
     step: int
-    wall_s: float  # slowest rank
+    wall_s: Figure  # slowest rank
     first_done_s: float | None = None
-    bytes: int
+    bytes: Count
     cpu_s: float | None = None
     residency_before: float | None = None  # share of the files in the page cache, 0 to 1
     residency_how: str = ""
@@ -130,16 +207,16 @@ class Spread(Record):
 class Study(Record):
     model: str
     writer: str
-    ranks: int
-    bytes: int  # of one checkpoint of the whole job, as written
-    full_bytes: int  # what it would be at scale 1
+    ranks: Ranks
+    bytes: Count  # of one checkpoint of the whole job, as written
+    full_bytes: Number  # what it would be at scale 1
     files: int
     tensors: int
     bytes_per_rank: list[int] = []
     largest_rank_bytes: int = 0
-    scaling: dict[str, Any] = {}  # what --scale did
+    scaling: Scaling = Scaling()
     parallelism: dict[str, int] = {}
-    spec: dict[str, Any] = {}
+    spec: StudySpec = StudySpec()
     saves: list[Save] = []
     restores: list[Restore] = []
     alone: list[Save] = []  # mixed run: saves with no loading beside them
@@ -148,5 +225,5 @@ class Study(Record):
         None  # MLPerf's rule: of the slowest rank, over durable time; mean of the saves
     )
     restore_bytes_per_s: float | None = None
-    meaning: dict[str, Any] = {}  # analyse.checkpoint: interval, overhead, waste; see report
+    meaning: SerializeAsAny[Asked] = Asked()
     not_measured: dict[str, str] = {}

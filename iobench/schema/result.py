@@ -8,12 +8,18 @@ first number only when an existing key changes its meaning.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from ..errors import IobenchError
-from .base import Record, fitting, read_record
+from .base import OpenRecord, Record, read_record
 from .checkpoint import Study
-from .facts import RunFacts
+from .host import Host, StorageFacts
+from .job import DatasetFacts, LoaderFacts, WorkloadFacts
+from .numbers import Few, Figure, Ranks
+from .resources import NfsTraffic, Resources
+from .upgrade import upgraded
 
 SCHEMA_VERSION = "1.0"
 
@@ -68,8 +74,31 @@ class Epoch(Record):
     )
 
 
+MeasuredBy = Literal["fio", "reader", "loader", "accelerator"]
+"""What took a ceiling's measurement: fio, iobench's reader, a whole loader, or the steps alone."""
+
+
+class CeilingDetails(OpenRecord):
+    """What else is known of a ceiling; each stage has some of these."""
+
+    startup_s: Figure | list[Figure | None] | None = None  # of each epoch: until the first read
+    round_steps: Annotated[int, Field(ge=1, le=10**9)] = 1  # the rank's workers
+    cpu_s: Figure | None = None  # of all processes of the stage
+    read_bytes_per_sample: Figure | None = None
+    own_samples_per_s: Figure | None = None  # of a library: iobench's loader in its place
+    own_cpu_s_per_gb: Figure | None = None
+    tensor_samples_per_s: Figure | None = None  # with torch's default transport
+    latency_p50_s: Figure | None = None  # of one read, by fio
+    latency_p99_s: Figure | None = None
+    concurrency: Few | None = None  # reads in flight in each worker
+    alternatives: dict[str, float | str] | None = None  # fio's engines: bytes/s, or an error
+    command: str | None = None  # that ran fio
+
+
 class Ceiling(Record):
     """What one stage can do alone, over all accelerators of the run."""
+
+    by: MeasuredBy | None = None  # None: not measured
 
     samples_per_s: float | None = None
     bytes_per_s: float | None = None  # stored bytes, so that all ceilings share one unit
@@ -78,7 +107,7 @@ class Ceiling(Record):
     )
     how: str = ""  # what was measured, in one sentence
     not_measured: str = ""  # why, where the figures are None
-    details: dict[str, Any] = {}
+    details: CeilingDetails = CeilingDetails()
     cold: Epoch | None = None  # measured over cold storage: its bytes, over all of its epochs
 
 
@@ -86,14 +115,13 @@ class Repetition(Record):
     """One repetition: context as recorded, and figures computed from the events (analyse.metrics.repetition_metrics)."""
 
     seed: int
-    accelerators: int
+    accelerators: Ranks
     epochs: list[Epoch] = []
     complete: bool = True  # False: interrupted, or stopped before all steps
     cpu_s: float | None = None  # ranks and workers
-    throttled_s: float | None = None  # time this cgroup was throttled by its CPU quota
-    nfs: dict[str, Any] | None = (
-        None  # what the NFS mount did (measure.nfs.diff): read_ops, read_bytes, read_rtt_ms, retransmits ...
-    )
+    throttled_s: float | None = None  # time this cgroup was throttled; as in resources
+    nfs: NfsTraffic | None = None  # what the mount did meanwhile, where the data lies on one
+    resources: Resources | None = None  # what host and device did; None in older versions
     residency_before: float | None = None  # the largest of the epochs'
     samples: int = 0
     steps: int = 0  # of all ranks together
@@ -185,13 +213,13 @@ class RunDocument(Record):
     status: Literal["ok", "failed", "interrupted"]
     validity: Literal["valid", "invalid", "unknown"]
     rules: str = "quick"
-    accelerators: int = 1
+    accelerators: Ranks = 1
     findings: list[Finding] = []
-    workload: dict[str, Any]  # the complete Workload
-    dataset: dict[str, Any]  # {spec, id, samples, shards, stored_bytes, sample_bytes_mean}
-    host: dict[str, Any]  # measure.host.fingerprint()
-    storage: dict[str, Any]  # Storage.describe(): url, file system, mount options, device ...
-    loader: dict[str, Any] = {}  # what was really used: direct, slot bytes, huge pages, workers
+    workload: WorkloadFacts
+    dataset: DatasetFacts
+    host: Host
+    storage: StorageFacts
+    loader: LoaderFacts = LoaderFacts()
     ceilings: dict[str, Ceiling] = {}  # storage_raw, fetch, prep, harness, accelerator
     repetitions: list[Repetition] = []
     metrics: dict[str, Summary] = {}
@@ -206,6 +234,17 @@ class RunDocument(Record):
     timings: dict[str, float] = {}  # seconds spent in each phase of the run
     error: str = ""  # one line, where status is failed
 
+    @property
+    def study(self) -> Study | None:
+        """The checkpoint study, where nothing else was done; None where data was loaded."""
+        return None if self.dataset.recorded else self.checkpoint
+
+    @property
+    def workers(self) -> int:
+        """Of each rank, as the loader had them; 0: the ranks load by themselves."""
+        recorded = "workers" in self.loader.model_fields_set
+        return self.loader.workers if recorded else self.workload.loader.workers
+
 
 def load_run(directory: Path) -> RunDocument:
     """``run.json`` of a run directory, or the file itself.
@@ -215,10 +254,8 @@ def load_run(directory: Path) -> RunDocument:
     """
     path = directory if directory.is_file() else directory / "run.json"
     try:
-        document, data = read_record(path, RunDocument, version=SCHEMA_VERSION)
+        return read_record(path, RunDocument, version=SCHEMA_VERSION, upgrade=upgraded)
     except FileNotFoundError:
         raise IobenchError(
             f"no run.json in {directory}", remedy="name a run directory, e.g. results/<run>"
         ) from None
-    fitting(path, RunFacts, data)
-    return document

@@ -97,7 +97,7 @@ def save_sweep(directory: Path, sweep: Sweep) -> None:
 def load_sweep(directory: Path) -> Sweep:
     """Raises IobenchError in one line, with the file and the key, for anything that is no sweep."""
     try:
-        return read_record(directory / SWEEP_FILE, Sweep, version=SCHEMA_VERSION)[0]
+        return read_record(directory / SWEEP_FILE, Sweep, version=SCHEMA_VERSION)
     except FileNotFoundError:
         raise IobenchError(
             f"no {SWEEP_FILE} in {directory}", remedy="name a sweep's directory"

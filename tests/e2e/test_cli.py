@@ -589,6 +589,7 @@ def test_report_needs_the_events_alone(tmp_path: Path, ran: tuple[Found, Path], 
         "complete",
         "cpu_s",
         "throttled_s",
+        "resources",
         "residency_before",
     }
     document["repetitions"] = [
@@ -741,6 +742,16 @@ def test_run_json_has_the_agreed_keys(ran: tuple[Found, Path]) -> None:
     for finding in document["findings"]:
         assert set(finding) >= {"rule", "level", "evidence", "remedy"}
     assert document["repetitions"][0]["seed"] != document["repetitions"][1]["seed"]
+
+
+def test_what_host_and_device_did_is_kept_of_each_repetition(ran: tuple[Found, Path]) -> None:
+    for repetition in _figures(ran[1])["repetitions"]:
+        used = repetition["resources"]
+        assert used["wall_s"] >= repetition["wall_s"]
+        assert used["throttled_s"] == repetition["throttled_s"]
+        assert used["cpu_busy"] is None or 0 < used["cpu_busy"] <= 1
+        assert used["device"] is None or used["device_read_bytes"] >= 0
+        assert {key for key, value in used.items() if value is None} == set(used["not_measured"])
 
 
 def test_run_json_fits_its_schema_and_nothing_is_lost_in_it(ran: tuple[Found, Path]) -> None:

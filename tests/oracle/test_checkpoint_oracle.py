@@ -13,7 +13,7 @@ import pytest
 from iobench.runner.checkpoint import run_study
 from iobench.runner.checkpoint_plan import make_study_plan
 from iobench.schema.base import build
-from iobench.schema.checkpoint import CheckpointSpec, Study
+from iobench.schema.checkpoint import CheckpointSpec, Study, Training
 
 BANDWIDTH = 20e6
 MTBF_S = 36_000.0
@@ -34,7 +34,9 @@ def study(memory: Path, **settings: object) -> Study:
         where="test",
     )
     url = f"throttled+{memory / 'ckpt'}?write_bandwidth={int(BANDWIDTH)}"
-    doc, _ = run_study(make_study_plan(spec, url, {"mtbf_s": MTBF_S}), results=memory / "results")
+    doc, _ = run_study(
+        make_study_plan(spec, url, Training(mtbf_s=MTBF_S)), results=memory / "results"
+    )
     assert doc.checkpoint is not None
     return doc.checkpoint
 

@@ -89,7 +89,7 @@ def test_the_reported_bandwidth_is_the_throttles(
         reader={"direct": direct},
         calibration_s=0.4,
     )
-    assert doc.loader["direct"] is direct
+    assert doc.loader.direct is direct
     assert median(doc, "read_bytes_per_s") == pytest.approx(20 * MB, rel=0.05)
     assert doc.repetitions[0].bytes_read == pytest.approx(on_disk, rel=0.03), (
         "every byte is read once, and counted where it is read"

@@ -19,6 +19,14 @@ from iobench.schema.result import (
 )
 
 SECOND = 1_000_000_000
+BY = {
+    "storage_raw": "fio",
+    "fetch": "reader",
+    "prep": "reader",
+    "harness": "loader",
+    "accelerator": "accelerator",
+}
+"""What measures each ceiling."""
 
 
 def build_events(rows: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
@@ -69,7 +77,9 @@ def build_run(
         "accelerator": 1000.0 * accelerators,
     } | (rates or {})
     ceilings = {
-        name: Ceiling(samples_per_s=rate, bytes_per_s=rate * 1e5, cpu_s_per_gb=0.5, how="test")
+        name: Ceiling(
+            samples_per_s=rate, bytes_per_s=rate * 1e5, cpu_s_per_gb=0.5, how="test", by=BY[name]
+        )
         if rate is not None
         else Ceiling(not_measured=f"{name} left out by the test")
         for name, rate in figures.items()
@@ -112,6 +122,9 @@ def build_run(
         "late_p99_s": 0.0001,
     } | (repetition or {})
     done = [Repetition.model_validate({"seed": index + 1} | one) for index in range(repetitions)]
+    if "delivery" in (loader or {}):  # a library's record says more
+        library = {"kind": "torch", "library": "torch 2", "shuffle": {"not_measured": "no proof"}}
+        loader = library | (loader or {})
     spec = {"name": "test-data", "content": "raw", "codec": "none", "compress_ratio": 1.0}
     doc = RunDocument.model_validate(
         {

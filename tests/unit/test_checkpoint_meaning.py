@@ -22,7 +22,6 @@ from iobench.analyse.checkpoint.interval import (
 from iobench.analyse.checkpoint.meaning import Training, meaning
 from iobench.analyse.checkpoint.rules import LEAST_BYTES, tiny
 from iobench.analyse.checkpoint.study import (
-    bandwidth,
     cpu_s_per_gb,
     slowdown,
     spread,
@@ -130,8 +129,7 @@ def test_the_95th_percentile_of_few_is_the_largest() -> None:
 
 
 def test_bandwidth_is_the_mean_of_the_saves() -> None:
-    assert bandwidth([100, 100], [1.0, 4.0]) == pytest.approx((100 + 25) / 2)
-    assert bandwidth([], []) is None
+    assert study().write_bytes_per_s is None
     assert study(save(1, 1.0), save(2, 4.0)).write_bytes_per_s == pytest.approx((1e9 + 0.25e9) / 2)
 
 

@@ -223,8 +223,11 @@ def test_a_difference_counts_what_happened_between(tmp_path: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
     found = resources.diff(before, resources.Snapshot.take(tmp_path))
-    assert found["wall_s"] > 0
-    assert found["device"] is None or found["device_write_bytes"] >= 1 << 20
-    assert found["cpu_busy"] is None or 0 <= found["cpu_busy"] <= 1
+    assert found.wall_s > 0
+    assert found.device is None or (found.device_write_bytes or 0) >= 1 << 20
+    assert found.cpu_busy is None or 0 <= found.cpu_busy <= 1
     without = resources.diff(resources.Snapshot.take(), resources.Snapshot.take())
-    assert without["device_read_bytes"] is None
+    assert without.device_read_bytes is None
+    for measured in (found, without):
+        unknown = {key for key, value in measured.model_dump().items() if value is None}
+        assert set(measured.not_measured) == unknown

@@ -27,6 +27,7 @@ from iobench.schema.instances import (
     priced_at,
     read_prices,
 )
+from iobench.schema.job import Layout
 from iobench.schema.result import RunDocument
 from tests.servers.listener import Listener, listener
 from tests.unit.test_compare import BASE, FAST, document
@@ -331,7 +332,7 @@ def test_what_is_lost_and_what_is_paid_for_waiting() -> None:
 def test_a_layout_of_its_own_is_paid_once() -> None:
     """1000 samples were converted in 20 s; an epoch of 5000 takes 100 s, and 10 epochs at 100/s on 2 hosts 250 s."""
     doc = run_of([100.0] * 6)
-    doc.loader["layout"] = {"seconds": 20.0, "bytes": 1, "files": 1, "made_earlier": False}
+    doc.loader.layout = Layout(seconds=20.0, bytes=1, files=1, made_earlier=False)
     found = cost(doc, MACHINE, Terms(hosts=2, epochs=10, samples=5000))
     assert found is not None
     assert found.preparation_s == 100
@@ -501,7 +502,7 @@ def test_whatif_caps_storage_at_the_network(
 def test_a_price_of_another_machine_than_the_measured_one_says_so() -> None:
     doc = run_of([100.0] * 6)
     assert cost(doc, Instance(type="m", usd_per_hour=1.0), Terms()).notes == ()  # type: ignore[union-attr]
-    doc.host["cores"] = 2
+    doc.host.cores = 2
     found = cost(
         doc,
         Instance(type="m", cores=8, accelerators=8, accelerator="H100", usd_per_hour=1.0),

@@ -26,6 +26,7 @@ from iobench.report.export import to_csv, to_json, to_markdown
 from iobench.report.text import render_run
 from iobench.schema.result import (
     Ceiling,
+    CeilingDetails,
     Epoch,
     FindMax,
     FindMaxPoint,
@@ -329,7 +330,7 @@ def test_rebuild_finds_every_figure_again(make_run: Build, make_events: Build) -
     search = [row | {"phase": "find-max.3", "busy": 1.25, "wait": 0} for row in measure]
     events = make_events(measure + fetch + search)
     doc = make_run(accelerators=1, repetitions=1, concluded=False)
-    details = {"startup_s": 1.0, "cpu_s": 0.02, "round_steps": 3}
+    details = CeilingDetails(startup_s=1.0, cpu_s=0.02, round_steps=3)
     ceilings = doc.ceilings | {
         "fetch": Ceiling(samples_per_s=1, bytes_per_s=1, cpu_s_per_gb=9, details=details)
     }
@@ -427,7 +428,7 @@ def test_the_accelerator_alone_has_no_bytes(make_run: Build, make_events: Build)
     )
     assert ceiling_from_events(events, context()) == (pytest.approx(100.0), None)
     recorded = Ceiling(
-        samples_per_s=1, bytes_per_s=5e6, details={"startup_s": [None], "cpu_s": 1.0}
+        samples_per_s=1, bytes_per_s=5e6, details=CeilingDetails(startup_s=[None], cpu_s=1.0)
     )
     doc = make_run(accelerators=1, repetitions=1, concluded=False)
     again = rebuild(

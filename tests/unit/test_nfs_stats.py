@@ -151,24 +151,24 @@ def later(text: str = V3) -> nfs.MountStats:
 def test_a_difference_is_of_the_time_between(mounts: list[nfs.MountStats]) -> None:
     found = nfs.diff(mounts[0], later())
     assert found is not None
-    assert (found["read_ops"], found["read_bytes"], found["written_bytes"]) == (200, 20_971_520, 0)
-    assert (found["read_rtt_ms"], found["read_execute_ms"]) == (5.0, 6.0)
-    assert (found["retransmits"], found["timeouts"], found["errors"]) == (4, 1, 1)
-    assert list(found["operations"]) == ["READ", "GETATTR"]  # what was not used is left out
-    assert found["operations"]["GETATTR"] == {
+    assert (found.read_ops, found.read_bytes, found.written_bytes) == (200, 20_971_520, 0)
+    assert (found.read_rtt_ms, found.read_execute_ms) == (5.0, 6.0)
+    assert (found.retransmits, found.timeouts, found.errors) == (4, 1, 1)
+    assert list(found.operations) == ["READ", "GETATTR"]  # what was not used is left out
+    assert found.operations["GETATTR"].model_dump() == {
         "ops": 100,
         "retransmits": 0,
         "rtt_ms": 0.2,
         "execute_ms": 0.2,
     }
-    json.dumps(found)
+    json.dumps(found.model_dump())
 
 
 def test_nothing_read_has_no_mean(mounts: list[nfs.MountStats]) -> None:
     found = nfs.diff(mounts[0], mounts[0])
     assert found is not None
-    assert (found["read_ops"], found["retransmits"], found["errors"]) == (0, 0, 0)
-    assert found["read_rtt_ms"] is found["read_execute_ms"] is None  # not 0
+    assert (found.read_ops, found.retransmits, found.errors) == (0, 0, 0)
+    assert found.read_rtt_ms is found.read_execute_ms is None  # not 0
 
 
 def test_a_mount_that_is_another_now_has_no_difference(mounts: list[nfs.MountStats]) -> None:
@@ -236,15 +236,13 @@ def test_a_path_on_such_a_mount_has_it_all(tmp_path: Path, monkeypatch: pytest.M
     )
     before = resources.Snapshot.take(target)
     stats["text"] = stats["text"].replace("READ: 1000 1003 1 128000", "READ: 1001 1004 1 128000")
-    used = resources.diff(before, resources.Snapshot.take(target))["nfs"]
-    assert (used["mount_point"], used["read_ops"], used["retransmits"]) == (str(tmp_path), 1, 0)
+    used = nfs.diff(before.nfs, resources.Snapshot.take(target).nfs)
+    assert used is not None
+    assert (used.mount_point, used.read_ops, used.retransmits) == (str(tmp_path), 1, 0)
 
 
 def test_a_path_elsewhere_has_none(tmp_path: Path) -> None:
     if filesystem.describe_path(tmp_path)["is_nfs"]:
         pytest.skip("the temporary directory is on NFS")
     assert filesystem.describe_path(tmp_path)["nfs"] is None
-    assert (
-        resources.diff(resources.Snapshot.take(tmp_path), resources.Snapshot.take(tmp_path))["nfs"]
-        is None
-    )
+    assert resources.Snapshot.take(tmp_path).nfs is None

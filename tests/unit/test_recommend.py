@@ -552,7 +552,7 @@ def test_the_shipped_workload_is_the_default(planted: Build, tmp_path: Path) -> 
         doc = planted(workers=workers)
         save(
             tmp_path / f"w{workers}",
-            doc.model_copy(update={"workload": doc.workload | {"name": "demo"}}),
+            doc.model_copy(update={"workload": doc.workload.model_copy(update={"name": "demo"})}),
         )
     sweep = read_sweep(tmp_path)
     assert sweep.default is not None
@@ -606,7 +606,10 @@ def test_several_workloads(planted: Build, tmp_path: Path) -> None:
     doc = planted()
     save(tmp_path / "a", planted(workers=2))
     save(tmp_path / "b", planted(workers=4))
-    save(tmp_path / "c", doc.model_copy(update={"workload": doc.workload | {"name": "other"}}))
+    save(
+        tmp_path / "c",
+        doc.model_copy(update={"workload": doc.workload.model_copy(update={"name": "other"})}),
+    )
     with pytest.raises(UsageError, match="other, test"):
         read_sweep(tmp_path)
     assert len(read_sweep(tmp_path, workload="test").points) == 2
@@ -636,7 +639,10 @@ def test_bytes_that_nobody_needs_are_told(
         save(
             tmp_path / str(workers),
             doc.model_copy(
-                update={"repetitions": wasteful, "loader": doc.loader | {"direct": direct}}
+                update={
+                    "repetitions": wasteful,
+                    "loader": doc.loader.model_copy(update={"direct": direct}),
+                }
             ),
         )
     (doubt,) = [

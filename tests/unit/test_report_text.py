@@ -220,7 +220,7 @@ def test_markdown_has_rectangular_tables(make_run: Build) -> None:
 
 def test_the_default_transport_is_told_beside_the_harness(make_run: Build) -> None:
     doc = make_run()
-    doc.ceilings["harness"].details["tensor_samples_per_s"] = 3000.0
+    doc.ceilings["harness"].details.tensor_samples_per_s = 3000.0
     assert (
         "with torch's default transport the harness would end at 286 MiB/s (3,000 samples/s)"
         in render_run(doc)

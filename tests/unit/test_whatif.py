@@ -16,6 +16,7 @@ from iobench.analyse.capacity.whatif import (
 from iobench.analyse.verdict.evidence import gather
 from iobench.errors import UsageError
 from iobench.report.whatif import render_whatif
+from iobench.schema.result import CeilingDetails
 
 Build = Callable[..., Any]
 TWICE = Quantity(2, relative=True)
@@ -37,7 +38,7 @@ def starved(make_run: Build) -> Any:
 def cheap(doc: Any, **details: Any) -> Any:
     """Fetching at 0.05 CPU s/GB: 8 cores read 160 GB/s; details for the raw ceiling."""
     fetch = doc.ceilings["fetch"].model_copy(update={"cpu_s_per_gb": 0.05})
-    raw = doc.ceilings["storage_raw"].model_copy(update={"details": details})
+    raw = doc.ceilings["storage_raw"].model_copy(update={"details": CeilingDetails(**details)})
     return doc.model_copy(update={"ceilings": doc.ceilings | {"fetch": fetch, "storage_raw": raw}})
 
 
@@ -275,3 +276,18 @@ def test_runs_that_do_not_know_enough(make_run: Build) -> None:
         what_if(make_run(rates={"fetch": None}), Change(latency=TWICE))
     with pytest.raises(UsageError, match="no step time"):
         what_if(make_run(workload={"accelerator": {"kind": "null"}}), Change(step_time=TWICE))
+
+
+def test_fio_is_not_named_where_it_never_ran(starved: Any) -> None:
+    """Raw storage of an S3 run is measured by the reader; a change of its ceiling changes no fact."""
+    raw = starved.ceilings["storage_raw"].model_copy(
+        update={"how": "the reader with 16 reads in flight a worker", "by": "reader"}
+    )
+    fast = raw.model_copy(update={"samples_per_s": 1500.0, "bytes_per_s": 1.5e8})
+    for ceiling in (raw, fast):
+        doc = starved.model_copy(update={"ceilings": {**starved.ceilings, "storage_raw": ceiling}})
+        changed = what_if(doc, Change(storage_bandwidth=TWICE)).document
+        assert gather(changed).raw_by == gather(doc).raw_by == "reader"
+        assert changed.verdict is not None
+        told = [changed.verdict.sentence, *(each.basis for each in changed.verdict.advice)]
+        assert not [line for line in told if "fio" in line]

@@ -61,9 +61,9 @@ def measured_storage(doc: RunDocument, job: Job) -> Measured:
     )
     return Measured(
         run_id=doc.run_id,
-        url=str(doc.storage.get("url", "")),
+        url=doc.storage.url or "",
         read_bytes_per_s=rate,
-        by="the reader" if evidence.fetch is not None else evidence.raw_by,
+        by="the reader" if evidence.fetch is not None else evidence.raw_source,
         raw_bytes_per_s=evidence.bytes_per_s(evidence.raw),
         latency_s=latency,
         latency_from=source,
@@ -77,7 +77,7 @@ def measured_storage(doc: RunDocument, job: Job) -> Measured:
 
 def _notes(doc: RunDocument, job: Job) -> list[str]:
     notes = []
-    size, spec = gather(doc).bytes_per_sample, doc.dataset.get("spec") or {}
+    size, spec = gather(doc).bytes_per_sample, doc.dataset.spec
     if size is not None and not 1 / SIMILAR <= size / job.bytes_per_sample <= SIMILAR:
         notes.append(
             "its samples have another size: small reads are slower than large ones, so the bytes/s may not carry over"
@@ -85,13 +85,13 @@ def _notes(doc: RunDocument, job: Job) -> list[str]:
     differs = [
         key
         for key in ("format", "content", "codec")
-        if key in spec and spec[key] != getattr(job.spec, key)
+        if key in spec.model_fields_set and getattr(spec, key) != getattr(job.spec, key)
     ]
     if differs:
         notes.append(f"its dataset differs in {', '.join(differs)}")
-    if doc.workload.get("cache", "cold") != "cold":
+    if doc.workload.cache != "cold":
         notes.append(
-            f"its cache was {doc.workload['cache']}: memory may have been measured instead of storage"
+            f"its cache was {doc.workload.cache}: memory may have been measured instead of storage"
         )
     broken = [finding.rule for finding in doc.findings if finding.level == "invalid"]
     if broken:
@@ -112,18 +112,18 @@ def run_reads_per_sample(doc: RunDocument) -> float | None:
     """Read requests per sample of a recorded run, by ``sizing.reads_per_sample``."""
     size, samples, shards = (
         gather(doc).bytes_per_sample,
-        doc.dataset.get("samples"),
-        doc.dataset.get("shards"),
+        doc.dataset.samples,
+        doc.dataset.shards,
     )
-    reader, batch = doc.workload.get("reader") or {}, doc.workload.get("batch_size")
+    reader, batch = doc.workload.reader, doc.workload.batch_size
     if not (size and samples and batch):
         return None
-    per_shard = float(samples) / float(shards or samples)
-    access = doc.loader.get("access") or reader.get("access", "auto")
+    per_shard = samples / (shards or samples)
+    access = doc.loader.access or reader.access
     return sizing.reads_per_sample(
         sample_bytes=size,
-        block_size=int(reader.get("block_size", 4 << 20)),
-        batch_size=int(batch),
+        block_size=reader.block_size,
+        batch_size=batch,
         samples_per_shard=per_shard,
         sequential=access == "sequential" or (access == "auto" and per_shard > 1),
     )
@@ -141,12 +141,12 @@ def known_latency(doc: RunDocument) -> tuple[float | None, str]:
     What a simulated storage states; fio's median, queueing under its own load included; else Little's law on the fetch ceiling: reads in
     flight over reads/s, which is an upper bound (it holds queueing and the reader's pauses).
     """
-    stated = doc.storage.get("latency_s")
+    stated = doc.storage.latency_s
     if stated:
-        return float(stated), "as the storage states"
-    median = doc.ceilings.get("storage_raw", Ceiling()).details.get("latency_p50_s")
+        return stated, "as the storage states"
+    median = doc.ceilings.get("storage_raw", Ceiling()).details.latency_p50_s
     if median:
-        return float(median), "fio's median under its own load"
+        return median, "fio's median under its own load"
     fetch, requests = gather(doc).fetch, run_reads_per_sample(doc)
     if fetch and requests:
         return run_reads_in_flight(doc) / (

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ...errors import UsageError
+from ...schema.job import LoaderFacts, WorkloadFacts
 from ...schema.result import (
     Ceiling,
+    CeilingDetails,
     RunDocument,
     Summary,
     Verdict,
@@ -109,7 +110,9 @@ def what_if(doc: RunDocument, change: Change) -> Prediction:
         ceilings[name] = _moved(doc.ceilings.get(name, Ceiling()), rate, before)
     changed = doc.model_copy(
         update={
-            **settings.document,
+            "workload": settings.workload,
+            "accelerators": settings.ranks,
+            "loader": settings.loader,
             "ceilings": ceilings,
             "repetitions": [],
             "findings": [],
@@ -133,12 +136,13 @@ def what_if(doc: RunDocument, change: Change) -> Prediction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Settings:
-    """The job's own numbers, before and after, and the parts of the document that hold them."""
+    """The job's own numbers after the change, and the parts of the document that hold them."""
 
     ranks: int
     workers: int  # of each rank
     concurrency: int
-    document: dict[str, Any]
+    workload: WorkloadFacts
+    loader: LoaderFacts
 
     @property
     def busy(self) -> int:
@@ -155,11 +159,15 @@ def _settings(doc: RunDocument, change: Change, told: list[str]) -> _Settings:
     workers = _whole(change.workers, before.workers / doc.accelerators, "workers", 0)
     ranks = _whole(change.accelerators, doc.accelerators, "accelerators", 1)
     concurrency = _whole(change.concurrency, before.concurrency, "reads in flight", 1)
-    workload: dict[str, Any] = {**doc.workload}
-    workload["loader"] = {**(workload.get("loader") or {}), "workers": workers}
-    workload["reader"] = {**(workload.get("reader") or {}), "concurrency": concurrency}
-    if change.cache_bytes is not None:
-        workload["cache"] = "warm"  # what a cache serves is not delivered cold
+    asked = doc.workload
+    workload = asked.model_copy(
+        update={
+            "loader": asked.loader.model_copy(update={"workers": workers}),
+            "reader": asked.reader.model_copy(update={"concurrency": concurrency}),
+        }
+    )
+    if change.cache_bytes is not None:  # what a cache serves is not delivered cold
+        workload = workload.model_copy(update={"cache": "warm"})
     if change.workers is not None:
         told.append(
             f"{plural(workers, 'worker')} for each accelerator instead of {before.workers // doc.accelerators}"
@@ -182,14 +190,16 @@ def _settings(doc: RunDocument, change: Change, told: list[str]) -> _Settings:
             raise UsageError(
                 "a step time of 0 makes no sense", remedy="give more than 0, e.g. 100ms or 0.5x"
             )
-        workload["accelerator"] = {**workload["accelerator"], "step_time": new}
+        faster = asked.accelerator.model_copy(update={"step_time": new})
+        workload = workload.model_copy(update={"accelerator": faster})
         told.append(f"a step time of {format_duration(new)} instead of {format_duration(recorded)}")
-    document = {
-        "workload": workload,
-        "accelerators": ranks,
-        "loader": {**doc.loader, "workers": workers},
-    }
-    return _Settings(ranks=ranks, workers=workers, concurrency=concurrency, document=document)
+    return _Settings(
+        ranks=ranks,
+        workers=workers,
+        concurrency=concurrency,
+        workload=workload,
+        loader=doc.loader.model_copy(update={"workers": workers}),
+    )
 
 
 def _whole(change: Quantity | None, recorded: float, what: str, least: int) -> int:
@@ -243,10 +253,7 @@ def _rates(
             f"prep: in proportion to {after.busy} processes instead of {busy_before}, at most one for each of {cores} (Plumber)"
         )
     if before.accelerator is not None and before.per_accelerator is not None:
-        step, recorded = (
-            after.document["workload"].get("accelerator", {}).get("step_time"),
-            step_time_s(doc),
-        )
+        step, recorded = after.workload.accelerator.step_time, step_time_s(doc)
         rates["accelerator"] = (
             before.per_accelerator * after.ranks * (recorded / step if step and recorded else 1.0)
         )
@@ -304,7 +311,7 @@ def _fetch(
         reads_per_sample=requests or 1.0,
         in_flight=run_reads_in_flight(doc),
         latency_s=latency,
-        unloaded=bool(doc.storage.get("latency_s")),
+        unloaded=bool(doc.storage.latency_s),
         cores=before.cores,
         cpu_s_per_sample=per_gb * size / 1e9 if per_gb and size else None,
     )
@@ -328,9 +335,9 @@ def _fetch(
     bases.append(_why_fetch(parts))
     if change.cache_bytes is None:
         return rate
-    samples = doc.dataset.get("samples")
+    samples = doc.dataset.samples
     read = float(
-        size * samples if size and samples else doc.dataset.get("stored_bytes") or 0
+        size * samples if size and samples else doc.dataset.stored_bytes or 0
     )  # of some columns: less than is stored
     if not read:
         raise UsageError(
@@ -351,7 +358,7 @@ def _fetch(
     bases.append(
         f"cache: serves {format_percent(hits)} of the reads from the second epoch on; the first still gets {_samples(rate)}"
     )
-    if doc.loader.get("direct") and not change.pinned:
+    if doc.loader.direct and not change.pinned:
         bases.append(
             "cache: the run read with O_DIRECT, which no page cache serves; this holds for reader.direct=false"
         )
@@ -360,10 +367,10 @@ def _fetch(
 
 def _raw_spent(doc: RunDocument, before: Evidence) -> bool:
     """False where raw storage was measured by the reader with more reads in flight, and gave nearly as many times more."""
-    more = doc.ceilings.get("storage_raw", Ceiling()).details.get("concurrency")
+    more = doc.ceilings.get("storage_raw", Ceiling()).details.concurrency
     if not more or not before.raw or not before.fetch:
         return True
-    return before.raw < models.SPENT * before.fetch * float(more) / before.concurrency
+    return before.raw < models.SPENT * before.fetch * more / before.concurrency
 
 
 def _why_fetch(parts: Mapping[str, float]) -> str:
@@ -382,13 +389,14 @@ def _samples(rate: float) -> str:
 
 
 def _moved(ceiling: Ceiling, rate: float, before: Evidence) -> Ceiling:
-    update: dict[str, Any] = {
-        "samples_per_s": rate,
-        "bytes_per_s": before.bytes_per_s(rate),
-        "how": f"modelled; {ceiling.how}",
-        "details": {},
-    }
-    return ceiling.model_copy(update=update)
+    return ceiling.model_copy(
+        update={
+            "samples_per_s": rate,
+            "bytes_per_s": before.bytes_per_s(rate),
+            "how": f"modelled; {ceiling.how}",
+            "details": CeilingDetails(),
+        }
+    )
 
 
 def _metrics(doc: RunDocument) -> dict[str, Summary]:

@@ -6,10 +6,8 @@ A study with ``--scale`` is carried over to the whole model by its measured band
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
 
-from ...schema.checkpoint import Study
+from ...schema.checkpoint import Asked, Meaning, Study, Today, Training
 from ...units import (
     format_bytes,
     format_count,
@@ -33,58 +31,10 @@ CURVE_SPAN = 8
 """The curve of waste runs from an eighth of the best interval to eight times it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """What the analysis is told of the training. None: the published rate of failures, the study's own ranks, no price."""
-
-    accelerators: int | None = None
-    mtbf_s: float | None = None
-    restart_s: float = 0.0  # from an interruption to training again, beside the restore
-    interval_s: float | None = None  # at which it saves today
-    usd_per_accelerator_hour: float | None = None
-    samples_per_s: float | None = None
-    stall_budget: float = 0.01
-    notice_s: float = 120.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Meaning:
-    accelerators: int
-    mtbf_s: float
-    mtbf_how: str
-    bytes: int  # of the whole model's checkpoint
-    blocked_s: float  # for the whole model
-    durable_s: float
-    restore_s: float | None
-    restart_s: float
-    young_s: float
-    daly_s: float
-    availability_s: float
-    interval_s: float  # advised: Daly's, or as long as a save needs to become durable behind the training, where that is longer
-    overhead: float  # share of the time, at that interval
-    waste: float  # the same, with the work that interruptions cost
-    today: dict[str, float] | None  # the same at the training's own interval
-    lost_s_per_day: float
-    lost_samples_per_day: float | None
-    lost_usd_per_day: float | None
-    stall_budget: float
-    needed_write_bytes_per_s: (
-        float  # for saves to block no more than the budget at the interval that is then best
-    )
-    within_budget: bool
-    notice_s: float
-    fits_notice: bool
-    curve: list[tuple[float, float]]  # (interval, waste)
-    sentence: str
-
-
 def with_meaning(study: Study) -> Study:
-    """``study`` with what its figures mean for the training that it was asked about (``meaning["asked"]``)."""
-    asked = study.meaning.get("asked", {})
-    found = meaning(study, Training(**asked))
-    return study.model_copy(
-        update={"meaning": {"asked": asked, **(asdict(found) if found else {})}}
-    )
+    """``study`` with what its figures mean for the training that it was asked about."""
+    asked = study.meaning.asked
+    return study.model_copy(update={"meaning": meaning(study, asked) or Asked(asked=asked)})
 
 
 def meaning(study: Study, training: Training) -> Meaning | None:
@@ -108,40 +58,41 @@ def meaning(study: Study, training: Training) -> Meaning | None:
     lost = wasted(interval) * DAY_S
     price = training.usd_per_accelerator_hour
     longest = longest_save_at_best_s(training.stall_budget, mtbf)
-    found: dict[str, Any] = {
-        "accelerators": accelerators,
-        "mtbf_s": mtbf,
-        "mtbf_how": "stated"
+    today = None
+    if (at := training.interval_s) is not None:
+        today = Today(interval_s=at, overhead=overhead(at, blocked), waste=wasted(at))
+    found = Meaning(
+        asked=training,
+        accelerators=accelerators,
+        mtbf_s=mtbf,
+        mtbf_how="stated"
         if training.mtbf_s
         else "at the rate of Llama 3's pre-training: 50,700 accelerator hours for each interruption",
-        "bytes": study.full_bytes,
-        "blocked_s": blocked,
-        "durable_s": durable,
-        "restore_s": restore,
-        "restart_s": restart,
-        "young_s": young_s(blocked, mtbf),
-        "daly_s": daly_s(blocked, mtbf),
-        "availability_s": availability_s(blocked, mtbf, restart),
-        "interval_s": interval,
-        "overhead": overhead(interval, blocked),
-        "waste": wasted(interval),
-        "today": None,
-        "lost_s_per_day": lost,
-        "lost_samples_per_day": None
+        bytes=study.full_bytes,
+        blocked_s=blocked,
+        durable_s=durable,
+        restore_s=restore,
+        restart_s=restart,
+        young_s=young_s(blocked, mtbf),
+        daly_s=daly_s(blocked, mtbf),
+        availability_s=availability_s(blocked, mtbf, restart),
+        interval_s=interval,
+        overhead=overhead(interval, blocked),
+        waste=wasted(interval),
+        today=today,
+        lost_s_per_day=lost,
+        lost_samples_per_day=None
         if training.samples_per_s is None
         else lost * training.samples_per_s,
-        "lost_usd_per_day": None if price is None else lost / 3600 * price * accelerators,
-        "stall_budget": training.stall_budget,
-        "needed_write_bytes_per_s": study.full_bytes / longest,
-        "within_budget": overhead(interval, blocked) <= training.stall_budget,
-        "notice_s": training.notice_s,
-        "fits_notice": durable <= training.notice_s,
-        "curve": [(at, wasted(at)) for at in _around(interval)],
-    }
-    if training.interval_s is not None:
-        at = training.interval_s
-        found["today"] = {"interval_s": at, "overhead": overhead(at, blocked), "waste": wasted(at)}
-    return Meaning(**found, sentence=_sentence(study, found))
+        lost_usd_per_day=None if price is None else lost / 3600 * price * accelerators,
+        stall_budget=training.stall_budget,
+        needed_write_bytes_per_s=study.full_bytes / longest,
+        within_budget=overhead(interval, blocked) <= training.stall_budget,
+        notice_s=training.notice_s,
+        fits_notice=durable <= training.notice_s,
+        curve=[(at, wasted(at)) for at in _around(interval)],
+    )
+    return found.model_copy(update={"sentence": _sentence(study, found)})
 
 
 def _around(interval: float) -> list[float]:
@@ -151,19 +102,21 @@ def _around(interval: float) -> list[float]:
     ]
 
 
-def _sentence(study: Study, found: dict[str, Any]) -> str:
+def _sentence(study: Study, found: Meaning) -> str:
     whole = (
         ""
         if study.bytes >= study.full_bytes
         else f" (from {format_bytes(study.bytes)} by the measured bandwidth)"
     )
-    loss = f"{format_share(found['waste'])} of the time is then lost to saves and interruptions"
-    if found["lost_usd_per_day"] is not None:
-        loss += f", {format_count(found['lost_usd_per_day'])} USD a day"
-    at = f"on {format_count(found['accelerators'])} accelerator{'' if found['accelerators'] == 1 else 's'}"
+    loss = f"{format_share(found.waste)} of the time is then lost to saves and interruptions"
+    if found.lost_usd_per_day is not None:
+        loss += f", {format_count(found.lost_usd_per_day)} USD a day"
+    at = (
+        f"on {format_count(found.accelerators)} accelerator{'' if found.accelerators == 1 else 's'}"
+    )
     return (
-        f"A save of {format_bytes(study.full_bytes)} by {study.writer} stops training for {format_duration(found['blocked_s'])}{whole}. "
-        f"Interrupted every {format_duration(found['mtbf_s'])} {at}, save every {format_duration(found['interval_s'])}: {loss}. "
-        f"Saves within {format_share(found['stall_budget'])} of the time need {format_rate(found['needed_write_bytes_per_s'])} of durable "
-        f"writes{'' if found['within_budget'] else ', which this storage does not give'}."
+        f"A save of {format_bytes(study.full_bytes)} by {study.writer} stops training for {format_duration(found.blocked_s)}{whole}. "
+        f"Interrupted every {format_duration(found.mtbf_s)} {at}, save every {format_duration(found.interval_s)}: {loss}. "
+        f"Saves within {format_share(found.stall_budget)} of the time need {format_rate(found.needed_write_bytes_per_s)} of durable "
+        f"writes{'' if found.within_budget else ', which this storage does not give'}."
     )

@@ -32,7 +32,7 @@ def _study(doc: RunDocument) -> Study:
 def durable(doc: RunDocument) -> Outcome | None:
     remedy = "leave fsync=true: what is not synced is in the host's memory, and is lost with it"
     study = _study(doc)
-    if study.spec.get("fsync") is False:
+    if study.spec.fsync is False:
         return Outcome(
             "saves were not synced (fsync=false), so that their times are of the page cache", remedy
         )
@@ -43,10 +43,10 @@ def durable(doc: RunDocument) -> Outcome | None:
 
 def cold_restore(doc: RunDocument) -> Outcome | None:
     study = _study(doc)
-    memory = doc.host.get("memory_bytes")
+    memory = doc.host.memory_bytes
     if (
         not study.restores
-        or doc.storage.get("page_cache") is False
+        or doc.storage.page_cache is False
         or (memory and study.bytes > MEMORY_MULTIPLE * memory)
     ):
         return None
@@ -111,7 +111,7 @@ def tiny(doc: RunDocument) -> Outcome | None:
 
 def stopped_early(doc: RunDocument) -> Outcome | None:
     study = _study(doc)
-    asked = study.spec.get("count", 0)
+    asked = study.spec.count
     if doc.status != "ok" or len(study.saves) < asked:
         what = f"the study's status is {doc.status}" + (f" ({doc.error})" if doc.error else "")
         return Outcome(

@@ -11,19 +11,11 @@ from ...schema.checkpoint import (
     Spread,
     Study,
 )
+from ...schema.metrics import Metric, metrics_of
 from ...schema.result import Summary
 
-TIMES = (
-    "blocked_s",
-    "accepted_s",
-    "durable_s",
-    "committed_s",
-    "staged_s",
-    "persist_s",
-    "waited_s",
-    "first_done_s",
-    "cpu_s",
-)
+MEASURED = metrics_of("save", "restore")
+WRITE_BANDWIDTH, RESTORE_BANDWIDTH = (each for each in MEASURED if each.unit == "bytes/s")
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -43,82 +35,78 @@ def end_s(save: Save) -> float | None:
     return save.durable_s if save.durable_s is not None else save.accepted_s
 
 
-def bandwidth(sizes: Sequence[int], seconds: Sequence[float]) -> float | None:
-    """Bytes per second of a job by MLPerf's rule: a job is as fast as its slowest process; the mean over the operations."""
-    rates = _rates(sizes, seconds)
-    return fmean(rates) if rates else None
+def duration_s(save: Save) -> float:
+    """How long storage had to take the save: from the copy, where there was one, to its end."""
+    return (end_s(save) or 0.0) - (save.staged_s or 0.0)
 
 
-def _rates(sizes: Sequence[int], seconds: Sequence[float]) -> list[float]:
-    return [size / took for size, took in zip(sizes, seconds, strict=True) if took > 0]
+def value_of(done: Save | Restore, metric: Metric) -> float | None:
+    """A metric of saves or restores for one of them; None where it is of the other, or not measured.
+
+    A bandwidth is that of MLPerf's rule: a job is as fast as its slowest process.
+    """
+    if metric.name == "cpu_s":
+        return done.cpu_s
+    if isinstance(done, Restore):
+        took = done.wall_s
+        own, rate = "restore_s", "restore_bytes_per_s"
+    else:
+        took = duration_s(done)
+        own, rate = "", "write_bytes_per_s"
+    if metric.name == rate:
+        return done.bytes / took if took > 0 else None
+    if isinstance(done, Restore):
+        return took if metric.name == own else None
+    value: float | None = getattr(done, metric.name, None)
+    return value
 
 
-def _durations(saves: Sequence[Save]) -> list[float]:
-    """How long storage had to take each save: from the copy, where there was one, to its end."""
-    return [(end_s(save) or 0.0) - (save.staged_s or 0.0) for save in saves]
+def values_of_study(study: Study, metric: Metric) -> list[float]:
+    """One value of the metric for each save, or restore, that has one."""
+    done: Sequence[Save | Restore] = study.saves if metric.of == "save" else study.restores
+    return [float(value) for one in done if (value := value_of(one, metric)) is not None]
 
 
 def with_figures(study: Study) -> Study:
     """``study`` with the spread of its times, and its bandwidths."""
     figures: dict[str, Spread] = {}
     missing: dict[str, str] = {}
-    for name in TIMES:
-        values = [value for save in study.saves if (value := getattr(save, name)) is not None]
-        if values:
-            figures[name] = spread(values)
-    if study.restores:
-        figures["restore_s"] = spread([restore.wall_s for restore in study.restores])
-    memory = [
-        save.extra_memory_bytes for save in study.saves if save.extra_memory_bytes is not None
-    ]
-    if memory:
-        figures["extra_memory_bytes"] = spread(memory)
+    for metric in MEASURED:
+        values = values_of_study(study, metric)
+        if values and metric.unit != "bytes/s":
+            figures[metric.name] = spread(values)
     if not study.saves:
         missing["write_bytes_per_s"] = "no save was finished"
     if not study.restores:
         missing["restore_bytes_per_s"] = (
-            "no restore was asked for"
-            if study.spec.get("restores") == 0
-            else "no restore was finished"
+            "no restore was asked for" if study.spec.restores == 0 else "no restore was finished"
         )
     return study.model_copy(
         update={
             "files": study.saves[-1].files if study.saves else 0,
             "figures": figures,
             "not_measured": missing,
-            "write_bytes_per_s": bandwidth(
-                [save.bytes for save in study.saves], _durations(study.saves)
-            ),
-            "restore_bytes_per_s": bandwidth(
-                [one.bytes for one in study.restores], [one.wall_s for one in study.restores]
-            ),
+            "write_bytes_per_s": _mean(values_of_study(study, WRITE_BANDWIDTH)),
+            "restore_bytes_per_s": _mean(values_of_study(study, RESTORE_BANDWIDTH)),
         }
     )
 
 
-METRICS = (*TIMES, "restore_s", "extra_memory_bytes", "write_bytes_per_s", "restore_bytes_per_s")
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
 
 
-def metrics_of(study: Study) -> dict[str, Summary]:
-    """The study's figures in the form of a run's metrics, which conditions and comparisons go by; ``cpu_s`` is the run's own name."""
-    found = {
-        name: Summary(median=one.median, min=one.min, max=one.max, n=one.n)
-        for name, one in study.figures.items()
-        if name != "cpu_s"
-    }
-    for name, rates in (
-        (
-            "write_bytes_per_s",
-            _rates([save.bytes for save in study.saves], _durations(study.saves)),
-        ),
-        (
-            "restore_bytes_per_s",
-            _rates([one.bytes for one in study.restores], [one.wall_s for one in study.restores]),
-        ),
-    ):
-        if rates:
-            found[name] = Summary(
-                median=median(rates), min=min(rates), max=max(rates), n=len(rates)
+def summaries_of(study: Study) -> dict[str, Summary]:
+    """The study's figures in the form of a run's metrics, for conditions and comparisons.
+
+    ``cpu_s`` is left out: in a run's metrics that is the name of a repetition's.
+    """
+    found = {}
+    for metric in MEASURED:
+        values = values_of_study(study, metric)
+        if values and metric.name != "cpu_s":
+            found[metric.name] = Summary(
+                median=median(values), min=min(values), max=max(values), n=len(values)
             )
     return found
 

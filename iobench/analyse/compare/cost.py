@@ -85,7 +85,7 @@ def cost(doc: RunDocument, instance: Instance, terms: Terms) -> Cost | None:
     pace = (median(rates), min(rates), max(rates))
     used = values_of(doc, "accelerator_utilization_strict")
     utilization = median(used) if used else None
-    samples = terms.samples or doc.dataset.get("samples")
+    samples = terms.samples or doc.dataset.samples
     preparation = _preparation(doc, samples)
     kinds = (
         ("on demand", instance.priced, instance.usd_per_hour, 0.0),
@@ -108,7 +108,7 @@ def cost(doc: RunDocument, instance: Instance, terms: Terms) -> Cost | None:
     ]
     return Cost(
         run_id=doc.run_id,
-        workload=str(doc.workload.get("name", "?")),
+        workload=doc.workload.name,
         instance=instance,
         hosts=terms.hosts,
         samples_per_s=pace,
@@ -177,7 +177,7 @@ def _price(
 def _notes(doc: RunDocument, instance: Instance) -> list[str]:
     """What sets the measured machine apart from the priced one: a rate is worth a price only where both are the same."""
     found = []
-    cores = doc.host.get("effective_cores") or doc.host.get("cores")
+    cores = doc.host.effective_cores or doc.host.cores
     if cores and instance.cores and float(cores) != instance.cores:
         found.append(
             f"the run had {float(cores):g} cores, {instance.type} has {instance.cores}: its rate there was not measured"
@@ -191,12 +191,8 @@ def _notes(doc: RunDocument, instance: Instance) -> list[str]:
 
 def _preparation(doc: RunDocument, samples: int | None) -> float | None:
     """Seconds to convert as many samples as an epoch has, at the rate at which the run's were converted, on one host."""
-    seconds, measured = (doc.loader.get("layout") or {}).get("seconds"), doc.dataset.get("samples")
-    return (
-        float(seconds) * samples / measured
-        if seconds is not None and measured and samples
-        else None
-    )
+    layout, measured = doc.loader.layout, doc.dataset.samples
+    return layout.seconds * samples / measured if layout and measured and samples else None
 
 
 def _lost(terms: Terms, often: float, hosts: int) -> float:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from ...schema.metrics import COMPARED
 from ...schema.result import RunDocument
-from .runs import METRICS, settings_of, values_of
+from .runs import recorded, settings_of, values_of
 from .statistics import NOISE, SIGNIFICANT, Judgement, judge, ratio_interval
 
 FINGERPRINT = (
@@ -83,7 +84,7 @@ def history(workload: str, runs: Sequence[RunDocument], metric: str) -> History:
     values = [entries[index].values for index in counted]
     points = tuple(
         ChangePoint(counted[at], judgement, _changes(facts[counted[at - 1]], facts[counted[at]]))
-        for at, judgement in _changed(values, higher=METRICS[metric])
+        for at, judgement in _changed(values, higher=COMPARED[metric].better == "more")
     )
     third = len(values) // 3
     trend = None
@@ -152,9 +153,9 @@ def _segment(
 
 
 def _facts(doc: RunDocument) -> dict[str, str]:
-    host = {f"host.{key}": doc.host.get(key) for key in FINGERPRINT}
-    packages = {f"packages.{key}": value for key, value in (doc.host.get("packages") or {}).items()}
-    storage = {f"storage.{key}": doc.storage.get(key) for key in PLACE}
+    host = {f"host.{key}": value for key, value in recorded(doc.host, FINGERPRINT).items()}
+    packages = {f"packages.{key}": value for key, value in (doc.host.packages or {}).items()}
+    storage = {f"storage.{key}": value for key, value in recorded(doc.storage, PLACE).items()}
     found = {
         key: str(value)
         for key, value in {**host, **packages, **storage}.items()

@@ -8,22 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from ...schema.base import OpenRecord
+from ...schema.metrics import BY_NAME, COMPARED
 from ...schema.result import RunDocument
+from ..checkpoint.study import values_of_study
 from ..tuning.points import flatten
 from .statistics import Judgement, judge
-
-HIGHER = (
-    "samples_per_s",
-    "read_bytes_per_s",
-    "accelerator_utilization_sustained",
-    "write_bytes_per_s",
-    "restore_bytes_per_s",
-)
-LOWER = ("time_to_first_batch_s", "wait_p99_s", "cpu_s", "blocked_s", "durable_s", "restore_s")
-METRICS = {**dict.fromkeys(HIGHER, True), **dict.fromkeys(LOWER, False)}
-"""Metric -> whether more of it is better."""
 
 PRIMARY = ("samples_per_s", "blocked_s", "restore_s")
 """What decides whether a candidate is better or worse, where it was measured."""
@@ -108,9 +99,7 @@ def _loss(row: Row) -> float:
 
 
 def workload_of(doc: RunDocument) -> str:
-    if doc.checkpoint is not None and not doc.dataset:
-        return f"checkpoint {doc.checkpoint.model}"
-    return str(doc.workload.get("name", "?"))
+    return doc.workload.name if doc.study is None else f"checkpoint {doc.study.model}"
 
 
 def values_of(doc: RunDocument, metric: str) -> list[float]:
@@ -118,47 +107,30 @@ def values_of(doc: RunDocument, metric: str) -> list[float]:
 
     No read bandwidth of loader libraries: of samples' stored bytes, it can't stand beside one of bytes that were read.
     """
-    if metric in (
-        "write_bytes_per_s",
-        "blocked_s",
-        "durable_s",
-        "restore_s",
-        "restore_bytes_per_s",
-    ):
-        return _of_study(doc, metric)
+    if (found := BY_NAME[metric]).of in ("save", "restore"):
+        return values_of_study(doc.checkpoint, found) if doc.checkpoint else []
     done = [repetition for repetition in doc.repetitions if repetition.complete]
     if metric == "read_bytes_per_s":
         done = [repetition for repetition in done if repetition.bytes_read is not None]
-    found = (getattr(repetition, metric, None) for repetition in done)
-    return [float(value) for value in found if value is not None]
-
-
-def _of_study(doc: RunDocument, metric: str) -> list[float]:
-    study = doc.checkpoint
-    if study is None:
-        return []
-    if metric == "restore_s":
-        return [restore.wall_s for restore in study.restores]
-    if metric == "restore_bytes_per_s":
-        return [restore.bytes / restore.wall_s for restore in study.restores if restore.wall_s > 0]
-    if metric == "write_bytes_per_s":
-        ends = [
-            (save.bytes, (save.durable_s or save.accepted_s or 0) - (save.staged_s or 0))
-            for save in study.saves
-        ]
-        return [size / took for size, took in ends if took > 0]
-    return [float(value) for save in study.saves if (value := getattr(save, metric)) is not None]
+    figures = (getattr(repetition, metric) for repetition in done)
+    return [float(value) for value in figures if value is not None]
 
 
 def settings_of(doc: RunDocument) -> dict[str, str]:
     """Everything that was asked, flat: workload, dataset, number of accelerators, or a study's specification."""
-    if doc.checkpoint is not None and not doc.dataset:
-        return {key: str(value) for key, value in doc.checkpoint.spec.items()}
-    spec = doc.dataset.get("spec") or {}
-    return flatten(doc.workload, spec) | {
+    if doc.study is not None:
+        return {key: str(value) for key, value in doc.study.spec.model_dump().items()}
+    spec = doc.dataset.spec
+    return flatten(doc.workload.model_dump(), spec.model_dump()) | {
         "accelerators": str(doc.accelerators),
-        "dataset.seed": str(spec.get("seed")),
+        "dataset.seed": str(spec.seed),
     }
+
+
+def recorded(part: OpenRecord, keys: Sequence[str]) -> dict[str, object]:
+    """Those of the keys that the part has a value for."""
+    values = part.model_dump(include=set(keys))
+    return {key: values[key] for key in keys if values.get(key) is not None}
 
 
 def lookup(doc: RunDocument, path: str) -> str:
@@ -166,7 +138,7 @@ def lookup(doc: RunDocument, path: str) -> str:
     settings = settings_of(doc)
     if path in settings:
         return settings[path]
-    node: Any = doc.model_dump(include={path.partition(".")[0]})
+    node: object = doc.model_dump(include={path.partition(".")[0]})
     for part in path.split("."):
         node = node.get(part) if isinstance(node, Mapping) else None
     return "?" if node is None else str(node)
@@ -186,7 +158,7 @@ def question(doc: RunDocument, across: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def _asks(doc: RunDocument, key: str) -> bool:
-    return key in STUDY if doc.checkpoint is not None and not doc.dataset else key.startswith(ASKED)
+    return key in STUDY if doc.study is not None else key.startswith(ASKED)
 
 
 def _allowed(key: str, across: Sequence[str]) -> bool:
@@ -200,7 +172,7 @@ def usable(doc: RunDocument, name: str, *, include_invalid: bool = False) -> str
             (finding.rule for finding in doc.findings if finding.level == "invalid"), "a rule"
         )
         return f"{name} is INVALID ({broken})"
-    if not any(values_of(doc, metric) for metric in METRICS):
+    if not any(values_of(doc, metric) for metric in COMPARED):
         return f"{name} has no complete repetition (status {doc.status})"
     return ""
 
@@ -210,7 +182,7 @@ def compare(
     candidate: Group,
     *,
     across: Iterable[str] = (),
-    metrics: Sequence[str] = tuple(METRICS),
+    metrics: Sequence[str] = tuple(COMPARED),
 ) -> Comparison:
     """``across``: keys that may differ although they say what is asked, e.g. ``dataset.shard_size`` to compare layouts."""
     obstacles, changes = _differences(baseline, candidate, tuple(across))
@@ -218,7 +190,7 @@ def compare(
     for metric in metrics if not obstacles else ():
         before, after = baseline.values(metric), candidate.values(metric)
         if before and after:
-            higher = METRICS[metric]
+            higher = COMPARED[metric].better == "more"
             rows.append(
                 Row(
                     metric,
@@ -255,12 +227,12 @@ def _common(runs: Sequence[RunDocument]) -> dict[str, str]:
     flat = [
         {
             **settings_of(doc),
-            **{f"host.{key}": str(doc.host[key]) for key in HOST if doc.host.get(key) is not None},
+            **{f"host.{key}": str(value) for key, value in recorded(doc.host, HOST).items()},
         }
         for doc in runs
     ]
     flat = [
-        {**each, "storage.url": str(doc.storage.get("url", "?"))}
+        {**each, "storage.url": str(doc.storage.url or "?")}
         for each, doc in zip(flat, runs, strict=True)
     ]
     return {

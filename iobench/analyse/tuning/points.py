@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from ...errors import UsageError
 from ...schema.result import Repetition, RunDocument
@@ -52,7 +51,7 @@ class Point:
 
     @property
     def stored_bytes(self) -> float | None:
-        stored = self.document.dataset.get("stored_bytes")
+        stored = self.document.dataset.stored_bytes
         return float(stored) if stored else None
 
     @property
@@ -68,8 +67,7 @@ class Point:
 
     @property
     def shards(self) -> int | None:
-        count = self.document.dataset.get("shards")
-        return int(count) if count else None
+        return self.document.dataset.shards
 
     @property
     def shard_bytes(self) -> float | None:
@@ -79,10 +77,7 @@ class Point:
     @property
     def processes(self) -> int:
         """Workers of all ranks, or the ranks themselves."""
-        loader, settings = self.document.loader, self.document.workload.get("loader") or {}
-        return self.document.accelerators * max(
-            1, int(loader.get("workers", settings.get("workers", 0)))
-        )
+        return self.document.accelerators * max(1, self.document.workers)
 
     def named(self) -> str:
         return ", ".join(f"{key}={value}" for key, value in self.settings.items()) or "(no setting)"
@@ -90,17 +85,12 @@ class Point:
 
 def plain_bytes_per_sample(doc: RunDocument) -> float | None:
     """Bytes of one sample before the codec: of the spec, else of what is stored, which an uncompressed dataset holds as it is."""
-    spec, samples, stored = (
-        doc.dataset.get("spec") or {},
-        doc.dataset.get("samples"),
-        doc.dataset.get("stored_bytes"),
-    )
-    mean = (spec.get("sample_size") or {}).get("mean")
-    if mean:
-        return float(mean)
+    spec, samples, stored = doc.dataset.spec, doc.dataset.samples, doc.dataset.stored_bytes
+    if spec.sample_size.mean:
+        return float(spec.sample_size.mean)
     if not samples or not stored:
         return None
-    ratio = float(spec.get("compress_ratio", 1.0)) if spec.get("codec", "none") != "none" else 1.0
+    ratio = spec.compress_ratio if spec.codec != "none" else 1.0
     return float(stored) / float(samples) * ratio
 
 
@@ -120,14 +110,14 @@ def merge(documents: Sequence[RunDocument]) -> RunDocument:
     return first.model_copy(update={"repetitions": repetitions, "ceilings": ceilings})
 
 
-def flatten(workload: Mapping[str, Any], dataset: Mapping[str, Any]) -> dict[str, str]:
+def flatten(workload: Mapping[str, object], dataset: Mapping[str, object]) -> dict[str, str]:
     """The settings of a workload and a dataset's spec, as texts."""
     found = {key: text for key, text in _leaves(workload, "") if key != "dataset"}
     found |= dict(_leaves(dataset, "dataset."))
     return {key: text for key, text in found.items() if key not in PROSE}
 
 
-def _leaves(node: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, str]]:
+def _leaves(node: Mapping[str, object], prefix: str) -> Iterable[tuple[str, str]]:
     for key, value in node.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{key}.")
@@ -135,7 +125,7 @@ def _leaves(node: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, str]]:
             yield f"{prefix}{key}", _text(key, value)
 
 
-def _text(key: str, value: Any) -> str:
+def _text(key: str, value: object) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -147,14 +137,14 @@ def _text(key: str, value: Any) -> str:
 
 def derive(documents: Sequence[RunDocument]) -> list[Point]:
     """Points of runs of one workload: what differs between the runs is what was swept; equal settings are one point."""
-    names = sorted({str(doc.workload.get("name", "?")) for doc in documents})
+    names = sorted({doc.workload.name for doc in documents})
     if len(names) > 1:
         raise UsageError(
             f"these runs are of several workloads: {', '.join(names)}",
             remedy="choose one with --workload",
         )
     flat = [
-        flatten(doc.workload, doc.dataset.get("spec") or {})
+        flatten(doc.workload.model_dump(), doc.dataset.spec.model_dump())
         | {"accelerators": str(doc.accelerators)}
         for doc in documents
     ]

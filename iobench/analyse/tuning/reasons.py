@@ -107,10 +107,10 @@ def amplification(point: Point) -> str:
     ]
     if not shares or max(shares) <= AMPLIFIED:
         return ""
-    form = str((point.document.dataset.get("spec") or {}).get("format", ""))
+    form = point.document.dataset.spec.format
     if form == "parquet":
         remedy = "rows are read in whole row groups: read groups in sequence (reader.access=sequential), or write smaller groups"
-    elif point.document.loader.get("direct"):
+    elif point.document.loader.direct:
         remedy = "O_DIRECT reads whole blocks around each sample: larger samples, sequential access, or reader.direct=false"
     else:
         remedy = "read whole shards (reader.access=sequential), or cut samples so that they are read alone"

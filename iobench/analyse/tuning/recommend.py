@@ -177,11 +177,11 @@ def _shard(points: Sequence[Point], chosen: Point, target: Target) -> ShardSize 
     found = fit(known, streams=streams, cap=max(raws, default=None))
     if found is None:
         return None
-    memory = chosen.document.host.get("memory_bytes")
+    memory = chosen.document.host.memory_bytes
     bounds = Bounds(
         dataset_bytes=target.dataset_bytes or chosen.stored_bytes or max(known),
         streams=streams,
-        prefetch=int((chosen.document.workload.get("loader") or {}).get("prefetch_factor", 2)),
+        prefetch=chosen.document.workload.loader.prefetch_factor,
         memory_bytes=float(memory) if memory else None,
         first_batch_s=target.first_batch_s,
         shuffle_window_bytes=target.shuffle_window_bytes,

@@ -83,7 +83,7 @@ def read_sweep(
             remedy=f"settings that do: {', '.join(keys)}",
         )
     return Sweep(
-        workload=str(points[0].document.workload.get("name", "?")),
+        workload=points[0].document.workload.name,
         points=tuple(points),
         default=_find(points, wanted) if wanted else None,
         default_settings=wanted,
@@ -101,7 +101,7 @@ def _runs(folder: Path, workload: str | None, left_out: list[str]) -> dict[str, 
         except IobenchError as error:
             left_out.append(f"{directory.name}: {error.what}")
             continue
-        if workload is not None and doc.workload.get("name") != workload:
+        if workload is not None and doc.workload.name != workload:
             continue
         broken = [finding.rule for finding in doc.findings if finding.level == "invalid"]
         if doc.status == "failed":
@@ -157,7 +157,7 @@ def _planned(
             left_out.append(
                 f"{', '.join(f'{key}={value}' for key, value in settings.items())}: no usable run"
             )
-    names = {str(point.document.workload.get("name", "?")) for point in points}
+    names = {point.document.workload.name for point in points}
     if len(names) > 1:
         raise UsageError(
             f"these runs are of several workloads: {', '.join(sorted(names))}",
@@ -181,7 +181,7 @@ def _text_mapping(value: Any) -> dict[str, str]:
 
 def _builtin(doc: RunDocument, keys: Sequence[str]) -> dict[str, str]:
     """The settings that the workload and dataset of this name have as they ship; empty where there is no such workload."""
-    name = str(doc.workload.get("name", ""))
+    name = doc.workload.name
     if name not in known_specs("workload"):  # a record names no files to read
         return {}
     try:

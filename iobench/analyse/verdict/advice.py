@@ -92,7 +92,7 @@ def _reader(evidence: Evidence) -> Advice | None:
     return Advice(
         change=f"keep more reads in flight: {how if evidence.kind == OWN_LOADER else 'add workers'}",
         predicted_gain=_gain(evidence, storage=evidence.raw),
-        basis=f"{evidence.raw_by} reads {_rate(evidence, evidence.raw)} from the same files, the reader {_rate(evidence, evidence.fetch)} "
+        basis=f"{evidence.raw_source} reads {_rate(evidence, evidence.raw)} from the same files, the reader {_rate(evidence, evidence.fetch)} "
         f"({evidence.fetch / evidence.raw:.0%}); reads in flight = rate x latency (Little's law)",
     )
 

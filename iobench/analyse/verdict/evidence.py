@@ -1,20 +1,11 @@
-"""What a run document says that the verdict and the rules need, in one place and in one unit (samples/s).
-
-Keys that are read from the free-form parts of the document:
-
-- ``host``: ``cores``, ``affinity_cores``, ``cpu_quota_cores`` (None: no quota), ``effective_cores``, ``memory_bytes``
-- ``dataset``: ``samples``, ``stored_bytes``, ``sample_bytes_mean``, ``spec``
-- ``loader``: ``direct``, ``workers`` and ``prefetched_samples`` of one rank, ``transport`` (each defaults to the workload's own setting)
-- ``storage``: ``page_cache`` (False: this host caches none of it)
-"""
+"""What a run document says that the verdict and the rules need, in one place and in one unit (samples/s)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
-from ...schema.result import Ceiling, RunDocument
+from ...schema.result import Ceiling, MeasuredBy, RunDocument
 
 NOISE = 0.05
 """Two rates closer than this are not told apart (MLPerf Storage: runs are replicable within 5 %)."""
@@ -27,12 +18,18 @@ OWN_LOADER = "torch"
 """The kind of loader that is iobench's own; any other is a library that is measured."""
 
 
+_SOURCES: dict[MeasuredBy | None, str] = {
+    "fio": "fio",
+    "reader": "the reader with more in flight",
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
     """Rates in samples/s over all accelerators; None where not measured."""
 
     raw: float | None
-    raw_by: str  # who measured it: fio, or the reader with more reads in flight
+    raw_by: MeasuredBy | None  # fio, or the reader with more reads in flight
     fetch: float | None
     prep: float | None
     own_prep: (
@@ -60,6 +57,11 @@ class Evidence:
     cheaper_codecs: tuple[str, ...]  # that cost less to undo, the dearest first
     decode: bool
     compress_ratio: float
+
+    @property
+    def raw_source(self) -> str:
+        """Who measured raw storage, in words that can begin a sentence's main clause."""
+        return _SOURCES.get(self.raw_by, "the raw measurement")
 
     @property
     def storage(self) -> float | None:
@@ -112,60 +114,54 @@ class Evidence:
 
 def gather(doc: RunDocument) -> Evidence:
     """The evidence in ``doc``; nothing is guessed, absent keys become None (or the workload's own setting)."""
-    workload, loader, spec = doc.workload, doc.loader, doc.dataset.get("spec") or {}
-    reader, settings = workload.get("reader") or {}, workload.get("loader") or {}
+    workload, loader, spec = doc.workload, doc.loader, doc.dataset.spec
+    reader, settings = workload.reader, workload.loader
     size = bytes_per_sample(doc)
     fetch = doc.ceilings.get("fetch", Ceiling())
-    step_time = (workload.get("accelerator") or {}).get("step_time")
+    step_time = workload.accelerator.step_time
     demand = _rate(doc, "accelerator", size)
-    if (
-        step_time
-        and workload.get("batch_size")
-        and (workload.get("accelerator") or {}).get("kind") != "null"
-    ):
-        demand = (
-            doc.accelerators * workload["batch_size"] / step_time
-        )  # the specification is the demand, the calibration its check
+    if step_time and workload.batch_size and workload.accelerator.kind != "null":
+        # The specification is the demand, the calibration its check.
+        demand = doc.accelerators * workload.batch_size / step_time
     utilization, measured = (
         doc.metrics.get("accelerator_utilization_sustained"),
         doc.metrics.get("samples_per_s"),
     )
     cpu, rate = fetch.cpu_s_per_gb, fetch.bytes_per_s
-    codec = str(spec.get("codec", "none"))
     return Evidence(
         raw=_rate(doc, "storage_raw", size),
-        raw_by="the reader with more in flight"
-        if doc.ceilings.get("storage_raw", Ceiling()).how.startswith("the reader")
-        else "fio",
+        raw_by=doc.ceilings.get("storage_raw", Ceiling()).by,
         fetch=_rate(doc, "fetch", size),
         prep=_rate(doc, "prep", size),
-        own_prep=doc.ceilings.get("prep", Ceiling()).details.get("own_samples_per_s"),
+        own_prep=doc.ceilings.get("prep", Ceiling()).details.own_samples_per_s,
         harness=_rate(doc, "harness", size),
         accelerator=demand,
         measured=measured.median if measured else None,
         saves=doc.checkpoint is not None,
         utilization=utilization.median if utilization else None,
-        required=float(workload.get("required_accelerator_utilization", 0.9)),
+        required=workload.required_accelerator_utilization,
         accelerators=doc.accelerators,
         bytes_per_sample=size,
         cores=effective_cores(doc),
         fetch_cores=cpu * rate / 1e9 if cpu is not None and rate is not None else None,
-        cold=workload.get("cache", "cold") == "cold",
-        workers=int(loader.get("workers", settings.get("workers", 0))) * doc.accelerators,
-        concurrency=int(reader.get("concurrency", 1)),
-        kind=str(loader.get("kind") or settings.get("kind") or OWN_LOADER),
-        transport=str(loader.get("transport", settings.get("transport", ""))),
-        direct=loader.get("direct"),
-        codec=codec,
-        cheaper_codecs=_cheaper_codecs(doc, codec),
-        decode=bool(reader.get("decode", True)) and spec.get("content", "raw") != "raw",
-        compress_ratio=float(spec.get("compress_ratio", 1.0)),
+        cold=workload.cache == "cold",
+        workers=doc.workers * doc.accelerators,
+        concurrency=reader.concurrency,
+        kind=loader.kind or settings.kind or OWN_LOADER,
+        transport=str(
+            loader.transport if "transport" in loader.model_fields_set else settings.transport or ""
+        ),
+        direct=loader.direct,
+        codec=spec.codec,
+        cheaper_codecs=_cheaper_codecs(doc, spec.codec),
+        decode=reader.decode and spec.content != "raw",
+        compress_ratio=spec.compress_ratio,
     )
 
 
 def _cheaper_codecs(doc: RunDocument, codec: str) -> tuple[str, ...]:
     """As this run's own iobench knew them, its plug-ins among them."""
-    known = doc.dataset.get("cheaper_codecs")
+    known = doc.dataset.cheaper_codecs
     if known is not None:
         return tuple(known)
     # Earlier records do not say; what was known then does not change any more.
@@ -176,33 +172,28 @@ def _cheaper_codecs(doc: RunDocument, codec: str) -> tuple[str, ...]:
 
 def bytes_per_sample(doc: RunDocument) -> float | None:
     """Stored bytes of one sample: of the dataset, else (or of some columns) as the fetch calibration saw them, else the mean size."""
-    stored, samples = doc.dataset.get("stored_bytes"), doc.dataset.get("samples")
-    if stored and samples and not (doc.workload.get("reader") or {}).get("columns"):
-        return float(stored) / float(samples)
+    stored, samples = doc.dataset.stored_bytes, doc.dataset.samples
+    if stored and samples and not doc.workload.reader.columns:
+        return stored / samples
     fetch = doc.ceilings.get("fetch", Ceiling())
     if fetch.bytes_per_s and fetch.samples_per_s:
         return fetch.bytes_per_s / fetch.samples_per_s
-    mean = doc.dataset.get("sample_bytes_mean")
-    return float(mean) if mean else None
+    return doc.dataset.sample_bytes_mean or None
 
 
 def effective_cores(doc: RunDocument) -> float | None:
     """Cores that this run could use: the smallest of the host's, the affinity's and the quota's."""
-    known = [
-        float(value)
-        for key in ("cores", "affinity_cores", "cpu_quota_cores", "effective_cores")
-        if (value := doc.host.get(key))
-    ]
-    return min(known, default=None)
+    host = doc.host
+    limits = (host.cores, host.affinity_cores, host.cpu_quota_cores, host.effective_cores)
+    return min((float(limit) for limit in limits if limit), default=None)
 
 
 def step_time_s(doc: RunDocument) -> float | None:
-    value: Any = (doc.workload.get("accelerator") or {}).get("step_time")
-    return float(value) if value else None
+    return doc.workload.accelerator.step_time
 
 
 def is_null_accelerator(doc: RunDocument) -> bool:
-    return str((doc.workload.get("accelerator") or {}).get("kind", "")) == "null"
+    return doc.workload.accelerator.kind == "null"
 
 
 def accelerators_fed(

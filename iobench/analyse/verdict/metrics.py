@@ -17,28 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...schema.metrics import metrics_of
 from ...schema.result import Repetition, Summary
 from .evidence import OWN_LOADER
 
 Array = npt.NDArray[Any]
 Events = Mapping[str, Array]
 
-METRICS = (
-    "samples_per_s",
-    "read_bytes_per_s",
-    "read_amplification",
-    "accelerator_utilization",
-    "accelerator_utilization_sustained",
-    "accelerator_utilization_strict",
-    "wall_s",
-    "checkpoint_s",
-    "busy_s",
-    "wait_s",
-    "time_to_first_batch_s",
-    "wait_p50_s",
-    "wait_p99_s",
-    "cpu_s",
-)
+MEDIANS = tuple(each.name for each in metrics_of("repetition", median=True))
 
 SUMS = ("samples", "steps", "bytes_read", "sample_bytes", "retries", "throttled")
 """Columns that a repetition has the sum of; runs of older versions lack the last two."""
@@ -139,7 +125,7 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
     missing = {
         key: reason
         for key, reason in context.not_measured.items()
-        if key not in METRICS and key != "late_p99_s"
+        if key not in MEDIANS and key != "late_p99_s"
     }
     residencies = [
         epoch.residency_before for epoch in context.epochs if epoch.residency_before is not None
@@ -156,7 +142,7 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
         )
     parts = list(strands(events)) if len(events["step"]) else []
     if not parts:
-        missing.update({key: NO_EVENTS for key in METRICS if key != "cpu_s"})
+        missing.update({key: NO_EVENTS for key in MEDIANS if key != "cpu_s"})
         return context.model_copy(update={**known, "not_measured": missing})
     totals = {
         name: int(np.asarray(events[name], dtype=np.int64).sum()) for name in SUMS if name in events
@@ -288,7 +274,7 @@ def _quantile(values: Sequence[Array], weights: Sequence[Array], q: float) -> fl
 def summarise(repetitions: Sequence[Repetition]) -> dict[str, Summary]:
     """Median, min, max and count over complete repetitions; a metric that none of them has is left out."""
     summaries: dict[str, Summary] = {}
-    for name in METRICS:
+    for name in MEDIANS:
         values = [
             float(value)
             for repetition in repetitions

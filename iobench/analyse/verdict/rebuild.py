@@ -13,7 +13,7 @@ from ...schema.result import (
     RunDocument,
 )
 from ..checkpoint.meaning import with_meaning
-from ..checkpoint.study import metrics_of, with_figures
+from ..checkpoint.study import summaries_of, with_figures
 from .bind import verdict
 from .evidence import OWN_LOADER
 from .metrics import Events, repetition_metrics, select, strands, summarise, unseen_reads
@@ -85,9 +85,9 @@ def conclude(doc: RunDocument) -> RunDocument:
     if doc.checkpoint is not None:
         study = with_meaning(with_figures(doc.checkpoint))
         doc = doc.model_copy(
-            update={"checkpoint": study, "metrics": {**doc.metrics, **metrics_of(study)}}
+            update={"checkpoint": study, "metrics": {**doc.metrics, **summaries_of(study)}}
         )
-    if doc.dataset:  # a study alone has nothing to starve
+    if doc.dataset.recorded:  # a study alone has nothing to starve
         doc = doc.model_copy(update={"verdict": verdict(doc)})
     findings = [finding for finding in doc.findings if finding.rule not in RULE_IDS] + evaluate(
         doc, doc.rules
@@ -97,7 +97,7 @@ def conclude(doc: RunDocument) -> RunDocument:
 
 def rebuild(doc: RunDocument, events: Events) -> RunDocument:
     """``doc`` with everything that follows from ``events`` computed again; what has no events stays as recorded."""
-    unseen = unseen_reads(str(doc.loader.get("kind") or OWN_LOADER))
+    unseen = unseen_reads(doc.loader.kind or OWN_LOADER)
     repetitions = [
         _again(repetition, select(events, "measure", index), unseen)
         for index, repetition in enumerate(doc.repetitions)
@@ -128,16 +128,16 @@ def _again(repetition: Repetition, events: Events, unseen: dict[str, str]) -> Re
 
 def _ceiling(ceiling: Ceiling, events: Events) -> Ceiling:
     """Computed again where its details hold ``startup_s`` (a number, None, or one per epoch), which the events cannot know."""
-    if not len(events["step"]) or "startup_s" not in ceiling.details:
+    if not len(events["step"]) or "startup_s" not in ceiling.details.model_fields_set:
         return ceiling
-    startup = ceiling.details["startup_s"]
+    startup = ceiling.details.startup_s
     startups = startup if isinstance(startup, list) else [startup]
     epochs = [Epoch(epoch=index, startup_s=value) for index, value in enumerate(startups)]
     context = Repetition(seed=0, accelerators=1, epochs=epochs)
     samples_per_s, bytes_per_s = ceiling_from_events(
-        events, context, round_steps=int(ceiling.details.get("round_steps", 1))
+        events, context, round_steps=ceiling.details.round_steps
     )
-    stored, cpu_s = float(events["sample_bytes"].sum()), ceiling.details.get("cpu_s")
+    stored, cpu_s = float(events["sample_bytes"].sum()), ceiling.details.cpu_s
     update = {"samples_per_s": samples_per_s}
     if stored > 0:
         update["bytes_per_s"] = bytes_per_s

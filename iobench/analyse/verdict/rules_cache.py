@@ -70,14 +70,14 @@ def ceiling_deliveries(doc: RunDocument) -> Iterator[Delivery]:
 def _delivery(doc: RunDocument, where: str, epoch: Epoch, *, read: float) -> Delivery:
     """``read``: the share of the stored bytes that the loader's own files take."""
     # More than one epoch's bytes: samples delivered again, by a library or while a ceiling lasted.
-    wanted = min(epoch.sample_bytes or 0, int(doc.dataset.get("stored_bytes") or 0)) * read
+    wanted = min(epoch.sample_bytes or 0, (doc.dataset.stored_bytes or 0)) * read
     return Delivery(where, int(wanted), epoch.bytes_fetched, epoch.fetched_how)
 
 
 def _share_read(doc: RunDocument) -> float:
     """Of the dataset's stored bytes: a layout of a library's own may be smaller (no framing)."""
-    layout, stored = doc.loader.get("layout"), doc.dataset.get("stored_bytes")
-    return min(1.0, layout["bytes"] / stored) if layout and stored else 1.0
+    layout, stored = doc.loader.layout, doc.dataset.stored_bytes
+    return min(1.0, layout.bytes / stored) if layout and stored else 1.0
 
 
 def cold_residency(doc: RunDocument) -> Outcome | None:
@@ -160,7 +160,7 @@ def dataset_size(doc: RunDocument) -> Outcome | None:
     """5 x memory is a proxy for cold reads, so a run that proves them cold needs no more."""
     if uncached(doc) or _proven_cold(doc):
         return None
-    memory, stored = doc.host.get("memory_bytes"), doc.dataset.get("stored_bytes")
+    memory, stored = doc.host.memory_bytes, doc.dataset.stored_bytes
     if not memory or not stored:
         return unknown(
             "the host's memory or the dataset's size is not recorded, and reads are not proven cold"
@@ -186,11 +186,11 @@ def _epochs(doc: RunDocument) -> Iterator[tuple[str, Epoch, bool]]:
 
 def uncached(doc: RunDocument) -> bool:
     """This host's page cache plays no part: object storage, or every read goes past it."""
-    return doc.storage.get("page_cache") is False or doc.loader.get("direct") is True
+    return doc.storage.page_cache is False or doc.loader.direct is True
 
 
 def is_cold(doc: RunDocument) -> bool:
-    return bool(doc.workload.get("cache", "cold") == "cold")
+    return doc.workload.cache == "cold"
 
 
 def _proven_cold(doc: RunDocument) -> bool:
@@ -198,10 +198,10 @@ def _proven_cold(doc: RunDocument) -> bool:
 
 
 def _remedy(doc: RunDocument) -> str:
-    mapped = (doc.workload.get("reader") or {}).get("mmap")
+    mapped = doc.workload.reader.mmap
     # A map is never direct, and libraries have no direct IO.
     direct = "reader.mmap=false and reader.direct=true" if mapped else "reader.direct=true"
-    own = str(doc.loader.get("kind") or OWN_LOADER) == OWN_LOADER
+    own = (doc.loader.kind or OWN_LOADER) == OWN_LOADER
     read = f", or read with {direct}" if own else ""
     return (
         "keep other processes from reading the dataset or having it mapped (two runs over one "

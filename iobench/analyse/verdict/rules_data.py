@@ -46,15 +46,12 @@ def data_mismatch(doc: RunDocument) -> Outcome | None:
             return Outcome(
                 f"repetition {index} delivered {delivered} of samples but read {read}", remedy
             )
-    samples = doc.dataset.get("samples")
+    samples = doc.dataset.samples
     if not samples:
         return unknown("the dataset's sample count is not recorded")
-    whole = (
-        doc.workload.get("max_steps") is None
-        and (doc.workload.get("reader") or {}).get("tail", "keep") == "keep"
-    )
-    expected = int(samples) * int(doc.workload.get("epochs", 1))
-    most = expected + _padding(doc) * int(doc.workload.get("epochs", 1))
+    whole = doc.workload.max_steps is None and doc.workload.reader.tail == "keep"
+    expected = samples * doc.workload.epochs
+    most = expected + _padding(doc) * doc.workload.epochs
     wrong = [
         each.samples for each in done if each.samples > most or (whole and each.samples < expected)
     ]
@@ -68,14 +65,14 @@ def data_mismatch(doc: RunDocument) -> Outcome | None:
 
 def _padding(doc: RunDocument) -> int:
     """Samples that a loader library may deliver twice in an epoch, to make ranks equal: what torch's DistributedSampler does."""
-    return max(0, doc.accelerators - 1) if doc.loader.get("kind", OWN_LOADER) != OWN_LOADER else 0
+    return max(0, doc.accelerators - 1) if (doc.loader.kind or OWN_LOADER) != OWN_LOADER else 0
 
 
 def data_changed(doc: RunDocument) -> Outcome | None:
     """An object that was replaced or removed under the run: nobody knows what was measured."""
-    changed = doc.dataset.get("changed")
+    changed = doc.dataset.changed
     if changed is None:
-        why = doc.dataset.get("changed_unknown") or "not recorded"
+        why = doc.dataset.changed_unknown or "not recorded"
         return unknown(f"whether the data changed during the run is not known: {why}")
     if changed:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
@@ -173,14 +170,14 @@ def seed_changes(doc: RunDocument) -> Outcome | None:
 
 def nfs_retransmits(doc: RunDocument) -> Outcome | None:
     """A request that is sent again has cost its time-out, which is a minute by default: the network or the server dropped it."""
-    if not str(doc.storage.get("fs_type", "")).startswith("nfs"):
+    if not (doc.storage.fs_type or "").startswith("nfs"):
         return None
     counted = [repetition.nfs for repetition in doc.repetitions if repetition.nfs is not None]
     if not counted:
         return unknown("the NFS client's counters (/proc/self/mountstats) were not recorded")
-    again = sum(int(nfs.get("retransmits", 0)) for nfs in counted)
+    again = sum(nfs.retransmits for nfs in counted)
     if again:
-        ops = sum(int(nfs.get("read_ops", 0)) for nfs in counted)
+        ops = sum(nfs.read_ops for nfs in counted)
         what = "request was" if again == 1 else "requests were"
         evidence = f"{format_count(again)} NFS {what} sent again (beside {format_count(ops)} reads), by the mount's counters"
         return Outcome(
@@ -192,26 +189,26 @@ def nfs_retransmits(doc: RunDocument) -> Outcome | None:
 
 def delivered_samples(doc: RunDocument) -> Outcome | None:
     """A loader library must deliver the dataset's samples, each once in an epoch, or its speed is that of another job."""
-    proof = doc.loader.get("delivery")
+    proof = doc.loader.delivery
     if proof is None:
         return None
-    if "not_measured" in proof:
+    if proof.not_measured is not None:
         return unknown(
-            f"what loader '{doc.loader.get('kind')}' delivers was not proven: {proof['not_measured']}"
+            f"what loader '{doc.loader.kind}' delivers was not proven: {proof.not_measured}"
         )
     dropped = 0  # that reader.tail=drop allows: each worker's last batch, where it is not full
-    if (doc.workload.get("reader") or {}).get("tail") == "drop":
-        dropped = (int(doc.workload.get("batch_size") or 1) - 1) * max(
-            1, int(doc.loader.get("workers") or 0)
-        )
+    if doc.workload.reader.tail == "drop":
+        dropped = ((doc.workload.batch_size or 1) - 1) * max(1, doc.loader.workers)
         dropped *= max(1, doc.accelerators)
     allowed = {"missing": dropped, "repeated": _padding(doc), "unknown": 0}
-    wrong = {key: proof[key] for key, most in allowed.items() if (proof[key] or 0) > most}
+    wrong = {
+        key: count for key, most in allowed.items() if (count := getattr(proof, key) or 0) > most
+    }
     if not wrong:
         return None
     counts = ", ".join(f"{format_count(count)} {key}" for key, count in wrong.items())
-    looked = "an epoch" if proof["whole_epoch"] else "a part of an epoch"
+    looked = "an epoch" if proof.whole_epoch else "a part of an epoch"
     return Outcome(
-        f"{looked} of loader '{doc.loader.get('kind')}' ({doc.loader.get('library')}) is not the dataset's {proof['of']} samples: {counts}",
+        f"{looked} of loader '{doc.loader.kind}' ({doc.loader.library}) is not the dataset's {proof.of} samples: {counts}",
         "the rate is that of another job: use another loader.kind, or report this as a defect",
     )

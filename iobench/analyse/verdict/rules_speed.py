@@ -56,8 +56,8 @@ def cpu_throttled(doc: RunDocument) -> Outcome | None:
 
 
 def cpu_affinity(doc: RunDocument) -> Outcome | None:
-    total, usable = doc.host.get("cores"), effective_cores(doc)
-    if not total or usable is None or not doc.host.get("affinity_cores"):
+    total, usable = doc.host.cores, effective_cores(doc)
+    if not total or usable is None or not doc.host.affinity_cores:
         return unknown("the host's cores or this process's affinity are not recorded")
     if usable < float(total):
         return Outcome(
@@ -105,7 +105,7 @@ def client_bound(doc: RunDocument) -> Outcome | None:
 
 def emulation_error(doc: RunDocument) -> Outcome | None:
     kind, step = (
-        str((doc.workload.get("accelerator") or {}).get("kind", "emulated")),
+        doc.workload.accelerator.kind,
         step_time_s(doc),
     )
     if kind != "emulated":
@@ -125,14 +125,14 @@ def emulation_error(doc: RunDocument) -> Outcome | None:
 
 def prefetch_share(doc: RunDocument) -> Outcome | None:
     """Batches that were prefetched while the first step was excluded flatter AU (the reference benchmark's defect)."""
-    settings = doc.workload.get("loader") or {}
-    prefetched = doc.loader.get("prefetched_samples")  # by one rank
+    settings = doc.workload.loader
+    prefetched = doc.loader.prefetched_samples  # by one rank
     if prefetched is None:
-        workers = doc.loader.get("workers", settings.get("workers"))
-        batch = doc.workload.get("batch_size")
-        if workers is None or batch is None:
+        batch = doc.workload.batch_size
+        parts = (doc.loader, settings)
+        if batch is None or not any("workers" in part.model_fields_set for part in parts):
             return unknown("how many samples are prefetched is not recorded")
-        prefetched = int(workers) * int(settings.get("prefetch_factor", 2)) * int(batch)
+        prefetched = doc.workers * settings.prefetch_factor * batch
     samples = [
         repetition.samples / max(len(repetition.epochs), 1)
         for repetition in complete(doc)
@@ -202,8 +202,10 @@ def raw_low(doc: RunDocument) -> Outcome | None:
     if evidence.raw is None or evidence.raw >= evidence.fetch * (1 - GAP):
         return None
     return Outcome(
-        f"raw storage, by {evidence.raw_by}, came to {format_percent(evidence.raw / evidence.fetch)} of what the reader fetched from it",
-        "storage changed in between (other users, a cache of its own), or slows under more requests: run again, a longer --calibration",
+        f"raw storage, by {evidence.raw_source}, came to "
+        f"{format_percent(evidence.raw / evidence.fetch)} of what the reader fetched from it",
+        "storage changed in between (other users, a cache of its own), or slows under more "
+        "requests: run again with a longer --calibration",
     )
 
 
@@ -222,9 +224,9 @@ def read_amplification(doc: RunDocument) -> Outcome | None:
     worst = max(ratios)
     if worst <= MOST_AMPLIFIED:
         return None
-    if doc.dataset.get("blocks"):
+    if doc.dataset.blocks:
         remedy = "read row groups in order (reader.access=sequential), or generate smaller ones (block_size)"
-    elif doc.loader.get("direct"):
+    elif doc.loader.direct:
         remedy = "direct IO reads whole blocks: reader.direct=false, or larger samples"
     else:
         remedy = "larger samples, or read them in order (reader.access=sequential)"

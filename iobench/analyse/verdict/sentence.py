@@ -154,7 +154,7 @@ def _why_storage(evidence: Evidence, reason: str) -> str:
     fio = evidence.raw_by == "fio"
     if share < 0.8:
         whose = (
-            f"that {evidence.raw_by} reads from the same files"
+            "that fio reads from the same files"
             if fio
             else "that it gets with more reads in flight"
         )

@@ -8,18 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ...errors import SpecError, nearest
+from ...schema.metrics import BY_NAME, METRICS
 from ...schema.result import RunDocument
-from ..checkpoint import study
-from .metrics import METRICS
 
-VERDICT_METRICS = (
-    "headroom",
-    "accelerators_fed",
-    "predicted_samples_per_s",
-    "fetch_stall",
-    "prep_stall",
-)
-KNOWN = tuple(dict.fromkeys((*METRICS, *VERDICT_METRICS, *study.METRICS)))
+KNOWN = tuple(dict.fromkeys(each.name for each in METRICS if each.median or each.of == "verdict"))
+"""What a condition can be about: what a run's document holds one figure of."""
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -61,7 +54,7 @@ def parse(expression: str) -> Threshold:
 
 def value_of(doc: RunDocument, metric: str) -> float | None:
     """The median over repetitions, or the verdict's figure."""
-    if metric in VERDICT_METRICS:
+    if BY_NAME[metric].of == "verdict":
         found = getattr(doc.verdict, metric) if doc.verdict else None
         return None if found is None else float(found)
     summary = doc.metrics.get(metric)

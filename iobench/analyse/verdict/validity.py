@@ -111,7 +111,7 @@ def rules_of(doc: RunDocument) -> tuple[Rule, ...]:
     """A run's rules, a checkpoint study's, or both where a run saved checkpoints while it loaded."""
     if doc.checkpoint is None:
         return RULES
-    return MIXED_RULES if doc.dataset else CHECKPOINT_RULES
+    return MIXED_RULES if doc.study is None else CHECKPOINT_RULES
 
 
 def evaluate(doc: RunDocument, rule_set: str = "quick") -> list[Finding]:

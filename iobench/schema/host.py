@@ -1,0 +1,48 @@
+"""What a run says of its host and of the storage that it read: the fingerprints in ``run.json``."""
+
+from __future__ import annotations
+
+from .base import OpenRecord
+from .numbers import Amount, Count, Figure
+
+
+class Host(OpenRecord):
+    """The machine (``measure.host.fingerprint``); None where it does not tell."""
+
+    node: str | None = None
+    cpu_model: str | None = None
+    cores: Amount | None = None
+    affinity_cores: Amount | None = None  # that the process may run on
+    affinity_cpus: str | None = None
+    cgroup_version: str | None = None
+    cpu_quota_cores: Figure | None = None  # None: no quota
+    effective_cores: Figure | None = None  # the smallest of the three
+    memory_bytes: Count | None = None
+    cgroup_memory_limit_bytes: Count | None = None
+    effective_memory_bytes: Count | None = None
+    numa_nodes: Count | None = None
+    transparent_hugepage: dict[str, str | None] | None = None
+    hugetlb: dict[str, int | None] | None = None
+    instance_provider: str | None = None
+    instance_type: str | None = None
+    instance_how: str | None = None
+    kernel: str | None = None
+    python: str | None = None
+    iobench_version: str | None = None
+    packages: dict[str, str | None] | None = None
+
+
+class StorageFacts(OpenRecord):
+    """The storage (``Storage.describe``): each kind adds keys of its own, which are kept."""
+
+    scheme: str | None = None
+    url: str | None = None
+    page_cache: bool | None = None  # False: this host's page cache holds none of it
+    latency_s: Figure | None = None  # of one read, where a simulated storage states it
+    fs_type: str | None = None
+    filesystem: str | None = None
+    mount_point: str | None = None
+    mount_options: str | None = None
+    device: str | None = None
+    client: str | None = None  # of an object store: the library that sends the requests
+    client_version: str | None = None

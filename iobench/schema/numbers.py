@@ -1,0 +1,23 @@
+"""Numbers in records, with the bounds within which the analysis can compute with them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ..units import MAX_SECONDS, MIN_SECONDS
+
+MAX_COUNT = 2**63 - 1
+
+Count = Annotated[int, Field(strict=True, ge=0, le=MAX_COUNT)]
+Number = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
+Few = Annotated[int, Field(strict=True, ge=0, le=10**9)]
+"""Processes, steps, requests: what loops run over, or products are made of."""
+Ranks = Annotated[int, Field(strict=True, ge=1, le=10**6)]
+Figure = Annotated[float, Field(strict=True, ge=0)]
+Amount = Annotated[int, Field(strict=True, ge=0, le=MAX_COUNT)] | Figure
+"""What is mostly whole, and then stays so when it is written again: bytes of a mean, cores."""
+Positive = Annotated[float, Field(strict=True, ge=1e-30)]
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+Duration = Annotated[float, Field(strict=True, ge=MIN_SECONDS, le=MAX_SECONDS)]

@@ -1,0 +1,121 @@
+"""The table of metrics and what the analysis produces are the same set, and every reader uses it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from types import NoneType
+from typing import get_args
+
+import pytest
+
+from iobench.analyse.checkpoint.study import value_of
+from iobench.analyse.compare.runs import values_of
+from iobench.analyse.verdict.rebuild import rebuild
+from iobench.analyse.verdict.thresholds import KNOWN, parse
+from iobench.analyse.verdict.thresholds import value_of as figure_of
+from iobench.measure.timeline import read_events
+from iobench.report.export import to_csv
+from iobench.report.figures import format_of
+from iobench.report.text import render_run
+from iobench.schema.checkpoint import Study
+from iobench.schema.metrics import BY_NAME, COMPARED, METRICS, Metric, metrics_of
+from iobench.schema.result import Repetition, RunDocument, Verdict, load_run
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
+CONTEXT = {"seed", "accelerators", "complete"}
+"""Numbers of a repetition that were given, not measured."""
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[RunDocument]:
+    """Recorded runs of every kind, with all figures computed again from their events."""
+    found = []
+    for folder in sorted(GOLDEN.iterdir()):
+        doc, events = load_run(folder), folder / "events.parquet"
+        found.append(rebuild(doc, read_events(events)) if events.is_file() else doc)
+    return found
+
+
+def numbers(model: type[Repetition] | type[Verdict]) -> set[str]:
+    """The keys of a model whose values are numbers, or None."""
+    found = set()
+    for key, field in model.model_fields.items():
+        kinds = get_args(field.annotation) or (field.annotation,)
+        if set(kinds) - {NoneType} <= {int, float}:
+            found.add(key)
+    return found
+
+
+def names(*kinds: str) -> set[str]:
+    return {metric.name for metric in METRICS if metric.of in kinds}
+
+
+def test_names_are_unique_within_a_kind() -> None:
+    assert len({(metric.of, metric.name) for metric in METRICS}) == len(METRICS)
+
+
+def test_what_is_recorded_of_a_repetition_and_a_verdict_is_in_the_table() -> None:
+    assert numbers(Repetition) - CONTEXT == names("repetition")
+    assert numbers(Verdict) == names("verdict")
+
+
+def test_what_is_computed_of_runs_is_in_the_table(runs: list[RunDocument]) -> None:
+    medians = {metric.name for metric in METRICS if metric.median}
+    for doc in runs:
+        assert set(doc.metrics) <= medians, doc.run_id
+        if doc.checkpoint is not None:
+            assert set(doc.checkpoint.figures) <= names("save", "restore"), doc.run_id
+    bandwidths = {key for key in Study.model_fields if key.endswith("_bytes_per_s")}
+    assert bandwidths == {m.name for m in metrics_of("save", "restore") if m.unit == "bytes/s"}
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: f"{metric.of}-{metric.name}")
+def test_each_metric_of_the_table_is_produced(metric: Metric, runs: list[RunDocument]) -> None:
+    found: list[float | None] = []
+    for doc in runs:
+        study = doc.checkpoint
+        if metric.of == "repetition":
+            found += [getattr(one, metric.name) for one in doc.repetitions]
+        elif metric.of == "verdict":
+            found += [getattr(doc.verdict, metric.name)] if doc.verdict else []
+        elif study is not None:
+            found += [value_of(one, metric) for one in (*study.saves, *study.restores)]
+    assert [value for value in found if value is not None]
+
+
+def test_a_condition_can_be_about_each_that_a_document_has_one_of(
+    runs: list[RunDocument],
+) -> None:
+    told: set[str] = set()
+    for doc in runs:
+        told |= {name for name in KNOWN if figure_of(doc, name) is not None}
+        assert set(doc.metrics) <= set(KNOWN)
+    assert told == set(KNOWN)
+    assert parse("headroom<2").metric == "headroom"
+
+
+def test_each_that_is_compared_has_values_a_label_and_a_direction(
+    runs: list[RunDocument],
+) -> None:
+    for name, metric in COMPARED.items():
+        assert metric.short
+        assert metric.better in ("more", "less")
+        assert BY_NAME[name] == metric
+        assert any(values_of(doc, name) for doc in runs), name
+        assert format_of(metric)(1.0)
+
+
+def test_reports_and_csv_show_the_table(runs: list[RunDocument]) -> None:
+    doc = next(doc for doc in runs if doc.repetitions and doc.checkpoint is not None)
+    text = render_run(doc)
+    for metric in metrics_of("repetition", median=True):
+        if metric.name != "accelerator_utilization_sustained":  # its label says more beside saves
+            assert f"  {metric.label}  " in text, metric
+    header = next(csv.reader(io.StringIO(to_csv(doc))))
+    assert names("repetition") | CONTEXT <= set(header)
+    alone = next(doc for doc in runs if doc.study is not None)
+    header = next(csv.reader(io.StringIO(to_csv(alone))))
+    assert names("save", "restore") <= set(header)
+    assert len(header) == len(set(header))

@@ -1,0 +1,87 @@
+"""Runs of other versions: what they say in other ways has its place, and no key is lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.cli.main import main
+from iobench.schema.result import load_run
+from iobench.schema.upgrade import upgraded
+from iobench.text import escaped
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
+
+
+@pytest.mark.parametrize(("run", "raw"), [("calibrated", "fio"), ("throttled", "reader")])
+def test_who_measured_a_ceiling_is_known_of_older_runs(run: str, raw: str) -> None:
+    assert '"by"' not in (GOLDEN / run / "run.json").read_text()
+    found = {name: ceiling.by for name, ceiling in load_run(GOLDEN / run).ceilings.items()}
+    assert found == {
+        "storage_raw": raw,
+        "fetch": "reader",
+        "prep": "reader",
+        "harness": "loader",
+        "accelerator": "accelerator",
+    }
+
+
+def test_what_a_newer_run_says_itself_stays() -> None:
+    run = {"ceilings": {"fetch": {"by": "fio", "how": "x"}, "prep": {"not_measured": "y"}}}
+    assert upgraded(run) == run
+
+
+def test_what_is_of_no_known_form_stays() -> None:
+    for run in ({}, {"ceilings": 3}, {"ceilings": {"fetch": 3}}, {"ceilings": {"x": {}}}):
+        assert upgraded(run) == run
+    assert json.dumps(upgraded({"ceilings": {"prep": {"how": "loader 'x' over files"}}})) == (
+        '{"ceilings": {"prep": {"how": "loader \'x\' over files", "by": "loader"}}}'
+    )
+
+
+PARTS = (
+    *("host", "storage", "workload", "workload.reader", "dataset", "dataset.spec", "loader"),
+    *(
+        "ceilings.fetch.details",
+        "checkpoint.spec",
+        "checkpoint.scaling",
+        "checkpoint.meaning.asked",
+    ),
+)
+
+
+def part(document: dict[str, Any], path: str) -> dict[str, Any]:
+    for key in path.split("."):
+        document = document.setdefault(key, {})
+    return document
+
+
+@pytest.mark.parametrize("run", ["calibrated", "beside-saves"])
+def test_keys_of_a_newer_version_are_kept(
+    run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(GOLDEN / run, tmp_path / "run")
+    document = json.loads((tmp_path / "run" / "run.json").read_text())
+    parts = [path for path in PARTS if document.get(path.partition(".")[0])]
+    assert len(parts) >= 8
+    for path in parts:
+        part(document, path)["copy"] = {"added": ["later", 1, None, True]}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(document))
+    assert main(["report", str(tmp_path / "run"), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    for path in parts:
+        assert part(again, path) == part(document, path), path
+
+
+def test_texts_under_unknown_keys_are_made_safe_to_show(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "calibrated", tmp_path / "run")
+    document = json.loads((tmp_path / "run" / "run.json").read_text())
+    document["host"]["later"] = {"a": "\x1b[2J"}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(document))
+    doc = load_run(tmp_path / "run")
+    assert (doc.host.model_extra or {})["later"] == {"a": "\x1b[2J"}
+    assert "\x1b" not in str(escaped(doc).host.model_extra)
