@@ -21,6 +21,7 @@ from ..errors import CheckpointError, UsageError
 from ..storage.base import Buffer, Parallel, Storage
 from ..units import parse_size
 from .base import Job, State
+from .behind import Behind
 from .catalog import CheckpointTarget
 from .container import PAGE, Layout, Segment, landing, lay_out, read_header
 from .leaves import Bytes, leaves, set_values
@@ -157,6 +158,12 @@ class Stream(FileWriter):
 
     def close(self) -> None:
         self._free.clear()
+
+
+class StreamBehind(Behind, Stream):
+    """The same of a copy, by a thread, while training goes on."""
+
+    name = "stream-async"
 
 
 class _Lent:
