@@ -294,6 +294,10 @@ WRITERS: Registry[Any] = Registry(
             target="iobench.checkpoint.torch_save:TorchSave",
             summary="torch.save, one file per rank",
         ),
+        "torch-async": Entry(
+            target="iobench.checkpoint.torch_save:TorchSaveBehind",
+            summary="torch.save of a copy, by a thread",
+        ),
         "torch-nocrc": Entry(
             target="iobench.checkpoint.torch_save:TorchSaveNoCrc",
             summary="torch.save without its CRC32",
@@ -301,6 +305,11 @@ WRITERS: Registry[Any] = Registry(
         "safetensors": Entry(
             target="iobench.checkpoint.safetensors_file:Safetensors",
             summary="safetensors, one file per rank",
+            extra="checkpoint",
+        ),
+        "safetensors-async": Entry(
+            target="iobench.checkpoint.safetensors_file:SafetensorsBehind",
+            summary="safetensors of a copy, written by a thread",
             extra="checkpoint",
         ),
         "dcp": Entry(
@@ -318,6 +327,10 @@ WRITERS: Registry[Any] = Registry(
         "stream": Entry(
             target="iobench.checkpoint.stream:Stream",
             summary="parallel O_DIRECT, or S3 parts, straight from the tensors",
+        ),
+        "stream-async": Entry(
+            target="iobench.checkpoint.stream:StreamBehind",
+            summary="the same of a copy, written by a thread",
         ),
     },
 )

@@ -17,7 +17,10 @@ from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.leaves import leaves
 from iobench.errors import CheckpointError
 
-WRITERS = ("torch", "torch-nocrc", "safetensors", "dcp", "dcp-async", "dcp-async-process", "stream")
+WRITERS = (
+    *("torch", "torch-nocrc", "torch-async", "safetensors", "safetensors-async"),
+    *("dcp", "dcp-async", "dcp-async-process", "stream", "stream-async"),
+)
 
 
 def make_state(seed: int = 0, *, large: int = 700_001) -> dict[str, Any]:

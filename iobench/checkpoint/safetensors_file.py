@@ -19,6 +19,7 @@ from ..errors import CheckpointError
 from ..limits import header_limit
 from ..storage.files import StorageFile
 from .base import State
+from .behind import Behind
 from .catalog import CheckpointTarget
 from .leaves import leaves, raw, set_values
 from .saving import Clock, FileWriter, uncached_window, write_file
@@ -94,6 +95,12 @@ class Safetensors(FileWriter):
         else:
             metadata = _read(StorageFile(target.storage, target.key(self.file())), tensors)
         set_values(state, _values(metadata))
+
+
+class SafetensorsBehind(Behind, Safetensors):
+    """The same of a copy, by a thread, while training goes on."""
+
+    name = "safetensors-async"
 
 
 def _split(state: State) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -85,8 +85,7 @@ class FileWriter(ABC):
         clock = Clock()
         accepted = self.write(state, target, fsync=fsync, clock=clock)
         wall, cpu = clock.wall(), clock.cpu()
-        size = target.storage.size(target.key(self.file()))
-        log.info("%s saved %d bytes to %s in %.3f s", self.name, size, target.url, wall)
+        size = self.size(target)
         return Finished(
             Saved(
                 started_s=clock.started_s,
@@ -129,6 +128,12 @@ class FileWriter(ABC):
             verified="tensors" if verify else "",
             inspected_s=inspected,
         )
+
+    def size(self, target: CheckpointTarget) -> int:
+        """Bytes of this rank's file, which has just been written."""
+        size = target.storage.size(target.key(self.file()))
+        log.info("%s saved %d bytes to %s", self.name, size, target.url)
+        return size
 
     def check(self, state: State, target: CheckpointTarget) -> None:
         """Check, before the clock starts, that the state can be saved or restored into.

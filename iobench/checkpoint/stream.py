@@ -22,6 +22,7 @@ from ..errors import CheckpointError, UsageError
 from ..storage.base import Buffer, Parallel, Storage
 from ..units import parse_size
 from .base import Job, State
+from .behind import Behind
 from .catalog import CheckpointTarget
 from .container import PAGE, Layout, Segment, lay_out, layout_from_header, read_header
 from .leaves import Bytes, leaves, set_values
@@ -166,6 +167,12 @@ class Stream(FileWriter):
 
     def close(self) -> None:
         self._free.clear()
+
+
+class StreamBehind(Behind, Stream):
+    """Saves a copy of the state, in a thread, while the training goes on."""
+
+    name = "stream-async"
 
 
 class _PooledBuffer:

@@ -13,6 +13,7 @@ import torch
 
 from .archive import described
 from .base import State
+from .behind import Behind
 from .catalog import CheckpointTarget
 from .described import flat
 from .files import buffered, file_over
@@ -78,6 +79,12 @@ class TorchSave(FileWriter):
             else:
                 values[name] = found[name]
         set_values(state, values)
+
+
+class TorchSaveBehind(Behind, TorchSave):
+    """The same of a copy, by a thread, while training goes on."""
+
+    name = "torch-async"
 
 
 class TorchSaveNoCrc(TorchSave):

@@ -60,7 +60,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="processes that share the state (default: 1)",
     )
     parser.add_argument(
-        "--scale", default="1", metavar="SHARE", help="of the model's bytes, e.g. 1/64 (default: 1)"
+        "--scale",
+        default="1",
+        metavar="SHARE",
+        help="share of the model's bytes, e.g. 1/64 (default: 1)",
     )
     parser.add_argument(
         "-n",
@@ -80,7 +83,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--accelerators",
         type=whole_number,
         metavar="N",
-        help="of the training: their failures, their price (default: as published)",
+        help="accelerators of the training: how often they fail, what they cost (default: as published)",
     )
     meaning.add_argument(
         "--mtbf",
@@ -91,9 +94,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--restart",
         default="0s",
         metavar="TIME",
-        help="to get going after an interruption, beside the restore (default: 0s)",
+        help="time to get going after an interruption, beside the restore (default: 0s)",
     )
-    meaning.add_argument("--interval", metavar="TIME", help="at which the training saves today")
+    meaning.add_argument(
+        "--interval", metavar="TIME", help="time between two saves of the training today"
+    )
     meaning.add_argument(
         "--accelerator-price-per-hour",
         dest="price",
@@ -106,19 +111,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--samples-per-s",
         type=number,
         metavar="RATE",
-        help="of the whole training, to count lost samples",
+        help="rate of the whole training, to count lost samples",
     )
     meaning.add_argument(
         "--stall-budget",
         default="1%",
         metavar="SHARE",
-        help="of the time that saving may take (default: 1%%)",
+        help="share of the time that saving may take (default: 1%%)",
     )
     meaning.add_argument(
         "--notice",
         default="2m",
         metavar="TIME",
-        help="warning before a spot instance ends (default: 2m)",
+        help="time from the notice to the end of a spot instance (default: 2m)",
     )
     parser.add_argument(
         "--rules",

@@ -55,7 +55,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--accelerators",
         type=whole_number,
         metavar="N",
-        help="of the training, whose failures count (default: as published)",
+        help="accelerators of the training, whose failures count (default: as published)",
     )
     _add(parser, hidden=False)
 

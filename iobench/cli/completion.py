@@ -22,7 +22,7 @@ EXAMPLES = """examples:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=sorted(_SCRIPTS), help="for which shell")
+    parser.add_argument("shell", choices=sorted(_SCRIPTS), help="the shell that completes")
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")

@@ -71,29 +71,29 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="E",
         help="scaling efficiency of several hosts, 0 to 1 (default: 1)",
     )
-    parser.add_argument("--epochs", type=whole_number, metavar="N", help="of the job")
+    parser.add_argument("--epochs", type=whole_number, metavar="N", help="epochs of the job")
     parser.add_argument(
         "--samples",
         type=whole_number,
         metavar="N",
-        help="of one epoch (default: the run's dataset)",
+        help="samples of one epoch (default: the run's dataset)",
     )
-    parser.add_argument("--deadline", metavar="TIME", help="for the job, e.g. 24h")
-    parser.add_argument("--budget", type=number, metavar="USD", help="for the job")
+    parser.add_argument("--deadline", metavar="TIME", help="time for the job, e.g. 24h")
+    parser.add_argument("--budget", type=number, metavar="USD", help="money for the job")
     parser.add_argument(
         "--interruptions-per-hour",
         dest="interruptions",
         type=number,
         default=0.0,
         metavar="RATE",
-        help="of each spot instance in an hour (default: 0)",
+        help="how often each spot instance is taken away in an hour (default: 0)",
     )
     parser.add_argument(
         "--interval",
         dest="checkpoint_every",
         default="1h",
         metavar="TIME",
-        help="between two saves; half of it is lost with an interruption (default: 1h)",
+        help="time between two saves; half of it is lost with an interruption (default: 1h)",
     )
     add_renamed(
         parser, "--interruptions", "--interruptions-per-hour", dest="interruptions", type=number
@@ -103,7 +103,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--restart",
         default="5m",
         metavar="TIME",
-        help="to get going after an interruption (default: 5m)",
+        help="time to get going after an interruption (default: 5m)",
     )
 
 

@@ -22,7 +22,7 @@ _LOCAL = "demo-data"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--s3", action="store_true", help="on an S3 server on loopback instead of local disk"
+        "--s3", action="store_true", help="run on an S3 server on loopback instead of local disk"
     )
     parser.add_argument(
         "--samples", type=whole_number, metavar="N", help="fewer samples than the dataset has"
@@ -30,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n", "--repeat", type=whole_number, default=6, metavar="N", help="repetitions (default: 6)"
     )
-    add_calibration(parser, "3s", "for each ceiling")
+    add_calibration(parser, "3s", "time to measure each ceiling")
     parser.add_argument(
         "--results",
         type=Path,

@@ -75,9 +75,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--seed",
         type=whole_number,
         default=42,
-        help="of the first repetition; each has its own (default: 42)",
+        metavar="N",
+        help="seed of the first repetition; each has its own (default: 42)",
     )
-    add_calibration(parser, "3s", "for each ceiling; 0s leaves them out")
+    add_calibration(parser, "3s", "time to measure each ceiling; 0s leaves them out")
     beside = parser.add_argument_group("checkpoints beside the loading")
     beside.add_argument(
         "--checkpoint",
@@ -104,7 +105,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint-scale",
         default="1",
         metavar="SHARE",
-        help="of the model's bytes, e.g. 1/64 (default: 1)",
+        help="share of the model's bytes, e.g. 1/64 (default: 1)",
     )
     add_break_lock(parser)
     add_overrides(parser, "loader.workers=8")

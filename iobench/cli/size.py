@@ -23,10 +23,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         required=True,
         metavar="N",
-        help="in all hosts together",
+        help="number of accelerators in all hosts together",
     )
     parser.add_argument(
-        "--hosts", type=whole_number, default=1, metavar="H", help="that share them (default: 1)"
+        "--hosts",
+        type=whole_number,
+        default=1,
+        metavar="H",
+        help="number of hosts that share them (default: 1)",
     )
     parser.add_argument(
         "--from",
@@ -43,26 +47,30 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--latency",
         metavar="TIME",
-        help="of one read, e.g. 5ms (default: as the run of --from measured it)",
+        help="latency of one read, e.g. 5ms (default: as the run of --from measured it)",
     )
     parser.add_argument(
         "--dataset-size",
         metavar="SIZE",
-        help="of the real data, where it differs from the workload's dataset, e.g. 20TiB",
+        help="bytes of the real data, where it differs from the workload's dataset, e.g. 20TiB",
     )
     parser.add_argument(
         "--cache", metavar="SIZE", help="memory of each host that can cache data, e.g. 512GiB"
     )
     parser.add_argument(
-        "--checkpoint-bytes", metavar="SIZE", help="of one checkpoint of the whole job, e.g. 105GB"
+        "--checkpoint-bytes",
+        metavar="SIZE",
+        help="bytes of one checkpoint of the whole job, e.g. 105GB",
     )
     parser.add_argument(
-        "--checkpoint-budget", metavar="TIME", help="how long one may stall the training, e.g. 1m"
+        "--checkpoint-budget",
+        metavar="TIME",
+        help="how long one checkpoint may stall the training, e.g. 1m",
     )
     parser.add_argument(
         "--instance",
         metavar="TYPE",
-        help="of the hosts: is its network enough? (iobench list instances)",
+        help="type of the hosts: is its network enough? (iobench list instances)",
     )
     add_overrides(parser, "reader.access=random")
 

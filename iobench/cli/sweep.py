@@ -99,9 +99,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--seed",
         type=whole_number,
         default=42,
-        help="of the first visits; each round has its own (default: 42)",
+        metavar="N",
+        help="seed of the first visits; each round has its own (default: 42)",
     )
-    add_calibration(parser, "1s", "for each ceiling at a point's first visit")
+    add_calibration(parser, "1s", "time to measure each ceiling at a point's first visit")
     add_break_lock(parser)
     add_overrides(parser, "batch_size=64")
 

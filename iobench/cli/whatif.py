@@ -23,9 +23,9 @@ EXAMPLES = """examples:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="RUN_DIR", help="a run's directory, or its run.json")
     parser.add_argument(
-        "--storage-bandwidth", metavar="RATE", help="of the storage, e.g. 2x or 5GB/s"
+        "--storage-bandwidth", metavar="RATE", help="bandwidth of the storage, e.g. 2x or 5GB/s"
     )
-    parser.add_argument("--latency", metavar="TIME", help="of one read, e.g. 5ms or 0.5x")
+    parser.add_argument("--latency", metavar="TIME", help="latency of one read, e.g. 5ms or 0.5x")
     parser.add_argument(
         "--concurrency", metavar="N", help="reads in flight in each worker, e.g. 16 or 2x"
     )
@@ -40,8 +40,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default="page",
         help="LRU pages, or a cache that evicts nothing",
     )
-    parser.add_argument("--workers", metavar="N", help="of each accelerator, e.g. 16 or 2x")
-    parser.add_argument("--accelerators", metavar="N", help="on this host, e.g. 8 or 2x")
+    parser.add_argument(
+        "--workers", metavar="N", help="loader workers of each accelerator, e.g. 16 or 2x"
+    )
+    parser.add_argument(
+        "--accelerators", metavar="N", help="accelerators on this host, e.g. 8 or 2x"
+    )
     parser.add_argument(
         "--step-time", metavar="TIME", help="busy time of one batch, e.g. 100ms or 0.5x"
     )

@@ -117,7 +117,13 @@ def test_the_asynchronous_version_by_flag(tmp_path: Path) -> None:
     doc = study(tmp_path, "--writer", "dcp", "--async", "--repeat", "1", "--set", "restores=0")
     assert doc["checkpoint"]["writer"] == "dcp-async"
     assert doc["checkpoint"]["not_measured"]["restore_bytes_per_s"] == "no restore was asked for"
-    assert "stream-async" in refused("checkpoint", *SMALL, "--to", tmp_path / "x", "--async")
+    doc = study(tmp_path, "--async", "--repeat", "2", "--set", "steps=3")
+    assert doc["checkpoint"]["writer"] == "stream-async"
+    for save in doc["checkpoint"]["saves"]:
+        assert 0 < save["staged_s"] <= save["durable_s"]
+    assert [restore["verified"] for restore in doc["checkpoint"]["restores"]] == [True, True]
+    place = ("--to", tmp_path / "x")
+    assert "dcp" in refused("checkpoint", *SMALL, *place, "--async", "--writer", "torch-nocrc")
 
 
 def test_without_fsync_nothing_is_called_durable(tmp_path: Path) -> None:
