@@ -19,7 +19,7 @@ from ..analyse.verdict.rebuild import conclude
 from ..checkpoint.base import Job
 from ..checkpoint.catalog import CheckpointRoot
 from ..errors import InterruptedRun, IobenchError
-from ..interrupts import undisturbed
+from ..interrupts import defer_interrupts
 from ..measure import host
 from ..schema.checkpoint import Restore, Study
 from ..schema.result import RunDocument
@@ -122,7 +122,7 @@ def _study(
     except IobenchError as error:
         doc.status, doc.error = "failed", str(error)
         failure = error
-    with undisturbed(swallow=failure is not None):
+    with defer_interrupts(discard=failure is not None):
         doc = conclude(doc)
         write_document(directory, doc)
     if failure is not None:
@@ -235,7 +235,7 @@ class Conductor:
         )
 
     def end(self) -> None:
-        with undisturbed():
+        with defer_interrupts():
             self._ranks.end(("stop",))
             self._held.close()
 
@@ -250,7 +250,7 @@ class Conductor:
         """One message of this kind from each rank; saves that become durable meanwhile are taken down."""
         answers: dict[int, Any] = {}
         while len(answers) < self.world:
-            with undisturbed():  # what a rank has told is taken down
+            with defer_interrupts():  # what a rank has told is taken down
                 for rank, (kind, value) in self._ranks.receive(
                     [rank for rank in range(self.world) if rank not in answers]
                 ):

@@ -17,7 +17,7 @@ from .. import __version__
 from ..analyse.verdict.metrics import repetition_metrics, unseen_reads
 from ..analyse.verdict.rebuild import conclude
 from ..errors import InterruptedRun, IobenchError
-from ..interrupts import undisturbed
+from ..interrupts import defer_interrupts
 from ..load import make_reader
 from ..measure import host, resources, timeline
 from ..registry import FORMATS
@@ -129,7 +129,7 @@ def _measure(
     doc.ceilings = calibration.ceilings
     doc.loader = {**doc.loader, **calibration.loader}
     doc.findings += others.findings()
-    with undisturbed(swallow=failure is not None):
+    with defer_interrupts(discard=failure is not None):
         doc = conclude(doc)
         timeline.write_events(directory / EVENTS_FILE, calibration.parts)
         write_document(directory, doc)
@@ -206,13 +206,13 @@ def _repeat(
         outcome = run_cached_phase(plan, phase, look=others.look, tick=progress.steps)
     except KeyboardInterrupt as interrupt:
         outcome = getattr(interrupt, "outcome", Outcome())
-        with undisturbed(swallow=True):
+        with defer_interrupts(discard=True):
             if name == "measure" and any(
                 len(columns["step"]) for columns in outcome.columns.values()
             ):
                 doc.repetitions.append(_record(phase, outcome, calibration, {}))
         raise
-    with undisturbed():
+    with defer_interrupts():
         used = resources.diff(before, resources.Snapshot.take(root))
         doc.loader = {**doc.loader, **outcome.loader}
         repetition = _record(phase, outcome, calibration, used)

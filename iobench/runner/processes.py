@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BusError, IobenchError, WorkerError
-from ..interrupts import undisturbed
+from ..interrupts import defer_interrupts
 from ..load.loader import die_with_parent, single_threaded, worker_death
 from ..storage.scratch import scratch
 
@@ -45,7 +45,7 @@ class Ranks:
 
     def start(self) -> None:
         sockets = self._held.enter_context(scratch("sockets", within=place_of_sockets()))
-        with undisturbed():  # until a rank has said that Ctrl-C is its parent's
+        with defer_interrupts():  # until a rank has said that Ctrl-C is its parent's
             for rank, process in enumerate(self.processes):
                 _keep_sockets_in(sockets, process)
                 process.start()
@@ -96,7 +96,7 @@ class Ranks:
     def end(self, farewell: Any) -> None:
         """Send ``farewell`` to whoever still listens, and wait; a rank that does not end in time is killed."""
         with (
-            undisturbed()
+            defer_interrupts()
         ):  # else those that are left are waited for by Python's own exit, without an end
             for pipe, _ in self._pipes:
                 with suppress(OSError):

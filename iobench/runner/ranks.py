@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ..errors import IobenchError, WorkerError
-from ..interrupts import undisturbed
+from ..interrupts import defer_interrupts
 from ..load import LibraryLoader, build_loader
 from ..load.bus import cause_of_death
 from ..load.device import DeviceFeed, device_of_rank
@@ -152,7 +152,7 @@ def run_phase(
     except KeyboardInterrupt as interrupt:
         interrupted = True
         stop.value = True
-        with undisturbed(swallow=True):
+        with defer_interrupts(discard=True):
             conductor.collect()
         if len(outcome.columns) < phase.accelerators:
             outcome.complete = False
@@ -161,7 +161,7 @@ def run_phase(
         raise
     finally:
         stop.value = True
-        with undisturbed(swallow=interrupted):
+        with defer_interrupts(discard=interrupted):
             ranks.end(0)  # a rank that waits for an epoch to begin looks at ``stop`` next
     outcome.epochs.sort(key=lambda epoch: epoch.epoch)
     return outcome
@@ -187,14 +187,14 @@ class _Conductor:
         """Until all ranks are done."""
         epochs = self.outcome.epochs
         while self.working:
-            with undisturbed():
+            with defer_interrupts():
                 self._listen()
                 self._answer_saves()
             if epochs and len(self.waiting) == len(self.working):
                 finish(epochs[-1])
             if self.waiting and len(self.waiting) == len(self.working):
                 context = prepare(min(self.waiting.values()))
-                with undisturbed():
+                with defer_interrupts():
                     epochs.append(context)
                     self._go(self.waiting, time.monotonic_ns() + 1_000_000)
             tick()

@@ -1,7 +1,8 @@
-"""A dataset's manifest, wherever it lies: mapped from a directory, fetched from anywhere else.
+"""Read a dataset's manifest: mapped from a local directory, fetched from any other storage.
 
-A manifest is data, and data does not decide where requests go. What it says of its samples' origin
-is followed within its own directory alone; any other place is for the user to name.
+A manifest is data, and data must not decide where requests are sent. The place of the samples that
+a manifest names is followed only inside the manifest's own directory; the user has to name any
+other place.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ from .base import Storage
 def find_dataset(
     url: str, options: Mapping[str, str] | None = None, *, origin: str | None = None
 ) -> tuple[Manifest, str]:
-    """The manifest at a path or URL, and the URL where its shards are to be read.
+    """The manifest at a path or URL, and the URL to read its shards from.
 
-    Both places are the same but for a scanned dataset, whose manifest is kept beside data that
-    iobench did not write. ``origin`` says where that data lies; without it the manifest's own word
-    is taken only for a local path in the manifest's directory. ``url``'s wrappers are put around
-    the data. ``options`` are the data's storage's. Raises DatasetError, StorageError, UsageError.
+    The two places differ only for a scanned dataset, whose manifest is kept apart from data that
+    iobench did not write. ``origin`` says where that data lies; without it, the place in the
+    manifest is used only if it is a local path in the manifest's directory. ``url``'s wrappers are
+    applied to the data too. ``options`` are for the data's storage. Raises DatasetError,
+    StorageError, UsageError.
     """
     manifest = read_manifest(open_storage(url, options=manifest_options(url, options, origin)))
     return manifest, place_of(manifest, url, origin)
@@ -52,15 +54,15 @@ def find_dataset(
 def manifest_options(
     url: str, options: Mapping[str, str] | None, origin: str | None
 ) -> Mapping[str, str] | None:
-    """Those of a dataset's ``options`` that its manifest is read with.
+    """The part of a dataset's ``options`` that applies to reading its manifest.
 
-    Where the data lies at an ``origin``, a manifest in a directory of this host has none of them.
+    None if the data lies at an ``origin`` and the manifest in a local directory.
     """
     return None if origin is not None and is_local(url) else options
 
 
 def place_of(manifest: Manifest, url: str, origin: str | None = None) -> str:
-    """Where the shards of a manifest at ``url`` are to be read (see find_dataset).
+    """The URL to read the shards of a manifest at ``url`` from (see find_dataset).
 
     Raises UsageError.
     """
@@ -68,7 +70,7 @@ def place_of(manifest: Manifest, url: str, origin: str | None = None) -> str:
     if origin is not None:
         if not said:
             raise UsageError(
-                f"--origin is for scanned data, and {url} holds its shards itself",
+                f"--origin is for scanned data, but {url} holds its own shards",
                 remedy="leave --origin out",
             )
         return rewrapped(url, origin)
@@ -76,27 +78,27 @@ def place_of(manifest: Manifest, url: str, origin: str | None = None) -> str:
         return url
     if manifest.root is None or not _lies_in(said, manifest.root):
         raise UsageError(
-            f"the manifest at {url} says that its samples lie at '{printable(said, 100)}', and nothing is "
-            "read elsewhere because a manifest says so",
+            f"the manifest at {url} says that its samples lie at '{printable(said, 100)}', but "
+            "iobench does not follow a manifest to another place",
             remedy="if that is your data, add --origin and its URL (in Python: origin=)",
         )
     return rewrapped(url, said)
 
 
 def _lies_in(place: str, folder: Path) -> bool:
-    """Whether a place is a plain local path to a folder or below it, after all links."""
+    """Whether a place is a local path in ``folder``, with all symbolic links resolved."""
     if "://" in place or "\0" in place or not place.startswith("/"):
         return False
     try:
         return Path(place).resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError):  # a loop of links
+    except (OSError, RuntimeError):  # a loop of symbolic links
         return False
 
 
 def read_manifest(storage: Storage) -> Manifest:
-    """The manifest at a storage's root, read past wrappers.
+    """The manifest at a storage's root, read without the storage's wrappers.
 
-    Raises DatasetError where there is none, it is damaged, or half generated.
+    Raises DatasetError if there is none, or if it is damaged or only half generated; StorageError.
     """
     storage = innermost(storage)
     root = local_root(storage)
@@ -105,8 +107,8 @@ def read_manifest(storage: Storage) -> Manifest:
     if not exists(storage, MANIFEST):
         if exists(storage, MARKER):
             raise DatasetError(
-                f"the dataset at {storage.url} is half generated",
-                remedy="finish it: run the same iobench generate again",
+                f"the dataset at {storage.url} is only half generated",
+                remedy="finish it: run the same iobench generate command again",
             )
         raise DatasetError(
             f"no dataset at {storage.url} (no {MANIFEST})",
@@ -128,13 +130,13 @@ def innermost(storage: Storage) -> Storage:
 
 
 def local_root(storage: Storage) -> Path | None:
-    """The directory of a storage whose keys are local files; None for any other."""
+    """The directory of a storage of local files; None for any other storage."""
     root = getattr(storage, "root", None)
     return root if isinstance(root, Path) else None
 
 
 def dataset_marker(storage: Storage) -> str:
-    """The key that a dataset is locked by: its marker, or the manifest where it has none.
+    """The key to lock a dataset by: its marker, or its manifest if it has no marker.
 
     Scanned data has no marker, since iobench did not write it.
     """
@@ -145,11 +147,12 @@ def dataset_marker(storage: Storage) -> str:
 
 
 def read_object(storage: Storage, key: str, *, max_bytes: int | None = None) -> bytes:
-    """All of a small object. Raises StorageError, also for one of more than ``max_bytes``."""
+    """The whole of a small object. Raises StorageError, also if it is over ``max_bytes``."""
     size = storage.size(key)
     if max_bytes is not None and size > max_bytes:
         raise StorageError(
-            f"{key} has {size:,} bytes, {max_bytes:,} at most make sense: it is not iobench's"
+            f"{key} has {size:,} bytes, more than the {max_bytes:,} that iobench accepts",
+            remedy="check that the file is one that iobench wrote",
         )
     alignment = storage.alignment
     buffer = private(-(-max(size, 1) // alignment) * alignment, prefault=False).array.data
@@ -159,7 +162,7 @@ def read_object(storage: Storage, key: str, *, max_bytes: int | None = None) -> 
 
 
 def exists(storage: Storage, key: str) -> bool:
-    """Raises StorageError for anything but a clear answer; what is no file is none."""
+    """Whether the object exists. Raises StorageError where that is not clear, or it is no file."""
     try:
         storage.size(key)
     except MissingObjectError as error:
