@@ -1,7 +1,8 @@
 """A dataset, resolved once: its specification, the plug-ins that it names, its manifest.
 
-A manifest is data, and data does not decide where requests go. What it says of its samples' origin
-is followed within its own directory alone; any other place is for the user to name.
+A manifest is data, and data must not decide where requests are sent. The place of the samples that
+a manifest names is followed only inside the manifest's own directory; the user has to name any
+other place.
 """
 
 from __future__ import annotations
@@ -232,12 +233,13 @@ def index_file(manifest: Manifest) -> tuple[str, bytes] | None:
 def find_dataset(
     url: str, options: Mapping[str, str] | None = None, *, origin: str | None = None
 ) -> tuple[Manifest, str]:
-    """The manifest at a path or URL, and the URL where its shards are to be read.
+    """The manifest at a path or URL, and the URL to read its shards from.
 
-    Both places are the same but for a scanned dataset, whose manifest is kept beside data that
-    iobench did not write. ``origin`` says where that data lies; without it the manifest's own word
-    is taken only for a local path in the manifest's directory. ``url``'s wrappers are put around
-    the data. ``options`` are the data's storage's. Raises DatasetError, StorageError, UsageError.
+    The two places differ only for a scanned dataset, whose manifest is kept apart from data that
+    iobench did not write. ``origin`` says where that data lies; without it, the place in the
+    manifest is used only if it is a local path in the manifest's directory. ``url``'s wrappers are
+    applied to the data too. ``options`` are for the data's storage. Raises DatasetError,
+    StorageError, UsageError.
     """
     manifest = read_manifest(open_storage(url, options=manifest_options(url, options, origin)))
     return manifest, place_of(manifest, url, origin)
@@ -246,15 +248,15 @@ def find_dataset(
 def manifest_options(
     url: str, options: Mapping[str, str] | None, origin: str | None
 ) -> Mapping[str, str] | None:
-    """Those of a dataset's ``options`` that its manifest is read with.
+    """The part of a dataset's ``options`` that applies to reading its manifest.
 
-    Where the data lies at an ``origin``, a manifest in a directory of this host has none of them.
+    None if the data lies at an ``origin`` and the manifest in a local directory.
     """
     return None if origin is not None and is_local(url) else options
 
 
 def place_of(manifest: Manifest, url: str, origin: str | None = None) -> str:
-    """Where the shards of a manifest at ``url`` are to be read (see find_dataset).
+    """The URL to read the shards of a manifest at ``url`` from (see find_dataset).
 
     Raises UsageError.
     """
@@ -262,7 +264,7 @@ def place_of(manifest: Manifest, url: str, origin: str | None = None) -> str:
     if origin is not None:
         if not said:
             raise UsageError(
-                f"--origin is for scanned data, and {url} holds its shards itself",
+                f"--origin is for scanned data, but {url} holds its own shards",
                 remedy="leave --origin out",
             )
         return rewrapped(url, origin)
@@ -278,19 +280,19 @@ def place_of(manifest: Manifest, url: str, origin: str | None = None) -> str:
 
 
 def _lies_in(place: str, folder: Path) -> bool:
-    """Whether a place is a plain local path to a folder or below it, after all links."""
+    """Whether a place is a local path in ``folder``, with all symbolic links resolved."""
     if "://" in place or "\0" in place or not place.startswith("/"):
         return False
     try:
         return Path(place).resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError):  # a loop of links
+    except (OSError, RuntimeError):  # a loop of symbolic links
         return False
 
 
 def read_manifest(storage: Storage) -> Manifest:
-    """The manifest at a storage's root, read past wrappers.
+    """The manifest at a storage's root, read without the storage's wrappers.
 
-    Raises DatasetError where there is none, it is damaged, or half generated.
+    Raises DatasetError if there is none, or if it is damaged or only half generated; StorageError.
     """
     storage = innermost(storage)
     root = local_root(storage)
@@ -299,8 +301,8 @@ def read_manifest(storage: Storage) -> Manifest:
     if not exists(storage, MANIFEST):
         if exists(storage, MARKER):
             raise DatasetError(
-                f"the dataset at {storage.url} is half generated",
-                remedy="finish it: run the same iobench generate again",
+                f"the dataset at {storage.url} is only half generated",
+                remedy="finish it: run the same iobench generate command again",
             )
         raise DatasetError(
             f"no dataset at {storage.url} (no {MANIFEST})",

@@ -1,4 +1,4 @@
-"""Ctrl-C at a bad moment: it waits until what must not be cut in two is whole."""
+"""Defer SIGINT and SIGTERM until a critical section has finished."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ Handler = Callable[[int, FrameType | None], Any]
 
 
 @contextmanager
-def undisturbed(*, swallow: bool = False) -> Iterator[None]:
-    """What SIGINT and SIGTERM do, where Python handles them, is done at the end.
+def defer_interrupts(*, discard: bool = False) -> Iterator[None]:
+    """Handle SIGINT and SIGTERM that arrive inside at the end, if Python has a handler for them.
 
-    ``swallow``: not even then, since one before has had its effect. Nothing is put off in other threads, where no handler runs.
+    ``discard``: drop signals that arrive inside; use it while an earlier interrupt is already
+    being handled. Outside of the main thread this does nothing, since no handler runs there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
+    arrived: list[int] = []
     handlers = {
         number: handler
         for number in (signal.SIGINT, signal.SIGTERM)
@@ -29,17 +30,17 @@ def undisturbed(*, swallow: bool = False) -> Iterator[None]:
     }
     try:
         for number in handlers:
-            signal.signal(number, lambda number, frame: came.append(number))
+            signal.signal(number, lambda number, frame: arrived.append(number))
         yield
     finally:
         try:
-            _put_back(handlers)
-        finally:  # what is back already may come in between
-            _put_back(handlers)
-        if came and not swallow:  # whatever else is on its way
-            handlers[signal.Signals(came[0])](came[0], None)
+            _restore(handlers)
+        finally:  # a handler restored first may have raised
+            _restore(handlers)
+        if arrived and not discard:  # even while an exception leaves the block
+            handlers[signal.Signals(arrived[0])](arrived[0], None)
 
 
-def _put_back(handlers: Mapping[signal.Signals, Handler]) -> None:
+def _restore(handlers: Mapping[signal.Signals, Handler]) -> None:
     for number, handler in handlers.items():
         signal.signal(number, handler)

@@ -13,7 +13,7 @@ from multiprocessing.context import ForkProcess
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import IobenchError, WorkerError
-from ..interrupts import undisturbed
+from ..interrupts import defer_interrupts
 from ..processes import die_with_parent
 
 T = TypeVar("T")
@@ -74,7 +74,9 @@ def run_tasks(
     everyone: dict[Connection, _Worker] = {}
     finished = False
     try:
-        with undisturbed():  # until a worker has said what signals mean to it, and we know of it
+        with (
+            defer_interrupts()
+        ):  # until a worker has said what signals mean to it, and we know of it
             for _ in range(min(workers, len(tasks))):
                 ours, theirs = context.Pipe()
                 note = mmap.mmap(-1, _NOTE_BYTES)

@@ -18,7 +18,7 @@ from ..analyse.verdict.rebuild import conclude
 from ..checkpoint.base import Job
 from ..checkpoint.catalog import CheckpointRoot
 from ..errors import InterruptedRun, IobenchError
-from ..interrupts import undisturbed
+from ..interrupts import defer_interrupts
 from ..measure import host
 from ..schema.checkpoint import Asked, Restore, Study, StudySpec
 from ..schema.host import Host
@@ -136,7 +136,7 @@ def _study(
     except IobenchError as error:
         doc.status, doc.error = "failed", str(error)
         failure = error
-    with undisturbed(swallow=failure is not None):
+    with defer_interrupts(discard=failure is not None):
         doc = conclude(doc)
         write_document(directory, doc)
     if failure is not None:
@@ -251,7 +251,7 @@ class Conductor:
         )
 
     def end(self) -> None:
-        with undisturbed():
+        with defer_interrupts():
             self._crew.end(Stop())
             self._held.close()
 

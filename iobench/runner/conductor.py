@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from ..errors import IobenchError, WorkerError
-from ..interrupts import undisturbed
+from ..interrupts import defer_interrupts
 from ..load.bus import cause_of_death
 from ..schema.result import Epoch
 from .crew import GRACE_S, Crew, ForkedCrew
@@ -71,7 +71,7 @@ def run_phase(
     except KeyboardInterrupt as interrupt:
         interrupted = True
         task.stop()
-        with undisturbed(swallow=True):
+        with defer_interrupts(discard=True):
             conductor.collect()
         if len(outcome.columns) < phase.accelerators:
             outcome.complete = False
@@ -79,7 +79,7 @@ def run_phase(
         raise PhaseInterrupted(outcome) from interrupt
     finally:
         task.stop()
-        with undisturbed(swallow=interrupted):
+        with defer_interrupts(discard=interrupted):
             crew.end(Stop())
     outcome.epochs.sort(key=lambda epoch: epoch.epoch)
     return outcome
@@ -105,14 +105,14 @@ class _Conductor:
         """Until all ranks are done."""
         epochs = self.outcome.epochs
         while self.working:
-            with undisturbed():
+            with defer_interrupts():
                 self._listen()
                 self._answer_saves()
             if epochs and len(self.waiting) == len(self.working):
                 finish(epochs[-1])
             if self.waiting and len(self.waiting) == len(self.working):
                 context = prepare(min(self.waiting.values()))
-                with undisturbed():
+                with defer_interrupts():
                     epochs.append(context)
                     self._answer(self.waiting, Start(time.monotonic_ns() + HEAD_START_NS))
             tick()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from ..errors import BusError, IobenchError, WorkerError
-from ..interrupts import undisturbed
+from ..interrupts import defer_interrupts
 from ..load.loader import single_threaded, worker_death
 from ..logs import set_rank
 from ..processes import die_with_parent
@@ -81,7 +81,7 @@ def gather(crew: Crew, kind: type[A], others: Callable[[int, Answer], None]) -> 
     """
     answers: dict[int, A] = {}
     while awaited := [rank for rank in range(crew.world) if rank not in answers]:
-        with undisturbed():
+        with defer_interrupts():
             for rank, answer in crew.receive(awaited):
                 if isinstance(answer, kind):
                     answers[rank] = answer
@@ -107,7 +107,7 @@ class ForkedCrew:
 
     def start(self) -> None:
         sockets = self._held.enter_context(scratch("sockets", within=place_of_sockets()))
-        with undisturbed():  # until a rank has said that Ctrl-C is its parent's
+        with defer_interrupts():  # until a rank has said that Ctrl-C is its parent's
             for rank, process in enumerate(self.processes):
                 _keep_sockets_in(sockets, process)
                 process.start()
@@ -158,7 +158,7 @@ class ForkedCrew:
 
     def end(self, farewell: Command) -> None:
         # Python's own exit would wait for ranks that are left, without an end.
-        with undisturbed():
+        with defer_interrupts():
             for pipe, _ in self._pipes:
                 with suppress(OSError):
                     pipe.send(farewell)

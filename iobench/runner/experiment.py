@@ -18,7 +18,7 @@ from ..analyse.verdict.metrics import repetition_metrics, unseen_reads
 from ..analyse.verdict.rebuild import conclude
 from ..dataset import ResolvedSpec, cheaper_codecs
 from ..errors import InterruptedRun, IobenchError
-from ..interrupts import undisturbed
+from ..interrupts import defer_interrupts
 from ..load import make_reader
 from ..measure import host, nfs, resources, timeline
 from ..schema.base import fitting
@@ -141,7 +141,7 @@ def _measure(
     doc.ceilings = calibration.ceilings
     add_loader_facts(doc, calibration.loader)
     doc.findings += others.findings()
-    with undisturbed(swallow=failure is not None):
+    with defer_interrupts(discard=failure is not None):
         doc = conclude(doc)
         timeline.write_events(directory / EVENTS_FILE, calibration.parts)
         write_document(directory, doc)
@@ -218,14 +218,14 @@ def _repeat(
         outcome = run_cached_phase(plan, phase, look=others.look, tick=progress.steps)
     except PhaseInterrupted as interrupt:
         outcome = interrupt.outcome
-        with undisturbed(swallow=True):
+        with defer_interrupts(discard=True):
             if name == "measure" and any(
                 len(columns["step"]) for columns in outcome.columns.values()
             ):
                 used = (before, resources.Snapshot.take(root))
                 doc.repetitions.append(_record(phase, outcome, calibration, used))
         raise
-    with undisturbed():
+    with defer_interrupts():
         used = (before, resources.Snapshot.take(root))
         add_loader_facts(doc, outcome.loader)
         repetition = _record(phase, outcome, calibration, used)

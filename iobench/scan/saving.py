@@ -19,7 +19,7 @@ import yaml
 
 from ..documents import json_text, read_regular
 from ..errors import TargetRefusedError, UsageError
-from ..interrupts import undisturbed
+from ..interrupts import defer_interrupts
 from ..schema.manifest import (
     MANIFEST,
     SAMPLE_COLUMNS,
@@ -103,7 +103,7 @@ def _unfinished(part: Path) -> Iterator[Path]:
 
     What a dead process has left of that name is removed first. Raises TargetRefusedError, OSError.
     """
-    with undisturbed():
+    with defer_interrupts():
         if _exists(part):
             _remove_left_over(part)
         part.mkdir()
@@ -112,7 +112,7 @@ def _unfinished(part: Path) -> Iterator[Path]:
     try:
         yield part
     finally:
-        with undisturbed():
+        with defer_interrupts():
             with suppress(OSError):
                 if os.path.samestat(made, part.lstat()):
                     shutil.rmtree(part)

@@ -1,4 +1,4 @@
-"""Where data lies: one small Protocol (base.py), one module for each kind of place."""
+"""Storages: one small protocol (base.py), and one module or folder for each kind."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from .secrets import refuse_secrets
 _SECRET = re.compile(r"secret|token|passw|credential|access_?key|session_?key", re.IGNORECASE)
 
 _BYTES = "surrogateescape"
-"""How Python keeps bytes that are not UTF-8: a command line and a path may have them."""
+"""Python's error handler that keeps bytes that are not UTF-8, as in command lines and paths."""
 
 
 def open_storage(
     url: str, *, direct: bool = False, options: Mapping[str, str] | None = None
 ) -> Storage:
-    """The storage behind a path or a URL.
+    """The storage for a path or a URL. Nothing is contacted yet.
 
-    A plain path or ``file://`` is a local directory; ``SCHEME://...?key=value`` a place of its own,
-    with options; one that only fsspec knows (``gs://``, ``hf://`` ...) goes through its adapter;
-    ``WRAPPER+URL?key=value`` wraps another storage (``throttled+/data?latency=10ms``), and passes
-    on the options that are not its own. ``options`` go to the innermost storage, and win over the
-    URL's. ``direct`` asks for O_DIRECT. Nothing is contacted yet.
+    - A plain path or ``file://`` is a local directory.
+    - ``SCHEME://...?key=value`` is a storage of its own, with options. A scheme that only fsspec
+      knows (``gs://``, ``hf://`` ...) goes through its adapter.
+    - ``WRAPPER+URL?key=value`` wraps another storage (``throttled+/data?latency=10ms``) and passes
+      on the options that are not its own.
 
-    A plug-in's class has ``OPTIONS``, the names that it understands, and either
+    ``options`` are for the innermost storage, and override the URL's. ``direct`` asks for O_DIRECT.
+
+    A plug-in's class has ``OPTIONS``, the names of its options, and either
     ``open(url, *, direct, options)`` or, for a wrapper, ``wrap(inner, options)``. Raises UsageError
     for a malformed URL, one with credentials, or an option that the storage does not have, and
     UnknownNameError for an unknown scheme.
@@ -37,7 +39,8 @@ def open_storage(
     refuse_secrets(url)
     if wrapper_of(url):
         kind, inner, own = _split(url)
-        return kind.wrap(open_storage(inner, direct=direct, options=options), own)  # type: ignore[no-any-return]
+        wrapped = open_storage(inner, direct=direct, options=options)
+        return kind.wrap(wrapped, own)  # type: ignore[no-any-return]
     if "://" not in url:
         scheme, place, given = "file", url, {}
     else:
@@ -48,14 +51,17 @@ def open_storage(
     kind = _kind(scheme)
     if not hasattr(kind, "open"):
         raise UsageError(
-            f"storage '{scheme}' wraps another, and is no place of its own",
-            remedy=f"write the place behind it: {scheme}+/data",
+            f"storage '{scheme}' wraps another storage and can't be used alone",
+            remedy=f"add the storage to wrap: {scheme}+/data",
         )
     for key in sorted(given):
         if _SECRET.search(key):
-            remedy = "S3 takes them from the environment, the shared credentials file or the instance's role"
+            remedy = (
+                "S3 takes them from the environment, the shared credentials file or the "
+                "instance's role"
+            )
             raise UsageError(
-                "a storage URL holds no credentials: one of its options is named like one",
+                "a storage URL must not hold credentials: an option has the name of one",
                 remedy=remedy,
             )
         if key not in kind.OPTIONS:
@@ -64,7 +70,7 @@ def open_storage(
 
 
 def unwrapped(url: str) -> str:
-    """The place that a URL leads to, with its own options and without its wrappers.
+    """The URL without its wrappers, with the options of the storage itself.
 
     Raises UsageError, UnknownNameError.
     """
@@ -74,7 +80,7 @@ def unwrapped(url: str) -> str:
 
 
 def rewrapped(url: str, place: str) -> str:
-    """``place`` within the wrappers of ``url``, each with its own options.
+    """``place`` inside the wrappers of ``url``, each with its own options.
 
     Raises UsageError, UnknownNameError.
     """
@@ -88,7 +94,7 @@ def rewrapped(url: str, place: str) -> str:
 
 
 def is_local(url: str) -> bool:
-    """Whether the place that a URL leads to is a directory of this host."""
+    """Whether a URL, without its wrappers, is a directory of this host."""
     while name := wrapper_of(url):
         url = url[len(name) + 1 :]
     return "://" not in url or url.startswith("file://")
@@ -98,7 +104,7 @@ def _split(url: str) -> tuple[Any, str, dict[str, str]]:
     """The wrapper's class, the URL that it wraps, and the wrapper's own options."""
     wrapper = wrapper_of(url)
     if wrapper not in STORAGE.entries():
-        remedy = f"for a directory of that name write ./{url}"
+        remedy = f"for a directory with that name write ./{url}"
         raise UnknownNameError(
             "storage", wrapper, STORAGE.entries(), remedy=remedy if "://" not in url else ""
         )
@@ -118,7 +124,10 @@ def _split(url: str) -> tuple[Any, str, dict[str, str]]:
 
 
 def _kind(scheme: str) -> Any:
-    """The plug-in for a scheme; fsspec's adapter where there is none of our own. Raises UnknownNameError with the nearest of both."""
+    """The plug-in's class for a scheme: iobench's own, or else fsspec's adapter.
+
+    Raises UnknownNameError, which suggests similar names of both.
+    """
     ours = STORAGE.entries()
     if scheme in ours and scheme != "fsspec":
         return STORAGE.load(scheme)
@@ -131,7 +140,7 @@ def _kind(scheme: str) -> Any:
 
 
 def wrapper_of(url: str) -> str:
-    """The name before ``+`` where a URL wraps another; '' for a place of its own."""
+    """The name before ``+`` if a URL wraps another, or ''."""
     name, plus, _ = url.partition("+")
     return name if plus and name.isalpha() else ""
 
@@ -146,7 +155,8 @@ def _query(options: Mapping[str, str]) -> str:
 
 def _refuse(scheme: str, key: str, known: Any) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", key):
-        key = "..."  # no name of an option: perhaps the end of a password that has a question mark in it
+        # No option has such a name: it may be the end of a password with a question mark.
+        key = "..."
     near = nearest(key, known)
     hint = (
         f"did you mean {' or '.join(near)}?"

@@ -1,4 +1,4 @@
-"""What iobench asks of a place where data lies. Keys are relative, '/'-separated paths below the storage's root."""
+"""The protocols of a storage. Keys are relative, '/'-separated paths below the storage's root."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ class Entry(NamedTuple):
 class Sink(Protocol):
     """An object being written, front to back.
 
-    Leaving the ``with`` block normally makes it durable and visible under its key; leaving it by an exception removes every trace.
-    Data may be reused as soon as ``write`` returns.
+    If the ``with`` block ends normally, the object becomes durable and visible under its key. If
+    it ends by an exception, every trace of the object is removed. The caller may reuse the data's
+    memory as soon as ``write`` returns.
     """
 
     def write(self, data: bytes | Buffer) -> None: ...
@@ -48,107 +49,123 @@ class Sink(Protocol):
 
 @runtime_checkable
 class Storage(Protocol):
-    """One root on one storage. Instances are cheap, picklable, and made before workers start; handles are opened on first use.
+    """One root on one storage.
 
-    No key leads out of the root: every method checks its keys (``keys.check_key``), whoever made
-    them. Every method raises StorageError in one line (what, which key, why) for whatever the
-    storage refuses.
+    Instances are cheap, picklable, and made before workers start; handles are opened on first use.
+    No key leads out of the root: every method checks its keys (``keys.check_key``). Every method
+    raises StorageError in one line (what, which key, why) when the storage refuses a request.
     """
 
     url: str
-    alignment: (
-        int  # read_into's offset, length and address must be multiples of it (1: anything goes)
-    )
+    alignment: int
+    """``read_into``'s offset, length and address must be multiples of it, in bytes; 1: any."""
 
     def describe(self) -> dict[str, Any]:
-        """A fingerprint for the result: scheme, URL without secrets, file system, mount options, device, direct ..."""
+        """A fingerprint for the result.
+
+        Scheme, URL without secrets, file system, mount options, device, direct and so on.
+        """
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """Everything in the folder ``prefix`` and below it, in an order that stays the same; nothing where there is no such folder."""
+        """Every object in the folder ``prefix`` and below it, in a stable order.
+
+        Yields nothing if there is no such folder.
+        """
 
     def size(self, key: str) -> int:
-        """Bytes of an object. Raises MissingObjectError where there is none, StorageError where that can't be told."""
+        """Size of an object in bytes.
+
+        Raises MissingObjectError if it does not exist, StorageError if that is not clear.
+        """
 
     def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
-        """Fill ``buffer`` from ``offset``; the bytes read are fewer only where the object ends. Thread-safe.
+        """Fill ``buffer`` with the bytes from ``offset``; the number of bytes read.
 
-        ``once`` is a hint: this object will not be asked for again soon.
+        It is less than ``len(buffer)`` only at the end of the object. Thread-safe. ``once`` is a
+        hint that this object will not be read again soon.
         """
 
     def create(
         self, key: str, *, size_hint: int = 0, durable: bool = True
     ) -> AbstractContextManager[Sink]:
-        """A new object; an existing key is refused, never overwritten. ``durable=False`` leaves durability to ``flush``."""
+        """A new object. An existing key is refused, never overwritten.
+
+        ``size_hint``: the expected size in bytes, 0: unknown. With ``durable=False`` the object
+        becomes durable only at the next ``flush``.
+        """
 
     def flush(self) -> None:
-        """Everything written so far becomes durable."""
+        """Make everything written so far durable."""
 
     def delete(self, key: str) -> None: ...
 
     def close(self) -> None:
-        """Drop handles; the instance can be used again."""
+        """Close all handles. The instance can be used again."""
 
 
 class ParallelSink(Protocol):
-    """An object of known size being written in blocks, from many threads at once, in any order.
+    """An object of known size being written in blocks, by many threads at once, in any order.
 
-    Leaving the ``with`` block is as with a Sink; all writes have returned by then.
+    The ``with`` block ends as a Sink's does; all writes must have returned by then.
     """
 
-    block_size: (
-        int  # every write begins at a multiple of it, and is that long, but for the last one
-    )
-    alignment: int  # of the memory that is written, address and length (the end's padding is cut off again)
+    block_size: int
+    """In bytes. Every write begins at a multiple of it and is that long, except the last one."""
+    alignment: int
+    """Of the address and length of written memory, in bytes; padding at the end is cut off."""
 
     def write_at(self, offset: int, data: Buffer) -> None: ...
 
 
 @runtime_checkable
 class Parallel(Protocol):
-    """A storage that takes the blocks of one object in parallel."""
+    """A storage that can write the blocks of one object in parallel."""
 
     def create_parallel(
         self, key: str, *, size: int, block_size: int, durable: bool = True
     ) -> AbstractContextManager[ParallelSink]:
-        """As ``create``; the sink's blocks are ``block_size`` bytes, or larger where the storage needs that."""
+        """As ``create``, for ``size`` bytes; blocks are ``block_size`` bytes or larger."""
 
 
 @runtime_checkable
 class Replacing(Protocol):
-    """A storage where a small object can be overwritten; locks need that, and nothing else does."""
+    """A storage where a small object can be overwritten; only locks need that."""
 
     @property
     def exclusive_create(self) -> bool:
-        """Whether all but one are refused of several writers that make one key at one moment.
+        """Whether exactly one of several writers that create one key at one time succeeds.
 
-        False where that is not known (yet): two of them may pass.
+        False if that is unknown or not known yet: then two of them may succeed.
         """
 
     def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
-        """``data`` becomes the whole object, whether the key exists or not.
+        """Make ``data`` the whole object, whether the key exists or not.
 
-        ``only_new``: a key that exists is refused, as by ``create``. Several writers of one key at
-        one moment do not touch one another's unfinished objects. A reader at the same time finds
-        the old object or the new one. ``data`` is at most some KiB. Raises StorageError.
+        ``only_new``: refuse an existing key, as ``create`` does. Several writers of one key at one
+        time do not disturb each other's unfinished objects. A concurrent reader sees the old object
+        or the new one. ``data`` is at most some KiB. Raises StorageError.
         """
 
 
 @runtime_checkable
 class Cached(Protocol):
-    """A storage whose reads can be served by this host's page cache."""
+    """A storage whose reads this host's page cache may serve."""
 
     def evict(self, keys: Iterable[str]) -> None:
-        """Flush and drop the keys' pages."""
+        """Flush the keys' dirty pages, and drop their pages from the page cache."""
 
     def residency(self, keys: Iterable[str]) -> Residency: ...
 
 
 @runtime_checkable
 class Mapped(Protocol):
-    """A storage that reads through memory maps. What a living process has mapped can't be evicted from the page cache."""
+    """A storage that reads through memory maps.
+
+    Pages that a living process has mapped can't be evicted from the page cache.
+    """
 
     def let_go(self) -> None:
-        """Drop the pages that this process has mapped, and keep the maps: the next read faults them in again."""
+        """Unmap this process's pages but keep the maps: the next read faults them in again."""
 
 
 @runtime_checkable
@@ -156,56 +173,62 @@ class Files(Protocol):
     """A storage whose keys are files that other tools (fio) can read at the same speed."""
 
     def local_path(self, key: str) -> Path:
-        """Where the file lies. Raises StorageError for a key that a read would refuse, too."""
+        """The file's path. Raises StorageError for a key that a read would refuse."""
 
 
 @runtime_checkable
 class Guarded(Protocol):
-    """A storage with places that iobench never writes to."""
+    """A storage with places that iobench must never write to."""
 
     def check_target(self) -> None:
-        """Raises TargetRefusedError where this root is no place to write below (a bucket's root, a device, a home). Creates nothing."""
+        """Raises TargetRefusedError if iobench must not write below this root.
+
+        Refused are a bucket's root, a device, a home directory and the like. Creates nothing.
+        """
 
 
 class Retries(NamedTuple):
-    """How often requests were sent again by this process."""
+    """How many requests this process has sent again."""
 
     retries: int  # all of them
-    throttled: int  # of these: because the server asked to slow down (503 SlowDown, 429)
+    throttled: int  # of these, after the server asked to slow down (503 SlowDown, 429)
 
 
 @runtime_checkable
 class Retrying(Protocol):
-    """A storage that sends a request again where that can help."""
+    """A storage that retries failed requests where that can help."""
 
     def retried(self) -> Retries:
-        """Since this instance was made, in this process, over all its threads."""
+        """Retries by all threads of this process, since this instance was made."""
 
 
 @runtime_checkable
 class Versioned(Protocol):
-    """A storage that can tell whether an object is still the same."""
+    """A storage that can tell whether an object has changed."""
 
     def versions(self, prefix: str = "") -> dict[str, str]:
-        """Key -> a token that changes when the object does (ETag, or time and size), of everything below ``prefix``."""
+        """Key -> a token that changes with the object (ETag, or time and size).
+
+        Of every object below ``prefix``.
+        """
 
 
 @runtime_checkable
 class Folders(Protocol):
-    """A storage whose folders stay when they have become empty, and whose keys are no local files."""
+    """A storage whose empty folders stay, and whose keys are not local files."""
 
     def remove_empty(self, ours: Callable[[str], bool], folder: str = "") -> None:
-        """Remove the empty folders in ``folder`` that are ``ours`` by their keys, from the innermost out, and ``folder`` if it is.
+        """Remove empty folders in ``folder``, from the innermost out, then ``folder`` itself.
 
-        The root itself stays.
+        Only folders for whose key ``ours`` is true are removed, never the root.
         """
 
 
 @runtime_checkable
 class Unfinished(Protocol):
-    """A storage where a killed writer leaves what no listing shows (S3's multipart uploads)."""
+    """A storage where a killed writer leaves data that no listing shows (S3 multipart uploads)."""
 
     def discard_unfinished(
         self, owned: Callable[[str], bool], *, dry_run: bool = False
     ) -> tuple[str, ...]:
-        """Abort the unfinished uploads below the root whose keys are ``owned``, and no others; their keys."""
+        """Abort the unfinished uploads below the root whose keys are ``owned``; these keys."""

@@ -1,4 +1,4 @@
-"""What lies at a storage's root: objects, and whether they are there."""
+"""What lies at the root of a storage: objects, and whether they exist."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def innermost(storage: Storage) -> Storage:
 
 
 def local_root(storage: Storage) -> Path | None:
-    """The directory of a storage whose keys are local files; None for any other."""
+    """The directory of a storage of local files; None for any other storage."""
     root = getattr(storage, "root", None)
     return root if isinstance(root, Path) else None
 
 
 def dataset_marker(storage: Storage) -> str:
-    """The key that a dataset is locked by: its marker, or the manifest where it has none.
+    """The key to lock a dataset by: its marker, or its manifest if it has no marker.
 
     Scanned data has no marker, since iobench did not write it.
     """
@@ -36,11 +36,12 @@ def dataset_marker(storage: Storage) -> str:
 
 
 def read_object(storage: Storage, key: str, *, max_bytes: int | None = None) -> bytes:
-    """All of a small object. Raises StorageError, also for one of more than ``max_bytes``."""
+    """The whole of a small object. Raises StorageError, also if it is over ``max_bytes``."""
     size = storage.size(key)
     if max_bytes is not None and size > max_bytes:
         raise StorageError(
-            f"{key} has {size:,} bytes, {max_bytes:,} at most make sense: it is not iobench's"
+            f"{key} has {size:,} bytes, more than the {max_bytes:,} that iobench accepts",
+            remedy="check that the file is one that iobench wrote",
         )
     alignment = storage.alignment
     buffer = private(-(-max(size, 1) // alignment) * alignment, prefault=False).array.data
@@ -50,7 +51,7 @@ def read_object(storage: Storage, key: str, *, max_bytes: int | None = None) -> 
 
 
 def exists(storage: Storage, key: str) -> bool:
-    """Raises StorageError for anything but a clear answer; what is no file is none."""
+    """Whether the object exists. Raises StorageError where that is not clear, or it is no file."""
     try:
         storage.size(key)
     except MissingObjectError as error:

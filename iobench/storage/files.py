@@ -9,7 +9,10 @@ from .base import Buffer, Storage
 
 
 class Seekable(io.RawIOBase):
-    """The part of a file to read that is the same whatever is behind it: ``size`` and ``position``, in bytes."""
+    """The parts of a readable file that do not depend on its source.
+
+    ``size`` and ``position`` are in bytes.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -31,7 +34,7 @@ class Seekable(io.RawIOBase):
 
 
 class StorageFile(Seekable):
-    """An object that can be read from any place; ``size`` (bytes) where it is known, else the storage is asked."""
+    """An object as a seekable file. ``size`` in bytes; None: the storage is asked."""
 
     def __init__(self, storage: Storage, key: str, size: int | None = None) -> None:
         super().__init__(storage.size(key) if size is None else size)

@@ -1,4 +1,7 @@
-"""Descriptors that are kept open, by key: bounded, and given up where a process has too many."""
+"""A bounded cache of open file descriptors, by key.
+
+Idle ones are closed when the process has no free descriptor.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,23 @@ from weakref import WeakValueDictionary
 
 MAX_HANDLES = 128
 _SHARE = 4
-"""Of the descriptors that a process may have, one in so many is for kept handles."""
+"""Kept handles may take 1/_SHARE of the descriptors that the process may have."""
 
 _AT_LIMIT = frozenset({errno.EMFILE, errno.ENFILE})
 _ATTEMPTS = 20
 _PAUSE_S = 0.01
-"""Between attempts at the limit: reads of other threads end, and close what they opened."""
+"""Pause between attempts at the limit: reads in other threads end and close their descriptors."""
 
 _living: WeakValueDictionary[int, Handles] = WeakValueDictionary()
 
 T = TypeVar("T")
 
 Handle = list[int]
-"""[descriptor, readers]."""
+"""[descriptor, number of readers]."""
 
 
 class Handles:
-    """Of one storage in one process. Thread-safe."""
+    """The open handles of one storage in one process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -41,7 +44,7 @@ class Handles:
         _living[id(self)] = self
 
     def acquire(self, key: str, opener: Callable[[str], int]) -> Handle:
-        """A handle that stays open until it is released. ``opener`` makes a key's descriptor."""
+        """A handle that stays open until it is released. ``opener`` opens a key's descriptor."""
         with self._lock:
             handle = self._files.get(key)
             if handle is not None:
@@ -52,7 +55,7 @@ class Handles:
         with self._lock:
             handle = self._files.setdefault(key, [fd, 0])
             if handle[0] != fd:
-                os.close(fd)  # another thread was faster
+                os.close(fd)  # another thread has opened the same key meanwhile
             handle[1] += 1
             while len(self._files) > self._limit:
                 idle = next((k for k, h in self._files.items() if h[1] == 0), None)
@@ -66,7 +69,7 @@ class Handles:
             handle[1] -= 1
 
     def close_idle(self) -> int:
-        """Close what nobody reads from; how many these were."""
+        """Close the handles without readers; their number."""
         with self._lock:
             idle = [key for key, handle in self._files.items() if handle[1] == 0]
             for key in idle:
@@ -80,9 +83,9 @@ class Handles:
 
 
 def with_room(opener: Callable[[], T]) -> T:
-    """``opener()``; where no descriptor is free, idle handles of this process are closed first.
+    """``opener()``. Where no descriptor is free, idle handles of this process are closed first.
 
-    Raises OSError, EMFILE too where nothing becomes free.
+    Raises OSError, with EMFILE or ENFILE if no descriptor becomes free.
     """
     for _ in range(_ATTEMPTS):
         try:

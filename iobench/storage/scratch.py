@@ -1,8 +1,9 @@
-"""Temporary directories that a later run removes where their owner was killed.
+"""Temporary directories; those of killed processes are removed by a later run.
 
-The owner, and all that it has forked, hold flock(2) on the directory. One that nobody holds, and
-whose owner's process number (it is in the name) is nobody's now, is left over. Both are asked: a
-number says nothing about a process of another container, and some file systems lock no directories.
+The owner, and every process that it forks, holds a flock(2) on the directory. A directory is left
+over when nobody holds the lock and no process has the number in its name (the owner's). Both are
+checked: a number says nothing about a process in another container, and some file systems can't
+lock directories.
 """
 
 from __future__ import annotations
@@ -18,24 +19,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..interrupts import undisturbed
+from ..interrupts import defer_interrupts
 from .locks.holder import is_alive
 
 MIN_AGE_S = 60.0
-"""A younger directory may belong to a process that has not locked it yet."""
+"""A younger directory is kept: its owner may not have locked it yet."""
 
 _NAME = re.compile(r"iobench-(\d+)-[A-Za-z0-9_-]+")
 
 
 @contextmanager
 def scratch(purpose: str, *, within: Path | None = None) -> Iterator[Path]:
-    """A new directory below ``within`` (default: the one for temporary files), removed at the end.
+    """A new directory below ``within`` (default: the system's temporary directory).
 
-    What dead processes of this user have left there is removed, too. Raises OSError.
+    It is removed at the end. Directories that dead processes of this user left in the same place
+    are removed, too. Raises OSError.
     """
     above = within if within is not None else Path(tempfile.gettempdir())
     remove_left_over(above)
-    with undisturbed():  # a directory that is there has someone to remove it
+    with defer_interrupts():  # a signal must not leave a directory that nobody removes
         folder = Path(tempfile.mkdtemp(prefix=f"iobench-{os.getpid()}-{purpose}-", dir=above))
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -43,13 +45,13 @@ def scratch(purpose: str, *, within: Path | None = None) -> Iterator[Path]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield folder
     finally:
-        with undisturbed():
+        with defer_interrupts():
             shutil.rmtree(folder, ignore_errors=True)
             os.close(fd)
 
 
 def remove_left_over(above: Path) -> None:
-    """Remove the directories of dead processes of this user. What can't be removed stays."""
+    """Remove the directories of this user's dead processes. What can't be removed stays."""
     with suppress(OSError):
         for entry in os.scandir(above):
             name = _NAME.fullmatch(entry.name)
@@ -59,7 +61,7 @@ def remove_left_over(above: Path) -> None:
 
 
 def _remove_if_free(folder: Path) -> None:
-    """Raises OSError where it is another user's, in use, or no directory."""
+    """Raises OSError if the directory belongs to another user, is in use, or is no directory."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         info = os.fstat(fd)

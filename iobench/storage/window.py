@@ -1,4 +1,4 @@
-"""A moving view of one object at a time, read in large aligned pieces into one reused buffer."""
+"""A moving window on one object at a time, read in large aligned pieces into a reused buffer."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from ..errors import DatasetError, ShortObjectError
 from .base import Buffer, Storage
 
 WINDOW_BYTES = 8 << 20
-_FRAMING = 1 << 16
+_FRAMING = 1 << 16  # bytes of a format's headers around the largest sample
 
 
 class Window:
-    """Not thread-safe. ``largest``: the longest stretch that will be asked for at once, in bytes.
+    """Not thread-safe. ``largest``: the longest range that will be asked for at once, in bytes.
 
-    Memory is taken when it is needed: what is asked for may be a claim, the object's size is not.
+    The buffer grows only when a longer range is read and the object is that long: ``largest`` may
+    come from a file that nobody has verified.
     """
 
     def __init__(self, storage: Storage, largest: int, *, nbytes: int = WINDOW_BYTES) -> None:
         self.storage = storage
         self.alignment = storage.alignment
-        # The largest sample with its framing.
         self._largest = max(nbytes, largest + _FRAMING)
         self._buffer = self._room(nbytes)
         self._key = ""
@@ -27,25 +27,25 @@ class Window:
         self.bytes_read = 0
 
     def open(self, key: str) -> int:
-        """Turn to another object; its size in bytes."""
+        """Move the window to another object; its size in bytes."""
         self._key = key
         self._start = self._end = 0
         self._size = self.storage.size(key)
         return int(self._size)
 
     def read(self, start: int, end: int) -> Buffer:
-        """Bytes start .. end of the object, valid until the next call.
+        """Bytes [start, end) of the object, valid until the next call.
 
         Raises ShortObjectError, StorageError, and DatasetError for more than ``largest`` bytes.
         """
         if end - start > self._largest:
-            raise DatasetError(f"{self._key}: {end - start} bytes lie between two samples")
+            raise DatasetError(f"{self._key}: there are {end - start} bytes between two samples")
         if not (self._start <= start and end <= self._end):
             self._check_end(end)
             if end - start > len(self._buffer) - 2 * self.alignment:
                 self._buffer = self._room(end - start)
             self._start = start - start % self.alignment
-            # A small object is not read past its end by more than the rounding.
+            # At the end of an object at most the rounding is read past it.
             want = min(
                 len(self._buffer), -(-(self._size - self._start) // self.alignment) * self.alignment
             )
@@ -61,7 +61,7 @@ class Window:
             raise ShortObjectError(f"{self._key} ends at byte {self._size}, before byte {end}")
 
     def _room(self, nbytes: int) -> Buffer:
-        """Memory for so many bytes, and for rounding at both ends."""
+        """Memory for ``nbytes``, and for rounding at both ends."""
         capacity = nbytes + 2 * self.alignment
         return private(capacity + -capacity % self.alignment).array.data
 
@@ -71,12 +71,12 @@ class Window:
         return int(self._size)
 
     def bytes(self, start: int, end: int) -> bytes:
-        """A copy of the bytes, however many: as ``read`` where they are few."""
-        few = end - start <= self._largest
-        return bytes(self.read(start, end) if few else self.apart(start, end))
+        """A copy of bytes [start, end), of any length. Raises ShortObjectError, StorageError."""
+        fits = end - start <= self._largest
+        return bytes(self.read(start, end) if fits else self.apart(start, end))
 
     def apart(self, start: int, end: int) -> Buffer:
-        """The same in memory of its own, however long."""
+        """Bytes [start, end) in newly allocated memory, of any length."""
         self._check_end(end)
         begin = start - start % self.alignment
         length = -(-(end - begin) // self.alignment) * self.alignment

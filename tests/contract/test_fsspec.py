@@ -111,7 +111,7 @@ def test_no_key_leads_out_of_the_root(memory: Any, key: str) -> None:
         lambda: memory.delete(key),
         lambda: put(memory, key),
     ):
-        with pytest.raises(StorageError, match="names no object"):
+        with pytest.raises(StorageError, match="not a valid key"):
             call()
 
 

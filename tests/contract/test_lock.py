@@ -281,7 +281,7 @@ class TestFiles:
         else:
             os.mknod(path, 0o140600)
         with (
-            pytest.raises(TargetRefusedError, match="no regular file") as caught,
+            pytest.raises(TargetRefusedError, match="not a regular file") as caught,
             hold(storage, MARKER, verb="clean"),
         ):
             pass

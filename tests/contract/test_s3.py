@@ -172,7 +172,7 @@ def test_keys_that_are_none(rclone_s3: S3Server, key: str) -> None:
         lambda: storage.delete(key),
         lambda: put(storage, key),
     ):
-        with pytest.raises(StorageError, match="names no object") as caught:
+        with pytest.raises(StorageError, match="not a valid key") as caught:
             call()
         assert "\n" not in str(caught.value)
 
@@ -307,7 +307,7 @@ def test_only_own_unfinished_uploads_are_discarded(pair: tuple[S3Server, str], s
 
 def test_a_bucket_root_is_no_target(rclone_s3: S3Server) -> None:
     root: Any = open_storage(f"s3://{BUCKET}?endpoint={rclone_s3.endpoint}")
-    with pytest.raises(TargetRefusedError, match="needs a prefix"):
+    with pytest.raises(TargetRefusedError, match="prefix"):
         root.check_target()
     below: Any = open_storage(rclone_s3.url("some/prefix"))
     below.check_target()

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from iobench.interrupts import undisturbed
+from iobench.interrupts import defer_interrupts
 
 
-def interrupted(written: list[str], *, swallow: bool = False) -> None:
-    with undisturbed(swallow=swallow):
+def interrupted(written: list[str], *, discard: bool = False) -> None:
+    with defer_interrupts(discard=discard):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
         written.append("written")
@@ -48,7 +48,7 @@ def handlers_after(number: signal.Signals, *, line: int) -> list[Any]:
     tracing = sys.gettrace()
     sys.settrace(watch)
     try:
-        with suppress(KeyboardInterrupt), undisturbed():
+        with suppress(KeyboardInterrupt), defer_interrupts():
             pass
     finally:
         sys.settrace(tracing)
@@ -59,7 +59,7 @@ def handlers_after(number: signal.Signals, *, line: int) -> list[Any]:
 
 
 def test_ctrl_c_outdoes_an_error() -> None:
-    with pytest.raises(KeyboardInterrupt), undisturbed():  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), defer_interrupts():  # noqa: PT012
         signal.raise_signal(signal.SIGINT)
         raise ZeroDivisionError
 
@@ -68,6 +68,6 @@ def test_ctrl_c_takes_effect_afterwards() -> None:
     written: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         interrupted(written)
-    interrupted(written, swallow=True)  # the one that ended the run has had its effect
+    interrupted(written, discard=True)  # the one that ended the run has had its effect
     assert written == ["written", "written"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -11,10 +11,10 @@ import pytest
 from iobench.errors import UsageError
 from iobench.storage import open_storage
 from iobench.storage.s3.errors import (
-    PASSING,
+    TRANSIENT,
     Kind,
-    answered,
-    words,
+    explain,
+    failure_of_answer,
 )
 from iobench.storage.s3.options import (
     CHOICES,
@@ -157,10 +157,10 @@ def test_places(url: str, plain: str) -> None:
     ],
 )
 def test_answers_have_a_kind(status: int, code: str, kind: Kind) -> None:
-    failure = answered(status, code, "a\nb")
+    failure = failure_of_answer(status, code, "a\nb")
     assert failure.kind is kind
-    assert (kind in PASSING) == (kind in (Kind.SERVER, Kind.THROTTLED))
-    what, remedy = words(failure, "read")
+    assert (kind in TRANSIENT) == (kind in (Kind.SERVER, Kind.THROTTLED))
+    what, remedy = explain(failure, "read")
     assert "\n" not in what + remedy
     assert remedy
 
@@ -169,4 +169,4 @@ def test_every_kind_has_a_remedy() -> None:
     from iobench.storage.s3.errors import Failure
 
     for kind in Kind:
-        assert words(Failure(kind), "read")[1], kind
+        assert explain(Failure(kind), "read")[1], kind

@@ -1,4 +1,4 @@
-"""What the fsspec adapter does with one object of one file system, and what it says about a failure."""
+"""Operations of the fsspec adapter on one object of one file system, and its error messages."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ _VERSION_KEYS = (
     "updated",
     "created",
 )
-"""What file systems call the things that change with an object, in lower case."""
+"""Names, in lower case, under which file systems report what changes with an object."""
 
 
 class FileSink:
+    """Writes to a file of fsspec. ``failed`` turns an exception of the client into an error."""
+
     def __init__(self, file: Any, failed: Callable[[Exception], IobenchError]) -> None:
         self._file = file
         self._failed = failed
@@ -41,11 +43,11 @@ class FileSink:
 
 
 def begin(fs: Any, path: str) -> tuple[Any, str, Any]:
-    """(file system, path, the open ``.part`` file); what a killed writer left is begun again."""
+    """(file system, path, open ``.part`` file); an existing ``.part`` file is written anew."""
     refuse_existing(fs, path)
     try:
         file = fs.open(f"{path}.part", "wb")
-    except FileNotFoundError:  # a file system with real folders; on object stores this is never reached, and no bucket is made
+    except FileNotFoundError:  # real folders; object stores never get here, so no bucket is made
         fs.makedirs(fs._parent(path), exist_ok=True)
         file = fs.open(f"{path}.part", "wb")
     return fs, path, file
@@ -58,10 +60,10 @@ def publish(fs: Any, file: Any, path: str) -> None:
 
 
 def replace(fs: Any, path: str, data: bytes, *, only_new: bool) -> None:
-    """Overwrite a small object, or refuse to.
+    """Overwrite a small object, or refuse to with ``only_new``.
 
-    Asynchronous file systems are clients of object stores and HTTP, where one request puts a whole
-    object. Others may have real files, so the data goes to a name of its own and is moved.
+    Asynchronous file systems are clients of object stores and HTTP, where one request writes a
+    whole object. Others may have real files, so the data is written under a random name and moved.
     """
     if only_new:
         refuse_existing(fs, path)
@@ -89,13 +91,13 @@ def discard(fs: Any, file: Any, path: str) -> None:
         try:
             step()
         except Exception:
-            pass  # the first failure is already on its way to the user
+            pass  # the first failure has already been raised
 
 
 def refuse_existing(fs: Any, path: str) -> None:
     fs.invalidate_cache()
     if fs.exists(path):
-        raise FileExistsError("it exists, and nothing is overwritten")
+        raise FileExistsError("it exists, and iobench overwrites nothing")
 
 
 def size(fs: Any, path: str) -> int:
@@ -107,17 +109,17 @@ def size(fs: Any, path: str) -> int:
 
 
 def version_of(info: dict[str, Any]) -> str:
-    told = {str(name).lower(): value for name, value in info.items()}
+    known = {str(name).lower(): value for name, value in info.items()}
     text = repr(
         [
             info.get("size"),
-            *((name, told[name]) for name in _VERSION_KEYS if told.get(name) is not None),
+            *((name, known[name]) for name in _VERSION_KEYS if known.get(name) is not None),
         ]
     )
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def without_secrets(text: str) -> str:
-    """One line, without what may be a signature or a password in a URL."""
+    """``text`` in one line, without parts of URLs that may be a password or a signature."""
     text = re.sub(r"(\w+://)[^\s/@'\"]*@", r"\1", " ".join(text.split()))
     return re.sub(r"(\w+://[^\s?'\"]*)\?[^\s'\"]*", r"\1", text)[:300]

@@ -1,8 +1,10 @@
-"""Any other URL that fsspec knows (``gs://``, ``az://``, ``hf://``, ``sftp://``, ``memory://`` ...): the compatibility path.
+"""Any other URL that fsspec knows (``gs://``, ``az://``, ``hf://``, ``sftp://`` ...).
 
-It works wherever fsspec has a file system, and it is not fast: each read is one ``cat_file`` of a range and one copy, through the
-service's Python client. A result says so (``compatibility``), so that the client is not taken for the storage. There are no options:
-credentials, endpoints and accounts come from the scheme's own chain (environment, files, metadata service), and never from a URL.
+It works wherever fsspec has a file system, but it is not fast: each read is one ``cat_file`` of a
+range and one copy, through the service's Python client. A result says so (``compatibility``), so
+that the client's speed is not taken for the storage's. There are no options: credentials, endpoints
+and accounts come from the scheme's own chain (environment, files, metadata service), never from a
+URL.
 """
 
 from __future__ import annotations
@@ -63,16 +65,17 @@ _NOT_A_PLACE = frozenset(
         "simplecache",
     }
 )
-"""What wraps another file system; a cache in front would be measured instead of the storage."""
+"""Wrappers of other file systems: a cache would be measured instead of the storage."""
 
 _HISTORIES = frozenset({"git", "github", "gitlab", "hf"})
-"""Where each write is a commit, which stays for ever."""
+"""File systems in which each write is a commit that stays forever."""
 
 _inherited: list[Any] = []
+"""In a forked process: the parent's file systems, kept so that they are never finalized here."""
 
 
 def known(scheme: str) -> bool:
-    """Whether fsspec has a file system for it. Its package is not imported."""
+    """Whether fsspec has a file system for the scheme. Its package is not imported."""
     return scheme in schemes()
 
 
@@ -83,7 +86,11 @@ def schemes() -> frozenset[str]:
 
 
 class FsspecStorage:
-    """Objects below a URL. File systems that are not asynchronous are no more thread-safe than their clients: each thread has its own."""
+    """Objects below a URL.
+
+    Asynchronous file systems are shared by all threads. Others are only as thread-safe as their
+    clients, so each thread has its own.
+    """
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset()
     alignment = 1
@@ -91,23 +98,26 @@ class FsspecStorage:
 
     @classmethod
     def open(cls, url: str, *, direct: bool, options: Mapping[str, str]) -> FsspecStorage:
-        """``direct`` makes no difference. Raises UsageError for a missing package, naming it, and for a URL with a password."""
+        """``direct`` has no effect.
+
+        Raises UsageError that names a missing package, and for a URL with a password.
+        """
         if "::" in url:
             raise UsageError(
                 f"'{url}' chains file systems: a cache would be measured instead of the storage",
-                remedy="name the last one alone",
+                remedy="name only the last one",
             )
         if "@" in urlsplit(url).netloc and urlsplit(url).password is not None:
             where = f"{urlsplit(url).scheme}://{urlsplit(url).hostname}"
             raise UsageError(
-                f"the URL for {where} holds a password",
-                remedy="leave it to the scheme's own chain (agent, key file, environment)",
+                f"the URL for {where} contains a password",
+                remedy="leave the password to the scheme's chain (agent, key file, environment)",
             )
         scheme = urlsplit(url).scheme
         if not known(scheme):
             raise UsageError(
                 f"fsspec has no file system '{scheme}'",
-                remedy="write the URL with its own scheme, e.g. gs://bucket/prefix",
+                remedy="write the URL with its own scheme, for example gs://bucket/prefix",
             )
         _file_system_class(scheme)
         return cls(url)
@@ -125,8 +135,9 @@ class FsspecStorage:
         self._own = threading.local()
 
     def after_fork(self) -> None:
-        # Connections and event loops do not survive a fork. The parent's is kept and never finalised: closing its sockets here would
-        # take them out of the parent's epoll set, which both share, and the parent would wait for ever.
+        # Connections and event loops do not survive a fork. The parent's are kept and never
+        # finalized: closing their sockets here would remove them from the epoll set that parent
+        # and child share, and the parent would wait forever.
         _inherited.append((self._shared, self._own))
         self._reset()
 
@@ -158,13 +169,13 @@ class FsspecStorage:
 
     @property
     def folder(self) -> Path | None:
-        """The directory of this host that the keys are files of (``local://``); else None."""
+        """The directory of this host whose files the keys are (``local://``); else None."""
         return Path(self._ask(self._root, "look at", "") or "/") if self._is_local() else None
 
     # The file system
 
     def _fs(self) -> Any:
-        """An instance of this process, and where it is not asynchronous of this thread."""
+        """An instance of this process; of this thread, if it is not asynchronous."""
         found = self._shared or getattr(self._own, "fs", None)
         if found is not None:
             return found
@@ -182,16 +193,16 @@ class FsspecStorage:
     def _ask(self, work: Callable[[Any], T], verb: str, key: str) -> T:
         try:
             return work(self._fs())
-        except Exception as error:  # clients raise whatever they like
+        except Exception as error:  # clients raise exceptions of any type
             raise self._failed(verb, key, error) from None  # the original may show a signed URL
 
     def _root(self, fs: Any) -> str:
         return str(fs._strip_protocol(self.url)).rstrip("/")
 
     def _at(self, fs: Any, key: str) -> str:
-        """What the file system calls a key. Raises StorageError for one that leads out."""
+        """The file system's name of a key. Raises StorageError for a key that leads out."""
         check_key(key, text=True)
-        # Web servers undo percent signs, and Windows servers part names at backslashes.
+        # Web servers decode percent signs, and Windows servers split names at backslashes.
         check_key(unquote(key).replace("\\", "/"), text=True)
         root = self._root(fs)
         if self._is_local():
@@ -199,7 +210,7 @@ class FsspecStorage:
         return f"{root}/{key}"
 
     def _file_at(self, fs: Any, key: str) -> str:
-        """The same for an object that is to be read or measured."""
+        """``_at`` for an object that is read or measured."""
         path = self._at(fs, key)
         if self._is_local():
             file_status(self._root(fs), key)
@@ -212,12 +223,12 @@ class FsspecStorage:
 
         def read(fs: Any) -> int:
             path = self._file_at(fs, key)
-            # Without this a file object reads ahead, into memory that nobody asked for.
+            # By default a file object would read ahead, into memory that is not needed.
             more = {} if fs.async_impl else {"cache_type": "none"}
             try:
                 data = fs.cat_file(path, start=offset, end=offset + want, **more)
             except Exception:
-                if size(fs, path) <= offset:  # object stores refuse a range behind the end
+                if size(fs, path) <= offset:  # object stores refuse a range beyond the end
                     return 0
                 raise
             if len(data) > want:
@@ -234,16 +245,22 @@ class FsspecStorage:
         return self._ask(lambda fs: size(fs, self._file_at(fs, key)), "stat", key)
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """Everything below the folder ``prefix``, sorted by key; a folder that is not there is empty."""
+        """Everything in the folder ``prefix`` and below it, sorted by key.
+
+        A missing folder counts as empty.
+        """
         return (Entry(key, int(info["size"] or 0)) for key, info in self._found(prefix))
 
     def versions(self, prefix: str = "") -> dict[str, str]:
-        """A digest of what the file system tells that changes with an object: ETag, generation, times, and the size."""
+        """Key -> a digest of the properties that change with an object.
+
+        They are the ETag, generation, times and size, as far as the file system reports them.
+        """
         return {key: version_of(info) for key, info in self._found(prefix)}
 
     def _found(self, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
         prefix = check_prefix(prefix, text=True)
-        local = self._is_local()  # where links are not followed, and no key names a pipe
+        local = self._is_local()  # symbolic links are not followed, and no key names a pipe
 
         def find(fs: Any) -> dict[str, dict[str, Any]]:
             fs.invalidate_cache()
@@ -274,15 +291,16 @@ class FsspecStorage:
         elif "/" not in root.strip("/"):
             raise TargetRefusedError(
                 f"refusing {self.url}: it is the root of a bucket",
-                remedy=f"name a prefix, e.g. {self.url}/iobench-data",
+                remedy=f"name a prefix, for example {self.url}/iobench-data",
             )
 
     @contextmanager
     def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> Iterator[Sink]:
-        """Written to ``KEY.part``, closed, then moved to the key (on object stores a copy on the server's side).
+        """Write ``KEY.part``, close it, then move it to the key (object stores copy it).
 
-        An existing key is refused, at the beginning and again before the move; fsspec has no move that never overwrites, so of two writers
-        that end in the same instant the later one wins. As durable as a closed object of the service is.
+        An existing key is refused, at the beginning and again before the move. fsspec has no move
+        that never overwrites, so of two writers that finish at the same moment the later one wins.
+        The object is as durable as the service makes a closed one. Raises StorageError.
         """
         fs, path, file = self._ask(lambda fs: begin(fs, self._at(fs, key)), "create", key)
         try:
@@ -298,12 +316,12 @@ class FsspecStorage:
         )
 
     def flush(self) -> None:
-        """Nothing to do: an object is complete when it has its name."""
+        """Nothing to do: an object is complete as soon as it has its name."""
 
     def delete(self, key: str) -> None:
         def remove(fs: Any) -> None:
             path = self._at(fs, key)
-            size(fs, path)  # not every file system minds what is not there
+            size(fs, path)  # some file systems delete a missing object without an error
             fs.rm_file(path)
 
         self._ask(remove, "delete", key)
@@ -322,7 +340,7 @@ class FsspecStorage:
             return MissingObjectError(f"cannot {verb} {where}: no such object")
         if isinstance(error, NotImplementedError):
             return StorageError(
-                f"cannot {verb} {where}: {self.scheme} storage is read-only, or can't do this"
+                f"cannot {verb} {where}: {self.scheme} storage is read-only, or can't do that"
             )
         remedy = (
             "check the credentials in the scheme's own chain"

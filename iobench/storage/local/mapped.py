@@ -1,8 +1,9 @@
-"""Local files through a memory map, as trainings on token files read them: a read is a copy out of the map, and faults its pages in.
+"""Local files read through memory maps, as trainings on token files read them.
 
-What a map can't do: read past the page cache, and report a failing device or a file that is cut while it is read as anything but
-SIGBUS, which ends the worker. Pages that a living process has mapped stay in the page cache when they are evicted, so it must ``let_go``
-of them before.
+A read copies out of the map and faults its pages in. A map has limits: it can't bypass the page
+cache, and a failing device, or a file that is truncated while it is read, raises SIGBUS, which
+ends the worker. Pages that a living process has mapped stay in the page cache when they are
+evicted, so the process must call ``let_go`` before.
 """
 
 from __future__ import annotations
@@ -20,17 +21,20 @@ import numpy.typing as npt
 from ..base import Buffer
 from .storage import LocalStorage
 
-_MAPS = 1024
-"""Files mapped at a time; the kernel allows a process 65,530 maps."""
+_MAX_MAPS = 1024
+"""Files mapped at a time. The kernel allows a process 65,530 maps (vm.max_map_count)."""
 
 
 class _Map(NamedTuple):
-    memory: mmap.mmap | None  # None for a file of no bytes, which can't be mapped
+    memory: mmap.mmap | None  # None for an empty file, which can't be mapped
     array: npt.NDArray[np.uint8]
 
 
 class MappedStorage(LocalStorage):
-    """Files below ``root``, mapped. ``random`` tells the kernel to read no further than the pages that are touched (MADV_RANDOM)."""
+    """Files below ``root``, mapped.
+
+    ``random`` turns the kernel's read-ahead off (MADV_RANDOM): only touched pages are read.
+    """
 
     def __init__(self, root: str | Path, *, random: bool = False) -> None:
         super().__init__(root)
@@ -53,12 +57,12 @@ class MappedStorage(LocalStorage):
 
     def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
         source = self._map(key).array[offset : offset + len(buffer)]
-        # numpy lets go of the GIL while it copies, so several threads can wait for their pages at once.
+        # numpy releases the GIL while it copies, so several threads can wait for pages at once.
         np.copyto(np.frombuffer(buffer, np.uint8)[: len(source)], source)
         return len(source)
 
     def let_go(self) -> None:
-        # Of a shared map of a file this takes the pages out of the process, and nothing out of the file (madvise(2)).
+        # On a shared file map MADV_DONTNEED only unmaps the pages (madvise(2)).
         with self._maps_lock:
             for memory, _ in self._maps.values():
                 if memory is not None:
@@ -69,8 +73,8 @@ class MappedStorage(LocalStorage):
             found = self._maps.get(key)
             if found is None:
                 found = self._maps[key] = self._open_map(key)
-                if len(self._maps) > _MAPS:
-                    self._maps.popitem(last=False)  # unmapped when its last reader is done
+                if len(self._maps) > _MAX_MAPS:
+                    self._maps.popitem(last=False)  # unmapped when its last reader has finished
             else:
                 self._maps.move_to_end(key)
             return found

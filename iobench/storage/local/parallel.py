@@ -1,4 +1,7 @@
-"""A file of known size, written in aligned blocks from many threads: O_DIRECT straight from the caller's memory."""
+"""A file of known size, written in aligned blocks from many threads.
+
+With O_DIRECT the blocks go straight from the caller's memory to the device.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ _ALIGN = 4096
 
 
 class ParallelFile:
-    """Appears under its name only when complete. Buffered where the file system has no O_DIRECT. Every method raises OSError."""
+    """A file that gets its name only when it is complete.
+
+    Writes are buffered where the file system has no O_DIRECT. Every method raises OSError.
+    """
 
     def __init__(self, path: Path, *, size: int, block_size: int, durable: bool) -> None:
         if path.exists():
@@ -31,9 +37,9 @@ class ParallelFile:
             self._fd = claim(self._part, os.O_WRONLY)
             self.alignment = 1
         try:
-            os.posix_fallocate(
-                self._fd, 0, max(size, 1)
-            )  # a disk that is too small says so now; and blocks don't wait to make the file longer
+            # Allocating everything now reports a full disk before the first write, and blocks
+            # written later need not extend the file.
+            os.posix_fallocate(self._fd, 0, max(size, 1))
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 self.abort()

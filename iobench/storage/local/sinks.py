@@ -1,4 +1,8 @@
-"""Files being written: small ones straight, large ones through two aligned buffers, one filling while the other goes to disk."""
+"""Files being written.
+
+Small files are written directly. Large ones go through two aligned buffers: one is filled while
+the other is written to disk.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import buffers
-from ...interrupts import undisturbed
+from ...interrupts import defer_interrupts
 from ..base import Buffer
 
 _LARGE = 8 << 20
@@ -25,7 +29,7 @@ _ALIGN = 4096
 _RENAME_NOREPLACE = 1
 
 _pool: list[npt.NDArray[np.uint8]] = []
-"""Write buffers of this process, reused: fresh memory costs more than the write."""
+"""Write buffers of this process, reused: allocating fresh memory costs more than the write."""
 
 _writer: tuple[int, ThreadPoolExecutor] | None = None
 
@@ -41,8 +45,9 @@ class FileSink(Protocol):
 def open_sink(path: Path, *, size_hint: int, durable: bool) -> FileSink:
     """A new file at ``path``, which must not exist.
 
-    ``durable``: the file appears under its name only when complete and on disk (fsync of file and folder). Otherwise it is written in
-    place and becomes durable with the storage's next flush.
+    ``durable``: the file gets its name only when it is complete and on disk (fsync of file and
+    folder). Otherwise a small file is written under its final name, and the storage's next flush
+    makes it durable. Raises OSError.
     """
     return (
         LargeSink(path, durable=durable, size_hint=size_hint)
@@ -52,14 +57,14 @@ def open_sink(path: Path, *, size_hint: int, durable: bool) -> FileSink:
 
 
 class SmallSink:
-    """Plain writes."""
+    """Unbuffered writes with write(2)."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:
         self.path = path
         self.durable = durable
         self._name = path.with_name(path.name + ".part") if durable else path
         if durable and path.exists():
-            raise FileExistsError(17, os.strerror(17))
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         if durable:
             self._fd = claim(self._name, os.O_WRONLY)
         else:
@@ -86,15 +91,18 @@ class SmallSink:
 
 
 class LargeSink:
-    """Double-buffered O_DIRECT writes of whole blocks (buffered where the file system has no O_DIRECT)."""
+    """Double-buffered O_DIRECT writes of whole blocks.
+
+    Writes are buffered where the file system has no O_DIRECT.
+    """
 
     def __init__(self, path: Path, *, durable: bool, size_hint: int) -> None:
         if path.exists():
-            raise FileExistsError(17, os.strerror(17))
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         self.path = path
         self.durable = durable
         self._name = path.with_name(path.name + ".part")
-        self._buffer = _take()
+        self._buffer = _take_buffer()
         self._filled = 0
         self._offset = 0
         self._pending: Future[npt.NDArray[np.uint8]] | None = None
@@ -102,14 +110,15 @@ class LargeSink:
             self._fd = claim(self._name, os.O_WRONLY | os.O_DIRECT)
             self.direct = True
         except OSError as error:
-            if error.errno != 22:
+            if error.errno != errno.EINVAL:
                 raise
             self._fd = claim(self._name, os.O_WRONLY)
             self.direct = False
         try:
-            os.posix_fallocate(self._fd, 0, size_hint)  # one extent, and no surprise at the end
+            # One contiguous extent, and a full disk is reported before the first write.
+            os.posix_fallocate(self._fd, 0, size_hint)
         except OSError as error:
-            if error.errno not in (22, 95):  # not every file system can
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 self.abort()
                 raise
 
@@ -129,7 +138,7 @@ class LargeSink:
         self._pending = _executor().submit(self._put, self._buffer, self._filled, self._offset)
         self._offset += self._filled
         self._filled = 0
-        self._buffer = previous.result() if previous else _take()
+        self._buffer = previous.result() if previous else _take_buffer()
 
     def _put(
         self, buffer: npt.NDArray[np.uint8], filled: int, offset: int
@@ -164,34 +173,33 @@ class LargeSink:
         try:
             self._drain()
         except OSError:
-            pass  # the first failure is already on its way to the user
+            pass  # the first failure has already been raised
         self._name.unlink(missing_ok=True)
         if self._fd >= 0:
             os.close(self._fd)
 
 
 def claim(part: Path, flags: int) -> int:
-    """Open an unfinished file for one writer alone, who holds it until it has its name; what a killed writer left is begun again.
+    """Open the unfinished file ``part`` for this writer alone; its descriptor.
 
-    A link of that name is refused: what it leads to was left by nobody.
+    The writer holds a flock(2) on the file until it is renamed to its final name. What a killed
+    writer left in it is truncated. A symbolic link of that name is refused. Raises OSError: EBUSY
+    where another process writes the file, EEXIST where one has just renamed it.
     """
     fd = os.open(part, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno == errno.EWOULDBLOCK:
-                raise OSError(
-                    errno.EBUSY, "another process is writing it"
-                ) from None  # else: a file system without locks
+            if error.errno == errno.EWOULDBLOCK:  # other errors: no locks on this file system
+                raise OSError(errno.EBUSY, "another process is writing it") from None
         if not part.exists() or not os.path.samestat(os.fstat(fd), part.stat()):
-            raise FileExistsError(
-                errno.EEXIST, os.strerror(errno.EEXIST)
-            )  # it was given its name just now
+            # Its writer has renamed it between our open and our lock.
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         try:
             os.ftruncate(fd, 0)
         except OSError:
-            with suppress(OSError):  # the failure itself says more
+            with suppress(OSError):  # the first failure says more than this one would
                 os.unlink(part)
             raise
     except OSError:
@@ -215,7 +223,7 @@ def rename_new(part: Path, path: Path) -> bool:
 
 
 def publish(part: Path, path: Path) -> None:
-    """Give a finished file its name, unless the name is taken, and make the name durable.
+    """Rename a finished file to ``path``, unless that name is taken, and make the name durable.
 
     Raises OSError.
     """
@@ -225,18 +233,18 @@ def publish(part: Path, path: Path) -> None:
     try:
         sync_folder(path.parent)
     except OSError:
-        os.unlink(path)  # what was not made safe is not there
+        os.unlink(path)  # a file whose name is not durable must not look finished
         raise
 
 
 def replace_file(path: Path, data: bytes, *, only_new: bool) -> None:
-    """Write a small file beside ``path`` and give it that name, durably.
+    """Write a small file next to ``path`` and rename it to ``path``, durably.
 
-    What has the name now is replaced, or is refused with ``only_new``. Each call has a ``.part``
-    file of its own name, so two writers at once never mix.
+    An existing file is replaced, or refused with ``only_new``. The temporary ``.part`` file has a
+    random name, so two writers never write into the same one. Raises OSError.
     """
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-    with undisturbed():  # the file is renamed or removed, whatever comes
+    with defer_interrupts():  # a signal must not leave the temporary file behind
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             view = memoryview(data)
@@ -256,10 +264,10 @@ def replace_file(path: Path, data: bytes, *, only_new: bool) -> None:
 
 
 def make_folders(folder: Path) -> None:
-    """Make the folder and those above it that are missing, with durable names.
+    """Create the folder and its missing parents, with durable names.
 
-    A file is no safer than its folders. A folder whose name can't be made durable is removed again.
-    Raises OSError.
+    A file is only as durable as its folders. A folder whose name can't be made durable is removed
+    again. Raises OSError.
     """
     made = []
     while not folder.exists():
@@ -270,13 +278,13 @@ def make_folders(folder: Path) -> None:
         try:
             sync_folder(one.parent)
         except OSError:
-            with suppress(OSError):  # somebody uses it by now
+            with suppress(OSError):  # another process may use the folder by now
                 one.rmdir()
             raise
 
 
 def sync_folder(folder: Path) -> None:
-    """What names are in it is on disk."""
+    """Write the folder's directory entries to disk (fsync)."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -284,7 +292,7 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _take() -> npt.NDArray[np.uint8]:
+def _take_buffer() -> npt.NDArray[np.uint8]:
     try:
         return _pool.pop()
     except IndexError:

@@ -1,4 +1,7 @@
-"""A directory on a local disk or a mounted file system: ``preadv`` into the caller's memory, O_DIRECT on demand."""
+"""A directory on a local disk or a mounted file system.
+
+Reads are ``preadv`` into the caller's memory, with O_DIRECT on demand.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from ...beneath import (
     open_folder,
 )
 from ...errors import MissingObjectError, StorageError, UsageError
-from ...interrupts import undisturbed
+from ...interrupts import defer_interrupts
 from ...measure import filesystem, pagecache
 from ...processes import watch
 from ...safety import check_target
@@ -41,11 +44,11 @@ from .parallel import ParallelFile
 from .sinks import FileSink, make_folders, open_sink, replace_file
 
 ALIGNMENT = 4096
-"""What O_DIRECT asks for at most: every block device that Linux supports has logical blocks of 512
-to 4096 bytes."""
+"""The strictest alignment that O_DIRECT requires: block devices under Linux have logical blocks of
+512 to 4096 bytes."""
 
 _MAX_KNOWN = 1 << 16
-"""Keys (and folders) that are remembered as checked, by each process: some 100 bytes each."""
+"""Keys, and folders, that a process remembers as checked: some 100 bytes each."""
 
 _NO_NAMES = frozenset({"", ".", ".."})
 
@@ -55,10 +58,11 @@ _Sink = TypeVar("_Sink", FileSink, ParallelFile)
 class LocalStorage:
     """Files below ``root``; keys are relative paths.
 
-    Handles are kept for each process and opened again after a fork. No key and no link leads out of
-    the root, and only regular files are opened. For reads a folder is checked at its first use, a
-    file as well; what was checked is remembered, so that an open in the hot path costs one system
-    call. Before something is created, replaced, deleted or listed its folder is checked again.
+    Handles are kept for each process and opened again after a fork. No key and no symbolic link
+    leads out of the root, and only regular files are opened. Before a read, a folder and a file are
+    checked at their first use and remembered, so that an open in the hot path costs one system
+    call. Before an object is created, replaced or deleted, and before a folder is listed, the
+    folder is checked again.
     """
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset()
@@ -70,22 +74,24 @@ class LocalStorage:
             parts = urlsplit(url)
             if parts.netloc not in ("", "localhost"):
                 raise UsageError(
-                    f"'{url}' names a host, and file:// is local",
+                    f"'{url}' names a host, but file:// URLs are local",
                     remedy="write it like file:///mnt/data or /mnt/data",
                 )
             url = unquote(parts.path)
         if "\0" in url:
-            raise UsageError(f"'{url!r}' is no path: it has a byte of 0", remedy="check its %00")
+            raise UsageError(
+                f"'{url!r}' is not a path: it contains a NUL byte", remedy="check its %00"
+            )
         return cls(url, direct=direct)
 
     def __init__(self, root: str | Path, *, direct: bool = False) -> None:
-        """Raises UsageError for ``~name`` where there is no such user."""
+        """Raises UsageError for ``~name`` where no user has that name."""
         try:
             self.root = Path(root).expanduser().absolute()
-        except RuntimeError:  # what pathlib raises where it finds no home directory
+        except RuntimeError:  # pathlib found no home directory
             raise UsageError(
-                f"'{root}' is in the home directory of a user that is not known here",
-                remedy=f"for a directory of that name write ./{root}",
+                f"'{root}' is in the home directory of a user that does not exist on this host",
+                remedy=f"for a directory with that name write ./{root}",
             ) from None
         self.url = str(self.root)
         self.direct = direct
@@ -102,11 +108,12 @@ class LocalStorage:
         self._handles = Handles()
 
     def _forget(self) -> None:
-        self._folders: set[str] = set()  # that lie below the root
-        self._files: set[str] = set()  # keys of regular files in them, at the end of no link
+        self._folders: set[str] = set()  # folders known to lie below the root
+        self._files: set[str] = set()  # keys of regular files in them, reached by no symbolic link
 
     def after_fork(self) -> None:
-        self._reset()  # the parent's descriptors are shared with it, their lifetimes are its own
+        # The child must neither close the parent's descriptors nor share their reference counts.
+        self._reset()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"root": self.root, "direct": self.direct}
@@ -123,7 +130,7 @@ class LocalStorage:
         }
 
     def local_path(self, key: str) -> Path:
-        """Where the file lies after all links. Raises StorageError as a read of it would."""
+        """The file's path with all symbolic links resolved. Raises StorageError as a read does."""
         if key in self._files:
             return self.root / key
         return Path(self._status(key, "look at")[1])
@@ -131,12 +138,12 @@ class LocalStorage:
     # What may be opened
 
     def _check(self, key: str, verb: str) -> bool:
-        """Whether the folder of a key is there. Raises StorageError where the key leads out."""
+        """Whether the key's folder exists. Raises StorageError where the key leads out."""
         folder = check_key(key).rpartition("/")[0]
         return not folder or self._check_folder(folder, verb, key)
 
-    def _check_anew(self, key: str, verb: str) -> None:
-        """The same before something is written: what was checked may be a link by now."""
+    def _check_again(self, key: str, verb: str) -> None:
+        """Check the key's folder once more before a write: it may be a symbolic link by now."""
         folder = check_key(key).rpartition("/")[0]
         self._folders.discard(folder)
         self._files.discard(key)
@@ -155,7 +162,7 @@ class LocalStorage:
         return there
 
     def _status(self, key: str, verb: str) -> tuple[os.stat_result, str]:
-        """The status of a file that may be read, and its path after all links."""
+        """The status of a readable file, and its path with all symbolic links resolved."""
         self._check(key, verb)
         try:
             status, path = file_status(self.url, key)
@@ -188,7 +195,7 @@ class LocalStorage:
         want = len(buffer)
         try:
             done = os.preadv(fd, (buffer,), offset)
-            # Direct IO ends unaligned only at the end of the file.
+            # A direct read of unaligned length has reached the end of the file: do not go on.
             while 0 < done < want and not (self.direct and done % ALIGNMENT):
                 count = os.preadv(fd, (buffer[done:],), offset + done)
                 if count == 0:
@@ -199,33 +206,34 @@ class LocalStorage:
         return done
 
     def _open(self, key: str) -> int:
-        """The way of nearly all opens; whatever it does not end is told by ``_open_anew``."""
+        """The fast path of nearly all opens. Every failure goes to ``_open_checked``."""
         if key in self._files:
             try:
                 return os.open(key, self._flags_of_known, dir_fd=self._root_fd)
             except OSError:
-                return self._open_anew(key, self._flags)
+                return self._open_checked(key, self._flags)
         folder, slash, name = key.rpartition("/")
         if (folder in self._folders or not slash) and name not in _NO_NAMES:
             try:
                 fd = os.open(key, self._flags_of_known, dir_fd=self._root_fd)
             except (OSError, ValueError):
-                return self._open_anew(key, self._flags)
+                return self._open_checked(key, self._flags)
             if stat.S_ISREG(os.fstat(fd).st_mode):
                 self._remember(key)
                 return fd
             os.close(fd)
-        return self._open_anew(key, self._flags)
+        return self._open_checked(key, self._flags)
 
-    def _open_anew(self, key: str, flags: int) -> int:
-        """A file that is not known yet, or that could not be opened at once."""
+    def _open_checked(self, key: str, flags: int) -> int:
+        """Open a file that is not known yet, or that the fast path could not open."""
         self._check(key, "open")
         try:
             fd, link = with_room(lambda: open_file(self.url, self._root(), key, flags))
         except OSError as error:
             if error.errno == errno.EINVAL and flags & os.O_DIRECT:
                 raise StorageError(
-                    f"{self.root} has no O_DIRECT", remedy="use --set reader.direct=false"
+                    f"{self.root} does not support O_DIRECT",
+                    remedy="use --set reader.direct=false",
                 ) from error
             raise self._failed("open", key, error) from error
         if not link:
@@ -253,7 +261,7 @@ class LocalStorage:
                 for name in sorted(files):
                     path = os.path.join(folder, name)
                     status = os.lstat(path)
-                    # Links are not followed, and no key names a pipe or a socket.
+                    # Symbolic links are not followed, and no key names a pipe or a socket.
                     if stat.S_ISREG(status.st_mode):
                         yield Entry(os.path.relpath(path, self.root), status.st_size)
         except OSError as error:
@@ -265,7 +273,7 @@ class LocalStorage:
     def supports_direct(self, key: str) -> bool:
         """Whether O_DIRECT reads of this object work."""
         try:
-            fd = self._open_anew(key, self._flags | os.O_DIRECT)
+            fd = self._open_checked(key, self._flags | os.O_DIRECT)
         except StorageError:
             return False
         try:
@@ -277,7 +285,7 @@ class LocalStorage:
             os.close(fd)
 
     def versions(self, prefix: str = "") -> dict[str, str]:
-        """Time of last change (of contents or status) and size, by key."""
+        """Key -> time of the last change (of contents and of status, ns) and size in bytes."""
         found = {}
         for entry in self.list(prefix):
             status = self._status(entry.key, "stat")[0]
@@ -305,11 +313,11 @@ class LocalStorage:
 
     @contextmanager
     def _created(self, key: str, start: Callable[[Path], _Sink]) -> Iterator[_Sink]:
-        self._check_anew(key, "create")
+        self._check_again(key, "create")
         path = self.root / key
         sink = None
         try:
-            with undisturbed():  # a file that is there has someone to remove it
+            with defer_interrupts():  # a signal must not leave a file that nobody removes
                 make_folders(path.parent)
                 sink = start(path)
             yield sink
@@ -324,7 +332,7 @@ class LocalStorage:
             raise
 
     def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
-        self._check_anew(key, "replace")
+        self._check_again(key, "replace")
         path = self.root / key
         try:
             make_folders(path.parent)
@@ -345,7 +353,7 @@ class LocalStorage:
             raise self._failed("delete", key, error) from error
 
     def flush(self) -> None:
-        """Everything written so far becomes durable (syncfs(2))."""
+        """Make everything written so far durable (syncfs(2))."""
         try:
             fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -372,9 +380,9 @@ class LocalStorage:
         self._reset()
 
     def __del__(self) -> None:
-        """What nobody closed: a descriptor is a number, and nobody collects those."""
-        # At the end of the interpreter, or of a storage that was never whole, anything may fail;
-        # names of this module may be None by then, so nothing but built-ins is used here.
+        """Close descriptors that nobody closed: Python does not collect them."""
+        # While the interpreter ends, or for a half-made instance, anything may fail. Names of this
+        # module may be None by then, so nothing but built-ins is used here.
         try:
             self.close()
         except Exception:
@@ -392,7 +400,7 @@ class LocalStorage:
         }.get(error.errno or 0, "")
         if isinstance(error, LeadsOutError):
             remedy = (
-                "name the folder that holds the data itself, or put the data in the link's place"
+                "name the folder that really holds the data, or move the data in place of the link"
             )
         missing = isinstance(error, NoFileError) or error.errno in (errno.ENOENT, errno.ENOTDIR)
         kind = MissingObjectError if missing else StorageError

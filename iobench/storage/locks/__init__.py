@@ -1,1 +1,1 @@
-"""One writer for each place: local locks, lock objects, their heartbeat, and readers."""
+"""One writer for each place: locks of local files, lock objects with a heartbeat, and readers."""

@@ -1,7 +1,7 @@
 """flock(2) on a marker file: a lock that ends with the last process that holds it.
 
-A forked worker inherits the descriptor, and with it the lock. So after ``kill -9`` of a parent the
-lock lives until its last writer is dead, which is what a successor has to wait for.
+A forked worker inherits the descriptor, and so the lock. After ``kill -9`` of the parent the lock
+lasts until its last worker has ended, and the next process has to wait for that.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from ...errors import (
     TargetLostError,
     TargetRefusedError,
 )
-from ...interrupts import undisturbed
+from ...interrupts import defer_interrupts
 from .holder import command_of, is_alive
 
 WAIT_S = 3.0
-"""How long the workers of a dead process are waited for."""
+"""How long to wait for the workers of a dead process."""
 
-_TURN_S = 0.05
+_POLL_S = 0.05
 _NO_FLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 class NoFlockError(Exception):
-    """The file system has no flock(2)."""
+    """The file system does not support flock(2)."""
 
 
 class Process(NamedTuple):
-    """A process of this host that has a lock."""
+    """A process of this host that holds a lock."""
 
     pid: int
     command: str
@@ -47,9 +47,9 @@ class Process(NamedTuple):
 
 
 class FileLease:
-    """A marker that this process holds until ``release``."""
+    """A marker that this process holds until ``release`` is called."""
 
-    unregistered = ""  # why others can't see this lease: they can
+    unregistered = ""  # other processes always see this lease
 
     def __init__(self, path: Path, fd: int) -> None:
         self._path = path
@@ -57,7 +57,7 @@ class FileLease:
         self._pid = os.getpid()
 
     def others(self) -> list[str]:
-        """Which other processes of this host hold the same marker now."""
+        """The other processes of this host that hold the same marker now."""
         return [
             str(process)
             for process in processes_with(self._fd)
@@ -65,39 +65,39 @@ class FileLease:
         ]
 
     def check(self) -> None:
-        """Raises TargetLostError where somebody has removed or replaced the marker."""
+        """Raises TargetLostError if the marker was removed or replaced."""
         if not _is_at(self._fd, self._path):
             raise TargetLostError(
-                f"{self._path} was removed or replaced by somebody else: stopped",
-                remedy="find out who else works on this directory, and start again",
+                f"{self._path} was removed or replaced by another program: stopped",
+                remedy="find out what else works on this directory, and start again",
             )
 
     def confirm(self) -> None:
         self.check()
 
     def release(self) -> None:
-        if self._pid == os.getpid() and self._fd >= 0:  # a fork's copy is not ours to close
+        if self._pid == os.getpid() and self._fd >= 0:  # a forked copy must not release the lock
             fd, self._fd = self._fd, -1
-            os.close(fd)  # unlocks where no worker has a copy: one that still writes keeps it
+            os.close(fd)  # the lock ends when no worker has a copy of the descriptor
 
     def __del__(self) -> None:
         self.release()
 
 
 def hold(path: Path, *, alone: bool, make: bool = False) -> FileLease:
-    """Lock ``path``, against everybody (``alone``) or together with others who share it.
+    """Lock ``path`` exclusively (``alone``), or together with others who share it.
 
-    ``make``: create the file where it is missing. Raises TargetHeldError at once where a living
-    process holds it, MissingObjectError where there is no such file, TargetRefusedError for what is
-    no regular file, StorageError, and NoFlockError.
+    ``make``: create a missing file. Raises TargetHeldError if a living process holds the lock,
+    MissingObjectError if there is no such file, TargetRefusedError if it is not a regular file,
+    StorageError, and NoFlockError.
     """
     deadline: float | None = None
     while True:
-        with undisturbed():  # a descriptor that is open has someone to close it
+        with defer_interrupts():  # a signal must not leave an open descriptor behind
             fd = _open(path, alone=alone, make=make)
             try:
                 taken = _flock(fd, path, alone=alone)
-                # Between open and flock the file may have been removed, or made anew.
+                # Between open and flock the file may have been removed or replaced.
                 if taken and _is_at(fd, path):
                     return FileLease(path, fd)
                 holders = [] if taken else processes_with(fd)
@@ -113,12 +113,12 @@ def hold(path: Path, *, alone: bool, make: bool = False) -> FileLease:
                     f"{path.parent} is in use by {living[0] if living else 'another process'}",
                     remedy="wait until it has ended, or end it",
                 )
-            time.sleep(_TURN_S)
+            time.sleep(_POLL_S)
 
 
 def _open(path: Path, *, alone: bool, make: bool) -> int:
-    # O_NONBLOCK: a FIFO is opened at once, and then refused. Over NFS an exclusive lock needs a
-    # descriptor that may write (flock(2), "NFS details").
+    # O_NONBLOCK: the open of a FIFO does not wait; it is refused below. Over NFS an exclusive lock
+    # needs a descriptor that may write (flock(2), "NFS details").
     common = os.O_CLOEXEC | os.O_NONBLOCK | (os.O_NOFOLLOW if alone else 0)
     made = os.O_CREAT if make else 0
     try:
@@ -131,7 +131,7 @@ def _open(path: Path, *, alone: bool, make: bool) -> int:
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             raise MissingObjectError(f"cannot lock {path}: {error.strerror}") from error
-        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):  # a link, a socket, a folder
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):  # symbolic link, socket, folder
             raise _no_file(path) from error
         raise StorageError(
             f"cannot lock {path}: {error.strerror}", remedy="check the permissions"
@@ -144,8 +144,8 @@ def _open(path: Path, *, alone: bool, make: bool) -> int:
 
 def _no_file(path: Path) -> TargetRefusedError:
     return TargetRefusedError(
-        f"{path} is no regular file, so it is no marker of iobench",
-        remedy="look at what it is, and remove it by hand",
+        f"{path} is not a regular file, so it is not a marker of iobench",
+        remedy="find out what it is, and remove it by hand",
     )
 
 
@@ -173,11 +173,11 @@ _LOCK = re.compile(r"^\d+: FLOCK +\w+ +\w+ (\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) "
 
 
 def processes_with(fd: int) -> list[Process]:
-    """The processes that have taken a lock on an open file, as far as this one can see them.
+    """The processes that have locked an open file, as far as they are visible.
 
-    /proc/locks (proc(5)) names a lock by the process that took it, which may have ended since, and
-    the file by its file system's device and its inode. It shows no process of another container,
-    and of a network file system this host's processes alone.
+    /proc/locks (proc(5)) shows the process that took a lock, which may have ended since, and the
+    file by the device of its file system and its inode. It does not show processes of another
+    container, or of another host on a network file system.
     """
     inode = os.fstat(fd).st_ino
     devices = _devices(fd)
@@ -194,9 +194,9 @@ def processes_with(fd: int) -> list[Process]:
 
 
 def _devices(fd: int) -> set[tuple[int, int]]:
-    """(major, minor) of the file's file system: as stat(2) tells it, and as its mount does.
+    """(major, minor) of the file's file system, by stat(2) and by its mount.
 
-    They differ on Btrfs, where each subvolume has a device of its own.
+    They differ on Btrfs, where each subvolume has its own device.
     """
     device = os.fstat(fd).st_dev
     found = {(os.major(device), os.minor(device))}
@@ -209,5 +209,5 @@ def _devices(fd: int) -> set[tuple[int, int]]:
                 major, _, minor = place.partition(":")
                 found.add((int(major), int(minor)))
     except (OSError, ValueError):
-        pass  # then the device of stat(2) has to do
+        pass  # then only the device of stat(2) is known
     return found

@@ -1,6 +1,6 @@
-"""Which process holds a target: how it is written down, whether it still lives, and its words.
+"""Which process holds a target: its record in a lock object, and whether it still lives.
 
-A process is known by its number and the time when it began (proc(5), stat field 22), within one
+A process is identified by its number and its start time (proc(5), stat field 22), within one
 process-number namespace of one boot of one host. Containers of one host share its boot but not its
 process numbers, so a process of another namespace is never taken for a dead one.
 """
@@ -19,22 +19,22 @@ from functools import cache
 from pathlib import Path
 
 BODY_BYTES = 1024
-"""Every lock object is padded to this size, so that a read while it is replaced is never cut."""
+"""Every lock object is padded to this size, so that a read during a replacement is never cut."""
 
-MAX_COMMAND = 120  # characters of a command line that are shown
+MAX_COMMAND = 120  # characters of a command line in messages
 
 _TEXT = re.compile(r"[A-Za-z0-9_.:\[\] +-]{0,255}")
-"""What a lock object's texts consist of. Others write them, and they are shown on a terminal."""
+"""What a lock object's texts may hold: others write them, and they are shown on a terminal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """The contents of a lock object. Times are ISO 8601, UTC, by the holder's own clock."""
+    """The contents of a lock object. Times are ISO 8601, UTC, by the holder's clock."""
 
-    token: str  # 32 random hex digits: which of two writers of one object was the later one
+    token: str  # 32 random hex digits, which identify the writer of the object
     host: str
     boot: str  # /proc/sys/kernel/random/boot_id
-    namespace: str  # of process numbers
+    namespace: str  # the process-number namespace
     pid: int
     started: int  # clock ticks from the boot to the start of the process
     verb: str
@@ -57,14 +57,14 @@ class Holder:
         )
 
     def beaten(self) -> Holder:
-        """The same, alive now."""
+        """The same holder with a heartbeat of now."""
         return replace(self, heartbeat=_now())
 
     def dump(self) -> bytes:
         return json.dumps(asdict(self), indent=1).encode().ljust(BODY_BYTES - 1) + b"\n"
 
     def here(self) -> bool:
-        """Whether this host can see the process, or that it is gone."""
+        """Whether this host can see the process, or that it has ended."""
         return bool(self.boot) and (self.boot, self.namespace) == (_boot(), _namespace())
 
     def is_this_process(self) -> bool:
@@ -74,14 +74,14 @@ class Holder:
         )
 
     def is_dead(self) -> bool:
-        """Whether it is certain that the process has ended."""
+        """Whether the process has certainly ended."""
         if not self.here():
             return False
         started = start_of(self.pid)
         return not is_alive(self.pid) if started is None else started != self.started
 
     def age_s(self) -> float:
-        """Seconds since the last heartbeat, by two hosts' clocks: about right, never below 0."""
+        """Seconds since the last heartbeat, at least 0; inexact, since two hosts' clocks differ."""
         return max(0.0, (datetime.now(UTC) - _time(self.heartbeat)).total_seconds())
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class Holder:
 
 
 def parse_holder(text: bytes) -> Holder | None:
-    """A lock object's contents; None for anything that iobench did not write."""
+    """A lock object's contents; None if iobench did not write it."""
     try:
         data = json.loads(text)
         if not isinstance(data, dict):
@@ -111,13 +111,13 @@ def parse_holder(text: bytes) -> Holder | None:
 
 
 _ENDS = {"pid": 1 << 31, "started": 1 << 63}
-"""Numbers are below these: a pid_t, and clock ticks."""
+"""Upper limits (exclusive) of the numbers: a pid_t, and clock ticks."""
 
 
 def start_of(pid: int) -> int | None:
-    """When a living process began, in clock ticks since the boot; None where there is none.
+    """When a living process started, in clock ticks since the boot; None if there is none.
 
-    A process that has ended and was not waited for yet (a zombie) holds nothing, and is none.
+    A process that has ended and was not waited for (a zombie) holds nothing, and counts as none.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -128,7 +128,7 @@ def start_of(pid: int) -> int | None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process, also where /proc hides those of other users (hidepid)."""
+    """Whether there is such a process, also if /proc hides those of other users (hidepid)."""
     if start_of(pid) is not None:
         return True
     try:
@@ -137,11 +137,11 @@ def is_alive(pid: int) -> bool:
         return True
     except OSError:
         return False
-    return False  # a zombie: what this user may send a signal to, /proc does not hide
+    return False  # a zombie: /proc never hides a process that this user may send a signal to
 
 
 def command_of(pid: int) -> str:
-    """A process's command line, shortened, printable; '' where it can't be read."""
+    """A process's command line, shortened and printable; '' if it can't be read."""
     try:
         line = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
     except OSError:
@@ -170,8 +170,8 @@ def _now() -> str:
 
 
 def _time(text: str) -> datetime:
-    """Raises ValueError, also for a time without a zone."""
+    """Parse a time. Raises ValueError, also for a time without a time zone."""
     found = datetime.fromisoformat(text)
     if found.tzinfo is None:
-        raise ValueError("a time without its zone")
+        raise ValueError("the time has no time zone")
     return found

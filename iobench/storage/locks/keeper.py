@@ -1,14 +1,14 @@
-"""The heartbeat of a lock object: a process of its own that refreshes it, and ends with its parent.
+"""The heartbeat of a lock object: a separate process that refreshes it and ends with its parent.
 
-It is a process because the parent forks: ranks, workers of a pool, loader workers. A thread that
-talked to the storage in the parent would hold locks of a client library, of logging or of the
-interpreter at the moment of a fork, and the child would wait for them for ever. And a forked
-process can't use every client (storage/s3/clients/obstore_library.py says why), so this one is
-started from the beginning. It imports nothing of iobench before the first heartbeat is due: a lock
-that is held for a moment costs a small process.
+It is a process because the parent forks: ranks, workers of a pool, loader workers. A thread of the
+parent that talks to the storage would hold locks of a client library, of logging or of the
+interpreter at the moment of a fork, and the child would wait for them forever. A forked process
+can't use every client either (see storage/s3/clients/obstore_compat.py), so this one is started
+anew. It imports nothing of iobench before the first heartbeat is due: a lock that is held for a
+short time costs only a small process.
 
-The parent and all that it forks hold the other end of its standard input. When the last of them is
-dead without having said "stop", the keeper removes the lock object, and ends.
+The parent and all processes that it forks hold the other end of the keeper's standard input. When
+the last of them has ended without sending "stop", the keeper removes the lock object, and ends.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from .keeper_process import STOP
 from .objects import read_holder, remove_if_ours
 
 HEARTBEAT_S = 10.0
-_AGAIN_S = 1.0
-_END_S = 5.0  # how long a heartbeat that is on its way may take when the lock is released
+_RETRY_S = 1.0
+_END_S = 5.0  # how long a running heartbeat may take when the lock is released
 _PROGRAM = Path(__file__).with_name("keeper_process.py")
 
 
 class Keeper:
-    """Keeps one lock object alive until ``stop``. In the process that holds the lock."""
+    """Keeps one lock object alive until ``stop``; used in the process that holds the lock."""
 
     def __init__(self, storage: Storage, key: str, holder: Holder) -> None:
         """Raises TypeError, PicklingError or UsageError for a storage that can't be pickled."""
         work = pickle.dumps((storage, key, holder))
         task = pickle.dumps((sys.path, HEARTBEAT_S, work))
         self._said = ""
-        # -P: the folder of the program is no place to import from; the parent's own path is sent.
+        # -P: do not import from the program's folder; the parent's path is sent.
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(_PROGRAM)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,
-            start_new_session=True,  # what ends the parent's group lets it remove the lock
+            start_new_session=True,  # a signal to the parent's group lets it remove the lock
         )
         self._write(len(task).to_bytes(8, "little") + task)
         os.set_blocking(self._output().fileno(), False)
 
     def lost(self) -> str:
-        """Why the lock is not ours any more; '' as long as nothing is known against it."""
+        """Why the lock was lost; '' as long as it is not known to be lost."""
         with suppress(OSError, ValueError):
             self._said += (self._output().read() or b"").decode(errors="replace")
         return self._said
 
     def stop(self) -> None:
-        """No heartbeat comes after this."""
+        """End the heartbeats."""
         self._write(STOP)
         try:
             self._process.wait(_END_S)
@@ -83,13 +83,14 @@ class Keeper:
             self._process.stdin.write(data)
 
 
-# In the process of its own
+# The functions below run in the separate process.
 
 
 def make_beat(work: bytes) -> tuple[Callable[[], str | None], Callable[[], None]]:
-    """For keeper_process: (refresh the object, remove it). The first returns why it was lost.
+    """For keeper_process: (refresh the object, remove it).
 
-    '' means that this process can't see the object at all, None that all is well.
+    The first returns why the lock was lost: '' means that this process can't see the object at all,
+    None that the lock is held.
     """
     storage, key, holder = pickle.loads(work)
     seen = False
@@ -100,7 +101,7 @@ def make_beat(work: bytes) -> tuple[Callable[[], str | None], Callable[[], None]
             try:
                 there = read_holder(storage, key)
             except MissingObjectError:
-                time.sleep(_AGAIN_S)  # a server may be busy with the name
+                time.sleep(_RETRY_S)  # a server may be busy with the name
                 there = read_holder(storage, key)
             if there is None or there.token != holder.token:
                 return f"{there or 'another process'} has taken it over"
@@ -108,10 +109,10 @@ def make_beat(work: bytes) -> tuple[Callable[[], str | None], Callable[[], None]
             if isinstance(storage, Replacing):
                 storage.replace(key, holder.beaten().dump())
         except MissingObjectError:
-            # Never seen: a storage in the memory of the parent, which nobody else can reach either.
+            # Never seen: the storage is in the parent's memory, where no other process reaches it.
             return "somebody has removed it" if seen else ""
         except StorageError:
-            pass  # while the storage is away nobody else can take the lock either
+            pass  # while the storage does not answer, nobody else can take the lock either
         return None
 
     def remove() -> None:

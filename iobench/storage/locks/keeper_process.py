@@ -1,8 +1,9 @@
-"""What the keeper of a lock runs: wait, and beat when it is time. A program, started by its path.
+"""The program of the keeper's process: wait, and refresh the lock object when it is time.
 
-Nothing of iobench is imported before the first heartbeat. Standard input: 8 bytes of length, then a
-pickle of (sys.path, seconds between heartbeats, work for ``keeper.make_beat``), then STOP, or the
-end. Standard output: why the lock was lost, where it was.
+It is started by its path, and imports nothing of iobench before the first heartbeat. Standard
+input: 8 bytes of length, a pickle of (sys.path, seconds between heartbeats, work for
+``keeper.make_beat``), then STOP, or the end of the input. Standard output: why the lock was lost,
+if it was.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import sys
 
 STOP = b"s"
 
-_TURN_S = 2.0
-"""How soon the end of the parent is noticed where something that it started holds the pipe."""
+_POLL_S = 2.0
+"""How soon the parent's end is noticed while another process that it started holds the pipe."""
 
 
 def main() -> None:
@@ -25,24 +26,24 @@ def main() -> None:
     parent = os.getppid()
     task = _exactly(int.from_bytes(_exactly(8), "little"))
     if not task:
-        return  # the parent was killed while it said what to do
+        return  # the parent was killed while it sent the task
     sys.path[:], every_s, work = pickle.loads(task)
     beat = None
     left_s = every_s
     while True:
-        turn_s = min(_TURN_S, left_s)
-        ready, _, _ = select.select([0], [], [], turn_s)
+        poll_s = min(_POLL_S, left_s)
+        ready, _, _ = select.select([0], [], [], poll_s)
         if ready and os.read(0, 1) == STOP:
             return
-        gone = bool(ready) or os.getppid() != parent
-        left_s -= turn_s
-        if not gone and left_s > 0:
+        parent_ended = bool(ready) or os.getppid() != parent
+        left_s -= poll_s
+        if not parent_ended and left_s > 0:
             continue
         if beat is None:
             from iobench.storage.locks.keeper import make_beat
 
             beat, remove = make_beat(work)
-        if gone:
+        if parent_ended:
             remove()
             return
         left_s = every_s

@@ -1,14 +1,13 @@
-"""One writer for each target, or several readers: who else works in the same place is refused.
+"""One writer for each target, or several readers: other processes in the same place are refused.
 
-Local files are locked with flock(2) on a marker that lies there (flocks.py), every other storage,
-and a file system without flock, by an object (object_lock.py). Both kinds are of use to iobench
-alone: they keep no other program from anything.
+Local files are locked by flock(2) on a marker in their folder (flocks.py). Every other storage, and
+a file system without flock, is locked by an object (object_lock.py). Both kinds exclude only
+processes of iobench, no other programs.
 
-A wrapper (``throttled+...``) is looked through. A directory that one process reaches as a local
-path and another through ``local://`` has two kinds of lock, and each looks for the other: whoever
-has locked the file looks for the object, and whoever has made the object tries to lock the file. A
-directory that one process reaches through a mount and another through ``nfs://`` is known as one to
-the first of them alone.
+Wrappers (``throttled+...``) are ignored. A directory that one process uses as a local path and
+another through ``local://`` has two kinds of lock, and each checks the other: a process that has
+locked the file looks for the object, and one that has made the object tries to lock the file. If
+one process uses a mount and another ``nfs://``, only the first sees that it is one directory.
 """
 
 from __future__ import annotations
@@ -29,32 +28,33 @@ from .objects import LOCK, READERS
 class Lease(Protocol):
     """A target that this process holds."""
 
-    unregistered: str  # why others can't see a reader, who goes on all the same; else ''
+    unregistered: str  # why others can't see this reader, which works all the same; '' if they can
 
     def others(self) -> list[str]:
-        """Words for each other process that holds the same target now, as far as it can be seen.
+        """A description of each other process that holds the target now, as far as visible.
 
         Raises StorageError.
         """
 
     def check(self) -> None:
-        """Raises TargetLostError where the target is known to be another process's now. Cheap."""
+        """Raises TargetLostError if the target is known to be another process's now. Cheap."""
 
     def confirm(self) -> None:
-        """The same, by looking now: before something is made complete. Raises StorageError, too."""
+        """``check`` by looking now, before something is completed. Raises StorageError, too."""
 
 
 @contextmanager
 def exclusive(
     storage: Storage, marker: str, *, verb: str, break_dead: bool = False, make: bool = False
 ) -> Iterator[Lease]:
-    """Hold a target alone. ``marker``: the key that is locked where keys are local files.
+    """Hold a target alone.
 
-    ``break_dead``: take over a lock object whose owner, on another host, gives no sign of life.
-    ``make``: the marker is a lock file and nothing else, and is made where it is missing.
+    ``marker``: the key of the marker file, where keys are local files. ``break_dead``: take over a
+    lock object whose owner, on another host, shows no sign of life. ``make``: the marker is only a
+    lock file, and is created if it is missing.
 
-    Raises TargetHeldError in one line that says who holds it, MissingObjectError where a local
-    marker is not there (any more), StorageError.
+    Raises TargetHeldError in one line that says who holds it, MissingObjectError if a local marker
+    does not exist (any more), StorageError.
     """
     lease = _hold(storage, marker, alone=True, verb=verb, break_dead=break_dead, make=make)
     try:
@@ -76,9 +76,9 @@ def shared(
 
 
 def remove_left_over(storage: Storage) -> int:
-    """Remove the lock object that a dead process of this host has left where nothing else is ours.
+    """Remove a lock object that a dead process of this host left where nothing else is iobench's.
 
-    Its bytes; 0 where there is none. Raises StorageError.
+    Returns its size in bytes, 0 if there is none. Raises StorageError.
     """
     return object_lock.remove_dead(innermost(storage))
 
@@ -104,9 +104,9 @@ def _hold(
 
 
 def _require_file_is_free(storage: Storage, marker: str, alone: bool) -> None:
-    """Raises TargetHeldError where a process holds the same directory as a local path.
+    """Raises TargetHeldError if a process holds the same directory as a local path.
 
-    One that comes later finds the object.
+    A process that comes later finds the lock object.
     """
     folder = getattr(storage, "folder", None)
     if isinstance(folder, Path):

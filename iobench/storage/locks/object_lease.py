@@ -1,4 +1,4 @@
-"""A lock object that this process has, with its heartbeat; and who else reads in the same place."""
+"""A lock object of this process with its heartbeat, and the readers of the same place."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ log = logging.getLogger(__name__)
 
 
 class ObjectLease:
-    """A lock object of this process, until ``release``."""
+    """A lock object of this process, until ``release`` is called."""
 
     def __init__(
         self, storage: Storage, key: str, holder: Holder, *, unregistered: str = ""
     ) -> None:
-        """``unregistered``: why there is no object, where a reader may not write one."""
+        """``unregistered``: why there is no object, if a reader may not write one."""
         self.unregistered = unregistered
         self._storage, self._key, self._holder = storage, key, holder
         self._pid = os.getpid()
@@ -39,17 +39,17 @@ class ObjectLease:
                 log.info("the lock %s of %s has no heartbeat: %s", key, storage.url, error)
 
     def others(self) -> list[str]:
-        """Which other processes read here now. Raises StorageError."""
-        found = readers(self._storage, beside=self._key)
+        """The other processes that read here now. Raises StorageError."""
+        found = readers(self._storage, except_key=self._key)
         return [str(one) for one in found if not one.is_this_process()]
 
     def check(self) -> None:
-        """Raises TargetLostError where a heartbeat has found that the lock is another's."""
+        """Raises TargetLostError if a heartbeat has found that another process has the lock."""
         if self._keeper is not None and (why := self._keeper.lost()):
             raise self._lost(why)
 
     def confirm(self) -> None:
-        """The same, by looking now. Raises TargetLostError, StorageError."""
+        """``check`` by looking now. Raises TargetLostError, StorageError."""
         self.check()
         if self.unregistered:
             return
@@ -61,9 +61,9 @@ class ObjectLease:
 
     def release(self) -> None:
         if self._pid != os.getpid():
-            return  # a fork's copy is not ours to release
+            return  # a forked copy must not release the lock
         if self._keeper is not None:
-            self._keeper.stop()  # else a last heartbeat would bring the object back
+            self._keeper.stop()  # otherwise a last heartbeat could create the object again
             self._keeper = None
         if not self.unregistered:
             try:
@@ -74,19 +74,19 @@ class ObjectLease:
     def _lost(self, why: str) -> TargetLostError:
         return TargetLostError(
             f"the lock of {self._storage.url} is lost, {why}: stopped",
-            remedy="find out who else works there, and start again",
+            remedy="find out what else works there, and start again",
         )
 
 
-def readers(storage: Storage, *, beside: str = "") -> list[Holder]:
-    """Who reads here, ``beside`` the reader of that key.
+def readers(storage: Storage, *, except_key: str = "") -> list[Holder]:
+    """The processes that read here, without the reader of the object ``except_key``.
 
-    Objects of dead processes of this host are removed; one that can't be understood counts as none.
-    Raises StorageError.
+    Objects of dead processes of this host are removed, and invalid ones ignored. Raises
+    StorageError.
     """
     found = []
     for entry in list(storage.list(READERS)):
-        if not entry.key.endswith(".json") or entry.key == beside:
+        if not entry.key.endswith(".json") or entry.key == except_key:
             continue
         _, holder = look(storage, entry.key)
         if holder is not None and holder.is_dead():

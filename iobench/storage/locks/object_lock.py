@@ -1,14 +1,15 @@
-"""A lock where there is no flock(2): the object ``.iobench-lock``, and ``.iobench-readers/``.
+"""A lock without flock(2): the object ``.iobench-lock``, and the objects ``.iobench-readers/*``.
 
-Of several writers the first to create the object has it. Some servers create one key for two
-writers at once; so unless a storage is known not to do that, the object is read again after a
-pause, and whoever finds another token in it has lost. A writer creates its lock and then looks for
-readers; a reader creates its own object and then looks for a lock, and gives way. So of a writer
-and a reader that begin at one moment, one goes on.
+Of several writers the one that creates the object first has the lock. Some servers let two writers
+create one key at the same time. So, unless a storage is known to refuse that, the object is read
+again after a pause, and a writer that finds another token in it has lost. A writer creates its lock
+and then looks for readers; a reader creates its own object, then looks for a lock, and gives up if
+it finds one. So of a writer and a reader that start at the same moment, one continues.
 
-Nothing here ends with its process, so each object says who made it, and is refreshed
-(storage/locks/keeper.py). What a dead process of this host has left is taken over without asking. Whether
-a process of another host lives can only be seen from its heartbeat; its lock is broken on demand.
+A lock object does not end with its process. So each one says who made it, and is refreshed
+regularly (keeper.py). The object of a dead process of this host is taken over without asking.
+Whether a process of another host lives is only known from its heartbeat; its lock is broken on
+demand.
 
 A storage that keeps a history of every write (``keeps_history``) gets one lock object for a writer,
 without heartbeats, and none for readers.
@@ -37,79 +38,79 @@ from .objects import (
 )
 
 PAUSE_S = 1.0
-"""Before a lock that was just written is read again: longer than two rivals are apart."""
+"""Pause before a new lock is read again: longer than the time between two concurrent writers."""
 
 YIELD_S = 3.0
-"""How long a writer waits for readers that may be about to give way to it."""
+"""How long a writer waits for readers that may be about to give up."""
 
 WATCH_S = 1.5 * HEARTBEAT_S
 """How long a lock that is to be broken is watched for a heartbeat."""
 
 RIVAL_S = 2.0
-"""How long a lock that can't be created may be about to appear."""
+"""How long a lock that could not be created may take to appear."""
 
-_TRIES = 20
-_TURN_S = 0.2
+_ATTEMPTS = 20
+_POLL_S = 0.2
 _BREAK = "--break-lock"
 
 log = logging.getLogger(__name__)
 
 
 def hold_alone(storage: Storage, *, verb: str, break_dead: bool = False) -> ObjectLease:
-    """The one writer's lock. Raises TargetHeldError, StorageError."""
+    """Take the writer's lock. Raises TargetHeldError, StorageError."""
     mine = Holder.this_process(verb)
     try:
         _take(storage, mine, break_dead=break_dead)
         wait_for_readers(storage, break_dead=break_dead)
     except BaseException:
-        _let_it_be(storage, LOCK, mine)
+        _remove_own(storage, LOCK, mine)
         raise
     return ObjectLease(storage, LOCK, mine)
 
 
 def hold_shared(storage: Storage, *, verb: str, break_dead: bool = False) -> ObjectLease:
-    """A reader's object. Raises TargetHeldError where a writer has a lock.
+    """Create a reader's object. Raises TargetHeldError if a writer has the lock.
 
-    A storage that takes no object from these credentials is read without one; ``unregistered`` of
-    the lease then says why.
+    If these credentials may not create an object, the storage is read without one, and the lease's
+    ``unregistered`` says why.
     """
     mine = Holder.this_process(verb)
     key = reader_key(mine.token)
     try:
         require_no_writer(storage, break_dead=break_dead)
         if keeps_history(storage):
-            why = "this storage keeps every write for ever"
+            why = "this storage keeps every write forever"
             return ObjectLease(storage, key, mine, unregistered=why)
         create(storage, key, mine)
     except StorageError as error:
-        _let_it_be(storage, key, mine)
+        _remove_own(storage, key, mine)
         return ObjectLease(storage, key, mine, unregistered=str(error))
     except BaseException:
-        _let_it_be(storage, key, mine)
+        _remove_own(storage, key, mine)
         raise
     try:
         require_no_writer(storage, break_dead=False)
     except BaseException:
-        _let_it_be(storage, key, mine)
+        _remove_own(storage, key, mine)
         raise
     return ObjectLease(storage, key, mine)
 
 
 def _take(storage: Storage, mine: Holder, *, break_dead: bool) -> None:
-    """Make the lock ours."""
+    """Make this process the owner of the lock. Raises TargetHeldError, StorageError."""
     deadline = time.monotonic() + RIVAL_S
     failure: StorageError | None = None
-    for _ in range(_TRIES):
+    for _ in range(_ATTEMPTS):
         there, holder = look(storage, LOCK)
         if not there:
             try:
                 if _created(storage, mine):
                     return
             except StorageError as error:
-                failure = error  # a rival may just be giving its own object the name
+                failure = error  # another process may be creating its own object at this moment
                 if time.monotonic() > deadline:
                     break
-                time.sleep(_TURN_S)
+                time.sleep(_POLL_S)
         elif holder is not None and holder.is_dead():
             if _taken_over(storage, holder, mine):
                 return
@@ -122,26 +123,26 @@ def _take(storage: Storage, mine: Holder, *, break_dead: bool) -> None:
         else:
             raise _held(storage, holder)
     raise failure or TargetHeldError(
-        f"{storage.url} is wanted by several processes at once", remedy="start this one again"
+        f"several processes tried to lock {storage.url} at once", remedy="start this one again"
     )
 
 
 def _created(storage: Storage, mine: Holder) -> bool:
-    """Whether this process has made the lock. Raises StorageError where nobody has."""
+    """Whether this process has created the lock. Raises StorageError if nobody has."""
     try:
         create(storage, LOCK, mine)
     except StorageError:
         there, holder = look(storage, LOCK)
         if not there:
             raise
-        # A request that was sent again may have found its own first attempt.
+        # A retried request may have found its own first attempt.
         if holder is None or holder.token != mine.token:
             return False
     return (isinstance(storage, Replacing) and storage.exclusive_create) or _is_ours(storage, mine)
 
 
 def _is_ours(storage: Storage, mine: Holder) -> bool:
-    """After a pause: whether nobody has overwritten the lock since."""
+    """Whether, after a pause, the lock is still this process's."""
     time.sleep(PAUSE_S)
     _, holder = look(storage, LOCK)
     return holder is not None and holder.token == mine.token
@@ -152,13 +153,13 @@ def _taken_over(storage: Storage, dead: Holder, mine: Holder) -> bool:
     with one_of_this_host(storage):
         _, holder = look(storage, LOCK)
         if holder is None or holder.token != dead.token:
-            return False  # another process was faster
+            return False  # another process has taken it meanwhile
         overwrite(storage, LOCK, mine)
     return _is_ours(storage, mine)
 
 
 def wait_for_readers(storage: Storage, *, break_dead: bool) -> None:
-    """Raises TargetHeldError where somebody goes on reading."""
+    """Wait for readers to give up. Raises TargetHeldError if one continues; StorageError."""
     deadline = time.monotonic() + YIELD_S
     while living := readers(storage):
         if time.monotonic() > deadline:
@@ -168,11 +169,11 @@ def wait_for_readers(storage: Storage, *, break_dead: bool) -> None:
                 _watch(storage, reader_key(reader.token), reader)
                 remove(storage, reader_key(reader.token))
             return
-        time.sleep(_TURN_S)
+        time.sleep(_POLL_S)
 
 
 def require_no_writer(storage: Storage, *, break_dead: bool) -> None:
-    """Raises TargetHeldError; StorageError where these credentials can't even tell."""
+    """Raises TargetHeldError if there is a writer; StorageError if that can't be found out."""
     there, holder = look(storage, LOCK)
     if not there:
         return
@@ -186,7 +187,7 @@ def require_no_writer(storage: Storage, *, break_dead: bool) -> None:
 
 
 def remove_dead(storage: Storage) -> int:
-    """Remove the lock that a dead process of this host has left; its bytes, 0 where there is none.
+    """Remove the lock of a dead process of this host; its size in bytes, 0 if there is none.
 
     Raises StorageError.
     """
@@ -198,9 +199,9 @@ def remove_dead(storage: Storage) -> int:
 
 
 def _watch(storage: Storage, key: str, holder: Holder | None) -> None:
-    """Raises TargetHeldError where the holder of a lock that is to be broken lives.
+    """Raises TargetHeldError if the holder of a lock that is to be broken lives.
 
-    A heartbeat that comes is proof, whatever the two hosts' clocks say.
+    A heartbeat is proof, whatever the two hosts' clocks say.
     """
     if holder is not None and holder.here() and not holder.is_dead():
         raise TargetHeldError(
@@ -224,7 +225,7 @@ def _held(storage: Storage, holder: Holder | None) -> TargetHeldError:
     if holder is None:
         return TargetHeldError(
             f"{storage.url} has a lock ({LOCK}) that can't be read",
-            remedy=f"look who works there; {_BREAK} takes the place over if nobody does",
+            remedy=f"find out who works there; {_BREAK} takes the place over if nobody does",
         )
     if holder.here():
         return TargetHeldError(
@@ -238,9 +239,9 @@ def _held(storage: Storage, holder: Holder | None) -> TargetHeldError:
     )
 
 
-def _let_it_be(storage: Storage, key: str, mine: Holder) -> None:
-    """After a failure: leave no object of ours."""
+def _remove_own(storage: Storage, key: str, mine: Holder) -> None:
+    """After a failure, remove this process's object."""
     try:
         remove_if_ours(storage, key, mine.token)
     except StorageError:
-        pass  # the first failure is the one to tell; a dead process's object is taken over
+        pass  # the first failure is reported; the object is taken over once the process is dead

@@ -1,4 +1,4 @@
-"""The names and the contents of lock objects, for whoever reads, writes or removes one."""
+"""The names and contents of lock objects."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NAME = re.compile(
     rf"(?:{re.escape(LOCK)}|{re.escape(READERS)}/[0-9a-f]{{32}}\.json)"
     r"(?:\.[0-9a-f]{8})?(?:\.part)?"
 )
-_BLOCK = 4096  # what a read is aligned to, whatever the storage asks for
+_BLOCK = 4096  # bytes; a multiple of every storage's alignment
 _TAKE_OVER_S = 10.0
-_TURN_S = 0.05
+_POLL_S = 0.05
 
 
 def is_lock_name(key: str) -> bool:
-    """Whether a key is a lock's own object, complete or not: neither data nor a stranger's."""
+    """Whether a key is the name of a lock object, complete or not."""
     return _NAME.fullmatch(key) is not None or key == READERS
 
 
@@ -37,9 +37,9 @@ def reader_key(token: str) -> str:
 
 
 def read_holder(storage: Storage, key: str) -> Holder | None:
-    """Who wrote a lock object; None where it can't be understood.
+    """The writer of a lock object; None if its contents are not valid.
 
-    Raises MissingObjectError where there is none, StorageError.
+    Raises MissingObjectError if it does not exist; StorageError.
     """
     buffer = private(_BLOCK, prefault=False).array.data
     count = storage.read_into(key, 0, buffer, once=True)
@@ -47,7 +47,7 @@ def read_holder(storage: Storage, key: str) -> Holder | None:
 
 
 def look(storage: Storage, key: str) -> tuple[bool, Holder | None]:
-    """Whether there is such an object, and who wrote it. Raises StorageError."""
+    """Whether there is such an object, and its writer. Raises StorageError."""
     try:
         return True, read_holder(storage, key)
     except MissingObjectError:
@@ -55,7 +55,7 @@ def look(storage: Storage, key: str) -> tuple[bool, Holder | None]:
 
 
 def create(storage: Storage, key: str, holder: Holder) -> None:
-    """Raises StorageError where there is such an object."""
+    """Create a lock object. Raises StorageError, also if it exists."""
     if isinstance(storage, Replacing):
         storage.replace(key, holder.dump(), only_new=True)
         return
@@ -64,7 +64,7 @@ def create(storage: Storage, key: str, holder: Holder) -> None:
 
 
 def overwrite(storage: Storage, key: str, holder: Holder) -> None:
-    """Raises StorageError."""
+    """Write a lock object, whether it exists or not. Raises StorageError."""
     if isinstance(storage, Replacing):
         storage.replace(key, holder.dump())
         return
@@ -73,7 +73,7 @@ def overwrite(storage: Storage, key: str, holder: Holder) -> None:
 
 
 def remove(storage: Storage, key: str) -> None:
-    """What is gone already is no error. Raises StorageError."""
+    """Remove a lock object; a missing one is no error. Raises StorageError."""
     try:
         storage.delete(key)
     except MissingObjectError:
@@ -90,10 +90,10 @@ def remove_if_ours(storage: Storage, key: str, token: str) -> None:
 
 @contextmanager
 def one_of_this_host(storage: Storage) -> Iterator[None]:
-    """One process of this host at a time, for what reads a lock object and then acts on it.
+    """Admit one process of this host at a time, to read a lock object and then act on it.
 
-    A name in the abstract namespace of Unix sockets (unix(7)) has one owner, and is gone with it.
-    Raises StorageError where another process does not come to an end.
+    A name in the abstract namespace of Unix sockets (unix(7)) has one owner, and ends with it.
+    Raises StorageError if another process keeps the name for too long.
     """
     name = f"\0iobench-{xxhash.xxh3_64_hexdigest(storage.url.encode())}"
     deadline = time.monotonic() + _TAKE_OVER_S
@@ -105,8 +105,8 @@ def one_of_this_host(storage: Storage) -> Iterator[None]:
             except OSError as error:
                 if time.monotonic() > deadline:
                     raise StorageError(
-                        f"cannot look after the lock of {storage.url}: {error.strerror}",
+                        f"cannot access the lock of {storage.url}: {error.strerror}",
                         remedy="try again",
                     ) from error
-            time.sleep(_TURN_S)
+            time.sleep(_POLL_S)
         yield

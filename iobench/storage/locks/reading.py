@@ -1,4 +1,4 @@
-"""A dataset while it is read: held together with other readers, against whoever would change it."""
+"""Hold a dataset while it is read: together with other readers, and not with writers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def reading(
 ) -> Iterator[Lease]:
     """Hold the dataset whose ``manifest`` was read from ``home``'s root, to read its shards.
 
-    Raises TargetHeldError where a process writes or removes it, DatasetError where one has done so
-    since the manifest was read, StorageError.
+    Raises TargetHeldError if a process writes or removes it, DatasetError if one has done so since
+    the manifest was read; StorageError.
     """
     with ExitStack() as stack:
         try:
@@ -29,11 +29,12 @@ def reading(
             text = read_object(innermost(home), MANIFEST, max_bytes=MAX_HEADER_BYTES)
         except MissingObjectError as error:
             raise DatasetError(
-                f"the dataset at {home.url} was removed while this began",
+                f"the dataset at {home.url} was removed while this command started",
                 remedy="generate it again",
             ) from error
         if parse_header(text, where=f"{home.url}/{MANIFEST}") != manifest.header:
             raise DatasetError(
-                f"the dataset at {home.url} was replaced while this began", remedy="start it again"
+                f"the dataset at {home.url} was replaced while this command started",
+                remedy="start the command again",
             )
         yield lease

@@ -1,4 +1,7 @@
-"""Connections to one NFS server: made on demand, one for each thread that is at work, made again when lost and after a fork."""
+"""Connections to one NFS server.
+
+They are made on demand, one for each thread at work, and made again when lost and after a fork.
+"""
 
 from __future__ import annotations
 
@@ -18,36 +21,41 @@ from .context import Context, Lost
 
 T = TypeVar("T")
 
-_MOST_IDLE = 64
+_MAX_IDLE = 64
 _PAUSE_S = 0.2
-"""Between two attempts: a server that is starting again refuses at once."""
+"""Pause between two attempts: a server that is restarting refuses connections at once."""
 
 _REMEDIES = {
     errno.ENOSPC: "free some space, or choose another target",
     errno.EROFS: "the export is read-only: choose another target",
-    errno.EACCES: "check the export's list of clients, the permissions, and uid= and gid= in the URL",
-    errno.EPERM: "check the export's list of clients, the permissions, and uid= and gid= in the URL",
+    errno.EACCES: "check the export's list of clients, the permissions, and the options uid and "
+    "gid in the URL",
+    errno.EPERM: "check the export's list of clients, the permissions, and the options uid and "
+    "gid in the URL",
     errno.ENOENT: "check that the dataset is complete: iobench verify",
     errno.EIO: "the server reports an error: see its log",
 }
 
 
 class Connections:
-    """To ``path`` on ``server``, mounted with libnfs's ``settings``; a server may be silent for ``timeout_s``."""
+    """Connections to ``path`` on ``server``, mounted with libnfs's URL arguments ``settings``.
+
+    The server may take ``timeout_s`` to answer.
+    """
 
     def __init__(self, server: str, path: str, settings: str, *, timeout_s: float) -> None:
         self.server = server
         self.path = path
         self.settings = settings
         self.timeout_s = timeout_s
-        self.mounted: str | None = None  # the directory that the server lets us mount, once it has
-        self._below = ""  # the path of ours below it
+        self.mounted: str | None = None  # the directory that was mounted; None: none yet
+        self._below = ""  # this storage's path below it
         self._reset()
         watch(self)
 
     def after_fork(self) -> None:
         for context in self._idle:
-            context.abandon()  # closes this process's copy of the parent's socket
+            context.abandon()  # closes this process's copy of the parent's sockets
         self._reset()
 
     def _reset(self) -> None:
@@ -56,9 +64,11 @@ class Connections:
         self.retries = 0  # in this process
 
     def ask(self, work: Callable[[Context], T], verb: str, key: str, *, patient: bool = True) -> T:
-        """``work`` on a connection; where the server did not answer, again on a new one, until it has been silent for ``timeout_s``.
+        """The result of ``work`` on a connection.
 
-        ``patient`` False: only once. Raises StorageError that names ``verb`` and ``key``.
+        Where the server does not answer, ``work`` is repeated on a new connection until the server
+        has been silent for ``timeout_s``; with ``patient`` False it is not repeated. Raises
+        StorageError that names ``verb`` and ``key``.
         """
         deadline = time.monotonic() + self.timeout_s
         while True:
@@ -70,7 +80,7 @@ class Connections:
                 if context is not None:
                     deadline = max(deadline, context.answered_s + self.timeout_s)
                     context.abandon()
-                # The first connection of all is not asked for again: the name or the port may be wrong.
+                # The very first connection is not retried: the name or the port may be wrong.
                 if not patient or self.mounted is None or time.monotonic() + _PAUSE_S >= deadline:
                     raise self.failed(verb, key, lost) from lost
                 with self._lock:
@@ -89,7 +99,7 @@ class Connections:
                 return result
 
     def take(self, deadline: float | None = None) -> Context:
-        """A connection for this thread alone. Raises Lost and OSError."""
+        """A connection for this thread alone. Raises Lost, OSError."""
         with self._lock:
             idle = self._idle.pop() if self._idle else None
         left = self.timeout_s if deadline is None else max(1.0, deadline - time.monotonic())
@@ -98,31 +108,31 @@ class Connections:
         return taken
 
     def give_back(self, context: Context) -> None:
-        """A connection that is not lost, for the next one who needs it."""
+        """Return a working connection, for the next caller."""
         with self._lock:
-            if len(self._idle) < _MOST_IDLE and not context.spoiled:
+            if len(self._idle) < _MAX_IDLE and not context.spoiled:
                 self._idle.append(context)
                 return
-        _end(context)
+        _destroy(context)
 
     def _connect(self, timeout_s: float) -> Context:
-        """Mounts the path, or where it is not there or no export the nearest directory above it that can be."""
+        """Mount the path, or the nearest directory above it that the server lets us mount.
+
+        Raises Lost, OSError.
+        """
         try:
             socket.getaddrinfo(self.server, None)
         except OSError as error:
             raise OSError(
-                errno.EHOSTUNREACH, f"the name of the server is unknown ({error.strerror})"
+                errno.EHOSTUNREACH, f"the server's name could not be resolved ({error.strerror})"
             ) from error
         folder = self.mounted or self.path
         refusal: OSError | None = None
         while True:
             try:
                 context = Context(self.server, folder, self.settings, timeout_s=timeout_s)
-            except (
-                FileNotFoundError,
-                NotADirectoryError,
-                PermissionError,
-            ) as error:  # some servers let only an export itself be mounted
+            except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+                # Some servers let clients mount only the export itself.
                 refusal = refusal or error
                 if folder == "/" or self.mounted:
                     raise refusal from None
@@ -133,7 +143,7 @@ class Connections:
             return context
 
     def path_of(self, key: str) -> str:
-        """What a connection calls a key (known once one was made); '' is the root.
+        """The path of a key on a connection, once one was made; '' is the root.
 
         Raises StorageError for one that leads out of the root.
         """
@@ -142,11 +152,11 @@ class Connections:
     def close(self) -> None:
         idle, self._idle = self._idle, []
         for context in idle:
-            _end(context)
+            _destroy(context)
         self._idle = []
 
     def failed(self, verb: str, key: str, error: Exception) -> StorageError:
-        """One line for whatever went wrong."""
+        """The error as one line: what failed, on which key, why."""
         where = f"nfs://{self.server}{self.path.rstrip('/')}" + (f"/{key}" if key else "")
         if isinstance(error, Lost):
             silent = (
@@ -154,7 +164,10 @@ class Connections:
                 if self.mounted
                 else "no NFS server was reached"
             )
-            remedy = "check that it runs and can be reached; nfsport= and mountport= name its ports, timeout= says how long to wait"
+            remedy = (
+                "check that it runs and can be reached; the options nfsport and mountport name "
+                "its ports, timeout says how long to wait"
+            )
             return StorageError(f"cannot {verb} {where}: {silent} ({error})", remedy=remedy)
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         remedy = _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
@@ -164,7 +177,7 @@ class Connections:
         )
 
 
-def _end(context: Context) -> None:
+def _destroy(context: Context) -> None:
     try:
         context.destroy()
     except (Lost, OSError):

@@ -1,7 +1,8 @@
 """One connection to an NFS server, for one thread at a time.
 
-What libnfs 4.0.0 can't do is kept out here: its version 4 can't write (writes above 2 KiB fail to encode), its automatic reconnection
-spins and loses the reason of an error, so a lost connection is reported as ``Lost`` and the caller makes a new context.
+It avoids what libnfs 4.0.0 can't do. Writes with version 4 fail (those above 2 KiB can't be
+encoded). The automatic reconnection uses a whole core and hides the reason of an error, so a lost
+connection is reported as ``Lost``, and the caller makes a new context.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 from .libnfs import Callback, Stat, shared_object
 
-_OPEN_FILES = 64
+_MAX_OPEN_FILES = 64
 _MIB = 1 << 20
 _DIRECTORY = 2  # NF3DIR
 
@@ -42,15 +43,18 @@ _ERRNO = {
     "NOTSUPP": errno.EOPNOTSUPP,
     "WRONGSEC": errno.EACCES,
 }
-"""The server's own words; libnfs's codes for them differ (MNT3ERR_NOENT becomes EPERM)."""
+"""Errors by the server's names; libnfs's own codes differ (MNT3ERR_NOENT becomes EPERM)."""
 
 
 class Lost(Exception):
-    """No answer: the connection broke, timed out, or the server has forgotten our handles. The context is of no more use."""
+    """The connection can't be used any more.
+
+    It broke or timed out, or the server does not know its file handles any more.
+    """
 
 
 class Status(NamedTuple):
-    """What the server says about one object; times in nanoseconds since 1970, by the server's clock."""
+    """An object's status. Times are in nanoseconds since 1970, by the server's clock."""
 
     mode: int
     size: int  # bytes
@@ -59,7 +63,7 @@ class Status(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One name in a directory."""
+    """One entry of a directory. Times as in Status, ``size`` in bytes."""
 
     name: str
     folder: bool
@@ -69,20 +73,27 @@ class Item(NamedTuple):
 
 
 class Context:
-    """One mounted connection, with some open files. Not thread-safe. Raises Lost, and OSError for what the server refuses."""
+    """One mounted connection, with some open files. Not thread-safe.
+
+    Every method raises Lost, and OSError for what the server refuses.
+    """
 
     def __init__(self, server: str, folder: str, settings: str, *, timeout_s: float) -> None:
-        """``settings``: libnfs's own URL arguments (``version=3&nfsport=...``). Mounts ``folder``, which must be there."""
+        """Mount ``folder``, which must exist.
+
+        ``settings``: libnfs's own URL arguments (``version=3&nfsport=...``).
+        """
         self._lib = shared_object()
         self._nfs = self._lib.nfs_init_context()
-        # Directories are never cached, since each context would have a cache of its own; connections are made again by the caller.
+        # No directory cache, since each context would have its own; no reconnection by libnfs.
         url = f"nfs://{server}/?{settings}&dircache=0&autoreconnect=0"
         parsed = self._lib.nfs_parse_url_incomplete(self._nfs, url.encode())
         if parsed:
-            self._lib.nfs_destroy_url(parsed)  # the settings are in the context now
+            self._lib.nfs_destroy_url(parsed)  # the context keeps the settings
         self._files: OrderedDict[str, c.c_void_p] = OrderedDict()
         self.answered_s = time.monotonic()  # when the server last answered
-        # libnfs 4.0.0 does not count a failed OPEN of version 4, so the server takes the next one for its repetition and answers the same.
+        # libnfs 4.0.0 does not advance the sequence number after a failed OPEN of version 4. The
+        # server then takes the next OPEN for a retransmission, and repeats its answer.
         self.spoiled = False
         self._version_4 = "version=4" in settings.split("&")
         self.set_timeout(timeout_s)
@@ -95,7 +106,7 @@ class Context:
         self.writemax: int = self._lib.nfs_get_writemax(self._nfs) or _MIB
 
     def _mount(self, server: str, folder: str, timeout_s: float) -> None:
-        """Waits by itself: libnfs's own wait has no end while a connection is being made."""
+        """Mount with a time limit: libnfs's own wait for a connection has none."""
         outcome: list[int] = []
         done = Callback(lambda status, nfs, data, private: outcome.append(status))
         self._check(
@@ -114,23 +125,26 @@ class Context:
         try:
             self._check(outcome[0])
         except OSError as error:
-            if error.errno == errno.EFAULT:  # no mount daemon, no port mapper, nobody at the port
+            if error.errno == errno.EFAULT:  # no mount daemon, no port mapper, or a closed port
                 raise Lost("the connection was refused") from error
             raise
 
     def set_timeout(self, seconds: float) -> None:
-        """How long to wait for one answer. libnfs counts in whole seconds."""
+        """How long to wait for one answer; libnfs rounds up to whole seconds."""
         self._lib.nfs_set_timeout(self._nfs, 1000 * max(1, -int(-seconds // 1)))
 
     def destroy(self) -> None:
-        """Close everything. Only for a context that is not lost."""
+        """Close everything. Only for a context whose connection works."""
         for handle in self._files.values():
             self._lib.nfs_close(self._nfs, handle)
         self._files.clear()
         self._lib.nfs_destroy_context(self._nfs)
 
     def abandon(self) -> None:
-        """Close the socket and leave the memory: libnfs would answer what is still in flight, into memory that has gone."""
+        """Close the socket and leak the memory.
+
+        libnfs would still deliver pending answers, into memory that has been freed.
+        """
         fd = self._lib.nfs_get_fd(self._nfs)
         if fd >= 0:
             try:
@@ -143,7 +157,7 @@ class Context:
             self.answered_s = time.monotonic()
             return code
         said = (self._lib.nfs_get_error(self._nfs) or b"").decode(errors="replace")
-        self._lib.nfs_set_error(self._nfs, b"")  # else the next failure may show this one's text
+        self._lib.nfs_set_error(self._nfs, b"")  # or the next failure could show this text
         refused = re.search(r"(MNT3ERR|NFS3ERR|NFS4ERR)_(\w+)", said)
         if refused and refused[2] not in ("STALE", "BADHANDLE"):
             number = _ERRNO.get(refused[2], -code)
@@ -151,14 +165,14 @@ class Context:
         if "rejected by server" in said:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         if not refused and -code == errno.EFAULT:
-            raise OSError(errno.EFAULT, "the server refused, and libnfs lost its reason")
+            raise OSError(errno.EFAULT, "the server refused the request; libnfs lost the reason")
         raise Lost(" ".join(said.split()) or os.strerror(-code))
 
     # Files
 
     @contextmanager
     def opened(self, path: str, *, keep: bool = True) -> Iterator[c.c_void_p]:
-        """A handle for reading, kept for the next time where all goes well."""
+        """A handle for reading, kept open afterwards unless an exception is raised."""
         handle = self._files.pop(path, None)
         if handle is None:
             handle = c.c_void_p()
@@ -180,7 +194,7 @@ class Context:
             self.close(handle)
             return
         self._files[path] = handle
-        if len(self._files) > _OPEN_FILES:
+        if len(self._files) > _MAX_OPEN_FILES:
             self.close(self._files.popitem(last=False)[1])
 
     def create(self, path: str) -> c.c_void_p:
@@ -196,14 +210,14 @@ class Context:
         self._check(self._lib.nfs_close(self._nfs, handle))
 
     def pread(self, handle: c.c_void_p, offset: int, address: int, count: int) -> int:
-        """At most ``readmax`` bytes into memory at ``address``; 0 at the end of the file."""
+        """Read at most ``readmax`` bytes into memory at ``address``; 0 at the end of the file."""
         return self._check(self._lib.nfs_pread(self._nfs, handle, offset, count, address))
 
     def pwrite(self, handle: c.c_void_p, offset: int, address: int, count: int) -> int:
         return self._check(self._lib.nfs_pwrite(self._nfs, handle, offset, count, address))
 
     def fsync(self, handle: c.c_void_p) -> None:
-        """COMMIT: what was written is on the server's stable storage."""
+        """Write everything to the server's stable storage (COMMIT)."""
         self._check(self._lib.nfs_fsync(self._nfs, handle))
 
     # Names
@@ -221,7 +235,7 @@ class Context:
         self._check(self._lib.nfs_mkdir(self._nfs, os.fsencode(path)))
 
     def rmdir(self, path: str) -> None:
-        """Raises OSError for what is no directory, or not empty."""
+        """Raises OSError if it is no directory, or not empty."""
         self._check(self._lib.nfs_rmdir(self._nfs, os.fsencode(path)))
 
     def unlink(self, path: str) -> None:
@@ -231,11 +245,11 @@ class Context:
         self._check(self._lib.nfs_link(self._nfs, os.fsencode(path), os.fsencode(new)))
 
     def rename(self, path: str, new: str) -> None:
-        """An existing ``new`` is replaced."""
+        """Rename; an existing ``new`` is replaced."""
         self._check(self._lib.nfs_rename(self._nfs, os.fsencode(path), os.fsencode(new)))
 
     def items(self, folder: str) -> list[Item]:
-        """What is in a directory, in the server's order, without ``.`` and ``..``."""
+        """The entries of a directory, in the server's order, without ``.`` and ``..``."""
         handle = c.c_void_p()
         self._check(self._lib.nfs_opendir(self._nfs, os.fsencode(folder), c.byref(handle)))
         try:

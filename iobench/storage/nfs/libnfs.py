@@ -1,6 +1,7 @@
-"""libnfs's C interface by ctypes: structures, prototypes, and where the library is found. ``nfs_context`` makes something of it.
+"""libnfs's C interface, by ctypes: structures, prototypes, and the search for the library.
 
-Written against libnfs 4.0.0 (Debian's libnfs13) and its header ``nfsc/libnfs.h``. ctypes lets go of the GIL during every call.
+Written for libnfs 4.0.0 (Debian's libnfs13) and its header ``nfsc/libnfs.h``. ctypes releases the
+GIL during every call. ``context.py`` builds on it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from typing import Any
 from ...errors import UsageError
 
 SONAMES = ("libnfs.so.13", "libnfs.so.14")
-"""libnfs 4 and 5. Version 6 (libnfs.so.16) takes the arguments of nfs_pread in another order."""
+"""libnfs 4 and 5. Version 6 (libnfs.so.16) has another order of nfs_pread's arguments."""
 
-_STAT = "dev ino mode nlink uid gid rdev size blksize blocks atime mtime ctime atime_ns mtime_ns ctime_ns used"
+_STAT = (
+    "dev ino mode nlink uid gid rdev size blksize blocks atime mtime ctime "
+    "atime_ns mtime_ns ctime_ns used"
+)
 
 
 class Stat(c.Structure):  # struct nfs_stat_64
@@ -79,7 +83,7 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 @cache
 def shared_object() -> Any:
-    """The shared library with its prototypes. Raises UsageError that says what to install."""
+    """The shared library with its prototypes. Raises UsageError that names the package."""
     for soname in SONAMES:
         try:
             loaded = c.CDLL(soname)
@@ -96,7 +100,10 @@ def shared_object() -> Any:
 
 
 def library_version() -> str:
-    """The file that was loaded, whose name carries the version (``libnfs.so.13.0.0``); libnfs has no call that tells."""
+    """The name of the loaded file, which contains the version (``libnfs.so.13.0.0``).
+
+    libnfs has no function that returns its version.
+    """
     shared_object()
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         return next(

@@ -1,9 +1,13 @@
-"""An NFS export without a mount: ``nfs://server/export/path?version=3&timeout=15s``, through libnfs.
+"""An NFS export without a mount: ``nfs://server/export/path?version=3&timeout=15s``, by libnfs.
 
-It can be measured in containers and by users that may not mount, and no page cache of this host stands between. Options:
-``version`` 3 (reads and writes) or 4 (reads only: libnfs 4.0.0 can't write); ``nfsport`` and ``mountport`` where no port mapper runs;
-``timeout``, how long the server may stay silent (default 15 s; libnfs counts whole seconds); ``uid`` and ``gid`` to appear as;
-``traverse=1`` to enter exports that lie inside others.
+It works in containers and for users who may not mount, and bypasses this host's page cache.
+Options:
+
+- ``version``: 3 (reads and writes) or 4 (reads only: libnfs 4.0.0 can't write).
+- ``nfsport`` and ``mountport``: needed where no port mapper runs.
+- ``timeout``: how long the server may take to answer (default 15 s; libnfs counts whole seconds).
+- ``uid`` and ``gid``: the user and group that the requests name.
+- ``traverse=1``: enter exports that lie inside other exports.
 """
 
 from __future__ import annotations
@@ -41,19 +45,25 @@ _NUMBERS = {
     "gid": "gid",
     "traverse": "auto-traverse-mounts",
 }
-"""Options that are whole numbers, and libnfs's names for them."""
+"""Options that are whole numbers, and their names in libnfs."""
 
 
 class NfsStorage:
-    """Files below a directory of an export. A directory that is not there is empty, and made by the first ``create``."""
+    """Files below a directory of an export.
+
+    A missing directory counts as empty, and the first ``create`` makes it.
+    """
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset({*_NUMBERS, "timeout"})
     alignment = 1
-    exclusive_create = False  # two writers share a ``.part`` name, and not every server has LINK
+    exclusive_create = False  # two writers share a ``.part`` name, and some servers have no LINK
 
     @classmethod
     def open(cls, url: str, *, direct: bool, options: Mapping[str, str]) -> NfsStorage:
-        """``direct`` makes no difference: nothing is cached on this host. Raises UsageError, also where libnfs is missing."""
+        """``direct`` has no effect: this host caches nothing.
+
+        Raises UsageError, also where libnfs is not installed.
+        """
         shared_object()
         return cls(url, options)
 
@@ -67,7 +77,8 @@ class NfsStorage:
         }
         timeout_s = parse_duration(given["timeout"]) if "timeout" in given else TIMEOUT_S
         self.version = int(_checked(given)["version"])
-        # Nested exports are not entered unless asked for: the search for them needs a procedure that not every server has.
+        # Nested exports are not entered by default: the search for them needs a procedure that some
+        # servers do not have.
         settings = {
             _NUMBERS[name]: value for name, value in {"traverse": "0", **_checked(given)}.items()
         }
@@ -83,7 +94,10 @@ class NfsStorage:
         self.__init__(*state["made_of"])  # type: ignore[misc]
 
     def describe(self) -> dict[str, Any]:
-        """Raises StorageError where the server can't be reached: what it grants (rsize, wsize) is part of the fingerprint."""
+        """A fingerprint for the result, with the transfer sizes that the server grants.
+
+        Raises StorageError if the server can't be reached.
+        """
         rsize, wsize = self.connections.ask(lambda nfs: (nfs.readmax, nfs.writemax), "reach", "")
         return {
             "scheme": "nfs",
@@ -110,7 +124,7 @@ class NfsStorage:
         address = int(np.frombuffer(buffer, dtype=np.uint8).__array_interface__["data"][0])
 
         def read(nfs: Context) -> int:
-            nonlocal done, refused  # a new connection goes on where the old one ended
+            nonlocal done, refused  # a new connection continues where the old one stopped
             path = self.connections.path_of(key)
             with nfs.opened(path, keep=not once) as handle:
                 try:
@@ -126,8 +140,8 @@ class NfsStorage:
                         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from error
                     if refused:
                         raise OSError(errno.EIO, "the server refused to read it") from error
-                    refused = True  # once may be a file that was replaced since it was opened
-                    raise Lost("the file was replaced") from error
+                    refused = True  # the first refusal may mean that the file was replaced
+                    raise Lost("the file was replaced while it was open") from error
             return done
 
         return self.connections.ask(read, "read", key)
@@ -139,11 +153,14 @@ class NfsStorage:
         )
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """Everything below the folder ``prefix``, sorted by key; links are listed, not followed. A folder that is not there is empty."""
+        """Everything in the folder ``prefix`` and below it, sorted by key.
+
+        Symbolic links are listed, not followed. A missing folder counts as empty.
+        """
         return (Entry(key, item.size) for key, item in self._walk(check_prefix(prefix)))
 
     def versions(self, prefix: str = "") -> dict[str, str]:
-        """Time of last change (of contents or status) and size, by key."""
+        """Key -> time of the last change (of contents and of status, ns) and size in bytes."""
         return {
             key: f"{item.mtime_ns}-{item.ctime_ns}-{item.size}"
             for key, item in self._walk(check_prefix(prefix))
@@ -153,7 +170,7 @@ class NfsStorage:
         items = self.connections.ask(
             lambda nfs: _items(nfs, self.connections.path_of(folder)), "list", folder
         )
-        # A folder sorts by its name with the slash, so that keys come in their order.
+        # A folder sorts as its name with a slash, which is how its keys begin.
         for item in sorted(items, key=lambda item: f"{item.name}/" if item.folder else item.name):
             key = f"{folder}/{item.name}" if folder else item.name
             if item.folder:
@@ -173,19 +190,21 @@ class NfsStorage:
     def create(
         self, key: str, *, size_hint: int = 0, durable: bool = True
     ) -> AbstractContextManager[Sink]:
-        """Written to ``KEY.part``, committed to stable storage, then named: complete and durable (whatever ``durable``), or absent.
+        """Write ``KEY.part``, commit it to stable storage, then give it its name.
 
-        Nothing is overwritten: the name is given by LINK, which fails where it exists. Where a server has no LINK the name is checked and
-        the file renamed, so of two writers that end in the same instant the later one wins. A ``.part`` that is found is a killed writer's,
-        and is begun again. So two writers of one key at a time are not kept apart: NFS without its lock manager has no lock that ends
-        with its holder.
+        The object is complete and durable (whatever ``durable`` says), or absent. Nothing is
+        overwritten: LINK gives the name, and fails if it exists. On a server without LINK the name
+        is checked and the file renamed, so that of two writers that finish at the same moment the
+        later one wins. An existing ``.part`` file is taken for a killed writer's and written anew,
+        so two concurrent writers of one key are not kept apart: without the lock manager, NFS has
+        no lock that ends with its holder. Raises StorageError.
         """
         check_key(key)
         self._require_writing("create", key)
         return writing(self.connections, key)
 
     def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
-        """Written to a ``.part`` file of its own name, committed, then renamed over the key."""
+        """Write and commit a ``.part`` file with a random name, then rename it to the key."""
         self._require_writing("replace", key)
         replacing(self.connections, key, data, only_new=only_new)
 
@@ -198,7 +217,7 @@ class NfsStorage:
             )
 
     def flush(self) -> None:
-        """Nothing to do: each object is durable when it has its name."""
+        """Nothing to do: an object is durable as soon as it has its name."""
 
     def delete(self, key: str) -> None:
         check_key(key)
@@ -210,13 +229,16 @@ class NfsStorage:
             try:
                 nfs.unlink(self.connections.path_of(key))
             except FileNotFoundError:
-                if attempts == 1:  # else: it was done, and only the answer was lost
+                if attempts == 1:  # a later attempt may find that the first one succeeded
                     raise
 
         self.connections.ask(unlink, "delete", key)
 
     def remove_empty(self, ours: Callable[[str], bool], folder: str = "") -> None:
-        """Links are not followed. A folder that the server won't remove stays."""
+        """As Folders.remove_empty; symbolic links are not followed.
+
+        A folder that the server refuses to remove stays.
+        """
         for item in self.connections.ask(
             lambda nfs: _items(nfs, self.connections.path_of(folder)), "list", folder
         ):
@@ -230,7 +252,7 @@ class NfsStorage:
             try:
                 nfs.rmdir(path)
             except OSError:
-                pass  # someone has just put something into it, it is a link, or it is gone
+                pass  # another writer has just used it, it is a symbolic link, or it is gone
 
         if folder and ours(folder):
             self.connections.ask(remove, "delete", folder)
@@ -250,7 +272,7 @@ def _items(nfs: Context, folder: str) -> list[Item]:
 
 
 def _parse(url: str) -> tuple[str, int | None, str]:
-    """(server, port, path) of an NFS URL without its query. Raises UsageError."""
+    """(server, port, path) of an NFS URL, without its query. Raises UsageError."""
     parts = urlsplit(url)
     try:
         port = parts.port
@@ -265,24 +287,24 @@ def _parse(url: str) -> tuple[str, int | None, str]:
         or "\0" in path
     ):
         raise UsageError(
-            f"'{url}' is no NFS URL", remedy="write it like nfs://server/export/path?version=3"
+            f"'{url}' is not an NFS URL", remedy="write it like nfs://server/export/path?version=3"
         )
     server = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return server, port, posixpath.normpath("/" + path.strip("/"))
 
 
 def _checked(given: Mapping[str, str]) -> dict[str, str]:
-    """The numbers among the options. Raises UsageError."""
+    """The options that are numbers. Raises UsageError."""
     numbers = {name: given[name] for name in _NUMBERS if name in given}
     for name, text in numbers.items():
         limit = 65535 if name.endswith("port") else 2**31 - 1
         if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= limit):
             raise UsageError(
                 f"nfs storage: {name} is '{text}'",
-                remedy=f"give a whole number, e.g. {name}={3 if name == 'version' else 2049}",
+                remedy=f"use a whole number, for example {name}={3 if name == 'version' else 2049}",
             )
     if numbers.get("version", "3") not in ("3", "4"):
         raise UsageError(
-            f"nfs storage: version is '{numbers['version']}'", remedy="give version=3 or version=4"
+            f"nfs storage: version is '{numbers['version']}'", remedy="use version=3 or version=4"
         )
     return numbers

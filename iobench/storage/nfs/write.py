@@ -1,4 +1,4 @@
-"""How an object comes to be on NFS: a ``.part`` file, COMMIT, then its name."""
+"""How an object is written to NFS: a ``.part`` file, COMMIT, then its name."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ def writing(connections: Connections, key: str) -> Iterator[Sink]:
     connections.ask(lambda nfs: _prepare(nfs, connections.path_of(key)), "create", key)
     try:
         nfs = connections.take()
-    except (
-        Lost,
-        OSError,
-    ) as error:  # another thread has the connection that was just given back, and a new one can't be made
+    except (Lost, OSError) as error:
+        # Another thread took the connection just returned, and no new one could be made.
         raise connections.failed("create", key, error) from error
     path = connections.path_of(key)
     part = f"{path}.part"
@@ -49,7 +47,7 @@ def writing(connections: Connections, key: str) -> Iterator[Sink]:
                 lambda other: other.unlink(part), "delete", f"{key}.part", patient=False
             )
         except StorageError:
-            pass  # the server is still away; the next writer begins the file again
+            pass  # the server is still unreachable; the next writer starts the file again
         raise connections.failed("write", key, lost) from lost
     except OSError as error:
         connections.give_back(nfs)
@@ -61,9 +59,9 @@ def writing(connections: Connections, key: str) -> Iterator[Sink]:
 
 
 def replacing(connections: Connections, key: str, data: bytes, *, only_new: bool) -> None:
-    """See NfsStorage.replace. A new connection begins with a new ``.part`` file.
+    """See NfsStorage.replace. Each retry starts with a new ``.part`` file.
 
-    With ``only_new`` it may find its own first attempt, whose answer was lost, and is refused.
+    A retry with ``only_new`` may find its own first attempt, whose answer was lost; it is refused.
     """
 
     def replace(nfs: Context) -> None:
@@ -86,7 +84,7 @@ def replacing(connections: Connections, key: str, data: bytes, *, only_new: bool
 
 
 def _prepare(nfs: Context, path: str) -> None:
-    """The name is free, its folders are there, and nothing is left of a writer that was killed."""
+    """Check that the name is free, make its folders, and remove a killed writer's ``.part``."""
     if _exists(nfs, path):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     if _exists(nfs, f"{path}.part"):
@@ -109,7 +107,7 @@ def _make_folders(nfs: Context, folder: str) -> None:
     try:
         nfs.mkdir(folder)
     except FileExistsError:
-        pass  # another writer was faster
+        pass  # another writer has made it meanwhile
 
 
 def _publish(nfs: Context, part: str, path: str) -> None:
@@ -126,7 +124,10 @@ def _publish(nfs: Context, part: str, path: str) -> None:
 
 
 class NfsSink:
-    """Whole blocks of the server's ``wsize`` go out. Not retried: a server that starts again may have lost what it had not committed."""
+    """Sends blocks of the server's ``wsize``.
+
+    Writes are not retried: a server that restarts may have lost data that was not committed.
+    """
 
     def __init__(self, nfs: Context, path: str) -> None:
         self._nfs = nfs
@@ -164,7 +165,7 @@ class NfsSink:
         self._offset += len(block)
 
     def commit(self) -> None:
-        """Everything is on the server's stable storage, under the ``.part`` name."""
+        """Write everything to the server's stable storage, under the ``.part`` name."""
         self._drain()
         self._nfs.fsync(self._handle)
         handle, self._handle = self._handle, ctypes.c_void_p()
@@ -173,7 +174,7 @@ class NfsSink:
             raise OSError(errno.EBUSY, "another process is writing it")
 
     def abort(self) -> None:
-        """No trace is left. Raises Lost and OSError."""
+        """Remove the ``.part`` file. Raises Lost, OSError."""
         if self._handle:
             self._nfs.close(self._handle)
         self._nfs.unlink(self._path)

@@ -1,4 +1,7 @@
-"""What can go wrong with S3: one kind for each cause, whatever the client library calls it, and what to tell the user."""
+"""Failures of S3 requests.
+
+One kind for each cause, whatever the client library calls it, and the remedy to tell the user.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,17 @@ class Kind(StrEnum):
     TLS = "TLS failed"
     NAME = "the endpoint's name is unknown"
     UNREACHABLE = "the endpoint can't be reached"
-    LOST = "the connection broke"
+    LOST = "the connection was lost"
     TIMEOUT = "no answer in time"
     SERVER = "the server failed"
     THROTTLED = "the server asks to slow down"
     OTHER = "the request failed"
 
 
-PASSING = frozenset(
+TRANSIENT = frozenset(
     {Kind.UNREACHABLE, Kind.LOST, Kind.TIMEOUT, Kind.SERVER, Kind.THROTTLED, Kind.NAME}
 )
-"""Sending the request again may help."""
+"""Kinds for which a retry may help."""
 
 _CODES = {
     Kind.MISSING: ("NoSuchKey",),
@@ -61,7 +64,7 @@ _CODES = {
         "IllegalLocationConstraintException",
         "TemporaryRedirect",
     ),
-    # 409 of two conditional writes at once: AWS asks to send the request again.
+    # 409 of two conditional writes at one time: AWS asks for a retry.
     Kind.SERVER: (
         "InternalError",
         "ServiceUnavailable",
@@ -105,29 +108,39 @@ _RIGHTS = {
 
 _REMEDIES = {
     Kind.MISSING: "check that the dataset is complete: iobench verify",
-    Kind.NO_BUCKET: "check its name, the endpoint and the region; iobench makes no buckets",
-    Kind.EXISTS: "choose another prefix, or clean this one: nothing is ever overwritten",
-    Kind.NO_UPLOAD: "something else aborted the upload: write it again",
-    Kind.RANGE: "the object is shorter than the manifest says: iobench verify",
+    Kind.NO_BUCKET: "check its name, the endpoint and the region; iobench creates no buckets",
+    Kind.EXISTS: "choose another prefix, or clean this one: iobench never overwrites objects",
+    Kind.NO_UPLOAD: "another program aborted the upload: write the object again",
+    Kind.RANGE: "the object is shorter than the manifest says: run iobench verify",
     Kind.UNSUPPORTED: "try another client (option client), or another server",
     Kind.OTHER: "check the options endpoint, region and addressing, and the server's log",
-    Kind.CREDENTIALS: "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile (AWS_PROFILE), and the endpoint",
-    Kind.NO_CREDENTIALS: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE; for public data add signing=none",
-    Kind.EXPIRED: "get new ones, e.g. aws sso login",
-    Kind.CLOCK: "set it (NTP): signatures hold for some minutes only",
+    Kind.CREDENTIALS: "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile "
+    "(AWS_PROFILE), and the endpoint",
+    Kind.NO_CREDENTIALS: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE; for "
+    "public data add signing=none",
+    Kind.EXPIRED: "get new ones, for example with aws sso login",
+    Kind.CLOCK: "set the clock (NTP): a signature is valid for a few minutes only",
     Kind.REGION: "set the option region (or AWS_REGION), and check the endpoint",
-    Kind.TLS: "trust the server's certificate with tls_verify=/path/to/ca.pem or AWS_CA_BUNDLE, and check that the endpoint speaks https",
-    Kind.NAME: "check the options endpoint, region and addressing, AWS_ENDPOINT_URL, and this machine's DNS",
-    Kind.UNREACHABLE: "check that the server runs, the option endpoint (or AWS_ENDPOINT_URL), and the network",
+    Kind.TLS: "trust the server's certificate with tls_verify=/path/to/ca.pem or AWS_CA_BUNDLE, "
+    "and check that the endpoint speaks https",
+    Kind.NAME: "check the options endpoint, region and addressing, AWS_ENDPOINT_URL, and this "
+    "machine's DNS",
+    Kind.UNREACHABLE: "check that the server runs, the option endpoint (or AWS_ENDPOINT_URL), and "
+    "the network",
     Kind.LOST: "check the server and the network, or raise the options retries and deadline",
     Kind.TIMEOUT: "check the server and the network, or raise the options timeout and deadline",
     Kind.SERVER: "see the server's log, or raise the options retries and deadline",
-    Kind.THROTTLED: "ask for less at once, spread keys over prefixes, or raise the options retries and deadline",
+    Kind.THROTTLED: "request less at one time, spread keys over prefixes, or raise the options "
+    "retries and deadline",
 }
 
 
 class Failure(Exception):
-    """One request failed. ``detail`` is the server's or the client's own words: one line, without credentials; may be empty."""
+    """One request failed.
+
+    ``code``: S3's error code, or ''. ``status``: the HTTP status, 0: no answer. ``detail``: text
+    of the server or the client in one line, without credentials; may be empty.
+    """
 
     def __init__(self, kind: Kind, *, code: str = "", status: int = 0, detail: str = "") -> None:
         super().__init__(kind, code, status, detail)
@@ -139,8 +152,11 @@ class Failure(Exception):
         self.elapsed_s = 0.0
 
 
-def answered(status: int, code: str, message: str) -> Failure:
-    """The server answered with an error. A HEAD request's answer has no code but its status."""
+def failure_of_answer(status: int, code: str, message: str) -> Failure:
+    """The failure that an error response means.
+
+    The response to a HEAD request has no body, so ``code`` is then only the status as text.
+    """
     code = "" if code.isdigit() else code
     kind = (
         _KIND_OF_CODE.get(code)
@@ -150,12 +166,12 @@ def answered(status: int, code: str, message: str) -> Failure:
     return Failure(kind, code=code, status=status, detail=message)
 
 
-def words(failure: Failure, verb: str) -> tuple[str, str]:
+def explain(failure: Failure, verb: str) -> tuple[str, str]:
     """(what happened, what to do)."""
     what = str(failure.kind)
     remedy = _REMEDIES.get(failure.kind, "")
     if failure.kind is Kind.DENIED:
-        what = f"access denied: these credentials do not allow {_RIGHTS.get(verb, verb)}"
+        what = f"access denied: these credentials do not permit {_RIGHTS.get(verb, verb)}"
         remedy = "ask for this permission on the bucket and the prefix"
     said = " ".join(part for part in (str(failure.status or ""), failure.code) if part)
     if said and failure.kind not in (Kind.EXISTS, Kind.MISSING):

@@ -1,4 +1,4 @@
-"""What can be set about S3, by options of the URL. Every one is recorded in the result, so none of them is a secret."""
+"""The options of an S3 URL. All are recorded in the result, so none of them is a secret."""
 
 from __future__ import annotations
 
@@ -24,24 +24,30 @@ CHOICES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class S3Options:
-    """Settings of one S3 storage; '' means that the standard chain (environment, shared configuration file) decides."""
+    """Settings of one S3 storage.
 
-    client: str = "obstore"  # which library sends the requests
-    endpoint: str = ""  # http(s)://host[:port]; '' is AWS, unless AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL says otherwise
-    region: str = (
-        ""  # '' is AWS_REGION, AWS_DEFAULT_REGION, the profile's region, us-east-1, in this order
-    )
-    addressing: str = "auto"  # where the bucket's name goes: auto is virtual on AWS, and path at an endpoint of one's own
+    '' means that the standard chain (environment, shared configuration file) decides.
+    """
+
+    client: str = "obstore"  # the library that sends the requests
+    endpoint: str = ""
+    """http(s)://host[:port]; '': AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or else AWS."""
+    region: str = ""
+    """'': the first of AWS_REGION, AWS_DEFAULT_REGION, the profile's region, us-east-1."""
+    addressing: str = "auto"
+    """Where the bucket's name goes. auto: in the host name on AWS, in the path elsewhere."""
     tls_verify: str = "true"  # true, false, or a file of certificates (PEM) to trust
     signing: str = "v4"  # none: anonymous requests
-    checksum: str = "when_required"  # when_supported: send checksums, and verify those that come, wherever the client can
+    checksum: str = "when_required"
+    """when_supported: send checksums, and verify received ones, wherever the client can."""
     part_size: int = 16 * _MIB  # bytes; a larger object is uploaded in parts of this size
-    timeout: float = 20.0  # seconds without any progress, after which a request is given up
-    retries: int = 10  # how often one request is sent again at most
-    deadline: float = 60.0  # seconds from the first attempt, within which the last one must have ended or be making progress
+    timeout: float = 20.0  # seconds without progress after which a request is given up
+    retries: int = 10  # maximum number of retries of one request
+    deadline: float = 60.0
+    """Seconds from the first attempt, in which the last one must end or make progress."""
 
     def facts(self) -> dict[str, Any]:
-        """For the result; names carry their unit."""
+        """The settings for the result; names carry their unit."""
         facts = asdict(self)
         for plain, named in (
             ("part_size", "part_size_bytes"),
@@ -56,7 +62,10 @@ NAMES = frozenset(field.name for field in fields(S3Options))
 
 
 def parse_options(given: Mapping[str, str]) -> S3Options:
-    """Options as text -> settings. Raises UsageError in one line that names the option and what it can be."""
+    """Settings from the options' texts.
+
+    Raises UsageError in one line that names the option and its possible values.
+    """
     values: dict[str, Any] = dict(given)
     for name, known in CHOICES.items():
         if values.get(name, known[0]) not in known:
@@ -79,7 +88,8 @@ def parse_options(given: Mapping[str, str]) -> S3Options:
     options = S3Options(**values)
     if options.timeout > options.deadline:
         raise UsageError(
-            f"s3 option timeout ({options.timeout:g} s) is above deadline ({options.deadline:g} s)",
+            f"s3 option timeout ({options.timeout:g} s) is greater than "
+            f"deadline ({options.deadline:g} s)",
             remedy="raise deadline, or lower timeout",
         )
     check_endpoint(options.endpoint, "s3 option endpoint")
@@ -89,7 +99,10 @@ def parse_options(given: Mapping[str, str]) -> S3Options:
 
 
 def check_endpoint(endpoint: str, what: str) -> str:
-    """The endpoint, if it is ``http(s)://host[:port]`` and nothing more; '' passes. Raises UsageError that does not echo credentials."""
+    """The endpoint, if it is '' or ``http(s)://host[:port]`` and nothing more.
+
+    Raises UsageError; its message repeats no credentials.
+    """
     if not endpoint:
         return endpoint
     try:
@@ -103,8 +116,8 @@ def check_endpoint(endpoint: str, what: str) -> str:
         usable = False
     if "@" in endpoint:
         raise UsageError(
-            f"{what} holds credentials",
-            remedy="give them by the environment or the shared credentials file",
+            f"{what} contains credentials",
+            remedy="pass them by the environment or the shared credentials file",
         )
     if not usable or parts.query or parts.fragment:
         raise UsageError(
@@ -114,4 +127,4 @@ def check_endpoint(endpoint: str, what: str) -> str:
 
 
 def _wrong(name: str, value: str, expected: str) -> UsageError:
-    return UsageError(f"s3 option {name} is '{value[:60]}'", remedy=f"it can be {expected}")
+    return UsageError(f"s3 option {name} is '{value[:60]}'", remedy=f"it must be {expected}")

@@ -1,4 +1,7 @@
-"""Sends requests again where that can help: exponential back-off with full jitter, one budget for every client, all of it counted."""
+"""Retries requests where that can help.
+
+Exponential back-off with full jitter, the same limits for every client, and every retry counted.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from threading import Event, Lock
 from typing import TypeVar
 
 from ..base import Retries
-from .errors import PASSING, Failure, Kind
+from .errors import TRANSIENT, Failure, Kind
 from .options import S3Options
 
 T = TypeVar("T")
@@ -18,13 +21,13 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 5.0
+_MAX_PAUSE_S = 5.0
 _NAME_ATTEMPTS = 3
-"""A name that is not known thrice is a wrong name."""
+"""A host name that could not be resolved in three attempts is taken for a wrong name."""
 
 
 class Retrier:
-    """The requests of one storage in one process."""
+    """Retries the requests of one storage in one process."""
 
     def __init__(self, options: S3Options) -> None:
         self._options = options
@@ -37,9 +40,11 @@ class Retrier:
         return Retries(self._retries, self._throttled)
 
     def run(self, attempt: Callable[[int], T], *, stop: Event | None = None) -> T:
-        """What ``attempt(n)`` returns, n = 0 for the first. Raises the last Failure when it can't pass, or retries or time are used up.
+        """The result of ``attempt(n)``, where n counts from 0.
 
-        No attempt begins that could not time out before the deadline. ``stop`` ends the pauses, and with them the attempts.
+        Raises the last Failure if a retry can't help, or if the retries or the time are used up.
+        An attempt starts only if it could time out before the deadline. ``stop``, once set, ends
+        the pause and the attempts.
         """
         started = time.monotonic()
         number = 0
@@ -48,10 +53,11 @@ class Retrier:
                 return attempt(number)
             except Failure as failure:
                 failure.attempts, failure.elapsed_s = number + 1, time.monotonic() - started
-                if not self._again(failure):
+                if not self._may_retry(failure):
                     raise
-                # Full jitter (M. Brooker, "Exponential Backoff And Jitter", AWS 2015), above a floor so that no pause is none.
-                ceiling = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**number)
+                # Full jitter (M. Brooker, "Exponential Backoff And Jitter", AWS 2015), with a
+                # floor, so that a retry never fires immediately.
+                ceiling = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2**number)
                 pause = random.uniform(ceiling / 4, ceiling)
                 if failure.elapsed_s + pause + self._options.timeout > self._options.deadline:
                     raise
@@ -66,10 +72,10 @@ class Retrier:
             if stop is None:
                 time.sleep(pause)
             elif stop.wait(pause):
-                raise Failure(Kind.OTHER, detail="given up")
+                raise Failure(Kind.OTHER, detail="stopped while waiting to retry")
             number += 1
 
-    def _again(self, failure: Failure) -> bool:
+    def _may_retry(self, failure: Failure) -> bool:
         if failure.kind is Kind.NAME and failure.attempts >= _NAME_ATTEMPTS:
             return False
-        return failure.kind in PASSING and failure.attempts <= self._options.retries
+        return failure.kind in TRANSIENT and failure.attempts <= self._options.retries

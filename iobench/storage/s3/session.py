@@ -1,4 +1,4 @@
-"""What one process has open of an S3 storage, and how one object goes up through it."""
+"""The open client of one S3 storage in one process, and the upload of one object through it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ ENFORCED, IGNORED, REFUSED, UNKNOWN = (
     "refused by the server",
     "not checked",
 )
-"""What the server does with a conditional write (If-None-Match: *)."""
+"""What the server does with a conditional write (``If-None-Match: *``)."""
 
-_PROBE = 1 << 20
-"""Bytes: one new object up to this size is written twice, to see whether the server refuses the second."""
+_MAX_PROBE_BYTES = 1 << 20
+"""The first new object up to this size is written twice, to see whether the server refuses the
+second write."""
 
 
 class Session:
-    """Made in the process that uses it; thread-safe. Raises Failure, UsageError."""
+    """Made in the process that uses it. Thread-safe. Raises Failure, UsageError."""
 
     def __init__(self, options: S3Options, bucket: str, conditional: str) -> None:
         self.pid = os.getpid()
@@ -41,8 +42,11 @@ class Session:
         self.client.close()
 
 
-class Target:
-    """One key that is not to exist yet: the conditions, and what sending again means for each request. Every method raises Failure."""
+class NewObject:
+    """The upload of an object whose key must not exist yet.
+
+    Adds the condition to each request, and says what a retry may find. Every method raises Failure.
+    """
 
     def __init__(self, session: Session, key: str) -> None:
         self._session = session
@@ -50,11 +54,11 @@ class Target:
         self._key = key
 
     def refuse_existing(self) -> None:
-        """Fails with Kind.EXISTS where the key is taken."""
+        """Raises Failure of Kind.EXISTS if the key exists."""
         try:
             self._session.retrier.run(lambda _: self._client.head(self._key))
         except Failure as failure:
-            # Without the right to list, AWS answers 403 for an object that is not there: the write itself then tells.
+            # Without the right to list, AWS answers 403 for a missing object: the write decides.
             if failure.kind in (Kind.MISSING, Kind.DENIED):
                 return
             raise
@@ -71,15 +75,16 @@ class Target:
                 raise
             session.conditional = REFUSED
             self._put(data, only_new=False)
-        if session.conditional == UNKNOWN and len(data) <= _PROBE:
-            session.conditional = self._probed(data)
+        if session.conditional == UNKNOWN and len(data) <= _MAX_PROBE_BYTES:
+            session.conditional = self._probe(data)
 
     def _put(self, data: bytearray, *, only_new: bool) -> None:
         def put(number: int) -> None:
             try:
                 self._client.put(self._key, data, only_new=only_new)
             except Failure as failure:
-                # Sent again, a write meets itself where only the first answer was lost.
+                # A retried PUT may find its own first attempt if only the response was lost:
+                # compare size and ETag before reporting a conflict.
                 ours = (
                     number
                     and failure.kind is Kind.EXISTS
@@ -90,8 +95,8 @@ class Target:
 
         self._session.retrier.run(put)
 
-    def _probed(self, data: bytearray) -> str:
-        """The same bytes under the same key once more, which a server that knows conditions refuses."""
+    def _probe(self, data: bytearray) -> str:
+        """Write the same object again: a server that enforces the condition refuses that."""
         try:
             self._client.put(self._key, data, only_new=True)
         except Failure as failure:
@@ -107,7 +112,8 @@ class Target:
         )
 
     def finish(self, upload: str, etags: list[str], size: int) -> None:
-        self.refuse_existing()  # a server that looks at the condition of a PUT may not look at this one's
+        # A server may enforce the condition of a PUT and ignore that of CompleteMultipartUpload.
+        self.refuse_existing()
 
         def finish(number: int) -> None:
             try:
@@ -126,7 +132,7 @@ class Target:
         self._session.retrier.run(finish)
 
     def _is(self, size: int, etag: str = "") -> bool:
-        """Whether the object is what was just sent; '' is any ETag."""
+        """Whether the object is the one just sent. ``etag``: '' matches every ETag."""
         try:
             found = self._client.head(self._key)
         except Failure:

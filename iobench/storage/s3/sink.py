@@ -1,4 +1,4 @@
-"""An object going up: one PUT, or parts in parallel where it is larger than one part."""
+"""Uploads: one PUT, or parts in parallel for an object larger than one part."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from .errors import Failure, Kind
 from .threads import Threads
 
 PARTS = 4
-"""Parts of one object that are on their way at once."""
+"""How many parts of one object are sent at the same time."""
 
-_MOST_PARTS = 10_000
-"""S3's limit for one object."""
+_MAX_PARTS = 10_000
+"""S3's limit for one object (Amazon S3 user guide, "Amazon S3 multipart upload limits")."""
 
-_LEAST_PART = 5 << 20
-"""S3 refuses smaller ones, but for the last."""
+_MIN_PART_BYTES = 5 << 20
+"""S3 refuses smaller parts, except for the last one."""
 
 _FIRST_BUFFER = 64 << 10
 
-_GRACE_S = 2.0
-"""How long a failed upload is waited for."""
+_ABORT_WAIT_S = 2.0
+"""Longest wait for the abort of a failed upload."""
 
 
-class Target(Protocol):
-    """Where one object goes; every call is sent again as far as that helps, and raises Failure."""
+class UploadTarget(Protocol):
+    """The requests that upload one object.
+
+    Each request is retried as far as that helps, and raises Failure.
+    """
 
     def put(self, data: bytearray) -> None: ...
 
@@ -41,12 +44,14 @@ class Target(Protocol):
 
 
 class UploadSink:
-    """Holds at most PARTS + 1 parts in memory. ``write`` waits where PARTS of them are on their way."""
+    """Holds at most PARTS + 1 parts in memory; ``write`` waits while PARTS parts are being sent."""
 
-    def __init__(self, target: Target, threads: Threads, *, part_size: int, size_hint: int) -> None:
+    def __init__(
+        self, target: UploadTarget, threads: Threads, *, part_size: int, size_hint: int
+    ) -> None:
         self._target = target
         self._threads = threads
-        self._part_size = max(part_size, -(-size_hint // _MOST_PARTS))
+        self._part_size = max(part_size, -(-size_hint // _MAX_PARTS))
         self._buffer = bytearray(min(self._part_size, max(size_hint, _FIRST_BUFFER)))
         self._filled = 0
         self._size = 0
@@ -75,10 +80,10 @@ class UploadSink:
     def _send(self) -> None:
         if not self._upload:
             self._upload = self._target.start()
-        if len(self._parts) == _MOST_PARTS:
+        if len(self._parts) == _MAX_PARTS:
             raise Failure(
                 Kind.OTHER,
-                detail=f"it has more than {_MOST_PARTS} parts: raise the option part_size",
+                detail=f"the object needs over {_MAX_PARTS} parts: raise the option part_size",
             )
         self._room.acquire()
         if failed := next((part for part in self._parts if part.done() and part.exception()), None):
@@ -87,13 +92,13 @@ class UploadSink:
         del data[self._filled :]
         self._buffer, self._filled = bytearray(), 0
 
-        def go() -> str:
+        def send() -> str:
             try:
                 return self._target.part(self._upload, number, data, self._stop)
             finally:
                 self._room.release()
 
-        self._parts.append(self._threads.submit(go))
+        self._parts.append(self._threads.submit(send))
         self._buffer = bytearray(self._part_size)
 
     def commit(self) -> None:
@@ -107,28 +112,34 @@ class UploadSink:
         self._target.finish(self._upload, [part.result() for part in self._parts], self._size)
 
     def abort(self) -> None:
-        """Nothing is left of the upload, unless the server is gone: then this does not wait for ever, and discard_unfinished finds it."""
+        """Abort the upload on the server, so that nothing of it is left.
+
+        If the server does not answer, this gives up after a while; ``discard_unfinished`` then
+        finds the upload.
+        """
         self._stop.set()
         if self._upload:
-            _for_a_while(self._abort)
+            _call_with_time_limit(self._abort)
 
     def _abort(self) -> None:
-        wait(
-            [part for part in self._parts if not part.cancel()]
-        )  # else they would come after the abort, and stay
+        # A part that arrived after the abort would stay on the server.
+        wait([part for part in self._parts if not part.cancel()])
         try:
             self._target.abort(self._upload)
         except Failure:
-            pass  # the first failure is already on its way to the user
+            pass  # the first failure has already been raised
 
 
 class ParallelUpload:
-    """An object of known size: each block is a part (the only one is a PUT), sent by the thread that brings it, which holds one copy."""
+    """The upload of an object of known size; each block is a part (a single one: a PUT).
+
+    A block is sent by the thread that writes it, which holds one copy of it.
+    """
 
     alignment = 1
 
-    def __init__(self, target: Target, *, size: int, block_size: int) -> None:
-        self.block_size = max(block_size, _LEAST_PART, -(-size // _MOST_PARTS))
+    def __init__(self, target: UploadTarget, *, size: int, block_size: int) -> None:
+        self.block_size = max(block_size, _MIN_PART_BYTES, -(-size // _MAX_PARTS))
         self._target = target
         self._size = size
         self._etags = [""] * -(-size // self.block_size)
@@ -137,9 +148,8 @@ class ParallelUpload:
         self._upload = target.start() if size > self.block_size else ""
 
     def write_at(self, offset: int, data: Buffer) -> None:
-        copy = bytearray(
-            data
-        )  # a request may be sent again, and its library may look at the bytes again
+        # A copy, since the request may be retried after the caller has reused its memory.
+        copy = bytearray(data)
         if not self._upload:
             self._whole = copy
             return
@@ -155,18 +165,21 @@ class ParallelUpload:
     def abort(self) -> None:
         self._stop.set()
         if self._upload:
-            _for_a_while(self._abort)
+            _call_with_time_limit(self._abort)
 
     def _abort(self) -> None:
         try:
             self._target.abort(self._upload)
         except Failure:
-            pass  # the first failure is already on its way to the user
+            pass  # the first failure has already been raised
 
 
-def _for_a_while(call: Callable[[], None]) -> None:
-    """A call in a thread of its own (those of the parts may be stuck), which ends with it; waited for no longer than the grace."""
+def _call_with_time_limit(call: Callable[[], None]) -> None:
+    """Run the call in a new thread, and wait at most ``_ABORT_WAIT_S`` for it.
+
+    The upload's own threads may be stuck.
+    """
     threads = Threads(1, "iobench-abort")
     done = threads.submit(call)
     threads.close()
-    wait([done], timeout=_GRACE_S)
+    wait([done], timeout=_ABORT_WAIT_S)

@@ -1,4 +1,4 @@
-"""``s3://bucket/prefix``: objects of any S3 server, through the client library of choice."""
+"""``s3://bucket/prefix``: objects on any S3 server, through the client library that is chosen."""
 
 from __future__ import annotations
 
@@ -26,48 +26,53 @@ from ..base import (
 )
 from ..keys import check_key, check_prefix
 from .clients import check_installed, versions
-from .clients.base import Client, Found, Upload
-from .errors import Failure, Kind, words
+from .clients.base import Client, ObjectInfo, Upload
+from .errors import Failure, Kind, explain
 from .options import NAMES, S3Options, parse_options
 from .session import (
     ENFORCED,
     UNKNOWN,
+    NewObject,
     Session,
-    Target,
 )
 from .sink import ParallelUpload, UploadSink
 
 T = TypeVar("T")
 
 _inherited: list[Session | None] = []
-"""In a forked process: what its parent had open."""
+"""In a forked process: the parent's sessions, kept so that they are never finalized here."""
 
 
 class S3Storage:
-    """Objects below a prefix. Holds no credentials; the client that does is made on first use in each process, and never pickled."""
+    """Objects below a prefix.
+
+    It holds no credentials: the client that does is made on first use in each process, and is
+    never pickled.
+    """
 
     OPTIONS: ClassVar[frozenset[str]] = NAMES
     alignment = 1
 
     @classmethod
     def open(cls, url: str, *, direct: bool, options: Mapping[str, str]) -> S3Storage:
-        """``direct`` changes nothing: no page cache of this host is in the way."""
+        """``direct`` has no effect: this host's page cache does not serve these reads."""
         place = url.removeprefix("s3://")
         bucket, _, prefix = place.partition("/")
         if "@" in bucket or ":" in bucket:
             raise UsageError(
                 "the S3 URL holds credentials or a port",
-                remedy="write s3://bucket/prefix?endpoint=..; credentials come from the environment or the shared credentials file",
+                remedy="write s3://bucket/prefix?endpoint=...; credentials come from the "
+                "environment or the shared credentials file",
             )
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}", bucket) or ".." in bucket:
             raise UsageError(
-                f"'{bucket[:80]}' is not a bucket's name", remedy="write s3://bucket/prefix"
+                f"'{bucket[:80]}' is not a valid bucket name", remedy="write s3://bucket/prefix"
             )
         prefix = prefix.strip("/")
         if prefix and key_problem(prefix, text=True):
             raise UsageError(
-                f"'{prefix[:80]}' is not a prefix",
-                remedy="leave out empty parts, '.', '..' and control characters",
+                f"'{prefix[:80]}' is not a valid prefix",
+                remedy="remove empty parts, '.', '..' and control characters",
             )
         settings = parse_options(options)
         check_installed(settings.client)
@@ -88,8 +93,8 @@ class S3Storage:
         self._open: Session | None = None
 
     def after_fork(self) -> None:
-        # The parent's connections are shared with it, and its client is never finalised here: that
-        # may wait for a lock which a thread of the parent held in the instant of the fork.
+        # The connections belong to the parent. Its client must not be finalized here: that may
+        # wait for a lock which another thread of the parent held at the moment of the fork.
         _inherited.append(self._open)
         self._reset()
 
@@ -110,7 +115,10 @@ class S3Storage:
         return self._open
 
     def _run(self, verb: str, key: str, attempt: Callable[[Client, int], T]) -> T:
-        """One operation, sent again where that helps. Raises StorageError, without the client's own error: it can hold the request."""
+        """Run one operation, with retries. Raises StorageError.
+
+        The client's own exception is not chained: it can contain the request.
+        """
         try:
             session = self._session()
             return session.retrier.run(lambda number: attempt(session.client, number))
@@ -121,15 +129,20 @@ class S3Storage:
     def _failed(self, verb: str, key: str, failure: Failure) -> StorageError:
         where = f"{self.url}/{key}" if key else self.url
         if failure.status in (403, 404) and not failure.code and verb != "list":
-            failure = self._asked_again(self._root + key, failure)
-        what, remedy = words(failure, verb)
+            failure = self._with_reason(self._root + key, failure)
+        what, remedy = explain(failure, verb)
         if failure.kind is Kind.UNREACHABLE:
-            what = f"{what} ({self.options.endpoint or os.environ.get('AWS_ENDPOINT_URL_S3') or os.environ.get('AWS_ENDPOINT_URL') or 'AWS'})"
+            what = f"{what} ({self._endpoint()})"
         kind = MissingObjectError if failure.kind is Kind.MISSING else StorageError
         return kind(f"cannot {verb} {where}: {what}", remedy=remedy)
 
-    def _asked_again(self, key: str, failure: Failure) -> Failure:
-        """The answer to HEAD has no body, and so no reason; the same question with GET has."""
+    def _endpoint(self) -> str:
+        """The endpoint as far as the options and the environment name it, for messages."""
+        chosen = self.options.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3")
+        return chosen or os.environ.get("AWS_ENDPOINT_URL") or "AWS"
+
+    def _with_reason(self, key: str, failure: Failure) -> Failure:
+        """The failure with S3's error code: a HEAD response has no body, a GET response has."""
         try:
             self._session().client.get(key, 0, memoryview(bytearray(1)))
         except Failure as said:
@@ -145,7 +158,7 @@ class S3Storage:
         try:
             facts |= self._session().client.facts()
         except Failure:
-            pass  # no credentials: what is asked of the storage next says so
+            pass  # without credentials, the first request to the storage reports that
         return {
             **facts,
             "scheme": "s3",
@@ -159,7 +172,7 @@ class S3Storage:
     def check_target(self) -> None:
         if not self.prefix:
             raise TargetRefusedError(
-                f"{self.url} is a bucket's root, and needs a prefix",
+                f"{self.url} is the root of a bucket, and iobench writes only below a prefix",
                 remedy=f"write it like {self.url}/iobench-data",
             )
 
@@ -192,35 +205,35 @@ class S3Storage:
             yield Entry(found.key[len(self._root) :], found.size)
 
     def versions(self, prefix: str = "") -> dict[str, str]:
-        """ETags by key."""
+        """Key -> ETag."""
         return {found.key[len(self._root) :]: found.etag for found in self._found(prefix)}
 
-    def _found(self, prefix: str) -> Iterator[Found]:
+    def _found(self, prefix: str) -> Iterator[ObjectInfo]:
         folder = check_prefix(prefix, text=True)
         below = self._root + (f"{folder}/" if folder else "")
         place = ""
         while True:
             found, place = self._page(below, place)
-            # Some tools keep a folder's own name as an empty object.
+            # Some tools create an empty object with the folder's own name.
             yield from (item for item in found if item.key.rstrip("/") != below.rstrip("/"))
             if not place:
                 return
 
-    def _page(self, below: str, place: str) -> tuple[Sequence[Found], str]:
+    def _page(self, below: str, place: str) -> tuple[Sequence[ObjectInfo], str]:
         return self._run("list", "", lambda client, _: client.page(below, place))
 
     # Writing
 
     @contextmanager
     def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> Iterator[Sink]:
-        """Objects are durable as soon as they are there; ``durable`` changes nothing."""
+        """As Storage.create. S3 objects are durable at once: ``durable`` has no effect."""
         full = self._key(key)
         sink: UploadSink | None = None
         try:
             session = self._session()
-            target = Target(session, full)
+            target = NewObject(session, full)
             if size_hint > self.options.part_size:
-                target.refuse_existing()  # before gigabytes are sent
+                target.refuse_existing()  # before gigabytes are sent for nothing
             sink = UploadSink(
                 target, session.uploads, part_size=self.options.part_size, size_hint=size_hint
             )
@@ -245,7 +258,7 @@ class S3Storage:
         full = self._key(key)
         sink: ParallelUpload | None = None
         try:
-            target = Target(self._session(), full)
+            target = NewObject(self._session(), full)
             target.refuse_existing()
             sink = ParallelUpload(target, size=size, block_size=block_size)
             yield sink
@@ -263,11 +276,11 @@ class S3Storage:
 
     @property
     def exclusive_create(self) -> bool:
-        """Whether the server has been seen to refuse a conditional write of a key that exists."""
+        """Whether this server was seen to refuse a conditional write of an existing key."""
         return (self._open.conditional if self._open else self._conditional) == ENFORCED
 
     def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
-        """One PUT, without a condition unless ``only_new``."""
+        """One PUT, with a condition only if ``only_new``."""
         if only_new:
             with self.create(key, size_hint=len(data)) as sink:
                 sink.write(data)
@@ -283,7 +296,7 @@ class S3Storage:
 
         def delete(client: Client, number: int) -> None:
             if number == 0:
-                client.head(full)  # S3 deletes what does not exist without a word
+                client.head(full)  # S3's DELETE succeeds for objects that do not exist
             client.delete(full)
 
         self._run("delete", key, delete)
@@ -307,7 +320,7 @@ class S3Storage:
             try:
                 return client.uploads(self._root, place)
             except Failure as failure:
-                if failure.kind is Kind.NO_UPLOAD:  # rclone's way to say that there was never one
+                if failure.kind is Kind.NO_UPLOAD:  # rclone's answer if there never was an upload
                     return (), ("", "")
                 raise
 
@@ -330,5 +343,5 @@ class S3Storage:
         self._reset()
 
     def _key(self, key: str) -> str:
-        """The object's whole name. Raises StorageError for a key that leads out of the prefix."""
+        """The object's full key. Raises StorageError for a key that leads out of the prefix."""
         return self._root + check_key(key, text=True)

@@ -1,4 +1,8 @@
-"""Daemon threads that run calls: for parts that go up in parallel, and for calls that must not keep Ctrl-C waiting."""
+"""Daemon threads that run calls.
+
+``Threads`` uploads parts in parallel; ``MainThreadHelper`` keeps a blocking call from delaying
+Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,10 @@ T = TypeVar("T")
 
 
 class Threads:
-    """At most ``count`` threads, started when needed. Unlike an executor's they are daemons: a hanging request delays no exit."""
+    """At most ``count`` threads, started when needed.
+
+    They are daemons, unlike an executor's threads: a request that hangs does not delay the exit.
+    """
 
     def __init__(self, count: int, name: str) -> None:
         self._count = count
@@ -34,17 +41,19 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """The threads end after what they were given."""
+        """End the threads once the submitted calls are done."""
         with self._lock:
             for _ in range(self._started):
                 self._calls.put(None)
             self._started = 0
 
 
-class Aside:
-    """Runs a call of the main thread in another one, so that signals (Ctrl-C) are handled while a library waits outside of Python.
+class MainThreadHelper:
+    """Runs the main thread's calls in a helper thread.
 
-    Other threads, and worker processes, which their parent ends, call straight away: changing threads costs up to 0.1 ms.
+    Python handles signals (Ctrl-C) only between bytecodes of the main thread, so a library that
+    blocks in native code there would delay them. Other threads call directly, and so does a worker
+    process, which its parent ends: a change of threads costs up to 0.1 ms.
     """
 
     def __init__(self) -> None:
@@ -60,13 +69,13 @@ class Aside:
         if self._calls is None:
             self._calls, self._results = SimpleQueue(), SimpleQueue()
             threading.Thread(
-                target=_answer, args=(self._calls,), daemon=True, name="iobench-aside"
+                target=_answer, args=(self._calls,), daemon=True, name="iobench-helper"
             ).start()
         self._calls.put((call, self._results))
         try:
             result, error = self._results.get()
         except BaseException:
-            self.close()  # the thread may be stuck for a while: the next call gets a new one
+            self.close()  # the thread may be stuck: the next call gets a new one
             raise
         if error is not None:
             raise error
@@ -85,7 +94,7 @@ def _answer(calls: SimpleQueue[tuple[Callable[[], Any], SimpleQueue[Any]] | None
             results.put((call(), None))
         except BaseException as error:
             results.put((None, error))
-        del item, call, results  # holds no buffer while it waits
+        del item, call, results  # keep no buffer alive while waiting
 
 
 def _work(calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
@@ -96,4 +105,4 @@ def _work(calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> N
                 future.set_result(call())
             except BaseException as error:
                 future.set_exception(error)
-        del item, future, call  # holds no buffer while it waits
+        del item, future, call  # keep no buffer alive while waiting

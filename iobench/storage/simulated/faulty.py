@@ -1,6 +1,8 @@
-"""Storage that misbehaves on purpose: ``faulty+URL?fail_every=100&short_every=50&stall_every=20&stall=5s&fail_write_at=3``.
+"""Storage with faults on purpose, to test what depends on storage.
 
-Reads and writes are counted over all threads and forked processes, from 1, so that what depends on storage can be tested.
+``faulty+URL?fail_every=100&short_every=50&stall_every=20&stall=5s&fail_write_at=3``
+
+Reads and writes are counted from 1, over all threads and forked processes.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ _COUNTS = ("fail_every", "fail_at", "short_every", "stall_every", "fail_write_at
 
 
 class Count:
-    """How often something happened, in every process that was forked from the one that made it."""
+    """A counter that is shared by all processes forked from the one that made it."""
 
     def __init__(self) -> None:
         self._value = multiprocessing.get_context("fork").Value("q", 0)
@@ -33,10 +35,11 @@ class Count:
 
 
 class FaultyStorage(Wrapper):
-    """Every ``fail_every``-th read, and the ``fail_at``-th, is an error.
+    """Reads and writes with faults; 0 means never.
 
-    Every ``short_every``-th delivers half of what it could, every ``stall_every``-th begins ``stall_s`` late. The ``fail_write_at``-th
-    write into a sink is an error. 0: never.
+    Every ``fail_every``-th read, and the ``fail_at``-th, fails. Every ``short_every``-th delivers
+    half of its bytes. Every ``stall_every``-th starts ``stall_s`` seconds late. The
+    ``fail_write_at``-th write into a sink fails.
     """
 
     scheme = "faulty"
@@ -65,7 +68,7 @@ class FaultyStorage(Wrapper):
 
     @classmethod
     def wrap(cls, inner: Storage, options: Mapping[str, str]) -> FaultyStorage:
-        """Raises UsageError for what is no count, and for a stall that never comes."""
+        """Raises UsageError for an invalid count, and for a stall without stall_every."""
         counts = {}
         for name in _COUNTS:
             if name in options:
@@ -74,13 +77,13 @@ class FaultyStorage(Wrapper):
                 ):
                     raise UsageError(
                         f"faulty storage: {name} is '{options[name]}'",
-                        remedy=f"give a whole number, e.g. {name}=100",
+                        remedy=f"use a whole number, for example {name}=100",
                     )
                 counts[name] = int(options[name])
         if "stall" in options and not counts.get("stall_every"):
             raise UsageError(
-                "faulty storage: stall says for how long, and nothing says when",
-                remedy="add stall_every, e.g. stall_every=100",
+                "faulty storage: stall says how long, but nothing says which reads stall",
+                remedy="add stall_every, for example stall_every=100",
             )
         return cls(inner, stall_s=parse_duration(options.get("stall", STALL_S)), **counts)
 
@@ -111,7 +114,7 @@ class FaultyStorage(Wrapper):
 
 
 class FaultySink:
-    """Fails one write; whoever writes leaves the ``with`` block by that error, and the object leaves no trace."""
+    """Fails one write. The error leaves the ``with`` block, so the object leaves no trace."""
 
     def __init__(self, inner: Sink, key: str, writes: Count, fail_at: int) -> None:
         self._inner = inner

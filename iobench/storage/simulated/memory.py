@@ -1,4 +1,4 @@
-"""Storage without a device: objects in memory, and the base of what wraps another storage (``throttled``, ``faulty``)."""
+"""Objects in memory, and the base of storages that wrap another (``throttled``, ``faulty``)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..keys import check_key, check_prefix
 
 
 class _ReadOnly:
-    """What can be read and not written."""
+    """The methods of a storage that can't be written."""
 
     alignment = 1
     scheme = ""
@@ -52,7 +52,7 @@ class _ReadOnly:
 
 
 class MemoryStorage(_ReadOnly):
-    """Objects in this process's memory; forked workers share them."""
+    """Objects in this process's memory, which forked workers share."""
 
     scheme = "memory"
     OPTIONS: ClassVar[frozenset[str]] = frozenset()
@@ -80,7 +80,7 @@ class MemoryStorage(_ReadOnly):
 
     def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
         source = self._object(key)[offset : offset + len(buffer)]
-        # numpy lets go of the GIL while it copies; a memoryview assignment does not.
+        # numpy releases the GIL while it copies; a memoryview assignment does not.
         np.copyto(
             np.frombuffer(buffer, dtype=np.uint8)[: len(source)],
             np.frombuffer(source, dtype=np.uint8),
@@ -102,7 +102,7 @@ class MemoryStorage(_ReadOnly):
 
 
 class Wrapper:
-    """Forwards everything to ``inner``; subclasses change what reading does."""
+    """Forwards everything to ``inner``; subclasses change how reads and writes behave."""
 
     scheme = ""
 
@@ -113,7 +113,8 @@ class Wrapper:
 
     def __getstate__(self) -> dict[str, Any]:
         raise UsageError(
-            f"{self.scheme} storage counts over forked processes and can't be sent to others",
+            f"{self.scheme} storage shares its state by fork, and can't be sent to a process "
+            "that was not forked",
             remedy="use --set loader.start_method=fork",
         )
 

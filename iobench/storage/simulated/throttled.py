@@ -1,14 +1,19 @@
-"""Storage of known speed: ``throttled+URL?bandwidth=2GB&latency=5ms&latency_p99=40ms&iops=1e4&write_bandwidth=500MB``.
+"""Storage of known speed.
 
-The oracle for the verdict, and the answer to "what if my storage did 2 GB/s with 5 ms?". A read passes a link and then a distance:
+``throttled+URL?bandwidth=2GB&latency=5ms&latency_p99=40ms&iops=1e4&write_bandwidth=500MB``
 
-- The link serves one read at a time, in order of arrival, over all threads and forked processes: a read of n bytes takes
-  max(n / ``bandwidth``, 1 / ``iops``). ``write_bandwidth`` is a second link, for what sinks accept.
-- The distance is ``latency``, added to every read; reads in flight cover it for one another. With ``latency_p99`` it is drawn anew for
-  each read from a lognormal distribution with the median ``latency`` and that 99th percentile: the usual shape of a store's latency, with
-  a long tail, and given by the two figures that monitoring shows. Its mean is above its median; ``describe`` tells it.
+It checks the verdict, and answers "what if my storage did 2 GB/s with 5 ms?". The time of a read
+has two parts:
 
-The storage below is never made faster: what it takes itself is counted as part of the time.
+- The link serves one read at a time, in order of arrival, for all threads and forked processes. A
+  read of n bytes takes max(n / ``bandwidth``, 1 / ``iops``). ``write_bandwidth`` is a second link,
+  for data that sinks accept.
+- ``latency`` is added to every read; the latencies of reads in flight overlap. With
+  ``latency_p99`` each read's latency is drawn from a lognormal distribution with the median
+  ``latency`` and that 99th percentile: a long tail, as object stores have, and defined by the two
+  figures that monitoring shows. Its mean is above its median; ``describe`` reports the mean.
+
+The wrapped storage is never made faster: the time that it takes counts as part of the total.
 """
 
 from __future__ import annotations
@@ -26,19 +31,21 @@ from ...units import parse_duration, parse_size
 from ..base import Buffer, Sink, Storage
 from .memory import Wrapper
 
-_Z99 = 2.3263478740408408  # the standard normal distribution's 99th percentile
+_Z99 = 2.3263478740408408  # the 99th percentile of the standard normal distribution
 
 
 class Link:
-    """Serves one after another, in order of arrival, for every process that was forked from the one that made it."""
+    """Serves one request at a time, in order of arrival.
+
+    It is shared by all processes forked from the one that made it.
+    """
 
     def __init__(self) -> None:
-        self._free_at = multiprocessing.get_context("fork").Value(
-            "d", 0.0
-        )  # on the monotonic clock, which all processes share
+        # On the monotonic clock, which all processes share.
+        self._free_at = multiprocessing.get_context("fork").Value("d", 0.0)
 
     def served_at(self, arrived_s: float, service_s: float) -> float:
-        """When a request that takes ``service_s`` is through; the link is taken until then."""
+        """When a request that takes ``service_s`` is done; the link is busy until then."""
         with self._free_at.get_lock():
             done = max(arrived_s, float(self._free_at.value)) + service_s
             self._free_at.value = done
@@ -46,7 +53,7 @@ class Link:
 
 
 class ThrottledStorage(Wrapper):
-    """See the module. Bandwidths in bytes/s, latencies in seconds; None or 0: no cap."""
+    """See the module. Bandwidths in bytes/s, latencies in seconds; None or 0: no limit."""
 
     scheme = "throttled"
     OPTIONS: ClassVar[frozenset[str]] = frozenset(
@@ -66,7 +73,8 @@ class ThrottledStorage(Wrapper):
         super().__init__(inner)
         if latency_p99_s is not None and not 0 < latency_s <= latency_p99_s:
             raise UsageError(
-                "throttled storage: latency_p99 needs a latency (the median) above zero that is not above it"
+                "throttled storage: latency_p99 needs a latency (the median) above zero, which is "
+                "at most latency_p99"
             )
         self.bandwidth = bandwidth
         self.latency_s = latency_s
@@ -79,7 +87,7 @@ class ThrottledStorage(Wrapper):
 
     @classmethod
     def wrap(cls, inner: Storage, options: Mapping[str, str]) -> ThrottledStorage:
-        """Raises UsageError for what is not a rate or a duration, and for a rate of zero."""
+        """Raises UsageError for an invalid rate or duration, and for a rate of zero."""
         rates = {
             name: parse_size(options[name].removesuffix("/s"))
             for name in ("bandwidth", "write_bandwidth")
@@ -88,8 +96,8 @@ class ThrottledStorage(Wrapper):
         iops = _parse_iops(options["iops"]) if "iops" in options else None
         if 0 in rates.values():
             raise UsageError(
-                "throttled storage needs bandwidths above zero",
-                remedy="e.g. throttled+/data?bandwidth=100MB",
+                "throttled storage needs a bandwidth above zero",
+                remedy="for example throttled+/data?bandwidth=100MB",
             )
         latencies = {
             f"{name}_s": parse_duration(options[name])
@@ -110,8 +118,8 @@ class ThrottledStorage(Wrapper):
         }
 
     def latency(self) -> float:
-        """Seconds for the next read."""
-        # The random module is seeded anew in a forked process.
+        """The latency of the next read in seconds."""
+        # Python seeds the random module again in a forked process.
         return (
             self.latency_s * math.exp(random.gauss(0.0, self._sigma))
             if self._sigma
@@ -138,7 +146,7 @@ class ThrottledStorage(Wrapper):
 
 
 class ThrottledSink:
-    """Accepts data at the link's pace."""
+    """Accepts data at the bandwidth of the link."""
 
     def __init__(self, inner: Sink, link: Link, bandwidth: float) -> None:
         self._inner = inner
@@ -165,6 +173,6 @@ def _parse_iops(text: str) -> float:
     if not 0 < iops < math.inf:  # NaN fails too
         raise UsageError(
             f"throttled storage: iops is '{text}'",
-            remedy="give a number above zero, e.g. iops=1000 or iops=1e3",
+            remedy="use a number above zero, for example iops=1000 or iops=1e3",
         )
     return iops

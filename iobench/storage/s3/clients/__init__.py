@@ -1,4 +1,4 @@
-"""One module for each client library, imported when its client is made."""
+"""One module for each client library; it is imported when its client is made."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _CLIENTS = {
     "s3fs": ("s3fs:S3fsClient", "s3", ("s3fs", "botocore")),
     "boto3": ("boto3:Boto3Client", "boto3", ("boto3", "botocore")),
 }
-"""Name -> class, extra, packages. botocore resolves credentials and configuration for all of them."""
+"""Name -> (class, extra, packages). botocore finds credentials and settings for all of them."""
 
 
 def check_installed(name: str) -> None:
-    """Raises UsageError that names the extra. Imports nothing."""
+    """Raises UsageError that names the extra to install. Imports nothing."""
     _, extra, packages = _CLIENTS[name]
     for package in packages:
         if util.find_spec(package) is None:
@@ -29,7 +29,7 @@ def check_installed(name: str) -> None:
 
 
 def make_client(options: S3Options, bucket: str) -> Client:
-    """Contacts nothing, but may ask for credentials. Raises Failure, UsageError."""
+    """A client. Contacts nothing, but may search for credentials. Raises Failure, UsageError."""
     module, _, attribute = _CLIENTS[options.client][0].partition(":")
     client: Client = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)(
         options, bucket

@@ -1,4 +1,7 @@
-"""What S3Storage asks of a client library. One request each; nothing is sent twice, and every failure is a ``Failure``."""
+"""The protocol of an S3 client library.
+
+Each method sends one request and never retries. Every failure is raised as ``Failure``.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 from ...base import Buffer
 
 
-class Found(NamedTuple):
-    key: str  # whole, as the bucket has it
+class ObjectInfo(NamedTuple):
+    key: str  # the full key in the bucket
     size: int  # bytes
     etag: str
 
@@ -23,32 +26,43 @@ class Client(Protocol):
     """Made in the process that uses it; thread-safe."""
 
     def get(self, key: str, offset: int, buffer: Buffer) -> int:
-        """Fill ``buffer`` from ``offset``; the bytes read are fewer only where the object ends. Beyond the end: Failure of Kind.RANGE."""
+        """Fill ``buffer`` from ``offset``; the number of bytes read.
+
+        It is less than ``len(buffer)`` only at the object's end. Raises Failure: of Kind.RANGE for
+        an ``offset`` beyond the end.
+        """
 
     def put(self, key: str, data: bytes | bytearray, *, only_new: bool) -> None:
-        """``only_new`` asks the server to refuse (Kind.EXISTS) where the key exists: If-None-Match: *."""
+        """Write an object.
+
+        With ``only_new`` the server is asked (``If-None-Match: *``) to refuse an existing key:
+        Failure of Kind.EXISTS.
+        """
 
     def start(self, key: str) -> str:
-        """A multipart upload; its id."""
+        """Start a multipart upload; its id."""
 
     def part(self, key: str, upload: str, number: int, data: bytes | bytearray) -> str:
-        """Part ``number`` (from 1); its ETag."""
+        """Upload part ``number`` (from 1); its ETag."""
 
     def finish(self, key: str, upload: str, etags: Sequence[str], *, only_new: bool) -> None: ...
 
     def abort(self, key: str, upload: str) -> None: ...
 
-    def head(self, key: str) -> Found: ...
+    def head(self, key: str) -> ObjectInfo: ...
 
     def delete(self, key: str) -> None: ...
 
-    def page(self, prefix: str, place: str) -> tuple[list[Found], str]:
-        """The next objects below ``prefix`` ('' or ending in '/'), and the place to go on from: '' at the end, as at the beginning."""
+    def page(self, prefix: str, place: str) -> tuple[list[ObjectInfo], str]:
+        """The next objects below ``prefix`` ('' or ending in '/'), and where to continue.
+
+        ``place`` is '' for the first page; '' is returned with the last page.
+        """
 
     def uploads(self, prefix: str, place: tuple[str, str]) -> tuple[list[Upload], tuple[str, str]]:
-        """As ``page``, of unfinished multipart uploads; ('', '') is the beginning and the end."""
+        """As ``page``, for unfinished multipart uploads, with ('', '') in place of ''."""
 
     def facts(self) -> dict[str, Any]:
-        """What was learned about the server on the way, for the result."""
+        """What the client learned about the server, for the result."""
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""boto3: AWS's own SDK for Python. About 1 CPU ms for each request."""
+"""boto3: AWS's own SDK for Python. About 1 ms of CPU time per request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S3's operations in botocore's terms, for every client that has botocore below it."""
+"""S3's operations by botocore's names, for every client that is built on botocore."""
 
 from __future__ import annotations
 
@@ -28,33 +28,34 @@ from urllib3 import disable_warnings
 from urllib3.exceptions import InsecureRequestWarning, ProtocolError
 
 from ...base import Buffer
-from ..errors import Failure, Kind, answered
+from ..errors import Failure, Kind, failure_of_answer
 from ..options import S3Options
-from .base import Found, Upload
+from .base import ObjectInfo, Upload
 from .chain import Chain
 
-_CONNECTIONS = 256
-"""More threads than this in one process would make connections anew for each request."""
+_MAX_CONNECTIONS = 256
+"""With more threads in one process, botocore would open a new connection for each request."""
 
 _SMALL = 1 << 20
-"""Bytes: up to here a copy takes less than what it costs to give up the GIL and get it back."""
+"""Bytes. Copying less than this takes less time than to release and reacquire the GIL."""
 
-_PIECE = 1 << 20
-"""Bytes: a body is read piece by piece, through memory that is used again; in one go it costs twice as much."""
+_PIECE = 256 << 10
+"""Bytes. A body is read in pieces through reused memory: in one read it costs twice as much."""
 
 _UNKNOWN_NAME = re.compile(
-    r"name or service not known|no address associated|temporary failure in name resolution|name resolution|getaddrinfo",
+    r"name or service not known|no address associated|temporary failure in name resolution"
+    r"|name resolution|getaddrinfo",
     re.I,
 )
 
 
 def config(options: S3Options, chain: Chain) -> dict[str, Any]:
-    """Arguments of botocore's Config. Its own retries are off: ours are counted."""
+    """Arguments of botocore's Config. Its own retries are off: iobench counts its retries."""
     return {
         "retries": {"total_max_attempts": 1},
         "connect_timeout": options.timeout,
         "read_timeout": options.timeout,
-        "max_pool_connections": _CONNECTIONS,
+        "max_pool_connections": _MAX_CONNECTIONS,
         "s3": {"addressing_style": "path" if chain.path_style else "virtual"},
         "request_checksum_calculation": options.checksum,
         "response_checksum_validation": options.checksum,
@@ -63,7 +64,7 @@ def config(options: S3Options, chain: Chain) -> dict[str, Any]:
 
 
 class BotoApi:
-    """A client by botocore's operations; subclasses say how one is called."""
+    """A client made of botocore's operations; a subclass says how to call one."""
 
     bucket: str
     chain: Chain
@@ -79,22 +80,23 @@ class BotoApi:
         return self.fill(answer, offset, buffer)
 
     def fill(self, answer: dict[str, Any], offset: int, buffer: Buffer) -> int:
-        """The answer's body into ``buffer``, which asked from ``offset`` on."""
+        """Copy the body of a range request's answer into ``buffer``; the number of bytes."""
         body = answer["Body"]
-        coming = expected(answer, offset, len(buffer))
+        coming = range_length(answer, offset, len(buffer))
         done, failure = 0, None
         try:
             while done < coming:
-                count = body.readinto(buffer[done : min(done + (1 << 18), coming)])
+                count = body.readinto(buffer[done : min(done + _PIECE, coming)])
                 if not count:
                     break
                 done += count
         except Exception as error:
-            failure = understood(error)
+            failure = to_failure(error)
         if done < coming:
             body.close()
-            raise failure or Failure(Kind.LOST, detail=f"{done} of {coming} bytes came")
-        body.read()  # the end of the stream: the connection goes back to the pool, and checksums are compared
+            raise failure or Failure(Kind.LOST, detail=f"got {done} of {coming} bytes")
+        # Reading to the end returns the connection to the pool, and verifies checksums.
+        body.read()
         return coming
 
     def put(self, key: str, data: bytes | bytearray, *, only_new: bool) -> None:
@@ -122,19 +124,19 @@ class BotoApi:
     def abort(self, key: str, upload: str) -> None:
         self.call("abort_multipart_upload", Key=key, UploadId=upload)
 
-    def head(self, key: str) -> Found:
+    def head(self, key: str) -> ObjectInfo:
         answer = self.call("head_object", Key=key)
-        return Found(key, int(answer["ContentLength"]), str(answer.get("ETag", "")).strip('"'))
+        return ObjectInfo(key, int(answer["ContentLength"]), str(answer.get("ETag", "")).strip('"'))
 
     def delete(self, key: str) -> None:
         self.call("delete_object", Key=key)
 
-    def page(self, prefix: str, place: str) -> tuple[list[Found], str]:
+    def page(self, prefix: str, place: str) -> tuple[list[ObjectInfo], str]:
         answer = self.call(
             "list_objects_v2", Prefix=prefix, **({"ContinuationToken": place} if place else {})
         )
         found = [
-            Found(item["Key"], int(item["Size"]), str(item.get("ETag", "")).strip('"'))
+            ObjectInfo(item["Key"], int(item["Size"]), str(item.get("ETag", "")).strip('"'))
             for item in answer.get("Contents", ())
         ]
         return found, str(answer.get("NextContinuationToken", "")) if answer.get(
@@ -160,16 +162,15 @@ class BotoApi:
 
 
 class BotocoreClient(BotoApi):
-    """botocore's own client: what boto3's is."""
+    """botocore's own client, which boto3 wraps."""
 
     def __init__(self, options: S3Options, bucket: str, chain: Chain | None = None) -> None:
         self.bucket = bucket
         self.chain = chain or Chain(options, bucket)
         self._options = options
         if self.chain.verify is False:
-            disable_warnings(
-                InsecureRequestWarning
-            )  # it was asked for, and would be said for each request
+            # The user asked for it; the warning would appear for each request.
+            disable_warnings(InsecureRequestWarning)
         self._client = self.make()
 
     def arguments(self) -> dict[str, Any]:
@@ -188,15 +189,18 @@ class BotocoreClient(BotoApi):
         try:
             return getattr(self._client, operation)(Bucket=self.bucket, **arguments)
         except Exception as error:
-            failure = self.chain.hidden(understood(error))
+            failure = self.chain.redacted(to_failure(error))
         raise failure
 
     def close(self) -> None:
         self._client.close()
 
 
-def copied(data: Any, buffer: Buffer) -> int:
-    """Copy into the front of ``buffer``; the bytes copied. Large ones without the GIL; for small ones giving it up costs more."""
+def copy_into(buffer: Buffer, data: Any) -> int:
+    """Copy ``data`` into the front of ``buffer``; the number of bytes.
+
+    Large copies release the GIL; for small ones that costs more than the copy.
+    """
     size = len(data)
     if size <= _SMALL:
         buffer[:size] = memoryview(data)
@@ -205,12 +209,16 @@ def copied(data: Any, buffer: Buffer) -> int:
     return size
 
 
-def expected(answer: dict[str, Any], offset: int, want: int) -> int:
-    """How many bytes of the answer to a range request are to be taken. Believes Content-Range, not the status: some servers answer 200."""
+def range_length(answer: dict[str, Any], offset: int, want: int) -> int:
+    """How many bytes to take from the answer to a range request.
+
+    Content-Range decides, not the status: some servers answer 200 to a range request. Raises
+    Failure if the range is not the requested one.
+    """
     length = int(answer["ContentLength"])
     stated = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", answer.get("ContentRange") or "")
     if stated is None:
-        if offset and length:  # the whole object came
+        if offset and length:  # the server sent the whole object
             raise Failure(Kind.UNSUPPORTED, detail="the server ignores ranges")
         return min(length, want)
     first, last = int(stated[1]), int(stated[2])
@@ -224,15 +232,20 @@ def expected(answer: dict[str, Any], offset: int, want: int) -> int:
     return length
 
 
-def understood(error: BaseException) -> Failure:
-    """What a client library raised, or what it was raised from, in our terms. Keeps no reference to it: it can hold whole requests."""
+def to_failure(error: BaseException) -> Failure:
+    """The Failure for an exception of a client library, or for one of its causes.
+
+    It keeps no reference to the exception, which can hold whole requests.
+    """
     if isinstance(error, Failure):
         return error
     for link in _causes(error):
         if isinstance(link, ClientError):
             said = link.response.get("Error", {})
             status = int(link.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-            return answered(status, str(said.get("Code", "")), str(said.get("Message", "")))
+            return failure_of_answer(
+                status, str(said.get("Code", "")), str(said.get("Message", ""))
+            )
         for kinds, kind in _KINDS:
             if isinstance(link, kinds):
                 if kind is Kind.UNREACHABLE and any(
@@ -241,9 +254,8 @@ def understood(error: BaseException) -> Failure:
                     return Failure(Kind.NAME)
                 detail = str(link).rpartition("] ")[2] if kind is Kind.TLS else ""
                 return Failure(kind, detail=detail)
-        if (
-            type(link).__module__.partition(".")[0] == "aiohttp"
-        ):  # s3fs's: a body that ends early, a server that hung up
+        if type(link).__module__.partition(".")[0] == "aiohttp":
+            # s3fs: the body ended early, or the server closed the connection.
             return Failure(Kind.LOST)
     return Failure(Kind.OTHER, detail=type(error).__name__)
 
@@ -262,7 +274,7 @@ _KINDS: tuple[tuple[tuple[type[BaseException], ...], Kind], ...] = (
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what it was raised from or because of."""
+    """The exception, and the exceptions that it was raised from or that it holds."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:

@@ -1,4 +1,7 @@
-"""The standard chain, as botocore walks it: environment, shared files and profiles, SSO, containers, the instance's role."""
+"""The standard chain of configuration and credentials, as botocore searches it.
+
+Environment, shared files and profiles, SSO, container credentials, the instance's role.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,14 @@ from ..errors import Failure, Kind
 from ..options import S3Options, check_endpoint
 
 LOADER = botocore.loaders.create_loader()
-"""Keeps the description of S3's operations, which takes 0.1 s to parse, for all clients of this process."""
+"""Caches the description of S3's operations for all clients of a process: parsing takes 0.1 s."""
 
 
 class Chain:
-    """What the options, and where they are silent the environment and the shared files, say. Never pickled, never shown."""
+    """Settings from the options, or else from the environment and the shared files.
+
+    Never pickled and never shown, since it holds credentials.
+    """
 
     def __init__(self, options: S3Options, bucket: str) -> None:
         self._options = options
@@ -39,7 +45,8 @@ class Chain:
             configured = ConfiguredEndpointProvider(
                 self.session.full_config, profile, "s3"
             ).provide()
-        except BotoCoreError as error:  # a profile that does not exist, a file that can't be parsed: nothing secret in it
+        except BotoCoreError as error:
+            # A profile that does not exist, or a file that can't be parsed: no secret in it.
             unusable = " ".join(str(error).split())[:200]
         else:
             self.endpoint = options.endpoint or check_endpoint(
@@ -53,9 +60,10 @@ class Chain:
 
     @property
     def path_style(self) -> bool:
-        """Whether the bucket's name is a part of the path. AWS wants it in the host's name; most other servers in the path.
+        """Whether the bucket's name goes into the path instead of the host name.
 
-        A bucket with a dot in its name has no certificate for its host's name.
+        AWS wants it in the host name, most other servers in the path. No certificate matches the
+        host name of a bucket with a dot in its name.
         """
         if self._options.addressing != "auto":
             return self._options.addressing == "path"
@@ -63,7 +71,7 @@ class Chain:
 
     @property
     def verify(self) -> bool | str:
-        """True, False, or a file of certificates."""
+        """True, False, or the path of a file of certificates."""
         if self._options.tls_verify == "false":
             return False
         if self._options.tls_verify != "true":
@@ -72,7 +80,7 @@ class Chain:
         return str(bundle) if bundle and Path(bundle).is_file() else True
 
     def credentials(self) -> Any:
-        """botocore's Credentials, which renew themselves. Raises Failure (no credentials)."""
+        """botocore's Credentials, which renew themselves. Raises Failure (NO_CREDENTIALS)."""
         if self._credentials is not None:
             return self._credentials
         try:
@@ -86,8 +94,8 @@ class Chain:
             unusable = ""
         raise Failure(Kind.NO_CREDENTIALS, code=unusable)
 
-    def hidden(self, failure: Failure) -> Failure:
-        """The failure, with no credential in the server's words."""
+    def redacted(self, failure: Failure) -> Failure:
+        """The failure, with credentials removed from the server's text."""
         if failure.detail and self._options.signing != "none":
             try:
                 secrets = self.credentials().get_frozen_credentials()

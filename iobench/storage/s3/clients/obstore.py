@@ -1,6 +1,6 @@
-"""obstore: Rust's object_store for Python. About 0.15 CPU ms for each request.
+"""obstore: Rust's object_store for Python. About 0.15 ms of CPU time per request.
 
-It has no operations on single parts and can't list unfinished uploads; botocore does these.
+It can't send single parts or list unfinished uploads; botocore does both.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from ...base import Buffer
-from ..errors import Failure, Kind, answered
+from ..errors import Failure, Kind, failure_of_answer
 from ..options import S3Options
-from ..threads import Aside
-from .base import Found, Upload
-from .boto_api import BotocoreClient, copied
+from ..threads import MainThreadHelper
+from .base import ObjectInfo, Upload
+from .boto_api import BotocoreClient, copy_into
+from .botocore_compat import expiry
 from .chain import Chain
-from .obstore_library import obstore_of_this_process
+from .obstore_compat import obstore_of_this_process
 
 T = TypeVar("T")
 
 _CHUNK = 128 << 10
-"""Bytes: larger bodies go to the caller's memory in pieces of this size, which costs half of what one large piece does."""
+"""Bytes. Larger bodies are copied to the caller's memory in pieces of this size, which costs half
+as much as one large piece."""
 
 _PAGE = 1000
-"""Objects: as many as S3 lists in one answer."""
+"""The number of objects in one page of S3's listings."""
 
 
 class ObstoreClient:
@@ -36,12 +38,11 @@ class ObstoreClient:
         self._bucket = bucket
         self._chain = chain = Chain(options, bucket)
         self._lib = obstore_of_this_process()
-        self._aside = Aside()
+        self._helper = MainThreadHelper()
         self._lock = Lock()
         self._botocore: BotocoreClient | None = None
-        self._partial = (
-            True  # until the server answers a range with 200, which obstore does not take
-        )
+        self._partial = True
+        """False once the server has answered a range request with 200, which obstore refuses."""
         settings: dict[str, Any] = {
             "region": chain.region,
             "virtual_hosted_style_request": not chain.path_style,
@@ -67,9 +68,9 @@ class ObstoreClient:
 
     def _call(self, call: Callable[[], T]) -> T:
         try:
-            return self._aside(call)
+            return self._helper(call)
         except Exception as error:
-            failure = self._chain.hidden(_understood(error))
+            failure = self._chain.redacted(_to_failure(error))
         raise failure
 
     # Reading
@@ -94,22 +95,22 @@ class ObstoreClient:
         return _fill(answer, end - first, buffer)
 
     def _whole(self, key: str, buffer: Buffer) -> int:
-        """All of the object, or -1 where it is larger than ``buffer``."""
+        """Read the whole object, or return -1 if it is larger than ``buffer``."""
         answer = self._lib.get(self._store, key)
         size = answer.range[1]
         return _fill(answer, size, buffer) if size <= len(buffer) else -1
 
-    def head(self, key: str) -> Found:
-        return _found(self._call(lambda: self._lib.head(self._store, key)))
+    def head(self, key: str) -> ObjectInfo:
+        return _info(self._call(lambda: self._lib.head(self._store, key)))
 
-    def page(self, prefix: str, place: str) -> tuple[list[Found], str]:
+    def page(self, prefix: str, place: str) -> tuple[list[ObjectInfo], str]:
         def first() -> Any:
             stream = self._lib.list(
                 self._store, prefix or None, offset=place or None, chunk_size=_PAGE
             )
             return next(iter(stream), [])
 
-        found = [_found(meta) for meta in self._call(first)]
+        found = [_info(meta) for meta in self._call(first)]
         return found, found[-1].key if len(found) >= _PAGE else ""
 
     # Writing
@@ -146,12 +147,13 @@ class ObstoreClient:
         facts = self._chain.facts()
         if not self._partial:
             facts["ranges"] = (
-                "whole objects by obstore, parts of them by botocore: the server answers ranges with 200"
+                "whole objects by obstore, parts of them by botocore: "
+                "the server answers ranges with 200"
             )
         return facts
 
     def close(self) -> None:
-        self._aside.close()
+        self._helper.close()
         if self._botocore is not None:
             self._botocore.close()
             self._botocore = None
@@ -159,23 +161,24 @@ class ObstoreClient:
 
 def _fill(answer: Any, size: int, buffer: Buffer) -> int:
     if size <= _CHUNK:
-        done = copied(answer.bytes(), buffer) if size else 0
+        done = copy_into(buffer, answer.bytes()) if size else 0
     else:
         done = 0
         for chunk in answer.stream(min_chunk_size=_CHUNK):
-            done += copied(chunk, buffer[done:])
+            done += copy_into(buffer[done:], chunk)
     if done != size:
-        raise Failure(Kind.LOST, detail=f"{done} of {size} bytes came")
+        raise Failure(Kind.LOST, detail=f"got {done} of {size} bytes")
     return done
 
 
-def _found(meta: Any) -> Found:
-    return Found(meta["path"], int(meta["size"]), str(meta["e_tag"] or "").strip('"'))
+def _info(meta: Any) -> ObjectInfo:
+    return ObjectInfo(meta["path"], int(meta["size"]), str(meta["e_tag"] or "").strip('"'))
 
 
 def _http(options: S3Options, chain: Chain) -> dict[str, Any]:
     timeout = timedelta(seconds=options.timeout)
-    # The time-out of a whole request can't be off; a day is. What ends a request is that nothing comes.
+    # The time-out of a whole request can't be turned off, so it is a day. A request ends when no
+    # data has arrived for ``read_timeout``.
     settings: dict[str, Any] = {
         "allow_http": True,
         "connect_timeout": timeout,
@@ -192,14 +195,12 @@ def _http(options: S3Options, chain: Chain) -> dict[str, Any]:
 def _provider(credentials: Any) -> Callable[[], dict[str, Any]]:
     def provide() -> dict[str, Any]:
         frozen = credentials.get_frozen_credentials()
-        expiry = getattr(
-            credentials, "_expiry_time", None
-        )  # botocore's own name; without it obstore would keep them for ever
+        expiry_time = expiry(credentials)  # without it obstore would keep them forever
         return {
             "access_key_id": frozen.access_key,
             "secret_access_key": frozen.secret_key,
             "token": frozen.token,
-            "expires_at": expiry,
+            "expires_at": expiry_time,
         }
 
     return provide
@@ -227,7 +228,8 @@ _WORDS = (
     (re.compile(r"kind: Timeout|TimedOut|timed out", re.I), Kind.TIMEOUT),
     (
         re.compile(
-            r"HttpError|reqwest::Error|hyper::Error|IncompleteMessage|ConnectionReset|BrokenPipe|UnexpectedEof|Interrupted",
+            r"HttpError|reqwest::Error|hyper::Error|IncompleteMessage|ConnectionReset|BrokenPipe"
+            r"|UnexpectedEof|Interrupted",
             re.I,
         ),
         Kind.LOST,
@@ -235,8 +237,12 @@ _WORDS = (
 )
 
 
-def _understood(error: BaseException) -> Failure:
-    """obstore's errors are text. The server's answer in it may hold parts of the request, so nothing else of it is kept."""
+def _to_failure(error: BaseException) -> Failure:
+    """The Failure for an exception of obstore, whose only information is its text.
+
+    The text contains the server's answer, which may repeat parts of the request, so only its code
+    and message are kept.
+    """
     if isinstance(error, Failure):
         return error
     text = str(error)
@@ -244,7 +250,9 @@ def _understood(error: BaseException) -> Failure:
         return Failure(Kind.UNSUPPORTED, detail=_NOT_PARTIAL)
     if status := _STATUS.search(text):
         code, message = _CODE.search(text), _MESSAGE.search(text)
-        return answered(int(status[1]), code[1] if code else "", message[1] if message else "")
+        return failure_of_answer(
+            int(status[1]), code[1] if code else "", message[1] if message else ""
+        )
     if type(error).__name__ in ("AlreadyExistsError", "PreconditionError"):
         return Failure(Kind.EXISTS)
     if isinstance(error, FileNotFoundError):

@@ -1,4 +1,4 @@
-"""s3fs, through fsspec: what many trainings read with. About 2 CPU ms for each request, whatever the storage does."""
+"""s3fs, through fsspec, which many trainings read with. About 2 ms of CPU time per request."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ from aiobotocore.session import get_session
 from ...base import Buffer
 from ..errors import Failure, Kind
 from ..options import S3Options
-from .boto_api import BotoApi, config, copied, understood
+from . import s3fs_compat
+from .boto_api import BotoApi, config, copy_into, to_failure
 from .chain import LOADER, Chain
 
 
 class S3fsClient(BotoApi):
-    """Not all of its repetitions are counted: aiohttp sends a request again by itself where a kept connection turns out to be closed."""
+    """Not all of its retries are counted.
+
+    aiohttp itself retries a request when a kept connection turns out to be closed.
+    """
 
     def __init__(self, options: S3Options, bucket: str) -> None:
         self.bucket = bucket
         self.chain = chain = Chain(options, bucket)
         settings = config(options, chain)
-        settings.pop("signature_version", None)  # s3fs sets it itself where it is anonymous
+        settings.pop("signature_version", None)  # s3fs sets it itself for anonymous requests
         session = get_session()
         session.register_component("data_loader", LOADER)
         self._files = s3fs.S3FileSystem(
@@ -32,17 +36,17 @@ class S3fsClient(BotoApi):
             client_kwargs={"region_name": chain.region, "verify": chain.verify},
             config_kwargs=settings,
             use_listings_cache=False,
-            skip_instance_cache=True,  # else one instance, with its connections, would be shared by all storages
+            skip_instance_cache=True,  # all storages would share one instance and its connections
         )
-        self._files.retries = 1  # attempts, not repetitions: ours are counted
+        s3fs_compat.turn_off_retries(self._files)
 
     def call(self, operation: str, **arguments: Any) -> Any:
         if isinstance(body := arguments.get("Body"), bytes | bytearray):
-            arguments["Body"] = io.BytesIO(body)  # aiohttp warns of bytes
+            arguments["Body"] = io.BytesIO(body)  # aiohttp warns about bytes
         try:
             return self._files.call_s3(operation, Bucket=self.bucket, **arguments)
         except Exception as error:
-            failure = self.chain.hidden(understood(error))
+            failure = self.chain.redacted(to_failure(error))
         raise failure
 
     def get(self, key: str, offset: int, buffer: Buffer) -> int:
@@ -51,14 +55,12 @@ class S3fsClient(BotoApi):
                 f"{self.bucket}/{key}", start=offset, end=offset + len(buffer)
             )
         except Exception as error:
-            failure = self.chain.hidden(understood(error))
+            failure = self.chain.redacted(to_failure(error))
         else:
             if len(data) <= len(buffer):
-                return copied(data, buffer)
+                return copy_into(buffer, data)
             failure = Failure(Kind.UNSUPPORTED, detail="the server ignores ranges")
         raise failure
 
     def close(self) -> None:
-        if self._files._s3 is not None:
-            self._files.close_session(self._files.loop, self._files._s3)
-            self._files._s3 = self._files._s3creator = None
+        s3fs_compat.close(self._files)

@@ -1,8 +1,10 @@
-"""obstore in a forked process.
+"""Load obstore again in a forked process, through its internals. Checked with obstore 0.12.1.
 
-Its Rust runtime is started once in a process and lives in the library's static memory. In a forked child the runtime's threads are gone,
-and every call waits for them for ever; nothing can start it again. So where a child was forked after its parent had used obstore, the
-library is loaded once more, from a copy in memory (the loader knows libraries by their inode), and starts a runtime of its own.
+obstore's Rust runtime is started once per process and lives in the library's static memory. In a
+forked child the runtime's threads are gone, every call waits for them forever, and nothing can
+start the runtime again. So a child that was forked after its parent had used obstore loads the
+library once more, from a copy in memory (the dynamic loader identifies libraries by their inode),
+and that copy starts a runtime of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _lock = Lock()
 
 
 def _new_lock() -> None:
-    """In a forked child: another thread of the parent may have held it."""
+    """In a forked child: another thread of the parent may have held the lock during the fork."""
     global _lock
     _lock = Lock()
 
@@ -30,12 +32,15 @@ def _new_lock() -> None:
 os.register_at_fork(after_in_child=_new_lock)
 
 _loaded: ModuleType | None = None
-_user = 0  # the process that uses the library as it is loaded
+_user = 0  # the process in which the loaded library works
 _file = ""
 
 
 def obstore_of_this_process() -> Any:
-    """The obstore package, with a runtime that works here. The call comes before the first use, and counts as one."""
+    """The obstore package, with a runtime that works in this process.
+
+    Call it before the first use: the call counts as one.
+    """
     global _loaded, _user, _file
     with _lock:
         if _loaded is None:
@@ -64,11 +69,13 @@ def _load_again() -> ModuleType:
         finally:
             sys.meta_path.remove(finder)
     finally:
-        os.close(memory)  # what is mapped stays
+        os.close(memory)  # mapped pages stay mapped
     return package
 
 
 class _Finder:
+    """Finds the extension module in a file of memory."""
+
     def __init__(self, path: str) -> None:
         self._path = path
 
@@ -78,8 +85,3 @@ class _Finder:
         if name != _EXTENSION:
             return None
         return spec_from_loader(name, ExtensionFileLoader(name, self._path), origin=self._path)
-
-
-os.register_at_fork(
-    after_in_child=lambda: globals().update(_lock=Lock())
-)  # another thread of the parent may have held it
