@@ -92,7 +92,7 @@ def _study(
         workload={},
         dataset={},
         host=host.fingerprint(),
-        storage=root.storage.describe(),
+        storage=root.storage.facts(),
         checkpoint=study,
     )
     failure: IobenchError | None = None

@@ -338,7 +338,7 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
             "cheaper_codecs": cheaper_codecs(dataset),
         },
         host=host.fingerprint(),
-        storage=plan.storage.describe(),
+        storage=plan.storage.facts(),
         loader={
             "direct": plan.direct,
             "access": "sequential" if plan.sequential else "random",

@@ -190,7 +190,7 @@ class RunDocument(Record):
     workload: dict[str, Any]  # the complete Workload
     dataset: dict[str, Any]  # {spec, id, samples, shards, stored_bytes, sample_bytes_mean}
     host: dict[str, Any]  # measure.host.fingerprint()
-    storage: dict[str, Any]  # Storage.describe(): url, file system, mount options, device ...
+    storage: dict[str, Any]  # Storage.facts(): url, file system, mount options, device ...
     loader: dict[str, Any] = {}  # what was really used: direct, slot bytes, huge pages, workers
     ceilings: dict[str, Ceiling] = {}  # storage_raw, fetch, prep, harness, accelerator
     repetitions: list[Repetition] = []

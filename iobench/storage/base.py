@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -18,6 +19,7 @@ __all__ = [
     "Folders",
     "Guarded",
     "Mapped",
+    "MaybeDirect",
     "Parallel",
     "ParallelSink",
     "Replacing",
@@ -26,14 +28,29 @@ __all__ = [
     "Retrying",
     "Sink",
     "Storage",
+    "StorageTraits",
     "Unfinished",
     "Versioned",
+    "Wrapping",
 ]
 
 
 class Entry(NamedTuple):
     key: str
     size: int  # bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageTraits:
+    """What iobench decides by; ``Storage.facts`` has what is only shown. Asking contacts nothing."""
+
+    page_cache: bool = True  # this host's page cache may serve reads of it
+    direct: bool = False  # reads go past that cache (O_DIRECT)
+
+    @property
+    def uncached(self) -> bool:
+        """Whether every read comes from the storage, however often a byte is read."""
+        return self.direct or not self.page_cache
 
 
 class Sink(Protocol):
@@ -60,8 +77,14 @@ class Storage(Protocol):
         int  # read_into's offset, length and address must be multiples of it (1: anything goes)
     )
 
-    def describe(self) -> dict[str, Any]:
-        """A fingerprint for the result: scheme, URL without secrets, file system, mount options, device, direct ..."""
+    @property
+    def traits(self) -> StorageTraits: ...
+
+    def facts(self) -> dict[str, Any]:
+        """What the result says of it: scheme, URL without secrets, file system, mount, device ...
+
+        May ask the storage. Nothing is decided by it.
+        """
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """Everything in the folder ``prefix`` and below it, in an order that stays the same; nothing where there is no such folder."""
@@ -149,6 +172,21 @@ class Mapped(Protocol):
 
     def let_go(self) -> None:
         """Drop the pages that this process has mapped, and keep the maps: the next read faults them in again."""
+
+
+@runtime_checkable
+class MaybeDirect(Protocol):
+    """A storage that can be opened for O_DIRECT, where its file system has that."""
+
+    def supports_direct(self, key: str) -> bool:
+        """Whether an object can be read with O_DIRECT. Raises StorageError."""
+
+
+@runtime_checkable
+class Wrapping(Protocol):
+    """A storage around another one."""
+
+    inner: Storage
 
 
 @runtime_checkable

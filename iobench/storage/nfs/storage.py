@@ -25,6 +25,7 @@ from ..base import (
     Entry,
     Retries,
     Sink,
+    StorageTraits,
 )
 from ..keys import check_key, check_prefix
 from .connections import Connections
@@ -82,7 +83,9 @@ class NfsStorage:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(*state["made_of"])  # type: ignore[misc]
 
-    def describe(self) -> dict[str, Any]:
+    traits = StorageTraits(page_cache=False)
+
+    def facts(self) -> dict[str, Any]:
         """Raises StorageError where the server can't be reached: what it grants (rsize, wsize) is part of the fingerprint."""
         rsize, wsize = self.connections.ask(lambda nfs: (nfs.readmax, nfs.writemax), "reach", "")
         return {
@@ -97,7 +100,7 @@ class NfsStorage:
             "library": library_version(),
             "is_nfs": True,
             "is_network": True,
-            "page_cache": False,
+            "page_cache": self.traits.page_cache,
         }
 
     # Reading
