@@ -7,7 +7,7 @@ from ..formats.base import Blocks
 from ..registry import FORMATS
 from ..schema.manifest import Manifest
 from ..schema.workload import ReaderSpec
-from ..storage.base import Storage
+from ..storage.base import MaybeDirect, Storage
 from ..storage.local.mapped import MappedStorage
 from ..storage.local.storage import LocalStorage
 from ..storage.simulated.memory import MemoryStorage
@@ -19,8 +19,7 @@ def use_direct(spec: ReaderSpec, storage: Storage, manifest: Manifest) -> bool:
     """What ``reader.direct: auto`` means here: O_DIRECT where the storage has it, and no map is asked for."""
     if spec.direct != "auto" or spec.mmap:
         return spec.direct is True
-    probe = getattr(storage, "supports_direct", None)
-    return bool(probe is not None and probe(manifest.key(0)))
+    return isinstance(storage, MaybeDirect) and storage.supports_direct(manifest.key(0))
 
 
 def is_sequential(spec: ReaderSpec, manifest: Manifest) -> bool:

@@ -32,7 +32,7 @@ def new_directory(results: Path, name: str) -> Path:
 
 def storage_facts(storage: Storage) -> StorageFacts:
     """What the storage says of itself. Raises IobenchError where a plug-in's is of a wrong kind."""
-    return fitting(f"the description of {storage.url}", StorageFacts, storage.describe())
+    return fitting(f"the description of {storage.url}", StorageFacts, storage.facts())
 
 
 def write_document(directory: Path, doc: RunDocument) -> None:

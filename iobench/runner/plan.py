@@ -51,7 +51,7 @@ class Plan:
     @property
     def uncached(self) -> bool:
         """Reads never come from this host's page cache, so reading a byte twice measures storage twice."""
-        return self.direct or self.storage.describe().get("page_cache") is False
+        return self.direct or self.storage.traits.uncached
 
     @cached_property
     def fetch_counter(self) -> FetchCounter:

@@ -37,10 +37,9 @@ def open_storage(
     UnknownNameError for an unknown scheme.
     """
     refuse_secrets(url)
-    if wrapper_of(url):
+    if name := wrapper_of(url):
         kind, inner, own = _split(url)
-        wrapped = open_storage(inner, direct=direct, options=options)
-        return kind.wrap(wrapped, own)  # type: ignore[no-any-return]
+        return _checked(name, kind.wrap(open_storage(inner, direct=direct, options=options), own))
     if "://" not in url:
         scheme, place, given = "file", url, {}
     else:
@@ -66,7 +65,20 @@ def open_storage(
             )
         if key not in kind.OPTIONS:
             _refuse(scheme, key, kind.OPTIONS)
-    return kind.open(place, direct=direct, options=given)  # type: ignore[no-any-return]
+    return _checked(scheme, kind.open(place, direct=direct, options=given))
+
+
+def _checked(scheme: str, storage: Any) -> Storage:
+    """What a plug-in has opened. Raises UsageError for one that was written for an older iobench."""
+    has = {*dir(type(storage)), *vars(storage)}  # looked up, not evaluated: that may take long
+    lacking = [name for name in ("traits", "facts") if name not in has]
+    if lacking:
+        raise UsageError(
+            f"storage '{scheme}' is no plug-in for this iobench: it has no {lacking[0]}",
+            remedy="install a version of it that has",
+        )
+    opened: Storage = storage
+    return opened
 
 
 def unwrapped(url: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -18,6 +19,7 @@ __all__ = [
     "Folders",
     "Guarded",
     "Mapped",
+    "MaybeDirect",
     "Parallel",
     "ParallelSink",
     "Replacing",
@@ -26,14 +28,29 @@ __all__ = [
     "Retrying",
     "Sink",
     "Storage",
+    "StorageTraits",
     "Unfinished",
     "Versioned",
+    "Wrapping",
 ]
 
 
 class Entry(NamedTuple):
     key: str
     size: int  # bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageTraits:
+    """What iobench decides by; ``Storage.facts`` has what is only shown. Asking contacts nothing."""
+
+    page_cache: bool = True  # this host's page cache may serve reads of it
+    direct: bool = False  # reads go past that cache (O_DIRECT)
+
+    @property
+    def uncached(self) -> bool:
+        """Whether every read comes from the storage, however often a byte is read."""
+        return self.direct or not self.page_cache
 
 
 class Sink(Protocol):
@@ -60,10 +77,14 @@ class Storage(Protocol):
     alignment: int
     """``read_into``'s offset, length and address must be multiples of it, in bytes; 1: any."""
 
-    def describe(self) -> dict[str, Any]:
-        """A fingerprint for the result.
+    @property
+    def traits(self) -> StorageTraits: ...
 
-        Scheme, URL without secrets, file system, mount options, device, direct and so on.
+    def facts(self) -> dict[str, Any]:
+        """What a result says of the storage. Nothing is decided by it.
+
+        Scheme, URL without secrets, file system, mount options, device, direct and so on. It may
+        ask the storage.
         """
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
@@ -166,6 +187,21 @@ class Mapped(Protocol):
 
     def let_go(self) -> None:
         """Unmap this process's pages but keep the maps: the next read faults them in again."""
+
+
+@runtime_checkable
+class MaybeDirect(Protocol):
+    """A storage that can be opened for O_DIRECT, where its file system has that."""
+
+    def supports_direct(self, key: str) -> bool:
+        """Whether an object can be read with O_DIRECT. Raises StorageError."""
+
+
+@runtime_checkable
+class Wrapping(Protocol):
+    """A storage around another one."""
+
+    inner: Storage
 
 
 @runtime_checkable

@@ -8,13 +8,13 @@ from ..beneath import NoFileError
 from ..buffers import private
 from ..errors import MissingObjectError, ShortObjectError, StorageError
 from ..schema.manifest import MANIFEST, MARKER
-from .base import Storage
+from .base import Storage, Wrapping
 
 
 def innermost(storage: Storage) -> Storage:
     """The storage behind all wrappers."""
-    while (inner := getattr(storage, "inner", None)) is not None:
-        storage = inner
+    while isinstance(storage, Wrapping):
+        storage = storage.inner
     return storage
 
 

@@ -57,12 +57,12 @@ class TestFiles(StorageContract):
 
 
 def test_it_says_that_it_is_the_compatibility_path(memory: Any, tmp_path: Path) -> None:
-    facts = memory.describe()
+    facts = memory.facts()
     assert (facts["compatibility"], facts["page_cache"], facts["scheme"]) == (True, False, "memory")
     assert facts["client"] == "fsspec.implementations.memory.MemoryFileSystem"
     assert facts["fsspec_version"] == facts["client_version"] == fsspec.__version__
     assert (
-        "page_cache" not in open_storage(f"local://{tmp_path}/x").describe()
+        "page_cache" not in open_storage(f"local://{tmp_path}/x").facts()
     )  # files of this host may be cached
     for protocol in (Storage, Guarded, Versioned):
         assert isinstance(memory, protocol)

@@ -74,7 +74,7 @@ def test_it_is_what_the_protocols_say(nfs: Any) -> None:
 
 
 def test_the_fingerprint_says_what_was_granted(nfs: Any, nfs_server: NfsServer) -> None:
-    facts = nfs.describe()
+    facts = nfs.facts()
     assert (facts["version"], facts["server"], facts["mounted"], facts["page_cache"]) == (
         3,
         "127.0.0.1",
@@ -98,7 +98,7 @@ def test_a_directory_below_an_export_is_a_root(nfs: Any, nfs_server: NfsServer, 
     inner = open_storage(nfs_server.url(f"{root.name}/deep"))
     assert [entry.key for entry in inner.list()] == ["er/x"]
     assert (
-        inner.describe()["mounted"] == f"/{root.name}/deep"
+        inner.facts()["mounted"] == f"/{root.name}/deep"
     )  # the server lets it be mounted by itself
     inner.close()
 
@@ -480,7 +480,7 @@ def test_a_write_that_finds_no_connection_is_one_line(
 
 def test_nobody_at_the_port_and_no_such_host_are_told_at_once(mortal: NfsServer) -> None:
     mortal.stop()
-    line, seconds = failure(lambda: open_storage(mortal.url("d")).describe())
+    line, seconds = failure(lambda: open_storage(mortal.url("d")).facts())
     assert "no NFS server was reached" in line
     assert seconds < PATIENCE_S
     line, _ = failure(lambda: open_storage("nfs://no-such-host.invalid/x").size("y"))
@@ -496,7 +496,7 @@ def test_version_4_reads(tmp_path: Path) -> None:
         (server.root / "x").write_bytes(content(3_000_001))
         (server.root / "d/y").write_bytes(b"data")
         storage: Any = open_storage(server.url("export", version=4))
-        assert (storage.describe()["version"], storage.describe()["mounted"]) == (4, "/export")
+        assert (storage.facts()["version"], storage.facts()["mounted"]) == (4, "/export")
         assert [(entry.key, entry.size) for entry in storage.list()] == [
             ("d/y", 4),
             ("x", 3_000_001),

@@ -221,13 +221,13 @@ def test_a_version_changes_with_the_object(pair: tuple[S3Server, str], s3: Any) 
 
 
 def test_what_the_server_does_with_conditions_is_said(pair: tuple[S3Server, str], s3: Any) -> None:
-    assert s3.describe()["conditional_create"] == "not checked"
+    assert s3.facts()["conditional_create"] == "not checked"
     put(s3, "x")
     expected = {"rclone": "ignored by the server", "swift": "enforced"}[pair[0].name]
-    assert s3.describe()["conditional_create"] == expected
+    assert s3.facts()["conditional_create"] == expected
     assert read(s3, "x", 0, 9) == b"data"
     s3.close()
-    assert s3.describe()["conditional_create"] == expected
+    assert s3.facts()["conditional_create"] == expected
 
 
 @pytest.mark.parametrize("size", [10, PART + 10])
@@ -349,7 +349,7 @@ def test_it_pickles_and_says_what_it_is(pair: tuple[S3Server, str], s3: Any) -> 
     copy = pickle.loads(pickle.dumps(s3))
     assert read(copy, "x", 0, 9) == b"data"
     copy.close()
-    facts = s3.describe()
+    facts = s3.facts()
     assert facts["page_cache"] is False
     assert facts["client"] == pair[1]
     assert pair[1] in facts["client_versions"]
@@ -372,7 +372,7 @@ def test_the_environment_names_the_endpoint(
     for client in ("obstore", "s3fs", "boto3"):
         storage: Any = open_storage(f"s3://{BUCKET}/env-{client}?client={client}")
         put(storage, "x")
-        facts = storage.describe()
+        facts = storage.facts()
         assert (facts["endpoint"], facts["region"]) == (rclone_s3.endpoint, "eu-central-1")
         storage.close()
 
@@ -396,7 +396,7 @@ def test_a_profile_of_the_shared_files_is_found(
     for client in ("obstore", "s3fs", "boto3"):
         storage: Any = open_storage(f"s3://{BUCKET}/profile-{client}?client={client}")
         put(storage, "x")
-        assert storage.describe()["region"] == "eu-north-1"
+        assert storage.facts()["region"] == "eu-north-1"
         storage.close()
 
 
@@ -409,5 +409,5 @@ def test_checksums_wherever_the_client_can(swift_s3: S3Server, client: str) -> N
     put(storage, "large", content(PART + 5))
     assert read(storage, "small", 10, 100) == content(1000)[10:110]
     assert read(storage, "large", 0, 2 * PART) == content(PART + 5)
-    assert storage.describe()["checksum"] == "when_supported"
+    assert storage.facts()["checksum"] == "when_supported"
     storage.close()

@@ -230,9 +230,11 @@ class StorageContract:
         assert read(storage, "x", 0, 4) == b"data"
 
     def test_it_describes_itself(self, storage: Storage) -> None:
-        facts = storage.describe()
+        facts = storage.facts()
         assert facts["url"] == storage.url
         assert facts["scheme"]
+        assert (facts.get("page_cache") is False) == (not storage.traits.page_cache)
+        assert storage.traits.uncached == (storage.traits.direct or not storage.traits.page_cache)
 
 
 class TestLocal(StorageContract):

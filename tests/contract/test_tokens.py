@@ -156,7 +156,7 @@ class TestMap:
             assert again.read_into("a", 7, buffer) == 1000
             storage.close()
             assert storage.read_into("a", 3, buffer) == 1000
-            assert storage.describe()["mmap"] is True
+            assert storage.facts()["mmap"] is True
 
     @pytest.mark.parametrize(
         "loading",

@@ -22,8 +22,9 @@ from iobench.dataset import (
 from iobench.errors import UsageError
 from iobench.generator import generate
 from iobench.load import make_loader
-from iobench.registry import CODECS, CONTENTS, FORMATS
+from iobench.registry import CODECS, CONTENTS, FORMATS, STORAGE
 from iobench.schema.dataset import expected_samples_per_shard
+from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
 from iobench.verify import verify
 
@@ -121,6 +122,19 @@ class Old:
     def decompress(cls, stored, out): ...
 
 
+class OldStorage:
+    """A storage of iobench 0.1: it describes itself, and has no traits."""
+
+    OPTIONS = ()
+
+    @classmethod
+    def open(cls, url, *, direct, options):
+        return cls()
+
+    def describe(self):
+        return {}
+
+
 class Unfinished(Codec):
     """It has no decompress."""
 
@@ -137,6 +151,9 @@ old = toy_plug_ins:Old
 unfinished = toy_plug_ins:Unfinished
 gone = toy_plug_ins:Gone
 zstd = toy_plug_ins:Inverted
+
+[iobench.storage]
+oldplace = toy_plug_ins:OldStorage
 
 [iobench.contents]
 counted = toy_plug_ins:Counted
@@ -157,7 +174,7 @@ def _toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-plug-ins\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(ENTRY_POINTS)
     monkeypatch.syspath_prepend(str(site))
-    for registry in (CODECS, CONTENTS, FORMATS):
+    for registry in (CODECS, CONTENTS, FORMATS, STORAGE):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
         monkeypatch.setattr(registry, "_discovered", False)
     yield
@@ -237,3 +254,7 @@ class TestToys:
         with pytest.raises(UsageError, match=f"codec '{name}'") as caught:
             CODECS.open(name)
         assert "\n" not in str(caught.value)
+
+    def test_a_storage_of_an_older_iobench_is_refused(self) -> None:
+        with pytest.raises(UsageError, match=r"storage 'oldplace'.*traits"):
+            open_storage("oldplace://somewhere")

@@ -196,7 +196,7 @@ def test_a_write_whose_answer_was_lost_does_not_meet_itself(
         )
         storage: Any = open_storage(url)
         put(storage, "probe")
-        assert storage.describe()["conditional_create"] == "enforced"
+        assert storage.facts()["conditional_create"] == "enforced"
         # PUT; or: HEAD, start, two parts, HEAD, finish
         proxy.plan.extend([Fault()] * (0 if size < PART else 5) + [Fault(reset_after=0)])
         put(storage, "x", content(size))
@@ -505,7 +505,7 @@ def test_no_secret_is_ever_told(
         texts += [
             repr(storage),
             repr(vars(storage)["options"]),
-            repr(storage.describe()),
+            repr(storage.facts()),
             repr(pickle.dumps(storage)),
         ]
     texts += [record.getMessage() for record in caplog.records]

@@ -65,8 +65,8 @@ def test_latency_has_the_median_and_the_tail_that_were_asked_for(
     # 40,000 draws know the median to 1 % and the 99th percentile to 3 % (one standard error, of the wider distribution).
     assert np.median(drawn) == pytest.approx(median, rel=0.05)
     assert np.quantile(drawn, 0.99) == pytest.approx(p99, rel=0.15)
-    assert drawn.mean() == pytest.approx(storage.describe()["latency_mean_s"], rel=0.15)
-    assert storage.describe()["latency_mean_s"] >= median
+    assert drawn.mean() == pytest.approx(storage.facts()["latency_mean_s"], rel=0.15)
+    assert storage.facts()["latency_mean_s"] >= median
 
 
 def test_each_process_draws_its_own_latencies(folder: Path) -> None:
@@ -133,7 +133,7 @@ def test_writes_are_accepted_at_the_pace_that_all_processes_share(folder: Path) 
 def test_the_fingerprint_has_every_figure(folder: Path) -> None:
     facts = open_storage(
         f"throttled+{folder}?bandwidth=2GB&latency=5ms&latency_p99=20ms&iops=1e4&write_bandwidth=500MB"
-    ).describe()
+    ).facts()
     assert (
         facts["bandwidth_bytes_per_s"],
         facts["write_bandwidth_bytes_per_s"],
@@ -212,7 +212,7 @@ def test_a_fault_that_means_nothing_is_a_usage_error(folder: Path, query: str) -
 
 
 def test_faults_are_in_the_fingerprint(folder: Path) -> None:
-    assert open_storage(f"faulty+{folder}?fail_every=7&stall_every=9&stall=1s").describe()[
+    assert open_storage(f"faulty+{folder}?fail_every=7&stall_every=9&stall=1s").facts()[
         "faults"
     ] == {
         "fail_every": 7,

@@ -34,7 +34,7 @@ from ...errors import (
     UsageError,
 )
 from ...processes import watch
-from ..base import Buffer, Entry, Sink
+from ..base import Buffer, Entry, Sink, StorageTraits
 from ..keys import check_key, check_prefix
 from .objects import (
     FileSink,
@@ -147,7 +147,7 @@ class FsspecStorage:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["url"])  # type: ignore[misc]
 
-    def describe(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         import fsspec
 
         kind = _file_system_class(self.scheme)
@@ -160,7 +160,11 @@ class FsspecStorage:
             "fsspec_version": fsspec.__version__,
             "durable": "as far as the service makes a closed object durable: fsspec has no fsync",
         }
-        return facts if self._is_local() else {**facts, "page_cache": False}
+        return facts if self.traits.page_cache else {**facts, "page_cache": False}
+
+    @property
+    def traits(self) -> StorageTraits:
+        return StorageTraits(page_cache=self._is_local())
 
     def _is_local(self) -> bool:
         from fsspec.implementations.local import LocalFileSystem

@@ -52,8 +52,8 @@ class MappedStorage(LocalStorage):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["root"], random=state["random"])  # type: ignore[misc]
 
-    def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "mmap": True}
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "mmap": True}
 
     def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
         source = self._map(key).array[offset : offset + len(buffer)]

@@ -37,6 +37,7 @@ from ..base import (
     ParallelSink,
     Residency,
     Sink,
+    StorageTraits,
 )
 from ..handles import Handles, with_room
 from ..keys import check_key, check_prefix
@@ -121,7 +122,11 @@ class LocalStorage:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["root"], direct=state["direct"])  # type: ignore[misc]
 
-    def describe(self) -> dict[str, Any]:
+    @property
+    def traits(self) -> StorageTraits:
+        return StorageTraits(direct=self.direct)
+
+    def facts(self) -> dict[str, Any]:
         return {
             "scheme": "file",
             "url": self.url,

@@ -29,6 +29,7 @@ from ..base import (
     Entry,
     Retries,
     Sink,
+    StorageTraits,
 )
 from ..keys import check_key, check_prefix
 from .connections import Connections
@@ -93,8 +94,10 @@ class NfsStorage:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(*state["made_of"])  # type: ignore[misc]
 
-    def describe(self) -> dict[str, Any]:
-        """A fingerprint for the result, with the transfer sizes that the server grants.
+    traits = StorageTraits(page_cache=False)
+
+    def facts(self) -> dict[str, Any]:
+        """See Storage; with the transfer sizes that the server grants (rsize, wsize).
 
         Raises StorageError if the server can't be reached.
         """
@@ -111,7 +114,7 @@ class NfsStorage:
             "library": library_version(),
             "is_nfs": True,
             "is_network": True,
-            "page_cache": False,
+            "page_cache": self.traits.page_cache,
         }
 
     # Reading

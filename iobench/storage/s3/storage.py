@@ -23,6 +23,7 @@ from ..base import (
     ParallelSink,
     Retries,
     Sink,
+    StorageTraits,
 )
 from ..keys import check_key, check_prefix
 from .clients import check_installed, versions
@@ -153,7 +154,9 @@ class S3Storage:
 
     # What it is
 
-    def describe(self) -> dict[str, Any]:
+    traits = StorageTraits(page_cache=False)
+
+    def facts(self) -> dict[str, Any]:
         facts = self.options.facts()
         try:
             facts |= self._session().client.facts()
@@ -166,7 +169,7 @@ class S3Storage:
             "bucket": self.bucket,
             "client_versions": versions(self.options.client),
             "conditional_create": self._open.conditional if self._open else self._conditional,
-            "page_cache": False,
+            "page_cache": self.traits.page_cache,
         }
 
     def check_target(self) -> None:

@@ -87,10 +87,10 @@ class FaultyStorage(Wrapper):
             )
         return cls(inner, stall_s=parse_duration(options.get("stall", STALL_S)), **counts)
 
-    def describe(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         faults = {name: getattr(self, name) for name in _COUNTS if getattr(self, name)}
         return {
-            **super().describe(),
+            **super().facts(),
             "faults": {**faults, **({"stall_s": self.stall_s} if self.stall_every else {})},
         }
 

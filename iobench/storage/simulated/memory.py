@@ -19,6 +19,7 @@ from ..base import (
     Retrying,
     Sink,
     Storage,
+    StorageTraits,
     Unfinished,
 )
 from ..keys import check_key, check_prefix
@@ -31,7 +32,9 @@ class _ReadOnly:
     scheme = ""
     url = ""
 
-    def describe(self) -> dict[str, Any]:
+    traits = StorageTraits()
+
+    def facts(self) -> dict[str, Any]:
         return {"scheme": self.scheme, "url": self.url}
 
     def create(
@@ -118,8 +121,12 @@ class Wrapper:
             remedy="use --set loader.start_method=fork",
         )
 
-    def describe(self) -> dict[str, Any]:
-        return {**self.inner.describe(), "scheme": self.scheme, "url": self.url}
+    @property
+    def traits(self) -> StorageTraits:
+        return self.inner.traits
+
+    def facts(self) -> dict[str, Any]:
+        return {**self.inner.facts(), "scheme": self.scheme, "url": self.url}
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         return self.inner.list(prefix)

@@ -106,9 +106,9 @@ class ThrottledStorage(Wrapper):
         }
         return cls(inner, iops=iops, **rates, **latencies)
 
-    def describe(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         return {
-            **super().describe(),
+            **super().facts(),
             "bandwidth_bytes_per_s": self.bandwidth,
             "latency_s": self.latency_s,
             "latency_p99_s": self.latency_p99_s,
