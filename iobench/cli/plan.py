@@ -88,12 +88,12 @@ def run(args: argparse.Namespace) -> int:
         from ..runner.plan import make_plan
         from ..runner.probe import probe
 
-        if not plan["generated"]:
+        if not plan.generated:
             raise UsageError(
                 "--probe needs data that is there",
                 remedy="name it with --data, or generate it first",
             )
-        plan["probe"] = probe(
+        plan.probe = probe(
             make_plan(
                 workload,
                 args.data,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from ..schema.plan import CheckpointPlanFigures, PlanFigures, ProbeFigures
 from ..text import printable, renders
 from ..units import (
     format_bytes,
@@ -20,138 +18,137 @@ WIDTH = 100
 
 
 @renders(printable)
-def render_plan(plan: Mapping[str, Any]) -> str:
+def render_plan(plan: PlanFigures) -> str:
     """The plan of a run as aligned lines; what can't be known says so."""
-    state = "generated" if plan["generated"] else "not generated yet"
-    multiple = plan["memory_multiple"]
+    state = "generated" if plan.generated else "not generated yet"
+    multiple = plan.memory_multiple
     rows = [
         (
             "workload",
-            f"{plan['workload']}, {plan['accelerators']} accelerator{'s' if plan['accelerators'] != 1 else ''}, batch {plan['batch_size']}",
+            f"{plan.workload}, {plan.accelerators} accelerator{'s' if plan.accelerators != 1 else ''}, batch {plan.batch_size}",
         ),
         (
             "dataset",
-            f"{plan['dataset']} ({state}): {plan['format']}, {plan['content']}, codec {plan['codec']}",
+            f"{plan.dataset} ({state}): {plan.format}, {plan.content}, codec {plan.codec}",
         ),
         (
             "size",
-            f"{format_bytes(plan['bytes'])}: {format_count(plan['samples'])} samples of {format_bytes(plan['sample_bytes_mean'])} "
-            f"in {_many(plan['shards'], 'shard')}",
+            f"{format_bytes(plan.bytes)}: {format_count(plan.samples)} samples of {format_bytes(plan.sample_bytes_mean)} "
+            f"in {_many(plan.shards, 'shard')}",
         ),
         (
             "memory",
             "unknown"
             if multiple is None
-            else f"{format_bytes(plan['memory_bytes'])}; the dataset is {multiple:.2f} x that",
+            else f"{_known(plan.memory_bytes)}; the dataset is {multiple:.2f} x that",
         ),
         (
             "cache",
             "unknown"
-            if multiple is None
-            else f"{format_percent(plan['expected_cache_hit_rate'])} of reads would hit the page cache if nothing were evicted",
+            if plan.expected_cache_hit_rate is None
+            else f"{format_percent(plan.expected_cache_hit_rate)} of reads would hit the page cache "
+            "if nothing were evicted",
         ),
         ("free space", _space(plan)),
         (
             "steps",
-            f"{format_count(plan['steps_per_repetition'])} per repetition and accelerator, {plan['repetitions']} repetitions",
+            f"{format_count(plan.steps_per_repetition)} per repetition and accelerator, {plan.repetitions} repetitions",
         ),
         (
             "reads",
-            f"{format_bytes(plan['read_bytes_total'])} in all; {plan['workers']} workers, {plan['reads_in_flight']} reads in flight",
+            f"{format_bytes(plan.read_bytes_total)} in all; {plan.workers} workers, {plan.reads_in_flight} reads in flight",
         ),
         ("demand", _demand(plan)),
         (
             "time",
             "as fast as storage allows"
-            if plan["busy_s"] is None
-            else f"{format_duration(plan['busy_s'])} if the accelerators never wait, calibration aside",
+            if plan.busy_s is None
+            else f"{format_duration(plan.busy_s)} if the accelerators never wait, calibration aside",
         ),
         ("MLPerf size", _minimum(plan)),
     ]
-    if "probe" in plan:
-        rows.append(("probe", _probe(plan["probe"], plan)))
+    if plan.probe is not None:
+        rows.append(("probe", _probe(plan.probe, plan)))
     return "\n".join(
         line for name, text in rows for line in wrapped(text, WIDTH, f"{name:<12} ", " " * 13)
     )
 
 
-def _probe(probe: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-    took = f"{format_duration(probe['latency_p50_s'])} for one read of {format_bytes(probe['request_bytes'])} (median of {probe['reads']})"
-    if probe["concurrency"] is None:
+def _probe(probe: ProbeFigures, plan: PlanFigures) -> str:
+    took = f"{format_duration(probe.latency_p50_s)} for one read of {format_bytes(probe.request_bytes)} (median of {probe.reads})"
+    if probe.concurrency is None or probe.reads_in_flight is None:
         return took
-    if probe["reads_in_flight"] <= plan["reads_in_flight"]:
-        return f"{took}: the demand needs {probe['reads_in_flight']} in flight or more, {plan['reads_in_flight']} are asked for"
-    return f"{took}: the demand needs at least {probe['reads_in_flight']} in flight: --set reader.concurrency={probe['concurrency']}"
+    if probe.reads_in_flight <= plan.reads_in_flight:
+        return f"{took}: the demand needs {probe.reads_in_flight} in flight or more, {plan.reads_in_flight} are asked for"
+    return f"{took}: the demand needs at least {probe.reads_in_flight} in flight: --set reader.concurrency={probe.concurrency}"
 
 
-def _space(plan: Mapping[str, Any]) -> str:
-    if plan["free_bytes"] is None:
-        return (
-            "unknown (no --data)" if plan["data"] is None else "unknown (not a local file system)"
-        )
-    text = format_bytes(plan["free_bytes"])
+def _space(plan: PlanFigures) -> str:
+    if plan.free_bytes is None:
+        return "unknown (no --data)" if plan.data is None else "unknown (not a local file system)"
+    text = format_bytes(plan.free_bytes)
     return (
         text
-        if plan["fits"] is None
-        else f"{text}: the dataset {'fits' if plan['fits'] else 'DOES NOT FIT'}"
+        if plan.fits is None
+        else f"{text}: the dataset {'fits' if plan.fits else 'DOES NOT FIT'}"
     )
 
 
-def _demand(plan: Mapping[str, Any]) -> str:
-    if plan["demanded_bytes_per_s"] is None:
+def _demand(plan: PlanFigures) -> str:
+    if plan.demanded_bytes_per_s is None or plan.demanded_samples_per_s is None:
         return "none: the accelerator takes whatever comes"
-    samples = format_count(plan["demanded_samples_per_s"])
-    return f"{format_rate(plan['demanded_bytes_per_s'])}, {samples} samples/s, if the accelerators never wait"
+    samples = format_count(plan.demanded_samples_per_s)
+    return f"{format_rate(plan.demanded_bytes_per_s)}, {samples} samples/s, if the accelerators never wait"
 
 
-def _minimum(plan: Mapping[str, Any]) -> str:
-    if plan["mlperf_minimum_samples"] is None:
+def _minimum(plan: PlanFigures) -> str:
+    if plan.mlperf_minimum_samples is None:
         return "unknown"
-    enough = plan["samples"] >= plan["mlperf_minimum_samples"]
-    text = f"{format_count(plan['mlperf_minimum_samples'])} samples ({format_bytes(plan['mlperf_minimum_bytes'])})"
+    enough = plan.samples >= plan.mlperf_minimum_samples
+    text = (
+        f"{format_count(plan.mlperf_minimum_samples)} samples ({_known(plan.mlperf_minimum_bytes)})"
+    )
     return f"at least {text}: {'reached' if enough else 'not reached'}"
 
 
 @renders(printable)
-def render_checkpoint_plan(plan: Mapping[str, Any]) -> str:
+def render_checkpoint_plan(plan: CheckpointPlanFigures) -> str:
     """The plan of a model's checkpoint as aligned lines."""
-    ranks, layout = plan["ranks"], plan["parallelism"]
+    ranks, layout = plan.ranks, plan.parallelism
     each = " to ".join(
-        dict.fromkeys(format_bytes(plan[key]) for key in ("rank_bytes_min", "rank_bytes_max"))
+        dict.fromkeys(format_bytes(size) for size in (plan.rank_bytes_min, plan.rank_bytes_max))
     )
     cut = f"tensor {layout['tensor']} x pipeline {layout['pipeline']} x data {layout['data']}, ZeRO {layout['zero']}"
-    scaled = "".join(
-        f"; {key} {old} -> {new}" for key, (old, new) in plan["scaling"].get("changed", {}).items()
-    )
-    how = "at the published rate of failures" if plan["mtbf_published"] else "as stated"
+    scaled = "".join(f"; {key} {old} -> {new}" for key, (old, new) in plan.scaling.changed.items())
+    how = "at the published rate of failures" if plan.mtbf_published else "as stated"
     rows = [
         (
             "model",
-            f"{plan['model']} ({plan['summary']}): {format_count(plan['parameters'])} parameters{scaled}",
+            f"{plan.model} ({plan.summary}): {format_count(plan.parameters)} parameters{scaled}",
         ),
         (
             "checkpoint",
-            f"{format_bytes(plan['bytes'])}: parameters {format_bytes(plan['model_bytes'])}, "
-            f"optimizer {format_bytes(plan['optimizer_bytes'])}",
+            f"{format_bytes(plan.bytes)}: parameters {format_bytes(plan.model_bytes)}, "
+            f"optimizer {format_bytes(plan.optimizer_bytes)}",
         ),
-        ("ranks", f"{format_count(ranks)} ({cut}): {each} each, in {_many(plan['files'], 'file')}"),
-        ("tensors", format_count(plan["tensors"])),
+        ("ranks", f"{format_count(ranks)} ({cut}): {each} each, in {_many(plan.files, 'file')}"),
+        ("tensors", format_count(plan.tensors)),
         (
             "memory",
-            f"all ranks on this host: {format_bytes(plan['bytes'])} of {_known(plan['memory_available_bytes'])} available",
+            f"all ranks on this host: {format_bytes(plan.bytes)} of {_known(plan.memory_available_bytes)} available",
         ),
         ("free space", _room(plan)),
         (
             "failures",
-            f"every {format_duration(plan['mtbf_s'])} on {_many(plan['accelerators'], 'accelerator')}, {how}",
+            f"every {format_duration(plan.mtbf_s)} on {_many(plan.accelerators, 'accelerator')}, {how}",
         ),
     ]
-    for budget in plan["budgets"]:
+    for budget in plan.budgets:
         rows.append(
             (
-                f"{budget['stall_budget'] * 100:g} % stalled",
-                f"{format_rate(budget['write_bytes_per_s'])} of durable writes: a save of {format_duration(budget['longest_save_s'])} "
-                f"every {format_duration(budget['interval_s'])}; {format_share(budget['waste'])} lost with interruptions, restarts aside",
+                f"{budget.stall_budget * 100:g} % stalled",
+                f"{format_rate(budget.write_bytes_per_s)} of durable writes: a save of {format_duration(budget.longest_save_s)} "
+                f"every {format_duration(budget.interval_s)}; {format_share(budget.waste)} lost with interruptions, restarts aside",
             )
         )
     return "\n".join(
@@ -159,15 +156,13 @@ def render_checkpoint_plan(plan: Mapping[str, Any]) -> str:
     )
 
 
-def _room(plan: Mapping[str, Any]) -> str:
-    need = (
-        f"{format_bytes(plan['needed_bytes'])}, for the one before stays until the next is complete"
-    )
-    if not plan["target"]:
+def _room(plan: CheckpointPlanFigures) -> str:
+    need = f"{format_bytes(plan.needed_bytes)}, for the one before stays until the next is complete"
+    if not plan.target:
         return f"unknown: name a target with --to; needed are {need}"
-    if plan["fits"] is None:
+    if plan.fits is None:
         return f"unknown (not a local file system); needed are {need}"
-    return f"{format_bytes(plan['free_bytes'])} at {plan['target']}: {'enough' if plan['fits'] else 'NOT ENOUGH'}, needed are {need}"
+    return f"{_known(plan.free_bytes)} at {plan.target}: {'enough' if plan.fits else 'NOT ENOUGH'}, needed are {need}"
 
 
 def _many(count: int, noun: str) -> str:

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ..analyse.checkpoint.interval import (
     longest_save_at_best_s,
@@ -23,6 +22,7 @@ from ..checkpoint.sharding import Share, layout, shares
 from ..errors import UsageError
 from ..memory import available_bytes
 from ..schema.checkpoint import CheckpointSpec, Scaling, Training
+from ..schema.plan import BudgetFigures, CheckpointPlanFigures
 from ..storage import open_storage
 from ..storage.catalog import local_root
 from ..units import format_bytes
@@ -98,7 +98,7 @@ def describe_checkpoint(
     mtbf_s: float | None,
     interval_s: float | None = None,
     budgets: Sequence[float] = STALL_BUDGETS,
-) -> dict[str, Any]:
+) -> CheckpointPlanFigures:
     """What one checkpoint of a model is, and what its storage must write; nothing is built, written or contacted but for free space.
 
     ``interval_s``: between saves; None: for each of the stall budgets the interval that is then best.
@@ -119,42 +119,42 @@ def describe_checkpoint(
         )
         interval = interval_s or young_s(longest, mtbf)
         rows.append(
-            {
-                "stall_budget": budget,
-                "longest_save_s": longest,
-                "interval_s": interval,
-                "write_bytes_per_s": full.state_bytes / longest,
-                "waste": waste(interval, longest, mtbf),
-            }
+            BudgetFigures(
+                stall_budget=budget,
+                longest_save_s=longest,
+                interval_s=interval,
+                write_bytes_per_s=full.state_bytes / longest,
+                waste=waste(interval, longest, mtbf),
+            )
         )
     root = local_root(open_storage(url)) if url else None
     free = None if root is None else shutil.disk_usage(_existing(root)).free
     needed = (spec.keep + 1) * sum(sizes)
-    return {
-        "model": spec.model,
-        "summary": full.summary,
-        "parameters": model.parameter_count,
-        "bytes": sum(sizes),
-        "full_bytes": full.state_bytes,
-        "model_bytes": model.parameter_bytes,
-        "optimizer_bytes": sum(sizes) - model.parameter_bytes,
-        "scaling": scaling,
-        "ranks": parallelism.ranks,
-        "parallelism": asdict(parallelism),
-        "rank_bytes_min": min(sizes),
-        "rank_bytes_max": max(sizes),
-        "tensors": sum(share.tensors for share in parts),
-        "files": sum(1 for size in sizes if size),
-        "memory_available_bytes": available_bytes(),
-        "target": url,
-        "free_bytes": free,
-        "needed_bytes": needed,  # the one before stays until the next is complete
-        "fits": None if free is None else needed <= free,
-        "accelerators": count,
-        "mtbf_s": mtbf,
-        "mtbf_published": mtbf_s is None,
-        "budgets": rows,
-    }
+    return CheckpointPlanFigures(
+        model=spec.model,
+        summary=full.summary,
+        parameters=model.parameter_count,
+        bytes=sum(sizes),
+        full_bytes=full.state_bytes,
+        model_bytes=model.parameter_bytes,
+        optimizer_bytes=sum(sizes) - model.parameter_bytes,
+        scaling=Scaling.model_validate(scaling),
+        ranks=parallelism.ranks,
+        parallelism=asdict(parallelism),
+        rank_bytes_min=min(sizes),
+        rank_bytes_max=max(sizes),
+        tensors=sum(share.tensors for share in parts),
+        files=sum(1 for size in sizes if size),
+        memory_available_bytes=available_bytes(),
+        target=url,
+        free_bytes=free,
+        needed_bytes=needed,  # the one before stays until the next is complete
+        fits=None if free is None else needed <= free,
+        accelerators=count,
+        mtbf_s=mtbf,
+        mtbf_published=mtbf_s is None,
+        budgets=rows,
+    )
 
 
 def _existing(path: Path) -> Path:

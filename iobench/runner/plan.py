@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from ..memory import total_bytes
 from ..registry import ACCELERATORS, LOADERS
 from ..schema.dataset import DatasetSpec, share_of_columns
 from ..schema.manifest import MANIFEST, Manifest
+from ..schema.plan import PlanFigures
 from ..schema.workload import Workload
 from ..storage import open_storage
 from ..storage.base import Storage
@@ -203,7 +203,7 @@ def describe_plan(
     accelerators: int,
     repetitions: int,
     origin: str | None = None,
-) -> dict[str, Any]:
+) -> PlanFigures:
     """The figures that ``iobench plan`` shows, for a dataset that is there or one that is yet to be generated."""
     check_asked(workload, accelerators=accelerators, repetitions=repetitions)
     manifest: Manifest | None = None
@@ -245,43 +245,43 @@ def describe_plan(
             accelerators=accelerators,
             bytes_per_sample=read,
         )
-    return {
-        "workload": workload.name,
-        "dataset": spec.name,
-        "data": data,
-        "generated": manifest is not None,
-        "format": spec.format,
-        "content": spec.content,
-        "codec": spec.codec,
-        "accelerators": accelerators,
-        "samples": samples,
-        "shards": shards,
-        "bytes": stored,
-        "sample_bytes_mean": per_sample,
-        "memory_bytes": memory,
-        "memory_multiple": stored / memory if memory else None,
-        "expected_cache_hit_rate": sizing.expected_hit_rate(min(1.0, memory / stored))
+    return PlanFigures(
+        workload=workload.name,
+        dataset=spec.name,
+        data=data,
+        generated=manifest is not None,
+        format=spec.format,
+        content=spec.content,
+        codec=spec.codec,
+        accelerators=accelerators,
+        samples=samples,
+        shards=shards,
+        bytes=stored,
+        sample_bytes_mean=per_sample,
+        memory_bytes=memory,
+        memory_multiple=stored / memory if memory else None,
+        expected_cache_hit_rate=sizing.expected_hit_rate(min(1.0, memory / stored))
         if memory
         else None,
-        "free_bytes": free,
-        "fits": None if free is None or manifest is not None else free > stored,
-        "batch_size": workload.batch_size,
-        "steps_per_repetition": steps,
-        "repetitions": repetitions,
-        "demanded_bytes_per_s": demand,
-        "demanded_samples_per_s": demand / read if demand else None,
-        "busy_s": steps * step_time * repetitions if step_time else None,
-        "read_bytes_total": round(
+        free_bytes=free,
+        fits=None if free is None or manifest is not None else free > stored,
+        batch_size=workload.batch_size,
+        steps_per_repetition=steps,
+        repetitions=repetitions,
+        demanded_bytes_per_s=demand,
+        demanded_samples_per_s=demand / read if demand else None,
+        busy_s=steps * step_time * repetitions if step_time else None,
+        read_bytes_total=round(
             min(steps * workload.batch_size * accelerators, samples * workload.epochs) * read
         )
         * repetitions,
-        "mlperf_minimum_samples": minimum,
-        "mlperf_minimum_bytes": round(minimum * per_sample) if minimum else None,
-        "workers": workload.loader.workers * accelerators,
-        "reads_in_flight": max(1, workload.loader.workers)
+        mlperf_minimum_samples=minimum,
+        mlperf_minimum_bytes=round(minimum * per_sample) if minimum else None,
+        workers=workload.loader.workers * accelerators,
+        reads_in_flight=max(1, workload.loader.workers)
         * accelerators
         * workload.reader.concurrency,
-    }
+    )
 
 
 def _shards(spec: DatasetSpec, manifest: Manifest | None) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import time
 from statistics import median
-from typing import Any
 
 import numpy as np
 
 from .. import buffers
 from ..analyse.capacity import sizing
+from ..schema.plan import ProbeFigures
 from ..storage.base import Cached
 from .plan import Plan
 
@@ -18,7 +18,7 @@ _READS = 16
 _UNCOUNTED = 2  # connections are made, and directories looked up
 
 
-def probe(plan: Plan) -> dict[str, Any]:
+def probe(plan: Plan) -> ProbeFigures:
     """Time single reads of the size that the reader will ask for, at random places, one after the other.
 
     ``concurrency`` is what each worker needs for the accelerators' demand, if a read takes no longer with others beside it: so it is the
@@ -49,16 +49,18 @@ def probe(plan: Plan) -> dict[str, Any]:
     finally:
         storage.close()
     latency = median(took[_UNCOUNTED:])
-    found: dict[str, Any] = {
-        "reads": _READS,
-        "request_bytes": size,
-        "latency_p50_s": latency,
-        "latency_max_s": max(took[_UNCOUNTED:]),
-    }
+    found = ProbeFigures(
+        reads=_READS,
+        request_bytes=size,
+        latency_p50_s=latency,
+        latency_max_s=max(took[_UNCOUNTED:]),
+        reads_in_flight=None,
+        concurrency=None,
+    )
     workers = max(1, workload.loader.workers) * plan.accelerators
     step_time = workload.accelerator.step_time
     if step_time is None:
-        return {**found, "reads_in_flight": None, "concurrency": None}
+        return found
     demand = sizing.demanded_bytes_per_s(
         batch_size=workload.batch_size,
         step_time_s=step_time,
@@ -66,4 +68,6 @@ def probe(plan: Plan) -> dict[str, Any]:
         bytes_per_sample=manifest.mean_stored_bytes,
     )
     needed = sizing.reads_in_flight(reads_per_s=demand / size, latency_s=latency)
-    return {**found, "reads_in_flight": needed, "concurrency": math.ceil(needed / workers)}
+    return found.model_copy(
+        update={"reads_in_flight": needed, "concurrency": math.ceil(needed / workers)}
+    )

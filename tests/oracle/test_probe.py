@@ -46,16 +46,16 @@ def test_latency_and_reads_in_flight(files: Path, tmp_path: Path, latency_ms: in
         seed=0,
     )
     found = probe(plan)
-    assert latency_ms / 1000 <= found["latency_p50_s"] < 2 * latency_ms / 1000
+    assert latency_ms / 1000 <= found.latency_p50_s < 2 * latency_ms / 1000
     # 1000 samples/s of 20 kB, in reads of whole files (rounded up for direct reads): 1000 reads/s or nearly.
-    per_s = 1000 * 20_000 / found["request_bytes"]
-    assert found["reads_in_flight"] == pytest.approx(per_s * found["latency_p50_s"], abs=1)
-    assert found["concurrency"] == -(-found["reads_in_flight"] // 2)
+    per_s = 1000 * 20_000 / found.request_bytes
+    assert found.reads_in_flight == pytest.approx(per_s * found.latency_p50_s, abs=1)
+    assert found.concurrency == -(-found.reads_in_flight // 2)
 
 
 def test_no_demand_no_proposal(files: Path, tmp_path: Path) -> None:
     found = probe(
         make_plan(workload(tmp_path, None), str(files), accelerators=1, repetitions=1, seed=0)
     )
-    assert found["concurrency"] is None
-    assert found["latency_p50_s"] > 0
+    assert found.concurrency is None
+    assert found.latency_p50_s > 0

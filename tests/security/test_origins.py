@@ -141,9 +141,8 @@ def test_where_the_user_says_is_read_and_told(
     workload = load_workload("demo")
     plan = make_plan(workload, str(folder), origin=place, accelerators=1, repetitions=1, seed=0)
     assert plan.storage.url == place
-    assert describe_plan(workload, str(folder), origin=place, accelerators=1, repetitions=1)[
-        "generated"
-    ]
+    figures = describe_plan(workload, str(folder), origin=place, accelerators=1, repetitions=1)
+    assert figures.generated
     assert listener.requests == []
 
 

@@ -180,12 +180,11 @@ def test_only_the_columns_that_are_read_are_demanded() -> None:
     found = requirement(workload, load_dataset_spec("dlrm"), Demand(accelerators=1))
     assert found.demanded_read_bytes_per_s == pytest.approx(5.24e9, rel=0.001)
     plan = describe_plan(workload, None, accelerators=1, repetitions=1)
-    assert plan["demanded_bytes_per_s"] == pytest.approx(5.24e9, rel=0.001)
-    assert plan["demanded_samples_per_s"] == pytest.approx(found.demanded_samples_per_s)
+    assert plan.demanded_bytes_per_s == pytest.approx(5.24e9, rel=0.001)
+    assert plan.demanded_samples_per_s == pytest.approx(found.demanded_samples_per_s)
     whole = load_workload("dlrm-b200", ["reader.columns=null"])
-    assert describe_plan(whole, None, accelerators=1, repetitions=1)[
-        "demanded_bytes_per_s"
-    ] == pytest.approx(24.9e9, rel=0.002)
+    plan = describe_plan(whole, None, accelerators=1, repetitions=1)
+    assert plan.demanded_bytes_per_s == pytest.approx(24.9e9, rel=0.002)
 
 
 def test_a_cache_holds_the_columns_that_are_read() -> None:
