@@ -299,7 +299,7 @@ def test_no_library_is_imported_unless_it_is_asked_for() -> None:
     import subprocess
     import sys
 
-    look = "import sys, iobench.load, iobench.runner.runner; print([n for n in sys.modules if n.split('.')[0] in {names!r}])"
+    look = "import sys, iobench.load, iobench.runner.experiment; print([n for n in sys.modules if n.split('.')[0] in {names!r}])"
     names = {"webdataset", "datasets", "litdata", "streaming", "torchdata", "spdl", "grain"}
     found = subprocess.run(
         [sys.executable, "-c", look.format(names=names)],
