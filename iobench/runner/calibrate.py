@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,9 +12,10 @@ from ..analyse.verdict.rebuild import ceiling_from_events
 from ..analyse.verdict.rules_cache import MAX_CACHED, cached_share
 from ..errors import StorageError, UsageError
 from ..load import OWN, make_reader
-from ..load.null import NullReader, delivered_bytes
+from ..load.null import AnyReader, NullReader, delivered_bytes
 from ..load.order import Indices
 from ..measure import fio
+from ..measure.timeline import Columns
 from ..schema.result import Ceiling, CeilingDetails, Epoch, MeasuredBy, Repetition
 from ..schema.workload import AcceleratorSpec, LoaderSpec
 from ..storage.base import Files
@@ -33,7 +33,7 @@ _COPY_BYTES = 512 << 20
 
 _MORE_IN_FLIGHT, _MOST_IN_FLIGHT = 4, 256
 
-Parts = list[tuple[str, int, int, dict[str, Any]]]
+Parts = list[tuple[str, int, int, Columns]]
 
 
 @dataclass
@@ -247,7 +247,7 @@ def measure_accelerator(plan: Plan, calibration: Calibration, *, seconds: float)
 def _phase(
     plan: Plan,
     name: str,
-    reader: Any,
+    reader: AnyReader | None,
     loading: LoaderSpec,
     *,
     seconds: float,
@@ -324,7 +324,7 @@ def _keep_cold(plan: Plan, ceiling: Ceiling, outcome: Outcome) -> None:
         ceiling.how += f"; not cold: a cache served {format_percent(share)} of it"
 
 
-def joined(outcome: Outcome) -> dict[str, Any]:
+def joined(outcome: Outcome) -> Columns:
     """The event columns of all ranks in one table, with the rank's number."""
     ranks = sorted(outcome.columns)
     table = {

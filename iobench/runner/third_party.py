@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -43,16 +42,17 @@ COPIES = 8
 _MEMORY = Path("/dev/shm")
 
 
-def prepare_library(plan: Plan, held: ExitStack, *, proof: bool) -> dict[str, Any]:
+def prepare_library(plan: Plan, held: ExitStack, *, proof: bool) -> dict[str, object]:
     """Entries of the document's ``loader``: the library's layout, timed, and what it delivers.
 
     The layout is kept from being made anew until ``held`` is closed. A sweep needs the proof once.
     """
     kind = plan.workload.loader.kind
-    found: dict[str, Any] = {"kind": kind, "library": library_version(kind), "transport": None}
+    version = library_version(kind)
+    found: dict[str, object] = {"kind": kind, "library": version, "transport": None}
     if LOADERS.load(kind).layout:
         source = _source(plan, plan.manifest, plan.storage)
-        layout, kept = held.enter_context(held_layout(source, found["library"]))
+        layout, kept = held.enter_context(held_layout(source, version))
         found["layout"] = {
             key: value for key, value in asdict(layout).items() if key in ("seconds", "bytes")
         } | {
@@ -62,7 +62,7 @@ def prepare_library(plan: Plan, held: ExitStack, *, proof: bool) -> dict[str, An
     return found | (prove(plan) if proof else {})
 
 
-def prove(plan: Plan) -> dict[str, Any]:
+def prove(plan: Plan) -> dict[str, object]:
     """``delivery`` and ``shuffle`` of the plan's loader.
 
     Each has ``not_measured``, with the reason, where it could not be measured.
@@ -75,7 +75,9 @@ def prove(plan: Plan) -> dict[str, Any]:
     hashes = np.asarray(manifest.samples["xxh3"])
     everything, unknown = identify(hashes, np.concatenate([rank.epochs[0] for rank in ranks]))
     whole = all(len(rank.epochs) > 1 for rank in ranks)
-    proof = delivery(everything, manifest.sample_count if whole else None, unknown=unknown)
+    proof: dict[str, object] = dict(
+        delivery(everything, manifest.sample_count if whole else None, unknown=unknown)
+    )
     proof |= {"of": manifest.sample_count, "whole_epoch": whole}
     if not whole:
         proof["missing_not_measured"] = (

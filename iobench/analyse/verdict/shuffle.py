@@ -6,8 +6,6 @@ random order, samples through a buffer; so the figure belongs beside the speed t
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -90,7 +88,7 @@ def identify(hashes: npt.NDArray[np.uint64], seen: npt.NDArray[np.uint64]) -> tu
     return by_hash[np.minimum(first + turn, after - 1)[known]].astype(np.int64), int((~known).sum())
 
 
-def delivery(order: Array, samples: int | None, *, unknown: int) -> dict[str, Any]:
+def delivery(order: Array, samples: int | None, *, unknown: int) -> dict[str, int | None]:
     """What one epoch delivered against the ``samples`` that there are; ``unknown`` ones had contents that the dataset has not.
 
     ``samples``: None where only a part of the epoch was looked at; what is missing from it may come later, so it is None, too.
