@@ -69,7 +69,7 @@ def _tell(args: argparse.Namespace, place: str, *, generate: bool) -> int:
             *(["--samples", str(args.samples)] if args.samples is not None else []),
         ]
         note(f"$ iobench {' '.join(words)}", quiet=args.quiet)
-        with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
+        with contextlib.redirect_stdout(sys.stdout if args.format == "text" else sys.stderr):
             done = main([*words, *common])
         if done:
             return done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -23,13 +24,18 @@ def output_to(file: str | None) -> Iterator[None]:
     if file is None:
         yield
         return
-    path = Path(file)
-    new = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        path = Path(file).resolve()  # through a link of the user's, to what it names
+        new = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
         special = path.exists() and not stat.S_ISREG(path.stat().st_mode)
         if special and path.is_dir():
             raise IsADirectoryError(21, "it is a directory", file)
-        handle = (path if special else new).open("w", encoding="utf-8", errors="backslashreplace")
+        # In a folder that others write to, nobody's link or file is followed ("x").
+        handle = (
+            path.open("w", encoding="utf-8", errors="backslashreplace")
+            if special
+            else new.open("x", encoding="utf-8", errors="backslashreplace")
+        )
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(

@@ -131,6 +131,27 @@ def test_output_that_cannot_be_written_is_told_before_anything_is_done(
         assert not made.exists()
 
 
+def test_a_link_is_written_through_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("before")
+    (tmp_path / "link").symlink_to("file")
+    assert main(["list", "codecs", "-o", str(tmp_path / "link")]) == 0
+    assert (tmp_path / "link").is_symlink()
+    assert "zstd" in (tmp_path / "file").read_text()
+
+
+def test_a_demos_document_is_alone_on_standard_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["demo", "--samples", "40", "-n", "1", "--calibration", "0s", "--format", "csv"]
+    assert main([*words, "-o", "out.csv"]) == 0
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "generated" in told.err
+    rows = (tmp_path / "out.csv").read_text().splitlines()
+    assert len({row.count(",") for row in rows if '"' not in row}) == 1
+
+
 def test_a_verb_that_fails_leaves_the_output_of_before(tmp_path: Path) -> None:
     file = tmp_path / "out"
     file.write_text("before")
