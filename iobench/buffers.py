@@ -92,7 +92,7 @@ def shared(nbytes: int, *, prefault: bool = True) -> Region:
 
 
 def available() -> int:
-    """Bytes of memory that this process may still take; very many where the kernel does not tell."""
+    """Bytes of memory that this process may still take; 2**62 where the kernel does not say."""
     have = memory.available_bytes()
     return 1 << 62 if have is None else have
 

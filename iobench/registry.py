@@ -1,4 +1,4 @@
-"""Names to plug-ins, lazily: a built-in is a ``"module:attribute"`` string, imported when asked for.
+"""Names to plug-ins: a built-in is a ``"module:attribute"`` string, imported when asked for.
 
 Third parties register under the entry-point groups ``iobench.storage``, ``iobench.formats``,
 ``iobench.contents``, ``iobench.codecs``, ``iobench.accelerators``, ``iobench.loaders`` and
@@ -25,7 +25,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """Where a plug-in lives, one line on what it is, and the extra that installs what it needs ('' = core)."""
+    """Where a plug-in lives, one line on what it is, and the extra that installs what it needs.
+
+    ``extra`` is '' where the core installs everything.
+    """
 
     target: str
     summary: str
@@ -33,7 +36,7 @@ class Entry:
 
 
 class Registry(Generic[T]):
-    """A table of plug-ins of one kind (``format``, ``codec``, ...), each a class whose instances are T.
+    """A table of plug-ins of one kind (``format``, ``codec``, ...): classes with instances of T.
 
     ``base``: where the class lies that plug-ins of this kind subclass; '' where any object will do.
     """
@@ -123,7 +126,10 @@ class Registry(Generic[T]):
             ) from error
 
     def _broken(self, name: str, error: Exception) -> str | None:
-        """The package that is there and whose own import failed; None where it is not there, or the plug-in's module failed by itself."""
+        """The package that is installed, but whose own import failed.
+
+        None where it is not installed, or where the plug-in's own module failed.
+        """
         own = {
             __name__.partition(".")[0],
             self.entries()[name].target.partition(".")[0],

@@ -39,7 +39,8 @@ class Zstd(Codec):
             expected = zstandard.frame_content_size(stored)
             if expected > len(out):
                 raise self.too_long(out)
-            # A frame of known size that fits is decompressed straight into the output, without a window buffer.
+            # A frame of known size that fits is decompressed straight into the output, without a
+            # window buffer.
             with context.stream_reader(stored, read_across_frames=True) as reader:
                 done = int(reader.readinto(out)) if len(out) else 0
                 if done == len(out) and reader.read(1):
@@ -49,6 +50,7 @@ class Zstd(Codec):
         # The reader ends silently where its input does, so a short result is the sign of a cut.
         if done < (expected if expected >= 0 else len(out)):
             raise ValueError(
-                f"zstd stream is truncated: {done} bytes of {expected if expected >= 0 else len(out)}"
+                f"zstd stream is truncated: {done} bytes of "
+                f"{expected if expected >= 0 else len(out)}"
             )
         return done

@@ -1,4 +1,7 @@
-"""Each stage's ceiling, alone: raw storage by fio, fetch, prep, harness, accelerator (DS-Analyzer's differential runs, VLDB 2021)."""
+"""Each stage's ceiling, measured alone: raw storage by fio, fetch, prep, harness, accelerator.
+
+The method is that of DS-Analyzer's differential runs (Mohan et al., VLDB 2021).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ from .third_party import COPIES, enough_shards, in_memory
 
 _NULL = AcceleratorSpec(kind="null", name="null")
 _COPY_BYTES = 512 << 20
-"""How much of the dataset is copied to memory for the prep ceiling, at most (but one batch's worth of shards at least)."""
+"""The most bytes of the dataset that are copied to memory for the prep ceiling.
+
+At least the shards of one batch are copied, however large they are.
+"""
 
 _MORE_IN_FLIGHT, _MOST_IN_FLIGHT = 4, 256
 
@@ -95,14 +101,20 @@ def measure_fetch(
     epochs = 0 if plan.uncached else 1
     phase = _phase(plan, "fetch", reader, loading, seconds=seconds, epochs=epochs)
     outcome = run_cached_phase(plan, phase, tick=tick)
-    how = f"reader over {plan.workload.cache} storage, bytes only, {_workers(plan)}, {'O_DIRECT' if plan.direct else 'buffered'}"
+    how = (
+        f"reader over {plan.workload.cache} storage, bytes only, {_workers(plan)}, "
+        f"{'O_DIRECT' if plan.direct else 'buffered'}"
+    )
     _keep(calibration, "fetch", outcome, how, by="reader", workers=loading.workers)
     _keep_cold(plan, calibration.ceilings["fetch"], outcome)
     _rate_raw(calibration, outcome)
 
 
 def _rate_raw(calibration: Calibration, outcome: Outcome) -> None:
-    """fio's bytes/s in samples/s: what counts is how much this reader fetches for a sample, be it whole row groups or a few columns."""
+    """Turn fio's bytes/s into samples/s, by the bytes that this reader fetches for a sample.
+
+    It may fetch whole row groups, or only a few columns.
+    """
     raw, events = calibration.ceilings.get("storage_raw"), joined(outcome)
     read, samples = int(events["bytes_read"].sum()), int(events["samples"].sum())
     if raw is not None and raw.bytes_per_s and read and samples:
@@ -113,7 +125,10 @@ def _rate_raw(calibration: Calibration, outcome: Outcome) -> None:
 def measure_parallel(
     plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None
 ) -> None:
-    """The raw ceiling of a storage that fio can't read: the same reader with several times the requests in flight."""
+    """The raw ceiling of a storage that fio can't read.
+
+    It is measured by the same reader with several times the requests in flight.
+    """
     reading = plan.workload.reader
     more = min(_MOST_IN_FLIGHT, reading.concurrency * _MORE_IN_FLIGHT)
     reading = reading.model_copy(update={"concurrency": more})
@@ -156,9 +171,10 @@ def measure_prep(
 def measure_library(
     plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None
 ) -> None:
-    """A library's loader over files in memory: decoding, collating and handing over, which can't be told apart from outside.
+    """A library's loader over files in memory: decoding, collating and handing batches over.
 
-    It takes the place of prep; iobench's own loader over the same files says what could be had.
+    These can't be told apart from outside, so the rate takes the place of prep. iobench's own
+    loader over the same files shows what rate is possible.
     """
     kind, loading = plan.workload.loader.kind, plan.workload.loader
     why = f"the loader '{kind}' can't run without its reading; what it costs is part of prep"
@@ -173,7 +189,10 @@ def measure_library(
                     manifest, storage, plan.workload.reader.model_copy(update={"direct": False})
                 )
                 phase = replace(_phase(plan, name, reader, each, seconds=seconds), share=False)
-                how = f"loader '{each.kind}' over {manifest.header.stored_bytes >> 20} MiB of files in memory, {_workers(plan)}"
+                how = (
+                    f"loader '{each.kind}' over {manifest.header.stored_bytes >> 20} MiB of files "
+                    f"in memory, {_workers(plan)}"
+                )
                 _keep(
                     calibration,
                     name,
@@ -203,7 +222,7 @@ def measure_harness(
     _keep(calibration, "harness", outcome, how, by="loader", workers=loading.workers)
     calibration.loader = outcome.loader
     if loading.transport == "ring" and loading.workers:
-        # What the same training would pay with torch's default way of handing batches over: the DataLoader tax.
+        # What the same training would lose by torch's default way of handing batches over.
         default = loading.model_copy(update={"transport": "tensor", "slot_size": None})
         taxed = Calibration()
         outcome = run_phase(
@@ -338,7 +357,7 @@ def joined(outcome: Outcome) -> Columns:
 
 
 def _subset(plan: Plan) -> Indices:
-    """A seeded choice of shards that holds at least one batch and at most ``_COPY_BYTES``, if both can be had."""
+    """A seeded choice of shards: at least one batch, and else at most ``_COPY_BYTES``."""
     shards = np.random.default_rng(plan.seed).permutation(plan.manifest.shard_count)
     sizes, counts = plan.manifest.shards["size"][shards], plan.manifest.shards["samples"][shards]
     batch = int(np.searchsorted(np.cumsum(counts), plan.workload.batch_size)) + 1

@@ -1,7 +1,7 @@
-"""The story of a checkpoint study: claim the target, build the states, save and save again, restore cold, conclude, write down.
+"""A checkpoint study: claim the target, build the states, save, restore cold, conclude, write down.
 
-Whatever happens on the way (a full disk, a rank that dies, Ctrl-C), what was measured until then is written, and the checkpoints that are
-complete stay complete.
+Whatever happens on the way (a full disk, a rank that dies, Ctrl-C), what was measured until then is
+written, and the checkpoints that are complete stay complete.
 """
 
 from __future__ import annotations
@@ -168,7 +168,10 @@ def begin_study(plan: StudyPlan) -> Study:
 
 
 def with_leftovers(failure: IobenchError, root: CheckpointRoot) -> IobenchError:
-    """``failure``, with what lies in the target now: the latest complete checkpoint, the partial ones, and how to remove them."""
+    """``failure``, whose remedy says what lies in the target now, and how to remove it.
+
+    That is the latest complete checkpoint, and those that are partial.
+    """
     try:
         latest, partial = root.latest(), root.partial()
     except IobenchError:

@@ -1,4 +1,4 @@
-"""What a checkpoint study will do, worked out before anything is written: shares, bytes, memory, space."""
+"""What a checkpoint study will do, before it writes anything: shares, bytes, memory, space."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ..checkpoint.models import Model, Parallelism, find_model, scale
 from ..checkpoint.sharding import Share, layout, shares
 from ..errors import UsageError
 from ..memory import available_bytes
+from ..registry import WRITERS
 from ..schema.checkpoint import CheckpointSpec, Scaling, Training
 from ..schema.plan import BudgetFigures, CheckpointPlanFigures
 from ..storage import open_storage
@@ -64,7 +65,10 @@ def _build(share: Share, seed: int, rank: int) -> State:
 
 
 def make_study_plan(spec: CheckpointSpec, url: str, training: Training) -> StudyPlan:
-    """Settle the shares, and refuse what can't work. Raises UsageError for too little memory or space, UnknownNameError."""
+    """Settle the shares, and refuse what can't work.
+
+    Raises UsageError for too little memory or space, UnknownNameError.
+    """
     full = find_model(spec.model)
     check_options(spec.writer, sorted(OPTIONS & spec.model_fields_set))
     model, scaling = scale(full, float(spec.share))
@@ -99,9 +103,10 @@ def describe_checkpoint(
     interval_s: float | None = None,
     budgets: Sequence[float] = STALL_BUDGETS,
 ) -> CheckpointPlanFigures:
-    """What one checkpoint of a model is, and what its storage must write; nothing is built, written or contacted but for free space.
+    """What one checkpoint of a model is, and what its storage must write.
 
-    ``interval_s``: between saves; None: for each of the stall budgets the interval that is then best.
+    Nothing is built or written; the target is only asked for its free space. ``interval_s``: the
+    time between saves; None: for each of the stall budgets the interval that is best then.
     """
     full = find_model(spec.model)
     model, scaling = scale(full, float(spec.share))
@@ -166,13 +171,17 @@ def check_memory(plan: StudyPlan) -> None:
     free = available_bytes()
     if free is None:
         return
-    copies = 2 if "async" in plan.spec.writer else 1
+    copies = 2 if WRITERS.load(plan.spec.writer).asynchronous else 1
     needed = copies * plan.bytes + _BESIDE
     if needed > free:
         fitting = Fraction(max(free - _BESIDE, 0), copies * max(plan.full.state_bytes, 1))
         remedy = f"use --scale {_share_below(fitting)}" if fitting else "free some memory"
-        where = f"{plan.spec.model}'s state {'and its copy ' if copies > 1 else ''}takes {format_bytes(copies * plan.bytes)} of memory"
-        raise UsageError(f"{where}, {format_bytes(free)} are available", remedy=remedy)
+        what = "state and its copy take" if copies > 1 else "state takes"
+        raise UsageError(
+            f"{plan.spec.model}'s {what} {format_bytes(copies * plan.bytes)} of memory, "
+            f"{format_bytes(free)} are available",
+            remedy=remedy,
+        )
 
 
 def check_space(plan: StudyPlan) -> None:

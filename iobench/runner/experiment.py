@@ -1,6 +1,7 @@
-"""The story of a run: plan, calibrate each stage alone, measure all stages together, find the maximum, conclude, write down.
+"""A run: plan, calibrate each stage alone, measure all together, find the maximum, conclude.
 
-Whatever happens on the way (a failing disk, a dead worker, Ctrl-C), what was recorded until then is written.
+Whatever happens on the way (a failing disk, a dead worker, Ctrl-C), what was recorded until then is
+written.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from ..schema.base import fitting
 from ..schema.host import Host
 from ..schema.job import DatasetFacts, DatasetSpecFacts, LoaderFacts, WorkloadFacts
 from ..schema.result import Finding, Repetition, RunDocument
-from ..storage.base import Files, Storage, Versioned
-from ..storage.catalog import innermost
+from ..storage.base import Files, Versioned
+from ..storage.catalog import innermost, local_root
 from ..storage.locks.reading import reading
 from . import calibrate
 from .cache import run_cached_phase
@@ -195,7 +196,10 @@ def _repeat(
     name: str = "measure",
     saving: Saving | None = None,
 ) -> None:
-    """One repetition, all stages together, with a seed of its own, goes into ``doc``; an interrupted one with what it has recorded."""
+    """Measure all stages together once, with a seed of its own, and add the repetition to ``doc``.
+
+    An interrupted repetition is added with what it has recorded.
+    """
     workload = plan.workload
     phase = Phase(
         name=name,
@@ -212,7 +216,7 @@ def _repeat(
         evicts=workload.cache == "cold",
         saving=saving,
     )
-    root = _local_root(plan.storage)
+    root = local_root(innermost(plan.storage))
     before = resources.Snapshot.take(root)
     try:
         outcome = run_cached_phase(plan, phase, look=others.look, tick=progress.steps)
@@ -234,12 +238,6 @@ def _repeat(
         else:
             doc.quiet = repetition
     others.look()
-
-
-def _local_root(storage: Storage) -> Path | None:
-    """The directory behind a storage and whatever wraps it; None where it is no directory of this host."""
-    root: Path | None = getattr(innermost(storage), "root", None)
-    return root
 
 
 def _record(

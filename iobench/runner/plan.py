@@ -1,4 +1,4 @@
-"""What a run will do, worked out before anything is touched: nothing here writes, evicts, or reads a sample."""
+"""What a run will do, before it does anything: nothing here writes, evicts, or reads a sample."""
 
 from __future__ import annotations
 
@@ -23,10 +23,16 @@ from ..storage.catalog import exists, innermost, local_root
 from .fetches import FetchCounter, find_counter
 
 _FEW_SHARDS = 8
-"""Objects that are asked for one by one; more are looked up in a listing, where each question is a request over a network."""
+"""Up to so many objects are asked for one by one; more are looked up in a listing.
+
+Over a network, each question is a request.
+"""
 
 _CHECKED_SHARDS = 20_000
-"""Shards whose presence and size are checked before a run; more would take longer than it is worth, and a seeded sample finds a gap."""
+"""The most shards whose presence and size are checked before a run.
+
+Of more shards a seeded sample is checked, because checking all would take too long.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +56,10 @@ class Plan:
 
     @property
     def uncached(self) -> bool:
-        """Reads never come from this host's page cache, so reading a byte twice measures storage twice."""
+        """Whether reads never come from this host's page cache.
+
+        Then reading a byte twice measures the storage twice.
+        """
         return self.direct or self.storage.traits.uncached
 
     @cached_property
@@ -102,7 +111,8 @@ def make_plan(
         )
     if reading.tail == "drop" and manifest.sample_count // accelerators < workload.batch_size:
         raise UsageError(
-            f"{manifest.sample_count} samples make no full batch of {workload.batch_size} for each of {accelerators} accelerators",
+            f"{manifest.sample_count} samples make no full batch of {workload.batch_size} for each "
+            f"of {accelerators} accelerators",
             remedy="use reader.tail=keep, a smaller batch_size, or a larger dataset",
         )
     return Plan(
@@ -131,17 +141,20 @@ def check_asked(workload: Workload, *, accelerators: int, repetitions: int) -> N
 
 
 def check_match(workload: Workload, manifest: Manifest, data: str) -> None:
-    """The workload must be about this dataset; format, codec, content and size may differ, they are what users vary.
+    """Check that the workload is about this dataset.
 
-    Scanned data has a name of its own: whoever scanned it means to run this workload's model on it.
+    Format, codec, content and size may differ: they are what users vary. Scanned data has a name of
+    its own, and may be read by any workload. Raises DatasetError.
     """
     if manifest.spec.name == workload.dataset:  # a clone's name, say, which no built-in dataset has
         return
     expected = load_dataset_spec(workload.dataset).name
     if manifest.spec.name != expected and not manifest.header.origin:
         raise DatasetError(
-            f"{data} holds the dataset '{manifest.spec.name}', workload '{workload.name}' trains on '{expected}'",
-            remedy=f"generate it: iobench generate {workload.dataset} --to DIR, or mean it: --set dataset={manifest.spec.name}",
+            f"{data} holds the dataset '{manifest.spec.name}', but the workload '{workload.name}' "
+            f"trains on '{expected}'",
+            remedy=f"generate that one: iobench generate {workload.dataset} --to DIR; to read this "
+            f"one, add --set dataset={manifest.spec.name}",
         )
 
 
@@ -152,7 +165,8 @@ def check_reading(workload: Workload, manifest: Manifest) -> None:
         check == "format" or (check == "content" and not manifest.header.checksums)
     ):
         raise UsageError(
-            f"reader.check={check} needs a dataset that iobench generated, or scanned with --checksums",
+            f"reader.check={check} needs a dataset that iobench has generated, or has scanned with "
+            "--checksums",
             remedy="use --set reader.check=none",
         )
 
@@ -204,7 +218,7 @@ def describe_plan(
     repetitions: int,
     origin: str | None = None,
 ) -> PlanFigures:
-    """The figures that ``iobench plan`` shows, for a dataset that is there or one that is yet to be generated."""
+    """The figures that ``iobench plan`` shows, for a dataset that exists or is yet to be made."""
     check_asked(workload, accelerators=accelerators, repetitions=repetitions)
     manifest: Manifest | None = None
     options = workload.storage_options()

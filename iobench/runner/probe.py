@@ -1,4 +1,4 @@
-"""A short look at a dataset's storage: how long one read takes, and how many must therefore be in flight (Little's law)."""
+"""Probe a storage: how long one read takes, and how many must be in flight (Little's law)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _UNCOUNTED = 2  # connections are made, and directories looked up
 
 
 def probe(plan: Plan) -> ProbeFigures:
-    """Time single reads of the size that the reader will ask for, at random places, one after the other.
+    """Time single reads at random places, of the size that the reader will ask for.
 
-    ``concurrency`` is what each worker needs for the accelerators' demand, if a read takes no longer with others beside it: so it is the
-    least. It is None where the accelerators take whatever comes. Raises StorageError.
+    ``concurrency`` is the least that each worker needs for the accelerators' demand: it assumes
+    that a read takes no longer while others are in flight. It is None where the accelerators take
+    whatever comes. Raises StorageError.
     """
     workload, manifest, storage = plan.workload, plan.manifest, plan.storage
     together = (

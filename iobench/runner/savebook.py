@@ -1,4 +1,7 @@
-"""Saves of a job, taken down as its ranks report them: the last part to arrive makes a checkpoint of what the ranks have written."""
+"""The saves of a job, noted as its ranks report them.
+
+When the last rank has reported its part, the checkpoint is made complete.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,11 @@ HEAD_START_NS = 2_000_000
 
 
 class SaveBook:
-    """``saves`` grows by one for each checkpoint that is complete; ``committed`` holds the steps of those that are still there."""
+    """The checkpoints of one job.
+
+    ``saves`` has one entry for each checkpoint that was complete, and ``committed`` the steps of
+    those that are still there.
+    """
 
     def __init__(self, root: CheckpointRoot, spec: CheckpointSpec, saves: list[Save]) -> None:
         self.root, self.spec, self.saves = root, spec, saves
@@ -22,14 +29,17 @@ class SaveBook:
         self._parts: dict[int, dict[int, RankSave]] = {}
 
     def begin(self, step: int) -> int:
-        """Make room: ``keep`` complete checkpoints stay beside the one to come. The common start on the monotonic clock, ns."""
+        """Make room for a checkpoint: the latest ``keep`` that are complete stay.
+
+        Returns the common start, on the monotonic clock in nanoseconds.
+        """
         while len(self.committed) > self.spec.keep:
             self.root.remove(self.root.step(self.committed.pop(0)))
         self._starts[step] = time.monotonic_ns() + HEAD_START_NS
         return self._starts[step]
 
     def take_down(self, rank: int, step: int, part: RankSave) -> None:
-        """A rank's part is durable and published; with the last of them the job's manifest is written."""
+        """Note that a rank's part is durable and published; the last writes the job's manifest."""
         parts = self._parts.setdefault(step, {})
         parts[rank] = part
         if len(parts) < self.spec.ranks:

@@ -42,7 +42,9 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class StorageTraits:
-    """What iobench decides by; ``Storage.facts`` has what is only shown. Asking contacts nothing."""
+    """What iobench decides by. Asking contacts nothing.
+
+    ``Storage.facts`` has what is only shown."""
 
     page_cache: bool = True  # this host's page cache may serve reads of it
     direct: bool = False  # reads go past that cache (O_DIRECT)

@@ -82,8 +82,8 @@ def _check_confirmed(sweep: Sweep, given: Given, path: Path) -> None:
     ):
         return
     raise UsageError(
-        f"{path} leads to '{printable(sweep.data_root, 100)}', and no request goes anywhere because a file "
-        "says so",
+        f"{path} leads to '{printable(sweep.data_root, 100)}', but iobench does not follow a file "
+        "to another place",
         remedy="if that is yours, give again what the sweep was given: --to, and the "
         "workload's file, --set storage.KEY=VALUE and --sweep storage.KEY=A,B where it had them",
     )
