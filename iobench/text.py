@@ -114,6 +114,8 @@ def _escaped(value: Any, escape: Callable[[str], str]) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return type(value)(_escaped(each, escape) for each in value)
     if (names := getattr(type(value), "model_fields", None)) is not None:
+        if value.model_extra is not None:  # a key that was not given stays so: its default is safe
+            names = [name for name in names if name in value.model_fields_set]
         update = _changes(value, names, escape)
         for name, each in (value.model_extra or {}).items():  # of a later version; names stay
             if (new := _escaped(each, escape)) is not each:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from iobench.cli.main import main
 from iobench.schema.result import load_run
 from iobench.schema.upgrade import upgraded
-from iobench.text import escaped
+from iobench.text import escaped, markdown, printable
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 
@@ -85,3 +86,12 @@ def test_texts_under_unknown_keys_are_made_safe_to_show(tmp_path: Path) -> None:
     doc = load_run(tmp_path / "run")
     assert (doc.host.model_extra or {})["later"] == {"a": "\x1b[2J"}
     assert "\x1b" not in str(escaped(doc).host.model_extra)
+
+
+@pytest.mark.parametrize("escape", [printable, markdown])
+def test_what_is_made_safe_has_no_keys_that_were_not_given(escape: Callable[..., str]) -> None:
+    doc = load_run(GOLDEN / "checkpoint-stream")
+    shown = escaped(doc, escape)
+    assert doc.study is not None
+    assert shown.study is not None
+    assert shown.workload.model_fields_set == doc.workload.model_fields_set == set()
