@@ -84,7 +84,7 @@ def test_every_verb(
         runs.append(results / run["run_id"])
     assert story.document("report", runs[0])["run_id"] == runs[0].name
     assert story.document("compare", *runs)
-    assert story.document("cost", runs[0], "--price", 1)
+    assert story.document("cost", runs[0], "--host-price-per-hour", 1)
     assert story.document("history", "demo", "--results", results)
     assert story.document("whatif", runs[0], "--workers", 2)
 
@@ -96,7 +96,7 @@ def test_every_verb(
     assert story.document("advise", swept["directory"])
 
     saved = story.document(
-        *("checkpoint", "resnet50", "--to", f"{place}/saved", "--scale", "1/2048", "--count", 2),
+        *("checkpoint", "resnet50", "--to", f"{place}/saved", "--scale", "1/2048", "--repeat", 2),
         *("--results", results, "--keep-data"),
     )
     assert (saved["status"], len(saved["checkpoint"]["saves"])) == ("ok", 2)

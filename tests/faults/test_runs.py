@@ -18,11 +18,11 @@ from typing import Any
 
 import psutil
 import pytest
-from iobench.runner.processes import Ranks
 
 from iobench.errors import InterruptedRun, StorageError, WorkerError
 from iobench.load.reader import BatchReader
 from iobench.runner.conductor import run_phase
+from iobench.runner.crew import ForkedCrew
 from iobench.runner.experiment import Options
 from iobench.runner.experiment import run as run_plan
 from iobench.runner.phase import Phase, PhaseInterrupted, Saving
@@ -337,13 +337,13 @@ def test_ctrl_c_while_a_failed_phase_ends_is_not_lost(
                 time.sleep(3600)
             raise StorageError("this rank fails")
 
-    end = Ranks.end
+    end = ForkedCrew.end
 
-    def interrupted_end(ranks: Ranks, farewell: Any) -> None:
+    def interrupted_end(crew: ForkedCrew, farewell: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        end(ranks, farewell)
+        end(crew, farewell)
 
-    monkeypatch.setattr(Ranks, "end", interrupted_end)
+    monkeypatch.setattr(ForkedCrew, "end", interrupted_end)
     with pytest.raises(KeyboardInterrupt) as caught:
         run_phase(phase(manifest, HangsAndFails(path)))
     assert "this rank fails" in str(caught.value.__context__)

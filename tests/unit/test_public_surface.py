@@ -87,7 +87,7 @@ def test_the_page_names_every_public_name() -> None:
     signatures = dict(re.findall(r"^\| `(\w+)\(([^`]+)\)` \|", PAGE, flags=re.MULTILINE))
     for name in ("generate", "open_dataset", "make_loader", "run", "open_run", "compare"):
         assert re.findall(r"\w+", signatures[name]) == list(
-            inspect.signature(getattr(api, name)).parameters
+            inspect.signature(getattr(iobench, name)).parameters
         )
 
 
@@ -103,7 +103,7 @@ def test_the_docstrings_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     names = {"iobench": iobench, "small": {"batch_size": 5, "loader.workers": 1}}
     for function in (
-        *(api.generate, api.open_dataset, api.make_loader),
+        *(api.generate, iobench.open_dataset, api.make_loader),
         *(api.run, api.open_run, api.compare),
     ):
         examples = doctest.DocTestParser().get_doctest(
