@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from iobench.cli.main import VERBS
+from iobench.cli.verbs import VERBS, one_word
 from tests.conftest import Call
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
@@ -29,15 +29,15 @@ class Story:
         self.call = call
         self.told: set[str] = set()
 
-    def text(self, verb: str, *words: object) -> str:
-        self.told.add(verb)
-        code, out, err = self.call(verb, *words, "--quiet")
-        assert (code, err) == (0, ""), (verb, words, out, err)
-        assert out, verb
+    def text(self, *words: object) -> str:
+        self.told.add(one_word([str(word) for word in words])[0])
+        code, out, err = self.call(*words, "--quiet")
+        assert (code, err) == (0, ""), (words, out, err)
+        assert out, words
         return out
 
-    def document(self, verb: str, *words: object) -> dict[str, Any]:
-        found = json.loads(self.text(verb, *words, "--json"))
+    def document(self, *words: object) -> dict[str, Any]:
+        found = json.loads(self.text(*words, "--json"))
         assert isinstance(found, dict)
         return found
 
@@ -66,6 +66,8 @@ def test_every_verb(
     remote = place.startswith("s3://")
     assert story.document("list")
     assert story.document("plan", "demo", "--accelerators", 2)
+    assert story.document("checkpoint", "plan", "llama3-8b", "--ranks", 8)
+    story.text("completion", "bash")
     assert story.document("size", "demo", "--accelerators", 8)
     story.text("doctor", tmp_path)
 
