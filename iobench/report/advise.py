@@ -23,7 +23,10 @@ def render_advise(found: Recommendation, width: int = 100) -> str:
         _list("But", found.doubts, width),
     ]
     if found.untested is not None:
-        told = f"Worth a run: the best of each axis together, which nobody measured: {_settings(found.untested)}"
+        told = (
+            "Worth a run: the best of each axis together, which nobody measured: "
+            f"{_settings(found.untested)}"
+        )
         sections.append(wrapped(told, width, "", "  "))
     sections += [
         _front(found, width),
@@ -60,10 +63,16 @@ def _gain(found: Recommendation, *, keep: bool) -> str:
     if found.gain is None or found.gain_low is None or found.gain_high is None:
         return "not known, no point has today's settings"
     coverage = "" if found.gain_coverage is None else f", {found.gain_coverage:.0%} interval"
-    ratio = f"{found.gain:.2f} x today's samples/s [{found.gain_low:.2f}, {found.gain_high:.2f}{coverage}]"
+    ratio = (
+        f"{found.gain:.2f} x today's samples/s [{found.gain_low:.2f}, "
+        f"{found.gain_high:.2f}{coverage}]"
+    )
     if found.gain > NO_HELP:
         return ratio
-    return f"no faster, but within 5 % of the best with smaller settings, lower costs or enough shards: {ratio}"
+    return (
+        "no faster, but within 5 % of the best with smaller settings, lower costs or enough "
+        f"shards: {ratio}"
+    )
 
 
 def _list(title: str, lines: tuple[str, ...], width: int, *, more: int = 0) -> list[str]:
@@ -90,4 +99,7 @@ def _figures(point: Alternative) -> str:
     interval = f"[{format_count(point.low)}, {format_count(point.high)}]"
     cpu = "-" if point.cpu_s_per_gb is None else f"{point.cpu_s_per_gb:.3g}"
     stored = "-" if point.stored_bytes is None else format_bytes(point.stored_bytes)
-    return f"  {format_count(point.samples_per_s):>10} {interval:>18} {point.repetitions:>3} {cpu:>9} {stored:>9}  "
+    return (
+        f"  {format_count(point.samples_per_s):>10} {interval:>18} {point.repetitions:>3} "
+        f"{cpu:>9} {stored:>9}  "
+    )

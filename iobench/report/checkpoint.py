@@ -51,7 +51,8 @@ def beside_lines(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         return []
     lines = [
         paint(
-            f"Checkpoints of {study.model} by {study.writer} while loading: {_many(len(study.saves), 'save')}",
+            f"Checkpoints of {study.model} by {study.writer} while loading: "
+            f"{_many(len(study.saves), 'save')}",
             "title",
         )
     ]
@@ -125,35 +126,54 @@ def meaning_lines(study: Study, width: int, paint: Paint) -> list[str]:
     found = study.meaning
     if not isinstance(found, Meaning):
         return []
-    job = f"{_many(found.accelerators, 'accelerator')}, interrupted every {format_duration(found.mtbf_s)} ({found.mtbf_how})"
+    job = (
+        f"{_many(found.accelerators, 'accelerator')}, interrupted every "
+        f"{format_duration(found.mtbf_s)} ({found.mtbf_how})"
+    )
     rows = [
         ("training", job),
         (
             "one save",
-            f"blocks {format_duration(found.blocked_s)}, durable after {format_duration(found.durable_s)}",
+            (
+                f"blocks {format_duration(found.blocked_s)}, durable after "
+                f"{format_duration(found.durable_s)}"
+            ),
         ),
         (
             "restart",
-            f"{format_duration(found.restart_s)}, of it {_optional(found.restore_s, format_duration)} to restore",
+            (
+                f"{format_duration(found.restart_s)}, of it "
+                f"{_optional(found.restore_s, format_duration)} to restore"
+            ),
         ),
         (
             "save every",
             f"{format_duration(found.interval_s)} (Young {format_duration(found.young_s)}, Daly "
-            f"{format_duration(found.daly_s)}, for availability {format_duration(found.availability_s)})",
+            f"{format_duration(found.daly_s)}, for availability "
+            f"{format_duration(found.availability_s)})",
         ),
         (
             "costs",
-            f"{format_share(found.overhead)} of the time to save, {format_share(found.waste)} with what interruptions cost",
+            (
+                f"{format_share(found.overhead)} of the time to save, "
+                f"{format_share(found.waste)} with what interruptions cost"
+            ),
         ),
         ("lost a day", _lost(found)),
         ("today", _today(found)),
         (
             "to buy",
-            f"{format_rate(found.needed_write_bytes_per_s)} of durable writes, for {format_share(found.stall_budget)} of the time",
+            (
+                f"{format_rate(found.needed_write_bytes_per_s)} of durable writes, for "
+                f"{format_share(found.stall_budget)} of the time"
+            ),
         ),
         (
             "spot",
-            f"a save {'fits' if found.fits_notice else 'does NOT fit'} into a notice of {format_duration(found.notice_s)}",
+            (
+                f"a save {'fits' if found.fits_notice else 'does NOT fit'} into a notice of "
+                f"{format_duration(found.notice_s)}"
+            ),
         ),
     ]
     lines = [
@@ -184,7 +204,10 @@ def _today(found: Meaning) -> str:
     now = found.today
     if now is None:
         return ""
-    return f"every {format_duration(now.interval_s)}: {format_share(now.overhead)} to save, {format_share(now.waste)} in all"
+    return (
+        f"every {format_duration(now.interval_s)}: {format_share(now.overhead)} to save, "
+        f"{format_share(now.waste)} in all"
+    )
 
 
 def _chart(found: Meaning, width: int) -> list[str]:
@@ -208,7 +231,8 @@ def _about(doc: RunDocument, study: Study, width: int) -> list[str]:
         f"{_many(study.ranks, 'rank')} of {format_bytes(study.largest_rank_bytes)} or less",
     ]
     facts.append(
-        f"{format_bytes(study.bytes)} in {_many(study.files, 'file')}, {_many(study.tensors, 'tensor')}"
+        f"{format_bytes(study.bytes)} in {_many(study.files, 'file')}, "
+        f"{_many(study.tensors, 'tensor')}"
     )
     if study.bytes < study.full_bytes:
         facts.append(

@@ -162,7 +162,10 @@ def _markdown(compared: Sequence[Comparison], left_out: Sequence[str]) -> str:
     lines: list[str] = []
     for each in compared:
         lines += [
-            f"**{each.workload}: {_verdict(each)}** ({each.baseline.label} -> {each.candidate.label})",
+            (
+                f"**{each.workload}: {_verdict(each)}** ({each.baseline.label} -> "
+                f"{each.candidate.label})"
+            ),
             "",
         ]
         lines += [f"- not comparable: {line}" for line in each.obstacles]

@@ -113,7 +113,8 @@ def _study_markdown(doc: RunDocument, study: Study) -> str:
     ]
     for name, one in study.figures.items():
         lines.append(
-            f"| {name} | {one.median:.4g} | {one.p95:.4g} | {one.min:.4g} | {one.max:.4g} | {one.n} |"
+            f"| {name} | {one.median:.4g} | {one.p95:.4g} | {one.min:.4g} | {one.max:.4g} | "
+            f"{one.n} |"
         )
     for name in ("write_bytes_per_s", "restore_bytes_per_s"):
         value = getattr(study, name)

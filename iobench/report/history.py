@@ -53,7 +53,8 @@ def _history(one: History, width: int) -> list[str]:
             judged = points[number].judgement
             ratio = "" if judged.ratio is None else f" {judged.ratio:.3g} x"
             lines.append(
-                f"  -- {'WORSE' if judged.difference == 'worse' else 'better'}:{ratio}, p {judged.p:.2g}"
+                f"  -- {'WORSE' if judged.difference == 'worse' else 'better'}:{ratio}, p "
+                f"{judged.p:.2g}"
             )
             why = (
                 "; ".join(points[number].changed)

@@ -80,4 +80,7 @@ def _layout(layout: Layout | None) -> str:
     if layout is None:
         return ""
     kept = ", made by an earlier run" if layout.made_earlier else ""
-    return f"{format_bytes(layout.bytes)} of its own files, written in {format_duration(layout.seconds)} before the run{kept}"
+    return (
+        f"{format_bytes(layout.bytes)} of its own files, written in "
+        f"{format_duration(layout.seconds)} before the run{kept}"
+    )

@@ -142,7 +142,10 @@ def _ceilings(doc: RunDocument, width: int, paint: Paint) -> list[str]:
             continue
         figure = f"{_figure(rate * size / divisor):>9}" if size else f"{format_count(rate):>9}"
         samples = f" ({format_count(rate)})" if size else ""
-        line = f"  {label:<14}{figure}{samples:>12}  {_bar(rate, scale, room)}{' < binds' if binds else ''}"
+        line = (
+            f"  {label:<14}{figure}{samples:>12}  "
+            f"{_bar(rate, scale, room)}{' < binds' if binds else ''}"
+        )
         lines.append(paint(line, "bound") if binds else line)
     tax = doc.ceilings.get("harness", Ceiling()).details.tensor_samples_per_s
     if tax:
@@ -203,7 +206,8 @@ def _metrics(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         else:
             of = f" {OF_STORED}" if name == "read_bytes_per_s" and reads_unseen(doc) else ""
             lines.append(
-                f"  {label:<30}{_spread(summary, format_of(metric))}{of}{f' n={summary.n}' if summary.n != n else ''}"
+                "  "
+                f"{label:<30}{_spread(summary, format_of(metric))}{of}{f' n={summary.n}' if summary.n != n else ''}"
             )
     if cold := cold_reads(doc):
         lines += wrapped(cold, width, f"  {'cold reads':<30}", " " * 32)
@@ -245,7 +249,8 @@ def _find_max(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         rate = "" if point.read_bytes_per_s is None else format_rate(point.read_bytes_per_s)
         verdict = "fed" if point.passed else "starved"
         lines.append(
-            f"  {point.accelerators:>6}  {format_percent(au):>8}  {rate:>12}  {verdict:<8} {_bar(au, 1.0, room)}"
+            f"  {point.accelerators:>6}  {format_percent(au):>8}  {rate:>12}  {verdict:<8} "
+            f"{_bar(au, 1.0, room)}"
         )
     if reads_unseen(doc):
         lines += wrapped(f"bandwidths are {OF_STORED}", width, "  ", "  ")

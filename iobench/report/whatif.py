@@ -60,11 +60,15 @@ def _error(found: Prediction) -> str:
         return "The model's error is not known: the run has no complete repetition."
     sign = "+" if found.error >= 0 else "-"
     told = (
-        f"The model's error on the recorded run: {format_count(before.predicted)} predicted, {format_count(before.measured)} measured "
+        f"The model's error on the recorded run: {format_count(before.predicted)} predicted, "
+        f"{format_count(before.measured)} measured "
         f"({sign}{format_percent(abs(found.error))})."
     )
     if found.corrected_samples_per_s is not None:
-        told += f" If it errs as much here, the rate will be {format_count(found.corrected_samples_per_s)} samples/s."
+        told += (
+            " If it errs as much here, the rate will be "
+            f"{format_count(found.corrected_samples_per_s)} samples/s."
+        )
     if abs(found.error) > TRUSTED:
         told += " That is too much to be trusted: see the run's findings (verdict.gap)."
     return told

@@ -80,7 +80,8 @@ def _notes(doc: RunDocument, job: Job) -> list[str]:
     size, spec = gather(doc).bytes_per_sample, doc.dataset.spec
     if size is not None and not 1 / SIMILAR <= size / job.bytes_per_sample <= SIMILAR:
         notes.append(
-            "its samples have another size: small reads are slower than large ones, so the bytes/s may not carry over"
+            "its samples have another size: small reads are slower than large ones, so the bytes/s "
+            "may not carry over"
         )
     differs = [
         key

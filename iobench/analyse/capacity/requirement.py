@@ -95,7 +95,8 @@ def requirement(
     step_time = workload.accelerator.step_time
     if step_time is None:
         raise UsageError(
-            f"workload '{workload.name}' has no step time: its {workload.accelerator.kind} accelerator demands nothing that could be sized",
+            f"workload '{workload.name}' has no step time: its {workload.accelerator.kind} "
+            "accelerator demands nothing that could be sized",
             remedy="state one: --set accelerator.kind=emulated --set accelerator.step_time=100ms",
         )
     size, per_shard = expected_stored_bytes(spec), expected_samples_per_shard(spec)
@@ -136,7 +137,8 @@ def requirement(
         )
     if measured is None or measured.cpu_s_per_gb is None:
         missing["cores"] = (
-            "the CPU time per byte is not known: give --from a run that measured fetch, prep and harness"
+            "the CPU time per byte is not known: give --from a run that measured fetch, prep "
+            "and harness"
         )
     checkpoint = (
         demand.checkpoint_bytes / demand.checkpoint_budget_s

@@ -170,13 +170,15 @@ def _settings(doc: RunDocument, change: Change, told: list[str]) -> _Settings:
         workload = workload.model_copy(update={"cache": "warm"})
     if change.workers is not None:
         told.append(
-            f"{plural(workers, 'worker')} for each accelerator instead of {before.workers // doc.accelerators}"
+            f"{plural(workers, 'worker')} for each accelerator instead of "
+            f"{before.workers // doc.accelerators}"
         )
     if change.accelerators is not None:
         told.append(f"{plural(ranks)} on this host instead of {doc.accelerators}")
     if change.concurrency is not None:
         told.append(
-            f"{plural(concurrency, 'read')} in flight in each worker instead of {before.concurrency}"
+            f"{plural(concurrency, 'read')} in flight in each worker instead of "
+            f"{before.concurrency}"
         )
     if change.step_time is not None:
         recorded = step_time_s(doc)
@@ -250,7 +252,8 @@ def _rates(
     if after.busy != busy_before:
         cores = "an unknown number of cores" if before.cores is None else f"{before.cores:g} cores"
         bases.append(
-            f"prep: in proportion to {after.busy} processes instead of {busy_before}, at most one for each of {cores} (Plumber)"
+            f"prep: in proportion to {after.busy} processes instead of {busy_before}, at most one "
+            f"for each of {cores} (Plumber)"
         )
     if before.accelerator is not None and before.per_accelerator is not None:
         step, recorded = after.workload.accelerator.step_time, step_time_s(doc)
@@ -269,7 +272,8 @@ def _network(before: Evidence, change: Change, told: list[str]) -> float:
             "the run does not say how large its samples are, so no network can be judged"
         )
     told.append(
-        f"storage behind a network of {format_rate(change.network_bytes_per_s)}{f' ({change.network_of})' if change.network_of else ''}"
+        "storage behind a network of "
+        f"{format_rate(change.network_bytes_per_s)}{f' ({change.network_of})' if change.network_of else ''}"
     )
     return change.network_bytes_per_s / before.bytes_per_sample
 
@@ -353,14 +357,17 @@ def _fetch(
     )
     kind = "pinned" if change.pinned else "page"
     told.append(
-        f"a {kind} cache of {format_bytes(change.cache_bytes)}, {format_percent(min(1, change.cache_bytes / read))} of the dataset"
+        f"a {kind} cache of {format_bytes(change.cache_bytes)}, "
+        f"{format_percent(min(1, change.cache_bytes / read))} of the dataset"
     )
     bases.append(
-        f"cache: serves {format_percent(hits)} of the reads from the second epoch on; the first still gets {_samples(rate)}"
+        f"cache: serves {format_percent(hits)} of the reads from the second epoch on; the first "
+        f"still gets {_samples(rate)}"
     )
     if doc.loader.direct and not change.pinned:
         bases.append(
-            "cache: the run read with O_DIRECT, which no page cache serves; this holds for reader.direct=false"
+            "cache: the run read with O_DIRECT, which no page cache serves; this holds for "
+            "reader.direct=false"
         )
     return kept
 

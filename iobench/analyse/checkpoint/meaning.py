@@ -67,7 +67,9 @@ def meaning(study: Study, training: Training) -> Meaning | None:
         mtbf_s=mtbf,
         mtbf_how="stated"
         if training.mtbf_s
-        else "at the rate of Llama 3's pre-training: 50,700 accelerator hours for each interruption",
+        else (
+            "at the rate of Llama 3's pre-training: 50,700 accelerator hours for each interruption"
+        ),
         bytes=study.full_bytes,
         blocked_s=blocked,
         durable_s=durable,
@@ -115,8 +117,11 @@ def _sentence(study: Study, found: Meaning) -> str:
         f"on {format_count(found.accelerators)} accelerator{'' if found.accelerators == 1 else 's'}"
     )
     return (
-        f"A save of {format_bytes(study.full_bytes)} by {study.writer} stops training for {format_duration(found.blocked_s)}{whole}. "
-        f"Interrupted every {format_duration(found.mtbf_s)} {at}, save every {format_duration(found.interval_s)}: {loss}. "
-        f"Saves within {format_share(found.stall_budget)} of the time need {format_rate(found.needed_write_bytes_per_s)} of durable "
+        f"A save of {format_bytes(study.full_bytes)} by {study.writer} stops training for "
+        f"{format_duration(found.blocked_s)}{whole}. "
+        f"Interrupted every {format_duration(found.mtbf_s)} {at}, save every "
+        f"{format_duration(found.interval_s)}: {loss}. "
+        f"Saves within {format_share(found.stall_budget)} of the time need "
+        f"{format_rate(found.needed_write_bytes_per_s)} of durable "
         f"writes{'' if found.within_budget else ', which this storage does not give'}."
     )

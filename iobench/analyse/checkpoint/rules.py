@@ -81,7 +81,10 @@ def verified(doc: RunDocument) -> Outcome | None:
 def count(doc: RunDocument) -> Outcome | None:
     study = _study(doc)
     if min(len(study.saves), len(study.restores)) < LEAST_SAVES:
-        evidence = f"{len(study.saves)} saves and {len(study.restores)} restores, fewer than {LEAST_SAVES} each"
+        evidence = (
+            f"{len(study.saves)} saves and {len(study.restores)} restores, fewer than "
+            f"{LEAST_SAVES} each"
+        )
         return Outcome(evidence, f"run with --repeat {LEAST_SAVES}")
     return None
 
@@ -90,10 +93,14 @@ def scaled(doc: RunDocument) -> Outcome | None:
     study = _study(doc)
     if study.bytes >= study.full_bytes:
         return None
-    evidence = f"{format_bytes(study.bytes)} were saved of the {format_bytes(study.full_bytes)} that {study.model} has"
+    evidence = (
+        f"{format_bytes(study.bytes)} were saved of the {format_bytes(study.full_bytes)} that "
+        f"{study.model} has"
+    )
     return Outcome(
         evidence,
-        "times for the whole model are computed from the measured bandwidth; measure it without --scale",
+        "times for the whole model are computed from the measured bandwidth; measure it without "
+        "--scale",
     )
 
 
@@ -102,10 +109,14 @@ def tiny(doc: RunDocument) -> Outcome | None:
     study = _study(doc)
     if study.bytes >= study.full_bytes or study.bytes >= LEAST_BYTES * max(1, study.ranks):
         return None
-    evidence = f"{format_bytes(study.bytes)} by {study.ranks} rank{'' if study.ranks == 1 else 's'} are too few to measure bandwidth with"
+    evidence = (
+        f"{format_bytes(study.bytes)} by {study.ranks} rank{'' if study.ranks == 1 else 's'} are "
+        "too few to measure bandwidth with"
+    )
     return Outcome(
         evidence,
-        f"times for the whole model are overstated: a larger --scale, at least {format_bytes(LEAST_BYTES)} for each rank",
+        "times for the whole model are overstated: a larger --scale, at least "
+        f"{format_bytes(LEAST_BYTES)} for each rank",
     )
 
 
@@ -142,10 +153,14 @@ def contention(doc: RunDocument) -> Outcome | None:
     )
     if max(slower, saving) < 1 + CONTENTION:
         return None
-    evidence = f"beside one another a save takes {saving:.2f} x as long as alone, and reading a byte {slower:.2f} x as long as without saves"
+    evidence = (
+        f"beside one another a save takes {saving:.2f} x as long as alone, and reading a byte "
+        f"{slower:.2f} x as long as without saves"
+    )
     return Outcome(
         evidence,
-        "saves meet the reads that workers do ahead: separate the file systems, or buy for the sum of both",
+        "saves meet the reads that workers do ahead: separate the file systems, or buy for the sum "
+        "of both",
     )
 
 
@@ -160,7 +175,13 @@ def back_pressure(doc: RunDocument) -> Outcome | None:
     waited = [save.waited_s for save in _study(doc).saves if save.waited_s]
     blocked = sum(save.blocked_s for save in _study(doc).saves)
     if blocked and sum(waited) > 0.05 * blocked:
-        remedy = "save less often, write faster, or raise steps between saves; until then the writer is not asynchronous"
-        evidence = f"{len(waited)} of {len(_study(doc).saves)} saves had to wait for the one before, {sum(waited):.2f} s in all"
+        remedy = (
+            "save less often, write faster, or raise steps between saves; until then the writer "
+            "is not asynchronous"
+        )
+        evidence = (
+            f"{len(waited)} of {len(_study(doc).saves)} saves had to wait for the one before, "
+            f"{sum(waited):.2f} s in all"
+        )
         return Outcome(evidence, remedy)
     return None

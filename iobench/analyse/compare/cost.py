@@ -180,11 +180,13 @@ def _notes(doc: RunDocument, instance: Instance) -> list[str]:
     cores = doc.host.effective_cores or doc.host.cores
     if cores and instance.cores and float(cores) != instance.cores:
         found.append(
-            f"the run had {float(cores):g} cores, {instance.type} has {instance.cores}: its rate there was not measured"
+            f"the run had {float(cores):g} cores, {instance.type} has {instance.cores}: its rate "
+            "there was not measured"
         )
     if instance.accelerators and doc.accelerators != instance.accelerators:
         found.append(
-            f"the run fed {doc.accelerators} of the {instance.accelerators} accelerators that are paid for"
+            f"the run fed {doc.accelerators} of the {instance.accelerators} accelerators that are "
+            "paid for"
         )
     return found
 

@@ -100,13 +100,15 @@ def recommend(sweep: Sweep, target: Target | None = None) -> Recommendation:
         why.append(why_codec(codec))
         if not codec.agrees:
             doubts.append(
-                f"codec {codec.codec}: predicted {codec.predicted:.2f} x, measured {codec.measured or 0:.2f} x"
+                f"codec {codec.codec}: predicted {codec.predicted:.2f} x, measured "
+                f"{codec.measured or 0:.2f} x"
             )
     if shard is not None:
         why.append(why_shard(shard))
         if shard.fit.worst is not None and not shard.fit.trusted:
             doubts.append(
-                f"the shard size model is {shard.fit.worst:+.0%} off at a size it was not fitted to: trust the measured sizes"
+                f"the shard size model is {shard.fit.worst:+.0%} off at a size it was not fitted "
+                "to: trust the measured sizes"
             )
         if shard.fit.worst is None:
             doubts.append("the shard size model was not checked: sweep a third shard size")
@@ -220,13 +222,15 @@ def _doubts(
     )
     if fewest < 4:
         doubts.append(
-            f"too few repetitions of a point to tell points apart: {fewest}; 4 are needed, 6 are better"
+            f"too few repetitions of a point to tell points apart: {fewest}; 4 are needed, 6 are "
+            "better"
         )
     if sweep.default is None:
         settings = ", ".join(f"{key}={value}" for key, value in sweep.default_settings.items())
         known = f" ({settings})" if settings else ""
         doubts.append(
-            f"no point has today's settings{known}, so the gain is not known: name them with --default, or run them too"
+            f"no point has today's settings{known}, so the gain is not known: name them with "
+            "--default, or run them too"
         )
     elif gain is not None and low is not None and low <= 1 < gain:
         doubts.append("the interval of the gain holds 1: no difference is proven")
@@ -234,7 +238,8 @@ def _doubts(
         doubts.append(doubt)
     if not enough_shards(chosen, target.dataset_bytes):
         doubts.append(
-            f"{format_count(chosen.shards or 0)} shards are fewer than 4 for each of {chosen.processes} workers: some will idle"
+            f"{format_count(chosen.shards or 0)} shards are fewer than 4 for each of "
+            f"{chosen.processes} workers: some will idle"
         )
     return doubts + ([wasteful] if (wasteful := amplification(chosen)) else [])
 
@@ -261,7 +266,10 @@ def _basis(sweep: Sweep, chosen: Point) -> str:
     plural = "" if counts == [1] else "s"
     low, high = min(chosen.rates), max(chosen.rates)
     interval = f"[{format_count(low)}, {format_count(high)}]"
-    return f"{len(sweep.points)} points with {spread} repetition{plural} each; this one: {format_count(chosen.median)} samples/s {interval}"
+    return (
+        f"{len(sweep.points)} points with {spread} repetition{plural} each; this one: "
+        f"{format_count(chosen.median)} samples/s {interval}"
+    )
 
 
 def _confidence(sweep: Sweep, chosen: Point, doubts: Sequence[str]) -> str:

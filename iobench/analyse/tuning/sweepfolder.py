@@ -69,7 +69,8 @@ def read_sweep(
     points = [point for point in points if point.rates]
     if len(points) < 2:
         raise UsageError(
-            f"{folder} holds {len(points)} point{'' if len(points) == 1 else 's'} of settings, advice needs at least 2 to choose from",
+            f"{folder} holds {len(points)} point{'' if len(points) == 1 else 's'} of settings, "
+            "advice needs at least 2 to choose from",
             remedy="run with other settings too: --set loader.workers=4",
         )
     keys = list(points[0].settings)

@@ -90,9 +90,12 @@ def _reader(evidence: Evidence) -> Advice | None:
     needed = math.ceil(evidence.concurrency * evidence.raw / evidence.fetch)
     how = f"raise reader.concurrency from {evidence.concurrency} to about {needed}, or add workers"
     return Advice(
-        change=f"keep more reads in flight: {how if evidence.kind == OWN_LOADER else 'add workers'}",
+        change=(
+            f"keep more reads in flight: {how if evidence.kind == OWN_LOADER else 'add workers'}"
+        ),
         predicted_gain=_gain(evidence, storage=evidence.raw),
-        basis=f"{evidence.raw_source} reads {_rate(evidence, evidence.raw)} from the same files, the reader {_rate(evidence, evidence.fetch)} "
+        basis=f"{evidence.raw_source} reads {_rate(evidence, evidence.raw)} from the same files, "
+        f"the reader {_rate(evidence, evidence.fetch)} "
         f"({evidence.fetch / evidence.raw:.0%}); reads in flight = rate x latency (Little's law)",
     )
 
@@ -110,11 +113,17 @@ def _faster_storage(evidence: Evidence) -> Advice | None:
     gain = _gain(evidence, storage=None)
     if gain is None:
         return None
-    change = f"faster storage, or the data on more devices: up to {_rate(evidence, evidence.storage * gain)} would be used"
+    change = (
+        "faster storage, or the data on more devices: up to "
+        f"{_rate(evidence, evidence.storage * gain)} would be used"
+    )
     basis = "the next lowest ceiling then binds"
     if evidence.accelerator is not None:
         enough = _rate(evidence, evidence.required * evidence.accelerator)
-        basis += f"; {enough} satisfy {format_count(evidence.accelerators)} accelerator{'' if evidence.accelerators == 1 else 's'}"
+        basis += (
+            f"; {enough} satisfy {format_count(evidence.accelerators)} "
+            f"accelerator{'' if evidence.accelerators == 1 else 's'}"
+        )
         basis += f" at {evidence.required * 100:.4g} % utilization"
     return Advice(change=change, predicted_gain=gain, basis=basis)
 
@@ -140,7 +149,8 @@ def _compress(evidence: Evidence) -> Advice | None:
         predicted_gain=_gain(
             evidence, storage=evidence.storage * evidence.compress_ratio, prep=prep
         ),
-        basis=f"the data compresses {evidence.compress_ratio:.2f} x, and {evidence.cores:g} cores decompress {format_rate(decode)}, "
+        basis=f"the data compresses {evidence.compress_ratio:.2f} x, and {evidence.cores:g} cores "
+        f"decompress {format_rate(decode)}, "
         f"more than the {format_rate(stored)} of storage",
     )
 
@@ -173,16 +183,28 @@ def _more_workers(evidence: Evidence) -> Advice | None:
     if busy < evidence.cores:
         spread = evidence.prep * evidence.cores / busy
         return Advice(
-            change=f"more workers: {math.floor(evidence.cores)} in all instead of {busy}, one for each core",
+            change=(
+                f"more workers: {math.floor(evidence.cores)} in all instead of {busy}, one for "
+                "each core"
+            ),
             predicted_gain=_gain(evidence, prep=spread),
-            basis=f"preparation is CPU work: {_rate(evidence, evidence.prep / busy)} for each worker; the other cores are idle",
+            basis=(
+                f"preparation is CPU work: {_rate(evidence, evidence.prep / busy)} for each "
+                "worker; the other cores are idle"
+            ),
         )
     if gain is None:
         return None
     return Advice(
-        change=f"more cores for data preparation: {math.ceil(evidence.cores * gain)} instead of {evidence.cores:g}",
+        change=(
+            f"more cores for data preparation: {math.ceil(evidence.cores * gain)} instead of "
+            f"{evidence.cores:g}"
+        ),
         predicted_gain=gain,
-        basis=f"each core prepares {_rate(evidence, evidence.prep / evidence.cores)}; the gain ends at the next ceiling",
+        basis=(
+            f"each core prepares {_rate(evidence, evidence.prep / evidence.cores)}; the gain "
+            "ends at the next ceiling"
+        ),
     )
 
 
@@ -195,9 +217,13 @@ def _another_loader(evidence: Evidence) -> Advice | None:
     ):
         return None
     return Advice(
-        change=f"a loader that costs less than {evidence.kind}: iobench's own (loader.kind={OWN_LOADER}) shows what could be had",
+        change=(
+            f"a loader that costs less than {evidence.kind}: iobench's own "
+            f"(loader.kind={OWN_LOADER}) shows what could be had"
+        ),
         predicted_gain=_gain(evidence, prep=evidence.own_prep),
-        basis=f"over the same files in memory {evidence.kind} does {_rate(evidence, evidence.prep)}, "
+        basis=f"over the same files in memory {evidence.kind} does "
+        f"{_rate(evidence, evidence.prep)}, "
         f"iobench's own loader {_rate(evidence, evidence.own_prep)}",
     )
 
@@ -207,19 +233,28 @@ def _cheaper_samples(evidence: Evidence) -> Advice | None:
         return None
     if evidence.cheaper_codecs and evidence.storage is not None:
         return Advice(
-            change=f"a codec that is cheaper to undo than {evidence.codec}: {' or '.join(evidence.cheaper_codecs)}",
+            change=(
+                f"a codec that is cheaper to undo than {evidence.codec}: "
+                f"{' or '.join(evidence.cheaper_codecs)}"
+            ),
             predicted_gain=_gain(
                 evidence, prep=evidence.harness, storage=evidence.storage / evidence.compress_ratio
             ),
-            basis=f"at best preparation costs nothing and the harness alone ({_rate(evidence, evidence.harness)}) is left, "
+            basis="at best preparation costs nothing and the harness alone "
+            f"({_rate(evidence, evidence.harness)}) is left, "
             f"with {evidence.compress_ratio:.2f} x the bytes to read",
         )
     if not evidence.decode:
         return None
     return Advice(
-        change="samples that need less decoding (smaller images, or decoded once and stored as arrays)",
+        change=(
+            "samples that need less decoding (smaller images, or decoded once and stored as arrays)"
+        ),
         predicted_gain=_gain(evidence, prep=evidence.harness),
-        basis=f"at best decoding costs nothing and the harness alone ({_rate(evidence, evidence.harness)}) is left; arrays are larger",
+        basis=(
+            "at best decoding costs nothing and the harness alone "
+            f"({_rate(evidence, evidence.harness)}) is left; arrays are larger"
+        ),
     )
 
 
@@ -233,9 +268,15 @@ def _ring(evidence: Evidence) -> Advice | None:
     if evidence.transport == "tensor":
         # Prep went through the same transport, so it would rise as well; storage and accelerators would not.
         return Advice(
-            change="loader.transport=ring: batches stay in shared memory, only a slot number crosses the pipe",
+            change=(
+                "loader.transport=ring: batches stay in shared memory, only a slot number "
+                "crosses the pipe"
+            ),
             predicted_gain=_gain(evidence, harness=evidence.harness * RING_OVER_TENSOR, prep=None),
-            basis="ring against torch's default collate: at least 1.9 x in bytes/s, at a tenth of the CPU time",
+            basis=(
+                "ring against torch's default collate: at least 1.9 x in bytes/s, at a tenth of "
+                "the CPU time"
+            ),
         )
     if evidence.cores and evidence.workers >= evidence.cores:
         change, basis = (
@@ -264,7 +305,10 @@ def _nothing(evidence: Evidence) -> Advice:
     )
     if known and evidence.accelerator:
         first = min(known, key=lambda name: known[name])
-        basis += f"; the first limit above them is {first}, at {known[first] / evidence.accelerator:.2f} x their demand"
+        basis += (
+            f"; the first limit above them is {first}, at "
+            f"{known[first] / evidence.accelerator:.2f} x their demand"
+        )
     return Advice(
         change="nothing: faster storage would not speed up this job",
         predicted_gain=1.0,

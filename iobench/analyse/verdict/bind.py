@@ -103,7 +103,10 @@ def bind(evidence: Evidence) -> tuple[Binds, str]:
         share = evidence.measured / known[lowest]
         return (
             "undecided",
-            f"{' and '.join(missing)} was not measured, and {lowest} alone does not explain a rate of {share:.0%} of its ceiling",
+            (
+                f"{' and '.join(missing)} was not measured, and {lowest} alone does not explain "
+                f"a rate of {share:.0%} of its ceiling"
+            ),
         )
     if lowest == "storage" and evidence.client_bound:
         return (
@@ -132,12 +135,18 @@ def _every_stage_above_demand(
     ):
         return (
             lowest,
-            "fetch and prep of one worker take turns, and in turns they are slower than the accelerators",
+            (
+                "fetch and prep of one worker take turns, and in turns they are slower than the "
+                "accelerators"
+            ),
         )
     if missing:
         return (
             "undecided",
-            f"the accelerators wait although the measured ceilings are above their demand, and {' and '.join(missing)} was not measured",
+            (
+                "the accelerators wait although the measured ceilings are above their demand, "
+                f"and {' and '.join(missing)} was not measured"
+            ),
         )
     return "undecided", "the accelerators wait although every ceiling alone is above their demand"
 

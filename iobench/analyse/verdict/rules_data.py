@@ -36,7 +36,10 @@ def data_mismatch(doc: RunDocument) -> Outcome | None:
     done = complete(doc)
     if not done:
         return unknown("no repetition was completed")
-    remedy = "a sample that comes from elsewhere, or not at all, makes every rate false: run iobench verify, and report this as a defect"
+    remedy = (
+        "a sample that comes from elsewhere, or not at all, makes every rate false: run iobench "
+        "verify, and report this as a defect"
+    )
     for index, repetition in enumerate(done):
         if repetition.bytes_read is not None and repetition.bytes_read < repetition.sample_bytes:
             read, delivered = (
@@ -57,7 +60,8 @@ def data_mismatch(doc: RunDocument) -> Outcome | None:
     ]
     if wrong:
         return Outcome(
-            f"{format_count(wrong[0])} samples were delivered, {format_count(expected)} are in the dataset's epochs",
+            f"{format_count(wrong[0])} samples were delivered, {format_count(expected)} are in the "
+            "dataset's epochs",
             remedy,
         )
     return None
@@ -92,7 +96,10 @@ def storage_throttled(doc: RunDocument) -> Outcome | None:
     times = sum(counts)
     if not times:
         return None
-    remedy = "fewer requests in flight, or a higher quota (S3: more prefixes); the rate is the quota's, not the storage's"
+    remedy = (
+        "fewer requests in flight, or a higher quota (S3: more prefixes); the rate is the "
+        "quota's, not the storage's"
+    )
     return Outcome(
         f"the server asked to slow down {format_count(times)} times (503 SlowDown or 429)", remedy
     )
@@ -133,9 +140,13 @@ def run_steps(doc: RunDocument) -> Outcome | None:
     if not steps:
         return unknown("no step was recorded")
     if min(steps) < LEAST_STEPS:
-        remedy = f"a larger dataset, more epochs or a smaller batch: at least {LEAST_STEPS} steps for each accelerator"
+        remedy = (
+            f"a larger dataset, more epochs or a smaller batch: at least {LEAST_STEPS} steps for "
+            "each accelerator"
+        )
         return Outcome(
-            f"{format_count(min(steps))} steps for each accelerator in a repetition, fewer than {LEAST_STEPS}",
+            f"{format_count(min(steps))} steps for each accelerator in a repetition, fewer than "
+            f"{LEAST_STEPS}",
             remedy,
         )
     return None
@@ -179,10 +190,14 @@ def nfs_retransmits(doc: RunDocument) -> Outcome | None:
     if again:
         ops = sum(nfs.read_ops for nfs in counted)
         what = "request was" if again == 1 else "requests were"
-        evidence = f"{format_count(again)} NFS {what} sent again (beside {format_count(ops)} reads), by the mount's counters"
+        evidence = (
+            f"{format_count(again)} NFS {what} sent again (beside {format_count(ops)} reads), by "
+            "the mount's counters"
+        )
         return Outcome(
             evidence,
-            "look for lost packets and a server that is overloaded or was restarted; such a run shows a fault, not a speed",
+            "look for lost packets and a server that is overloaded or was restarted; such a run "
+            "shows a fault, not a speed",
         )
     return None
 
@@ -209,6 +224,7 @@ def delivered_samples(doc: RunDocument) -> Outcome | None:
     counts = ", ".join(f"{format_count(count)} {key}" for key, count in wrong.items())
     looked = "an epoch" if proof.whole_epoch else "a part of an epoch"
     return Outcome(
-        f"{looked} of loader '{doc.loader.kind}' ({doc.loader.library}) is not the dataset's {proof.of} samples: {counts}",
+        f"{looked} of loader '{doc.loader.kind}' ({doc.loader.library}) is not the dataset's "
+        f"{proof.of} samples: {counts}",
         "the rate is that of another job: use another loader.kind, or report this as a defect",
     )

@@ -35,7 +35,8 @@ def au_threshold(doc: RunDocument) -> Outcome | None:
             else ""
         )
         return Outcome(
-            f"accelerator utilization is {format_percent(lowest)}{sustained}, the workload requires {format_percent(evidence.required)}",
+            f"accelerator utilization is {format_percent(lowest)}{sustained}, the workload "
+            f"requires {format_percent(evidence.required)}",
             "see the verdict and its advice; --find-max says how many it can feed",
         )
     return None
@@ -73,17 +74,22 @@ def harness_bound(doc: RunDocument) -> Outcome | None:
         return None  # a library is what is measured, not the tool that measures
     if evidence.harness is None or evidence.measured is None:
         return unknown(
-            "the harness ceiling or the measured rate is missing, so the tool itself may be the bottleneck"
+            "the harness ceiling or the measured rate is missing, so the tool itself may be the "
+            "bottleneck"
         )
     others = [
         rate for rate in (evidence.storage, evidence.prep, evidence.accelerator) if rate is not None
     ]
     share = evidence.measured / evidence.harness
     if share >= 0.9 or (others and evidence.harness <= min(others) * (1 + NOISE)):
-        remedy = "loader.transport=ring, more workers or larger batches; otherwise the figure is the loader's, not storage's"
+        remedy = (
+            "loader.transport=ring, more workers or larger batches; otherwise the figure is the "
+            "loader's, not storage's"
+        )
         lowest = "" if share >= 0.9 else ", the lowest of all ceilings"
         return Outcome(
-            f"with no storage at all the loader does {format_count(evidence.harness)} samples/s{lowest}; the run reached {share:.0%} of it",
+            f"with no storage at all the loader does {format_count(evidence.harness)} "
+            f"samples/s{lowest}; the run reached {share:.0%} of it",
             remedy,
         )
     return None
@@ -98,8 +104,10 @@ def client_bound(doc: RunDocument) -> Outcome | None:
     if taken < CLIENT_BOUND * cores:
         return None
     return Outcome(
-        f"fetching takes {taken:.1f} of {cores:g} cores ({fetch.cpu_s_per_gb:.2f} CPU s/GB): the client, not the storage, was the limit",
-        "a cheaper client (storage.client=obstore, reader.direct=true), larger reads, or a host with more cores",
+        f"fetching takes {taken:.1f} of {cores:g} cores ({fetch.cpu_s_per_gb:.2f} CPU s/GB): the "
+        "client, not the storage, was the limit",
+        "a cheaper client (storage.client=obstore, reader.direct=true), larger reads, or a host "
+        "with more cores",
     )
 
 
@@ -116,7 +124,10 @@ def emulation_error(doc: RunDocument) -> Outcome | None:
     if step is None or not late:
         return unknown("how late the emulated steps end was not recorded")
     if max(late) > max(0.05 * step, 1e-3):
-        evidence = f"1 % of the emulated steps end more than {format_duration(max(late))} late, with steps of {format_duration(step)}"
+        evidence = (
+            f"1 % of the emulated steps end more than {format_duration(max(late))} late, with "
+            f"steps of {format_duration(step)}"
+        )
         return Outcome(
             evidence, "the host is overloaded: fewer workers or accelerators on it, or more cores"
         )
@@ -142,10 +153,14 @@ def prefetch_share(doc: RunDocument) -> Outcome | None:
         return unknown("no sample was recorded")
     share = prefetched * doc.accelerators / min(samples)
     if share > MOST_PREFETCHED:
-        evidence = f"up to {min(share, 1):.0%} of an epoch's samples may be prefetched during the first step, which utilization leaves out"
+        evidence = (
+            f"up to {min(share, 1):.0%} of an epoch's samples may be prefetched during the first "
+            "step, which utilization leaves out"
+        )
         return Outcome(
             evidence,
-            "longer epochs (a larger dataset), or less prefetching; accelerator_utilization_strict and samples/s are not affected",
+            "longer epochs (a larger dataset), or less prefetching; accelerator_utilization_strict "
+            "and samples/s are not affected",
         )
     return None
 
@@ -156,11 +171,15 @@ def verdict_gap(doc: RunDocument) -> Outcome | None:
     if predicted is None or measured is None:
         return unknown("the predicted or the measured rate is missing")
     ratio = measured / predicted
-    found = f"the run reached {format_count(measured)} samples/s, {ratio:.2f} x the {format_count(predicted)} that its lowest ceiling predicts"
+    found = (
+        f"the run reached {format_count(measured)} samples/s, {ratio:.2f} x the "
+        f"{format_count(predicted)} that its lowest ceiling predicts"
+    )
     if ratio > 1 + GAP:
         return Outcome(
             found,
-            "a ceiling was measured under worse conditions than the run, or the run read from a cache: repeat both",
+            "a ceiling was measured under worse conditions than the run, or the run read from a "
+            "cache: repeat both",
         )
     if ratio >= (1 - GAP) * (1 - _saving_share(doc)):
         return None
@@ -172,7 +191,8 @@ def verdict_gap(doc: RunDocument) -> Outcome | None:
         )
     return Outcome(
         found,
-        "stages compete (for CPU, memory or the device), or start-up dominates a short run: compare CPU time, lengthen the run",
+        "stages compete (for CPU, memory or the device), or start-up dominates a short run: "
+        "compare CPU time, lengthen the run",
     )
 
 
@@ -225,7 +245,10 @@ def read_amplification(doc: RunDocument) -> Outcome | None:
     if worst <= MOST_AMPLIFIED:
         return None
     if doc.dataset.blocks:
-        remedy = "read row groups in order (reader.access=sequential), or generate smaller ones (block_size)"
+        remedy = (
+            "read row groups in order (reader.access=sequential), or generate smaller ones "
+            "(block_size)"
+        )
     elif doc.loader.direct:
         remedy = "direct IO reads whole blocks: reader.direct=false, or larger samples"
     else:
@@ -245,9 +268,13 @@ def loader_tax(doc: RunDocument) -> Outcome | None:
         return unknown("the loader's CPU time, the demand or the usable cores are not recorded")
     taken = harness.cpu_s_per_gb * demand / 1e9
     if taken > MOST_LOADER_CPU * evidence.cores:
-        found = f"moving ready bytes at the demanded rate takes {taken:.1f} of {evidence.cores:g} cores ({harness.cpu_s_per_gb:.2f} CPU s/GB)"
+        found = (
+            f"moving ready bytes at the demanded rate takes {taken:.1f} of {evidence.cores:g} "
+            f"cores ({harness.cpu_s_per_gb:.2f} CPU s/GB)"
+        )
         return Outcome(
             found,
-            "a training needs those cores too: loader.transport=ring moves bytes at a tenth of the cost of torch's collate",
+            "a training needs those cores too: loader.transport=ring moves bytes at a tenth of the "
+            "cost of torch's collate",
         )
     return None

@@ -41,13 +41,19 @@ def sentence(
         plural(evidence.accelerators),
         "demands" if evidence.accelerators == 1 else "demand",
     )
-    they = f"{'it' if evidence.accelerators == 1 else 'they'} {demands} {_rate(evidence, evidence.accelerator)}"
+    they = (
+        f"{'it' if evidence.accelerators == 1 else 'they'} {demands} "
+        f"{_rate(evidence, evidence.accelerator)}"
+    )
     storage = _storage(evidence, headroom)
     feeds = _feeds(evidence, fed)
     if binds == "accelerator":
         return f"{_keeps_busy(evidence, who)}: {they}, {storage}{feeds}."
     if binds == "undecided":
-        return f"What limits {who} is undecided: {reason}. {_capital(they)}, {storage}{_measured(evidence)}."
+        return (
+            f"What limits {who} is undecided: {reason}. {_capital(they)}, "
+            f"{storage}{_measured(evidence)}."
+        )
     opening = (
         f"{_subject(evidence, binds, reason)} {_starves(evidence)} {who}{_busy(evidence)}: {they}"
     )
@@ -63,7 +69,10 @@ def sentence(
         and evidence.measured is not None
         and evidence.measured > rate * (1 + NOISE)
     ):  # the run refutes the ceiling
-        own = f"alone yielded {_rate(evidence, rate)}, less than the {_rate(evidence, evidence.measured)} of the run itself"
+        own = (
+            f"alone yielded {_rate(evidence, rate)}, less than the "
+            f"{_rate(evidence, evidence.measured)} of the run itself"
+        )
         return f"{opening}, but {_what(evidence, binds)} {own}{although}."
     return (
         f"{opening}, but {_what(evidence, binds)} yields at most {_rate(evidence, rate)}{although}."
@@ -96,7 +105,10 @@ def _keeps_busy(evidence: Evidence, who: str) -> str:
         else f", and still waiting {format_percent(1 - evidence.utilization)} of the time"
     )
     between = " between saves" if evidence.saves else ""
-    busy = f"{format_percent(evidence.utilization)} busy{between} ({_percent(evidence.required)} required{waiting})"
+    busy = (
+        f"{format_percent(evidence.utilization)} busy{between} ({_percent(evidence.required)} "
+        f"required{waiting})"
+    )
     return f"The data pipeline keeps {who} {busy}"
 
 
@@ -122,7 +134,10 @@ def _busy(evidence: Evidence) -> str:
     if evidence.utilization is None:
         return ""
     between = " between saves" if evidence.saves else ""
-    return f" ({format_percent(evidence.utilization)} busy{between}, {_percent(evidence.required)} required)"
+    return (
+        f" ({format_percent(evidence.utilization)} busy{between}, {_percent(evidence.required)} "
+        "required)"
+    )
 
 
 def _storage(evidence: Evidence, headroom: float | None) -> str:
@@ -158,8 +173,14 @@ def _why_storage(evidence: Evidence, reason: str) -> str:
             if fio
             else "that it gets with more reads in flight"
         )
-        return f" The reader gets {share:.0%} of the {raw} {whose}: its latency or concurrency, not the device."
-    return f" The storage itself is spent: {'fio reads ' + raw + ' from the same files' if fio else 'more reads in flight get ' + raw}."
+        return (
+            f" The reader gets {share:.0%} of the {raw} {whose}: its latency or concurrency, not "
+            "the device."
+        )
+    return (
+        " The storage itself is spent: "
+        f"{'fio reads ' + raw + ' from the same files' if fio else 'more reads in flight get ' + raw}."
+    )
 
 
 def _measured(evidence: Evidence) -> str:

@@ -42,7 +42,10 @@ def parse(expression: str) -> Threshold:
     if match is None:
         raise SpecError(
             f"'{expression}' is not a condition",
-            remedy="write it like 'accelerator_utilization_sustained<0.9' (in base units: bytes, seconds, 0 to 1)",
+            remedy=(
+                "write it like 'accelerator_utilization_sustained<0.9' (in base units: bytes, "
+                "seconds, 0 to 1)"
+            ),
         )
     metric, comparison, number, percent = match.groups()
     if metric not in KNOWN:
