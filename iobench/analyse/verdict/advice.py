@@ -1,4 +1,7 @@
-"""What would help, sorted by predicted gain: each change is a counterfactual on the roofline (one ceiling moved, the others kept)."""
+"""Changes that would speed up a run, sorted by predicted gain.
+
+Each gain is a counterfactual on the roofline model: one ceiling moves, the others stay.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,26 @@ from .evidence import OWN_LOADER, Evidence
 CEILINGS = ("raw", "fetch", "prep", "harness")
 
 WORTH = 1.05
-"""Gains below the noise threshold are not advice; what would slow the run down never is."""
+"""Advice needs at least this predicted gain, since smaller ones are within the noise."""
 
 ZSTD_DECODE_BYTES_PER_S = 1.3e9
-"""Decompressed bytes per CPU second, zstd level 1 on float volumes and weights (1.34 to 1.37 GB/s measured on one core)."""
+"""Decompressed bytes per CPU second, for zstd level 1 on float volumes and weights.
+
+1.34 to 1.37 GB/s were measured on one core.
+"""
 
 RING_OVER_TENSOR = 2.6 / 1.4
-"""Smallest ratio measured between the ring transport (2.6 GB/s or more) and torch's default collate (1.4 GB/s or less)."""
+"""Smallest measured ratio of the ring transport to torch's default collate.
+
+The ring moved at least 2.6 GB/s, the collate at most 1.4 GB/s.
+"""
 
 
 def advise(evidence: Evidence, binds: str) -> list[Advice]:
-    """Changes worth making, the largest predicted gain first; a run that lacks nothing gets one line that says so."""
+    """Changes worth making, the largest predicted gain first.
+
+    If the accelerators are the limit, the only entry says that no change is needed.
+    """
     if binds == "accelerator":
         return [_nothing(evidence)]
     evidence = _reached(evidence)
@@ -45,7 +57,10 @@ def advise(evidence: Evidence, binds: str) -> list[Advice]:
 
 
 def _reached(evidence: Evidence) -> Evidence:
-    """Ceilings that the run itself exceeded (measured on a busier host than the run) raised to its rate, or they would promise too much."""
+    """Raise each ceiling that the run exceeded to the rate of the run.
+
+    Such a ceiling was measured on a busier host; unchanged, it would promise too large a gain.
+    """
     return replace(
         evidence,
         **{
@@ -57,7 +72,10 @@ def _reached(evidence: Evidence) -> Evidence:
 
 
 def _gain(evidence: Evidence, **moved: float | None) -> float | None:
-    """Factor on today's samples/s when ceilings are ``moved``; None lifts one altogether. None where no ceiling is left."""
+    """Factor on the predicted samples/s if the ceilings in ``moved`` had these rates.
+
+    A rate of None removes a ceiling. The result is None if no ceiling is left.
+    """
     now = evidence.predicted
     ceilings = {
         "storage": evidence.storage,
@@ -101,7 +119,7 @@ def _reader(evidence: Evidence) -> Advice | None:
 
 
 def _faster_storage(evidence: Evidence) -> Advice | None:
-    """Only where the storage itself is spent: a reader that leaves half of it unused gains nothing from a faster one."""
+    """Only if the storage itself is at its limit: otherwise the reader would not use more of it."""
     if not _storage_is_lowest(evidence) or evidence.storage is None:
         return None
     if (
@@ -129,7 +147,10 @@ def _faster_storage(evidence: Evidence) -> Advice | None:
 
 
 def _compress(evidence: Evidence) -> Advice | None:
-    """Worth it iff decompression outruns storage (cores x decode rate > bandwidth), and the data has something to give."""
+    """Only if decompression is faster than storage (cores x decode rate > bandwidth).
+
+    The data must be compressible, too.
+    """
     stored = evidence.bytes_per_s(evidence.storage)
     if (
         not _storage_is_lowest(evidence)
@@ -156,7 +177,7 @@ def _compress(evidence: Evidence) -> Advice | None:
 
 
 def _client(evidence: Evidence) -> Advice | None:
-    """Reading alone saturates the host."""
+    """For a host that is saturated by reading alone."""
     if not _storage_is_lowest(evidence):
         return None
     can = evidence.direct is False and evidence.kind == OWN_LOADER  # libraries have no direct IO
@@ -266,7 +287,8 @@ def _ring(evidence: Evidence) -> Advice | None:
     ):
         return None
     if evidence.transport == "tensor":
-        # Prep went through the same transport, so it would rise as well; storage and accelerators would not.
+        # Prep used the same transport, so its ceiling would rise too; those of storage and of the
+        # accelerators would not.
         return Advice(
             change=(
                 "loader.transport=ring: batches stay in shared memory, only a slot number "

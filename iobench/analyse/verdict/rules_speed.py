@@ -1,4 +1,7 @@
-"""Checks of who was really measured: the CPU, the harness or the emulation instead of storage. Each returns None where all is well."""
+"""Rules that check what a run really measured: storage, or rather the CPU, the tool or the emulation.
+
+Each rule returns None if it finds no violation.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from .rules_data import Outcome, complete, unknown
 
 MOST_THROTTLED = 0.01
 MOST_PREFETCHED = 0.10
-MOST_LOADER_CPU = 0.4  # SPDL: a loader that takes more of the host slows the training itself
+MOST_LOADER_CPU = 0.4  # SPDL: a loader that uses more of the host slows the training itself
 MOST_AMPLIFIED = 1.5
 GAP = 0.2
 CLIENT_BOUND = (
-    0.85  # of the usable cores: what is left goes to the kernel's and the server's own work
+    0.85  # share of the usable cores; the rest is for the kernel and the server's own work
 )
 
 
@@ -71,7 +74,7 @@ def cpu_affinity(doc: RunDocument) -> Outcome | None:
 def harness_bound(doc: RunDocument) -> Outcome | None:
     evidence = gather(doc)
     if evidence.kind != OWN_LOADER:
-        return None  # a library is what is measured, not the tool that measures
+        return None  # a library is the subject of the measurement, not the measuring tool
     if evidence.harness is None or evidence.measured is None:
         return unknown(
             "the harness ceiling or the measured rate is missing, so the tool itself may be the "
@@ -96,7 +99,10 @@ def harness_bound(doc: RunDocument) -> Outcome | None:
 
 
 def client_bound(doc: RunDocument) -> Outcome | None:
-    """The reader's own CPU time at its best rate, against the cores that it may use: then the fetch ceiling is the client's."""
+    """Compare the reader's CPU time at its best rate with the cores that it may use.
+
+    If it needs nearly all of them, the fetch ceiling is that of the client, not of the storage.
+    """
     fetch, cores = doc.ceilings.get("fetch", Ceiling()), effective_cores(doc)
     if fetch.bytes_per_s is None or fetch.cpu_s_per_gb is None or not cores:
         return unknown("the fetch ceiling, its CPU time or the usable cores are not recorded")
@@ -135,9 +141,13 @@ def emulation_error(doc: RunDocument) -> Outcome | None:
 
 
 def prefetch_share(doc: RunDocument) -> Outcome | None:
-    """Batches that were prefetched while the first step was excluded flatter AU (the reference benchmark's defect)."""
+    """Check that few samples can be prefetched during the first step of an epoch.
+
+    Utilization leaves the first step out, so batches that were loaded during it raise the figure.
+    The MLPerf Storage reference benchmark has this defect.
+    """
     settings = doc.workload.loader
-    prefetched = doc.loader.prefetched_samples  # by one rank
+    prefetched = doc.loader.prefetched_samples  # of one rank
     if prefetched is None:
         batch = doc.workload.batch_size
         parts = (doc.loader, settings)
@@ -197,7 +207,10 @@ def verdict_gap(doc: RunDocument) -> Outcome | None:
 
 
 def _saving_share(doc: RunDocument) -> float:
-    """The share of the run in which training stood still for checkpoints: no ceiling knows of them."""
+    """Share of the run, 0 to 1, in which training was stopped for checkpoints.
+
+    The ceilings do not include this time.
+    """
     saving, wall = doc.metrics.get("checkpoint_s"), doc.metrics.get("wall_s")
     return saving.median / wall.median if saving and wall and wall.median else 0.0
 
@@ -215,7 +228,10 @@ def raw_not_measured(doc: RunDocument) -> Outcome | None:
 
 
 def raw_low(doc: RunDocument) -> Outcome | None:
-    """A reader can't fetch more than storage gives: the two were not measured on the same storage, or one of them for too short."""
+    """Check that raw storage is not slower than the fetch ceiling, since a reader cannot be faster.
+
+    If it is, the storage changed between the two measurements, or one of them was too short.
+    """
     evidence = gather(doc)
     if evidence.fetch is None:
         return unknown("the fetch ceiling was not measured, so nothing checks the raw one")
@@ -230,10 +246,13 @@ def raw_low(doc: RunDocument) -> Outcome | None:
 
 
 def read_amplification(doc: RunDocument) -> Outcome | None:
-    """Bytes that storage delivers and no sample needs: neighbours in a row group, and what direct IO reads to stay aligned."""
+    """Check that storage delivers few bytes that no sample needs.
+
+    Such bytes are neighbouring rows of a row group, and what direct IO reads for alignment.
+    """
     done = complete(doc)
     if done and all(repetition.bytes_read is None for repetition in done):
-        return None  # a loader library's reads: the report says that this was not measured
+        return None  # reads of a loader library are not counted; the report says so
     ratios = [
         one.bytes_read / one.sample_bytes
         for one in done
@@ -257,10 +276,10 @@ def read_amplification(doc: RunDocument) -> Outcome | None:
 
 
 def loader_tax(doc: RunDocument) -> Outcome | None:
-    """CPU time that the loader takes for ready bytes at the rate the accelerators demand."""
+    """Check the CPU time that the loader needs to move ready bytes at the demanded rate."""
     evidence, harness = gather(doc), doc.ceilings.get("harness", Ceiling())
     if evidence.kind != OWN_LOADER:
-        return None  # the report shows what a library costs beside what a plain read does
+        return None  # the report compares the cost of a library with that of a plain read
     demand = evidence.bytes_per_s(
         evidence.accelerator if evidence.accelerator is not None else evidence.measured
     )

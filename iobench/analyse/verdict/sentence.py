@@ -1,4 +1,4 @@
-"""The verdict in one or two sentences that a storage engineer accepts: who starves whom, with figures, units and right grammar."""
+"""Express the verdict in one or two sentences: which stage limits which accelerators, with figures."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ LIMITS = {
 }
 
 MILD, SEVERE = 0.05, 0.20
-"""Waiting shares of the TensorFlow profiler's input-pipeline analyzer: below 5 % fed, up to 20 % mildly starved, above starved."""
+"""Limits for the share of waiting time, from the TensorFlow profiler's input-pipeline analyzer.
+
+Below 5 % the accelerators are fed, up to 20 % mildly starved, above that starved.
+"""
 
 
 def degree(utilization: float) -> str:
-    """``fed``, ``mildly starved`` or ``starved``, by the share of time that the accelerators wait."""
+    """``fed``, ``mildly starved`` or ``starved``, by the share of time that accelerators wait."""
     wait = 1 - utilization
     return "fed" if wait < MILD else "mildly starved" if wait < SEVERE else "starved"
 
@@ -34,7 +37,10 @@ def plural(count: int, noun: str = "accelerator") -> str:
 def sentence(
     evidence: Evidence, binds: str, reason: str, headroom: float | None, fed: int | None
 ) -> str:
-    """``binds`` and ``reason`` as found by ``verdict.bind``; ``headroom`` and ``fed`` are storage's."""
+    """The verdict in words.
+
+    ``binds`` and ``reason`` come from ``bind.bind``; ``headroom`` and ``fed`` are about storage.
+    """
     if evidence.accelerator is None:
         return _without_accelerator(evidence, binds, reason)
     who, demands = (
@@ -68,7 +74,7 @@ def sentence(
         rate is not None
         and evidence.measured is not None
         and evidence.measured > rate * (1 + NOISE)
-    ):  # the run refutes the ceiling
+    ):  # the run was faster than the ceiling, so the ceiling was measured too low
         own = (
             f"alone yielded {_rate(evidence, rate)}, less than the "
             f"{_rate(evidence, evidence.measured)} of the run itself"
@@ -159,7 +165,7 @@ def _feeds(evidence: Evidence, fed: int | None) -> str:
 
 
 def _why_storage(evidence: Evidence, reason: str) -> str:
-    """Whether the device is spent, or the reader asks too little of it."""
+    """A sentence on whether the device is at its limit, or the reader requests too little."""
     if reason:
         return f" {_capital(reason)}."
     if evidence.raw is None or evidence.fetch is None:
@@ -179,7 +185,8 @@ def _why_storage(evidence: Evidence, reason: str) -> str:
         )
     return (
         " The storage itself is spent: "
-        f"{'fio reads ' + raw + ' from the same files' if fio else 'more reads in flight get ' + raw}."
+        f"{'fio reads ' + raw + ' from the same files' if fio else 'more reads in flight get ' + raw}"
+        "."
     )
 
 
