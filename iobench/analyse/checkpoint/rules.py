@@ -1,7 +1,7 @@
-"""Checks of a checkpoint study, after MLPerf Storage's rules for checkpoints.
+"""Rules for a checkpoint study, after MLPerf Storage's rules for checkpoints.
 
-Submission_guidelines, checkpointing: fsync in force, the cache cleared before restores unless a checkpoint is larger than 3 x the host's
-memory, 10 saves and 10 restores.
+Submission_guidelines, checkpointing: fsync in effect; the cache cleared before restores, unless a
+checkpoint is larger than 3 x the host's memory; 10 saves and 10 restores.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from .study import end_s
 
 LEAST_SAVES = 10
 LEAST_BYTES = 32 * 1024**2
-"""Of a rank's share: at 2 GiB/s it is written in 16 ms, about as long as creating and syncing its files may take."""
+"""Smallest share of a rank, in bytes, for which a bandwidth is meaningful.
+
+At 2 GiB/s it is written in 16 ms, about as long as creating and syncing its files may take.
+"""
 
 MEMORY_MULTIPLE = 3
 CONTENTION = 0.1
-"""An effect of loads and saves on one another below this is not worth a line."""
+"""Smallest effect of loads and saves on each other that is reported (0.1 = 10 % slower)."""
 
 
 def _study(doc: RunDocument) -> Study:
@@ -105,7 +108,10 @@ def scaled(doc: RunDocument) -> Outcome | None:
 
 
 def tiny(doc: RunDocument) -> Outcome | None:
-    """A save so small that opening and syncing files take the time says little about bandwidth, and so about the whole model."""
+    """Check that saves are large enough to show the bandwidth, and so the times of the whole model.
+
+    In a very small save, opening and syncing files takes most of the time.
+    """
     study = _study(doc)
     if study.bytes >= study.full_bytes or study.bytes >= LEAST_BYTES * max(1, study.ranks):
         return None
@@ -133,7 +139,7 @@ def stopped_early(doc: RunDocument) -> Outcome | None:
 
 
 def contention(doc: RunDocument) -> Outcome | None:
-    """Loading and saving share the storage: how much slower each is beside the other."""
+    """Check how much loads and saves slow each other down, since they share the storage."""
     study = _study(doc)
     if doc.quiet is None or not study.alone or not study.saves:
         return unknown(
@@ -165,13 +171,13 @@ def contention(doc: RunDocument) -> Outcome | None:
 
 
 def _read_cost(repetition: Repetition) -> float | None:
-    """Seconds of a worker for each byte (of samples, where reads were not counted)."""
+    """Worker seconds per byte read (per byte of samples, if reads were not counted)."""
     size = repetition.sample_bytes if repetition.bytes_read is None else repetition.bytes_read
     return repetition.read_s / size if repetition.read_s and size else None
 
 
 def back_pressure(doc: RunDocument) -> Outcome | None:
-    """An asynchronous save was still going on when the next one was due."""
+    """Check that an asynchronous save was finished before the next one was due."""
     waited = [save.waited_s for save in _study(doc).saves if save.waited_s]
     blocked = sum(save.blocked_s for save in _study(doc).saves)
     if blocked and sum(waited) > 0.05 * blocked:
