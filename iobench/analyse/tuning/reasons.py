@@ -1,4 +1,4 @@
-"""Why these settings: each rule's outcome as a sentence that carries the figures it rests on."""
+"""Explain the recommended settings: one sentence for each rule, with the figures it is based on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .points import Point
 from .shardsize import ShardSize
 
 AMPLIFIED = 1.25
-"""Bytes read over bytes delivered beyond which reading is called wasteful."""
+"""Bytes read per byte delivered above which reads are reported as wasteful."""
 
 SHARD_KEYS = ("dataset.shard_size", "dataset.samples_per_shard")
 
@@ -55,7 +55,7 @@ def why_chosen(points: Sequence[Point], chosen: Point) -> str:
 
 
 def why_number(points: Sequence[Point], chosen: Point, key: str) -> str:
-    """The knee along one axis."""
+    """Explain a number by the rates along its axis."""
     line = along(points, chosen, key)
     if len(line) < 2 or key in SHARD_KEYS:
         return ""
@@ -118,7 +118,7 @@ def why_shard(shard: ShardSize) -> str:
 
 
 def amplification(point: Point) -> str:
-    """Bytes read that no sample needs."""
+    """A sentence on bytes that are read although no sample needs them; '' if there are few."""
     shares = [
         r.bytes_read / r.sample_bytes for r in point.complete if r.sample_bytes and r.bytes_read
     ]
