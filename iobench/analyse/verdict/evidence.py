@@ -12,7 +12,7 @@ NOISE = 0.05
 
 
 _CHEAP_TO_UNDO = ("none", "lz4", "zstd:1", "gzip")
-"""Codecs for records that do not name the cheaper ones, ordered by decoding cost, cheapest first."""
+"""Codecs for records that do not name the cheaper ones, by decoding cost, the cheapest first."""
 
 OWN_LOADER = "torch"
 """Name of iobench's own loader; every other kind is a library under measurement."""
@@ -163,7 +163,7 @@ def gather(doc: RunDocument) -> Evidence:
 
 
 def _cheaper_codecs(doc: RunDocument, codec: str) -> tuple[str, ...]:
-    """Codecs with a lower decoding cost, as recorded by the iobench that ran (with its plug-ins)."""
+    """Codecs with a lower decoding cost, as recorded by the iobench of the run and its plug-ins."""
     known = doc.dataset.cheaper_codecs
     if known is not None:
         return tuple(known)

@@ -69,7 +69,7 @@ def ceiling_deliveries(doc: RunDocument) -> Iterator[Delivery]:
 
 
 def _delivery(doc: RunDocument, where: str, epoch: Epoch, *, read: float) -> Delivery:
-    """Delivery of one epoch; ``read`` is the share of the stored bytes that is in the loader's files."""
+    """Delivery of one epoch; ``read`` is the loader's files as a share of the stored bytes."""
     # A library, or a long ceiling measurement, may deliver samples twice: count one epoch at most.
     wanted = min(epoch.sample_bytes or 0, (doc.dataset.stored_bytes or 0)) * read
     return Delivery(where, int(wanted), epoch.bytes_fetched, epoch.fetched_how)

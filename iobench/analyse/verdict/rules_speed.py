@@ -1,4 +1,4 @@
-"""Rules that check what a run really measured: storage, or rather the CPU, the tool or the emulation.
+"""Rules that check that storage was measured, and not the CPU, the tool or the emulation.
 
 Each rule returns None if it finds no violation.
 """

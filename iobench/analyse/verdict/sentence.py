@@ -1,4 +1,4 @@
-"""Express the verdict in one or two sentences: which stage limits which accelerators, with figures."""
+"""Express the verdict in one or two sentences: which stage limits the accelerators, and figures."""
 
 from __future__ import annotations
 
@@ -185,8 +185,11 @@ def _why_storage(evidence: Evidence, reason: str) -> str:
         )
     return (
         " The storage itself is spent: "
-        f"{'fio reads ' + raw + ' from the same files' if fio else 'more reads in flight get ' + raw}"
-        "."
+        f"""{
+            "fio reads " + raw + " from the same files"
+            if fio
+            else "more reads in flight get " + raw
+        }."""
     )
 
 

@@ -105,7 +105,7 @@ RULE_IDS = frozenset(rule.id for rule in (*MIXED_RULES, *CHECKPOINT_RULES))
 
 
 def level_of(rule: Rule, rule_set: str) -> Level:
-    """The level of a violation under ``rule_set``. Raises UsageError if there is no such rule set."""
+    """The level of a violation under ``rule_set``. Raises UsageError for an unknown rule set."""
     if rule_set not in Levels._fields:
         raise UsageError(
             f"unknown rule set '{rule_set}'", remedy=f"known: {', '.join(Levels._fields)}"
