@@ -1,4 +1,4 @@
-"""What ``iobench advise`` prints: what to take, what it gains, why, and what else there is."""
+"""Output of ``iobench advise``: the settings to use, the gain, the reasons and the alternatives."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..units import format_bytes, format_count
 from .lines import wrapped
 
 SHOWN = 12
-"""Lines of the Pareto front, and of what was left out, at most."""
+"""Largest number of lines for the Pareto front, and for what was left out."""
 
 
 @renders(printable)
 def render_advise(found: Recommendation, width: int = 100) -> str:
-    """Sections separated by blank lines, of at most ``width`` columns where no setting is longer than that."""
+    """Sections separated by blank lines, of at most ``width`` columns if settings are shorter."""
     sections = [
         _answer(found, width),
         _list("Why", found.why, width),

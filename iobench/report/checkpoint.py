@@ -1,4 +1,4 @@
-"""A checkpoint study as a person reads it: what a save costs first, then the figures, then what they mean for a training."""
+"""A checkpoint study as text for people: what a save costs, the figures, and what they mean."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _ROWS = tuple(
     if metric.unit != "bytes/s" and metric.name not in ("persist_s", "cpu_s")
 )
 _BESIDE = ("blocked_s", "staged_s", "accepted_s", "durable_s", "extra_memory_bytes")
-"""What is shown of saves while loading, and of the same saves alone."""
+"""Metrics that are shown for saves during loading, and for the same saves alone."""
 
 _NO_WAIT_S = 1e-3
-"""A wait for the save before that is shorter was none."""
+"""Shorter waits for the previous save are not shown."""
 
 
 @renders(printable)
 def render_study(doc: RunDocument, width: int = 100, color: bool = False) -> str:
-    """All sections that the study has something for, separated by blank lines."""
+    """All sections for which the study has data, separated by blank lines."""
     study = doc.checkpoint
     assert study is not None
     paint = painter(color)
@@ -45,7 +45,7 @@ def render_study(doc: RunDocument, width: int = 100, color: bool = False) -> str
 
 
 def beside_lines(doc: RunDocument, width: int, paint: Paint) -> list[str]:
-    """Of a run that saved checkpoints while it loaded: what a save took then, and what it takes alone."""
+    """For a run that saved checkpoints while it loaded: these saves, compared with saves alone."""
     study = doc.checkpoint
     if study is None:
         return []
@@ -122,7 +122,7 @@ def _spread(spread: Spread, show: Format) -> str:
 
 
 def meaning_lines(study: Study, width: int, paint: Paint) -> list[str]:
-    """What the figures mean, and a chart of the waste over the interval."""
+    """What the figures mean, and a chart of the lost time over the interval."""
     found = study.meaning
     if not isinstance(found, Meaning):
         return []

@@ -1,4 +1,4 @@
-"""What ``iobench cost`` prints: samples per dollar first, then where the money goes; each price with its date."""
+"""Output of ``iobench cost``: samples per dollar, then details of the cost, with price dates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .lines import csv_text, wrapped
 
 
 def render(costs: Sequence[Cost], left_out: Sequence[str], *, kind: str) -> str:
-    """As text, json, csv or markdown."""
+    """The costs as text, JSON, CSV or markdown."""
     return {"text": _text, "json": _json, "csv": _csv, "markdown": _markdown}[kind](costs, left_out)
 
 
@@ -105,7 +105,7 @@ def _priced(price: Price) -> str:
 
 
 def _region(price: Price, region: str | None) -> str:
-    """Of a price in the table; one that somebody states is of no region that is known here."""
+    """The region of a price from the table; a price that a user stated has no known region."""
     return region if region and price.priced[:1].isdigit() else ""
 
 

@@ -1,4 +1,4 @@
-"""What ``iobench plan`` prints."""
+"""Output of ``iobench plan``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WIDTH = 100
 
 @renders(printable)
 def render_plan(plan: PlanFigures) -> str:
-    """The plan of a run as aligned lines; what can't be known says so."""
+    """The plan of a run as aligned lines; what is not known is marked as unknown."""
     state = "generated" if plan.generated else "not generated yet"
     multiple = plan.memory_multiple
     rows = [

@@ -1,4 +1,4 @@
-"""What ``iobench size`` prints: the one figure to buy, then where it comes from."""
+"""Output of ``iobench size``: first the rate to buy, then how it was computed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ LABEL = 14
 
 @renders(printable)
 def render_size(need: Requirement, instance: Instance | None = None, width: int = 100) -> str:
-    """Lines of at most ``width`` columns; what is not known says why. ``instance``: what each host is."""
+    """Lines of at most ``width`` columns. A figure that is not known is replaced by the reason.
+
+    ``instance`` is the type of each host, if it is known.
+    """
     rows = [
         ("buy", headline(need)),
         ("job", _job(need)),
@@ -48,7 +51,7 @@ def render_size(need: Requirement, instance: Instance | None = None, width: int 
 
 
 def headline(need: Requirement) -> str:
-    """The one number to buy, as a sentence."""
+    """The rates to buy, as a phrase."""
     writes = (
         ""
         if need.write_bytes_per_s is None
@@ -63,7 +66,7 @@ def headline(need: Requirement) -> str:
 
 
 def _both(bytes_per_s: float) -> str:
-    """Storage is sold in GB/s, iobench prints GiB/s."""
+    """A rate in both units: storage is sold in GB/s, and iobench prints GiB/s elsewhere."""
     for power, unit in ((12, "TB/s"), (9, "GB/s"), (6, "MB/s"), (3, "kB/s")):
         if bytes_per_s >= 10**power:
             return f"{bytes_per_s / 10**power:.3g} {unit} ({format_rate(bytes_per_s)})"
@@ -129,7 +132,7 @@ def _host(need: Requirement) -> str:
 
 
 def _instance(need: Requirement, instance: Instance) -> str:
-    """Whether the hosts' network keeps up, as a baseline."""
+    """Whether the baseline of the hosts' network is enough."""
     if instance.network_baseline_gbps is None:
         return f"{instance.type}: its network is not known"
     needed, kept = need.network_bits_per_s_per_host / 1e9, instance.network_baseline_gbps
@@ -145,9 +148,8 @@ def _instance(need: Requirement, instance: Instance) -> str:
         word = (
             f"NOT enough: {needed:.3g} Gb/s are needed and it keeps up {kept:g} Gb/s{burst}: {more}"
         )
-    local = (
-        f"; {instance.nvme_gb:g} GB of local drives" if instance.nvme_gb else ""
-    )  # null in the table: none, or not known
+    # no value in the table: no local drives, or not known
+    local = f"; {instance.nvme_gb:g} GB of local drives" if instance.nvme_gb else ""
     few = ""
     if instance.accelerators and need.accelerators > instance.accelerators * need.hosts:
         hosts = -(-need.accelerators // instance.accelerators)

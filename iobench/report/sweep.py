@@ -1,4 +1,4 @@
-"""What ``iobench sweep`` prints: the points, the best first."""
+"""Output of ``iobench sweep``: the points, the fastest first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .lines import wrapped
 
 @renders(printable)
 def render_sweep(sweep: Sweep) -> str:
-    """One line for each point: median [min, max] of samples/s over its visits."""
+    """One line for each point: median [min, max] of samples/s over its repetitions."""
     lines = [
         (
             f"{sweep.workload}: {len(sweep.points)} points, {sweep.repetitions} visits each, "
@@ -59,7 +59,7 @@ def render_sweep(sweep: Sweep) -> str:
 
 @renders(printable)
 def render_confirmation(found: Confirmation, width: int = 100) -> str:
-    """What was advised, what fresh runs say, and whether that bears it out."""
+    """What was advised, what fresh runs measured, and whether they confirm the advice."""
     advice, row = (
         found.advice,
         next(row for row in found.comparison.rows if row.metric == "samples_per_s"),
@@ -94,7 +94,7 @@ def render_confirmation(found: Confirmation, width: int = 100) -> str:
 
 
 def confirmation_document(found: Confirmation) -> dict[str, Any]:
-    """The same as one JSON document."""
+    """The confirmation as a JSON document."""
     rows = [{**asdict(row), "judgement": asdict(row.judgement)} for row in found.comparison.rows]
     return {
         "confirmed": found.confirmed,
