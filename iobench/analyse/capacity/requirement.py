@@ -88,9 +88,8 @@ class Requirement:
     checkpoint_bytes: int | None
     checkpoint_budget_s: float | None
     write_bytes_per_s: float | None
-    cores: (
-        float | None
-    )  # CPU seconds per second for reading, preparing and hand-over, without the training itself
+    # CPU seconds per second for reading, preparing and hand-over, without the training itself
+    cores: float | None
     measured: Measured | None
     not_measured: dict[str, str]
 

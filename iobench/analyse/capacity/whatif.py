@@ -70,9 +70,8 @@ class Change:
     workers: Quantity | None = None  # of each accelerator
     accelerators: Quantity | None = None
     step_time: Quantity | None = None  # seconds
-    network_bytes_per_s: float | None = (
-        None  # what the host's network sustains, if the storage is behind it
-    )
+    # what the host's network sustains, if the storage is behind it
+    network_bytes_per_s: float | None = None
     network_of: str = ""  # the instance that has this network
 
     @property

@@ -42,7 +42,7 @@ def end_s(save: Save) -> float | None:
 
 
 def duration_s(save: Save) -> float:
-    """Time that storage took for the save: from the copy (if there was one) to its end."""
+    """Time that storage took for the save: from the end of the copy, if any, to its own end."""
     return (end_s(save) or 0.0) - (save.staged_s or 0.0)
 
 

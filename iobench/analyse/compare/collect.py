@@ -17,9 +17,8 @@ DEPTH = 4
 
 @dataclass(slots=True)
 class Collected:
-    runs: dict[Path, RunDocument] = field(
-        default_factory=dict
-    )  # run directory -> document, sorted by directory
+    # run directory -> document, sorted by directory
+    runs: dict[Path, RunDocument] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)  # one line each
 
 

@@ -55,9 +55,8 @@ class Price:
     job_usd: float | None
     samples_in_budget: float | None
     within_deadline: bool | None
-    hosts_in_time: (
-        int | None
-    )  # fewest hosts that meet the deadline if these do not; None: not needed or not found
+    # fewest hosts that meet the deadline if these do not; None: not needed or not found
+    hosts_in_time: int | None
     in_time_usd: float | None  # cost of the job with ``hosts_in_time`` hosts
     within_budget: bool | None
 
@@ -137,9 +136,8 @@ def _price(
     preparation: float,
 ) -> Price:
     lost = _lost(terms, often, terms.hosts)
-    middle, low, high = (
-        rate * _scaling(terms, terms.hosts) * (1 - lost) for rate in rate_of
-    )  # of one host
+    # rates of one host
+    middle, low, high = (rate * _scaling(terms, terms.hosts) * (1 - lost) for rate in rate_of)
     hourly = usd * terms.hosts
     todo = terms.epochs * samples if terms.epochs and samples else None
 

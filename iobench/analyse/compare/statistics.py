@@ -45,9 +45,8 @@ Difference = Literal["better", "worse", "same", "too few"]
 class Judgement:
     """Candidate over baseline. ``difference`` is ``same`` if no difference counts."""
 
-    ratio: (
-        float | None
-    )  # Hodges-Lehmann: the median of all ratios of a candidate value to a baseline value
+    # Hodges-Lehmann: the median of all ratios of a candidate value to a baseline value
+    ratio: float | None
     low: float | None
     high: float | None
     p: float | None  # two-sided Mann-Whitney
@@ -101,9 +100,8 @@ def mann_whitney_p(one: Sequence[float], other: Sequence[float]) -> float:
         stop = start + 1
         while stop < total and values[order[stop]] == values[order[start]]:
             stop += 1
-        ranks[order[start:stop]] = (
-            start + 1 + stop
-        )  # twice the mean of the ranks start + 1 ... stop
+        # twice the mean of the ranks start + 1 ... stop
+        ranks[order[start:stop]] = start + 1 + stop
         start = stop
     observed, mean = int(ranks[:chosen].sum()), chosen * (total + 1)  # both doubled
     if total > MOST_EXACT:

@@ -18,7 +18,7 @@ NEAR = 0.95
 NO_HELP = 1.02
 """Treat gains up to this factor as noise, even if the intervals do not overlap.
 
-The repetitions of two points may be minutes apart, and a few quiet ones may agree by chance.
+A few repetitions may vary little, while those of two points are minutes apart.
 """
 
 ALIKE = 0.10

@@ -67,9 +67,8 @@ class Recommendation:
 
     workload: str
     settings: Mapping[str, str]
-    changes: Mapping[
-        str, str
-    ]  # the settings that differ from today's; all of them if today's are not known
+    # the settings that differ from today's; all of them if today's are not known
+    changes: Mapping[str, str]
     samples_per_s: float
     why: tuple[str, ...]
     gain: float | None
@@ -309,9 +308,10 @@ def _alternative(point: Point) -> Alternative:
 
 
 def _untested(sweep: Sweep) -> Mapping[str, str] | None:
-    """The best values of all axes together, if axes were swept one at a time; otherwise None.
+    """The best values of all axes together, if axes were swept one at a time.
 
-    Nobody ran this combination, so only a run can confirm it.
+    Only a run can confirm this combination. The result is None if it was run, or if a point
+    differs from the default in more than one axis.
     """
     if sweep.default is None or any(
         len(changed(point, sweep.default)) > 1 for point in sweep.points

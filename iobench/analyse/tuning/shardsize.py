@@ -32,9 +32,8 @@ class Fit:
     streams: int
     cap: float | None
     fitted: tuple[float, float]  # the two sizes
-    errors: Mapping[float, float] = field(
-        default_factory=dict
-    )  # for each other size: predicted / measured - 1
+    # for each other size: predicted / measured - 1
+    errors: Mapping[float, float] = field(default_factory=dict)
 
     def rate(self, shard_bytes: float) -> float:
         """Bytes/s of all streams with shards of this size."""
@@ -69,7 +68,7 @@ def fit(rates: Mapping[float, float], *, streams: int, cap: float | None = None)
 
     The fit uses the smallest and the largest size whose rate is below the cap; the errors are those
     on all other sizes. The result is None if fewer than two sizes are below the cap, or if the
-    larger shard is not fetched more slowly than the smaller one.
+    larger shard does not take longer than the smaller one.
     """
     below = sorted(size for size, rate in rates.items() if cap is None or rate < EFFICIENCY * cap)
     if len(below) < 2:
@@ -165,9 +164,8 @@ def shard_size(
     efficient = found.efficient_bytes(needed)
     limits = bounds.upper(found)
     most = max(1.0, min(limits.values()))
-    size = 2 ** math.ceil(
-        math.log2(max(efficient, smallest)) - 0.02
-    )  # the margin of 0.02 is for mean shard sizes that differ by less than a sample
+    # The margin of 0.02 is for mean shard sizes that differ from a power of two by a sample.
+    size = 2 ** math.ceil(math.log2(max(efficient, smallest)) - 0.02)
     if size > most:
         size = 2 ** math.floor(math.log2(most))
     return ShardSize(

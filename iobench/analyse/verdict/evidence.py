@@ -32,16 +32,14 @@ class Evidence:
     raw_by: MeasuredBy | None  # fio, or the reader with more reads in flight
     fetch: float | None
     prep: float | None
-    own_prep: (
-        float | None
-    )  # for a library: the rate of iobench's own loader where the library's was measured
+    # for a library: the rate of iobench's own loader in the same measurement
+    own_prep: float | None
     harness: float | None
     accelerator: float | None  # what the accelerators demand
     measured: float | None
     saves: bool  # checkpoints were saved during loading; utilization leaves their time out
-    utilization: (
-        float | None
-    )  # sustained: MLPerf's leaves out the first step, and so all prefetching during it
+    # sustained: MLPerf's leaves out the first step, and so all prefetching during it
+    utilization: float | None
     required: float
     accelerators: int
     bytes_per_sample: float | None  # stored

@@ -71,9 +71,9 @@ def data_mismatch(doc: RunDocument) -> Outcome | None:
 
 
 def _padding(doc: RunDocument) -> int:
-    """Samples that a loader library may deliver twice in an epoch, so that all ranks get as many.
+    """Samples that a loader library may deliver twice in an epoch.
 
-    torch's DistributedSampler does this.
+    torch's DistributedSampler does this, so that all ranks get equally many.
     """
     return max(0, doc.accelerators - 1) if (doc.loader.kind or OWN_LOADER) != OWN_LOADER else 0
 

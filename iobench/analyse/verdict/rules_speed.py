@@ -10,14 +10,12 @@ from ...units import format_count, format_duration, format_percent
 from .evidence import NOISE, OWN_LOADER, effective_cores, gather, is_null_accelerator, step_time_s
 from .rules_data import Outcome, complete, unknown
 
-MOST_THROTTLED = 0.01
-MOST_PREFETCHED = 0.10
-MOST_LOADER_CPU = 0.4  # SPDL: a loader that uses more of the host slows the training itself
-MOST_AMPLIFIED = 1.5
-GAP = 0.2
-CLIENT_BOUND = (
-    0.85  # share of the usable cores; the rest is for the kernel and the server's own work
-)
+MOST_THROTTLED = 0.01  # share of the time of a repetition
+MOST_PREFETCHED = 0.10  # share of the samples of an epoch
+MOST_LOADER_CPU = 0.4  # share of the cores; SPDL: a loader that uses more slows the training
+MOST_AMPLIFIED = 1.5  # bytes read for each byte of a sample
+GAP = 0.2  # relative difference between two rates
+CLIENT_BOUND = 0.85  # share of the usable cores; the rest is for the kernel and the server
 
 
 def au_threshold(doc: RunDocument) -> Outcome | None:
