@@ -1,4 +1,4 @@
-"""What ``iobench advise`` prints: what to take, what it gains, why, and what else there is."""
+"""Output of ``iobench advise``: the settings to use, the gain, the reasons and the alternatives."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from ..units import format_bytes, format_count
 from .lines import wrapped
 
 SHOWN = 12
-"""Lines of the Pareto front, and of what was left out, at most."""
+"""Largest number of lines for the Pareto front, and for what was left out."""
 
 
 @renders(printable)
 def render_advise(found: Recommendation, width: int = 100) -> str:
-    """Sections separated by blank lines, of at most ``width`` columns where no setting is longer than that."""
+    """Sections separated by blank lines, of at most ``width`` columns if settings are shorter."""
     sections = [
         _answer(found, width),
         _list("Why", found.why, width),
         _list("But", found.doubts, width),
     ]
     if found.untested is not None:
-        told = f"Worth a run: the best of each axis together, which nobody measured: {_settings(found.untested)}"
+        told = (
+            "Worth a run: the best of each axis together, which nobody measured: "
+            f"{_settings(found.untested)}"
+        )
         sections.append(wrapped(told, width, "", "  "))
     sections += [
         _front(found, width),
@@ -60,10 +63,16 @@ def _gain(found: Recommendation, *, keep: bool) -> str:
     if found.gain is None or found.gain_low is None or found.gain_high is None:
         return "not known, no point has today's settings"
     coverage = "" if found.gain_coverage is None else f", {found.gain_coverage:.0%} interval"
-    ratio = f"{found.gain:.2f} x today's samples/s [{found.gain_low:.2f}, {found.gain_high:.2f}{coverage}]"
+    ratio = (
+        f"{found.gain:.2f} x today's samples/s [{found.gain_low:.2f}, "
+        f"{found.gain_high:.2f}{coverage}]"
+    )
     if found.gain > NO_HELP:
         return ratio
-    return f"no faster, but within 5 % of the best with smaller settings, lower costs or enough shards: {ratio}"
+    return (
+        "no faster, but within 5 % of the best with smaller settings, lower costs or enough "
+        f"shards: {ratio}"
+    )
 
 
 def _list(title: str, lines: tuple[str, ...], width: int, *, more: int = 0) -> list[str]:
@@ -90,4 +99,7 @@ def _figures(point: Alternative) -> str:
     interval = f"[{format_count(point.low)}, {format_count(point.high)}]"
     cpu = "-" if point.cpu_s_per_gb is None else f"{point.cpu_s_per_gb:.3g}"
     stored = "-" if point.stored_bytes is None else format_bytes(point.stored_bytes)
-    return f"  {format_count(point.samples_per_s):>10} {interval:>18} {point.repetitions:>3} {cpu:>9} {stored:>9}  "
+    return (
+        f"  {format_count(point.samples_per_s):>10} {interval:>18} {point.repetitions:>3} "
+        f"{cpu:>9} {stored:>9}  "
+    )

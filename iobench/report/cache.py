@@ -1,4 +1,4 @@
-"""Whether the reads of a cold run came from storage, in one line."""
+"""One line on whether the reads of a cold run came from storage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..units import format_count, format_percent
 
 
 def cold_reads(doc: RunDocument) -> str:
-    """Nothing where the run makes no such claim, or no epoch is recorded."""
+    """The line; '' if the run does not claim cold reads, or no epoch is recorded."""
     found = list(epoch_deliveries(doc))
     if not is_cold(doc) or not found:
         return ""

@@ -1,4 +1,4 @@
-"""A checkpoint study as a person reads it: what a save costs first, then the figures, then what they mean for a training."""
+"""A checkpoint study as text for people: what a save costs, the figures, and what they mean."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _ROWS = tuple(
     if metric.unit != "bytes/s" and metric.name not in ("persist_s", "cpu_s")
 )
 _BESIDE = ("blocked_s", "staged_s", "accepted_s", "durable_s", "extra_memory_bytes")
-"""What is shown of saves while loading, and of the same saves alone."""
+"""Metrics that are shown for saves during loading, and for the same saves alone."""
 
 _NO_WAIT_S = 1e-3
-"""A wait for the save before that is shorter was none."""
+"""Shorter waits for the previous save are not shown."""
 
 
 @renders(printable)
 def render_study(doc: RunDocument, width: int = 100, color: bool = False) -> str:
-    """All sections that the study has something for, separated by blank lines."""
+    """All sections for which the study has data, separated by blank lines."""
     study = doc.checkpoint
     assert study is not None
     paint = painter(color)
@@ -45,13 +45,14 @@ def render_study(doc: RunDocument, width: int = 100, color: bool = False) -> str
 
 
 def beside_lines(doc: RunDocument, width: int, paint: Paint) -> list[str]:
-    """Of a run that saved checkpoints while it loaded: what a save took then, and what it takes alone."""
+    """For a run that saved checkpoints while it loaded: these saves, compared with saves alone."""
     study = doc.checkpoint
     if study is None:
         return []
     lines = [
         paint(
-            f"Checkpoints of {study.model} by {study.writer} while loading: {_many(len(study.saves), 'save')}",
+            f"Checkpoints of {study.model} by {study.writer} while loading: "
+            f"{_many(len(study.saves), 'save')}",
             "title",
         )
     ]
@@ -121,39 +122,58 @@ def _spread(spread: Spread, show: Format) -> str:
 
 
 def meaning_lines(study: Study, width: int, paint: Paint) -> list[str]:
-    """What the figures mean, and a chart of the waste over the interval."""
+    """What the figures mean, and a chart of the lost time over the interval."""
     found = study.meaning
     if not isinstance(found, Meaning):
         return []
-    job = f"{_many(found.accelerators, 'accelerator')}, interrupted every {format_duration(found.mtbf_s)} ({found.mtbf_how})"
+    job = (
+        f"{_many(found.accelerators, 'accelerator')}, interrupted every "
+        f"{format_duration(found.mtbf_s)} ({found.mtbf_how})"
+    )
     rows = [
         ("training", job),
         (
             "one save",
-            f"blocks {format_duration(found.blocked_s)}, durable after {format_duration(found.durable_s)}",
+            (
+                f"blocks {format_duration(found.blocked_s)}, durable after "
+                f"{format_duration(found.durable_s)}"
+            ),
         ),
         (
             "restart",
-            f"{format_duration(found.restart_s)}, of it {_optional(found.restore_s, format_duration)} to restore",
+            (
+                f"{format_duration(found.restart_s)}, of it "
+                f"{_optional(found.restore_s, format_duration)} to restore"
+            ),
         ),
         (
             "save every",
             f"{format_duration(found.interval_s)} (Young {format_duration(found.young_s)}, Daly "
-            f"{format_duration(found.daly_s)}, for availability {format_duration(found.availability_s)})",
+            f"{format_duration(found.daly_s)}, for availability "
+            f"{format_duration(found.availability_s)})",
         ),
         (
             "costs",
-            f"{format_share(found.overhead)} of the time to save, {format_share(found.waste)} with what interruptions cost",
+            (
+                f"{format_share(found.overhead)} of the time to save, "
+                f"{format_share(found.waste)} with what interruptions cost"
+            ),
         ),
         ("lost a day", _lost(found)),
         ("today", _today(found)),
         (
             "to buy",
-            f"{format_rate(found.needed_write_bytes_per_s)} of durable writes, for {format_share(found.stall_budget)} of the time",
+            (
+                f"{format_rate(found.needed_write_bytes_per_s)} of durable writes, for "
+                f"{format_share(found.stall_budget)} of the time"
+            ),
         ),
         (
             "spot",
-            f"a save {'fits' if found.fits_notice else 'does NOT fit'} into a notice of {format_duration(found.notice_s)}",
+            (
+                f"a save {'fits' if found.fits_notice else 'does NOT fit'} into a notice of "
+                f"{format_duration(found.notice_s)}"
+            ),
         ),
     ]
     lines = [
@@ -184,7 +204,10 @@ def _today(found: Meaning) -> str:
     now = found.today
     if now is None:
         return ""
-    return f"every {format_duration(now.interval_s)}: {format_share(now.overhead)} to save, {format_share(now.waste)} in all"
+    return (
+        f"every {format_duration(now.interval_s)}: {format_share(now.overhead)} to save, "
+        f"{format_share(now.waste)} in all"
+    )
 
 
 def _chart(found: Meaning, width: int) -> list[str]:
@@ -208,7 +231,8 @@ def _about(doc: RunDocument, study: Study, width: int) -> list[str]:
         f"{_many(study.ranks, 'rank')} of {format_bytes(study.largest_rank_bytes)} or less",
     ]
     facts.append(
-        f"{format_bytes(study.bytes)} in {_many(study.files, 'file')}, {_many(study.tensors, 'tensor')}"
+        f"{format_bytes(study.bytes)} in {_many(study.files, 'file')}, "
+        f"{_many(study.tensors, 'tensor')}"
     )
     if study.bytes < study.full_bytes:
         facts.append(

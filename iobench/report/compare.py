@@ -1,4 +1,4 @@
-"""What ``iobench compare`` prints: each metric of both sides, the ratio with its interval, and whether that is a difference."""
+"""Output of ``iobench compare``: metrics of both sides, their ratio, and whether they differ."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTHING = "no metric was measured on both sides"
 
 
 def render(compared: Sequence[Comparison], left_out: Sequence[str], *, kind: str) -> str:
-    """As text, json, csv or markdown."""
+    """The comparisons as text, JSON, CSV or markdown."""
     return {"text": _text, "json": _json, "csv": _csv, "markdown": _markdown}[kind](
         compared, left_out
     )
@@ -56,7 +56,7 @@ def _text(compared: Sequence[Comparison], left_out: Sequence[str], width: int = 
 
 
 def _aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
-    """Each column as wide as its widest cell, with two spaces between."""
+    """Each column is as wide as its widest cell, with two spaces between columns."""
     widths = [
         max(len(row[number]) for row in table) for number in range(len(table[0]) if table else 0)
     ]
@@ -102,13 +102,12 @@ def _p(row: Row) -> str:
     if p is None:
         return "-"
     shown = f"{p:.2g}"
-    return (
-        f"<{SIGNIFICANT:g}" if p < SIGNIFICANT <= float(shown) else shown
-    )  # 0.0498 is not 0.05, which would be none
+    # 0.0498 must not be shown as 0.05, which is not significant.
+    return f"<{SIGNIFICANT:g}" if p < SIGNIFICANT <= float(shown) else shown
 
 
 def _effect(row: Row) -> str:
-    """A12: how often a value of the candidate is the larger one; 0.5 is no effect."""
+    """A12: probability that a value of the candidate is larger; 0.5 means no effect."""
     return "-" if row.judgement.effect is None else f"{row.judgement.effect:.2f}"
 
 
@@ -162,7 +161,10 @@ def _markdown(compared: Sequence[Comparison], left_out: Sequence[str]) -> str:
     lines: list[str] = []
     for each in compared:
         lines += [
-            f"**{each.workload}: {_verdict(each)}** ({each.baseline.label} -> {each.candidate.label})",
+            (
+                f"**{each.workload}: {_verdict(each)}** ({each.baseline.label} -> "
+                f"{each.candidate.label})"
+            ),
             "",
         ]
         lines += [f"- not comparable: {line}" for line in each.obstacles]

@@ -1,4 +1,4 @@
-"""What ``iobench cost`` prints: samples per dollar first, then where the money goes; each price with its date."""
+"""Output of ``iobench cost``: samples per dollar, then details of the cost, with price dates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .lines import csv_text, wrapped
 
 
 def render(costs: Sequence[Cost], left_out: Sequence[str], *, kind: str) -> str:
-    """As text, json, csv or markdown."""
+    """The costs as text, JSON, CSV or markdown."""
     return {"text": _text, "json": _json, "csv": _csv, "markdown": _markdown}[kind](costs, left_out)
 
 
@@ -35,11 +35,13 @@ def _text(costs: Sequence[Cost], left_out: Sequence[str], width: int = 110) -> s
         many = f"{one.hosts} x " if one.hosts > 1 else ""
         middle, low, high = one.samples_per_s
         lines.append(
-            f"{one.workload} on {many}{kind.type}{holds}: {_rate(middle)} [{_rate(low)}, {_rate(high)}] samples/s each"
+            f"{one.workload} on {many}{kind.type}{holds}: {_rate(middle)} [{_rate(low)}, "
+            f"{_rate(high)}] samples/s each"
         )
         if one.preparation_s is not None:
             lines.append(
-                f"  the loader's own layout takes {format_duration(one.preparation_s)} to write, once: counted in a job"
+                f"  the loader's own layout takes {format_duration(one.preparation_s)} to write, "
+                "once: counted in a job"
             )
         for price in one.prices:
             some = 0 < price.samples_per_usd < best
@@ -88,7 +90,8 @@ def _details(price: Price, region: str | None) -> list[str]:
             else ", OVER the budget"
         )
         found.append(
-            f"the job takes {format_duration(price.job_s)} and {_usd(price.job_usd)}{dear}{_late(price)}"
+            f"the job takes {format_duration(price.job_s)} and "
+            f"{_usd(price.job_usd)}{dear}{_late(price)}"
         )
     elif price.within_deadline is False or price.within_budget is False:
         found.append("the job never ends")
@@ -102,7 +105,7 @@ def _priced(price: Price) -> str:
 
 
 def _region(price: Price, region: str | None) -> str:
-    """Of a price in the table; one that somebody states is of no region that is known here."""
+    """The region of a price from the table; a price that a user stated has no known region."""
     return region if region and price.priced[:1].isdigit() else ""
 
 
@@ -113,7 +116,10 @@ def _late(price: Price) -> str:
         return ", in time"
     if price.hosts_in_time is None or price.in_time_usd is None:
         return f", TOO LATE, and so are up to {MOST_HOSTS} hosts"
-    return f", TOO LATE: {format_count(price.hosts_in_time)} hosts would be in time, for {_usd(price.in_time_usd)}"
+    return (
+        f", TOO LATE: {format_count(price.hosts_in_time)} hosts would be in time, for "
+        f"{_usd(price.in_time_usd)}"
+    )
 
 
 def _records(costs: Sequence[Cost]) -> list[dict[str, object]]:

@@ -1,4 +1,4 @@
-"""A run for other programs: the whole document as JSON, its repetitions as CSV, its medians as a markdown table."""
+"""A run for other programs: the document as JSON, repetitions as CSV, medians as markdown."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from .lines import csv_text
 from .text import OF_STORED, reads_unseen, shown_metrics
 
 CONTEXT = ("seed", "accelerators", "complete")
-"""Columns of a repetition that are no figures."""
+"""Columns of a repetition that are not measured figures."""
 
 CEILING: tuple[Callable[[float], str], ...] = (
     format_count,
     format_rate,
     lambda seconds: f"{seconds:.4g}",
 )
-"""How the figures of a ceiling are shown: samples/s, bytes/s, CPU s/GB."""
+"""Formats of a ceiling's figures: samples/s, bytes/s, CPU s/GB."""
 
 OPERATION = ("step", "bytes", "files")
-"""Columns of a save that are no figures; of a restore there is no number of files."""
+"""Columns of a save that are not measured figures. A restore has no number of files."""
 
 CHECKED = ("wall_s", "residency_before", "verified")
-"""Of a restore: its time under the name in ``run.json``, and what is known of it beside that."""
+"""Further columns of a restore: its time under the name in ``run.json``, and what was checked."""
 
 
 def to_json(doc: RunDocument) -> str:
-    """The document as it stands in ``run.json``, in ASCII."""
+    """The document as in ``run.json``, in ASCII."""
     return json_text(doc) + "\n"
 
 
 @renders(printable)
 def to_csv(doc: RunDocument) -> str:
-    """One line for each repetition (of a checkpoint study: each save and restore), base units.
+    """One line for each repetition (for a checkpoint study: each save and restore), in base units.
 
     An empty field was not measured.
     """
@@ -67,7 +67,7 @@ def to_csv(doc: RunDocument) -> str:
 
 @renders(markdown)
 def to_markdown(doc: RunDocument) -> str:
-    """Verdict, ceilings and medians, ready to be pasted into an issue or a page."""
+    """Verdict, ceilings and medians, to be pasted into an issue or a page."""
     if doc.study is not None:
         return _study_markdown(doc, doc.study)
     lines = [
@@ -113,7 +113,8 @@ def _study_markdown(doc: RunDocument, study: Study) -> str:
     ]
     for name, one in study.figures.items():
         lines.append(
-            f"| {name} | {one.median:.4g} | {one.p95:.4g} | {one.min:.4g} | {one.max:.4g} | {one.n} |"
+            f"| {name} | {one.median:.4g} | {one.p95:.4g} | {one.min:.4g} | {one.max:.4g} | "
+            f"{one.n} |"
         )
     for name in ("write_bytes_per_s", "restore_bytes_per_s"):
         value = getattr(study, name)

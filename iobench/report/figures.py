@@ -1,4 +1,4 @@
-"""How a figure is shown, by its unit."""
+"""How to format a figure, by its unit."""
 
 from __future__ import annotations
 

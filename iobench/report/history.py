@@ -1,4 +1,4 @@
-"""What ``iobench history`` prints: a line for each run with a bar, and what changed where the figures did."""
+"""Output of ``iobench history``: a line with a bar for each run, and the change points."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BAR = 30
 
 
 def render(found: Sequence[History], left_out: Sequence[str], *, kind: str) -> str:
-    """As text or json."""
+    """The histories as text or JSON."""
     if kind == "json":
         records = [
             {**asdict(one), "medians": [entry.median for entry in one.entries]} for one in found
@@ -44,7 +44,7 @@ def _history(one: History, width: int) -> list[str]:
     varied = dict.fromkeys(
         change.partition(":")[0] for entry in one.entries for change in entry.changed
     )
-    if varied:  # a trend over these is not of the storage alone
+    if varied:  # these changes, and not only the storage, may explain a trend
         lines += wrapped(f"not the same in all: {', '.join(varied)}", width, "  ", "    ")
     most = max(entry.median for entry in one.entries)
     points = {point.at: point for point in one.points}
@@ -53,7 +53,8 @@ def _history(one: History, width: int) -> list[str]:
             judged = points[number].judgement
             ratio = "" if judged.ratio is None else f" {judged.ratio:.3g} x"
             lines.append(
-                f"  -- {'WORSE' if judged.difference == 'worse' else 'better'}:{ratio}, p {judged.p:.2g}"
+                f"  -- {'WORSE' if judged.difference == 'worse' else 'better'}:{ratio}, p "
+                f"{judged.p:.2g}"
             )
             why = (
                 "; ".join(points[number].changed)

@@ -1,4 +1,4 @@
-"""Lines of text that every report is made of: wrapped, painted where a terminal asks for it, and findings."""
+"""Building blocks of every report: wrapped lines, colours for terminals, findings and CSV."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..schema.result import Finding
 from ..text import csv_cell
 
 Paint = Callable[[str, str], str]
-"""(text, name of a colour) -> the text, painted or as it is."""
+"""(text, name of a colour) -> the text in that colour, or unchanged without colours."""
 
 MARKS = {"invalid": "INVALID", "warning": "warning", "unknown": "unknown", "info": "info"}
 COLORS = {
@@ -56,7 +56,7 @@ def findings_lines(findings: Iterable[Finding], width: int, paint: Paint) -> lis
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """CSV for spreadsheets: None is an empty cell, and no text is taken for a formula."""
+    """CSV for spreadsheets: None is an empty cell, and no text is read as a formula."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerows([csv_cell(value) for value in row] for row in rows)

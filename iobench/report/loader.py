@@ -1,4 +1,4 @@
-"""What a loader library delivered, how well it shuffled, and what it costs above a plain read of the same bytes."""
+"""Report on a loader library: what it delivered, how well it shuffled, and its CPU cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .lines import Paint, wrapped
 
 
 def library_lines(doc: RunDocument, width: int, paint: Paint) -> list[str]:
-    """Nothing where the loader is iobench's own."""
+    """Lines on the library; none if the loader is iobench's own."""
     loader = doc.loader
     if loader.delivery is None or loader.shuffle is None:
         return []
@@ -57,7 +57,10 @@ def _shuffle(quality: Shuffle) -> str:
 
 
 def _cost(doc: RunDocument) -> str:
-    """Of the repetitions, where the loader did all of its work, against the fetch ceiling, where nothing but the read was done."""
+    """CPU cost of the repetitions, in which the loader did all of its work.
+
+    It is compared with the fetch ceiling, which is the cost of reading alone.
+    """
     done = [
         each
         for each in doc.repetitions
@@ -80,4 +83,7 @@ def _layout(layout: Layout | None) -> str:
     if layout is None:
         return ""
     kept = ", made by an earlier run" if layout.made_earlier else ""
-    return f"{format_bytes(layout.bytes)} of its own files, written in {format_duration(layout.seconds)} before the run{kept}"
+    return (
+        f"{format_bytes(layout.bytes)} of its own files, written in "
+        f"{format_duration(layout.seconds)} before the run{kept}"
+    )

@@ -1,4 +1,4 @@
-"""What ``iobench plan`` prints."""
+"""Output of ``iobench plan``."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ WIDTH = 100
 
 @renders(printable)
 def render_plan(plan: PlanFigures) -> str:
-    """The plan of a run as aligned lines; what can't be known says so."""
+    """The plan of a run as aligned lines; what is not known is marked as unknown."""
     state = "generated" if plan.generated else "not generated yet"
     multiple = plan.memory_multiple
     rows = [
         (
             "workload",
-            f"{plan.workload}, {plan.accelerators} accelerator{'s' if plan.accelerators != 1 else ''}, batch {plan.batch_size}",
+            (
+                f"{plan.workload}, {plan.accelerators} "
+                f"accelerator{'s' if plan.accelerators != 1 else ''}, batch {plan.batch_size}"
+            ),
         ),
         (
             "dataset",
@@ -33,7 +36,8 @@ def render_plan(plan: PlanFigures) -> str:
         ),
         (
             "size",
-            f"{format_bytes(plan.bytes)}: {format_count(plan.samples)} samples of {format_bytes(plan.sample_bytes_mean)} "
+            f"{format_bytes(plan.bytes)}: {format_count(plan.samples)} samples of "
+            f"{format_bytes(plan.sample_bytes_mean)} "
             f"in {_many(plan.shards, 'shard')}",
         ),
         (
@@ -46,24 +50,33 @@ def render_plan(plan: PlanFigures) -> str:
             "cache",
             "unknown"
             if plan.expected_cache_hit_rate is None
-            else f"{format_percent(plan.expected_cache_hit_rate)} of reads would hit the page cache "
+            else f"{format_percent(plan.expected_cache_hit_rate)} of reads would hit the page "
+            "cache "
             "if nothing were evicted",
         ),
         ("free space", _space(plan)),
         (
             "steps",
-            f"{format_count(plan.steps_per_repetition)} per repetition and accelerator, {plan.repetitions} repetitions",
+            (
+                f"{format_count(plan.steps_per_repetition)} per repetition and accelerator, "
+                f"{plan.repetitions} repetitions"
+            ),
         ),
         (
             "reads",
-            f"{format_bytes(plan.read_bytes_total)} in all; {plan.workers} workers, {plan.reads_in_flight} reads in flight",
+            (
+                f"{format_bytes(plan.read_bytes_total)} in all; {plan.workers} workers, "
+                f"{plan.reads_in_flight} reads in flight"
+            ),
         ),
         ("demand", _demand(plan)),
         (
             "time",
             "as fast as storage allows"
             if plan.busy_s is None
-            else f"{format_duration(plan.busy_s)} if the accelerators never wait, calibration aside",
+            else (
+                f"{format_duration(plan.busy_s)} if the accelerators never wait, calibration aside"
+            ),
         ),
         ("MLPerf size", _minimum(plan)),
     ]
@@ -75,12 +88,21 @@ def render_plan(plan: PlanFigures) -> str:
 
 
 def _probe(probe: ProbeFigures, plan: PlanFigures) -> str:
-    took = f"{format_duration(probe.latency_p50_s)} for one read of {format_bytes(probe.request_bytes)} (median of {probe.reads})"
+    took = (
+        f"{format_duration(probe.latency_p50_s)} for one read of "
+        f"{format_bytes(probe.request_bytes)} (median of {probe.reads})"
+    )
     if probe.concurrency is None or probe.reads_in_flight is None:
         return took
     if probe.reads_in_flight <= plan.reads_in_flight:
-        return f"{took}: the demand needs {probe.reads_in_flight} in flight or more, {plan.reads_in_flight} are asked for"
-    return f"{took}: the demand needs at least {probe.reads_in_flight} in flight: --set reader.concurrency={probe.concurrency}"
+        return (
+            f"{took}: the demand needs {probe.reads_in_flight} in flight or more, "
+            f"{plan.reads_in_flight} are asked for"
+        )
+    return (
+        f"{took}: the demand needs at least {probe.reads_in_flight} in flight: --set "
+        f"reader.concurrency={probe.concurrency}"
+    )
 
 
 def _space(plan: PlanFigures) -> str:
@@ -98,7 +120,10 @@ def _demand(plan: PlanFigures) -> str:
     if plan.demanded_bytes_per_s is None or plan.demanded_samples_per_s is None:
         return "none: the accelerator takes whatever comes"
     samples = format_count(plan.demanded_samples_per_s)
-    return f"{format_rate(plan.demanded_bytes_per_s)}, {samples} samples/s, if the accelerators never wait"
+    return (
+        f"{format_rate(plan.demanded_bytes_per_s)}, {samples} samples/s, if the accelerators "
+        "never wait"
+    )
 
 
 def _minimum(plan: PlanFigures) -> str:
@@ -118,7 +143,10 @@ def render_checkpoint_plan(plan: CheckpointPlanFigures) -> str:
     each = " to ".join(
         dict.fromkeys(format_bytes(size) for size in (plan.rank_bytes_min, plan.rank_bytes_max))
     )
-    cut = f"tensor {layout['tensor']} x pipeline {layout['pipeline']} x data {layout['data']}, ZeRO {layout['zero']}"
+    cut = (
+        f"tensor {layout['tensor']} x pipeline {layout['pipeline']} x data {layout['data']}, "
+        f"ZeRO {layout['zero']}"
+    )
     scaled = "".join(f"; {key} {old} -> {new}" for key, (old, new) in plan.scaling.changed.items())
     how = "at the published rate of failures" if plan.mtbf_published else "as stated"
     rows = [
@@ -135,20 +163,28 @@ def render_checkpoint_plan(plan: CheckpointPlanFigures) -> str:
         ("tensors", format_count(plan.tensors)),
         (
             "memory",
-            f"all ranks on this host: {format_bytes(plan.bytes)} of {_known(plan.memory_available_bytes)} available",
+            (
+                f"all ranks on this host: {format_bytes(plan.bytes)} of "
+                f"{_known(plan.memory_available_bytes)} available"
+            ),
         ),
         ("free space", _room(plan)),
         (
             "failures",
-            f"every {format_duration(plan.mtbf_s)} on {_many(plan.accelerators, 'accelerator')}, {how}",
+            (
+                f"every {format_duration(plan.mtbf_s)} on "
+                f"{_many(plan.accelerators, 'accelerator')}, {how}"
+            ),
         ),
     ]
     for budget in plan.budgets:
         rows.append(
             (
                 f"{budget.stall_budget * 100:g} % stalled",
-                f"{format_rate(budget.write_bytes_per_s)} of durable writes: a save of {format_duration(budget.longest_save_s)} "
-                f"every {format_duration(budget.interval_s)}; {format_share(budget.waste)} lost with interruptions, restarts aside",
+                f"{format_rate(budget.write_bytes_per_s)} of durable writes: a save of "
+                f"{format_duration(budget.longest_save_s)} "
+                f"every {format_duration(budget.interval_s)}; {format_share(budget.waste)} lost "
+                "with interruptions, restarts aside",
             )
         )
     return "\n".join(
@@ -162,7 +198,10 @@ def _room(plan: CheckpointPlanFigures) -> str:
         return f"unknown: name a target with --to; needed are {need}"
     if plan.fits is None:
         return f"unknown (not a local file system); needed are {need}"
-    return f"{_known(plan.free_bytes)} at {plan.target}: {'enough' if plan.fits else 'NOT ENOUGH'}, needed are {need}"
+    return (
+        f"{_known(plan.free_bytes)} at {plan.target}: {'enough' if plan.fits else 'NOT ENOUGH'}, "
+        f"needed are {need}"
+    )
 
 
 def _many(count: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""What ``iobench sweep`` prints: the points, the best first."""
+"""Output of ``iobench sweep``: the points, the fastest first."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from .lines import wrapped
 
 @renders(printable)
 def render_sweep(sweep: Sweep) -> str:
-    """One line for each point: median [min, max] of samples/s over its visits."""
+    """One line for each point: median [min, max] of samples/s over its repetitions."""
     lines = [
-        f"{sweep.workload}: {len(sweep.points)} points, {sweep.repetitions} visits each, samples/s as median [min, max]"
+        (
+            f"{sweep.workload}: {len(sweep.points)} points, {sweep.repetitions} visits each, "
+            "samples/s as median [min, max]"
+        )
     ]
     measured = sorted(
         (p for p in sweep.points if p.samples_per_s), key=lambda p: -median(p.samples_per_s)
@@ -26,7 +29,10 @@ def render_sweep(sweep: Sweep) -> str:
     width = max((len(describe(point.settings)) for point in sweep.points), default=0)
     for point in measured:
         rates = point.samples_per_s
-        spread = f"{format_count(median(rates)):>9} [{format_count(min(rates))}, {format_count(max(rates))}]"
+        spread = (
+            f"{format_count(median(rates)):>9} [{format_count(min(rates))}, "
+            f"{format_count(max(rates))}]"
+        )
         marks = (
             [f"{len(rates)} visit{'' if len(rates) == 1 else 's'}"]
             if len(rates) != sweep.repetitions
@@ -39,7 +45,8 @@ def render_sweep(sweep: Sweep) -> str:
             else []
         )
         lines.append(
-            f"  {describe(point.settings):<{width}}  {spread}{'  (' + '; '.join(marks) + ')' if marks else ''}"
+            f"  {describe(point.settings):<{width}}  "
+            f"{spread}{'  (' + '; '.join(marks) + ')' if marks else ''}"
         )
     lines += [
         f"  {describe(point.settings):<{width}}  failed: {point.failed}"
@@ -52,7 +59,7 @@ def render_sweep(sweep: Sweep) -> str:
 
 @renders(printable)
 def render_confirmation(found: Confirmation, width: int = 100) -> str:
-    """What was advised, what fresh runs say, and whether that bears it out."""
+    """What was advised, what fresh runs measured, and whether they confirm the advice."""
     advice, row = (
         found.advice,
         next(row for row in found.comparison.rows if row.metric == "samples_per_s"),
@@ -73,7 +80,10 @@ def render_confirmation(found: Confirmation, width: int = 100) -> str:
     )
     p = "" if ratio.p is None else f", p = {ratio.p:.2g}"
     changes = ", ".join(f"{key}={value}" for key, value in advice.changes.items())
-    text = f"{answer}: with {changes} fresh runs with other seeds do {measured} today's samples/s{p}; the sweep promised {promised}"
+    text = (
+        f"{answer}: with {changes} fresh runs with other seeds do {measured} today's "
+        f"samples/s{p}; the sweep promised {promised}"
+    )
     lines = wrapped(text, width, "", "  ")
     return (
         "\n".join(lines)
@@ -84,7 +94,7 @@ def render_confirmation(found: Confirmation, width: int = 100) -> str:
 
 
 def confirmation_document(found: Confirmation) -> dict[str, Any]:
-    """The same as one JSON document."""
+    """The confirmation as a JSON document."""
     rows = [{**asdict(row), "judgement": asdict(row.judgement)} for row in found.comparison.rows]
     return {
         "confirmed": found.confirmed,

@@ -1,4 +1,7 @@
-"""A run as a person reads it: the verdict first, then the evidence. Fits ``width`` columns; plain text unless ``color`` is asked for."""
+"""A run as text for people: first the verdict, then the evidence.
+
+Lines have at most ``width`` columns, and colours only on request.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +31,24 @@ BOUND_BY = {
     "undecided": (),
 }
 LONGEST = 8
-"""A bar is cut at this multiple of the lowest rate, so that a harness of 11 GiB/s does not hide the difference that matters."""
+"""Longest bar, as a multiple of the lowest rate.
+
+Without this limit a harness of 11 GiB/s would make the other bars too short to compare.
+"""
 
 OF_STORED = "of the samples' stored bytes"
 
 
 def reads_unseen(doc: RunDocument) -> bool:
-    """A loader library read: what it read was not counted, and bandwidths are ``OF_STORED``."""
+    """True if a loader library read the data: its reads were not counted.
+
+    Bandwidths are then ``OF_STORED``.
+    """
     return any("bytes_read" in repetition.not_measured for repetition in doc.repetitions)
 
 
 def shown_metrics(doc: RunDocument) -> list[Metric]:
-    """The metrics whose medians a report shows; of checkpoints only where some were asked for."""
+    """The metrics whose medians a report shows; those of checkpoints only if there were some."""
     return [
         metric
         for metric in metrics_of("repetition", median=True)
@@ -49,7 +58,7 @@ def shown_metrics(doc: RunDocument) -> list[Metric]:
 
 @renders(printable)
 def render_run(doc: RunDocument, width: int = 100, color: bool = False) -> str:
-    """All sections that ``doc`` has something for, separated by blank lines."""
+    """All sections for which ``doc`` has data, separated by blank lines."""
     paint = painter(color)
     sections = [
         _verdict(doc, width, paint),
@@ -95,7 +104,10 @@ def _verdict(doc: RunDocument, width: int, paint: Paint) -> list[str]:
 
 
 def _ceilings(doc: RunDocument, width: int, paint: Paint) -> list[str]:
-    """Bars for the ceilings, the prediction and the measured rate: stored bytes/s in one unit (samples/s where bytes are unknown)."""
+    """Bars for the ceilings, the prediction and the measured rate.
+
+    All are in one unit of stored bytes/s (samples/s if the bytes are not known).
+    """
     size, evidence = bytes_per_sample(doc), gather(doc)
     bound = BOUND_BY[doc.verdict.binds] if doc.verdict else ()
     rates = {
@@ -142,7 +154,10 @@ def _ceilings(doc: RunDocument, width: int, paint: Paint) -> list[str]:
             continue
         figure = f"{_figure(rate * size / divisor):>9}" if size else f"{format_count(rate):>9}"
         samples = f" ({format_count(rate)})" if size else ""
-        line = f"  {label:<14}{figure}{samples:>12}  {_bar(rate, scale, room)}{' < binds' if binds else ''}"
+        line = (
+            f"  {label:<14}{figure}{samples:>12}  "
+            f"{_bar(rate, scale, room)}{' < binds' if binds else ''}"
+        )
         lines.append(paint(line, "bound") if binds else line)
     tax = doc.ceilings.get("harness", Ceiling()).details.tensor_samples_per_s
     if tax:
@@ -182,9 +197,8 @@ def _metrics(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         for key, reason in repetition.not_measured.items()
     }
     shown = shown_metrics(doc)
-    n = max(
-        (doc.metrics[each.name].n for each in shown if each.name in doc.metrics), default=0
-    )  # not that of saves beside the run
+    # The number of repetitions, not that of saves during the run.
+    n = max((doc.metrics[each.name].n for each in shown if each.name in doc.metrics), default=0)
     lines = [
         paint(f"Measured: median [min, max] of {n} repetition{'' if n == 1 else 's'}", "title")
     ]
@@ -203,7 +217,9 @@ def _metrics(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         else:
             of = f" {OF_STORED}" if name == "read_bytes_per_s" and reads_unseen(doc) else ""
             lines.append(
-                f"  {label:<30}{_spread(summary, format_of(metric))}{of}{f' n={summary.n}' if summary.n != n else ''}"
+                "  "
+                f"{label:<30}{_spread(summary, format_of(metric))}{of}"
+                f"{f' n={summary.n}' if summary.n != n else ''}"
             )
     if cold := cold_reads(doc):
         lines += wrapped(cold, width, f"  {'cold reads':<30}", " " * 32)
@@ -245,7 +261,8 @@ def _find_max(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         rate = "" if point.read_bytes_per_s is None else format_rate(point.read_bytes_per_s)
         verdict = "fed" if point.passed else "starved"
         lines.append(
-            f"  {point.accelerators:>6}  {format_percent(au):>8}  {rate:>12}  {verdict:<8} {_bar(au, 1.0, room)}"
+            f"  {point.accelerators:>6}  {format_percent(au):>8}  {rate:>12}  {verdict:<8} "
+            f"{_bar(au, 1.0, room)}"
         )
     if reads_unseen(doc):
         lines += wrapped(f"bandwidths are {OF_STORED}", width, "  ", "  ")
@@ -266,7 +283,7 @@ def _advice(doc: RunDocument, width: int, paint: Paint) -> list[str]:
 
 
 def _about(doc: RunDocument, width: int) -> list[str]:
-    """What was run, where, and where the results lie."""
+    """What was run, and where the data is."""
     data, host = doc.dataset, doc.host
     facts = [
         f"run {doc.run_id}",

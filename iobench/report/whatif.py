@@ -1,4 +1,4 @@
-"""What ``iobench whatif`` prints: the changes, the ceilings before and after, the verdict, and how far the model can be trusted."""
+"""Output of ``iobench whatif``: changes, ceilings before and after, verdict, error of the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from .lines import wrapped
 from .text import LABELS
 
 TRUSTED = 0.2
-"""An error on the recorded run beyond this is the rule ``verdict.gap``: stages compete, or a ceiling was not what the run met."""
+"""A larger error on the recorded run is a violation of the rule ``verdict.gap``.
+
+Stages compete, or a ceiling was measured under other conditions than those of the run.
+"""
 
 
 @renders(printable)
@@ -54,17 +57,21 @@ def _count(value: float | None) -> str:
 
 
 def _error(found: Prediction) -> str:
-    """The model against the one thing that is known: the recorded run."""
+    """The error of the model on the recorded run, whose rate is known."""
     before = gather(found.recorded)
     if found.error is None or before.predicted is None or before.measured is None:
         return "The model's error is not known: the run has no complete repetition."
     sign = "+" if found.error >= 0 else "-"
     told = (
-        f"The model's error on the recorded run: {format_count(before.predicted)} predicted, {format_count(before.measured)} measured "
+        f"The model's error on the recorded run: {format_count(before.predicted)} predicted, "
+        f"{format_count(before.measured)} measured "
         f"({sign}{format_percent(abs(found.error))})."
     )
     if found.corrected_samples_per_s is not None:
-        told += f" If it errs as much here, the rate will be {format_count(found.corrected_samples_per_s)} samples/s."
+        told += (
+            " If it errs as much here, the rate will be "
+            f"{format_count(found.corrected_samples_per_s)} samples/s."
+        )
     if abs(found.error) > TRUSTED:
         told += " That is too much to be trusted: see the run's findings (verdict.gap)."
     return told

@@ -1,1 +1,1 @@
-"""What a job needs and what a storage can feed: size, the requirement, models of rates, what-if."""
+"""What a job needs and what a storage can feed: sizing, requirement, models of rates, what-if."""

@@ -1,4 +1,8 @@
-"""What a recorded run says about its storage: rates, latency, CPU time per byte, and how many accelerators of another job it would feed."""
+"""What a recorded run says about its storage.
+
+This includes rates, latency, CPU time per byte, and how many accelerators of another job the
+storage would feed.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,16 @@ from ..verdict.evidence import accelerators_fed, gather
 from . import sizing
 
 SIMILAR = 2.0
-"""Samples whose sizes are within this factor are taken to be read at the same rate."""
+"""Samples whose sizes differ by at most this factor are assumed to be read at the same rate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """Whom the measured storage is to feed."""
+    """The job that the measured storage is to feed."""
 
     spec: DatasetSpec
     bytes_per_sample: float
-    samples_per_s_per_accelerator: float  # that never waits
+    samples_per_s_per_accelerator: float  # if it never waits
     accelerators: int
     hosts: int
     required: float
@@ -28,24 +32,24 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """A storage as one host measured it, in stored bytes/s, and what it would do for a job."""
+    """A storage as measured by one host, in stored bytes/s, and what it would do for a job."""
 
     run_id: str
     url: str
-    read_bytes_per_s: float  # through the reader, else raw
+    read_bytes_per_s: float  # through the reader, or raw if that was not measured
     by: str
     raw_bytes_per_s: float | None
     latency_s: float | None
     latency_from: str
     cpu_s_per_gb: float | None  # fetch, prep and harness together
-    accelerators_fed: int  # if all hosts together get what this one got
-    accelerators_fed_local: int  # if each host has such a storage for itself
-    missing_bytes_per_s: float  # in the first case; 0 where nothing is missing
-    notes: tuple[str, ...]  # why the figures may not carry over
+    accelerators_fed: int  # if all hosts together get the rate of this one
+    accelerators_fed_local: int  # if each host has such a storage of its own
+    missing_bytes_per_s: float  # in the first case; 0 if nothing is missing
+    notes: tuple[str, ...]  # reasons why the figures may not be valid for the job
 
 
 def measured_storage(doc: RunDocument, job: Job) -> Measured:
-    """``doc``'s storage against ``job``. Raises UsageError where the run measured no storage ceiling."""
+    """Compare ``doc``'s storage with ``job``. Raises UsageError without a storage ceiling."""
     evidence = gather(doc)
     rate = evidence.bytes_per_s(evidence.storage)
     if rate is None:
@@ -80,7 +84,8 @@ def _notes(doc: RunDocument, job: Job) -> list[str]:
     size, spec = gather(doc).bytes_per_sample, doc.dataset.spec
     if size is not None and not 1 / SIMILAR <= size / job.bytes_per_sample <= SIMILAR:
         notes.append(
-            "its samples have another size: small reads are slower than large ones, so the bytes/s may not carry over"
+            "its samples have another size: small reads are slower than large ones, so the bytes/s "
+            "may not carry over"
         )
     differs = [
         key
@@ -100,7 +105,10 @@ def _notes(doc: RunDocument, job: Job) -> list[str]:
 
 
 def cpu_s_per_gb(doc: RunDocument) -> float | None:
-    """CPU seconds per 1e9 stored bytes of fetch, prep and harness; None unless all are known. What they share is counted twice."""
+    """CPU seconds per 1e9 stored bytes of fetch, prep and harness; None unless all are known.
+
+    Work that the stages share is counted twice.
+    """
     costs = [
         doc.ceilings.get(name, Ceiling()).cpu_s_per_gb for name in ("fetch", "prep", "harness")
     ]
@@ -109,7 +117,7 @@ def cpu_s_per_gb(doc: RunDocument) -> float | None:
 
 
 def run_reads_per_sample(doc: RunDocument) -> float | None:
-    """Read requests per sample of a recorded run, by ``sizing.reads_per_sample``."""
+    """Read requests per sample of a recorded run, computed with ``sizing.reads_per_sample``."""
     size, samples, shards = (
         gather(doc).bytes_per_sample,
         doc.dataset.samples,
@@ -130,16 +138,17 @@ def run_reads_per_sample(doc: RunDocument) -> float | None:
 
 
 def run_reads_in_flight(doc: RunDocument) -> int:
-    """That the readers of all ranks and workers keep at most."""
+    """The most reads in flight that the readers of all ranks and workers keep."""
     evidence = gather(doc)
     return max(evidence.workers, evidence.accelerators) * evidence.concurrency
 
 
 def known_latency(doc: RunDocument) -> tuple[float | None, str]:
-    """(seconds of one read, where that is from), the best evidence first.
+    """(seconds of one read, its source), from the best evidence.
 
-    What a simulated storage states; fio's median, queueing under its own load included; else Little's law on the fetch ceiling: reads in
-    flight over reads/s, which is an upper bound (it holds queueing and the reader's pauses).
+    That is, in this order: the latency that a simulated storage states; fio's median, which
+    includes queueing under its own load; Little's law on the fetch ceiling. The last one is reads
+    in flight over reads/s, an upper bound that includes queueing and the pauses of the reader.
     """
     stated = doc.storage.latency_s
     if stated:

@@ -1,6 +1,7 @@
-"""How a recorded run's ceilings move when something changes: one small model for each stage, in samples/s over all accelerators.
+"""Models of how the ceilings of a recorded run move under a change.
 
-Each docstring says where its model comes from and where it holds. What a recorded run cannot know is left as recorded, not guessed.
+There is one small model for each stage, in samples/s over all accelerators. Each docstring gives
+the source of the model and its validity. What a recorded run cannot tell stays as recorded.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from dataclasses import dataclass
 from .sizing import expected_hit_rate, pinned_hit_rate
 
 SPENT = 0.8
-"""A reader that gets this share of raw storage has spent the device; below, its latency or concurrency is the limit (as the verdict)."""
+"""A reader that reaches this share of raw storage is limited by the device.
+
+Below it, latency or concurrency is the limit. The verdict uses the same share.
+"""
 
 
 DEVICE, READS, CLIENT = "the device", "reads in flight", "this host's CPU"
@@ -19,15 +23,15 @@ DEVICE, READS, CLIENT = "the device", "reads in flight", "this host's CPU"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fetch:
-    """What bounds the reader over cold storage, as recorded."""
+    """Figures that limit the reader on cold storage, as recorded."""
 
     rate: float  # the fetch ceiling
     raw: float | None
-    raw_spent: bool  # False: with more reads in flight the storage gave as many times more, so its end was not seen
+    raw_spent: bool  # False: more reads in flight gave in proportion more, so its limit is unknown
     reads_per_sample: float
-    in_flight: float  # at most, over all workers
+    in_flight: float  # the most over all workers
     latency_s: float | None  # of one read
-    unloaded: bool  # the latency holds no queueing, so it stays when bandwidth rises
+    unloaded: bool  # the latency is without queueing, so it stays when bandwidth rises
     cores: float | None
     cpu_s_per_sample: float | None
 
@@ -37,18 +41,23 @@ class Fetch:
 
     @property
     def client(self) -> float:
-        """Samples/s at which reading alone takes every core."""
+        """Samples/s at which reading alone uses every core."""
         return (
             self.cores / self.cpu_s_per_sample if self.cores and self.cpu_s_per_sample else math.inf
         )
 
 
 def device(fetch: Fetch, factor: float, *, stated: bool = False) -> float:
-    """The device's part: ``factor`` times the bandwidth, of which the reader gets the share that it got before.
+    """Limit of the device in samples/s, for ``factor`` times its bandwidth.
 
-    ``stated``: the new bandwidth was given as such, and so is known even where the end of the recorded one was not seen (then: infinite).
-    Source: roofline; DS-Analyzer's what-if (Mohan et al., VLDB 2021) scales fetch with disk bandwidth likewise. Validity: the same access
-    pattern, and a factor that the rest of the path (network, bus) follows; a device that the reader had not spent moves by its raw rate.
+    The reader gets the same share of it as before. ``stated`` means that the new bandwidth is an
+    absolute value. It is then the limit even if the recorded run did not reach the limit of the
+    device; otherwise the limit is infinite in that case.
+
+    Source: roofline model; DS-Analyzer's what-if (Mohan et al., VLDB 2021) also scales fetch with
+    the disk bandwidth. Validity: the same access pattern, and a factor that holds for the rest of
+    the path (network, bus). If the reader did not reach the limit of the device, its raw rate is
+    scaled.
     """
     if fetch.spent or fetch.raw is None:
         return factor * fetch.rate
@@ -56,11 +65,15 @@ def device(fetch: Fetch, factor: float, *, stated: bool = False) -> float:
 
 
 def in_flight(fetch: Fetch, *, reads: float, latency_s: float | None) -> float:
-    """The reader's part: ``reads`` in flight, each taking ``latency_s`` instead of the recorded latency (None: the recorded one).
+    """Limit of ``reads`` reads in flight in samples/s, with ``latency_s`` for each read.
 
-    Source: Little's law. Where the device was not spent, one read took ``in_flight / rate``; of that only the latency changes. Where it
-    was, that time was mostly queueing, so only a latency without queueing (stated by the storage, or given) bounds anything; without one
-    the part is unbounded. Validity: readers that keep their reads in flight, and latency that does not grow with them.
+    ``latency_s`` replaces the recorded latency; None keeps that.
+
+    Source: Little's law. If the device was not the limit, one read took ``in_flight / rate``, and
+    only the latency in that changes. If it was, most of that time was queueing, so only a latency
+    without queueing (stated by the storage, or given) sets a limit; without one the limit is
+    infinite. Validity: readers that keep their reads in flight, and a latency that does not grow
+    with them.
     """
     if not fetch.spent:
         took = fetch.in_flight / (fetch.rate * fetch.reads_per_sample)
@@ -78,11 +91,12 @@ def in_flight(fetch: Fetch, *, reads: float, latency_s: float | None) -> float:
 def fetch_parts(
     fetch: Fetch, *, bandwidth: float, stated: bool, reads: float, latency_s: float | None
 ) -> dict[str, float]:
-    """What the device, the reader and the client each allow; the lowest is the fetch ceiling.
+    """Limits of the device, the reads in flight and the client; the lowest is the fetch ceiling.
 
-    Source: ``X = min(BW, k b / (L + b / beta))`` with the client's CPU time per byte as a third bound. Validity: one bound well below the
-    others; where two meet, queueing theory puts the truth up to some 20 % below the lower one. The client's part never lowers a rate that
-    was measured.
+    Source: ``X = min(BW, k b / (L + b / beta))``, with the CPU time of the client per byte as a
+    third limit. Validity: one limit is well below the others. If two are close, the true rate is
+    up to about 20 % below the lower one (queueing theory). The limit of the client is at least the
+    rate that was measured.
     """
     return {
         DEVICE: device(fetch, bandwidth, stated=stated),
@@ -92,20 +106,24 @@ def fetch_parts(
 
 
 def with_cache(rate: float, *, memory: float, cached: float, pinned: bool) -> tuple[float, float]:
-    """(fetch ceiling, hit rate) with a cache of ``cached`` datasets: 1 / (h / memory + (1 - h) / rate).
+    """(fetch ceiling, hit rate) with a cache of ``cached`` times the dataset's size.
 
-    Source: DS-Analyzer's F(x), with h = c + (1 - c) ln(1 - c) for a page cache under reshuffling, and h = c where nothing is evicted.
-    Validity: from the second epoch on, every epoch reshuffled, one host, nothing else in the cache; Linux evicts not quite by LRU.
+    The ceiling is 1 / (h / memory + (1 - h) / rate) for the hit rate h. Source: DS-Analyzer's F(x),
+    with h = c + (1 - c) ln(1 - c) for a page cache under reshuffling, and h = c without eviction.
+    Validity: from the second epoch on, every epoch reshuffled, one host, nothing else in the cache.
+    Linux's eviction is not exactly LRU.
     """
     hits = pinned_hit_rate(cached) if pinned else expected_hit_rate(cached)
     return 1 / (hits / memory + (1 - hits) / rate), hits
 
 
 def prepared(rate: float, *, busy_before: int, busy: int, cores: float | None) -> float:
-    """The prep ceiling with ``busy`` processes instead of ``busy_before``: in proportion, up to one for each core.
+    """The prep ceiling with ``busy`` processes instead of ``busy_before``.
 
-    Source: resource-accounted rates (Plumber, MLSys 2022). Validity: CPU-bound preparation without locks; hyper-threads and memory
-    bandwidth make it optimistic beyond the physical cores, and codecs with threads of their own pessimistic.
+    It grows in proportion, up to one process for each core. Source: resource-accounted rates
+    (Plumber, MLSys 2022). Validity: CPU-bound preparation without locks. It is optimistic beyond
+    the physical cores, because of hyper-threads and memory bandwidth, and pessimistic for codecs
+    that use threads of their own.
     """
     most = math.inf if cores is None else max(1.0, cores)
     return rate * min(busy, most) / min(busy_before, most)
@@ -114,10 +132,10 @@ def prepared(rate: float, *, busy_before: int, busy: int, cores: float | None) -
 def handed_over(
     rate: float, *, ranks_before: int, ranks: int, busy_before: int, busy: int, cores: float | None
 ) -> float:
-    """The harness ceiling: in proportion to ranks, and to fewer workers; more workers alone are not taken to raise it.
+    """The harness ceiling: in proportion to ranks, and to workers per rank if these become fewer.
 
-    Source: each rank has its own loader, whose training process may be the limit. Validity: as ``prepared``; pessimistic where workers
-    were the limit.
+    More workers alone do not raise it. Source: each rank has a loader of its own, whose training
+    process may be the limit. Validity: as for ``prepared``; pessimistic if workers were the limit.
     """
     by_ranks = prepared(rate, busy_before=ranks_before, busy=ranks, cores=cores)
     fewer = min(1.0, (busy / ranks) / (busy_before / ranks_before))

@@ -1,7 +1,9 @@
-"""What storage has to deliver for a number of accelerators: ``iobench size``. Arithmetic on specifications, and on a recorded run if given.
+"""Compute what storage must deliver for a number of accelerators, for ``iobench size``.
 
-Required rates are those at the required utilization: an accelerator that may wait 10 % of the time draws 90 % of its appetite. The figure
-to buy leaves caches out, because the first epoch finds none of the data in them. Sources are named in ``analyse.sizing``.
+It is arithmetic on specifications, and on a recorded run if there is one. Required rates are those
+at the required utilization: an accelerator that may wait 10 % of the time consumes 90 % of its full
+demand. The rate to buy does not include caches, because in the first epoch they are empty. Sources
+are given in ``analyse.capacity.sizing``.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from .measured import Job, Measured, measured_storage
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Demand:
-    """What is asked: every accelerator with the workload's batch, step time, reader and loader."""
+    """The question: accelerators that each have the workload's batch, step time and loader."""
 
     accelerators: int
     hosts: int = 1
@@ -31,24 +33,30 @@ class Demand:
     latency_s: float | None = None  # of one read
     cache_bytes: int | None = None  # that each host can spare for data
     checkpoint_bytes: int | None = None
-    checkpoint_budget_s: float | None = None  # how long a checkpoint may stall the training
+    checkpoint_budget_s: float | None = None  # how long a checkpoint may stop training
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cache:
-    """What memory on the hosts saves from the second epoch on, when every epoch is reshuffled over all hosts."""
+    """Effect of memory on the hosts from the second epoch on.
+
+    Every epoch is reshuffled over all hosts.
+    """
 
     bytes_per_host: float
-    share: float  # in one host, of what an epoch reads of the dataset
+    share: float  # of one host's cache, relative to what an epoch reads of the dataset
     page_cache_hit_rate: float  # LRU; any host reads any sample
     page_cache_read_bytes_per_s: float  # left for storage
-    pinned_hit_rate: float  # nothing evicted, each host reads its own part
+    pinned_hit_rate: float  # no eviction, and each host reads its own part
     pinned_read_bytes_per_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Requirement:
-    """Rates over all hosts, unless a name says otherwise. None: not known, and ``not_measured`` says why."""
+    """Rates over all hosts, unless a name says otherwise.
+
+    A figure that is not known is None, and ``not_measured`` gives the reason.
+    """
 
     workload: str
     dataset: str
@@ -61,7 +69,7 @@ class Requirement:
     access: str
     demanded_samples_per_s: float  # if no accelerator ever waits
     demanded_read_bytes_per_s: float
-    samples_per_s: float  # at the required utilization, as all that follows
+    samples_per_s: float  # at the required utilization, like all figures below
     read_bytes_per_s: float
     reads_per_s: float
     read_bytes: float  # of one request, on average
@@ -69,9 +77,9 @@ class Requirement:
     latency_s: float | None
     latency_from: str
     reads_in_flight: int | None  # needed
-    reads_in_flight_asked: int  # that the workload's readers keep at most
+    reads_in_flight_asked: int  # the most that the workload's readers keep
     read_bytes_per_s_per_host: float
-    network_bits_per_s_per_host: float  # in, payload alone
+    network_bits_per_s_per_host: float  # incoming, payload only
     cache: Cache | None
     cache_to_halve_bytes_per_host: (
         float  # page cache that halves the reads from the second epoch on
@@ -80,9 +88,8 @@ class Requirement:
     checkpoint_bytes: int | None
     checkpoint_budget_s: float | None
     write_bytes_per_s: float | None
-    cores: (
-        float | None
-    )  # CPU seconds per second, of reading, preparing and handing over; training's own left aside
+    # CPU seconds per second for reading, preparing and hand-over, without the training itself
+    cores: float | None
     measured: Measured | None
     not_measured: dict[str, str]
 
@@ -90,18 +97,22 @@ class Requirement:
 def requirement(
     workload: Workload, spec: DatasetSpec, demand: Demand, run: RunDocument | None = None
 ) -> Requirement:
-    """What ``demand`` requires; ``run``: a recorded run whose storage is compared with it. Raises UsageError for what makes no sense."""
+    """What ``demand`` requires. If ``run`` is given, its storage is compared with that.
+
+    Raises UsageError for a demand that is not valid, or an accelerator without a step time.
+    """
     required = _checked(workload, demand)
     step_time = workload.accelerator.step_time
     if step_time is None:
         raise UsageError(
-            f"workload '{workload.name}' has no step time: its {workload.accelerator.kind} accelerator demands nothing that could be sized",
+            f"workload '{workload.name}' has no step time: its {workload.accelerator.kind} "
+            "accelerator demands nothing that could be sized",
             remedy="state one: --set accelerator.kind=emulated --set accelerator.step_time=100ms",
         )
     size, per_shard = expected_stored_bytes(spec), expected_samples_per_shard(spec)
     whole = size * spec.samples
     size *= share_of_columns(spec, workload.reader.columns)
-    touched = size * spec.samples  # what an epoch reads, and caches hold
+    touched = size * spec.samples  # bytes that an epoch reads, and that caches hold
     appetite = sizing.demanded_samples_per_s(
         batch_size=workload.batch_size, step_time_s=step_time, accelerators=demand.accelerators
     )
@@ -136,7 +147,8 @@ def requirement(
         )
     if measured is None or measured.cpu_s_per_gb is None:
         missing["cores"] = (
-            "the CPU time per byte is not known: give --from a run that measured fetch, prep and harness"
+            "the CPU time per byte is not known: give --from a run that measured fetch, prep "
+            "and harness"
         )
     checkpoint = (
         demand.checkpoint_bytes / demand.checkpoint_budget_s
@@ -187,7 +199,7 @@ def requirement(
 
 
 def _checked(workload: Workload, demand: Demand) -> float:
-    """The required utilization."""
+    """Check ``demand`` and return the required utilization. Raises UsageError."""
     if demand.accelerators < 1 or demand.hosts < 1:
         raise UsageError(
             f"{demand.accelerators} accelerators on {demand.hosts} hosts can't be sized",

@@ -1,4 +1,4 @@
-"""Formulas of ``plan``, ``size`` and ``whatif``: sizes, demand, what a cache is worth, requests, reads in flight."""
+"""Formulas of ``plan``, ``size`` and ``whatif``: sizes, demand, caches, requests, concurrency."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ MEMORY_MULTIPLE = 5
 def mlperf_minimum_samples(
     *, batch_size: int, accelerators: int, memory_bytes: float, hosts: int, record_bytes: float
 ) -> int:
-    """Smallest valid dataset in samples: 500 steps for each accelerator, and 5 x the memory of all hosts.
+    """Smallest valid dataset in samples.
 
-    ``memory_bytes`` is one host's. Source: MLPerf Storage Submission_guidelines 3.1.2.
+    It has 500 steps for each accelerator, and 5 x the memory of all hosts. ``memory_bytes`` is
+    that of one host. Source: MLPerf Storage Submission_guidelines 3.1.2.
     """
     by_steps = LEAST_STEPS * batch_size * accelerators
     return max(by_steps, math.ceil(MEMORY_MULTIPLE * memory_bytes * hosts / record_bytes))
 
 
 def demanded_samples_per_s(*, batch_size: int, step_time_s: float, accelerators: int) -> float:
-    """What the accelerators consume when they never wait."""
+    """What the accelerators consume if they never wait."""
     return accelerators * batch_size / step_time_s
 
 
@@ -36,19 +37,28 @@ def demanded_bytes_per_s(
 
 
 def memory_multiple(*, dataset_bytes: float, memory_bytes: float, hosts: int = 1) -> float:
-    """The dataset over the memory of all hosts; 5 or more is MLPerf's stand-in for cold reads."""
+    """Dataset size over the memory of all hosts.
+
+    MLPerf Storage requires 5 or more as a substitute for cold reads.
+    """
     return dataset_bytes / (memory_bytes * hosts)
 
 
 def expected_hit_rate(cached: float, *, hosts: int = 1) -> float:
-    """Share of reads that an LRU page cache of ``cached`` datasets serves from the second epoch on, when every epoch is reshuffled.
+    """Share of reads that a page cache (LRU) serves from the second epoch on.
 
-    One host: c + (1 - c) ln(1 - c). A sample at fraction u of one epoch and v of the next has stack distance 1 - u(1 - v) with u, v
-    uniform, so P(hit) = P(u w >= 1 - c). Derived, and within 0.003 of a simulation of 20,000 samples; Linux's lists deviate, so measure.
+    Every epoch is reshuffled. ``cached`` is the size of one host's cache as a share of the whole
+    dataset.
 
-    Several hosts that share each epoch's one shuffle: a host reads another 1/H of the samples each time, so it read this one last j epochs
-    ago with probability (1/H)(1 - 1/H)^(j-1), and saw all but (1 - (1-u)/H)(1 - v/H)(1 - 1/H)^(j-1) of the data since. ``cached`` is
-    the share of the whole dataset that one host's cache holds; for many hosts the hit rate approaches it. Derived likewise.
+    One host: c + (1 - c) ln(1 - c). A sample at the fraction u of one epoch and v of the next has
+    the stack distance 1 - u(1 - v) with u, v uniform, so P(hit) = P(u w >= 1 - c). This is derived,
+    and within 0.003 of a simulation of 20,000 samples. Linux's lists are not exactly LRU, so
+    measure.
+
+    Several hosts that share one shuffle per epoch: in each epoch a host reads another 1/H of the
+    samples. It last read a given sample j epochs ago with the probability (1/H)(1 - 1/H)^(j-1),
+    and has since read all but (1 - (1-u)/H)(1 - v/H)(1 - 1/H)^(j-1) of the data. For many hosts
+    the hit rate approaches ``cached``. This is derived in the same way.
     """
     if cached >= 1:
         return 1.0
@@ -65,7 +75,7 @@ def expected_hit_rate(cached: float, *, hosts: int = 1) -> float:
 
 
 def _product_reaches(least: float, hosts: int) -> float:
-    """P(x y >= least) with x and y uniform in [1 - 1/hosts, 1]."""
+    """P(x y >= least) for x and y uniform in [1 - 1/hosts, 1]."""
     low = 1 - 1 / hosts
     if least <= low * low:
         return 1.0
@@ -75,7 +85,7 @@ def _product_reaches(least: float, hosts: int) -> float:
 
 
 def cache_for_hit_rate(hits: float, *, hosts: int = 1) -> float:
-    """The smallest ``cached`` whose ``expected_hit_rate`` is ``hits`` (0 to 1), within a millionth."""
+    """The smallest ``cached`` for which ``expected_hit_rate`` is ``hits`` (0 to 1), within 1e-6."""
     low, high = 0.0, 1.0
     while high - low > 1e-6:
         middle = (low + high) / 2
@@ -86,9 +96,10 @@ def cache_for_hit_rate(hits: float, *, hosts: int = 1) -> float:
 
 
 def pinned_hit_rate(cached: float, *, hosts: int = 1) -> float:
-    """Share of reads that caches serve which evict nothing (CoorDL's MinIO, a local copy), each host always reading its own part.
+    """Share of reads that caches without eviction serve, if each host always reads its own part.
 
-    ``cached``: the share of the whole dataset that one host's cache holds. Source: DS-Analyzer's what-if (Mohan et al., VLDB 2021).
+    Examples are CoorDL's MinIO and a local copy. ``cached`` is the size of one host's cache as a
+    share of the whole dataset. Source: DS-Analyzer's what-if (Mohan et al., VLDB 2021).
     """
     return min(1.0, max(0.0, cached * hosts))
 
@@ -101,10 +112,12 @@ def reads_per_sample(
     samples_per_shard: float,
     sequential: bool,
 ) -> float:
-    """Read requests that one sample costs: in blocks of ``block_size``, neighbours of a batch together where access is sequential.
+    """Mean number of read requests for one sample, in blocks of at most ``block_size`` bytes.
 
-    A batch in a row is one stretch of its shard, cut into blocks, and one more piece at each shard's end. Alone, each sample is a
-    stretch. Samples of one size are assumed, and framing and O_DIRECT's alignment (up to 8 KiB a stretch) are left aside.
+    With sequential access a batch is one contiguous range of its shard, cut into blocks, plus one
+    more range at each shard's end. With random access each sample is a range of its own. All
+    samples have the same size; framing and the alignment of O_DIRECT (up to 8 KiB a range) are
+    ignored.
     """
     if not sequential or samples_per_shard <= 1:
         return float(max(1, math.ceil(sample_bytes / block_size - 1e-9)))
@@ -115,10 +128,13 @@ def reads_per_sample(
 
 
 def reads_in_flight(*, reads_per_s: float, latency_s: float) -> int:
-    """Concurrency that sustains a rate at a latency (Little's law), over all workers; at least 1."""
+    """Reads in flight, over all workers, that sustain a rate at a latency (Little's law).
+
+    The result is at least 1.
+    """
     return max(1, math.ceil(reads_per_s * latency_s - 1e-9))
 
 
 def workers_needed(*, samples_per_s: float, cpu_s_per_sample: float) -> int:
-    """Workers that sustain a rate when each sample costs this much CPU time."""
+    """Workers that sustain a rate if each sample needs this CPU time; at least 1."""
     return max(1, math.ceil(samples_per_s * cpu_s_per_sample - 1e-9))

@@ -1,4 +1,8 @@
-"""A recorded run under changes: its ceilings moved by ``analyse.models``, the new verdict, and the model's error on the run itself."""
+"""Predict a recorded run under changes.
+
+``models`` moves the ceilings. The result has the new verdict, and the error of the model on the
+recorded run itself.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ class Quantity:
     relative: bool = False
 
     def of(self, recorded: float | None, what: str) -> float:
-        """Raises UsageError where a factor has nothing to be a factor of."""
+        """The new value. Raises UsageError for a factor if there is no recorded value."""
         if not self.relative:
             return self.value
         if recorded is None:
@@ -56,7 +60,7 @@ class Quantity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """What is different; None stays as recorded."""
+    """What changes; None keeps the recorded value."""
 
     storage_bandwidth: Quantity | None = None  # bytes/s
     latency: Quantity | None = None  # seconds of one read
@@ -66,10 +70,9 @@ class Change:
     workers: Quantity | None = None  # of each accelerator
     accelerators: Quantity | None = None
     step_time: Quantity | None = None  # seconds
-    network_bytes_per_s: float | None = (
-        None  # that the host's network keeps up, where the storage is behind it
-    )
-    network_of: str = ""  # the instance whose network that is
+    # what the host's network sustains, if the storage is behind it
+    network_bytes_per_s: float | None = None
+    network_of: str = ""  # the instance that has this network
 
     @property
     def empty(self) -> bool:
@@ -78,18 +81,21 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """What the models say. Rates in samples/s over all accelerators."""
+    """The result of the models. Rates are in samples/s over all accelerators."""
 
     recorded: RunDocument
-    document: RunDocument  # with ceilings, settings, metrics and verdict as predicted; its repetitions are empty
+    document: RunDocument  # predicted ceilings, settings, metrics and verdict; no repetitions
     changes: tuple[str, ...]
-    bases: tuple[str, ...]  # the models that were used, and what limits their validity here
+    bases: tuple[str, ...]  # the models that were used, and the limits of their validity
     error: float | None  # (predicted - measured) / measured of the recorded run
-    corrected_samples_per_s: float | None  # the prediction, if the model errs here as much as there
+    corrected_samples_per_s: float | None  # prediction if the model has the same error here
 
 
 def what_if(doc: RunDocument, change: Change) -> Prediction:
-    """``doc`` under ``change``. Raises UsageError for a change that makes no sense, or a run without a single ceiling."""
+    """Predict ``doc`` under ``change``.
+
+    Raises UsageError for a change that is not valid, or a run without ceilings.
+    """
     if change.empty:
         raise UsageError(
             "nothing is to change",
@@ -136,7 +142,7 @@ def what_if(doc: RunDocument, change: Change) -> Prediction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Settings:
-    """The job's own numbers after the change, and the parts of the document that hold them."""
+    """The job's settings after the change, and the parts of the document that hold them."""
 
     ranks: int
     workers: int  # of each rank
@@ -146,7 +152,7 @@ class _Settings:
 
     @property
     def busy(self) -> int:
-        """Processes that prepare: workers, or the ranks themselves."""
+        """Processes that prepare samples: workers, or the ranks themselves."""
         return self.ranks * max(1, self.workers)
 
     @property
@@ -166,17 +172,19 @@ def _settings(doc: RunDocument, change: Change, told: list[str]) -> _Settings:
             "reader": asked.reader.model_copy(update={"concurrency": concurrency}),
         }
     )
-    if change.cache_bytes is not None:  # what a cache serves is not delivered cold
+    if change.cache_bytes is not None:  # reads that a cache serves are not cold
         workload = workload.model_copy(update={"cache": "warm"})
     if change.workers is not None:
         told.append(
-            f"{plural(workers, 'worker')} for each accelerator instead of {before.workers // doc.accelerators}"
+            f"{plural(workers, 'worker')} for each accelerator instead of "
+            f"{before.workers // doc.accelerators}"
         )
     if change.accelerators is not None:
         told.append(f"{plural(ranks)} on this host instead of {doc.accelerators}")
     if change.concurrency is not None:
         told.append(
-            f"{plural(concurrency, 'read')} in flight in each worker instead of {before.concurrency}"
+            f"{plural(concurrency, 'read')} in flight in each worker instead of "
+            f"{before.concurrency}"
         )
     if change.step_time is not None:
         recorded = step_time_s(doc)
@@ -221,7 +229,7 @@ def _rates(
     told: list[str],
     bases: list[str],
 ) -> dict[str, float]:
-    """Ceilings that are known, moved."""
+    """The known ceilings after the change, in samples/s."""
     busy_before = max(before.workers, before.accelerators)
     rates: dict[str, float] = {}
     factor, network = _bandwidth(before, change, told), _network(before, change, told)
@@ -250,7 +258,8 @@ def _rates(
     if after.busy != busy_before:
         cores = "an unknown number of cores" if before.cores is None else f"{before.cores:g} cores"
         bases.append(
-            f"prep: in proportion to {after.busy} processes instead of {busy_before}, at most one for each of {cores} (Plumber)"
+            f"prep: in proportion to {after.busy} processes instead of {busy_before}, at most one "
+            f"for each of {cores} (Plumber)"
         )
     if before.accelerator is not None and before.per_accelerator is not None:
         step, recorded = after.workload.accelerator.step_time, step_time_s(doc)
@@ -261,7 +270,10 @@ def _rates(
 
 
 def _network(before: Evidence, change: Change, told: list[str]) -> float:
-    """Samples/s that the network in front of the storage keeps up; what a cache of this host serves does not pass it."""
+    """Limit of the network in front of the storage in samples/s; infinite if none was given.
+
+    Reads that this host's cache serves do not use the network.
+    """
     if change.network_bytes_per_s is None:
         return math.inf
     if not before.bytes_per_sample:
@@ -269,7 +281,9 @@ def _network(before: Evidence, change: Change, told: list[str]) -> float:
             "the run does not say how large its samples are, so no network can be judged"
         )
     told.append(
-        f"storage behind a network of {format_rate(change.network_bytes_per_s)}{f' ({change.network_of})' if change.network_of else ''}"
+        "storage behind a network of "
+        f"{format_rate(change.network_bytes_per_s)}"
+        f"{f' ({change.network_of})' if change.network_of else ''}"
     )
     return change.network_bytes_per_s / before.bytes_per_sample
 
@@ -338,7 +352,7 @@ def _fetch(
     samples = doc.dataset.samples
     read = float(
         size * samples if size and samples else doc.dataset.stored_bytes or 0
-    )  # of some columns: less than is stored
+    )  # of the columns that are read, which may be less than what is stored
     if not read:
         raise UsageError(
             f"run {doc.run_id} does not say how large its dataset is, so no cache can be judged"
@@ -353,20 +367,27 @@ def _fetch(
     )
     kind = "pinned" if change.pinned else "page"
     told.append(
-        f"a {kind} cache of {format_bytes(change.cache_bytes)}, {format_percent(min(1, change.cache_bytes / read))} of the dataset"
+        f"a {kind} cache of {format_bytes(change.cache_bytes)}, "
+        f"{format_percent(min(1, change.cache_bytes / read))} of the dataset"
     )
     bases.append(
-        f"cache: serves {format_percent(hits)} of the reads from the second epoch on; the first still gets {_samples(rate)}"
+        f"cache: serves {format_percent(hits)} of the reads from the second epoch on; the first "
+        f"still gets {_samples(rate)}"
     )
     if doc.loader.direct and not change.pinned:
         bases.append(
-            "cache: the run read with O_DIRECT, which no page cache serves; this holds for reader.direct=false"
+            "cache: the run read with O_DIRECT, which no page cache serves; this holds for "
+            "reader.direct=false"
         )
     return kept
 
 
 def _raw_spent(doc: RunDocument, before: Evidence) -> bool:
-    """False where raw storage was measured by the reader with more reads in flight, and gave nearly as many times more."""
+    """Whether the recorded raw rate is the limit of the storage.
+
+    It is not if the reader measured it with more reads in flight, and the rate grew nearly in
+    proportion.
+    """
     more = doc.ceilings.get("storage_raw", Ceiling()).details.concurrency
     if not more or not before.raw or not before.fetch:
         return True
@@ -374,7 +395,7 @@ def _raw_spent(doc: RunDocument, before: Evidence) -> bool:
 
 
 def _why_fetch(parts: Mapping[str, float]) -> str:
-    """Which part of the fetch model binds."""
+    """A sentence on the part of the fetch model that is the limit."""
     bound = min(parts, key=lambda name: parts[name])
     known = ", ".join(
         f"{name} {_samples(value)}" for name, value in parts.items() if math.isfinite(value)
@@ -400,7 +421,7 @@ def _moved(ceiling: Ceiling, rate: float, before: Evidence) -> Ceiling:
 
 
 def _metrics(doc: RunDocument) -> dict[str, Summary]:
-    """What the roofline predicts, in the place of what repetitions would measure; n = 0."""
+    """Metrics that the roofline model predicts, in the form of measured ones, with n = 0."""
     evidence = gather(doc)
     if evidence.predicted is None:
         return {}
@@ -415,7 +436,10 @@ def _metrics(doc: RunDocument) -> dict[str, Summary]:
 
 
 def _verdict(doc: RunDocument) -> Verdict:
-    """The verdict's own logic; its sentence without what only fio or a reader can have seen."""
+    """The verdict on the predicted document.
+
+    Its sentence does not mention raw storage, which only a measurement can know.
+    """
     found, evidence = verdict(doc), gather(doc)
     binds, reason = bind(evidence)
     unseen = replace(evidence, raw=None) if evidence.fetch is not None else evidence

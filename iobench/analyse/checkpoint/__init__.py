@@ -1,1 +1,1 @@
-"""What checkpoints mean: a study of saves, their meaning for a job, the best interval."""
+"""Checkpoints: the figures of a study, their meaning for a job, the best interval, the rules."""

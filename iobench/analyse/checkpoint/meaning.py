@@ -1,6 +1,8 @@
-"""What a study's figures mean for a training of a given size: the interval to save at, what saving costs, and what would be bearable.
+"""What a checkpoint study means for a training of a given size.
 
-A study with ``--scale`` is carried over to the whole model by its measured bandwidth: times grow with the bytes. Pure functions.
+It computes the interval at which to save, the cost of saving, and the bandwidth that is needed.
+For a study with ``--scale``, times are extrapolated to the whole model in proportion to the bytes,
+at the measured bandwidth. All functions are pure.
 """
 
 from __future__ import annotations
@@ -28,17 +30,17 @@ from .interval import (
 DAY_S = 86_400
 CURVE_POINTS = 13
 CURVE_SPAN = 8
-"""The curve of waste runs from an eighth of the best interval to eight times it."""
+"""The curve of waste runs from 1/8 of the best interval to 8 times the best interval."""
 
 
 def with_meaning(study: Study) -> Study:
-    """``study`` with what its figures mean for the training that it was asked about."""
+    """Return ``study`` with what its figures mean for the training that was asked about."""
     asked = study.meaning.asked
     return study.model_copy(update={"meaning": meaning(study, asked) or Asked(asked=asked)})
 
 
 def meaning(study: Study, training: Training) -> Meaning | None:
-    """None where no save was finished: there is nothing to carry over."""
+    """What the figures mean for ``training``, or None if no save was finished."""
     if "blocked_s" not in study.figures:
         return None
     growth = study.full_bytes / study.bytes if study.bytes else 1.0
@@ -67,7 +69,9 @@ def meaning(study: Study, training: Training) -> Meaning | None:
         mtbf_s=mtbf,
         mtbf_how="stated"
         if training.mtbf_s
-        else "at the rate of Llama 3's pre-training: 50,700 accelerator hours for each interruption",
+        else (
+            "at the rate of Llama 3's pre-training: 50,700 accelerator hours for each interruption"
+        ),
         bytes=study.full_bytes,
         blocked_s=blocked,
         durable_s=durable,
@@ -115,8 +119,11 @@ def _sentence(study: Study, found: Meaning) -> str:
         f"on {format_count(found.accelerators)} accelerator{'' if found.accelerators == 1 else 's'}"
     )
     return (
-        f"A save of {format_bytes(study.full_bytes)} by {study.writer} stops training for {format_duration(found.blocked_s)}{whole}. "
-        f"Interrupted every {format_duration(found.mtbf_s)} {at}, save every {format_duration(found.interval_s)}: {loss}. "
-        f"Saves within {format_share(found.stall_budget)} of the time need {format_rate(found.needed_write_bytes_per_s)} of durable "
+        f"A save of {format_bytes(study.full_bytes)} by {study.writer} stops training for "
+        f"{format_duration(found.blocked_s)}{whole}. "
+        f"Interrupted every {format_duration(found.mtbf_s)} {at}, save every "
+        f"{format_duration(found.interval_s)}: {loss}. "
+        f"Saves within {format_share(found.stall_budget)} of the time need "
+        f"{format_rate(found.needed_write_bytes_per_s)} of durable "
         f"writes{'' if found.within_budget else ', which this storage does not give'}."
     )

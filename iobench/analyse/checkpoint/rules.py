@@ -1,7 +1,7 @@
-"""Checks of a checkpoint study, after MLPerf Storage's rules for checkpoints.
+"""Rules for a checkpoint study, after MLPerf Storage's rules for checkpoints.
 
-Submission_guidelines, checkpointing: fsync in force, the cache cleared before restores unless a checkpoint is larger than 3 x the host's
-memory, 10 saves and 10 restores.
+Submission_guidelines, checkpointing: fsync in effect; the cache cleared before restores, unless a
+checkpoint is larger than 3 x the host's memory; 10 saves and 10 restores.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from .study import end_s
 
 LEAST_SAVES = 10
 LEAST_BYTES = 32 * 1024**2
-"""Of a rank's share: at 2 GiB/s it is written in 16 ms, about as long as creating and syncing its files may take."""
+"""Smallest share of a rank, in bytes, for which a bandwidth is meaningful.
+
+At 2 GiB/s it is written in 16 ms, about as long as creating and syncing its files may take.
+"""
 
 MEMORY_MULTIPLE = 3
 CONTENTION = 0.1
-"""An effect of loads and saves on one another below this is not worth a line."""
+"""Smallest effect of loads and saves on each other that is reported (0.1 = 10 % slower)."""
 
 
 def _study(doc: RunDocument) -> Study:
@@ -81,7 +84,10 @@ def verified(doc: RunDocument) -> Outcome | None:
 def count(doc: RunDocument) -> Outcome | None:
     study = _study(doc)
     if min(len(study.saves), len(study.restores)) < LEAST_SAVES:
-        evidence = f"{len(study.saves)} saves and {len(study.restores)} restores, fewer than {LEAST_SAVES} each"
+        evidence = (
+            f"{len(study.saves)} saves and {len(study.restores)} restores, fewer than "
+            f"{LEAST_SAVES} each"
+        )
         return Outcome(evidence, f"run with --repeat {LEAST_SAVES}")
     return None
 
@@ -90,22 +96,33 @@ def scaled(doc: RunDocument) -> Outcome | None:
     study = _study(doc)
     if study.bytes >= study.full_bytes:
         return None
-    evidence = f"{format_bytes(study.bytes)} were saved of the {format_bytes(study.full_bytes)} that {study.model} has"
+    evidence = (
+        f"{format_bytes(study.bytes)} were saved of the {format_bytes(study.full_bytes)} that "
+        f"{study.model} has"
+    )
     return Outcome(
         evidence,
-        "times for the whole model are computed from the measured bandwidth; measure it without --scale",
+        "times for the whole model are computed from the measured bandwidth; measure it without "
+        "--scale",
     )
 
 
 def tiny(doc: RunDocument) -> Outcome | None:
-    """A save so small that opening and syncing files take the time says little about bandwidth, and so about the whole model."""
+    """Check that saves are large enough to show the bandwidth, and so the times of the whole model.
+
+    In a very small save, opening and syncing files takes most of the time.
+    """
     study = _study(doc)
     if study.bytes >= study.full_bytes or study.bytes >= LEAST_BYTES * max(1, study.ranks):
         return None
-    evidence = f"{format_bytes(study.bytes)} by {study.ranks} rank{'' if study.ranks == 1 else 's'} are too few to measure bandwidth with"
+    evidence = (
+        f"{format_bytes(study.bytes)} by {study.ranks} rank{'' if study.ranks == 1 else 's'} are "
+        "too few to measure bandwidth with"
+    )
     return Outcome(
         evidence,
-        f"times for the whole model are overstated: a larger --scale, at least {format_bytes(LEAST_BYTES)} for each rank",
+        "times for the whole model are overstated: a larger --scale, at least "
+        f"{format_bytes(LEAST_BYTES)} for each rank",
     )
 
 
@@ -122,7 +139,7 @@ def stopped_early(doc: RunDocument) -> Outcome | None:
 
 
 def contention(doc: RunDocument) -> Outcome | None:
-    """Loading and saving share the storage: how much slower each is beside the other."""
+    """Check how much loads and saves slow each other down, since they share the storage."""
     study = _study(doc)
     if doc.quiet is None or not study.alone or not study.saves:
         return unknown(
@@ -142,25 +159,35 @@ def contention(doc: RunDocument) -> Outcome | None:
     )
     if max(slower, saving) < 1 + CONTENTION:
         return None
-    evidence = f"beside one another a save takes {saving:.2f} x as long as alone, and reading a byte {slower:.2f} x as long as without saves"
+    evidence = (
+        f"beside one another a save takes {saving:.2f} x as long as alone, and reading a byte "
+        f"{slower:.2f} x as long as without saves"
+    )
     return Outcome(
         evidence,
-        "saves meet the reads that workers do ahead: separate the file systems, or buy for the sum of both",
+        "saves meet the reads that workers do ahead: separate the file systems, or buy for the sum "
+        "of both",
     )
 
 
 def _read_cost(repetition: Repetition) -> float | None:
-    """Seconds of a worker for each byte (of samples, where reads were not counted)."""
+    """Worker seconds per byte read (per byte of samples, if reads were not counted)."""
     size = repetition.sample_bytes if repetition.bytes_read is None else repetition.bytes_read
     return repetition.read_s / size if repetition.read_s and size else None
 
 
 def back_pressure(doc: RunDocument) -> Outcome | None:
-    """An asynchronous save was still going on when the next one was due."""
+    """Check that an asynchronous save was finished before the next one was due."""
     waited = [save.waited_s for save in _study(doc).saves if save.waited_s]
     blocked = sum(save.blocked_s for save in _study(doc).saves)
     if blocked and sum(waited) > 0.05 * blocked:
-        remedy = "save less often, write faster, or raise steps between saves; until then the writer is not asynchronous"
-        evidence = f"{len(waited)} of {len(_study(doc).saves)} saves had to wait for the one before, {sum(waited):.2f} s in all"
+        remedy = (
+            "save less often, write faster, or raise steps between saves; until then the writer "
+            "is not asynchronous"
+        )
+        evidence = (
+            f"{len(waited)} of {len(_study(doc).saves)} saves had to wait for the one before, "
+            f"{sum(waited):.2f} s in all"
+        )
         return Outcome(evidence, remedy)
     return None

@@ -1,4 +1,7 @@
-"""A checkpoint study's figures from its saves and restores, and what they mean: pure functions of the recorded document."""
+"""Compute the figures of a checkpoint study from its recorded saves and restores.
+
+All functions are pure functions of the recorded document.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ WRITE_BANDWIDTH, RESTORE_BANDWIDTH = (each for each in MEASURED if each.unit == 
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """The p95 is the value at or above which 5 % lie (nearest rank), so that of few values it is the largest."""
+    """Median, p95, minimum, maximum and count of ``values``.
+
+    The p95 is of the nearest rank, so for fewer than 20 values it is the largest.
+    """
     ordered = sorted(values)
     return Spread(
         median=median(ordered),
@@ -31,19 +37,19 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def end_s(save: Save) -> float | None:
-    """When the save was safe; where nobody asked for that (fsync=false), when it was accepted."""
+    """Time at which the save was durable, or only accepted if it was not synced (fsync=false)."""
     return save.durable_s if save.durable_s is not None else save.accepted_s
 
 
 def duration_s(save: Save) -> float:
-    """How long storage had to take the save: from the copy, where there was one, to its end."""
+    """Time that storage took for the save: from the end of the copy, if any, to its own end."""
     return (end_s(save) or 0.0) - (save.staged_s or 0.0)
 
 
 def value_of(done: Save | Restore, metric: Metric) -> float | None:
-    """A metric of saves or restores for one of them; None where it is of the other, or not measured.
+    """The metric of one save or restore; None if it is of the other kind, or was not measured.
 
-    A bandwidth is that of MLPerf's rule: a job is as fast as its slowest process.
+    Bandwidth follows MLPerf's rule: a job is as fast as its slowest process.
     """
     if metric.name == "cpu_s":
         return done.cpu_s
@@ -62,13 +68,13 @@ def value_of(done: Save | Restore, metric: Metric) -> float | None:
 
 
 def values_of_study(study: Study, metric: Metric) -> list[float]:
-    """One value of the metric for each save, or restore, that has one."""
+    """All values of the metric over the study's saves or restores."""
     done: Sequence[Save | Restore] = study.saves if metric.of == "save" else study.restores
     return [float(value) for one in done if (value := value_of(one, metric)) is not None]
 
 
 def with_figures(study: Study) -> Study:
-    """``study`` with the spread of its times, and its bandwidths."""
+    """Return ``study`` with the spread of its times, and with its bandwidths."""
     figures: dict[str, Spread] = {}
     missing: dict[str, str] = {}
     for metric in MEASURED:
@@ -99,7 +105,7 @@ def _mean(values: Sequence[float]) -> float | None:
 def summaries_of(study: Study) -> dict[str, Summary]:
     """The study's figures in the form of a run's metrics, for conditions and comparisons.
 
-    ``cpu_s`` is left out: in a run's metrics that is the name of a repetition's.
+    ``cpu_s`` is left out, because in a run's metrics this name is that of a repetition's CPU time.
     """
     found = {}
     for metric in MEASURED:
@@ -112,7 +118,10 @@ def summaries_of(study: Study) -> dict[str, Summary]:
 
 
 def cpu_s_per_gb(done: Sequence[Save] | Sequence[Restore]) -> float | None:
-    """CPU seconds of all ranks for 1e9 bytes, over all operations; None where a writer's own cannot be told apart."""
+    """CPU seconds of all ranks per 1e9 bytes, over all operations.
+
+    The result is None if the CPU time of the writer alone is unknown.
+    """
     spent = [one.cpu_s for one in done]
     total = sum(one.bytes for one in done)
     return (
@@ -123,7 +132,10 @@ def cpu_s_per_gb(done: Sequence[Save] | Sequence[Restore]) -> float | None:
 
 
 def slowdown(study: Study) -> float | None:
-    """How much longer a training step is while a save goes on behind it, 1.0 = not at all; None without such steps."""
+    """Duration of a training step during a background save over that of an undisturbed step.
+
+    1.0 means no slowdown; the result is None if no such steps were measured.
+    """
     overlapped = [
         save.step_overlapped_s for save in study.saves if save.step_overlapped_s is not None
     ]

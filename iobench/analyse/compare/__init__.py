@@ -1,1 +1,1 @@
-"""Runs beside one another: comparison, history, cost, and the statistics they rest on."""
+"""Compare runs: comparison, history, cost, and the statistics behind them."""

@@ -1,4 +1,4 @@
-"""Recorded runs below a folder, whoever recorded them: each is read, or named with the reason why it is not."""
+"""Find recorded runs below a folder. Each run is read, or listed with the reason why it is not."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ...schema.result import RunDocument, load_run
 
 RUN_FILE = "run.json"
 DEPTH = 4
-"""Folders below a named one in which runs are looked for: results of several machines, sweeps, runs."""
+"""Levels of folders to search: results of several machines, sweeps, runs."""
 
 
 @dataclass(slots=True)
 class Collected:
-    runs: dict[Path, RunDocument] = field(
-        default_factory=dict
-    )  # run directory -> document, in the order of their names
+    # run directory -> document, sorted by directory
+    runs: dict[Path, RunDocument] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)  # one line each
 
 
 def collect(place: Path) -> Collected:
     """The run in ``place`` (a run directory or its ``run.json``), or all runs below it.
 
-    Raises UsageError where there is no run at all. A run that can't be read (half written, another schema version) is left out by name,
-    and so is a copy of another one: taken twice, it would make differences look surer than they are.
+    A run that cannot be read (half written, another schema version) is left out and named in
+    ``left_out``. So is a copy of another run, because a run that counts twice makes differences
+    look more significant than they are. Raises UsageError if there is no run.
     """
     if place.is_file():
         place = place.parent

@@ -1,8 +1,9 @@
-"""What a sample costs: a recorded run's rate times the price of the machines it takes. Pure functions; prices carry their date.
+"""What a sample costs: the rate of a recorded run, and the price of the machines. Pure functions.
 
-A spot instance is interrupted: what was trained since the last checkpoint is lost, and a restart takes its time. With r interruptions
-an hour and a checkpoint every T, an hour loses r x (T / 2 + restart), the first-order form of Young's waste (1974). Hosts that train
-together wait for one another, so N of them lose N times as much.
+A spot instance is interrupted: the training since the last checkpoint is lost, and a restart takes
+time. With r interruptions an hour and a checkpoint every T, an hour loses r x (T / 2 + restart).
+This is the first-order form of Young's waste (1974). Hosts that train together wait for one
+another, so N hosts lose N times as much.
 """
 
 from __future__ import annotations
@@ -15,20 +16,23 @@ from ...schema.result import RunDocument
 from .runs import values_of
 
 MOST_HOSTS = 1024
-"""Up to which a number that finishes in time is looked for."""
+"""Largest number of hosts to try in the search for one that meets the deadline."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Terms:
-    """Under which the training runs. ``hosts``: of this instance, each as fast as the recorded run times ``efficiency``."""
+    """Terms of the training.
+
+    There are ``hosts`` instances, each as fast as the recorded run times ``efficiency``.
+    """
 
     hosts: int = 1
     efficiency: float = 1.0  # scaling efficiency of several hosts, 0 to 1
     epochs: int | None = None
-    samples: int | None = None  # of one epoch, where the real data is larger than the run's
+    samples: int | None = None  # of one epoch, if the real data is larger than that of the run
     deadline_s: float | None = None
     budget_usd: float | None = None
-    interruptions_per_hour: float = 0.0  # of each host, where it is a spot instance
+    interruptions_per_hour: float = 0.0  # of each host, for a spot instance
     checkpoint_every_s: float = 3600.0
     restart_s: float = 300.0
 
@@ -38,23 +42,22 @@ class Price:
     """One way to pay for the run's rate: on demand or spot."""
 
     kind: str  # on demand, spot
-    priced: str  # the date of the price, or whose it is
+    priced: str  # the date of the price, or its source
     usd_per_hour: float  # of one host
-    samples_per_s: float  # of all hosts, lost work taken off
+    samples_per_s: float  # of all hosts, after lost work
     samples_per_usd: float
     samples_per_usd_low: float  # from the slowest repetition
     samples_per_usd_high: float
-    usd_per_million_samples: float | None  # None: nothing is trained, all of the time is lost
-    waiting_usd_per_hour: float | None  # paid while accelerators waited
-    lost_share: float  # of the time, to interruptions
-    job_s: float | None  # for the epochs that were asked for, preparation included
+    usd_per_million_samples: float | None  # None: all of the time is lost
+    waiting_usd_per_hour: float | None  # paid while accelerators wait
+    lost_share: float  # share of the time that interruptions cost
+    job_s: float | None  # for the requested epochs, including preparation
     job_usd: float | None
     samples_in_budget: float | None
     within_deadline: bool | None
-    hosts_in_time: (
-        int | None
-    )  # the fewest that would be, where these hosts are not; None: not asked, or none up to MOST_HOSTS
-    in_time_usd: float | None  # what the job costs with so many
+    # fewest hosts that meet the deadline if these do not; None: not needed or not found
+    hosts_in_time: int | None
+    in_time_usd: float | None  # cost of the job with ``hosts_in_time`` hosts
     within_budget: bool | None
 
 
@@ -66,11 +69,9 @@ class Cost:
     hosts: int
     samples_per_s: tuple[float, float, float]  # of one host: median, min, max
     utilization: float | None
-    preparation_s: (
-        float | None
-    )  # to write the loader's own layout of an epoch's samples, once; None where there is none
+    preparation_s: float | None  # to write the loader's own layout once; None if it has none
     prices: tuple[Price, ...]
-    notes: tuple[str, ...]  # where the priced machine is not the one that was measured
+    notes: tuple[str, ...]  # differences between the priced machine and the measured one
 
 
 def samples_per_usd(samples_per_s: float, usd_per_hour: float) -> float:
@@ -78,7 +79,10 @@ def samples_per_usd(samples_per_s: float, usd_per_hour: float) -> float:
 
 
 def cost(doc: RunDocument, instance: Instance, terms: Terms) -> Cost | None:
-    """None where the run has no rate: then there is nothing to say. Without a price of the instance, ``prices`` is empty."""
+    """What the run would cost on ``instance``, or None if the run has no rate.
+
+    ``prices`` is empty if the instance has no known price.
+    """
     rates = values_of(doc, "samples_per_s")
     if not rates:
         return None
@@ -132,9 +136,8 @@ def _price(
     preparation: float,
 ) -> Price:
     lost = _lost(terms, often, terms.hosts)
-    middle, low, high = (
-        rate * _scaling(terms, terms.hosts) * (1 - lost) for rate in rate_of
-    )  # of one host
+    # rates of one host
+    middle, low, high = (rate * _scaling(terms, terms.hosts) * (1 - lost) for rate in rate_of)
     hourly = usd * terms.hosts
     todo = terms.epochs * samples if terms.epochs and samples else None
 
@@ -175,22 +178,27 @@ def _price(
 
 
 def _notes(doc: RunDocument, instance: Instance) -> list[str]:
-    """What sets the measured machine apart from the priced one: a rate is worth a price only where both are the same."""
+    """Differences between the measured machine and the priced one.
+
+    The rate is valid for the price only if the two are the same.
+    """
     found = []
     cores = doc.host.effective_cores or doc.host.cores
     if cores and instance.cores and float(cores) != instance.cores:
         found.append(
-            f"the run had {float(cores):g} cores, {instance.type} has {instance.cores}: its rate there was not measured"
+            f"the run had {float(cores):g} cores, {instance.type} has {instance.cores}: its rate "
+            "there was not measured"
         )
     if instance.accelerators and doc.accelerators != instance.accelerators:
         found.append(
-            f"the run fed {doc.accelerators} of the {instance.accelerators} accelerators that are paid for"
+            f"the run fed {doc.accelerators} of the {instance.accelerators} accelerators that are "
+            "paid for"
         )
     return found
 
 
 def _preparation(doc: RunDocument, samples: int | None) -> float | None:
-    """Seconds to convert as many samples as an epoch has, at the rate at which the run's were converted, on one host."""
+    """Seconds to convert one epoch's samples on one host, at the conversion rate of the run."""
     layout, measured = doc.loader.layout, doc.dataset.samples
     return layout.seconds * samples / measured if layout and measured and samples else None
 
@@ -204,5 +212,5 @@ def _scaling(terms: Terms, hosts: int) -> float:
 
 
 def _within(takes: float | None, limit: float | None) -> bool | None:
-    """``takes``: None for a job that never ends."""
+    """Whether ``takes`` is within ``limit``. ``takes`` is None for a job that never ends."""
     return None if limit is None else takes is not None and takes <= limit

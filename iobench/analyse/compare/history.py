@@ -1,9 +1,10 @@
-"""One workload over time on one machine: a line for each run, and the runs from which on it is faster or slower.
+"""One workload over time on one machine: a line for each run, and the runs where the rate changed.
 
-Change points by binary segmentation (A. J. Scott and M. Knott, "A cluster analysis method for grouping means in the analysis of variance",
-1974), with the comparison's own test in the place of the analysis of variance: a stretch of runs is split where the difference between its
-two sides is the surest, if that is a difference (p below 0.05 shared out over the places that were tried, and above the noise threshold).
-INVALID runs are shown and do not count.
+Change points are found by binary segmentation (A. J. Scott and M. Knott, "A cluster analysis method
+for grouping means in the analysis of variance", 1974), with the test of ``statistics`` instead of
+the analysis of variance. A sequence of runs is split where the difference between its two sides has
+the lowest p, if that is significant (p below 0.05 divided by the number of positions that were
+tried, and a change above the noise threshold). INVALID runs are shown, but not counted.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ FINGERPRINT = (
 )
 PLACE = ("url", "filesystem", "mount_options", "device", "client", "client_version")
 NEWEST = 60
-"""Values of each side, nearest to the place that is tried: older ones say nothing about what happened there."""
+"""Largest number of values on each side of a position: more distant ones say little about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One run. ``changed``: what its fingerprint and settings have otherwise than the run before."""
+    """One run. ``changed`` lists how its fingerprint and settings differ from the run before."""
 
     run_id: str
     created: str
@@ -50,11 +51,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """From run number ``at`` on the metric is another; ``judgement`` compares the stretches on both sides."""
+    """A change of the metric at run number ``at``; ``judgement`` compares both sides."""
 
     at: int
     judgement: Judgement
-    changed: tuple[str, ...]  # between the run before that counts and this one
+    changed: tuple[str, ...]  # compared with the last counted run before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,11 @@ class History:
     metric: str
     entries: tuple[Entry, ...]  # oldest first
     points: tuple[ChangePoint, ...]
-    trend: (
-        float | None
-    )  # newest third over oldest third of the runs that count; None for fewer than 3
+    trend: float | None  # newest third over oldest third of the counted runs; None for fewer than 3
 
 
 def history(workload: str, runs: Sequence[RunDocument], metric: str) -> History:
-    """Runs of one question on one machine, in any order."""
+    """The history of runs that are comparable, on one machine, in any order."""
     ordered = sorted(
         (doc for doc in runs if values_of(doc, metric)), key=lambda doc: (doc.created, doc.run_id)
     )
@@ -97,9 +96,10 @@ def history(workload: str, runs: Sequence[RunDocument], metric: str) -> History:
 
 
 def _changed(values: Sequence[Sequence[float]], *, higher: bool) -> list[tuple[int, Judgement]]:
-    """Change points with the comparison of the stretches on their two sides.
+    """(position, judgement) of each change point; the judgement compares the runs on both sides.
 
-    A point found first may be none between the shorter stretches that later ones leave: then the two are one.
+    Later splits leave fewer runs around an earlier one. If the two sides of a split no longer
+    differ, it is removed.
     """
     splits = sorted(_segment(values, 0, len(values), higher=higher))
     while True:
@@ -121,7 +121,7 @@ def _changed(values: Sequence[Sequence[float]], *, higher: bool) -> list[tuple[i
 def _judged(
     values: Sequence[Sequence[float]], start: int, at: int, stop: int, *, higher: bool
 ) -> Judgement:
-    """Runs ``[at, stop)`` over runs ``[start, at)``."""
+    """Compare runs ``[at, stop)`` with runs ``[start, at)``."""
     before = [value for run in values[start:at] for value in run][-NEWEST:]
     after = [value for run in values[at:stop] for value in run][:NEWEST]
     return judge(after, before, higher_is_better=higher, noise=NOISE)
@@ -130,7 +130,7 @@ def _judged(
 def _segment(
     values: Sequence[Sequence[float]], start: int, stop: int, *, higher: bool
 ) -> list[int]:
-    """The change points of runs ``[start, stop)``: the surest one, and those of the stretches on its two sides."""
+    """The change points of runs ``[start, stop)``: the surest one, and those on its two sides."""
     best: tuple[float, int] | None = None
     tried = max(1, stop - start - 1)
     for at in range(start + 1, stop):

@@ -1,7 +1,9 @@
-"""Baseline against candidates: what may be compared with what, what differs, and which figures changed.
+"""Compare a baseline with candidates.
 
-A group is any number of runs whose repetitions are taken together. Runs are comparable where they ask the same of the same data; how they
-read it (loader, reader's requests, storage, host) is what a comparison is about, so that is shown and may differ.
+The result says whether they are comparable, what differs, and which figures changed. A group is any
+number of runs whose repetitions are pooled. Runs are comparable if they ask the same of the same
+data. How they read it (loader, requests of the reader, storage, host) may differ: that is what a
+comparison is about, and it is reported.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from ..tuning.points import flatten
 from .statistics import Judgement, judge
 
 PRIMARY = ("samples_per_s", "blocked_s", "restore_s")
-"""What decides whether a candidate is better or worse, where it was measured."""
+"""Metrics that decide whether a candidate is better or worse, in this order, if measured."""
 
 ASKED = (
     "accelerator.",
@@ -33,17 +35,17 @@ ASKED = (
     "reader.check",
     "dataset.",
 )
-"""Keys (or beginnings of them) that say what is asked of the storage: where they differ, rates mean different things."""
+"""Keys, or prefixes of keys, that describe the work: if they differ, rates are not comparable."""
 
 STUDY = ("model", "ranks", "scale", "fsync")
-"""The same of a checkpoint study; its writer is what is compared."""
+"""The same for a checkpoint study. The writer is not included, since it is what is compared."""
 
 HOST = ("instance_type", "cpu_model", "cores", "memory_bytes", "kernel", "python", "torch")
 
 
 @dataclass(slots=True)
 class Group:
-    """Runs of one question whose repetitions are taken together."""
+    """Comparable runs whose repetitions are pooled."""
 
     label: str
     runs: list[RunDocument] = field(default_factory=list)
@@ -67,25 +69,31 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``obstacles``: why the two can't be compared, one ``key: this, that`` each; then there are no rows."""
+    """``obstacles`` are the reasons why the two are not comparable, as ``key: this -> that``.
+
+    If there are any, ``rows`` is empty.
+    """
 
     workload: str
     baseline: Group
     candidate: Group
     obstacles: tuple[str, ...]
-    changes: tuple[str, ...]  # settings and fingerprint keys that differ and may
+    changes: tuple[str, ...]  # settings and fingerprint keys that differ, and may differ
     rows: tuple[Row, ...]
 
     @property
     def difference(self) -> str:
-        """Of the metric that counts most (of those asked for): better, worse, same, too few; empty where nothing was compared."""
+        """Result for the most important of the compared metrics: better, worse, same or too few.
+
+        It is empty if nothing was compared.
+        """
         ordered = [row for name in PRIMARY for row in self.rows if row.metric == name] + list(
             self.rows
         )
         return ordered[0].judgement.difference if ordered else ""
 
     def regressions(self, beyond: float) -> list[Row]:
-        """Rows that are worse by more than ``beyond`` (0.05 = 5 %)."""
+        """Rows that are worse by more than ``beyond`` (0.05 is 5 %)."""
         return [
             row for row in self.rows if row.judgement.difference == "worse" and _loss(row) > beyond
         ]
@@ -105,7 +113,8 @@ def workload_of(doc: RunDocument) -> str:
 def values_of(doc: RunDocument, metric: str) -> list[float]:
     """One value for each complete repetition, save or restore.
 
-    No read bandwidth of loader libraries: of samples' stored bytes, it can't stand beside one of bytes that were read.
+    Loader libraries have no read bandwidth here: theirs is computed from the stored bytes of
+    samples, which is not comparable with the bytes that were read.
     """
     if (found := BY_NAME[metric]).of in ("save", "restore"):
         return values_of_study(doc.checkpoint, found) if doc.checkpoint else []
@@ -117,7 +126,11 @@ def values_of(doc: RunDocument, metric: str) -> list[float]:
 
 
 def settings_of(doc: RunDocument) -> dict[str, str]:
-    """Everything that was asked, flat: workload, dataset, number of accelerators, or a study's specification."""
+    """All settings as flat keys.
+
+    They are the workload, the dataset and the number of accelerators, or the specification of a
+    checkpoint study.
+    """
     if doc.study is not None:
         return {key: str(value) for key, value in doc.study.spec.model_dump().items()}
     spec = doc.dataset.spec
@@ -128,13 +141,16 @@ def settings_of(doc: RunDocument) -> dict[str, str]:
 
 
 def recorded(part: OpenRecord, keys: Sequence[str]) -> dict[str, object]:
-    """Those of the keys that the part has a value for."""
+    """The given keys of ``part`` that have a value."""
     values = part.model_dump(include=set(keys))
     return {key: values[key] for key in keys if values.get(key) is not None}
 
 
 def lookup(doc: RunDocument, path: str) -> str:
-    """A setting (``loader.workers``), or what a dotted path leads to in ``run.json`` (``host.instance_type``); ``?`` for nothing."""
+    """A setting (``loader.workers``), or the value of a dotted path in ``run.json``.
+
+    An example is ``host.instance_type``. The result is ``?`` if there is no value.
+    """
     settings = settings_of(doc)
     if path in settings:
         return settings[path]
@@ -145,7 +161,10 @@ def lookup(doc: RunDocument, path: str) -> str:
 
 
 def question(doc: RunDocument, across: Sequence[str] = ()) -> tuple[str, ...]:
-    """What the run asks of the storage: runs of one question can be taken together, and compared with one another."""
+    """What the run asks of the storage: runs with the same answer can be pooled and compared.
+
+    Keys in ``across`` are ignored.
+    """
     keys = settings_of(doc)
     return (
         workload_of(doc),
@@ -166,7 +185,7 @@ def _allowed(key: str, across: Sequence[str]) -> bool:
 
 
 def usable(doc: RunDocument, name: str, *, include_invalid: bool = False) -> str:
-    """Empty where the run counts, else one line on why it does not."""
+    """Empty if the run counts, else one line with the reason why it does not."""
     if doc.validity == "invalid" and not include_invalid:
         broken = next(
             (finding.rule for finding in doc.findings if finding.level == "invalid"), "a rule"
@@ -184,7 +203,11 @@ def compare(
     across: Iterable[str] = (),
     metrics: Sequence[str] = tuple(COMPARED),
 ) -> Comparison:
-    """``across``: keys that may differ although they say what is asked, e.g. ``dataset.shard_size`` to compare layouts."""
+    """Compare two groups of runs.
+
+    ``across`` names keys that may differ although they describe the work, for example
+    ``dataset.shard_size`` to compare layouts.
+    """
     obstacles, changes = _differences(baseline, candidate, tuple(across))
     rows = []
     for metric in metrics if not obstacles else ():
@@ -223,7 +246,7 @@ def _differences(
 
 
 def _common(runs: Sequence[RunDocument]) -> dict[str, str]:
-    """Settings and host of the group; where its runs differ, all values."""
+    """Settings and host of the group, with all values of a key where its runs differ."""
     flat = [
         {
             **settings_of(doc),

@@ -1,8 +1,11 @@
-"""Are two groups of repetitions different, by how much, and how sure is that? Exact, because groups are small. Pure Python and numpy.
+"""Do two groups of repetitions differ, by how much, and how certain is that?
 
-Sources: H. B. Mann and D. R. Whitney, "On a test of whether one of two random variables is stochastically larger than the other", 1947;
-J. L. Hodges and E. L. Lehmann, "Estimates of location based on rank tests", 1963; A. Vargha and H. D. Delaney, "A critique and improvement
-of the CL common language effect size statistics", 2000 (A12).
+The tests are exact, because the groups are small. They need only Python and numpy.
+
+Sources: H. B. Mann and D. R. Whitney, "On a test of whether one of two random variables is
+stochastically larger than the other", 1947; J. L. Hodges and E. L. Lehmann, "Estimates of location
+based on rank tests", 1963; A. Vargha and H. D. Delaney, "A critique and improvement of the CL
+common language effect size statistics", 2000 (A12).
 """
 
 from __future__ import annotations
@@ -18,28 +21,36 @@ import numpy as np
 
 SIGNIFICANT = 0.05
 NOISE = 0.05
-"""A change below this is none, however sure: machines drift by as much from one hour to the next (MLPerf Storage's bound, too)."""
+"""A smaller change is ignored, however significant: machines drift by as much within hours.
+
+It is also MLPerf Storage's bound for replicated runs.
+"""
 
 LEAST_VALUES = 4
-"""With fewer on both sides no outcome has p < 0.05, and a side of fewer rests on too little, whatever the other has."""
+"""Smallest number of values on each side.
+
+With 3 on both sides no outcome has p < 0.05, and a smaller side is too weak, whatever the other is.
+"""
 
 MOST_EXACT = 80
-"""Values of both sides together up to which p is exact; beyond, the normal approximation with the correction for ties."""
+"""Largest number of values of both sides together for which p is exact.
+
+Above it the normal approximation with the correction for ties is used.
+"""
 
 Difference = Literal["better", "worse", "same", "too few"]
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Candidate over baseline. ``difference`` says which is better, ``same`` for no difference that counts."""
+    """Candidate over baseline. ``difference`` is ``same`` if no difference counts."""
 
-    ratio: (
-        float | None
-    )  # Hodges-Lehmann: the median of all ratios of a candidate's and a baseline's value
+    # Hodges-Lehmann: the median of all ratios of a candidate value to a baseline value
+    ratio: float | None
     low: float | None
     high: float | None
     p: float | None  # two-sided Mann-Whitney
-    effect: float | None  # A12: the chance that a candidate's value is the larger one, 0.5 = none
+    effect: float | None  # A12: probability that a candidate value is larger; 0.5: no effect
     difference: Difference
 
 
@@ -50,7 +61,7 @@ def judge(
     higher_is_better: bool,
     noise: float = NOISE,
 ) -> Judgement:
-    """A difference counts where p < 0.05 and the change is above ``noise``."""
+    """Compare two groups. A difference counts if p < 0.05 and the change is above ``noise``."""
     if not candidate or not baseline:
         return Judgement(None, None, None, None, None, "too few")
     ratio = low = high = None
@@ -68,13 +79,16 @@ def judge(
 
 
 def a12(one: Sequence[float], other: Sequence[float]) -> float:
-    """How often a value of ``one`` is larger than one of ``other``, ties counted half."""
+    """Share of pairs in which the value of ``one`` is larger, with ties counted half."""
     wins = sum((a > b) + 0.5 * (a == b) for a, b in product(one, other))
     return wins / (len(one) * len(other))
 
 
 def mann_whitney_p(one: Sequence[float], other: Sequence[float]) -> float:
-    """The two-sided p of the rank sum of ``one`` among all ways to choose so many of the values; ties share their mean rank."""
+    """Two-sided p of the rank sum of ``one`` among all choices of as many values.
+
+    Ties share their mean rank.
+    """
     values = np.concatenate(
         [np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)]
     )
@@ -86,9 +100,8 @@ def mann_whitney_p(one: Sequence[float], other: Sequence[float]) -> float:
         stop = start + 1
         while stop < total and values[order[stop]] == values[order[start]]:
             stop += 1
-        ranks[order[start:stop]] = (
-            start + 1 + stop
-        )  # twice the mean of the ranks start + 1 ... stop
+        # twice the mean of the ranks start + 1 ... stop
+        ranks[order[start:stop]] = start + 1 + stop
         start = stop
     observed, mean = int(ranks[:chosen].sum()), chosen * (total + 1)  # both doubled
     if total > MOST_EXACT:
@@ -102,7 +115,7 @@ def mann_whitney_p(one: Sequence[float], other: Sequence[float]) -> float:
         return (
             math.erfc(max(0.0, abs(observed - mean) - 1) / math.sqrt(2 * spread)) if spread else 1.0
         )
-    # counts[k][s]: ways to choose k of the values whose doubled ranks sum to s
+    # counts[k][s]: number of ways to choose k of the values so that their doubled ranks sum to s
     counts = np.zeros((chosen + 1, int(np.sort(ranks)[-chosen:].sum()) + 1))
     counts[0, 0] = 1
     for rank in ranks.tolist():
@@ -117,8 +130,9 @@ def ratio_interval(
 ) -> tuple[float, float, float, float]:
     """(ratio, low, high, coverage) of two groups of repetitions.
 
-    The Hodges-Lehmann estimate, and the interval of the exact Mann-Whitney test at 5 %; fewer than 4 repetitions a side give less than
-    95 % coverage, which is why it is returned.
+    The ratio is the Hodges-Lehmann estimate; [low, high] is the interval of the exact Mann-Whitney
+    test at 5 %. With fewer than 4 repetitions on each side the interval covers less than 95 %, so
+    its coverage is returned too.
     """
     ratios = sorted(one / other for one, other in product(rates, base))
     if len(ratios) > MOST_EXACT * MOST_EXACT // 4:
@@ -136,11 +150,14 @@ def ratio_interval(
 
 
 def _orders(n: int, m: int) -> list[int]:
-    """How many of the orders of n and m values have U = 0, 1, ... n m (Mann and Whitney's recursion, as products of q-binomials)."""
+    """Number of orders of n and m values that have U = 0, 1, ... n m.
+
+    This is Mann and Whitney's recursion, computed as a product of q-binomials.
+    """
     counts = [1] + [0] * (n * m)
     for factor in range(1, n + 1):
-        for position in range(n * m, m + factor - 1, -1):  # times (1 - q^(m + factor))
+        for position in range(n * m, m + factor - 1, -1):  # multiply by (1 - q^(m + factor))
             counts[position] -= counts[position - m - factor]
-        for position in range(factor, n * m + 1):  # over (1 - q^factor)
+        for position in range(factor, n * m + 1):  # divide by (1 - q^factor)
             counts[position] += counts[position - factor]
     return counts

@@ -1,1 +1,1 @@
-"""Points of a sweep to advice: knee, shard size, compression, reasons and confirmation."""
+"""Turn the points of a sweep into advice: knee, shard size, compression, reasons, confirmation."""

@@ -1,8 +1,11 @@
-"""Whether a codec is worth it: only where the cores undo it faster than storage delivers plain bytes.
+"""Whether a codec is worth its cost.
 
-With reading and decompressing overlapped the rate is ``min(r BW, cores D)`` plain bytes/s, without a codec ``BW``; so compress iff
-``cores D > BW`` and r > 1 (ecosystem notes 4.3). D is taken from the prep ceiling, so it holds decoding and collating as well, and
-is what these cores really do. Validity: storage binds without the codec; the training leaves the cores to the loader.
+It is worth it only if the cores decompress faster than storage delivers uncompressed bytes. If
+reading and decompressing overlap, the rate with compression ratio r is ``min(r BW, cores D)``
+uncompressed bytes/s, and ``BW`` without a codec. So compress only if ``cores D > BW`` and r > 1
+(ecosystem notes 4.3). D is taken from the prep ceiling. It therefore includes decoding and
+collating, as these cores really do them. The rule holds if storage is the limit without the codec,
+and the training leaves the cores to the loader.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from .points import Point, plain_bytes_per_sample
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Codec:
-    """One codec against none, with the other settings equal. Bytes/s are of samples before the codec."""
+    """One codec compared with none, other settings equal. Bytes/s are of uncompressed samples."""
 
     codec: str
-    ratio: float  # stored bytes without over with the codec
+    ratio: float  # stored bytes without the codec over stored bytes with it
     storage_bytes_per_s: float  # without the codec
     decode_bytes_per_s: float  # of all usable cores
     predicted: float  # factor on samples/s
@@ -35,14 +38,14 @@ class Codec:
 
     @property
     def agrees(self) -> bool:
-        """Whether the measurement is on the side that the rule is on, within the noise of 5 %."""
+        """Whether the measurement confirms ``worth``, within the noise of 5 %."""
         return self.measured is None or (
             self.measured > 0.95 if self.worth else self.measured < 1.05
         )
 
 
 def judge_codec(packed: Point, plain: Point, *, key: str = "dataset.codec") -> Codec | None:
-    """None where the ceilings that the rule needs were not measured."""
+    """Compare two points that differ in the codec; None if a ceiling that is needed is missing."""
     with_codec, without = gather(packed.document), gather(plain.document)
     size = plain_bytes_per_sample(plain.document)
     if (

@@ -1,4 +1,4 @@
-"""Whether fresh runs bear advice out."""
+"""Check whether fresh runs confirm advice."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from ..compare.statistics import NOISE
 from .recommend import Recommendation
 
 MIN_SHARE_OF_GAIN = 0.5
-"""The share of a promised gain that fresh runs must show: a promise of 2 x needs 1.5 x."""
+"""Share of a promised gain that fresh runs must show: a promise of 2 x needs at least 1.5 x."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Confirmation:
-    """``comparison``: today's settings as the baseline, the advised ones as the candidate, on runs that the advice did not see.
+    """The result of fresh runs, which the advice did not use.
 
-    ``notes``: what the budgets did not allow, turns included.
+    In ``comparison``, today's settings are the baseline and the advised ones the candidate.
+    ``notes`` says what the budgets did not allow, including repetitions that were left out.
     """
 
     advice: Recommendation
@@ -28,9 +29,9 @@ class Confirmation:
     def confirmed(self) -> bool:
         """Whether fresh runs show what was promised.
 
-        A promised gain is confirmed by a rate that is better by at least half of that gain.
-        Advice that promised no gain above noise (smaller settings that do as well) is also
-        confirmed by runs without a difference whose rate is within noise of today's.
+        A promised gain is confirmed if the rate improves by at least half of that gain. Advice
+        without a gain above noise (smaller settings that are as good) is also confirmed if the
+        comparison finds no difference, and the rate is within noise of today's.
         """
         gain = self.advice.gain
         ratio = self._ratio
@@ -46,7 +47,7 @@ class Confirmation:
 
     @property
     def better(self) -> bool:
-        """Whether the advised settings are faster than today's, by however much."""
+        """Whether the advised settings are faster than today's, by any amount."""
         return self.comparison.difference == "better"
 
     @property

@@ -1,7 +1,9 @@
-"""Which of the measured points to take: the smallest within 5 % of the best whose interval overlaps, and the Pareto front beside it.
+"""Choose among the measured points: the smallest settings as good as the best, and a Pareto front.
 
-Source: ecosystem notes on worker knees; the 5 % are MLPerf Storage's bound of replicability. The interval of a point is the [min, max] of
-its repetitions, which covers the median with 96.9 % for 6 of them (93.8 % for 5).
+A point is as good if it is within 5 % of the best and its interval overlaps with that of the best.
+Source: ecosystem notes on worker knees; 5 % is MLPerf Storage's bound for replicated runs. The
+interval of a point is the [min, max] of its repetitions. It covers the median with 96.9 % for
+6 repetitions (93.8 % for 5).
 """
 
 from __future__ import annotations
@@ -14,19 +16,22 @@ NEAR = 0.95
 """A point that reaches this share of the best is as good, if their intervals overlap."""
 
 NO_HELP = 1.02
-"""Gains up to this factor are none, even where a few quiet repetitions, minutes apart from the other point's, do not overlap."""
+"""Treat gains up to this factor as noise, even if the intervals do not overlap.
+
+A few repetitions may vary little, while those of two points are minutes apart.
+"""
 
 ALIKE = 0.10
-"""CPU times closer than this are not told apart."""
+"""Relative difference below which CPU times count as equal."""
 
 MOST_ALIKE_BYTES = 0.02
 
 FIRST = ("loader.workers", "reader.concurrency", "loader.prefetch_factor")
-"""Numeric settings whose small values are worth most, in this order: they take cores and memory from the training."""
+"""Numeric settings to minimise first, in this order: they take cores and memory from training."""
 
 
 def near_best(points: Sequence[Point]) -> list[Point]:
-    """Points that are not told apart from the best one, which is among them."""
+    """Points that cannot be distinguished from the best one, including the best one."""
     best = max(points, key=lambda point: point.median)
     alike = [
         point
@@ -41,13 +46,18 @@ def smallest_near_best(
 ) -> Point:
     """One of the points that are as good as the best.
 
-    First those with enough shards (of ``dataset_bytes``, where the data is to be larger than the sweep's), then the smallest settings,
-    the least CPU, the fewest bytes, the fewest changes from ``default``.
+    Points with enough shards come first (of ``dataset_bytes``, if the data will be larger than that
+    of the sweep). Then the smallest settings, the least CPU time, the fewest stored bytes and the
+    fewest changes from ``default`` decide, in this order.
     """
     left = near_best(points)
     left = _least(left, lambda point: float(not enough_shards(point, dataset_bytes)), 0)
     for key in ordered_axes(points):
-        left = _least(left, lambda point, key=key: number(point.settings.get(key, "")), 0)  # type: ignore[misc]
+        left = _least(
+            left,
+            lambda point, key=key: number(point.settings.get(key, "")),  # type: ignore[misc]
+            0,
+        )
     left = _least(left, lambda point: point.cpu_s_per_gb, ALIKE)
     left = _least(left, lambda point: point.stored_bytes, MOST_ALIKE_BYTES)
     if default is not None:
@@ -58,7 +68,7 @@ def smallest_near_best(
 def _least(
     points: list[Point], cost: Callable[[Point], float | None], tolerance: float
 ) -> list[Point]:
-    """Points whose cost is within ``tolerance`` of the least; all of them where one's cost is not known."""
+    """Points whose cost is within ``tolerance`` of the lowest; all points if a cost is unknown."""
     known = [value for point in points if (value := cost(point)) is not None]
     if len(known) < len(points):
         return points
@@ -67,7 +77,10 @@ def _least(
 
 
 def enough_shards(point: Point, stored_bytes: float | None = None) -> bool:
-    """At least 4 shards for each worker of each rank, so that one of them idles for a quarter at most; unknown counts as enough."""
+    """True if there are at least 4 shards for each worker of each rank.
+
+    A worker then idles for at most a quarter of the time. Unknown counts as enough.
+    """
     if point.shards is None or point.shard_bytes is None:
         return True
     shards = point.shards if stored_bytes is None else stored_bytes / point.shard_bytes
@@ -75,7 +88,7 @@ def enough_shards(point: Point, stored_bytes: float | None = None) -> bool:
 
 
 def ordered_axes(points: Sequence[Point]) -> list[str]:
-    """Axes whose values are numbers: workers, reads in flight and prefetching first, shard size last."""
+    """Settings with numeric values: workers, reads in flight, prefetching, others, dataset last."""
     keys = [
         key
         for key in points[0].settings
@@ -96,7 +109,7 @@ def changed(point: Point, default: Point) -> list[str]:
 
 
 def along(points: Sequence[Point], chosen: Point, key: str) -> list[Point]:
-    """The points that differ from ``chosen`` in ``key`` alone, and itself; numbers in order."""
+    """The points that differ from ``chosen`` only in ``key``, and itself, sorted by value."""
     line = [
         point
         for point in points
@@ -108,7 +121,10 @@ def along(points: Sequence[Point], chosen: Point, key: str) -> list[Point]:
 
 
 def pareto(points: Sequence[Point]) -> list[Point]:
-    """Points that no other beats in samples/s, CPU seconds per GB and stored bytes at once; the fastest first. Unknown costs count as 0."""
+    """Points that no other point beats in samples/s, CPU seconds per GB and stored bytes at once.
+
+    The fastest comes first. Unknown costs count as 0.
+    """
 
     def costs(point: Point) -> tuple[float, float, float]:
         return (-point.median, point.cpu_s_per_gb or 0.0, point.stored_bytes or 0.0)

@@ -20,14 +20,18 @@ PROSE = {
     "dataset.source",
     "dataset.seed",
 }
-"""Keys of a workload and a dataset that are no settings."""
+"""Keys of a workload or dataset that are not settings."""
 
 SIZES = ("shard_size", "block_size", "slot_size", "crop", "mean", "stdev", "min", "max")
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Settings as ``key=value`` texts (keys as ``--set`` takes them, a dataset's with ``dataset.`` before), and all runs with them."""
+    """Settings, and all runs with these settings.
+
+    Settings map keys to texts, as in ``--set key=value``; keys of the dataset begin with
+    ``dataset.``.
+    """
 
     settings: Mapping[str, str]
     document: RunDocument
@@ -56,7 +60,10 @@ class Point:
 
     @property
     def cpu_s_per_gb(self) -> float | None:
-        """CPU seconds per 1e9 bytes of samples before the codec, which every point delivers alike; median of the repetitions."""
+        """CPU seconds per 1e9 bytes of uncompressed samples, median of the repetitions.
+
+        Uncompressed bytes are the same for all points, whatever their codec.
+        """
         size = plain_bytes_per_sample(self.document)
         costs = [
             r.cpu_s / (r.samples * size / 1e9)
@@ -71,12 +78,12 @@ class Point:
 
     @property
     def shard_bytes(self) -> float | None:
-        """Of one shard as stored, on average."""
+        """Mean stored bytes of a shard."""
         return self.stored_bytes / self.shards if self.stored_bytes and self.shards else None
 
     @property
     def processes(self) -> int:
-        """Workers of all ranks, or the ranks themselves."""
+        """Workers of all ranks, or the ranks themselves if there are no workers."""
         return self.document.accelerators * max(1, self.document.workers)
 
     def named(self) -> str:
@@ -84,7 +91,7 @@ class Point:
 
 
 def plain_bytes_per_sample(doc: RunDocument) -> float | None:
-    """Bytes of one sample before the codec: of the spec, else of what is stored, which an uncompressed dataset holds as it is."""
+    """Bytes of one sample before the codec: from the specification, or from the stored bytes."""
     spec, samples, stored = doc.dataset.spec, doc.dataset.samples, doc.dataset.stored_bytes
     if spec.sample_size.mean:
         return float(spec.sample_size.mean)
@@ -95,7 +102,10 @@ def plain_bytes_per_sample(doc: RunDocument) -> float | None:
 
 
 def merge(documents: Sequence[RunDocument]) -> RunDocument:
-    """Runs with equal settings as one: all repetitions, and each ceiling from the first run that measured it."""
+    """Merge runs with equal settings into one document.
+
+    It has all repetitions, and each ceiling from the first run that measured it.
+    """
     first = documents[0]
     ceilings = dict(first.ceilings)
     for doc in documents[1:]:
@@ -111,7 +121,7 @@ def merge(documents: Sequence[RunDocument]) -> RunDocument:
 
 
 def flatten(workload: Mapping[str, object], dataset: Mapping[str, object]) -> dict[str, str]:
-    """The settings of a workload and a dataset's spec, as texts."""
+    """The settings of a workload and a dataset specification, as texts."""
     found = {key: text for key, text in _leaves(workload, "") if key != "dataset"}
     found |= dict(_leaves(dataset, "dataset."))
     return {key: text for key, text in found.items() if key not in PROSE}
@@ -136,7 +146,11 @@ def _text(key: str, value: object) -> str:
 
 
 def derive(documents: Sequence[RunDocument]) -> list[Point]:
-    """Points of runs of one workload: what differs between the runs is what was swept; equal settings are one point."""
+    """Group runs of one workload into points.
+
+    Settings that differ between the runs are the axes; runs with equal settings are one point.
+    Raises UsageError for runs of several workloads.
+    """
     names = sorted({doc.workload.name for doc in documents})
     if len(names) > 1:
         raise UsageError(
@@ -163,7 +177,7 @@ def derive(documents: Sequence[RunDocument]) -> list[Point]:
 
 
 def number(text: str) -> float | None:
-    """A setting's value as a number (``8``, ``64MiB``); None where it has no order."""
+    """A setting's value as a number (``8``, ``64MiB``); None if it is not numeric."""
     try:
         value = float(text)
         return value if math.isfinite(value) else None
@@ -176,5 +190,5 @@ def number(text: str) -> float | None:
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two texts mean the same value (``64MiB`` and ``67108864``)."""
+    """Whether two texts stand for the same value (``64MiB`` and ``67108864``)."""
     return one == other or (number(one) is not None and number(one) == number(other))

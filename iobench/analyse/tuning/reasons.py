@@ -1,4 +1,4 @@
-"""Why these settings: each rule's outcome as a sentence that carries the figures it rests on."""
+"""Explain the recommended settings: one sentence for each rule, with the figures it is based on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .points import Point
 from .shardsize import ShardSize
 
 AMPLIFIED = 1.25
-"""Bytes read over bytes delivered beyond which reading is called wasteful."""
+"""Bytes read per byte delivered above which reads are reported as wasteful."""
 
 SHARD_KEYS = ("dataset.shard_size", "dataset.samples_per_shard")
 
@@ -31,9 +31,15 @@ def why_chosen(points: Sequence[Point], chosen: Point) -> str:
     best, near = max(points, key=lambda point: point.median), near_best(points)
     if chosen not in near:
         share = format_percent(chosen.median / best.median)
-        return f"{share} of the best of {len(points)} points ({format_count(best.median)} samples/s), with the smallest shards that reach 95 %"
+        return (
+            f"{share} of the best of {len(points)} points ({format_count(best.median)} "
+            "samples/s), with the smallest shards that reach 95 %"
+        )
     if chosen is best and len(near) == 1:
-        return f"the fastest of {len(points)} points, and no other comes within 5 % of it: {_rate(chosen)}"
+        return (
+            f"the fastest of {len(points)} points, and no other comes within 5 % of it: "
+            f"{_rate(chosen)}"
+        )
     share = format_percent(chosen.median / best.median)
     idle = sum(not enough_shards(point) for point in near) if enough_shards(chosen) else 0
     few = (
@@ -42,22 +48,29 @@ def why_chosen(points: Sequence[Point], chosen: Point) -> str:
         else ""
     )
     return (
-        f"{len(near)} of {len(points)} points are within {1 - NEAR:.0%} of the best ({_rate(best)}) and overlap with it{few}; this "
+        f"{len(near)} of {len(points)} points are within {1 - NEAR:.0%} of the best "
+        f"({_rate(best)}) and overlap with it{few}; this "
         f"is the one with the smallest settings and costs, at {share} of the best"
     )
 
 
 def why_number(points: Sequence[Point], chosen: Point, key: str) -> str:
-    """The knee along one axis."""
+    """Explain a number by the rates along its axis."""
     line = along(points, chosen, key)
     if len(line) < 2 or key in SHARD_KEYS:
         return ""
     best = max(line, key=lambda point: point.median)
     rates = ", ".join(f"{point.settings[key]}: {format_count(point.median)}" for point in line)
-    text = f"{key}={chosen.settings[key]} reaches {format_percent(chosen.median / best.median)} of the best along this axis ({rates})"
+    text = (
+        f"{key}={chosen.settings[key]} reaches {format_percent(chosen.median / best.median)} of "
+        f"the best along this axis ({rates})"
+    )
     last = line[-1]
     if last is not best and last not in near_best(line):
-        text += f"; more makes it slower: {last.settings[key]} reaches {format_percent(last.median / best.median)}"
+        text += (
+            f"; more makes it slower: {last.settings[key]} reaches "
+            f"{format_percent(last.median / best.median)}"
+        )
     return text
 
 
@@ -77,8 +90,10 @@ def why_codec(codec: Codec) -> str:
     verdict = "worth it" if codec.worth else "not worth it"
     measured = "" if codec.measured is None else f", measured {codec.measured:.2f} x"
     return (
-        f"codec {codec.codec} is {verdict}: the cores undo {format_rate(codec.decode_bytes_per_s)}, {side} the "
-        f"{format_rate(codec.storage_bytes_per_s)} of storage, and the data shrinks {codec.ratio:.2f} x: predicted {codec.predicted:.2f} x"
+        f"codec {codec.codec} is {verdict}: the cores undo "
+        f"{format_rate(codec.decode_bytes_per_s)}, {side} the "
+        f"{format_rate(codec.storage_bytes_per_s)} of storage, and the data shrinks "
+        f"{codec.ratio:.2f} x: predicted {codec.predicted:.2f} x"
         f"{measured} (compress iff cores x decode rate > storage bandwidth)"
     )
 
@@ -87,8 +102,10 @@ def why_shard(shard: ShardSize) -> str:
     model = shard.fit
     cap = "" if model.cap is None else f", {format_rate(model.cap)} in all"
     told = (
-        f"shards of {format_bytes(shard.bytes)}: a stream waits {format_duration(model.latency_s)} and then reads "
-        f"{format_rate(model.bytes_per_s)}{cap} (fitted from shards of {format_bytes(model.fitted[0])} and {format_bytes(model.fitted[1])}"
+        f"shards of {format_bytes(shard.bytes)}: a stream waits {format_duration(model.latency_s)} "
+        "and then reads "
+        f"{format_rate(model.bytes_per_s)}{cap} (fitted from shards of "
+        f"{format_bytes(model.fitted[0])} and {format_bytes(model.fitted[1])}"
     )
     told += f", {model.worst:+.0%} off at another)" if model.worst is not None else ")"
     told += f"; {format_bytes(shard.efficient_bytes)} reach 95 % of what is of use here"
@@ -101,7 +118,7 @@ def why_shard(shard: ShardSize) -> str:
 
 
 def amplification(point: Point) -> str:
-    """Bytes read that no sample needs."""
+    """A sentence on bytes that are read although no sample needs them; '' if there are few."""
     shares = [
         r.bytes_read / r.sample_bytes for r in point.complete if r.sample_bytes and r.bytes_read
     ]
@@ -109,9 +126,18 @@ def amplification(point: Point) -> str:
         return ""
     form = point.document.dataset.spec.format
     if form == "parquet":
-        remedy = "rows are read in whole row groups: read groups in sequence (reader.access=sequential), or write smaller groups"
+        remedy = (
+            "rows are read in whole row groups: read groups in sequence "
+            "(reader.access=sequential), or write smaller groups"
+        )
     elif point.document.loader.direct:
-        remedy = "O_DIRECT reads whole blocks around each sample: larger samples, sequential access, or reader.direct=false"
+        remedy = (
+            "O_DIRECT reads whole blocks around each sample: larger samples, sequential access, "
+            "or reader.direct=false"
+        )
     else:
-        remedy = "read whole shards (reader.access=sequential), or cut samples so that they are read alone"
+        remedy = (
+            "read whole shards (reader.access=sequential), or cut samples so that they are read "
+            "alone"
+        )
     return f"{max(shares):.2f} bytes are read for each that is delivered: {remedy}"

@@ -1,4 +1,4 @@
-"""Which settings to take, out of a sweep: rules with their sources, what each is based on, and how sure it is."""
+"""Choose settings from a sweep, with the reasons, the figures they rest on, and the confidence."""
 
 from __future__ import annotations
 
@@ -26,15 +26,18 @@ from .sweepfolder import Sweep
 CODEC = "dataset.codec"
 
 LEAST_VISIT_S, PLAIN = 5.0, 1.5
-"""In visits shorter than this, what starts and ends weighs so much that gains below ``PLAIN`` may be of the visits, not of the settings."""
+"""Shortest repetition in seconds, and the gain from which on shorter ones are accepted.
+
+In short repetitions start and end take much of the time, so a smaller gain may come from them.
+"""
 
 SAME_SIZE = 0.15
-"""Shards whose mean sizes are closer than this are of one size: the last one is short."""
+"""Shards whose mean sizes differ by less count as equal, because the last shard is short."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """What the sweep, which may have run on less data, is to be scaled to."""
+    """The job to which the sweep is extrapolated; the sweep may have used less data."""
 
     dataset_bytes: float | None = None  # stored; None: the sweep's own
     first_batch_s: float = FIRST_BATCH_S
@@ -56,13 +59,16 @@ class Alternative:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
-    """Settings to take. ``gain`` is the factor on today's samples/s, with the interval that so many repetitions allow."""
+    """The recommended settings.
+
+    ``gain`` is the factor on today's samples/s; ``gain_low`` and ``gain_high`` are its interval,
+    which covers the true gain with the probability ``gain_coverage``.
+    """
 
     workload: str
     settings: Mapping[str, str]
-    changes: Mapping[
-        str, str
-    ]  # of these, what differs from today's; all where today's are not known
+    # the settings that differ from today's; all of them if today's are not known
+    changes: Mapping[str, str]
     samples_per_s: float
     why: tuple[str, ...]
     gain: float | None
@@ -75,12 +81,12 @@ class Recommendation:
     shard: ShardSize | None
     codecs: tuple[Codec, ...]
     alternatives: tuple[Alternative, ...]
-    untested: Mapping[str, str] | None  # each axis' own best in one, where nobody ran that
+    untested: Mapping[str, str] | None  # the best value of each axis, if they were not run together
     left_out: tuple[str, ...]
 
 
 def recommend(sweep: Sweep, target: Target | None = None) -> Recommendation:
-    """The recommendation that follows from ``sweep``; every claim names the figures it rests on."""
+    """The recommendation that follows from ``sweep``. Each reason names the figures behind it."""
     target = target or Target()
     points = sweep.points
     chosen = smallest_near_best(points, default=sweep.default, dataset_bytes=target.dataset_bytes)
@@ -100,13 +106,15 @@ def recommend(sweep: Sweep, target: Target | None = None) -> Recommendation:
         why.append(why_codec(codec))
         if not codec.agrees:
             doubts.append(
-                f"codec {codec.codec}: predicted {codec.predicted:.2f} x, measured {codec.measured or 0:.2f} x"
+                f"codec {codec.codec}: predicted {codec.predicted:.2f} x, measured "
+                f"{codec.measured or 0:.2f} x"
             )
     if shard is not None:
         why.append(why_shard(shard))
         if shard.fit.worst is not None and not shard.fit.trusted:
             doubts.append(
-                f"the shard size model is {shard.fit.worst:+.0%} off at a size it was not fitted to: trust the measured sizes"
+                f"the shard size model is {shard.fit.worst:+.0%} off at a size it was not fitted "
+                "to: trust the measured sizes"
             )
         if shard.fit.worst is None:
             doubts.append("the shard size model was not checked: sweep a third shard size")
@@ -139,7 +147,7 @@ def recommend(sweep: Sweep, target: Target | None = None) -> Recommendation:
 
 
 def _codecs(points: Sequence[Point], chosen: Point) -> list[Codec]:
-    """Every codec along the chosen point's line, against none."""
+    """Compare each codec on the chosen point's line with no codec."""
     if CODEC not in chosen.settings:
         return []
     line = along(points, chosen, CODEC)
@@ -154,7 +162,10 @@ def _codecs(points: Sequence[Point], chosen: Point) -> list[Codec]:
 
 
 def _shard(points: Sequence[Point], chosen: Point, target: Target) -> ShardSize | None:
-    """The model along the chosen point's line, from the fetch ceilings where all have one, else from the measured rates."""
+    """The shard size for the chosen point's line.
+
+    The model is fitted to the fetch ceilings if all points have one, else to the measured rates.
+    """
     key = next((key for key in SHARD_KEYS if key in chosen.settings), None)
     if key is None:
         return None
@@ -195,7 +206,11 @@ def _shard(points: Sequence[Point], chosen: Point, target: Target) -> ShardSize 
 
 
 def _smaller_shards(points: Sequence[Point], chosen: Point, shard: ShardSize) -> Point:
-    """The measured point of the model's size, where the model holds and says that smaller shards than ``chosen`` has do as well."""
+    """The measured point with the shard size of the model, if that is smaller than ``chosen``'s.
+
+    ``chosen`` is returned if the model is not trusted, or if no such point is within 5 % of the
+    best.
+    """
     if not shard.fit.trusted or chosen.shard_bytes is None:
         return chosen
     key = next(key for key in SHARD_KEYS if key in chosen.settings)
@@ -220,13 +235,15 @@ def _doubts(
     )
     if fewest < 4:
         doubts.append(
-            f"too few repetitions of a point to tell points apart: {fewest}; 4 are needed, 6 are better"
+            f"too few repetitions of a point to tell points apart: {fewest}; 4 are needed, 6 are "
+            "better"
         )
     if sweep.default is None:
         settings = ", ".join(f"{key}={value}" for key, value in sweep.default_settings.items())
         known = f" ({settings})" if settings else ""
         doubts.append(
-            f"no point has today's settings{known}, so the gain is not known: name them with --default, or run them too"
+            f"no point has today's settings{known}, so the gain is not known: name them with "
+            "--default, or run them too"
         )
     elif gain is not None and low is not None and low <= 1 < gain:
         doubts.append("the interval of the gain holds 1: no difference is proven")
@@ -234,7 +251,8 @@ def _doubts(
         doubts.append(doubt)
     if not enough_shards(chosen, target.dataset_bytes):
         doubts.append(
-            f"{format_count(chosen.shards or 0)} shards are fewer than 4 for each of {chosen.processes} workers: some will idle"
+            f"{format_count(chosen.shards or 0)} shards are fewer than 4 for each of "
+            f"{chosen.processes} workers: some will idle"
         )
     return doubts + ([wasteful] if (wasteful := amplification(chosen)) else [])
 
@@ -261,11 +279,14 @@ def _basis(sweep: Sweep, chosen: Point) -> str:
     plural = "" if counts == [1] else "s"
     low, high = min(chosen.rates), max(chosen.rates)
     interval = f"[{format_count(low)}, {format_count(high)}]"
-    return f"{len(sweep.points)} points with {spread} repetition{plural} each; this one: {format_count(chosen.median)} samples/s {interval}"
+    return (
+        f"{len(sweep.points)} points with {spread} repetition{plural} each; this one: "
+        f"{format_count(chosen.median)} samples/s {interval}"
+    )
 
 
 def _confidence(sweep: Sweep, chosen: Point, doubts: Sequence[str]) -> str:
-    """High: 5 repetitions or more and nothing speaks against it; low: fewer than 4."""
+    """High: at least 5 repetitions and no doubts; low: fewer than 4; otherwise medium."""
     fewest = min(
         len(chosen.rates), len(sweep.default.rates) if sweep.default else len(chosen.rates)
     )
@@ -287,7 +308,11 @@ def _alternative(point: Point) -> Alternative:
 
 
 def _untested(sweep: Sweep) -> Mapping[str, str] | None:
-    """Where axes were swept one at a time: each axis' own smallest near the best, together. A guess that only a run can confirm."""
+    """The best values of all axes together, if axes were swept one at a time.
+
+    Only a run can confirm this combination. The result is None if it was run, or if a point
+    differs from the default in more than one axis.
+    """
     if sweep.default is None or any(
         len(changed(point, sweep.default)) > 1 for point in sweep.points
     ):

@@ -1,9 +1,11 @@
-"""How large a shard should be: the latency-bandwidth model, fitted from two sizes and checked on the others.
+"""Recommend a shard size with a latency-bandwidth model, fitted to two sizes and checked on others.
 
-One stream fetches a shard of b bytes in ``t(b) = L + b / beta``; k streams give ``X(b) = min(BW, k b / (L + b / beta))`` (Little's law).
-A shard of ``beta L e / (1 - e)`` bytes reaches the share e of the largest rate. Validity: every shard is fetched by one stream that
-does nothing else meanwhile, and L does not grow with k; reading parts of shards, or several requests in each, shows as a smaller L.
-Derived in the project's ecosystem notes, 2.10; webdataset's maintainers say "download within a few seconds, several shards per worker".
+One stream fetches a shard of b bytes in ``t(b) = L + b / beta``; k streams reach
+``X(b) = min(BW, k b / (L + b / beta))`` (Little's law). A shard of ``beta L e / (1 - e)`` bytes
+reaches the share e of the highest rate. The model holds if each shard is fetched by one stream
+that does nothing else meanwhile, and L does not grow with k. Reads of parts of shards, or several
+requests for each shard, appear as a smaller L. It is derived in the project's ecosystem notes,
+2.10; webdataset's maintainers say "download within a few seconds, several shards per worker".
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import dataclass, field
 
 EFFICIENCY = 0.95
 TRUSTED = 0.15
-"""Largest error on a size that the fit did not see, for the model to be believed."""
+"""Largest relative error on a size outside the fit for which the model is trusted."""
 
 SHARDS_PER_STREAM = 4
 MEMORY_SHARE = 0.25
@@ -23,16 +25,15 @@ FIRST_BATCH_S = 3.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
-    """``streams`` fetch at once; bytes/s are of one stream, ``cap`` of all."""
+    """The fitted model. ``streams`` fetch at once; bytes/s are of one stream, ``cap`` is of all."""
 
     latency_s: float
     bytes_per_s: float
     streams: int
     cap: float | None
     fitted: tuple[float, float]  # the two sizes
-    errors: Mapping[float, float] = field(
-        default_factory=dict
-    )  # of each other size: predicted / measured - 1
+    # for each other size: predicted / measured - 1
+    errors: Mapping[float, float] = field(default_factory=dict)
 
     def rate(self, shard_bytes: float) -> float:
         """Bytes/s of all streams with shards of this size."""
@@ -41,7 +42,7 @@ class Fit:
 
     @property
     def worst(self) -> float | None:
-        """The largest error on a size that was not fitted; None where there is none."""
+        """The largest error in magnitude on a size outside the fit; None without such sizes."""
         return max(self.errors.values(), key=abs, default=None)
 
     @property
@@ -49,20 +50,25 @@ class Fit:
         return self.worst is not None and abs(self.worst) <= TRUSTED
 
     def most(self, needed: float | None = None) -> float:
-        """The largest rate that is of use: of all streams, of the cap, and of what the job takes."""
+        """The largest useful rate: that of all streams, limited by ``cap`` and ``needed``."""
         known = [limit for limit in (self.cap, needed) if limit is not None]
         return min([self.streams * self.bytes_per_s, *known])
 
     def efficient_bytes(self, needed: float | None = None) -> float:
-        """The smallest shard that reaches 95 % of ``most``; streams that have more than that between them make do with smaller ones."""
+        """The smallest shard that reaches 95 % of ``most``.
+
+        It is smaller if the streams together are faster than ``most``.
+        """
         wanted = EFFICIENCY * self.most(needed)
         return wanted * self.latency_s / (self.streams - wanted / self.bytes_per_s)
 
 
 def fit(rates: Mapping[float, float], *, streams: int, cap: float | None = None) -> Fit | None:
-    """``rates``: shard bytes to bytes/s of all streams. Fitted from the smallest and the largest size below the cap, checked on all others.
+    """Fit the model to ``rates``, which maps shard bytes to bytes/s of all streams.
 
-    None where fewer than two sizes tell anything, or the larger shard is so slow that no latency explains it.
+    The fit uses the smallest and the largest size whose rate is below the cap; the errors are those
+    on all other sizes. The result is None if fewer than two sizes are below the cap, or if the
+    larger shard does not take longer than the smaller one.
     """
     below = sorted(size for size, rate in rates.items() if cap is None or rate < EFFICIENCY * cap)
     if len(below) < 2:
@@ -93,17 +99,17 @@ def fit(rates: Mapping[float, float], *, streams: int, cap: float | None = None)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bounds:
-    """What a shard's size must respect beside efficiency; None leaves a bound out."""
+    """Limits of a shard's size other than efficiency; None means no such limit."""
 
     dataset_bytes: float
     streams: int  # workers of all ranks
     prefetch: int = 2
-    memory_bytes: float | None = None  # of one host with all of the streams
+    memory_bytes: float | None = None  # of one host that runs all of the streams
     first_batch_s: float | None = FIRST_BATCH_S
     shuffle_window_bytes: float | None = None  # of each stream
 
     def upper(self, found: Fit) -> dict[str, float]:
-        """Largest sizes, by what asks for them."""
+        """Largest sizes, by the reason for each limit."""
         limits = {
             f"{SHARDS_PER_STREAM} shards for each of {self.streams} streams": self.dataset_bytes
             / (SHARDS_PER_STREAM * self.streams)
@@ -130,18 +136,18 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardSize:
-    """The recommended size, a power of two between the efficient size and the lowest upper bound."""
+    """The recommended size: a power of two between the efficient size and the lowest limit."""
 
     bytes: int
     efficient_bytes: float
     upper: Mapping[str, float]
-    efficiency: float  # at the recommended size, 0 to 1 of the largest rate that is of use
-    extrapolated: bool  # beyond the measured sizes by more than a factor of 4
+    efficiency: float  # at the recommended size, as a share (0 to 1) of the largest useful rate
+    extrapolated: bool  # outside the measured sizes by more than a factor of 4
     fit: Fit
 
     @property
     def bound_by(self) -> str:
-        """The upper bound that forbids the efficient size; '' where none does."""
+        """The limit that is below the efficient size; '' if there is none."""
         name = min(self.upper, key=lambda key: self.upper[key])
         return name if self.upper[name] < self.efficient_bytes else ""
 
@@ -149,16 +155,17 @@ class ShardSize:
 def shard_size(
     found: Fit, bounds: Bounds, *, smallest: float, largest: float, needed: float | None = None
 ) -> ShardSize:
-    """``smallest`` and ``largest``: the measured sizes; below the smallest nothing is recommended, for nothing is known there.
+    """Recommend a size.
 
-    ``needed``: stored bytes/s beyond which another stage binds; None where none does.
+    ``smallest`` and ``largest`` are the measured sizes. The result is below ``smallest`` only if a
+    limit requires it, because nothing was measured there. ``needed`` is the rate in stored bytes/s
+    above which another stage is the limit; None if there is no such stage.
     """
     efficient = found.efficient_bytes(needed)
     limits = bounds.upper(found)
     most = max(1.0, min(limits.values()))
-    size = 2 ** math.ceil(
-        math.log2(max(efficient, smallest)) - 0.02
-    )  # a shard is of its size within a sample
+    # The margin of 0.02 is for mean shard sizes that differ from a power of two by a sample.
+    size = 2 ** math.ceil(math.log2(max(efficient, smallest)) - 0.02)
     if size > most:
         size = 2 ** math.floor(math.log2(most))
     return ShardSize(

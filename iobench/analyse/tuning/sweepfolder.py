@@ -1,7 +1,8 @@
-"""A folder of runs as the points of a sweep: by its ``sweep.json`` where there is one, else by what differs between the runs.
+"""Read a folder of runs as the points of a sweep.
 
-``sweep.json`` may hold ``points: [{settings: {key: value}, runs: [directory names]}]`` and ``default: {key: value}``; other keys are
-for other readers.
+The points come from ``sweep.json`` if there is one, otherwise from the settings that differ between
+the runs. ``sweep.json`` may hold ``points: [{settings: {key: value}, runs: [directory names]}]``
+and ``default: {key: value}``; other keys are ignored here.
 """
 
 from __future__ import annotations
@@ -29,16 +30,19 @@ class Sweep:
     workload: str
     points: tuple[Point, ...]
     default: Point | None
-    default_settings: Mapping[str, str]  # what the default point would have; empty where not known
+    default_settings: Mapping[str, str]  # of the default point; empty if not known
     left_out: tuple[str, ...]  # one line for each run or point that could not be used
 
 
 def read_sweep(
     folder: Path, *, workload: str | None = None, default: Mapping[str, str] | None = None
 ) -> Sweep:
-    """Runs in ``folder``, whose own directories they are. ``workload`` chooses where there are several; ``default`` names today's settings.
+    """Read the runs whose directories are in ``folder``.
 
-    Half-written, foreign, failed, interrupted and INVALID runs are left out by name. Raises UsageError where nothing is left.
+    ``workload`` selects the runs of one workload if there are several; ``default`` gives today's
+    settings. Runs that cannot be read, failed or are INVALID, and points without a complete
+    repetition, are not used, and are named in ``left_out``. Raises UsageError if fewer than two
+    points remain.
     """
     if not folder.is_dir():
         raise UsageError(
@@ -69,7 +73,8 @@ def read_sweep(
     points = [point for point in points if point.rates]
     if len(points) < 2:
         raise UsageError(
-            f"{folder} holds {len(points)} point{'' if len(points) == 1 else 's'} of settings, advice needs at least 2 to choose from",
+            f"{folder} holds {len(points)} point{'' if len(points) == 1 else 's'} of settings, "
+            "advice needs at least 2 to choose from",
             remedy="run with other settings too: --set loader.workers=4",
         )
     keys = list(points[0].settings)
@@ -116,7 +121,7 @@ def _runs(folder: Path, workload: str | None, left_out: list[str]) -> dict[str, 
 
 
 def _sweep_file(folder: Path) -> dict[str, Any] | None:
-    """Raises UsageError for a file that is there and makes no sense."""
+    """The contents of ``sweep.json``, or None. Raises UsageError for a file that is not valid."""
     path = folder / SWEEP_FILE
     if not path.exists():
         return None
@@ -180,9 +185,9 @@ def _text_mapping(value: Any) -> dict[str, str]:
 
 
 def _builtin(doc: RunDocument, keys: Sequence[str]) -> dict[str, str]:
-    """The settings that the workload and dataset of this name have as they ship; empty where there is no such workload."""
+    """The settings of the built-in workload and dataset of this name; empty if there is none."""
     name = doc.workload.name
-    if name not in known_specs("workload"):  # a record names no files to read
+    if name not in known_specs("workload"):  # the name comes from a record: never read it as a path
         return {}
     try:
         workload = load_workload(name)

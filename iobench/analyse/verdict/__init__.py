@@ -1,1 +1,1 @@
-"""What a run means: metrics, evidence, what binds, findings, advice, validity, thresholds."""
+"""The verdict on a run: metrics, evidence, limit, findings, advice, validity, thresholds."""

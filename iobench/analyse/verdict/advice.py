@@ -1,4 +1,7 @@
-"""What would help, sorted by predicted gain: each change is a counterfactual on the roofline (one ceiling moved, the others kept)."""
+"""Changes that would speed up a run, sorted by predicted gain.
+
+Each gain is a counterfactual on the roofline model: one ceiling moves, the others stay.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,26 @@ from .evidence import OWN_LOADER, Evidence
 CEILINGS = ("raw", "fetch", "prep", "harness")
 
 WORTH = 1.05
-"""Gains below the noise threshold are not advice; what would slow the run down never is."""
+"""Advice needs at least this predicted gain, since smaller ones are within the noise."""
 
 ZSTD_DECODE_BYTES_PER_S = 1.3e9
-"""Decompressed bytes per CPU second, zstd level 1 on float volumes and weights (1.34 to 1.37 GB/s measured on one core)."""
+"""Decompressed bytes per CPU second, for zstd level 1 on float volumes and weights.
+
+1.34 to 1.37 GB/s were measured on one core.
+"""
 
 RING_OVER_TENSOR = 2.6 / 1.4
-"""Smallest ratio measured between the ring transport (2.6 GB/s or more) and torch's default collate (1.4 GB/s or less)."""
+"""Smallest measured ratio of the ring transport to torch's default collate.
+
+The ring moved at least 2.6 GB/s, the collate at most 1.4 GB/s.
+"""
 
 
 def advise(evidence: Evidence, binds: str) -> list[Advice]:
-    """Changes worth making, the largest predicted gain first; a run that lacks nothing gets one line that says so."""
+    """Changes worth making, the largest predicted gain first.
+
+    If the accelerators are the limit, the only entry says that no change is needed.
+    """
     if binds == "accelerator":
         return [_nothing(evidence)]
     evidence = _reached(evidence)
@@ -45,7 +57,10 @@ def advise(evidence: Evidence, binds: str) -> list[Advice]:
 
 
 def _reached(evidence: Evidence) -> Evidence:
-    """Ceilings that the run itself exceeded (measured on a busier host than the run) raised to its rate, or they would promise too much."""
+    """Raise each ceiling that the run exceeded to the rate of the run.
+
+    Such a ceiling was measured on a busier host; unchanged, it would promise too large a gain.
+    """
     return replace(
         evidence,
         **{
@@ -57,7 +72,10 @@ def _reached(evidence: Evidence) -> Evidence:
 
 
 def _gain(evidence: Evidence, **moved: float | None) -> float | None:
-    """Factor on today's samples/s when ceilings are ``moved``; None lifts one altogether. None where no ceiling is left."""
+    """Factor on the predicted samples/s if the ceilings in ``moved`` had these rates.
+
+    A rate of None removes a ceiling. The result is None if no ceiling is left.
+    """
     now = evidence.predicted
     ceilings = {
         "storage": evidence.storage,
@@ -90,15 +108,18 @@ def _reader(evidence: Evidence) -> Advice | None:
     needed = math.ceil(evidence.concurrency * evidence.raw / evidence.fetch)
     how = f"raise reader.concurrency from {evidence.concurrency} to about {needed}, or add workers"
     return Advice(
-        change=f"keep more reads in flight: {how if evidence.kind == OWN_LOADER else 'add workers'}",
+        change=(
+            f"keep more reads in flight: {how if evidence.kind == OWN_LOADER else 'add workers'}"
+        ),
         predicted_gain=_gain(evidence, storage=evidence.raw),
-        basis=f"{evidence.raw_source} reads {_rate(evidence, evidence.raw)} from the same files, the reader {_rate(evidence, evidence.fetch)} "
+        basis=f"{evidence.raw_source} reads {_rate(evidence, evidence.raw)} from the same files, "
+        f"the reader {_rate(evidence, evidence.fetch)} "
         f"({evidence.fetch / evidence.raw:.0%}); reads in flight = rate x latency (Little's law)",
     )
 
 
 def _faster_storage(evidence: Evidence) -> Advice | None:
-    """Only where the storage itself is spent: a reader that leaves half of it unused gains nothing from a faster one."""
+    """Only if the storage itself is at its limit: otherwise the reader would not use more of it."""
     if not _storage_is_lowest(evidence) or evidence.storage is None:
         return None
     if (
@@ -110,17 +131,26 @@ def _faster_storage(evidence: Evidence) -> Advice | None:
     gain = _gain(evidence, storage=None)
     if gain is None:
         return None
-    change = f"faster storage, or the data on more devices: up to {_rate(evidence, evidence.storage * gain)} would be used"
+    change = (
+        "faster storage, or the data on more devices: up to "
+        f"{_rate(evidence, evidence.storage * gain)} would be used"
+    )
     basis = "the next lowest ceiling then binds"
     if evidence.accelerator is not None:
         enough = _rate(evidence, evidence.required * evidence.accelerator)
-        basis += f"; {enough} satisfy {format_count(evidence.accelerators)} accelerator{'' if evidence.accelerators == 1 else 's'}"
+        basis += (
+            f"; {enough} satisfy {format_count(evidence.accelerators)} "
+            f"accelerator{'' if evidence.accelerators == 1 else 's'}"
+        )
         basis += f" at {evidence.required * 100:.4g} % utilization"
     return Advice(change=change, predicted_gain=gain, basis=basis)
 
 
 def _compress(evidence: Evidence) -> Advice | None:
-    """Worth it iff decompression outruns storage (cores x decode rate > bandwidth), and the data has something to give."""
+    """Only if decompression is faster than storage (cores x decode rate > bandwidth).
+
+    The data must be compressible, too.
+    """
     stored = evidence.bytes_per_s(evidence.storage)
     if (
         not _storage_is_lowest(evidence)
@@ -140,13 +170,14 @@ def _compress(evidence: Evidence) -> Advice | None:
         predicted_gain=_gain(
             evidence, storage=evidence.storage * evidence.compress_ratio, prep=prep
         ),
-        basis=f"the data compresses {evidence.compress_ratio:.2f} x, and {evidence.cores:g} cores decompress {format_rate(decode)}, "
+        basis=f"the data compresses {evidence.compress_ratio:.2f} x, and {evidence.cores:g} cores "
+        f"decompress {format_rate(decode)}, "
         f"more than the {format_rate(stored)} of storage",
     )
 
 
 def _client(evidence: Evidence) -> Advice | None:
-    """Reading alone saturates the host."""
+    """For a host that is saturated by reading alone."""
     if not _storage_is_lowest(evidence):
         return None
     can = evidence.direct is False and evidence.kind == OWN_LOADER  # libraries have no direct IO
@@ -173,16 +204,28 @@ def _more_workers(evidence: Evidence) -> Advice | None:
     if busy < evidence.cores:
         spread = evidence.prep * evidence.cores / busy
         return Advice(
-            change=f"more workers: {math.floor(evidence.cores)} in all instead of {busy}, one for each core",
+            change=(
+                f"more workers: {math.floor(evidence.cores)} in all instead of {busy}, one for "
+                "each core"
+            ),
             predicted_gain=_gain(evidence, prep=spread),
-            basis=f"preparation is CPU work: {_rate(evidence, evidence.prep / busy)} for each worker; the other cores are idle",
+            basis=(
+                f"preparation is CPU work: {_rate(evidence, evidence.prep / busy)} for each "
+                "worker; the other cores are idle"
+            ),
         )
     if gain is None:
         return None
     return Advice(
-        change=f"more cores for data preparation: {math.ceil(evidence.cores * gain)} instead of {evidence.cores:g}",
+        change=(
+            f"more cores for data preparation: {math.ceil(evidence.cores * gain)} instead of "
+            f"{evidence.cores:g}"
+        ),
         predicted_gain=gain,
-        basis=f"each core prepares {_rate(evidence, evidence.prep / evidence.cores)}; the gain ends at the next ceiling",
+        basis=(
+            f"each core prepares {_rate(evidence, evidence.prep / evidence.cores)}; the gain "
+            "ends at the next ceiling"
+        ),
     )
 
 
@@ -195,9 +238,13 @@ def _another_loader(evidence: Evidence) -> Advice | None:
     ):
         return None
     return Advice(
-        change=f"a loader that costs less than {evidence.kind}: iobench's own (loader.kind={OWN_LOADER}) shows what could be had",
+        change=(
+            f"a loader that costs less than {evidence.kind}: iobench's own "
+            f"(loader.kind={OWN_LOADER}) shows what could be had"
+        ),
         predicted_gain=_gain(evidence, prep=evidence.own_prep),
-        basis=f"over the same files in memory {evidence.kind} does {_rate(evidence, evidence.prep)}, "
+        basis=f"over the same files in memory {evidence.kind} does "
+        f"{_rate(evidence, evidence.prep)}, "
         f"iobench's own loader {_rate(evidence, evidence.own_prep)}",
     )
 
@@ -207,19 +254,28 @@ def _cheaper_samples(evidence: Evidence) -> Advice | None:
         return None
     if evidence.cheaper_codecs and evidence.storage is not None:
         return Advice(
-            change=f"a codec that is cheaper to undo than {evidence.codec}: {' or '.join(evidence.cheaper_codecs)}",
+            change=(
+                f"a codec that is cheaper to undo than {evidence.codec}: "
+                f"{' or '.join(evidence.cheaper_codecs)}"
+            ),
             predicted_gain=_gain(
                 evidence, prep=evidence.harness, storage=evidence.storage / evidence.compress_ratio
             ),
-            basis=f"at best preparation costs nothing and the harness alone ({_rate(evidence, evidence.harness)}) is left, "
+            basis="at best preparation costs nothing and the harness alone "
+            f"({_rate(evidence, evidence.harness)}) is left, "
             f"with {evidence.compress_ratio:.2f} x the bytes to read",
         )
     if not evidence.decode:
         return None
     return Advice(
-        change="samples that need less decoding (smaller images, or decoded once and stored as arrays)",
+        change=(
+            "samples that need less decoding (smaller images, or decoded once and stored as arrays)"
+        ),
         predicted_gain=_gain(evidence, prep=evidence.harness),
-        basis=f"at best decoding costs nothing and the harness alone ({_rate(evidence, evidence.harness)}) is left; arrays are larger",
+        basis=(
+            "at best decoding costs nothing and the harness alone "
+            f"({_rate(evidence, evidence.harness)}) is left; arrays are larger"
+        ),
     )
 
 
@@ -231,11 +287,18 @@ def _ring(evidence: Evidence) -> Advice | None:
     ):
         return None
     if evidence.transport == "tensor":
-        # Prep went through the same transport, so it would rise as well; storage and accelerators would not.
+        # Prep used the same transport, so its ceiling would rise too; those of storage and of the
+        # accelerators would not.
         return Advice(
-            change="loader.transport=ring: batches stay in shared memory, only a slot number crosses the pipe",
+            change=(
+                "loader.transport=ring: batches stay in shared memory, only a slot number "
+                "crosses the pipe"
+            ),
             predicted_gain=_gain(evidence, harness=evidence.harness * RING_OVER_TENSOR, prep=None),
-            basis="ring against torch's default collate: at least 1.9 x in bytes/s, at a tenth of the CPU time",
+            basis=(
+                "ring against torch's default collate: at least 1.9 x in bytes/s, at a tenth of "
+                "the CPU time"
+            ),
         )
     if evidence.cores and evidence.workers >= evidence.cores:
         change, basis = (
@@ -264,7 +327,10 @@ def _nothing(evidence: Evidence) -> Advice:
     )
     if known and evidence.accelerator:
         first = min(known, key=lambda name: known[name])
-        basis += f"; the first limit above them is {first}, at {known[first] / evidence.accelerator:.2f} x their demand"
+        basis += (
+            f"; the first limit above them is {first}, at "
+            f"{known[first] / evidence.accelerator:.2f} x their demand"
+        )
     return Advice(
         change="nothing: faster storage would not speed up this job",
         predicted_gain=1.0,

@@ -1,11 +1,14 @@
-"""Which stage binds, by how much, and what that means for the accelerators: the data-loading roofline.
+"""Find the stage that limits a run, by how much, and what that means for the accelerators.
 
-Model. The stages (fetch, prep, harness, accelerator) overlap, so the predicted rate is the lowest ceiling. Fetch and prep run in the same
-workers, which also hand the batches over: where these do not read ahead, the truth lies between that and the serial rate
-1 / (1/fetch + 1/prep + 1/harness); the rule ``verdict.gap`` says so when the measured rate is more than 20 % off.
+Model: a data-loading roofline. The stages (fetch, prep, harness, accelerator) overlap, so the
+predicted rate is the lowest ceiling. Fetch and prep run in the same workers, which also hand the
+batches over. If the workers do not read ahead, the true rate lies between the prediction and the
+serial rate 1 / (1/fetch + 1/prep + 1/harness); the rule ``verdict.gap`` reports when the measured
+rate differs by more than 20 %.
 
-Stalls are DS-Analyzer's (Mohan et al., VLDB 2021): with T1, T3 and T2 the time per sample of the accelerator alone, with everything but
-fetch, and of the real run, ``prep_stall = (T3 - T1) / T2`` and ``fetch_stall = (T2 - T3) / T2``.
+Stalls are defined as in DS-Analyzer (Mohan et al., VLDB 2021). Let T1, T3 and T2 be the time per
+sample of the accelerator alone, with everything but fetch, and of the real run. Then
+``prep_stall = (T3 - T1) / T2`` and ``fetch_stall = (T2 - T3) / T2``.
 """
 
 from __future__ import annotations
@@ -21,11 +24,14 @@ from .sentence import sentence
 Binds = Literal["storage", "prep", "harness", "accelerator", "undecided"]
 
 GAP = 0.8
-"""A ceiling explains a measured rate that reaches this share of it."""
+"""A ceiling explains the measured rate if the rate is at least this share of the ceiling."""
 
 
 def verdict(doc: RunDocument) -> Verdict:
-    """The verdict on ``doc``, from its ceilings and metrics; figures that cannot be had are None, and ``not_measured`` says why."""
+    """The verdict on ``doc``, from its ceilings and metrics.
+
+    A figure that cannot be computed is None, and ``not_measured`` gives the reason.
+    """
     evidence = gather(doc)
     binds, reason = bind(evidence)
     missing: dict[str, str] = {}
@@ -69,10 +75,10 @@ def verdict(doc: RunDocument) -> Verdict:
 
 
 def bind(evidence: Evidence) -> tuple[Binds, str]:
-    """The stage that limits the run, and the reason where it is not simply the lowest ceiling."""
+    """The stage that limits the run, and the reason if it is not simply the lowest ceiling."""
     if _satisfied(evidence):
         return "accelerator", ""
-    # A library's handing over is part of its prep.
+    # For a library, the hand-over of batches is part of its prep.
     stages: dict[Binds, float | None] = {
         "storage": evidence.storage,
         "prep": evidence.prep,
@@ -103,7 +109,10 @@ def bind(evidence: Evidence) -> tuple[Binds, str]:
         share = evidence.measured / known[lowest]
         return (
             "undecided",
-            f"{' and '.join(missing)} was not measured, and {lowest} alone does not explain a rate of {share:.0%} of its ceiling",
+            (
+                f"{' and '.join(missing)} was not measured, and {lowest} alone does not explain "
+                f"a rate of {share:.0%} of its ceiling"
+            ),
         )
     if lowest == "storage" and evidence.client_bound:
         return (
@@ -116,7 +125,10 @@ def bind(evidence: Evidence) -> tuple[Binds, str]:
 def _every_stage_above_demand(
     evidence: Evidence, lowest: Binds, missing: list[Binds]
 ) -> tuple[Binds, str]:
-    """No ceiling explains a wait; perhaps fetch and prep in turns do."""
+    """For waiting accelerators whose demand is below every ceiling.
+
+    Fetch and prep may still be too slow if a worker does them one after the other.
+    """
     assert evidence.accelerator is not None
     if evidence.utilization is None:
         if missing:
@@ -132,12 +144,18 @@ def _every_stage_above_demand(
     ):
         return (
             lowest,
-            "fetch and prep of one worker take turns, and in turns they are slower than the accelerators",
+            (
+                "fetch and prep of one worker take turns, and in turns they are slower than the "
+                "accelerators"
+            ),
         )
     if missing:
         return (
             "undecided",
-            f"the accelerators wait although the measured ceilings are above their demand, and {' and '.join(missing)} was not measured",
+            (
+                "the accelerators wait although the measured ceilings are above their demand, "
+                f"and {' and '.join(missing)} was not measured"
+            ),
         )
     return "undecided", "the accelerators wait although every ceiling alone is above their demand"
 
@@ -147,7 +165,10 @@ def _satisfied(evidence: Evidence) -> bool:
 
 
 def _stalls(evidence: Evidence, missing: dict[str, str]) -> tuple[float | None, float | None]:
-    """(prep stall, fetch stall), shares of the time from 0 to 1. Prep stall holds the harness, which DS-Analyzer does not separate."""
+    """(prep stall, fetch stall) as shares of the time, 0 to 1.
+
+    The prep stall includes the harness, which DS-Analyzer does not separate.
+    """
     reason = ""
     if evidence.accelerator is None:
         reason = NULL_ACCELERATOR

@@ -1,4 +1,4 @@
-"""What a run document says that the verdict and the rules need, in one place and in one unit (samples/s)."""
+"""Collect from a run document what the verdict and the rules need, with all rates in samples/s."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from ...schema.result import Ceiling, MeasuredBy, RunDocument
 
 NOISE = 0.05
-"""Two rates closer than this are not told apart (MLPerf Storage: runs are replicable within 5 %)."""
+"""Rates that differ by less are considered equal (MLPerf Storage: runs agree within 5 %)."""
 
 
 _CHEAP_TO_UNDO = ("none", "lz4", "zstd:1", "gzip")
-"""The codecs that there were when records did not say which are cheaper, the cheapest first."""
+"""Codecs for records that do not name the cheaper ones, by decoding cost, the cheapest first."""
 
 OWN_LOADER = "torch"
-"""The kind of loader that is iobench's own; any other is a library that is measured."""
+"""Name of iobench's own loader; every other kind is a library under measurement."""
 
 
 _SOURCES: dict[MeasuredBy | None, str] = {
@@ -26,46 +26,44 @@ _SOURCES: dict[MeasuredBy | None, str] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """Rates in samples/s over all accelerators; None where not measured."""
+    """Rates in samples/s over all accelerators; a figure that was not measured is None."""
 
     raw: float | None
     raw_by: MeasuredBy | None  # fio, or the reader with more reads in flight
     fetch: float | None
     prep: float | None
-    own_prep: (
-        float | None
-    )  # of a library: what iobench's own loader does where the library's was measured
+    # for a library: the rate of iobench's own loader in the same measurement
+    own_prep: float | None
     harness: float | None
     accelerator: float | None  # what the accelerators demand
     measured: float | None
-    saves: bool  # checkpoints were saved beside the loading; utilization leaves their time out
-    utilization: (
-        float | None
-    )  # sustained: MLPerf's leaves the first step out, and with it whatever was prefetched meanwhile
+    saves: bool  # checkpoints were saved during loading; utilization leaves their time out
+    # sustained: MLPerf's leaves out the first step, and so all prefetching during it
+    utilization: float | None
     required: float
     accelerators: int
     bytes_per_sample: float | None  # stored
     cores: float | None  # that this process may use
     fetch_cores: float | None  # busy during the fetch calibration
     cold: bool
-    workers: int  # of all ranks together; 0 = the ranks load by themselves
+    workers: int  # of all ranks together; 0: the ranks load the data themselves
     concurrency: int
     kind: str  # of loader
     transport: str
     direct: bool | None
     codec: str
-    cheaper_codecs: tuple[str, ...]  # that cost less to undo, the dearest first
+    cheaper_codecs: tuple[str, ...]  # with a lower decoding cost, the most expensive first
     decode: bool
     compress_ratio: float
 
     @property
     def raw_source(self) -> str:
-        """Who measured raw storage, in words that can begin a sentence's main clause."""
+        """What measured raw storage, as a noun phrase that can begin a clause."""
         return _SOURCES.get(self.raw_by, "the raw measurement")
 
     @property
     def storage(self) -> float | None:
-        """What storage delivers: through the reader where that was measured, else the raw figure, which flatters."""
+        """What storage delivers: the fetch ceiling, or the raw one (which is higher) without it."""
         return self.fetch if self.fetch is not None else self.raw
 
     @property
@@ -74,7 +72,7 @@ class Evidence:
 
     @property
     def predicted(self) -> float | None:
-        """The roofline: a pipeline whose stages overlap runs at the speed of its slowest one."""
+        """Rate of the roofline model: overlapping stages run at the speed of the slowest one."""
         known = [
             rate
             for rate in (self.storage, self.prep, self.harness, self.accelerator)
@@ -84,7 +82,10 @@ class Evidence:
 
     @property
     def serial(self) -> float | None:
-        """The other extreme: fetch, prep and handing over take turns in each worker (no read ahead within the worker)."""
+        """Predicted rate if each worker does fetch, prep and hand-over one after the other.
+
+        This is the lower extreme: no worker reads ahead.
+        """
         if self.fetch is None or self.prep is None:
             return None
         turns = 1 / sum(
@@ -94,7 +95,7 @@ class Evidence:
 
     @property
     def client_bound(self) -> bool:
-        """Reading alone takes the whole host, while the storage itself is not known to be the limit."""
+        """True if reading alone needs the whole host, and storage is not known to be the limit."""
         if (
             self.fetch is None
             or not self.fetch_cores
@@ -113,7 +114,7 @@ class Evidence:
 
 
 def gather(doc: RunDocument) -> Evidence:
-    """The evidence in ``doc``; nothing is guessed, absent keys become None (or the workload's own setting)."""
+    """Collect the evidence in ``doc``. Missing keys become None, or the workload's own setting."""
     workload, loader, spec = doc.workload, doc.loader, doc.dataset.spec
     reader, settings = workload.reader, workload.loader
     size = bytes_per_sample(doc)
@@ -121,7 +122,7 @@ def gather(doc: RunDocument) -> Evidence:
     step_time = workload.accelerator.step_time
     demand = _rate(doc, "accelerator", size)
     if step_time and workload.batch_size and workload.accelerator.kind != "null":
-        # The specification is the demand, the calibration its check.
+        # The specified step time is the demand; the calibration only checks it.
         demand = doc.accelerators * workload.batch_size / step_time
     utilization, measured = (
         doc.metrics.get("accelerator_utilization_sustained"),
@@ -160,18 +161,22 @@ def gather(doc: RunDocument) -> Evidence:
 
 
 def _cheaper_codecs(doc: RunDocument, codec: str) -> tuple[str, ...]:
-    """As this run's own iobench knew them, its plug-ins among them."""
+    """Codecs with a lower decoding cost, as recorded by the iobench of the run and its plug-ins."""
     known = doc.dataset.cheaper_codecs
     if known is not None:
         return tuple(known)
-    # Earlier records do not say; what was known then does not change any more.
+    # Older records do not have the list; the codecs of those versions are in _CHEAP_TO_UNDO.
     name = codec.partition(":")[0]
     names = [each.partition(":")[0] for each in _CHEAP_TO_UNDO]
     return _CHEAP_TO_UNDO[: names.index(name)][::-1] if name in names else ("none",)
 
 
 def bytes_per_sample(doc: RunDocument) -> float | None:
-    """Stored bytes of one sample: of the dataset, else (or of some columns) as the fetch calibration saw them, else the mean size."""
+    """Mean stored bytes of one sample, from the first source that has them.
+
+    The sources are the dataset (unless only some columns are read), the fetch calibration, and
+    the dataset's mean sample size.
+    """
     stored, samples = doc.dataset.stored_bytes, doc.dataset.samples
     if stored and samples and not doc.workload.reader.columns:
         return stored / samples
@@ -199,14 +204,21 @@ def is_null_accelerator(doc: RunDocument) -> bool:
 def accelerators_fed(
     rate: float | None, per_accelerator: float | None, required: float
 ) -> int | None:
-    """How many accelerators ``rate`` keeps at the required utilization: each then draws ``required`` of its full appetite."""
+    """How many accelerators ``rate`` keeps at the utilization ``required`` (0 to 1).
+
+    Each accelerator then consumes ``required`` of its full demand.
+    """
     if rate is None or not per_accelerator:
         return None
     return math.floor(rate / (required * per_accelerator) + 1e-9)
 
 
 def _rate(doc: RunDocument, name: str, size: float | None) -> float | None:
-    """A ceiling in samples/s; one that is known in bytes alone (fio) is converted by the stored size. A rate of 0 is no measurement."""
+    """A ceiling in samples/s, or None if there is none or it is 0.
+
+    A ceiling that is known only in bytes/s (from fio) is divided by ``size``, the stored bytes of
+    a sample.
+    """
     ceiling = doc.ceilings.get(name, Ceiling())
     if ceiling.samples_per_s:
         return ceiling.samples_per_s

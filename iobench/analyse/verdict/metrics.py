@@ -1,11 +1,15 @@
-"""From step events to a repetition's figures, and from repetitions to medians.
+"""Compute the figures of a repetition from its step events, and medians over repetitions.
 
-Events are the rows of ONE repetition of one phase, one array per column of ``EVENT_COLUMNS``. A row may stand for several merged steps:
-its ``wait_ns``, ``copy_ns``, ``busy_ns`` and ``late_ns`` are then sums. ``busy_ns`` is nominal, and a late wake-up shortens the next
-step, so lateness reaches the clock once, at the end of an epoch (as ``accelerate.emulated`` keeps its deadlines).
+Events are the rows of one repetition of one phase, with one array per column of
+``EVENT_COLUMNS``. A row may stand for several merged steps; its ``wait_ns``, ``copy_ns``,
+``busy_ns`` and ``late_ns`` are then sums. ``busy_ns`` is the nominal busy time. A late wake-up
+shortens the next step, so lateness adds to the clock only once, at the end of an epoch (the
+deadlines of ``accelerate.emulated`` work in this way).
 
-Sources: AU is MLPerf Storage's (Submission_guidelines, "all I/O of the first step is excluded from AU", nominal busy time in the
-numerator); samples/s counts every sample over the whole time, as the rule's text asks, not the reference code's ``n - 2`` window.
+Sources: accelerator utilization (AU) is defined by MLPerf Storage (Submission_guidelines, "all
+I/O of the first step is excluded from AU"; the numerator is the nominal busy time). samples/s
+counts every sample over the whole time, as the text of the rules demands, and not over the window
+of ``n - 2`` steps of the reference code.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ Events = Mapping[str, Array]
 MEDIANS = tuple(each.name for each in metrics_of("repetition", median=True))
 
 SUMS = ("samples", "steps", "bytes_read", "sample_bytes", "retries", "throttled")
-"""Columns that a repetition has the sum of; runs of older versions lack the last two."""
+"""Columns that are summed for a repetition; runs of older versions lack the last two."""
 
 NULL_ACCELERATOR = "the accelerator is null: it has no busy time"
 TOO_FEW_STEPS = "fewer than 2 steps per rank: nothing is left after the first step of each epoch"
@@ -36,7 +40,10 @@ NO_EVENTS = "no step was recorded"
 
 
 def unseen_reads(kind: str) -> dict[str, str]:
-    """What a repetition by this kind of loader has not measured: a library reads by itself, and what it reads is not counted."""
+    """Reasons, by metric, for what a repetition with this kind of loader cannot measure.
+
+    A loader library reads the files itself, so its reads are not counted.
+    """
     return (
         {}
         if kind == OWN_LOADER
@@ -45,7 +52,10 @@ def unseen_reads(kind: str) -> dict[str, str]:
 
 
 class Strand(NamedTuple):
-    """The rows of one rank in one epoch, in order. Times in nanoseconds from the epoch's common start."""
+    """The rows of one rank in one epoch, in order of steps.
+
+    Times are in nanoseconds from the start of the epoch, which all ranks share.
+    """
 
     rank: int
     epoch: int
@@ -53,9 +63,10 @@ class Strand(NamedTuple):
 
     @property
     def end_ns(self) -> float:
-        """When the rank's last step ended: its busy time was shortened by the lateness before it, and ended late itself.
+        """Time at which the last step of the rank ended, in nanoseconds.
 
-        A merged row carries the mean lateness of its steps as that of the last one.
+        The busy time of the last step was shortened by the lateness of the step before it, and
+        the last step itself ended late. For a merged row the lateness is the mean of its steps.
         """
         parts = ("start_ns", "wait_ns", "copy_ns", "busy_ns", "checkpoint_ns")
         last = {name: float(self.rows[name][-1]) for name in parts if name in self.rows}
@@ -72,7 +83,7 @@ def select(events: Events, phase: str, repetition: int | None = None) -> dict[st
 
 
 def strands(events: Events) -> Iterator[Strand]:
-    """Rows cut by epoch and rank, each in the order of its steps."""
+    """Rows grouped by epoch and rank, each group in order of its steps."""
     columns = {name: np.asarray(column) for name, column in events.items() if name != "phase"}
     keys = np.unique(
         np.stack([columns["epoch"].astype(np.int64), columns["rank"].astype(np.int64)]), axis=1
@@ -86,9 +97,10 @@ def strands(events: Events) -> Iterator[Strand]:
 
 
 def spans(parts: Sequence[Strand], startup_s: Mapping[int, float | None]) -> tuple[float, float]:
-    """(wall, wall without start-up) in seconds, summed over epochs: an epoch lasts until its slowest rank's end.
+    """(wall time, wall time without start-up) in seconds, summed over epochs.
 
-    Start-up is the creation of processes before the first read, which no storage can speed up. Where it is unknown nothing is deducted.
+    An epoch lasts until its slowest rank has ended. Start-up is the creation of processes before
+    the first read, which faster storage does not shorten. If it is unknown, it counts as 0.
     """
     ends: dict[int, float] = {}
     for part in parts:
@@ -103,7 +115,10 @@ def spans(parts: Sequence[Strand], startup_s: Mapping[int, float | None]) -> tup
 
 
 def saving(parts: Sequence[Strand]) -> float:
-    """Seconds that training stood still for checkpoints, mean over ranks; runs of older versions saved none."""
+    """Seconds that training was stopped for checkpoints, mean over ranks.
+
+    The result is 0 for runs of older versions, which had no checkpoints.
+    """
     ranks = {part.rank for part in parts}
     return (
         sum(
@@ -117,10 +132,11 @@ def saving(parts: Sequence[Strand]) -> float:
 
 
 def repetition_metrics(events: Events, context: Repetition) -> Repetition:
-    """``context`` (seed, epochs, CPU time ...) with every figure that follows from the events.
+    """Return ``context`` (seed, epochs, CPU time ...) with all figures that follow from the events.
 
-    A figure that cannot be had is None and ``not_measured`` says why. Where the context's own says that reads were not seen
-    (``unseen_reads``) the bandwidth is that of the samples' stored bytes.
+    A figure that cannot be computed is None, and ``not_measured`` gives the reason. If
+    ``context.not_measured`` says that reads were not seen (``unseen_reads``), the bandwidth is
+    computed from the stored bytes of the samples.
     """
     missing = {
         key: reason
@@ -181,7 +197,7 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
 
 
 def _delivered(events: Events, epoch: int, *, unseen: bool) -> dict[str, int | None]:
-    """Bytes read and stored bytes of the samples delivered in one epoch, over all ranks."""
+    """Bytes read, and stored bytes of the samples delivered, in one epoch over all ranks."""
     mine = np.asarray(events["epoch"]) == epoch
     sums = {
         name: int(np.asarray(events[name], dtype=np.int64)[mine].sum())
@@ -193,10 +209,12 @@ def _delivered(events: Events, epoch: int, *, unseen: bool) -> dict[str, int | N
 def _utilization(
     parts: Sequence[Strand], wall: float, span: float, missing: dict[str, str]
 ) -> dict[str, float | None]:
-    """Accelerator utilization three ways, each a mean over ranks.
+    """Accelerator utilization in three definitions, each a mean over ranks.
 
-    As MLPerf Storage defines it; sustained: all busy time over ``span`` (process creation and checkpoints left out, the first step's wait
-    for data counted, so that prefetching during it flatters nothing); and strict: all busy time over all wall time.
+    1. As MLPerf Storage defines it.
+    2. Sustained: busy time over ``span``. This leaves out process creation and checkpoints, and
+       includes the wait for data in the first step, so prefetching during it has no advantage.
+    3. Strict: busy time over wall time.
     """
     busy: dict[int, float] = {}
     counted: dict[int, float] = {}
@@ -223,7 +241,7 @@ def _utilization(
     if not any(busy.values()):
         missing.update(dict.fromkeys(names, NULL_ACCELERATOR))
         return dict.fromkeys(names)
-    # Nominal busy time may exceed the clock by one compensated wake-up, so 1 is the ceiling.
+    # Nominal busy time may exceed the clock by one compensated wake-up: limit the ratio to 1.
     mean_busy = sum(busy.values()) / len(busy)
     figures: dict[str, float | None] = {
         names[0]: None,
@@ -262,7 +280,10 @@ def _waits(parts: Sequence[Strand], missing: dict[str, str]) -> dict[str, float 
 
 
 def _quantile(values: Sequence[Array], weights: Sequence[Array], q: float) -> float | None:
-    """Weighted quantile (inverted distribution function) of nanoseconds, in seconds: a merged row counts as its mean, once per step."""
+    """Weighted quantile ``q`` (inverted distribution function) of times in nanoseconds, in seconds.
+
+    A merged row counts as its mean, once per step.
+    """
     value = np.concatenate(values).astype(np.float64)
     if not len(value):
         return None
@@ -272,7 +293,10 @@ def _quantile(values: Sequence[Array], weights: Sequence[Array], q: float) -> fl
 
 
 def summarise(repetitions: Sequence[Repetition]) -> dict[str, Summary]:
-    """Median, min, max and count over complete repetitions; a metric that none of them has is left out."""
+    """Median, minimum, maximum and count over complete repetitions, by metric.
+
+    A metric that no repetition has is left out.
+    """
     summaries: dict[str, Summary] = {}
     for name in MEDIANS:
         values = [

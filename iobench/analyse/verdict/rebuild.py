@@ -1,4 +1,7 @@
-"""Every figure of a run again, from its recorded events and context alone: what ``iobench report`` prints is what ``run`` printed."""
+"""Compute every figure of a run again from its recorded events and context alone.
+
+``iobench report`` therefore prints what ``iobench run`` printed.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,11 @@ def ceiling_from_events(
 ) -> tuple[float | None, float | None]:
     """(samples/s, stored bytes/s) of one calibration phase, summed over its ranks.
 
-    Workers begin together, so batches arrive in rounds of ``round_steps`` (a rank's workers). The rate is taken from the end of the first
-    round to the end of the last: at both instants each worker is equally far, so nothing that is half done falsifies it. A rank with
-    fewer than two rounds is rated from the first read on. (None, None) where nothing was recorded.
+    Workers start together, so batches arrive in rounds of ``round_steps`` (the number of workers
+    of a rank). The rate is taken from the end of the first round to the end of the last one: at
+    both times all workers have done the same number of batches, so unfinished work does not
+    distort it. A rank with fewer than two rounds is rated from its first read on. The result is
+    (None, None) if nothing was recorded.
     """
     startups = {epoch.epoch: epoch.startup_s or 0.0 for epoch in context.epochs}
     ranks: dict[int, list[float]] = {}
@@ -44,7 +49,7 @@ def ceiling_from_events(
         totals[0] += part.end_ns / 1e9 - begin
         totals[1] += float(part.rows["samples"][rows].sum())
         totals[2] += float(part.rows["sample_bytes"][rows].sum())
-    # No batch was loaded by the accelerator alone: then there are no bytes, rather than 0.
+    # The accelerator calibration loads no batch: its bytes/s are then unknown rather than 0.
     if not ranks or min(totals[0] for totals in ranks.values()) <= 0:
         return None, None
     stored_per_s = sum(stored / span for span, _, stored in ranks.values())
@@ -54,7 +59,10 @@ def ceiling_from_events(
 def find_max_point(
     events: Events, *, accelerators: int, required: float, startup_s: float | None = None
 ) -> FindMaxPoint:
-    """One point of the search for the largest number of accelerators, from the rows of phase ``find-max.<accelerators>``."""
+    """One point of the search for the largest number of accelerators that can be fed.
+
+    ``events`` holds the rows of phase ``find-max.<accelerators>``.
+    """
     context = Repetition(
         seed=0, accelerators=accelerators, epochs=[Epoch(epoch=0, startup_s=startup_s)]
     )
@@ -77,9 +85,10 @@ def find_max_point(
 
 
 def conclude(doc: RunDocument) -> RunDocument:
-    """``doc`` with the metrics, verdict, findings and validity that follow from its repetitions and ceilings.
+    """Return ``doc`` with its metrics, verdict, findings and validity computed again.
 
-    Findings of rules that this module does not know (the runner's own) are kept.
+    They follow from its repetitions and ceilings. Findings of rules that this module does not
+    know (those of the runner) are kept.
     """
     doc = doc.model_copy(update={"metrics": summarise(doc.repetitions)})
     if doc.checkpoint is not None:
@@ -87,7 +96,7 @@ def conclude(doc: RunDocument) -> RunDocument:
         doc = doc.model_copy(
             update={"checkpoint": study, "metrics": {**doc.metrics, **summaries_of(study)}}
         )
-    if doc.dataset.recorded:  # a study alone has nothing to starve
+    if doc.dataset.recorded:  # a checkpoint study has no dataset, and so no verdict
         doc = doc.model_copy(update={"verdict": verdict(doc)})
     findings = [finding for finding in doc.findings if finding.rule not in RULE_IDS] + evaluate(
         doc, doc.rules
@@ -96,7 +105,10 @@ def conclude(doc: RunDocument) -> RunDocument:
 
 
 def rebuild(doc: RunDocument, events: Events) -> RunDocument:
-    """``doc`` with everything that follows from ``events`` computed again; what has no events stays as recorded."""
+    """Return ``doc`` with everything that follows from ``events`` computed again.
+
+    What has no events stays as recorded.
+    """
     unseen = unseen_reads(doc.loader.kind or OWN_LOADER)
     repetitions = [
         _again(repetition, select(events, "measure", index), unseen)
@@ -121,13 +133,19 @@ def rebuild(doc: RunDocument, events: Events) -> RunDocument:
 
 
 def _again(repetition: Repetition, events: Events, unseen: dict[str, str]) -> Repetition:
-    """``unseen``: documents of older versions counted reads that nobody saw."""
+    """One repetition computed again, or as recorded if it has no events.
+
+    ``unseen`` is what ``unseen_reads`` says of the loader; older versions counted these reads.
+    """
     context = repetition.model_copy(update={"not_measured": repetition.not_measured | unseen})
     return repetition_metrics(events, context) if len(events["step"]) else repetition
 
 
 def _ceiling(ceiling: Ceiling, events: Events) -> Ceiling:
-    """Computed again where its details hold ``startup_s`` (a number, None, or one per epoch), which the events cannot know."""
+    """One ceiling computed again, if its details hold ``startup_s``; otherwise as recorded.
+
+    ``startup_s`` is a number, None, or a list with one value per epoch. It is not in the events.
+    """
     if not len(events["step"]) or "startup_s" not in ceiling.details.model_fields_set:
         return ceiling
     startup = ceiling.details.startup_s

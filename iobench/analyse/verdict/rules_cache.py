@@ -1,10 +1,11 @@
-"""Whether cold reads were cold, from the first instant of an epoch to its last batch.
+"""Rules that check whether cold reads were cold, from the start of an epoch to its last batch.
 
-Residency before an epoch proves how it began. Afterwards buffered reads fill the page cache
-themselves, and another process that reads the same files fills it for them. So what ranks and
-their workers made the storage deliver is held against the samples that they were given. Within an
-epoch the same bytes may be read twice (a row group, for several of its rows) and rightly come from
-the cache the second time; but each sample is delivered once, so storage must deliver its bytes.
+The residency before an epoch shows only how the epoch began. During it, buffered reads fill the
+page cache, and so do other processes that read the same files. The rules therefore compare the
+bytes that storage delivered to the ranks and their workers with the stored bytes of the samples
+that they received. Within an epoch the same bytes may be read twice (a row group, for several of
+its rows), and the second read may come from the cache. But each sample is delivered once, so
+storage must deliver its bytes at least once.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ MAX_RESIDENT = 0.01
 """Share of the dataset's bytes that may be in the page cache before a cold epoch."""
 
 MAX_CACHED = 0.01
-"""Share of the delivered bytes that storage need not have delivered in a cold epoch."""
+"""Share of the bytes delivered in a cold epoch that may come from a cache."""
 
 MEMORY_MULTIPLE = 5
 
 
 class Delivery(NamedTuple):
-    """What a cold epoch (or the measurement of a ceiling) was given, and what storage delivered.
+    """Bytes that a cold epoch (or the measurement of a ceiling) needed, and bytes from storage.
 
-    ``fetched`` None: not measured, and ``how`` says why.
+    ``fetched`` is None if it was not measured; ``how`` then gives the reason.
     """
 
     where: str
-    wanted: int  # bytes that storage must have delivered, had no cache served any
+    wanted: int  # bytes that storage must deliver if no cache serves any of them
     fetched: int | None
     how: str
 
@@ -43,16 +44,16 @@ class Delivery(NamedTuple):
 
 
 def cached_share(*, wanted: int, fetched: int | None) -> float:
-    """Share of the bytes wanted that a cache served, 0 to 1; 0 where ``fetched`` is unknown."""
+    """Share of the wanted bytes that a cache served, 0 to 1; 0 if ``fetched`` is unknown."""
     if not wanted or fetched is None:
         return 0.0
     return max(0, wanted - fetched) / wanted
 
 
 def epoch_deliveries(doc: RunDocument) -> Iterator[Delivery]:
-    """Of the epochs of a cold run.
+    """Deliveries of the epochs of a cold run.
 
-    An interrupted repetition makes no claim: an epoch of it that has no count is left out.
+    An interrupted repetition claims nothing, so its epochs without a count are left out.
     """
     read = _share_read(doc)
     for where, epoch, complete in _epochs(doc):
@@ -61,21 +62,24 @@ def epoch_deliveries(doc: RunDocument) -> Iterator[Delivery]:
 
 
 def ceiling_deliveries(doc: RunDocument) -> Iterator[Delivery]:
-    """Of the ceilings that the reader measured over cold storage."""
+    """Deliveries of the ceilings that the reader measured on cold storage."""
     for name, ceiling in doc.ceilings.items():
         if ceiling.cold is not None:
             yield _delivery(doc, f"the measurement of ceiling {name}", ceiling.cold, read=1.0)
 
 
 def _delivery(doc: RunDocument, where: str, epoch: Epoch, *, read: float) -> Delivery:
-    """``read``: the share of the stored bytes that the loader's own files take."""
-    # More than one epoch's bytes: samples delivered again, by a library or while a ceiling lasted.
+    """Delivery of one epoch; ``read`` is the loader's files as a share of the stored bytes."""
+    # A library, or a long ceiling measurement, may deliver samples twice: count one epoch at most.
     wanted = min(epoch.sample_bytes or 0, (doc.dataset.stored_bytes or 0)) * read
     return Delivery(where, int(wanted), epoch.bytes_fetched, epoch.fetched_how)
 
 
 def _share_read(doc: RunDocument) -> float:
-    """Of the dataset's stored bytes: a layout of a library's own may be smaller (no framing)."""
+    """Size of the loader's files, as a share of the dataset's stored bytes.
+
+    It is below 1 for a library's own layout without framing.
+    """
     layout, stored = doc.loader.layout, doc.dataset.stored_bytes
     return min(1.0, layout.bytes / stored) if layout and stored else 1.0
 
@@ -112,7 +116,7 @@ def cold_residency(doc: RunDocument) -> Outcome | None:
 
 
 def cold_fetch(doc: RunDocument) -> Outcome | None:
-    """A cache must not have served a cold epoch, or a ceiling, after its reads began."""
+    """Check that no cache served a cold epoch, or a cold ceiling, after its reads began."""
     if not is_cold(doc):
         return None
     found = [*epoch_deliveries(doc), *ceiling_deliveries(doc)]
@@ -138,7 +142,7 @@ def cold_fetch(doc: RunDocument) -> Outcome | None:
 
 
 def residency_unknown(doc: RunDocument) -> Outcome | None:
-    """A run that makes no claim about the cache should still know what came from it."""
+    """Check that a run without a claim about the cache recorded what was in the cache."""
     if is_cold(doc) or uncached(doc):
         return None
     measured = [epoch.residency_before is not None for _, epoch, _ in _epochs(doc)]
@@ -157,7 +161,10 @@ def residency_unknown(doc: RunDocument) -> Outcome | None:
 
 
 def dataset_size(doc: RunDocument) -> Outcome | None:
-    """5 x memory is a proxy for cold reads, so a run that proves them cold needs no more."""
+    """Check that the dataset is larger than 5 x memory, unless the run proves its reads cold.
+
+    The size is only a substitute for that proof.
+    """
     if uncached(doc) or _proven_cold(doc):
         return None
     memory, stored = doc.host.memory_bytes, doc.dataset.stored_bytes
@@ -176,7 +183,7 @@ def dataset_size(doc: RunDocument) -> Outcome | None:
 
 
 def _epochs(doc: RunDocument) -> Iterator[tuple[str, Epoch, bool]]:
-    """(where it is in the run, the epoch, whether its repetition is complete)."""
+    """(place in the run, epoch, whether its repetition is complete) for every epoch."""
     named = [(f"repetition {index}", each) for index, each in enumerate(doc.repetitions)]
     named += [("the repetition without checkpoints", doc.quiet)] if doc.quiet else []
     for name, repetition in named:
@@ -185,7 +192,7 @@ def _epochs(doc: RunDocument) -> Iterator[tuple[str, Epoch, bool]]:
 
 
 def uncached(doc: RunDocument) -> bool:
-    """This host's page cache plays no part: object storage, or every read goes past it."""
+    """True if this host's page cache is not used: object storage, or all reads are direct."""
     return doc.storage.page_cache is False or doc.loader.direct is True
 
 
@@ -199,7 +206,7 @@ def _proven_cold(doc: RunDocument) -> bool:
 
 def _remedy(doc: RunDocument) -> str:
     mapped = doc.workload.reader.mmap
-    # A map is never direct, and libraries have no direct IO.
+    # Reads through a memory map are never direct, and libraries have no direct IO.
     direct = "reader.mmap=false and reader.direct=true" if mapped else "reader.direct=true"
     own = (doc.loader.kind or OWN_LOADER) == OWN_LOADER
     read = f", or read with {direct}" if own else ""

@@ -1,6 +1,6 @@
-"""Checks of what was read: the right bytes, enough of them, often enough.
+"""Rules that check what was read: the right bytes, enough of them, and in enough repetitions.
 
-Each returns None where all is well. Whether reads were cold is in ``rules_cache``.
+Each rule returns None if it finds no violation. The rules about cold reads are in ``rules_cache``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LEAST_REPETITIONS = 5
 
 
 class Outcome(NamedTuple):
-    """What a rule found. ``known`` False: the evidence is missing."""
+    """What a rule found. ``known`` is False if the evidence for a decision is missing."""
 
     evidence: str
     remedy: str = ""
@@ -32,11 +32,17 @@ def complete(doc: RunDocument) -> list[Repetition]:
 
 
 def data_mismatch(doc: RunDocument) -> Outcome | None:
-    """Samples must be read from storage, each once in an epoch: bytes that were never read cannot be delivered."""
+    """Check that the samples were read from storage, and each of them once in an epoch.
+
+    If fewer bytes were read than delivered, some samples did not come from storage.
+    """
     done = complete(doc)
     if not done:
         return unknown("no repetition was completed")
-    remedy = "a sample that comes from elsewhere, or not at all, makes every rate false: run iobench verify, and report this as a defect"
+    remedy = (
+        "a sample that comes from elsewhere, or not at all, makes every rate false: run iobench "
+        "verify, and report this as a defect"
+    )
     for index, repetition in enumerate(done):
         if repetition.bytes_read is not None and repetition.bytes_read < repetition.sample_bytes:
             read, delivered = (
@@ -57,19 +63,23 @@ def data_mismatch(doc: RunDocument) -> Outcome | None:
     ]
     if wrong:
         return Outcome(
-            f"{format_count(wrong[0])} samples were delivered, {format_count(expected)} are in the dataset's epochs",
+            f"{format_count(wrong[0])} samples were delivered, {format_count(expected)} are in the "
+            "dataset's epochs",
             remedy,
         )
     return None
 
 
 def _padding(doc: RunDocument) -> int:
-    """Samples that a loader library may deliver twice in an epoch, to make ranks equal: what torch's DistributedSampler does."""
+    """Samples that a loader library may deliver twice in an epoch.
+
+    torch's DistributedSampler does this, so that all ranks get equally many.
+    """
     return max(0, doc.accelerators - 1) if (doc.loader.kind or OWN_LOADER) != OWN_LOADER else 0
 
 
 def data_changed(doc: RunDocument) -> Outcome | None:
-    """An object that was replaced or removed under the run: nobody knows what was measured."""
+    """Check that no object was replaced or removed during the run: the reads would be undefined."""
     changed = doc.dataset.changed
     if changed is None:
         why = doc.dataset.changed_unknown or "not recorded"
@@ -92,7 +102,10 @@ def storage_throttled(doc: RunDocument) -> Outcome | None:
     times = sum(counts)
     if not times:
         return None
-    remedy = "fewer requests in flight, or a higher quota (S3: more prefixes); the rate is the quota's, not the storage's"
+    remedy = (
+        "fewer requests in flight, or a higher quota (S3: more prefixes); the rate is the "
+        "quota's, not the storage's"
+    )
     return Outcome(
         f"the server asked to slow down {format_count(times)} times (503 SlowDown or 429)", remedy
     )
@@ -133,9 +146,13 @@ def run_steps(doc: RunDocument) -> Outcome | None:
     if not steps:
         return unknown("no step was recorded")
     if min(steps) < LEAST_STEPS:
-        remedy = f"a larger dataset, more epochs or a smaller batch: at least {LEAST_STEPS} steps for each accelerator"
+        remedy = (
+            f"a larger dataset, more epochs or a smaller batch: at least {LEAST_STEPS} steps for "
+            "each accelerator"
+        )
         return Outcome(
-            f"{format_count(min(steps))} steps for each accelerator in a repetition, fewer than {LEAST_STEPS}",
+            f"{format_count(min(steps))} steps for each accelerator in a repetition, fewer than "
+            f"{LEAST_STEPS}",
             remedy,
         )
     return None
@@ -169,7 +186,10 @@ def seed_changes(doc: RunDocument) -> Outcome | None:
 
 
 def nfs_retransmits(doc: RunDocument) -> Outcome | None:
-    """A request that is sent again has cost its time-out, which is a minute by default: the network or the server dropped it."""
+    """Check that the NFS client repeated no request because the network or the server dropped it.
+
+    Each repeated request first waits for its time-out, which is one minute by default (nfs(5)).
+    """
     if not (doc.storage.fs_type or "").startswith("nfs"):
         return None
     counted = [repetition.nfs for repetition in doc.repetitions if repetition.nfs is not None]
@@ -179,16 +199,23 @@ def nfs_retransmits(doc: RunDocument) -> Outcome | None:
     if again:
         ops = sum(nfs.read_ops for nfs in counted)
         what = "request was" if again == 1 else "requests were"
-        evidence = f"{format_count(again)} NFS {what} sent again (beside {format_count(ops)} reads), by the mount's counters"
+        evidence = (
+            f"{format_count(again)} NFS {what} sent again (beside {format_count(ops)} reads), by "
+            "the mount's counters"
+        )
         return Outcome(
             evidence,
-            "look for lost packets and a server that is overloaded or was restarted; such a run shows a fault, not a speed",
+            "look for lost packets and a server that is overloaded or was restarted; such a run "
+            "shows a fault, not a speed",
         )
     return None
 
 
 def delivered_samples(doc: RunDocument) -> Outcome | None:
-    """A loader library must deliver the dataset's samples, each once in an epoch, or its speed is that of another job."""
+    """Check that a loader library delivers each sample of the dataset once in an epoch.
+
+    If it does not, its speed is that of another job.
+    """
     proof = doc.loader.delivery
     if proof is None:
         return None
@@ -196,7 +223,7 @@ def delivered_samples(doc: RunDocument) -> Outcome | None:
         return unknown(
             f"what loader '{doc.loader.kind}' delivers was not proven: {proof.not_measured}"
         )
-    dropped = 0  # that reader.tail=drop allows: each worker's last batch, where it is not full
+    dropped = 0  # what reader.tail=drop allows: the last batch of each worker, if it is not full
     if doc.workload.reader.tail == "drop":
         dropped = ((doc.workload.batch_size or 1) - 1) * max(1, doc.loader.workers)
         dropped *= max(1, doc.accelerators)
@@ -209,6 +236,7 @@ def delivered_samples(doc: RunDocument) -> Outcome | None:
     counts = ", ".join(f"{format_count(count)} {key}" for key, count in wrong.items())
     looked = "an epoch" if proof.whole_epoch else "a part of an epoch"
     return Outcome(
-        f"{looked} of loader '{doc.loader.kind}' ({doc.loader.library}) is not the dataset's {proof.of} samples: {counts}",
+        f"{looked} of loader '{doc.loader.kind}' ({doc.loader.library}) is not the dataset's "
+        f"{proof.of} samples: {counts}",
         "the rate is that of another job: use another loader.kind, or report this as a defect",
     )

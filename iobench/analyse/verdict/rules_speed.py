@@ -1,4 +1,7 @@
-"""Checks of who was really measured: the CPU, the harness or the emulation instead of storage. Each returns None where all is well."""
+"""Rules that check that storage was measured, and not the CPU, the tool or the emulation.
+
+Each rule returns None if it finds no violation.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,12 @@ from ...units import format_count, format_duration, format_percent
 from .evidence import NOISE, OWN_LOADER, effective_cores, gather, is_null_accelerator, step_time_s
 from .rules_data import Outcome, complete, unknown
 
-MOST_THROTTLED = 0.01
-MOST_PREFETCHED = 0.10
-MOST_LOADER_CPU = 0.4  # SPDL: a loader that takes more of the host slows the training itself
-MOST_AMPLIFIED = 1.5
-GAP = 0.2
-CLIENT_BOUND = (
-    0.85  # of the usable cores: what is left goes to the kernel's and the server's own work
-)
+MOST_THROTTLED = 0.01  # share of the time of a repetition
+MOST_PREFETCHED = 0.10  # share of the samples of an epoch
+MOST_LOADER_CPU = 0.4  # share of the cores; SPDL: a loader that uses more slows the training
+MOST_AMPLIFIED = 1.5  # bytes read for each byte of a sample
+GAP = 0.2  # relative difference between two rates
+CLIENT_BOUND = 0.85  # share of the usable cores; the rest is for the kernel and the server
 
 
 def au_threshold(doc: RunDocument) -> Outcome | None:
@@ -35,7 +36,8 @@ def au_threshold(doc: RunDocument) -> Outcome | None:
             else ""
         )
         return Outcome(
-            f"accelerator utilization is {format_percent(lowest)}{sustained}, the workload requires {format_percent(evidence.required)}",
+            f"accelerator utilization is {format_percent(lowest)}{sustained}, the workload "
+            f"requires {format_percent(evidence.required)}",
             "see the verdict and its advice; --find-max says how many it can feed",
         )
     return None
@@ -70,27 +72,35 @@ def cpu_affinity(doc: RunDocument) -> Outcome | None:
 def harness_bound(doc: RunDocument) -> Outcome | None:
     evidence = gather(doc)
     if evidence.kind != OWN_LOADER:
-        return None  # a library is what is measured, not the tool that measures
+        return None  # a library is the subject of the measurement, not the measuring tool
     if evidence.harness is None or evidence.measured is None:
         return unknown(
-            "the harness ceiling or the measured rate is missing, so the tool itself may be the bottleneck"
+            "the harness ceiling or the measured rate is missing, so the tool itself may be the "
+            "bottleneck"
         )
     others = [
         rate for rate in (evidence.storage, evidence.prep, evidence.accelerator) if rate is not None
     ]
     share = evidence.measured / evidence.harness
     if share >= 0.9 or (others and evidence.harness <= min(others) * (1 + NOISE)):
-        remedy = "loader.transport=ring, more workers or larger batches; otherwise the figure is the loader's, not storage's"
+        remedy = (
+            "loader.transport=ring, more workers or larger batches; otherwise the figure is the "
+            "loader's, not storage's"
+        )
         lowest = "" if share >= 0.9 else ", the lowest of all ceilings"
         return Outcome(
-            f"with no storage at all the loader does {format_count(evidence.harness)} samples/s{lowest}; the run reached {share:.0%} of it",
+            f"with no storage at all the loader does {format_count(evidence.harness)} "
+            f"samples/s{lowest}; the run reached {share:.0%} of it",
             remedy,
         )
     return None
 
 
 def client_bound(doc: RunDocument) -> Outcome | None:
-    """The reader's own CPU time at its best rate, against the cores that it may use: then the fetch ceiling is the client's."""
+    """Compare the reader's CPU time at its best rate with the cores that it may use.
+
+    If it needs nearly all of them, the fetch ceiling is that of the client, not of the storage.
+    """
     fetch, cores = doc.ceilings.get("fetch", Ceiling()), effective_cores(doc)
     if fetch.bytes_per_s is None or fetch.cpu_s_per_gb is None or not cores:
         return unknown("the fetch ceiling, its CPU time or the usable cores are not recorded")
@@ -98,8 +108,10 @@ def client_bound(doc: RunDocument) -> Outcome | None:
     if taken < CLIENT_BOUND * cores:
         return None
     return Outcome(
-        f"fetching takes {taken:.1f} of {cores:g} cores ({fetch.cpu_s_per_gb:.2f} CPU s/GB): the client, not the storage, was the limit",
-        "a cheaper client (storage.client=obstore, reader.direct=true), larger reads, or a host with more cores",
+        f"fetching takes {taken:.1f} of {cores:g} cores ({fetch.cpu_s_per_gb:.2f} CPU s/GB): the "
+        "client, not the storage, was the limit",
+        "a cheaper client (storage.client=obstore, reader.direct=true), larger reads, or a host "
+        "with more cores",
     )
 
 
@@ -116,7 +128,10 @@ def emulation_error(doc: RunDocument) -> Outcome | None:
     if step is None or not late:
         return unknown("how late the emulated steps end was not recorded")
     if max(late) > max(0.05 * step, 1e-3):
-        evidence = f"1 % of the emulated steps end more than {format_duration(max(late))} late, with steps of {format_duration(step)}"
+        evidence = (
+            f"1 % of the emulated steps end more than {format_duration(max(late))} late, with "
+            f"steps of {format_duration(step)}"
+        )
         return Outcome(
             evidence, "the host is overloaded: fewer workers or accelerators on it, or more cores"
         )
@@ -124,9 +139,13 @@ def emulation_error(doc: RunDocument) -> Outcome | None:
 
 
 def prefetch_share(doc: RunDocument) -> Outcome | None:
-    """Batches that were prefetched while the first step was excluded flatter AU (the reference benchmark's defect)."""
+    """Check that few samples can be prefetched during the first step of an epoch.
+
+    Utilization leaves the first step out, so batches that were loaded during it raise the figure.
+    The MLPerf Storage reference benchmark has this defect.
+    """
     settings = doc.workload.loader
-    prefetched = doc.loader.prefetched_samples  # by one rank
+    prefetched = doc.loader.prefetched_samples  # of one rank
     if prefetched is None:
         batch = doc.workload.batch_size
         parts = (doc.loader, settings)
@@ -142,10 +161,14 @@ def prefetch_share(doc: RunDocument) -> Outcome | None:
         return unknown("no sample was recorded")
     share = prefetched * doc.accelerators / min(samples)
     if share > MOST_PREFETCHED:
-        evidence = f"up to {min(share, 1):.0%} of an epoch's samples may be prefetched during the first step, which utilization leaves out"
+        evidence = (
+            f"up to {min(share, 1):.0%} of an epoch's samples may be prefetched during the first "
+            "step, which utilization leaves out"
+        )
         return Outcome(
             evidence,
-            "longer epochs (a larger dataset), or less prefetching; accelerator_utilization_strict and samples/s are not affected",
+            "longer epochs (a larger dataset), or less prefetching; accelerator_utilization_strict "
+            "and samples/s are not affected",
         )
     return None
 
@@ -156,11 +179,15 @@ def verdict_gap(doc: RunDocument) -> Outcome | None:
     if predicted is None or measured is None:
         return unknown("the predicted or the measured rate is missing")
     ratio = measured / predicted
-    found = f"the run reached {format_count(measured)} samples/s, {ratio:.2f} x the {format_count(predicted)} that its lowest ceiling predicts"
+    found = (
+        f"the run reached {format_count(measured)} samples/s, {ratio:.2f} x the "
+        f"{format_count(predicted)} that its lowest ceiling predicts"
+    )
     if ratio > 1 + GAP:
         return Outcome(
             found,
-            "a ceiling was measured under worse conditions than the run, or the run read from a cache: repeat both",
+            "a ceiling was measured under worse conditions than the run, or the run read from a "
+            "cache: repeat both",
         )
     if ratio >= (1 - GAP) * (1 - _saving_share(doc)):
         return None
@@ -172,12 +199,16 @@ def verdict_gap(doc: RunDocument) -> Outcome | None:
         )
     return Outcome(
         found,
-        "stages compete (for CPU, memory or the device), or start-up dominates a short run: compare CPU time, lengthen the run",
+        "stages compete (for CPU, memory or the device), or start-up dominates a short run: "
+        "compare CPU time, lengthen the run",
     )
 
 
 def _saving_share(doc: RunDocument) -> float:
-    """The share of the run in which training stood still for checkpoints: no ceiling knows of them."""
+    """Share of the run, 0 to 1, in which training was stopped for checkpoints.
+
+    The ceilings do not include this time.
+    """
     saving, wall = doc.metrics.get("checkpoint_s"), doc.metrics.get("wall_s")
     return saving.median / wall.median if saving and wall and wall.median else 0.0
 
@@ -195,7 +226,10 @@ def raw_not_measured(doc: RunDocument) -> Outcome | None:
 
 
 def raw_low(doc: RunDocument) -> Outcome | None:
-    """A reader can't fetch more than storage gives: the two were not measured on the same storage, or one of them for too short."""
+    """Check that raw storage is not slower than the fetch ceiling, since a reader cannot be faster.
+
+    If it is, the storage changed between the two measurements, or one of them was too short.
+    """
     evidence = gather(doc)
     if evidence.fetch is None:
         return unknown("the fetch ceiling was not measured, so nothing checks the raw one")
@@ -210,10 +244,13 @@ def raw_low(doc: RunDocument) -> Outcome | None:
 
 
 def read_amplification(doc: RunDocument) -> Outcome | None:
-    """Bytes that storage delivers and no sample needs: neighbours in a row group, and what direct IO reads to stay aligned."""
+    """Check that storage delivers few bytes that no sample needs.
+
+    Such bytes are neighbouring rows of a row group, and what direct IO reads for alignment.
+    """
     done = complete(doc)
     if done and all(repetition.bytes_read is None for repetition in done):
-        return None  # a loader library's reads: the report says that this was not measured
+        return None  # reads of a loader library are not counted; the report says so
     ratios = [
         one.bytes_read / one.sample_bytes
         for one in done
@@ -225,7 +262,10 @@ def read_amplification(doc: RunDocument) -> Outcome | None:
     if worst <= MOST_AMPLIFIED:
         return None
     if doc.dataset.blocks:
-        remedy = "read row groups in order (reader.access=sequential), or generate smaller ones (block_size)"
+        remedy = (
+            "read row groups in order (reader.access=sequential), or generate smaller ones "
+            "(block_size)"
+        )
     elif doc.loader.direct:
         remedy = "direct IO reads whole blocks: reader.direct=false, or larger samples"
     else:
@@ -234,10 +274,10 @@ def read_amplification(doc: RunDocument) -> Outcome | None:
 
 
 def loader_tax(doc: RunDocument) -> Outcome | None:
-    """CPU time that the loader takes for ready bytes at the rate the accelerators demand."""
+    """Check the CPU time that the loader needs to move ready bytes at the demanded rate."""
     evidence, harness = gather(doc), doc.ceilings.get("harness", Ceiling())
     if evidence.kind != OWN_LOADER:
-        return None  # the report shows what a library costs beside what a plain read does
+        return None  # the report compares the cost of a library with that of a plain read
     demand = evidence.bytes_per_s(
         evidence.accelerator if evidence.accelerator is not None else evidence.measured
     )
@@ -245,9 +285,13 @@ def loader_tax(doc: RunDocument) -> Outcome | None:
         return unknown("the loader's CPU time, the demand or the usable cores are not recorded")
     taken = harness.cpu_s_per_gb * demand / 1e9
     if taken > MOST_LOADER_CPU * evidence.cores:
-        found = f"moving ready bytes at the demanded rate takes {taken:.1f} of {evidence.cores:g} cores ({harness.cpu_s_per_gb:.2f} CPU s/GB)"
+        found = (
+            f"moving ready bytes at the demanded rate takes {taken:.1f} of {evidence.cores:g} "
+            f"cores ({harness.cpu_s_per_gb:.2f} CPU s/GB)"
+        )
         return Outcome(
             found,
-            "a training needs those cores too: loader.transport=ring moves bytes at a tenth of the cost of torch's collate",
+            "a training needs those cores too: loader.transport=ring moves bytes at a tenth of the "
+            "cost of torch's collate",
         )
     return None

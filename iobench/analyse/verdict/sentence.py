@@ -1,4 +1,4 @@
-"""The verdict in one or two sentences that a storage engineer accepts: who starves whom, with figures, units and right grammar."""
+"""Express the verdict in one or two sentences: which stage limits the accelerators, and figures."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ LIMITS = {
 }
 
 MILD, SEVERE = 0.05, 0.20
-"""Waiting shares of the TensorFlow profiler's input-pipeline analyzer: below 5 % fed, up to 20 % mildly starved, above starved."""
+"""Limits for the share of waiting time, from the TensorFlow profiler's input-pipeline analyzer.
+
+Below 5 % the accelerators are fed, up to 20 % mildly starved, above that starved.
+"""
 
 
 def degree(utilization: float) -> str:
-    """``fed``, ``mildly starved`` or ``starved``, by the share of time that the accelerators wait."""
+    """``fed``, ``mildly starved`` or ``starved``, by the share of time that accelerators wait."""
     wait = 1 - utilization
     return "fed" if wait < MILD else "mildly starved" if wait < SEVERE else "starved"
 
@@ -34,20 +37,29 @@ def plural(count: int, noun: str = "accelerator") -> str:
 def sentence(
     evidence: Evidence, binds: str, reason: str, headroom: float | None, fed: int | None
 ) -> str:
-    """``binds`` and ``reason`` as found by ``verdict.bind``; ``headroom`` and ``fed`` are storage's."""
+    """The verdict in words.
+
+    ``binds`` and ``reason`` come from ``bind.bind``; ``headroom`` and ``fed`` are about storage.
+    """
     if evidence.accelerator is None:
         return _without_accelerator(evidence, binds, reason)
     who, demands = (
         plural(evidence.accelerators),
         "demands" if evidence.accelerators == 1 else "demand",
     )
-    they = f"{'it' if evidence.accelerators == 1 else 'they'} {demands} {_rate(evidence, evidence.accelerator)}"
+    they = (
+        f"{'it' if evidence.accelerators == 1 else 'they'} {demands} "
+        f"{_rate(evidence, evidence.accelerator)}"
+    )
     storage = _storage(evidence, headroom)
     feeds = _feeds(evidence, fed)
     if binds == "accelerator":
         return f"{_keeps_busy(evidence, who)}: {they}, {storage}{feeds}."
     if binds == "undecided":
-        return f"What limits {who} is undecided: {reason}. {_capital(they)}, {storage}{_measured(evidence)}."
+        return (
+            f"What limits {who} is undecided: {reason}. {_capital(they)}, "
+            f"{storage}{_measured(evidence)}."
+        )
     opening = (
         f"{_subject(evidence, binds, reason)} {_starves(evidence)} {who}{_busy(evidence)}: {they}"
     )
@@ -62,8 +74,11 @@ def sentence(
         rate is not None
         and evidence.measured is not None
         and evidence.measured > rate * (1 + NOISE)
-    ):  # the run refutes the ceiling
-        own = f"alone yielded {_rate(evidence, rate)}, less than the {_rate(evidence, evidence.measured)} of the run itself"
+    ):  # the run was faster than the ceiling, so the ceiling was measured too low
+        own = (
+            f"alone yielded {_rate(evidence, rate)}, less than the "
+            f"{_rate(evidence, evidence.measured)} of the run itself"
+        )
         return f"{opening}, but {_what(evidence, binds)} {own}{although}."
     return (
         f"{opening}, but {_what(evidence, binds)} yields at most {_rate(evidence, rate)}{although}."
@@ -96,7 +111,10 @@ def _keeps_busy(evidence: Evidence, who: str) -> str:
         else f", and still waiting {format_percent(1 - evidence.utilization)} of the time"
     )
     between = " between saves" if evidence.saves else ""
-    busy = f"{format_percent(evidence.utilization)} busy{between} ({_percent(evidence.required)} required{waiting})"
+    busy = (
+        f"{format_percent(evidence.utilization)} busy{between} ({_percent(evidence.required)} "
+        f"required{waiting})"
+    )
     return f"The data pipeline keeps {who} {busy}"
 
 
@@ -122,7 +140,10 @@ def _busy(evidence: Evidence) -> str:
     if evidence.utilization is None:
         return ""
     between = " between saves" if evidence.saves else ""
-    return f" ({format_percent(evidence.utilization)} busy{between}, {_percent(evidence.required)} required)"
+    return (
+        f" ({format_percent(evidence.utilization)} busy{between}, {_percent(evidence.required)} "
+        "required)"
+    )
 
 
 def _storage(evidence: Evidence, headroom: float | None) -> str:
@@ -144,7 +165,7 @@ def _feeds(evidence: Evidence, fed: int | None) -> str:
 
 
 def _why_storage(evidence: Evidence, reason: str) -> str:
-    """Whether the device is spent, or the reader asks too little of it."""
+    """A sentence on whether the device is at its limit, or the reader requests too little."""
     if reason:
         return f" {_capital(reason)}."
     if evidence.raw is None or evidence.fetch is None:
@@ -158,8 +179,18 @@ def _why_storage(evidence: Evidence, reason: str) -> str:
             if fio
             else "that it gets with more reads in flight"
         )
-        return f" The reader gets {share:.0%} of the {raw} {whose}: its latency or concurrency, not the device."
-    return f" The storage itself is spent: {'fio reads ' + raw + ' from the same files' if fio else 'more reads in flight get ' + raw}."
+        return (
+            f" The reader gets {share:.0%} of the {raw} {whose}: its latency or concurrency, not "
+            "the device."
+        )
+    return (
+        " The storage itself is spent: "
+        f"""{
+            "fio reads " + raw + " from the same files"
+            if fio
+            else "more reads in flight get " + raw
+        }."""
+    )
 
 
 def _measured(evidence: Evidence) -> str:

@@ -1,7 +1,9 @@
-"""How well a loader shuffles, from the order in which it delivered the samples. Each figure is 1 for a uniform random order.
+"""Measure how well a loader shuffles, from the order in which it delivered the samples.
 
-A training that sees neighbours together learns from batches that look alike. Loaders that stream trade this for sequential reads: shards in
-random order, samples through a buffer; so the figure belongs beside the speed that was bought with it.
+Each figure is 1 for a uniform random order. If neighbouring samples are delivered together, the
+batches of a training resemble each other. Loaders that stream accept this for sequential reads
+(shards in random order, samples through a buffer), so a report should show these figures together
+with the speed.
 """
 
 from __future__ import annotations
@@ -15,11 +17,16 @@ Array = npt.NDArray[np.int64]
 def shuffle_quality(
     order: Array, shard_of: Array, batch_size: int, later: Array | None = None
 ) -> dict[str, float | None]:
-    """``order``: sample numbers as delivered in one epoch, ``later``: in the next one; ``shard_of``: the shard of each sample number.
+    """Compute the figures below for one epoch.
 
-    ``distance``: how far samples were moved from their place in storage, mean, over what a uniform permutation moves them (n / 3).
-    ``shards_per_batch``: different shards in a batch, mean, over what batches drawn at random would hold.
-    ``epoch_distance``: as ``distance``, between two epochs; None where there is no second one.
+    ``order`` holds the sample numbers in the order of delivery, ``later`` those of the next epoch;
+    ``shard_of`` maps a sample number to its shard.
+
+    ``distance``: mean distance of the samples from their place in storage, divided by that of a
+    uniform permutation (about n / 3).
+    ``shards_per_batch``: mean number of distinct shards in a batch, divided by the number that is
+    expected in batches drawn at random.
+    ``epoch_distance``: like ``distance``, between the two epochs; None without ``later``.
     """
     return {
         "distance": _distance(order, np.sort(order)),
@@ -29,9 +36,10 @@ def shuffle_quality(
 
 
 def _distance(order: Array, reference: Array) -> float | None:
-    """Mean displacement of the samples that both orders hold, each where it comes first.
+    """Mean displacement of the samples that are in both orders, over that of a random order.
 
-    E|i - p(i)| of a uniform permutation of n is (n^2 - 1) / 3n.
+    The first occurrence of each sample counts. For a uniform permutation p of n samples,
+    E|i - p(i)| is (n^2 - 1) / 3n. The result is None for fewer than two common samples.
     """
     order, reference = _once(order), _once(reference)
     common = np.intersect1d(order, reference)
@@ -45,19 +53,23 @@ def _distance(order: Array, reference: Array) -> float | None:
 
 
 def _once(sequence: Array) -> Array:
-    """Without repetitions."""
+    """The first occurrence of each value, in order."""
     _, first = np.unique(sequence, return_index=True)
     return np.asarray(sequence[np.sort(first)])
 
 
 def _places(sequence: Array, common: Array) -> Array:
-    """The place in ``sequence`` of each of ``common`` (sorted)."""
+    """The position in ``sequence`` of each value of ``common`` (sorted)."""
     values, first = np.unique(sequence, return_index=True)
     return np.asarray(first[np.searchsorted(values, common)])
 
 
 def _diversity(order: Array, shard_of: Array, batch_size: int) -> float | None:
-    """Expected number of distinct shards in a batch: shard s of m samples is in it with 1 - C(n - m, b) / C(n, b)."""
+    """Distinct shards per batch, divided by the expected number; None without a full batch.
+
+    A random batch of b out of n samples holds a shard of m samples with the probability
+    1 - C(n - m, b) / C(n, b).
+    """
     full = len(order) // batch_size * batch_size
     if not full:
         return None
@@ -72,10 +84,11 @@ def _diversity(order: Array, shard_of: Array, batch_size: int) -> float | None:
 
 
 def identify(hashes: npt.NDArray[np.uint64], seen: npt.NDArray[np.uint64]) -> tuple[Array, int]:
-    """(sample numbers behind ``seen``, how many of ``seen`` are no sample's). ``hashes``: of all samples, by number.
+    """(sample numbers for the hashes ``seen``, how many of ``seen`` belong to no sample).
 
-    Samples of equal contents can't be told apart, so the first that is seen is taken for the first of them, and so on; what is seen more
-    often than there are samples of it counts as the last of them again.
+    ``hashes`` holds the hashes of all samples, by sample number. Samples of equal contents cannot
+    be told apart: the first one seen is taken for the first of them, the second for the second,
+    and so on. If one is seen more often than there are such samples, it counts as the last again.
     """
     by_hash = np.argsort(hashes, kind="stable")
     first, after = (
@@ -89,9 +102,11 @@ def identify(hashes: npt.NDArray[np.uint64], seen: npt.NDArray[np.uint64]) -> tu
 
 
 def delivery(order: Array, samples: int | None, *, unknown: int) -> dict[str, int | None]:
-    """What one epoch delivered against the ``samples`` that there are; ``unknown`` ones had contents that the dataset has not.
+    """Count what one epoch delivered, compared with the ``samples`` of the dataset.
 
-    ``samples``: None where only a part of the epoch was looked at; what is missing from it may come later, so it is None, too.
+    ``unknown`` is the number of delivered samples whose contents are not in the dataset.
+    ``samples`` is None if only a part of the epoch was observed. ``missing`` is then None as well,
+    because the rest of the epoch may deliver those samples.
     """
     distinct = len(np.unique(order))
     return {

@@ -1,4 +1,7 @@
-"""``--fail-on 'accelerator_utilization_sustained<0.9'``: conditions on a run's medians, for scripts and CI."""
+"""Conditions on a run's medians, for scripts and CI.
+
+An example is ``--fail-on 'accelerator_utilization_sustained<0.9'``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from ...schema.metrics import BY_NAME, METRICS
 from ...schema.result import RunDocument
 
 KNOWN = tuple(dict.fromkeys(each.name for each in METRICS if each.median or each.of == "verdict"))
-"""What a condition can be about: what a run's document holds one figure of."""
+"""Metrics that a condition can name: those with one figure in a run document."""
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -23,7 +26,8 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "!=": operator.ne,
 }
 _EXPRESSION = re.compile(
-    r"^\s*([A-Za-z_][A-Za-z0-9_]*)\s*(<=|>=|==|!=|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(%?)\s*$"
+    r"^\s*([A-Za-z_][A-Za-z0-9_]*)\s*(<=|>=|==|!=|<|>)\s*"
+    r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(%?)\s*$"
 )
 
 
@@ -37,12 +41,18 @@ class Threshold(NamedTuple):
 
 
 def parse(expression: str) -> Threshold:
-    """``metric op number`` (``90%`` is 0.9). Raises SpecError for anything else, with the nearest known metrics."""
+    """Parse ``metric op number`` (``90%`` is 0.9).
+
+    Raises SpecError for anything else; for an unknown metric it names the nearest known ones.
+    """
     match = _EXPRESSION.match(expression)
     if match is None:
         raise SpecError(
             f"'{expression}' is not a condition",
-            remedy="write it like 'accelerator_utilization_sustained<0.9' (in base units: bytes, seconds, 0 to 1)",
+            remedy=(
+                "write it like 'accelerator_utilization_sustained<0.9' (in base units: bytes, "
+                "seconds, 0 to 1)"
+            ),
         )
     metric, comparison, number, percent = match.groups()
     if metric not in KNOWN:
@@ -53,7 +63,7 @@ def parse(expression: str) -> Threshold:
 
 
 def value_of(doc: RunDocument, metric: str) -> float | None:
-    """The median over repetitions, or the verdict's figure."""
+    """The median over repetitions, or the verdict's figure; None if it was not measured."""
     if BY_NAME[metric].of == "verdict":
         found = getattr(doc.verdict, metric) if doc.verdict else None
         return None if found is None else float(found)
@@ -62,7 +72,10 @@ def value_of(doc: RunDocument, metric: str) -> float | None:
 
 
 def violations(doc: RunDocument, expressions: Sequence[str]) -> list[str]:
-    """One line for each condition that holds. One that cannot be decided, because its metric was not measured, counts as well."""
+    """One line for each condition that holds.
+
+    A condition whose metric was not measured cannot be decided, and counts as well.
+    """
     lines = []
     for threshold in [parse(expression) for expression in expressions]:
         value = value_of(doc, threshold.metric)

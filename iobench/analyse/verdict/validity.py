@@ -1,8 +1,10 @@
-"""Rules that a run must keep for its figures to mean what they say. Each has a stable id, evidence and a remedy.
+"""Rules that a run must satisfy for its figures to be meaningful.
 
-A rule finds a violation, or that the evidence is missing (level ``unknown``: neither pass nor fail), or nothing. What a violation means
-depends on the rule set: ``quick`` warns and refuses only what is false whatever the purpose; ``mlperf`` refuses what MLPerf Storage's
-rules refuse (Submission_guidelines 3.1.2: 5 x memory, 500 steps, 5 runs, AU threshold).
+Each rule has a stable id, evidence and a remedy. It reports a violation, or that evidence is
+missing (level ``unknown``, which is neither pass nor fail), or nothing. The rule set decides the
+level of a violation: ``quick`` warns, and rejects only what is false for every purpose; ``mlperf``
+rejects what MLPerf Storage's rules reject (Submission_guidelines 3.1.2: 5 x memory, 500 steps,
+5 runs, AU threshold).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ Level = Literal["info", "warning", "invalid"]
 
 
 class Levels(NamedTuple):
-    """What a violation is, by rule set."""
+    """Level of a violation under each rule set."""
 
     quick: Level
     mlperf: Level
@@ -30,7 +32,11 @@ class Levels(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Called with a document: a Finding (at its ``mlperf`` level, or ``unknown``), or None where the rule is kept."""
+    """One rule.
+
+    Called with a document, it returns a Finding (at the level of ``rule_set``, or ``unknown``), or
+    None if there is no violation.
+    """
 
     id: str
     check: Callable[[RunDocument], data.Outcome | None]
@@ -99,7 +105,7 @@ RULE_IDS = frozenset(rule.id for rule in (*MIXED_RULES, *CHECKPOINT_RULES))
 
 
 def level_of(rule: Rule, rule_set: str) -> Level:
-    """Raises UsageError for a rule set that does not exist."""
+    """The level of a violation under ``rule_set``. Raises UsageError for an unknown rule set."""
     if rule_set not in Levels._fields:
         raise UsageError(
             f"unknown rule set '{rule_set}'", remedy=f"known: {', '.join(Levels._fields)}"
@@ -108,14 +114,14 @@ def level_of(rule: Rule, rule_set: str) -> Level:
 
 
 def rules_of(doc: RunDocument) -> tuple[Rule, ...]:
-    """A run's rules, a checkpoint study's, or both where a run saved checkpoints while it loaded."""
+    """The rules for a run, for a checkpoint study, or for a run that saves checkpoints (both)."""
     if doc.checkpoint is None:
         return RULES
     return MIXED_RULES if doc.study is None else CHECKPOINT_RULES
 
 
 def evaluate(doc: RunDocument, rule_set: str = "quick") -> list[Finding]:
-    """Findings of all rules that are about such a document, the gravest first."""
+    """Findings of all rules that apply to ``doc``, the most severe first."""
     order = ("invalid", "warning", "unknown", "info")
     found = [finding for rule in rules_of(doc) if (finding := rule(doc, rule_set)) is not None]
     return sorted(found, key=lambda finding: order.index(finding.level))
@@ -124,7 +130,10 @@ def evaluate(doc: RunDocument, rule_set: str = "quick") -> list[Finding]:
 def validity(
     findings: Sequence[Finding], rule_set: str = "quick"
 ) -> Literal["valid", "invalid", "unknown"]:
-    """``unknown`` where the evidence is missing for a rule that could have refused the run under this rule set."""
+    """Whether the findings make a run invalid under ``rule_set``.
+
+    The result is ``unknown`` if evidence is missing for a rule that could have made it invalid.
+    """
     if any(finding.level == "invalid" for finding in findings):
         return "invalid"
     refusing = {
