@@ -201,7 +201,7 @@ class Blocks(Assembled):
 
     @abstractmethod
     def open(self, tail: Buffer, size: int) -> BlockShard:
-        """Open a shard of ``size`` bytes; ``tail``: all behind its last block. Raises ValueError."""
+        """Open a shard of ``size`` bytes from its last bytes (``footer_bytes``); ValueError."""
 
 
 _BARE = Frame(b"", b"")

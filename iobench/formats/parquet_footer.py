@@ -68,11 +68,8 @@ class Footer:
         self._data = data
         self._size = size
         self.groups: list[Group] = []
-        self._walked: tuple[int, int, list[Chunk]] = (
-            -1,
-            0,
-            [],
-        )  # (group, position in the footer, chunks) of the latest ``_plain``
+        # (group, position in the footer, chunks) of the latest call of ``_plain``.
+        self._walked: tuple[int, int, list[Chunk]] = (-1, 0, [])
         known = set()
         created_by = b""
         kept: list[bytes] = []

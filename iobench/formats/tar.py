@@ -37,9 +37,7 @@ class Tar(Framed):
         header[124:136] = (
             b"%011o\0" % size if size < _OCTAL_LIMIT else b"\x80" + size.to_bytes(11, "big")
         )
-        header[136:148] = (
-            b"%011o\0" % 0
-        )  # mtime 0: the bytes do not depend on when they are generated
+        header[136:148] = b"%011o\0" % 0  # mtime 0, so that the bytes never depend on the clock
         header[156:157] = b"0"
         header[257:265] = b"ustar\x0000"
         header[148:156] = b"%06o\0 " % _checksum(header)
@@ -64,10 +62,8 @@ class Tar(Framed):
             start = position + _BLOCK
             if kind in _FILE_TYPES and pax_size is not None:
                 size = pax_size
-            if (
-                kind in b"12346"
-                # Links, devices, directories and FIFOs carry no data, whatever their size says.
-            ):
+            # Links, devices, directories and FIFOs carry no data, whatever their size field says.
+            if kind in b"12346":
                 size = 0
             if start + size > len(shard):
                 raise ValueError(
@@ -85,8 +81,7 @@ class Tar(Framed):
                 pax_size = int(found[-1]) if found else None
             elif (
                 kind not in b"gLK"
-                # These types describe the next member, too, so that its pax header stays in force.
-            ):
+            ):  # these describe the next member, whose pax header still counts
                 pax_size = None
             position = start + -(-size // _BLOCK) * _BLOCK
 
