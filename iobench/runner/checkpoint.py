@@ -91,7 +91,7 @@ def _study(
     keep_data: bool,
     progress: Progress,
 ) -> tuple[RunDocument, Path]:
-    """The story itself, in a target that is held."""
+    """Carry out the study in a target that is held."""
     directory = new_directory(results, f"checkpoint-{plan.spec.model}")
     study = begin_study(plan)
     doc = RunDocument(
@@ -168,14 +168,14 @@ def begin_study(plan: StudyPlan) -> Study:
 
 
 def with_leftovers(failure: IobenchError, root: CheckpointRoot) -> IobenchError:
-    """``failure``, whose remedy says what lies in the target now, and how to remove it.
+    """Return ``failure`` with a remedy that says what is in the target, and how to remove it.
 
-    That is the latest complete checkpoint, and those that are partial.
+    That is the latest complete checkpoint, and the incomplete ones.
     """
     try:
         latest, partial = root.latest(), root.partial()
     except IobenchError:
-        return failure  # the storage can't even tell: its own failure says more
+        return failure  # the storage fails here, too: the first failure says more
     if latest is None and not partial:
         return failure
     left = [
@@ -191,7 +191,7 @@ def with_leftovers(failure: IobenchError, root: CheckpointRoot) -> IobenchError:
 
 
 class Conductor:
-    """Tells the ranks of a study what to do, and takes down what they report."""
+    """Tells the ranks of a study what to do, and records what they report."""
 
     def __init__(self, plan: StudyPlan, root: CheckpointRoot, study: Study) -> None:
         self.plan, self.root, self.study = plan, root, study
@@ -266,7 +266,7 @@ class Conductor:
         return gather(self._crew, Done, self._take_down)
 
     def _take_down(self, rank: int, answer: Answer) -> None:
-        """Saves that become durable while something else is waited for."""
+        """Record saves that become durable while something else is waited for."""
         if isinstance(answer, Saved):
             self.book.take_down(rank, answer.step, answer.part)
 
