@@ -166,8 +166,8 @@ def _limits(spec: DatasetSpec) -> tuple[int, int]:
 class ShardNumbers:
     """The shard numbers of a spec: ``number in ShardNumbers(spec)``.
 
-    It needs no table of all samples.
-    If sizes differ, they are drawn in parts, up to the shard in question.
+    It needs no table of all samples: if sizes differ, they are drawn in parts, up to the shard in
+    question.
     """
 
     def __init__(self, spec: DatasetSpec) -> None:

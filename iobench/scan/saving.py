@@ -1,4 +1,5 @@
 """Save a scan's result: a spec, and next to it a manifest, each completely or not at all.
+
 The manifest is written to ``NAME.manifest.part`` and renamed last, so its presence means that the
 scan was saved. A scan that was killed can be repeated: its unfinished folder is written again, and
 a spec with exactly the right bytes is kept.
