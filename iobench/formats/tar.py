@@ -79,9 +79,8 @@ class Tar(Framed):
             if kind == b"x":
                 found = _PAX_SIZE.findall(bytes(shard[start : start + size]))
                 pax_size = int(found[-1]) if found else None
-            elif (
-                kind not in b"gLK"
-            ):  # these describe the next member, whose pax header still counts
+            # g, L and K precede the next member, too, so they do not end its pax header.
+            elif kind not in b"gLK":
                 pax_size = None
             position = start + -(-size // _BLOCK) * _BLOCK
 
