@@ -201,7 +201,10 @@ class Blocks(Assembled):
 
     @abstractmethod
     def open(self, tail: Buffer, size: int) -> BlockShard:
-        """Open a shard of ``size`` bytes from its last bytes (``footer_bytes``); ValueError."""
+        """Open a shard of ``size`` bytes, given at least the last bytes that it needs.
+
+        ``tail``: at least the last ``footer_bytes`` of the shard. Raises ValueError.
+        """
 
 
 _BARE = Frame(b"", b"")

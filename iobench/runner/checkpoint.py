@@ -1,4 +1,4 @@
-"""A checkpoint study: claim the target, build the states, save, restore cold, conclude, write down.
+"""A checkpoint study: claim the target, build the states, save, restore cold, conclude, write.
 
 Whatever happens on the way (a full disk, a rank that dies, Ctrl-C), what was measured until then is
 written, and the checkpoints that are complete stay complete.
@@ -58,13 +58,13 @@ def run_study(
     break_lock: bool = False,
     progress: Progress | None = None,
 ) -> tuple[RunDocument, Path]:
-    """Run the plan; the concluded document and its directory.
+    """Run the plan; return the concluded document and its directory.
 
-    Steps are numbered on from the latest that is in the target. The study's own checkpoints are
-    removed at the end, but for the last with ``keep_data``; others stay. Raises TargetRefusedError
-    where the target is another's (TargetHeldError: another process works there), before anything is
-    written; InterruptedRun or the failure after the document was, and complete checkpoints are then
-    left, as a training's would be.
+    Step numbers continue from the latest in the target. The study's own checkpoints are removed at
+    the end, except the last one with ``keep_data``; others stay. Raises TargetRefusedError if the
+    target belongs to somebody else (TargetHeldError: another process works there), before anything
+    is written. Raises InterruptedRun or the failure after the document was written; complete
+    checkpoints then stay, as those of a training would.
     """
     root = CheckpointRoot.open(plan.url)
     with root.held("checkpoint", break_lock=break_lock) as lease:
@@ -212,16 +212,16 @@ class Conductor:
         self._until_done()
 
     def save(self, step: int) -> None:
-        """One save of all ranks, and the steps after it."""
+        """Let all ranks save, and then run the training steps until the next save."""
         self._command(Prepare(step))
         self._until_done()
         self._command(SaveNow(step, self.book.begin(step)))
         self._steps[step] = self._until_done()
 
     def drain(self) -> None:
-        """Wait for what an asynchronous writer is still doing.
+        """Wait until asynchronous writers have finished.
 
-        Each save then has the mean step while it went on, and the mean step after its end.
+        Then record for each save the mean step during it, and the mean step after its end.
         """
         self._command(Drain())
         self._until_done()
@@ -231,7 +231,7 @@ class Conductor:
             save.step_alone_s = _mean(s for rank in ranks for s in rank.alone_s)
 
     def restore(self) -> None:
-        """The latest checkpoint, cold, into wiped tensors."""
+        """Restore the latest checkpoint, cold, into wiped tensors."""
         step = self.book.committed[-1]
         residency, how = self._evict(step)
         self._command(RestoreNow(step, time.monotonic_ns() + HEAD_START_NS))

@@ -1,4 +1,4 @@
-"""Find the counter that tells how much the storage delivered to a run, by trying it once a run."""
+"""Find a counter of the bytes that the storage delivers to a run; it is tried once per run."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ class Mixed:
 
 @contextmanager
 def saving_to(mixed: Mixed | None, *, break_lock: bool) -> Iterator[Saver | None]:
-    """Claim and hold the target of a run's checkpoints, for the run alone; None without a target.
+    """Claim the target of a run's checkpoints, and lock it exclusively; None without a target.
 
-    Raises TargetRefusedError, also (TargetHeldError) where another process saves there.
+    Raises TargetRefusedError, also TargetHeldError if another process saves there.
     """
     if mixed is None:
         yield None

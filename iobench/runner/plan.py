@@ -160,7 +160,10 @@ def check_match(workload: Workload, manifest: Manifest, data: str) -> None:
 
 
 def check_reading(workload: Workload, manifest: Manifest) -> None:
-    """Check that the dataset has what ``reader.check`` needs, which a scan may lack. UsageError."""
+    """Check that the dataset has what ``reader.check`` needs, which a scan may lack.
+
+    Raises UsageError if it has not.
+    """
     check = workload.reader.check
     if manifest.header.origin and (
         check == "format" or (check == "content" and not manifest.header.checksums)
