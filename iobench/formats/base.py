@@ -201,9 +201,9 @@ class Blocks(Assembled):
 
     @abstractmethod
     def open(self, tail: Buffer, size: int) -> BlockShard:
-        """Open a shard of ``size`` bytes, given at least the last bytes that it needs.
+        """Open a shard of ``size`` bytes.
 
-        ``tail``: at least the last ``footer_bytes`` of the shard. Raises ValueError.
+        ``tail``: the shard's last bytes, at least ``footer_bytes`` of them. Raises ValueError.
         """
 
 

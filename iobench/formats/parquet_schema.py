@@ -69,8 +69,7 @@ class Schema:
 
 
 _latest: list[tuple[bytes, Schema]] = []
-"""The latest schema with its encoded bytes, as a cache: all shards of a dataset have the same one.
-"""
+"""Cache of the latest schema, with its encoded bytes: all shards of a dataset have the same one."""
 
 
 def read_schema(reader: Compact) -> Schema:

@@ -50,8 +50,8 @@ def tar(window: Window, key: str, size: int) -> Iterator[Sample]:
                     group.append(member)
                 # tarfile keeps every member; a million of them take a gigabyte.
                 archive.members.clear()  # type: ignore[attr-defined]
-            # tarfile treats an invalid header as end-of-archive, which is a block of zeros or the
-            # end of the file.
+            # tarfile treats an invalid header as end-of-archive. The true end is a block of zeros
+            # or the end of the file.
             if any(
                 window.read(archive.offset, min(archive.offset + tarfile.BLOCKSIZE, size))
                 if archive.offset < size

@@ -98,7 +98,7 @@ def _page_codec(shards: Sequence[Found], notes: list[str]) -> str:
             if codec in CODECS.load(name).parquet_names:
                 return name
         except UsageError:
-            continue  # a third-party codec that can't be loaded can't have written the pages
+            continue  # a third-party codec that can't be loaded can't write a clone's pages
     notes.append(f"a clone has pages behind {_NEAREST}: format 'parquet' can't write {codec}")
     return _NEAREST
 
