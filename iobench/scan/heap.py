@@ -74,8 +74,8 @@ def references(dataset: Any, chunks: list[Any], filters: list[int], read: Read) 
 def locate(found: Any, each: int, base: int, read: Read) -> tuple[Int64, Int64]:
     """(offset, bytes) of each element that is not empty, from its reference.
 
-    ``each``: bytes of one item of an element; ``base``: offset in the file that addresses count from. Raises
-    ValueError for a reference that does not fit the heap.
+    ``each``: bytes of one item of an element; ``base``: offset in the file that addresses count
+    from. Raises ValueError for a reference that does not fit the heap.
     """
     filled = found[found["count"] > 0]
     size = filled["count"].astype(np.int64) * each
