@@ -1,8 +1,8 @@
-"""Names to plug-ins: a built-in is a ``"module:attribute"`` string, imported when asked for.
+"""Plug-ins by name. A built-in is a ``"module:attribute"`` string, imported only when it is used.
 
 Third parties register under the entry-point groups ``iobench.storage``, ``iobench.formats``,
 ``iobench.contents``, ``iobench.codecs``, ``iobench.accelerators``, ``iobench.loaders`` and
-``iobench.writers``; a built-in name can't be taken over.
+``iobench.writers``. They can't replace a built-in name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from .errors import SpecError, UnknownNameError, UsageError
 
-if TYPE_CHECKING:  # what each table gives; nothing is imported
+if TYPE_CHECKING:  # types of the plug-ins, for annotations only
     from .codecs.base import Codec
     from .contents.base import Content
     from .formats.base import Format
@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """Where a plug-in lives, one line on what it is, and the extra that installs what it needs.
+    """Where a plug-in is defined, a summary in one line, and the extra that installs its packages.
 
-    ``extra`` is '' where the core installs everything.
+    ``extra`` is '' if iobench itself installs everything that the plug-in needs.
     """
 
     target: str
@@ -38,7 +38,8 @@ class Entry:
 class Registry(Generic[T]):
     """A table of plug-ins of one kind (``format``, ``codec``, ...): classes with instances of T.
 
-    ``base``: where the class lies that plug-ins of this kind subclass; '' where any object will do.
+    ``base``: the class that plug-ins of this kind must subclass, as ``"module:attribute"``; '' if
+    any object is accepted.
     """
 
     def __init__(
@@ -64,14 +65,15 @@ class Registry(Generic[T]):
         return dict(self._entries)
 
     def open(self, name: str) -> T:
-        """The plug-in of this name, ready for use. Raises as ``load``."""
+        """Create the plug-in of this name. Raises the same errors as ``load``."""
         return self.load(name)()
 
     def load(self, name: str) -> type[T]:
-        """The class of a plug-in.
+        """Import the class of a plug-in.
 
-        Raises UnknownNameError with the nearest names; UsageError that names the missing extra, or
-        says that a third party's plug-in is none.
+        Raises UnknownNameError with the nearest names. Raises UsageError if a package is missing
+        (naming the extra that installs it), or if a third party's class does not fit this version
+        of iobench.
         """
         entry = self._entries.get(name) or self.entries().get(name)
         if entry is None:
@@ -96,9 +98,9 @@ class Registry(Generic[T]):
         )
 
     def require(self, name: str, package: str) -> None:
-        """Raises UsageError naming the missing extra where ``package`` can't be had.
+        """Check that ``package``, which only a part of the plug-in needs, can be imported.
 
-        For what only a part of the plug-in needs.
+        Raises UsageError naming the extra that installs it.
         """
         self._import(name, package)
 
@@ -126,9 +128,9 @@ class Registry(Generic[T]):
             ) from error
 
     def _broken(self, name: str, error: Exception) -> str | None:
-        """The package that is installed, but whose own import failed.
+        """Return the package that is installed but failed to import.
 
-        None where it is not installed, or where the plug-in's own module failed.
+        None if the package is not installed, or if the plug-in's own module failed.
         """
         own = {
             __name__.partition(".")[0],
@@ -142,19 +144,19 @@ class Registry(Generic[T]):
         if foreign := [package for package in packages if package not in own]:
             return foreign[0]
         if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
-            return str(error.name).partition(".")[
-                0
-            ]  # it has not the name that was asked for: another version
+            # The name to import is missing from the package: it is another version.
+            return str(error.name).partition(".")[0]
         return None
 
 
 class CodecRegistry(Registry["Codec"]):
-    """Codecs, which are opened at a level: ``open("zstd:3")`` is ``Zstd(level=3)``."""
+    """Codecs, which are created with a level: ``open("zstd:3")`` is ``Zstd(level=3)``."""
 
     def open(self, name: str) -> Codec:
-        """The codec of a specification: a name, or a name and a level.
+        """Create the codec of a specification: a name, or a name and a level.
 
-        Raises as ``load``, and SpecError for a level that is no number, or not one of its levels.
+        Raises the same errors as ``load``, and SpecError for a level that is not a number or that
+        the codec does not have.
         """
         name, level = split_level(name)
         try:
@@ -164,9 +166,9 @@ class CodecRegistry(Registry["Codec"]):
 
 
 def split_level(text: str) -> tuple[str, int | None]:
-    """``"zstd:3"`` to ("zstd", 3), ``"zstd"`` to ("zstd", None).
+    """Split ``"zstd:3"`` to ("zstd", 3), and ``"zstd"`` to ("zstd", None).
 
-    Raises SpecError for a level that is no number.
+    Raises SpecError for a level that is not a number.
     """
     name, colon, level = text.partition(":")
     if colon and not re.fullmatch(r"-?[0-9]{1,9}", level):

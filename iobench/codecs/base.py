@@ -1,8 +1,9 @@
-"""How one sample's bytes are compressed.
+"""Codecs: how the bytes of one sample are compressed.
 
-Decompression is bounded by the output buffer: a stored stream that holds more is an error, and
-takes no memory. Outputs are the same for one version of the underlying library: there are no time
-stamps, and no framing that depends on threads.
+Decompression is limited by the output buffer: a stored stream that holds more is an error, and no
+memory is allocated for the excess. The output of a codec depends only on the content, the level and
+the version of the underlying library: there are no time stamps, and the framing does not depend on
+threads.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import ClassVar
 from ..buffers import Buffer
 
 PIECE = 64 << 10
-"""Compressed bytes handed over at a time, so that the decompressed piece is still in cache when it
-is copied to its place."""
+"""Compressed bytes per call, so that the decompressed piece is still in the CPU cache when it is
+copied to its place.
+"""
 
 
 @dataclass(frozen=True)
@@ -23,34 +25,34 @@ class Codec(ABC):
     """A way to compress one sample's bytes, at one level. Used from many threads at once.
 
     ``Zstd(level=3)`` raises ValueError for a level that Zstandard does not have; ``level`` None is
-    the codec's default. A subclass states the class attributes, and defines two methods.
+    the codec's default. A subclass sets the class attributes, and defines the two methods.
     """
 
     name: ClassVar[str]
 
     suffix: ClassVar[str] = ""
-    """What it adds to the name of a file that it has compressed, with its dot."""
+    """Suffix that is added to the name of a compressed file, with its dot."""
 
     levels: ClassVar[range] = range(0)
-    """The levels that it has; an empty range for a codec without levels."""
+    """The levels that the codec supports; an empty range for a codec without levels."""
 
     default_level: ClassVar[int | None] = None
-    """The level where none is given."""
+    """The level that is used if none is given."""
 
     plain: ClassVar[bool] = False
-    """Whether the stored bytes are the content itself, so that nothing has to be undone."""
+    """Whether the stored bytes are the content itself, so that there is nothing to decompress."""
 
     decode_cost: ClassVar[float | None] = None
-    """CPU time for each byte that is decompressed, where zstd at level 1 is 1; None: not known.
+    """CPU time per decompressed byte, relative to zstd at level 1 (= 1); None: not known.
 
-    Advice orders codecs by it, and names none whose cost is not known.
+    Advice compares codecs by it, and never recommends a codec whose cost is not known.
     """
 
     parquet_names: ClassVar[tuple[str, ...]] = ()
-    """What Parquet calls it as a codec of pages, first as pyarrow writes it; () if it is none."""
+    """Parquet's names of this page codec, first the one that pyarrow uses; () if it has none."""
 
     parquet_levels: ClassVar[bool] = True
-    """Whether Parquet's pages have its levels."""
+    """Whether the codec's levels can be used for Parquet's pages."""
 
     level: int | None = None
 
@@ -71,18 +73,18 @@ class Codec(ABC):
 
     @abstractmethod
     def compress(self, content: Buffer) -> bytes | Buffer:
-        """The stored bytes: the same for the same content, on every machine."""
+        """Return the stored bytes: the same for the same content, on every machine."""
 
     @abstractmethod
     def decompress(self, stored: Buffer, out: Buffer) -> int:
-        """Decompress into ``out``, which is as long as the content; the number of bytes written.
+        """Decompress into ``out``, which is as long as the content; return the bytes written.
 
-        Raises ValueError, in one line, for bytes that are truncated, damaged, followed by others,
-        or that hold more than ``out``.
+        Raises ValueError, in one line, if ``stored`` is truncated, damaged, followed by other
+        bytes, or holds more than ``out``.
         """
 
     def append(self, out: Buffer, done: int, data: bytes) -> int:
-        """Put ``data`` into ``out`` at ``done``; where it ends. Raises ValueError if too long."""
+        """Copy ``data`` into ``out`` at ``done``; return its end. Raises ValueError if too long."""
         if done + len(data) > len(out):
             raise self.too_long(out)
         out[done : done + len(data)] = data

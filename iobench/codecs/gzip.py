@@ -1,4 +1,4 @@
-"""gzip (RFC 1952), by zlib."""
+"""gzip (RFC 1952), with zlib."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ..buffers import Buffer
 from .base import PIECE, Codec
 
 _EITHER = 47
-"""What zlib takes for: a gzip or a zlib header, whichever is there."""
+"""The value of zlib's ``wbits`` that detects a gzip or a zlib header (32 + 15)."""
 
 
 class Gzip(Codec):
-    """gzip members (RFC 1952) without name or time; level 6 unless given, as gzip(1).
+    """gzip members (RFC 1952) without name or time; level 6 unless given, as in gzip(1).
 
-    It reads the framing of zlib (RFC 1950), which HDF5 has, too.
+    It can also read the framing of zlib (RFC 1950), which HDF5 uses.
     """
 
     name: ClassVar[str] = "gzip"
@@ -38,7 +38,7 @@ class Gzip(Codec):
                 while len(piece):
                     if stream.eof:  # another member follows, as gzip(1) allows
                         stream = zlib.decompressobj(_EITHER)
-                    # One byte more than there is room for, so that an overflow shows.
+                    # Allow one byte more than fits, so that an overflow is detected.
                     data = stream.decompress(piece, len(out) - done + 1)
                     done = self.append(out, done, data)
                     piece = stream.unused_data if stream.eof else stream.unconsumed_tail

@@ -1,4 +1,4 @@
-"""Samples stored as they are."""
+"""The codec ``none``: samples are stored without compression."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .base import Codec
 
 
 class Identity(Codec):
-    """Stored as is."""
+    """Stores samples unchanged."""
 
     name: ClassVar[str] = "none"
     plain: ClassVar[bool] = True

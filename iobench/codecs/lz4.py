@@ -1,4 +1,4 @@
-"""LZ4 frames, by the package lz4."""
+"""LZ4 frames, with the package lz4."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..buffers import Buffer
 from .base import PIECE, Codec
 
 _GROWN = 4 << 20
-"""Decompressed bytes that are taken over at a time: the largest block of LZ4."""
+"""Limit for decompressed bytes per call: the size of LZ4's largest block."""
 
 
 class Lz4(Codec):
@@ -41,7 +41,7 @@ class Lz4(Codec):
                 while True:
                     if stream.eof:
                         raise ValueError("not a valid lz4 stream: bytes after the end of the frame")
-                    # The library takes as much memory as it may return.
+                    # The library allocates as much memory as ``max_length`` allows.
                     data = stream.decompress(piece, max_length=min(_GROWN, len(out) - done + 1))
                     done = self.append(out, done, data)
                     if stream.eof and stream.unused_data:

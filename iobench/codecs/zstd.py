@@ -1,4 +1,4 @@
-"""Zstandard (RFC 8878), by the package zstandard."""
+"""Zstandard (RFC 8878), with the package zstandard."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _local = threading.local()
 
 
 class Zstd(Codec):
-    """Zstandard frames (RFC 8878) that carry their content size; level 1 unless given.
+    """Zstandard frames (RFC 8878) that contain their content size; level 1 unless given.
 
-    On tensors, level 3 is slower and no smaller.
+    On tensors, level 3 is slower and does not compress better.
     """
 
     name: ClassVar[str] = "zstd"
@@ -39,15 +39,16 @@ class Zstd(Codec):
             expected = zstandard.frame_content_size(stored)
             if expected > len(out):
                 raise self.too_long(out)
-            # A frame of known size that fits is decompressed straight into the output, without a
-            # window buffer.
+            # If the frame states its size and it fits, the library decompresses straight into the
+            # output, without a window buffer.
             with context.stream_reader(stored, read_across_frames=True) as reader:
                 done = int(reader.readinto(out)) if len(out) else 0
                 if done == len(out) and reader.read(1):
                     raise self.too_long(out)
         except zstandard.ZstdError as error:
             raise ValueError(f"not a valid zstd stream: {error}") from None
-        # The reader ends silently where its input does, so a short result is the sign of a cut.
+        # The reader ends silently at the end of its input, so a short result means a truncated
+        # stream.
         if done < (expected if expected >= 0 else len(out)):
             raise ValueError(
                 f"zstd stream is truncated: {done} bytes of "

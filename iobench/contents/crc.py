@@ -1,8 +1,10 @@
-"""The CRC-32 of a payload without reading it: zip wants one, and computing it would cost more than making the bytes.
+"""The CRC-32 of a payload, which zip requires, without reading the payload.
 
-A CRC is linear over XOR. A payload's block is a pool block XORed with a repeated key, so its CRC is the XOR of the pool block's (known) and
-the key's (eight table look-ups); the blocks' CRCs are then folded together pairwise, with the CRC's own "append zeros" operator. ``raw``
-below is the CRC register with neither the initial nor the final complement, which is the part that is linear.
+Reading it would take longer than making the bytes. A CRC is linear over XOR. A payload's block is a
+pool block XORed with a repeated key, so its CRC is the XOR of the pool block's (known) and the
+key's (eight table look-ups). The blocks' CRCs are then combined pairwise with the CRC's own "append
+zeros" operator. ``raw`` below is the CRC register with neither the initial nor the final
+complement, because only that part is linear.
 """
 
 from __future__ import annotations
@@ -22,7 +24,11 @@ _U32 = npt.NDArray[np.uint32]
 def extend_over_blocks(
     crc: int, *, seed: int, index: int, first: int, count: int, compress_ratio: float
 ) -> int:
-    """``zlib.crc32`` of bytes whose CRC is ``crc``, then ``count`` whole blocks of sample ``index`` from number ``first`` (1 or more)."""
+    """Extend a ``zlib.crc32`` by whole blocks of a sample's payload.
+
+    Returns the CRC-32 of bytes whose CRC-32 is ``crc``, followed by ``count`` blocks of sample
+    ``index``, starting at block number ``first`` (1 or more).
+    """
     zero_words = payload.zero_words(compress_ratio)
     pool_raw, key_tables = _tables(seed, zero_words)
     blocks = np.arange(first, first + count, dtype=np.int64)
@@ -30,7 +36,7 @@ def extend_over_blocks(
     raw = pool_raw[blocks % len(pool_raw)]
     for byte in range(8):
         raw = raw ^ key_tables[byte, (keys >> np.uint64(8 * byte)).astype(np.uint8)]
-    # What came before acts as one more block in front; zeros in front of that change nothing.
+    # The preceding bytes act as one more block in front; zeros in front of that change nothing.
     size = 1 << count.bit_length()
     folded = np.zeros(size, dtype=np.uint32)
     folded[size - count :] = raw
@@ -48,7 +54,11 @@ def _raw(data: bytes | memoryview, register: int = 0) -> int:
 
 @lru_cache(maxsize=4)
 def _tables(seed: int, zero_words: int) -> tuple[_U32, _U32]:
-    """Raw CRC of each pool block, and of the repetition of each value (256) of each byte (8) of a key. Leading zeros add nothing."""
+    """(raw CRC of each pool block, raw CRC of repeated key bytes [8, 256]), uint32.
+
+    The second table is for each of the 8 bytes of a key, and each of its 256 values. The leading
+    zeros of a block contribute nothing.
+    """
     pool = payload.pool(seed)[:, zero_words:]
     pool_raw = np.array([_raw(block.tobytes()) for block in pool], dtype=np.uint32)
     bits = [_raw((1 << bit).to_bytes(8, "little") * pool.shape[1]) for bit in range(64)]
@@ -57,14 +67,14 @@ def _tables(seed: int, zero_words: int) -> tuple[_U32, _U32]:
 
 @lru_cache(maxsize=1)
 def _shift_tables() -> _U32:
-    """(4, 256): the register after one block of zeros, for each value of each of its bytes."""
+    """The register after one block of zeros, for each value of each of its bytes: [4, 256]."""
     zeros = bytes(payload.BLOCK)
     bits = [_raw(zeros, 1 << bit) for bit in range(32)]
     return np.stack([_span(bits[8 * byte : 8 * byte + 8]) for byte in range(4)])
 
 
 def _span(bits: list[int]) -> _U32:
-    """The XOR of any subset of eight words: entry v holds the words of v's set bits."""
+    """The XOR of every subset of eight words: entry v combines the words of the bits set in v."""
     table = np.zeros(1, dtype=np.uint32)
     for word in bits:
         table = np.concatenate((table, table ^ np.uint32(word)))
@@ -72,7 +82,7 @@ def _span(bits: list[int]) -> _U32:
 
 
 def _apply(tables: _U32, register: _U32) -> _U32:
-    """A linear operator, given as tables, on each register."""
+    """Apply a linear operator, given as tables, to each register."""
     low = register.astype("<u4").view(np.uint8).reshape(-1, 4)
     result: _U32 = (
         tables[0, low[:, 0]] ^ tables[1, low[:, 1]] ^ tables[2, low[:, 2]] ^ tables[3, low[:, 3]]

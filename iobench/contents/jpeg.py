@@ -1,4 +1,4 @@
-"""JPEGs that decode."""
+"""JPEG images that can be decoded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Content, at_least
 
 
 class Jpeg(Content):
-    """A JPEG of its own for each sample, that decodes to RGB pixels (height x width x 3)."""
+    """A different JPEG for each sample, which decodes to RGB pixels (height x width x 3)."""
 
     name: ClassVar[str] = "jpeg"
     suffix: ClassVar[str] = ".jpg"
@@ -19,7 +19,7 @@ class Jpeg(Content):
     max_expansion: ClassVar[int] = 12
 
     def build(self, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:
-        """Raises ValueError for a compress_ratio: a JPEG is compressed already."""
+        """Raises ValueError for a compress_ratio other than 1: a JPEG is compressed already."""
         at_least(self.name, self.min_bytes, out)
         if compress_ratio != 1:
             raise ValueError(
@@ -35,18 +35,19 @@ class Jpeg(Content):
 
         try:
             height, width, _, _ = simplejpeg.decode_jpeg_header(content)
-        except KeyError:  # what the library says of a header without a known colour space
+        except KeyError:  # simplejpeg raises it for a header without a known colour space
             raise ValueError("not a JPEG that can be decoded: unknown colour space") from None
         if (size := int(height * width * 3)) > MAX_JPEG_EXPANSION * len(content):
             raise ValueError(
-                f"a JPEG of {len(content)} bytes claims {height} x {width} pixels, which it can't hold"
+                f"a JPEG of {len(content)} bytes claims {height} x {width} pixels, which it "
+                "can't hold"
             )
         return size
 
     def decode(self, content: Buffer, out: Buffer) -> int:
         import simplejpeg
 
-        # libjpeg fills in what is missing from a cut file; strict makes that the error it is.
+        # libjpeg fills in the missing part of a truncated file; with ``strict`` that is an error.
         return int(
             simplejpeg.decode_jpeg(content, colorspace="RGB", buffer=out, strict=True).nbytes
         )

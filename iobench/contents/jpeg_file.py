@@ -1,8 +1,9 @@
-"""JPEGs of an exact size that really decode, each an image of its own.
+"""JPEGs of an exact size that really decode, a different image for each sample.
 
-An image is a smooth gradient plus noise from the sample's payload, at about 0.55 bytes a pixel at quality 88 (ImageNet's photographs:
-about 0.6). The pixel count follows from the size that is asked for, so that the first encoding nearly always fits
-closely; what is missing is filled with keyed bytes in APP15 segments (ITU-T T.81, B.2.4.6), which decoders skip. The first such segment
+An image is a smooth gradient plus noise from the sample's payload. It takes about 0.55 bytes per
+pixel at quality 88 (ImageNet's photographs: about 0.6). The number of pixels is computed from the
+requested size, so that the first encoding nearly always comes close to it. The rest is filled with
+keyed bytes in APP15 segments (ITU-T T.81, B.2.4.6), which decoders skip. The first such segment
 starts with the payload's stamp.
 """
 
@@ -22,9 +23,7 @@ MIN_BYTES = 1024
 _QUALITIES = (88, 84, 79, 72, 62, 45, 20, 5, 1)
 _BYTES_PER_PIXEL = 0.553  # of this noise at the first quality, measured
 _FIXED_BYTES = 640  # tables and headers of any small JPEG
-_FILLED = (
-    0.98  # of the size goes to the image, the rest to padding: encoded sizes vary by about 1 %
-)
+_FILLED = 0.98  # share of the size for the image, the rest is padding: sizes vary by about 1 %
 _MAX_PIXELS = 1 << 26
 _APP15 = 0xFFEF
 _SEGMENT = 65533  # payload bytes of one segment
@@ -36,7 +35,10 @@ _local = threading.local()
 
 
 def build(out: Buffer, *, seed: int, index: int) -> None:
-    """Fill ``out`` with image number ``index``, padded to its exact length."""
+    """Fill ``out`` with image number ``index``, padded to exactly ``len(out)`` bytes.
+
+    Raises ValueError if no JPEG of the image fits, even at the lowest quality.
+    """
     import simplejpeg
 
     total = len(out)
@@ -67,11 +69,11 @@ def identify(content: Buffer) -> tuple[int, int] | None:
 
 
 def _pad(room: Buffer, seed: int, index: int) -> None:
-    """Fill ``room`` (at least a stamp and an entry) with APP15 segments of keyed bytes."""
+    """Fill ``room`` (at least a stamp and a segment header) with APP15 segments of keyed bytes."""
     segments = -(-len(room) // (_SEGMENT + _ENTRY))
     filler = memoryview(bytearray(len(room) - segments * _ENTRY))
     payload.fill(filler, seed=seed, index=index)
-    # Equal shares, so that no segment is too short to be one.
+    # All segments get nearly equal parts, so that none is too short to be valid.
     position = taken = 0
     for number in range(segments):
         count = (len(filler) - taken) // (segments - number)
@@ -82,7 +84,7 @@ def _pad(room: Buffer, seed: int, index: int) -> None:
 
 
 def _dimensions(total: int) -> tuple[int, int]:
-    """(height, width) about 3:4, whose encoding takes nearly all of ``total`` bytes."""
+    """(height, width), about 3:4, of an image whose encoding takes nearly ``total`` bytes."""
     pixels = min(
         max((total * _FILLED - _FIXED_BYTES - payload.STAMP_BYTES) / _BYTES_PER_PIXEL, 64),
         _MAX_PIXELS,
@@ -92,7 +94,7 @@ def _dimensions(total: int) -> tuple[int, int]:
 
 
 def _image(shape: tuple[int, int], seed: int, index: int) -> _Pixels:
-    """Pixels of an image (height, width, 3), in this thread's scratch: valid until the next call."""
+    """Pixels (height, width, 3) in this thread's scratch memory: valid until the next call."""
     height, width = shape
     count = height * width * 3
     scratch: _Pixels | None = getattr(_local, "pixels", None)

@@ -12,11 +12,14 @@ from . import crc, npz_file, payload
 from .base import Content, at_least, fits
 
 _CRC_BLOCKS = 64
-"""From this many blocks on, deriving a CRC is cheaper than computing it."""
+"""From this number of blocks on, deriving a CRC is cheaper than computing it from the bytes."""
 
 
 class Npz(Content):
-    """A stored .npz of one uint8 array ``x``. Any npz of plain arrays is read: decoded, their bytes follow one another."""
+    """A stored .npz of one uint8 array ``x``.
+
+    Any npz of plain arrays can be read; decoded, their bytes follow one another.
+    """
 
     name: ClassVar[str] = "npz"
     suffix: ClassVar[str] = ".npz"
@@ -40,7 +43,7 @@ class Npz(Content):
             if whole < _CRC_BLOCKS:
                 return zlib.crc32(data, before)
             end = (whole + 1) * payload.BLOCK
-            before = zlib.crc32(data[: payload.BLOCK], before)  # the first block carries the stamp
+            before = zlib.crc32(data[: payload.BLOCK], before)  # the first block contains the stamp
             before = crc.extend_over_blocks(
                 before, seed=seed, index=index, first=1, count=whole, compress_ratio=compress_ratio
             )
@@ -80,7 +83,10 @@ class Npz(Content):
 
 
 class Arrays(Npz):
-    """Any .npz: the bytes of its arrays as they are stored in it, inflated, one after another. What is built is an ``npz``."""
+    """Any .npz: the raw bytes of its arrays, decompressed, one after another.
+
+    ``build`` makes the same file as for ``npz``.
+    """
 
     name: ClassVar[str] = "arrays"
     in_place: ClassVar[bool] = False

@@ -1,7 +1,8 @@
-"""The zip and npy layout of an .npz, written to the byte and read without a copy.
+"""The zip and npy layout of an .npz: written byte by byte, and read without a copy.
 
-Zip: APPNOTE.TXT 6.3; npy: numpy.lib.format, version 1.0. Stored (uncompressed) members that state their size up front are read by
-hand, which is several times faster than np.load; anything else (deflated, streamed) goes through zipfile.
+Zip: APPNOTE.TXT 6.3; npy: numpy.lib.format, version 1.0. Stored (uncompressed) members whose header
+states their size are parsed here, which is several times faster than np.load. All others (deflated
+or streamed) are read with zipfile.
 """
 
 from __future__ import annotations
@@ -29,10 +30,8 @@ _END64 = struct.Struct("<4sQHHIIQQQQ")
 _LOCATOR = struct.Struct("<4sIQI")
 _ZIP64_EXTRA = struct.Struct("<HHQQ")
 _MAX32 = 0xFFFFFFFF
-_DOS_EPOCH = (
-    0 << 9 | 1 << 5 | 1,
-    0,
-)  # 1980-01-01 00:00, so that the bytes do not depend on the clock
+_DOS_EPOCH = (0 << 9 | 1 << 5 | 1, 0)
+"""1980-01-01 00:00 as a (date, time) of DOS, so that the bytes do not depend on the clock."""
 _NAME = b"x.npy"
 _LOCAL_BYTES = 64  # padded by an extra field, so that the array starts at a multiple of 64
 _NPY_BYTES = 128
@@ -44,7 +43,8 @@ _TRAILER64 = _TRAILER + _ZIP64_EXTRA.size + _END64.size + _LOCATOR.size
 OVERHEAD = DATA_OFFSET + _TRAILER
 
 _SHAPE = re.compile(
-    rb"\{'descr': '([<>|=][biufcSUmMV]\d+)', 'fortran_order': (?:False|True), 'shape': \(([\d, ]*)\), \}\s*"
+    rb"\{'descr': '([<>|=][biufcSUmMV]\d+)', 'fortran_order': (?:False|True), "
+    rb"'shape': \(([\d, ]*)\), \}\s*"
 )
 
 
@@ -55,7 +55,7 @@ def data_bytes(total: int) -> int:
 
 
 def write_around(out: Buffer, crc_of: Callable[[int], int]) -> None:
-    """Given the array's bytes in place (from DATA_OFFSET), write everything else of the file around them.
+    """Write the whole file around the array's bytes, which are in place from DATA_OFFSET on.
 
     ``crc_of`` extends the CRC-32 of the npy header over the array's bytes.
     """
@@ -104,7 +104,10 @@ def write_around(out: Buffer, crc_of: Callable[[int], int]) -> None:
 
 
 def stored_arrays(content: Buffer) -> list[Buffer] | None:
-    """The bytes of each array of a stored npz, as views; None where the layout needs the slow reader."""
+    """The bytes of each array of a stored npz, as views.
+
+    None if the file is not a plain stored npz, and has to be read with ``open_arrays``.
+    """
     arrays: list[Buffer] = []
     position = 0
     while (
@@ -115,7 +118,7 @@ def stored_arrays(content: Buffer) -> list[Buffer] | None:
             content, position
         )
         start = position + _LOCAL.size + name_bytes + extra_bytes
-        if flags & 0x9 or method != zipfile.ZIP_STORED:  # encrypted, or sizes that follow the data
+        if flags & 0x9 or method != zipfile.ZIP_STORED:  # encrypted, or the sizes follow the data
             return None
         if size == _MAX32:
             size = packed = _zip64_size(content[start - extra_bytes : start])
@@ -140,7 +143,7 @@ def _zip64_size(extra: Buffer) -> int:
 
 
 def _array_bytes(member: Buffer) -> Buffer | None:
-    """What follows the npy header, if the header is the plain kind and agrees with the length."""
+    """The bytes behind a plain npy header that agrees with the member's length, else None."""
     if len(member) < 12 or bytes(member[:6]) != b"\x93NUMPY":
         return None
     wide = member[6] > 1
@@ -152,7 +155,7 @@ def _array_bytes(member: Buffer) -> Buffer | None:
     shape = [int(part) for part in match.group(2).replace(b" ", b"").split(b",") if part]
     try:
         each = np.dtype(match.group(1).decode()).itemsize
-    except TypeError:  # '<f3' looks like a type
+    except TypeError:  # for example '<f3', which matches the pattern
         return None
     if each * math.prod(shape) != len(member) - start:
         return None
@@ -160,15 +163,17 @@ def _array_bytes(member: Buffer) -> Buffer | None:
 
 
 def open_arrays(content: Buffer) -> Iterator[tuple[int, zipfile.ZipExtFile]]:
-    """(bytes, reader placed at the data) of each array of any npz, through zipfile, to be used ``with readable()``."""
+    """Yield (bytes, reader at the start of the data) for each array of any npz, with zipfile.
+
+    Use it inside ``with readable()``.
+    """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         left = len(content)
         for info in archive.infolist():
             if not info.filename.endswith(".npy"):
                 continue
-            left -= (
-                info.compress_size
-            )  # members that lie upon one another would make much of little
+            # Members that overlap could decompress to far more than the file holds.
+            left -= info.compress_size
             most = info.compress_size * (
                 MAX_EXPANSION if info.compress_type == zipfile.ZIP_DEFLATED else 1
             )
@@ -178,7 +183,8 @@ def open_arrays(content: Buffer) -> Iterator[tuple[int, zipfile.ZipExtFile]]:
                 or info.file_size > most
             ):
                 raise ValueError(
-                    f"npz member claims a size of {info.file_size} bytes, which it can't hold ({info.compress_size} stored)"
+                    f"npz member claims a size of {info.file_size} bytes, which it can't hold "
+                    f"({info.compress_size} stored)"
                 )
             with cast(zipfile.ZipExtFile, archive.open(info)) as member:
                 yield _array_size(member, info.file_size), member
@@ -186,7 +192,7 @@ def open_arrays(content: Buffer) -> Iterator[tuple[int, zipfile.ZipExtFile]]:
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """What zipfile and numpy raise for a file that is damaged, or says what can't be, as a ValueError in one line."""
+    """Convert the errors of zipfile and numpy for a damaged file to a ValueError of one line."""
     try:
         yield
     except ValueError as error:
@@ -199,7 +205,7 @@ def readable() -> Iterator[None]:
 
 _DAMAGED = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OverflowError),
-    # Of NumPy, about a header that is no literal, or no type's, or nested too deep.
+    # NumPy raises these for a header that is no literal or no dtype, or is nested too deep.
     *(TypeError, LookupError, SyntaxError, tokenize.TokenError, MemoryError),
 )
 
@@ -207,7 +213,8 @@ _DAMAGED = (
 def _array_size(stream: zipfile.ZipExtFile, file_size: int) -> int:
     """Bytes of the array that follows, from its header, which must agree with the member's size.
 
-    So no header can claim memory, neither for the array nor for itself.
+    The size of the header is limited before it is read, so neither the array nor the header can
+    claim more memory than the file justifies.
     """
     version = np.lib.format.read_magic(stream)
     read, length_bytes = {

@@ -10,7 +10,7 @@ from .base import Content, fits
 
 
 class Raw(Content):
-    """Opaque bytes: decoding is the one copy that any consumer makes."""
+    """Opaque bytes. Decoding copies them once, which any consumer has to do."""
 
     name: ClassVar[str] = "raw"
     suffix: ClassVar[str] = ".bin"

@@ -1,15 +1,15 @@
-"""How samples lie in a shard: the last of three independent choices, applied in this order::
+"""How samples are stored in a shard: the last of three independent choices, applied in this order::
 
     content   what one sample's bytes look like      raw | npz | jpeg          contents/base.py
     codec     how those bytes are compressed         none | gzip | zstd | lz4  codecs/base.py
-    format    how samples lie in a shard             files | tar | tfrecord    this module
+    format    how samples are stored in a shard      files | tar | tfrecord    this module
 
 A sample's stored bytes stay contiguous within its shard, so any sample is one range read (manifest:
 shard, offset, stored). A format keeps no state, does no IO, and is used from many threads at once.
 
-There are three kinds. Most put a frame around each sample (``Framed``). Those whose files can't be
-written sample by sample build a shard at a time (``Assembled``), and may compress by themselves.
-Those that can't be read sample by sample either (``Blocks``) are read a block at a time.
+There are three kinds. Most put a frame around each sample (``Framed``). A format whose files can't
+be written sample by sample builds a whole shard at a time (``Assembled``), and applies the codec
+itself. A format that can't be read sample by sample either (``Blocks``) is read block by block.
 """
 
 from __future__ import annotations
@@ -36,53 +36,54 @@ class Frame(NamedTuple):
 
 
 class Format(ABC):
-    """What all three kinds have in common. A plug-in subclasses one of the kinds."""
+    """What all three kinds of formats have in common. A plug-in subclasses one of the kinds."""
 
     name: ClassVar[str]
 
     suffix: ClassVar[str] = ""
-    """Of a shard's file name, with its dot; '' where content and codec name the file."""
+    """Suffix of a shard's file name, with its dot; '' if content and codec determine the suffix."""
 
     one_sample_per_shard: ClassVar[bool] = False
 
     has_checksums: ClassVar[bool] = False
 
     access: ClassVar[Literal["auto", "random"]] = "auto"
-    """What ``reader.access: auto`` means for shards of many samples: "random" where samples are
-    drawn at random from them, "auto" where shards are read front to back."""
+    """What ``reader.access: auto`` means for shards of many samples: "random" if samples are read
+    in random order, "auto" if shards are read front to back.
+    """
 
     framing_bytes: ClassVar[int] = 1024
-    """How many bytes it adds to a sample, about, at most; for the check of free space."""
+    """Roughly the most bytes that the format adds to a sample; used to check the free space."""
 
     writes_with: ClassVar[str] = ""
-    """The Python package that writing needs and reading does not; '' for none."""
+    """The Python package that is needed for writing but not for reading; '' for none."""
 
     index_name: ClassVar[str] = ""
-    """The file beside the shards that other readers of the format look for; '' for none."""
+    """Name of the index file, in the shards' directory, that other readers need; '' for none."""
 
-    def check_spec(self, spec: DatasetSpec, codec: Codec) -> None:  # noqa: B027 - nothing to refuse
-        """Raises ValueError for a dataset that the format can't hold. ``codec`` is the spec's."""
+    def check_spec(self, spec: DatasetSpec, codec: Codec) -> None:  # noqa: B027 - an optional check
+        """Raise ValueError for a dataset that the format can't hold. ``codec`` is the spec's."""
 
     @abstractmethod
     def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
-        """The stored bytes of each sample of a shard in memory, in order, as views.
+        """Yield the stored bytes of each sample of a shard in memory, in order, as views.
 
         Raises ValueError (one line, with the offset) for a shard that is truncated or malformed,
-        and, with ``check``, for one whose own checksums fail. The shards of other writers must be
-        readable, too. ``Assembled`` formats yield the samples' contents: whatever compresses them
-        is the format's own.
+        and, with ``check``, for one whose own checksums fail. Shards written by other software must
+        be readable, too. ``Assembled`` formats yield the samples' contents, decompressed, because
+        such a format applies the compression itself.
         """
 
     def index(self, names: Sequence[str], sizes: Array, samples: Array) -> bytes:
-        """The contents of ``index_name`` for shards of these file names, bytes and samples."""
+        """Return the index file's bytes for shards of these file names, bytes and samples."""
         raise NotImplementedError(f"format '{self.name}' states an index_name and has no index()")
 
 
 class Framed(Format):
-    """Puts a frame around each sample. As it stands here, frames are empty."""
+    """A format that puts a frame around each sample. The frames of this base class are empty."""
 
     def frame(self, index: int, suffix: str, stored: Buffer) -> Frame:
-        """Framing of sample number ``index``; ``suffix``: content's and codec's ('.npz.zst')."""
+        """Frame of sample number ``index``; ``suffix``: content's and codec's ('.npz.zst')."""
         return _BARE
 
     def margins(self, index: int, suffix: str, stored: int) -> tuple[int, int]:
@@ -90,18 +91,18 @@ class Framed(Format):
         return 0, 0
 
     def finish(self, size: int) -> bytes:
-        """What closes a shard that is ``size`` bytes long so far."""
+        """Bytes that close a shard which is ``size`` bytes long so far."""
         return b""
 
     def check(self, framed: Buffer) -> None:
         """Verify the format's own checksums of one sample (head + stored + tail).
 
-        Defined where ``has_checksums``. Raises ValueError.
+        Formats with ``has_checksums`` override it. Raises ValueError if a checksum fails.
         """
 
 
 class Assembled(Format):
-    """Builds a whole shard, and compresses by itself, as the dataset's codec says."""
+    """A format that builds a whole shard, and applies the dataset's codec itself."""
 
     @abstractmethod
     def assemble(
@@ -113,10 +114,11 @@ class Assembled(Format):
         spec: DatasetSpec,
         codec: Codec,
     ) -> tuple[Array, Array]:
-        """Write one shard, front to back; (offset, stored) of each sample, int64 [samples].
+        """Write one shard, front to back; return (offset, stored) of each sample, int64 [samples].
 
-        ``contents`` yields the samples' contents, of ``sizes`` bytes (int64 [samples]), in the same
-        memory again and again. The same arguments give the same bytes.
+        ``contents`` yields the samples' contents, of ``sizes`` bytes (int64 [samples]). Its memory
+        is reused, so a buffer is valid only until the next one is taken. The same arguments must
+        give the same bytes.
         """
 
 
@@ -128,39 +130,40 @@ class BlockRows(Protocol):
 
     @property
     def even(self) -> bool:
-        """Whether all samples have one size, so that ``scatter`` can be used."""
+        """Whether all samples have the same size, so that ``scatter`` can be used."""
 
     @property
     def sizes(self) -> Array:
         """Bytes of each sample."""
 
     def content(self, row: int) -> Buffer:
-        """The content of one sample, counted within the block."""
+        """The content of one sample; ``row`` counts within the block."""
 
     def copy(self, row: int, out: npt.NDArray[np.uint8]) -> None:
-        """The first bytes of one sample, as many as ``out`` has."""
+        """Copy the first ``len(out)`` bytes of one sample to ``out``."""
 
     def scatter(self, rows: Array, out: npt.NDArray[np.uint8], where: Array) -> None:
-        """The first bytes of many samples to the places ``where`` of ``out`` [places, bytes]."""
+        """Copy the first bytes of many samples to the rows ``where`` of ``out`` [rows, bytes]."""
 
 
 class BlockShard(Protocol):
-    """A shard of blocks, by what lies behind its last block. Not thread-safe.
+    """A shard of blocks, opened from the bytes behind its last block. Not thread-safe.
 
-    ``formats/parquet_shard.py`` is the one that there is. Methods raise ValueError for damage.
+    The only implementation is ``formats/parquet_shard.py``. Methods raise ValueError if the shard
+    is damaged.
     """
 
     groups: int
     nbytes: int
 
     def rows(self, group: int) -> int:
-        """Samples that a block claims to hold."""
+        """Number of samples that a block claims to hold."""
 
     def chunk(self, group: int, place: int) -> tuple[int, int]:
-        """Where the ``place``-th column of a block begins and ends, in bytes."""
+        """(begin, end) of a block's column number ``place``: offsets in the shard, in bytes."""
 
     def extent(self, group: int) -> tuple[int, int]:
-        """Where all columns of a block begin and end."""
+        """(begin, end) of all columns of a block: offsets in the shard, in bytes."""
 
     def decode(
         self,
@@ -171,16 +174,17 @@ class BlockShard(Protocol):
         check: bool,
         most: int | None = None,
     ) -> BlockRows:
-        """The samples of a block, or their first ``columns`` columns; ``most`` bytes at most.
+        """Decode the samples of a block, or only their first ``columns`` columns.
 
-        ``parts`` of the shard are in memory: (offset, bytes).
+        ``parts``: the bytes of the shard that are in memory, as (offset, bytes). ``most``: limit
+        for the decoded bytes of the samples.
         """
 
 
 class Blocks(Assembled):
-    """Read a block at a time: ``offset`` and ``stored`` are the extent of a sample's block.
+    """A format that is read block by block: ``offset`` and ``stored`` describe a sample's block.
 
-    Its samples may be cut into columns (``DatasetSpec.columns``).
+    A sample may be cut into columns (``DatasetSpec.columns``).
     """
 
     @abstractmethod
@@ -189,14 +193,18 @@ class Blocks(Assembled):
 
     @abstractmethod
     def footer_bytes(self, tail: Buffer, size: int) -> int:
-        """How many of a shard's last bytes ``open`` needs, by at least its last eight.
+        """Return how many of a shard's last bytes ``open`` needs.
 
-        Raises ValueError.
+        ``tail``: at least the last eight bytes of the shard; ``size``: bytes of the shard. Raises
+        ValueError.
         """
 
     @abstractmethod
     def open(self, tail: Buffer, size: int) -> BlockShard:
-        """A shard of ``size`` bytes by what lies behind its last block. Raises ValueError."""
+        """Open a shard of ``size`` bytes.
+
+        ``tail``: the shard's last bytes, at least ``footer_bytes`` of them. Raises ValueError.
+        """
 
 
 _BARE = Frame(b"", b"")

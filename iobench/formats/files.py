@@ -10,7 +10,7 @@ from .base import Framed
 
 
 class Files(Framed):
-    """A shard is a sample; its file is named for content and codec."""
+    """Each shard is one sample; the file's suffix is that of its content and codec."""
 
     name: ClassVar[str] = "files"
     one_sample_per_shard: ClassVar[bool] = True

@@ -1,8 +1,10 @@
-"""HDF5 shards, written by h5py: one dataset of bytes (uint8) per sample, named by its place in the shard.
+"""HDF5 shards, written by h5py: one dataset of bytes (uint8) per sample, named by its position.
 
-``codec: none`` stores a sample contiguously, ``codec: gzip`` as one chunk behind the standard deflate filter. Either way its stored bytes
-lie in one piece, so that reading is one range read as in any other format, and needs no h5py. A shard is built in memory before it is
-written. No time stamps, and a fixed version of the file format: the same spec gives the same bytes, with one version of the library.
+``codec: none`` stores a sample contiguously, ``codec: gzip`` as one chunk with the standard deflate
+filter. Either way its stored bytes are contiguous, so that one range read fetches a sample, as in
+any other format, and needs no h5py. A shard is built in memory before it is written. There are no
+time stamps, and the version of the file format is fixed, so the same spec gives the same bytes as
+long as the version of the library stays the same.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ _LIBVER = ("v108", "v108")
 _GROW = 1 << 20
 
 _DEFLATE = "gzip"
-"""The codec whose compression is HDF5's own filter deflate; this module applies it."""
+"""The codec that stands for HDF5's own deflate filter; this module applies it."""
 
 
 class Hdf5(Assembled):
-    """Datasets in the root group, ``000000000`` and so on."""
+    """Datasets in the root group, named ``000000000`` and so on."""
 
     name: ClassVar[str] = "hdf5"
     suffix: ClassVar[str] = ".h5"
@@ -43,13 +45,15 @@ class Hdf5(Assembled):
     def check_spec(self, spec: DatasetSpec, codec: Codec) -> None:
         if codec.name not in ("none", _DEFLATE):
             raise ValueError(
-                f"format 'hdf5' has the filters none and gzip (deflate), not '{codec.name}', which plain HDF5 can't read"
+                f"format 'hdf5' has the filters none and gzip (deflate), not '{codec.name}', "
+                "which plain HDF5 can't read"
             )
         mean = spec.sample_size.mean_bytes
         shard = spec.shard_size or (spec.samples_per_shard or 1) * mean
         if shard > MAX_SHARD or mean > MAX_SHARD:
             raise ValueError(
-                f"format 'hdf5' builds shards in memory, of {MAX_SHARD >> 30} GiB at most, not {shard / 2**30:.1f}; "
+                f"format 'hdf5' builds shards in memory, of {MAX_SHARD >> 30} GiB at most, not "
+                f"{shard / 2**30:.1f}; "
                 "lower samples_per_shard or shard_size"
             )
 
@@ -62,7 +66,7 @@ class Hdf5(Assembled):
         spec: DatasetSpec,
         codec: Codec,
     ) -> tuple[Int64, Int64]:
-        """Build one shard and write it; where the bytes of each sample lie."""
+        """Build one shard and write it; return (offset, stored) of each sample."""
         import h5py
 
         level = codec.used_level or 0
@@ -92,10 +96,12 @@ class Hdf5(Assembled):
         return offsets, stored
 
     def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
-        """The contents of the datasets, groups walked in the order of their names.
+        """Yield the contents of the datasets; groups are walked in the order of their names.
 
-        A dataset of one dimension (or none) is one sample; of more dimensions, each of its first one; of elements that vary in length,
-        each element. What lies in other files (links, external storage, virtual datasets) is never followed, references are left out.
+        A dataset with no dimension or one is one sample. One with more dimensions has a sample for
+        each index of the first dimension, and one whose elements vary in length has a sample for
+        each element. Data in other files (links, external storage, virtual datasets) is never read,
+        and references are left out.
         """
         import h5py
 
@@ -115,18 +121,20 @@ class Hdf5(Assembled):
             MemoryError,
         ) as error:
             raise ValueError(
-                f"the HDF5 file that ends at byte {len(shard)} is damaged: {' '.join(str(error).split())[:160]}"
+                f"the HDF5 file that ends at byte {len(shard)} is damaged: "
+                f"{' '.join(str(error).split())[:160]}"
             ) from None
 
 
 def datasets(h5py: Any, group: Any, seen: set[Any]) -> Iterator[Any]:
     address = h5py.h5o.get_info(group.id).addr
     if address in seen:
-        return  # a group may hold itself, or have many names
+        return  # a group can contain itself, or have several names
     seen.add(address)
     for name in group:
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-            continue  # other files are none of ours, and other names of this one's come anyway
+            # The target of a soft link has a hard link, too; other files are not read.
+            continue
         item = group[name]
         if isinstance(item, h5py.Dataset):
             yield item

@@ -1,8 +1,10 @@
-"""MDS shards, as mosaicml-streaming reads them (its format version 2), written without that library.
+"""MDS shards (format version 2 of mosaicml-streaming), written without that library.
 
-A shard is a table of offsets (u32), a JSON description of the columns, and the samples: lengths of the columns that vary (u32 each), then
-the columns' bytes. Here a sample has one column, ``content``. Its reader finds the shards by ``index.json``, which lies beside them.
-A sample's bytes lie in one piece, so that reading is one range read. The library compresses whole shards, so there is no codec but none.
+A shard is a table of offsets (u32), a JSON description of the columns, and the samples: lengths of
+the columns that vary (u32 each), then the columns' bytes. Here a sample has one column,
+``content``. The library finds the shards through ``index.json`` in the same directory. A sample's
+bytes are contiguous, so that one range read fetches it. The library compresses whole shards, so the
+only codec is ``none``.
 
 Source: streaming/base/format/mds/{encodings,reader,writer}.py of mosaicml-streaming 0.13.
 """
@@ -26,14 +28,14 @@ Int64 = npt.NDArray[np.int64]
 
 _U32 = struct.Struct("<I")
 _MOST = (1 << 32) - 1
-"""Bytes of a shard: offsets are unsigned and have 32 bits."""
+"""Limit for the bytes of a shard: offsets are unsigned and have 32 bits."""
 
 _BYTES = ("bytes", "jpeg", "jpg", "png", "pil")
 """Encodings of columns that hold a sample's bytes."""
 
 
 class Mds(Assembled):
-    """One variable column of bytes."""
+    """Samples of one column of bytes, of varying length."""
 
     name: ClassVar[str] = "mds"
     suffix: ClassVar[str] = ".mds"
@@ -43,12 +45,14 @@ class Mds(Assembled):
     def check_spec(self, spec: DatasetSpec, codec: Codec) -> None:
         if not codec.plain:
             raise ValueError(
-                f"format 'mds' compresses whole shards or nothing, so codec '{spec.codec}' can't be had; use codec: none"
+                f"format 'mds' compresses whole shards or nothing, so codec '{spec.codec}' can't "
+                "be had; use codec: none"
             )
         shard = spec.shard_size or (spec.samples_per_shard or 1) * spec.sample_size.mean_bytes
         if shard > _MOST // 2:
             raise ValueError(
-                f"format 'mds' has offsets of 32 bits: shards of {shard / 2**30:.1f} GiB are too large for it"
+                f"format 'mds' has offsets of 32 bits: shards of {shard / 2**30:.1f} GiB are too "
+                "large for it"
             )
 
     def assemble(
@@ -60,7 +64,7 @@ class Mds(Assembled):
         spec: DatasetSpec,
         codec: Codec,
     ) -> tuple[Int64, Int64]:
-        """Write one shard, sample after sample; where the bytes of each lie."""
+        """Write one shard, sample after sample; return (offset, stored) of each."""
         config = _config()
         start = _U32.size + _U32.size * (len(sizes) + 1) + len(config)
         ends = start + np.cumsum(sizes + _U32.size)
@@ -89,7 +93,10 @@ class Mds(Assembled):
         return json.dumps({"version": 2, "shards": shards}, sort_keys=True).encode() + b"\n"
 
     def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
-        """The first column of bytes of each sample, of other writers' shards too; where there is none, all columns together."""
+        """Yield the first column of bytes of each sample, also in shards of other writers.
+
+        If there is no such column, yield all columns of a sample together.
+        """
         offsets = _offsets(shard)
         columns = _columns(shard, len(offsets) * _U32.size + _U32.size, int(offsets[0]))
         place = next(
@@ -114,23 +121,25 @@ def _config() -> bytes:
 
 
 def _offsets(shard: Buffer) -> Int64:
-    """Where each sample begins, and the last one ends, after checking that all of it is there."""
+    """Read and check the table: where each sample begins, and where the last one ends."""
     count = _U32.unpack_from(shard)[0] if len(shard) >= _U32.size else 0
     table = _U32.size + _U32.size * (count + 1)
     if count == 0 or table > len(shard):
         raise ValueError(
-            f"no MDS shard: {count} samples need {table} bytes of offsets, the shard ends at offset {len(shard)}"
+            f"no MDS shard: {count} samples need {table} bytes of offsets, the shard ends at "
+            f"offset {len(shard)}"
         )
     offsets = np.frombuffer(shard[_U32.size : table], "<u4").astype(np.int64)
     if offsets[0] < table or (np.diff(offsets) < 0).any() or offsets[-1] != len(shard):
         raise ValueError(
-            f"MDS shard is damaged: its samples lie at {offsets[0]} to {offsets[-1]}, the shard ends at offset {len(shard)}"
+            f"MDS shard is damaged: its samples lie at {offsets[0]} to {offsets[-1]}, the shard "
+            f"ends at offset {len(shard)}"
         )
     return offsets
 
 
 def _columns(shard: Buffer, start: int, end: int) -> list[tuple[str, int | None]]:
-    """(encoding, size in bytes or None where it varies) of each column."""
+    """Read (encoding, size in bytes or None if it varies) of each column."""
     try:
         config = json.loads(bytes(shard[start:end]))
         found = list(zip(map(str, config["column_encodings"]), config["column_sizes"], strict=True))
@@ -154,7 +163,8 @@ def _column(
     sizes = [next(lengths) if size is None else size for _, size in columns]
     if head + sum(sizes) != len(sample):
         raise ValueError(
-            f"MDS sample at offset {begin} has {len(sample)} bytes, its columns say {head + sum(sizes)}"
+            f"MDS sample at offset {begin} has {len(sample)} bytes, its columns say "
+            f"{head + sum(sizes)}"
         )
     if place is None:
         return sample[head:]

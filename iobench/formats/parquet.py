@@ -1,11 +1,13 @@
-"""Parquet shards, written by pyarrow: row groups of ``block_size`` bytes of samples, each sample's bytes split over ``columns`` columns.
+"""Parquet shards, written by pyarrow: row groups of ``block_size`` bytes of samples.
 
-A row is a sample; its bytes, cut into equal parts (the first ones a byte longer where they do not divide), are binary columns ``c000``,
-``c001`` ... Samples of one size become fixed-length columns, which store no lengths. The dataset's codec is the page compression.
-Dictionaries, statistics and time stamps are left out, so the same spec gives the same bytes, with one version of pyarrow.
+A row is a sample. Its bytes are cut into ``columns`` equal parts (the first parts are a byte longer
+if the size does not divide evenly), which are the binary columns ``c000``, ``c001`` ... Samples of
+one size become fixed-length columns, which store no lengths. The dataset's codec is the page
+compression. Dictionaries, statistics and time stamps are left out, so the same spec gives the same
+bytes as long as the version of pyarrow stays the same.
 
-Nobody reads a row of Parquet by itself: reading is by row group (``Blocks`` in base.py, ``parquet_shard.py`` here), so for every sample of
-a row group the manifest gives the extent of the whole group.
+Parquet is not read by single rows but by row group (``Blocks`` in base.py, ``parquet_shard.py``
+here), so for every sample of a row group the manifest gives the extent of the whole group.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ DEFAULT_BLOCK = 4 << 20
 """Bytes of samples in a row group: one request of the reader's default block size."""
 
 _LARGEST = 1 << 30
-"""Of one sample: pyarrow's binary arrays count their bytes in 31 bits."""
+"""Bytes of the largest sample: pyarrow's binary arrays count their bytes in 31 bits."""
 
 
 class Parquet(Blocks):
@@ -52,7 +54,8 @@ class Parquet(Blocks):
         least = (size.mean if size.distribution == "constant" else size.min) or 1
         if (spec.columns or 1) > least:
             raise ValueError(
-                f"{spec.columns} columns need samples of {spec.columns} bytes at least, not {least}; set sample_size.min"
+                f"{spec.columns} columns need samples of {spec.columns} bytes at least, not "
+                f"{least}; set sample_size.min"
             )
         if max(size.max or 0, round(size.mean_bytes)) > _LARGEST:
             raise ValueError(f"format 'parquet' holds samples of up to {_LARGEST >> 30} GiB")
@@ -62,11 +65,17 @@ class Parquet(Blocks):
         return prefix(sizes, columns=columns, of=of)
 
     def footer_bytes(self, tail: Buffer, size: int) -> int:
-        """How many of a shard's last bytes ``open`` needs, by at least its last eight. Raises ValueError."""
+        """Return how many of a shard's last bytes ``open`` needs. Raises ValueError.
+
+        ``tail``: at least the last eight bytes of the shard.
+        """
         return footer_bytes(tail, size)
 
     def open(self, tail: Buffer, size: int) -> ParquetShard:
-        """A shard of ``size`` bytes by its last bytes, which hold at least its footer. Raises ValueError."""
+        """Open a shard of ``size`` bytes from its ``tail``, which must hold the whole footer.
+
+        Raises ValueError.
+        """
         return ParquetShard(tail, size)
 
     def assemble(
@@ -78,7 +87,10 @@ class Parquet(Blocks):
         spec: DatasetSpec,
         codec: Codec,
     ) -> tuple[Int64, Int64]:
-        """Write one shard, a row group in memory at a time; (offset, stored) of each sample: the extent of its row group."""
+        """Write one shard; return (offset, stored) of each sample: the extent of its row group.
+
+        One row group at a time is held in memory.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -116,7 +128,8 @@ class Parquet(Blocks):
                 )
             writer.close()
         except BaseException:
-            sink.deaf = True  # the writer ends its file whatever happens; nobody wants to hear it
+            # Closing the writer writes a footer even after an error; discard it.
+            sink.deaf = True
             with suppress(Exception):
                 writer.close()
             raise
@@ -127,10 +140,10 @@ class Parquet(Blocks):
         return extents[group, 0], extents[group, 1] - extents[group, 0]
 
     def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
-        """The contents of each row, decompressed.
+        """Yield the content of each row, decompressed.
 
-        Of other writers' files: each row of the first binary column (else the first of text), also within structs; where there is
-        none, each row group as it is stored.
+        In files of other writers: each row of the first binary column (or else the first of text),
+        also inside structs; if there is none, each row group as it is stored.
         """
         opened = self.open(shard, len(shard))
         for group in range(opened.groups):
@@ -146,7 +159,10 @@ def prefix(sizes: Int64, *, columns: int | Int64, of: int) -> Int64:
 
 
 def group_bounds(sizes: Int64, block: int) -> list[int]:
-    """First row of each row group, and the end: as many samples as fit into ``block`` bytes, one at least."""
+    """First row of each row group, and the end of the last.
+
+    A group takes as many samples as fit into ``block`` bytes, but at least one.
+    """
     ends = np.cumsum(sizes)
     bounds = [0]
     while bounds[-1] < len(sizes):
@@ -156,7 +172,7 @@ def group_bounds(sizes: Int64, block: int) -> list[int]:
 
 
 def _extent(group: Any) -> tuple[int, int]:
-    """From where to where the column chunks lie that were just written."""
+    """(begin, end) of a row group's column chunks in the file, from pyarrow's metadata of it."""
     chunks = [group.column(number) for number in range(group.num_columns)]
     return chunks[0].data_page_offset, chunks[-1].data_page_offset + chunks[
         -1
@@ -171,7 +187,10 @@ def _part_ends(size: int, columns: int) -> Int64:
 def _gather(
     contents: Iterator[Buffer], sizes: Int64, columns: int
 ) -> list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]]:
-    """(bytes, offsets) of each column of one row group. The iterator's memory is reused, so everything is copied out of it."""
+    """(bytes, offsets) of each column of one row group.
+
+    The memory of the iterator is reused, so all bytes are copied out of it.
+    """
     row_ends = np.cumsum(sizes)
     data = np.empty(int(row_ends[-1]), np.uint8)
     for end, size in zip(row_ends.tolist(), sizes.tolist(), strict=True):
@@ -219,7 +238,7 @@ def _array(pa: Any, width: int, data: npt.NDArray[np.uint8], offsets: npt.NDArra
 
 
 class _Sink:
-    """What pyarrow takes for a file to write to."""
+    """A write-only file object for pyarrow."""
 
     closed = False
 

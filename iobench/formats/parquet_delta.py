@@ -1,12 +1,13 @@
-"""Numbers that Parquet stores as differences: how many a page claims to have of them.
+"""Check how many numbers a page claims to store as differences (Parquet's delta encodings).
 
-The lengths of values, and of the prefixes that they share, come as DELTA_BINARY_PACKED: a header
-with the number of values, and blocks of differences, which take no byte where they are all alike.
-pyarrow makes room for as many lengths as the header says, and fills it: a page of ten bytes would
-take 8 GiB. So the header must not claim more than the page has values.
+The lengths of values, and of the prefixes that they share, are stored as DELTA_BINARY_PACKED: a
+header with the number of values, then blocks of differences, which take no bytes if all differences
+are equal. pyarrow allocates and fills memory for as many lengths as the header claims, so a page of
+ten bytes could take 8 GiB. The header must therefore not claim more lengths than the page has
+values.
 
-Source: github.com/apache/parquet-format, Encodings.md (DELTA_BINARY_PACKED, DELTA_LENGTH_BYTE_ARRAY,
-DELTA_BYTE_ARRAY).
+Source: github.com/apache/parquet-format, Encodings.md (DELTA_BINARY_PACKED,
+DELTA_LENGTH_BYTE_ARRAY, DELTA_BYTE_ARRAY).
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ _MAX_BITS = 32
 
 
 def check_lengths(values: Buffer, count: int, *, prefixes: bool) -> None:
-    """Raises ValueError where ``values`` of a page claim more than ``count`` lengths.
+    """Raise ValueError if the ``values`` of a page claim more than ``count`` lengths.
 
-    ``prefixes``: those of DELTA_BYTE_ARRAY, which have the lengths of prefixes in front.
+    ``prefixes``: the page is DELTA_BYTE_ARRAY, which stores the prefixes' lengths first.
     """
     reader = Compact(values)
     if prefixes:
@@ -29,9 +30,9 @@ def check_lengths(values: Buffer, count: int, *, prefixes: bool) -> None:
 
 
 def _skip(reader: Compact, most: int) -> None:
-    """Move over a sequence of numbers."""
+    """Advance over one DELTA_BINARY_PACKED sequence; ValueError for more than ``most`` numbers."""
     block, parts, count = (reader.varint(5) for _ in range(3))
-    reader.varint()  # the first number
+    reader.varint()  # the first value
     if count > most:
         raise ValueError(f"a page of {most} values claims {count} lengths")
     each = block // parts if parts else 0
@@ -39,7 +40,7 @@ def _skip(reader: Compact, most: int) -> None:
         raise ValueError(f"a page has blocks of {block} lengths in {parts} parts")
     left = count - 1
     while left > 0:
-        reader.varint()  # the smallest difference
+        reader.varint()  # the smallest difference of the block
         for bits in reader.take(parts):
             if left <= 0:
                 break

@@ -1,12 +1,12 @@
-"""The footer of a Parquet file, read without trust, and written anew for pyarrow.
+"""Read the footer of an untrusted Parquet file, and write a safe one for pyarrow.
 
-pyarrow ends the process (SIGABRT) for some footers: its accessors throw C++ exceptions through
-code that expects none, for an unknown codec for one. So pyarrow never sees a footer from a file.
-This module reads it, checks every number that is needed, and writes a footer of its own for the
-columns that samples are made of: names, statistics, indexes and whatever else a file may state are
-left out. Only row groups as iobench writes them are taken over as they are, after one regular
-expression has matched all of their bytes: dlrm has 150,000 column chunks in a file, and Python
-would need seconds to write them anew.
+pyarrow ends the process (SIGABRT) for some footers, for example one with an unknown codec: its
+accessors throw C++ exceptions through code that expects none. So pyarrow never gets a footer from a
+file. This module reads that footer, checks every number that is needed, and writes a new footer for
+the columns that samples are made of, without the names, statistics, indexes and other metadata of
+the file. Only row groups that iobench itself wrote are copied unchanged, after one regular
+expression has matched all of their bytes: a dlrm file has 150,000 column chunks, which Python would
+take seconds to encode again.
 
 Source: github.com/apache/parquet-format, src/main/thrift/parquet.thrift.
 """
@@ -25,7 +25,7 @@ from .thrift import BINARY, I32, I64, LIST, STRUCT, Compact, Writer, listed, zig
 
 UNCOMPRESSED = 0
 CODECS = ("uncompressed", "snappy", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4_raw")
-"""Parquet's names, by number."""
+"""Parquet's names of codecs, indexed by their numbers."""
 
 _MAX_ROWS = 1 << 40
 _MAGIC_BYTES = 4
@@ -45,8 +45,8 @@ class Chunk(NamedTuple):
 class Group:
     """A row group.
 
-    ``chunks`` are those of the samples' columns, or all where there are none; empty where they lie
-    at ``place`` of the footer, as iobench writes them.
+    ``chunks`` are those of the samples' columns, or all of them if there are no such columns. In a
+    row group that iobench wrote, ``chunks`` is empty and ``place`` is their offset in the footer.
     """
 
     rows: int
@@ -55,20 +55,21 @@ class Group:
 
 
 class Footer:
-    """What a footer says of the columns that samples are made of.
+    """The footer's description of the columns that samples are made of.
 
-    Where there are none (``schema``), row groups are samples as they are stored. ``safe`` is the
-    footer that pyarrow may read.
+    If there are no such columns (``schema``), each row group, as it is stored, is a sample.
+    ``safe`` is the footer that pyarrow may read.
     """
 
     schema: Schema
 
     def __init__(self, data: bytes, size: int) -> None:
-        """Read a footer (``data``) behind ``size`` bytes of a file. Raises ValueError."""
+        """Read the footer ``data``, which follows ``size`` bytes of the file. Raises ValueError."""
         self._data = data
         self._size = size
         self.groups: list[Group] = []
-        self._walked: tuple[int, int, list[Chunk]] = (-1, 0, [])  # of the group that was asked last
+        # (group, position in the footer, chunks) of the latest call of ``_plain``.
+        self._walked: tuple[int, int, list[Chunk]] = (-1, 0, [])
         known = set()
         created_by = b""
         kept: list[bytes] = []
@@ -93,25 +94,25 @@ class Footer:
         out = Writer().number(1, I32, 2).list(2, self.schema.code)
         out.number(3, I64, sum(group.rows for group in self.groups))
         out.list(4, listed(STRUCT, kept))
-        # Readers work around the faults of some writers, which they know by their names.
+        # Readers work around known bugs of some writers, which they recognise by this name.
         if _PLAIN_TEXT.fullmatch(created_by):
             out.binary(6, created_by)
         self.safe = out.finish()
 
     def chunk(self, group: int, place: int) -> Chunk:
-        """The ``place``-th column of the samples. Raises ValueError for what can't be."""
+        """The samples' column number ``place``. Raises ValueError if its extent is impossible."""
         known = self.groups[group].chunks or self._plain(group, place + 1)
         return self._checked(group, known[place])
 
     def extent(self, group: int) -> tuple[int, int]:
-        """From where to where the chunks lie that the samples of a row group are made of."""
+        """(begin, end) of the chunks that a row group's samples are made of. Raises ValueError."""
         found = self.groups[group].chunks
         places = range(len(found)) if found else (0, len(self.schema.leaves) - 1)
         chunks = [self.chunk(group, place) for place in places]
         return min(chunk.start for chunk in chunks), max(chunk.end for chunk in chunks)
 
     def _plain(self, group: int, count: int) -> list[Chunk]:
-        """At least the first ``count`` chunks of a row group as iobench writes them."""
+        """Parse at least the first ``count`` chunks of a row group that iobench wrote."""
         if self._walked[0] != group:
             self._walked = group, self.groups[group].place, []
         _, position, chunks = self._walked
@@ -131,7 +132,7 @@ class Footer:
                 f"row group {group} is damaged: it would lie at bytes {chunk.start} to "
                 f"{chunk.end} of {self._size}"
             )
-        # Of a column that is not within a list each row has one value, null included.
+        # A column that is not inside a list has one value in each row; nulls count.
         rows = self.groups[group].rows
         if self.schema.leaves and chunk.values != rows:
             raise ValueError(
@@ -140,7 +141,7 @@ class Footer:
         return chunk
 
     def _read_groups(self, reader: Compact) -> list[bytes]:
-        """Read all row groups; each as pyarrow may see it."""
+        """Read all row groups; return each one encoded as pyarrow may read it."""
         kind, count = reader.elements()
         reader.want(kind if count else STRUCT, STRUCT, "a row group")
         plain = own_group(self.schema.columns) if self.schema.own else None
@@ -163,7 +164,7 @@ class Footer:
 
 
 def _read_group(reader: Compact, schema: Schema) -> Group:
-    """A row group of any writer."""
+    """Read a row group of any writer."""
     chunks: list[Chunk] = []
     wanted = dict(zip(schema.places, schema.leaves, strict=True))
     rows = None
@@ -189,7 +190,7 @@ def _read_group(reader: Compact, schema: Schema) -> Group:
 
 
 def _read_chunk(reader: Compact, leaf: Leaf | None) -> Chunk:
-    """A column chunk of any writer, of ``leaf`` where its bytes will be decoded."""
+    """Read a column chunk of any writer; ``leaf``: its column, if its bytes will be decoded."""
     found: dict[int, int] = {}
     for field, kind in reader.fields():
         if field == 1 and kind == BINARY:
@@ -209,13 +210,13 @@ def _read_chunk(reader: Compact, leaf: Leaf | None) -> Chunk:
     if not 0 <= found[4] < len(CODECS):
         raise ValueError(f"a column has the unknown codec {found[4]}")
     start = found[9]
-    if 0 < found.get(11, 0) < start:  # the dictionary comes first
+    if 0 < found.get(11, 0) < start:  # the dictionary precedes the data pages
         start = found[11]
     return Chunk(found[4], found[5], start, start + found[7])
 
 
 def _read_numbers(reader: Compact) -> dict[int, int]:
-    """The numbers of a column's description, by their fields."""
+    """Read the numbers of a column's description, by field number."""
     found: dict[int, int] = {}
     for field, kind in reader.fields():
         if field in (1, 4):
@@ -231,7 +232,7 @@ def _read_numbers(reader: Compact) -> dict[int, int]:
 
 @lru_cache(maxsize=1)
 def _heads(schema: Schema) -> list[bytes]:
-    """How the description of each of the samples' columns begins: type, encodings, path."""
+    """How the encoded description of each of the samples' columns begins: type, encodings, path."""
     heads = []
     for leaf, names in zip(schema.leaves, schema.names, strict=True):
         path = listed(BINARY, [varint(len(name)) + name for name in names])

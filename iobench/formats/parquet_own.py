@@ -1,7 +1,8 @@
-"""Row groups of a Parquet footer as iobench writes them, by one regular expression.
+"""A regular expression for the row groups of a Parquet footer that iobench itself wrote.
 
-They have columns of bytes, no statistics and no dictionaries. What matches may be handed on as it
-is: each byte is one that the format allows at its place, whatever the numbers say.
+Such row groups have columns of bytes, no statistics and no dictionaries. What matches may be passed
+to pyarrow unchanged: the expression admits only bytes that the format allows at their place,
+whatever the values of the numbers are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _CODEC = rb"[\x00\x02\x04\x06\x08\x0a\x0c\x0e]"
 
 
 def _up_to(most: int, kind: int, element: bytes) -> bytes:
-    """Lists of 1 to ``most`` elements of type ``kind``."""
+    """Pattern for lists of 1 to ``most`` elements of type ``kind``."""
     return b"|".join(b"\\x%02x(?:%b){%d}" % (n << 4 | kind, element, n) for n in range(1, most + 1))
 
 
@@ -48,7 +49,7 @@ CHUNK = re.compile(_chunk_pattern(capture=True))
 
 @lru_cache(maxsize=16)
 def own_group(columns: int) -> re.Pattern[bytes]:
-    """A row group of so many columns; captures its chunks and its number of rows."""
+    """Pattern for a row group of ``columns`` columns; captures its chunks and number of rows."""
     head = listed(STRUCT, [b""] * columns)
     rest = b"\\x16%b\\x16(%b)(?:\\x26%b)?+(?:\\x16%b)?+(?:\\x14%b)?+\\x00" % ((_VARINT,) * 5)
     chunk = _chunk_pattern(capture=False)
@@ -56,7 +57,7 @@ def own_group(columns: int) -> re.Pattern[bytes]:
 
 
 def signed(code: bytes) -> int:
-    """The number of a varint that the pattern has matched."""
+    """Decode a signed (zigzag) varint that the pattern has matched."""
     value = 0
     for place, byte in enumerate(code):
         value |= (byte & 127) << 7 * place

@@ -1,8 +1,8 @@
-"""The pages of a Parquet column chunk: how much memory decoding them takes, by their headers.
+"""The pages of a Parquet column chunk: how much memory decoding them takes, from their headers.
 
-A page says how long it is when its compression is undone, which is a claim; behind a dictionary or
-common prefixes a value costs a byte or less; and lengths that are alike cost none. So all of these
-are bounded before anything is decoded.
+A page states its own decompressed size, which may be wrong. A value that refers to a dictionary or
+shares a prefix costs a byte or less, and equal lengths cost nothing. So all of these are limited
+before anything is decoded.
 
 Source: github.com/apache/parquet-format, src/main/thrift/parquet.thrift (PageHeader), Encodings.md.
 """
@@ -26,23 +26,24 @@ _DELTA_LENGTH, _DELTA_BYTE_ARRAY = 6, 7
 _OF_DICTIONARY = (2, 8)
 _RLE = 3
 _LENGTH = 4
-"""Bytes that a value of varying length has in front of it, as levels have."""
+"""Bytes of the length in front of a value of varying length, and in front of levels."""
 
 _MAX_PAGE = 1 << 31
 
 _HEADERS = {5: (_DATA, (1, 2, 3)), 7: (_DICTIONARY, (1, 2)), 8: (_DATA_V2, (1, 4, 5, 6))}
-"""Of each kind of page: the fields that count. Values and encoding come first; then the encoding of
-levels, or how many bytes they have."""
+"""Fields of interest for each kind of page: the number of values and the encoding come first, then
+the encoding of the levels, or how many bytes the levels take.
+"""
 
 _PACKED = 7
-"""The field of a page of the second version that says whether its values are compressed."""
+"""The field of a data page, version 2, that says whether its values are compressed."""
 
 
 class Bound(NamedTuple):
-    """What the pages of a chunk take when they are decoded, at most. All in bytes.
+    """Upper limits, in bytes, for the memory that decoding the pages of a chunk takes.
 
-    ``inflated``: the pages without their compression; ``values``: all values; ``largest``: one
-    value, of those that are longer than what is stored of them.
+    ``inflated``: the pages, decompressed; ``values``: all values; ``largest``: one value, among
+    those that can be longer than their stored bytes.
     """
 
     inflated: int
@@ -51,7 +52,7 @@ class Bound(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """``start`` and ``end``: of what follows the header. ``about``: as in _HEADERS."""
+    """A page. ``start``, ``end``: what follows its header. ``about``: fields of ``_HEADERS``."""
 
     kind: int
     inflated: int
@@ -62,7 +63,7 @@ class _Page(NamedTuple):
 
 
 def bound(data: Buffer, chunk: Chunk, leaf: Leaf) -> Bound:
-    """Of a chunk's bytes in memory. Raises ValueError for what can't be."""
+    """Compute the limits of a chunk from its bytes. Raises ValueError for impossible sizes."""
     position = seen = inflated = values = largest = dictionary = 0
     while seen < chunk.values and position < len(data):
         match = _PLAIN.match(data, position)
@@ -134,7 +135,7 @@ def _read_page(data: Buffer, position: int, chunk: Chunk) -> _Page:
 
 
 def _read_about(reader: Compact, wanted: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
-    """The numbers of these fields (-1: it is not there), and whether values are compressed."""
+    """(the numbers of the fields ``wanted``, -1 if missing; whether the values are compressed)."""
     found = dict.fromkeys(wanted, -1)
     packed = True
     for field, kind in reader.fields():
@@ -148,12 +149,12 @@ def _read_about(reader: Compact, wanted: tuple[int, ...]) -> tuple[tuple[int, ..
 
 
 def _values(data: Buffer, page: _Page, chunk: Chunk, leaf: Leaf) -> Iterator[Buffer]:
-    """The values of a page without compression.
+    """Yield the decompressed values of a page.
 
-    Both ways where readers differ in whether it has any.
+    Readers differ in whether some pages are compressed; then both readings are yielded.
     """
     stored = data[page.start : page.end]
-    if page.kind == _DATA_V2:  # whose levels are never compressed
+    if page.kind == _DATA_V2:  # levels of version 2 are never compressed
         levels = sum(page.about[2:])
         if levels > min(len(stored), page.inflated):
             raise ValueError(f"a page of {len(stored)} bytes has levels of {levels}")
@@ -197,4 +198,4 @@ _PLAIN = re.compile(
     rb"\x15\x00\x15%b\x15%b(?:\x15[\x80-\xff]{0,4}+[\x00-\x7f]\x1c|\x2c)"
     rb"\x15%b\x15\x00%b%b(?:\x1c\x00)?\x00\x00" % (_VARINT, _VARINT, _VARINT, _LEVELS, _LEVELS)
 )
-"""Most pages of most writers; several times faster than field by field."""
+"""Matches the header of most pages of most writers; several times faster than field by field."""

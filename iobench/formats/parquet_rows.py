@@ -14,7 +14,10 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Rows:
-    """The rows of one row group. Each column is its bytes and the offsets [rows + 1] at which its rows begin."""
+    """The rows of one row group.
+
+    Each column is (bytes, offsets [rows + 1] at which its rows begin).
+    """
 
     def __init__(self, columns: list[tuple[Bytes, Int64]]) -> None:
         self._columns = columns
@@ -23,7 +26,7 @@ class Rows:
 
     @classmethod
     def joined(cls, pieces: list[Rows]) -> Rows:
-        """The rows of pieces that follow one another, of which there is one at least."""
+        """Concatenate consecutive pieces, of which there must be at least one."""
         if len(pieces) == 1:
             return pieces[0]
         columns = []
@@ -34,7 +37,7 @@ class Rows:
         return cls(columns)
 
     def content(self, row: int) -> Buffer:
-        """One row's bytes: a view where they lie in one column."""
+        """One row's bytes: a view if there is only one column, else a copy."""
         if len(self._columns) == 1:
             data, offsets = self._columns[0]
             return data[offsets[row] : offsets[row + 1]].data
@@ -43,7 +46,7 @@ class Rows:
         return out.data
 
     def copy(self, row: int, out: Bytes) -> None:
-        """As many of the row's bytes as ``out`` takes."""
+        """Copy the row's first ``len(out)`` bytes to ``out``."""
         done = 0
         for data, offsets in self._columns:
             start = int(offsets[row])
@@ -54,13 +57,17 @@ class Rows:
                 return
 
     def scatter(self, rows: Int64, out: Bytes, where: Int64) -> None:
-        """The first bytes of ``rows``, which are all of one size, into the rows ``where`` of ``out`` (2-D), column by column."""
+        """Copy the first bytes of ``rows`` to the rows ``where`` of ``out`` (2-D).
+
+        All rows must have the same size (``even``).
+        """
         done = 0
         chosen, placed = _slice(rows), _slice(where)
         for data, offsets in self._columns:
             width = int(offsets[1] - offsets[0])
             count = min(width, out.shape[1] - done)
-            # As elements of that many bytes: numpy moves those at once, and single bytes one by one.
+            # View the cells as elements of ``count`` bytes: numpy moves such an element in one go,
+            # but single bytes one at a time.
             part = f"V{count}" if count not in (1, 2, 4, 8) else f"u{count}"
             cells = data[offsets[0] : offsets[-1]].reshape(-1, width)[:, :count].view(part)
             out[:, done : done + count].view(part)[placed] = cells[chosen]
@@ -70,7 +77,7 @@ class Rows:
 
     @property
     def even(self) -> bool:
-        """All parts of a column are of one size (not 0)."""
+        """Whether, in each column, the parts of all rows have the same size, which is not 0."""
         return all(
             len(offsets) > 1 and (steps := np.diff(offsets)).min() == steps.max() > 0
             for _, offsets in self._columns
@@ -78,7 +85,7 @@ class Rows:
 
 
 def _slice(numbers: Int64) -> Int64 | slice:
-    """Consecutive numbers as a slice, which is quicker to follow."""
+    """Convert consecutive numbers to a slice, with which numpy indexes faster."""
     first, last = int(numbers[0]), int(numbers[-1])
     return (
         slice(first, last + 1)
@@ -88,17 +95,17 @@ def _slice(numbers: Int64) -> Int64 | slice:
 
 
 def rows_of(pa: Any, table: Any) -> Rows:
-    """Of a table of columns of bytes, also within structs."""
+    """Make the rows of a table whose columns hold bytes, also inside structs."""
     while any(pa.types.is_struct(field.type) for field in table.schema):
         table = table.flatten()
     return Rows([_column(pa, column) for column in table.columns])
 
 
 def _column(pa: Any, column: Any) -> tuple[Bytes, Int64]:
-    """(bytes, offsets) of a column of one row group; null is no bytes."""
+    """(bytes, offsets) of a column of one row group; a null becomes an empty value."""
     kind = column.type
     if pa.types.is_fixed_size_binary(kind):
-        if column.null_count:  # which take up room all the same
+        if column.null_count:  # a null takes ``byte_width`` bytes, too
             column = pa.chunked_array([pa.array(column.to_pylist(), pa.binary())])
             return _column(pa, column)
         array = _one(pa, column)

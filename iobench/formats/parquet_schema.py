@@ -1,4 +1,4 @@
-"""The schema of a Parquet file: its columns, and which of them samples are made of.
+"""The schema of a Parquet file: its columns, and which of them the samples are made of.
 
 Source: github.com/apache/parquet-format, src/main/thrift/parquet.thrift (SchemaElement).
 """
@@ -12,12 +12,12 @@ from typing import NamedTuple
 from .thrift import BINARY, I32, STRUCT, Compact, Writer, listed
 
 BYTE_ARRAY, FIXED = 6, 7
-"""Physical types that samples have."""
+"""Physical types that can hold samples."""
 
 _TYPES = 8
 _REQUIRED, _OPTIONAL, _REPEATED = range(3)
 _MAX_NESTED = 32
-"""Groups of the schema around a column."""
+"""Limit for the groups of the schema around a column."""
 
 _OWN = re.compile(rb"c\d{3,7}")
 
@@ -47,12 +47,13 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What a file's schema means for its samples.
+    """The columns of a file, and those that its samples are made of.
 
-    ``leaves`` are the columns that samples are made of: iobench's own, all of them (``own``); of
-    other writers' files the first column of bytes that is not within a list, else the first of
-    text; else none. ``places`` are their numbers among all ``columns``, ``names`` how pyarrow is
-    to call them and the groups around them, and ``code`` a schema of them alone.
+    ``leaves`` are the columns that samples are made of. In files that iobench wrote (``own``) these
+    are all columns; in other files it is the first column of bytes that is not inside a list, or
+    else the first such column of text; if there is none, ``leaves`` is empty. ``places`` are their
+    positions among all ``columns``. ``names`` are the names of them and their groups in the footer
+    that pyarrow gets, and ``code`` is the encoded schema of only these columns.
     """
 
     columns: int
@@ -68,11 +69,11 @@ class Schema:
 
 
 _latest: list[tuple[bytes, Schema]] = []
-"""The schema that was read last, by its bytes: the shards of a dataset have one and the same."""
+"""Cache of the latest schema, with its encoded bytes: all shards of a dataset have the same one."""
 
 
 def read_schema(reader: Compact) -> Schema:
-    """Raises ValueError."""
+    """Read the schema at the reader's position. Raises ValueError if it is malformed."""
     data, begin = bytes(reader.data), reader.position
     for known, schema in _latest:
         if data.startswith(known, begin):
@@ -105,7 +106,7 @@ def _chosen(leaves: list[Leaf]) -> Schema:
 
 
 def _written(leaves: list[Leaf], names: list[tuple[bytes, ...]]) -> bytes:
-    """A list of elements, as the footer holds them: the root, and each column in its groups."""
+    """Encode the schema elements as in a footer: the root, then each column after its groups."""
     elements = [Writer().binary(4, b"schema").number(5, I32, len(leaves)).finish()]
     for leaf, path in zip(leaves, names, strict=True):
         for name, repetition in zip(path, leaf.around, strict=False):
@@ -119,11 +120,11 @@ def _written(leaves: list[Leaf], names: list[tuple[bytes, ...]]) -> bytes:
 
 
 def _read_leaves(reader: Compact) -> list[Leaf]:
-    """The columns of a schema, which is a tree in the order of a walk from its root."""
+    """Read the columns of a schema, which is a tree stored in depth-first order."""
     kind, count = reader.elements()
     reader.want(kind if count else STRUCT, STRUCT, "an element of the schema")
     leaves: list[Leaf] = []
-    around: list[list[int]] = []  # repetition of a group, and how many children are to come
+    around: list[list[int]] = []  # [repetition of a group, number of its children still to come]
     for number in range(count):
         if number and not around:
             raise ValueError("its schema has more elements than its root has children")
@@ -144,7 +145,7 @@ def _read_leaves(reader: Compact) -> list[Leaf]:
 
 
 def _read_element(reader: Compact) -> tuple[Leaf, int | None]:
-    """An element of the schema, and how many children it has; None: it is a column."""
+    """Read one schema element: (element, number of its children, or None if it is a column)."""
     numbers: dict[int, int] = {}
     name = b""
     annotated = False

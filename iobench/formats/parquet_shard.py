@@ -1,6 +1,6 @@
-"""Reading Parquet by row group: where a group's column chunks lie, and what rows they hold.
+"""Reading Parquet by row group: where a group's column chunks are, and what rows they hold.
 
-Rows are decoded by pyarrow, out of memory.
+pyarrow decodes the rows from bytes that are already in memory.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ from .parquet_rows import Rows, rows_of
 from .parquet_schema import FIXED
 
 _END = 8
-"""Length of the footer (u32), then PAR1."""
+"""The file's last bytes: length of the footer (u32), then PAR1."""
 
 _ROW = 16
-"""Bytes, about, that a row costs beside its own: its offset, its length, and its levels."""
+"""About how many bytes a row costs in addition to its own: its offset, its length, its levels."""
 
 _LEVELS = 4 << 10
-"""Bytes, about, that the levels of a row group take, however few rows it has."""
+"""About how many bytes the levels of a row group take, however few rows it has."""
 
 
 def footer_bytes(tail: Buffer, size: int) -> int:
-    """Length of the footer of a file of ``size`` bytes, by its last eight, which are part of it. Raises ValueError for no Parquet file."""
+    """Length of the footer of a file of ``size`` bytes, plus the eight bytes that follow it.
+
+    ``tail``: at least the last eight bytes of the file. Raises ValueError if it is no Parquet file.
+    """
     magic = bytes(tail[-4:])
     if magic == b"PARE":
         raise ValueError("no Parquet file that can be read without a key: its footer is encrypted")
@@ -37,13 +40,14 @@ def footer_bytes(tail: Buffer, size: int) -> int:
     length = int.from_bytes(tail[-_END:-4], "little") + _END
     if length > size:
         raise ValueError(
-            f"the Parquet footer is damaged: it claims {length - _END} bytes, of {size - _END} in the file"
+            f"the Parquet footer is damaged: it claims {length - _END} bytes, of {size - _END} "
+            "in the file"
         )
     return length
 
 
 class ParquetShard:
-    """One Parquet file by its footer. Not thread-safe.
+    """One Parquet file, opened from its footer. Not thread-safe.
 
     pyarrow gets a footer that ``Footer`` wrote, and pages whose sizes ``bound`` has checked.
     """
@@ -69,38 +73,38 @@ class ParquetShard:
         self._files: dict[bool, Any] = {}
         self._leaves = self._footer.schema.leaves
         self._paths = self._footer.schema.paths
-        # Writers that are flushed without a row leave a group of none, which holds no sample.
+        # Writers that flush without any row leave a row group of no rows, which holds no sample.
         self._numbers = [number for number, group in enumerate(self._footer.groups) if group.rows]
         self.groups = len(self._numbers)
         self.nbytes = need - _END
 
     @property
     def columns(self) -> int:
-        """How many columns a sample is made of; 0 where it is a row group as it is stored."""
+        """How many columns a sample is made of; 0 if a sample is a row group as it is stored."""
         return len(self._leaves)
 
     @property
     def width(self) -> int | None:
-        """Bytes of every sample, where the schema tells: fixed lengths, and no null."""
+        """Bytes of every sample, if the schema says so (fixed lengths, no nulls), else None."""
         if not self._leaves or any(a.physical != FIXED or a.nullable for a in self._leaves):
             return None
         return sum(leaf.length for leaf in self._leaves)
 
     def rows(self, group: int) -> int:
-        """Rows that a group claims to have."""
+        """Number of rows that a group claims to have."""
         return self._footer.groups[self._numbers[group]].rows
 
     def codec(self, group: int) -> str:
-        """Parquet's name for what compresses the pages of the samples' first column."""
+        """Parquet's name of the codec of the samples' first column."""
         return CODECS[self._footer.chunk(self._numbers[group], 0).codec]
 
     def chunk(self, group: int, place: int) -> tuple[int, int]:
-        """Where the ``place``-th column chunk of the samples begins and ends. Raises ValueError."""
+        """(begin, end) of the samples' column chunk number ``place``. Raises ValueError."""
         chunk = self._footer.chunk(self._numbers[group], place)
         return chunk.start, chunk.end
 
     def extent(self, group: int) -> tuple[int, int]:
-        """Where all chunks that a group's samples are made of begin and end. Raises ValueError."""
+        """(begin, end) of all chunks that a group's samples are made of. Raises ValueError."""
         return self._footer.extent(self._numbers[group])
 
     def decode(
@@ -112,11 +116,12 @@ class ParquetShard:
         check: bool,
         most: int | None = None,
     ) -> Rows:
-        """Rows of a group, or their first ``columns`` columns.
+        """Decode the rows of a group, or only their first ``columns`` columns.
 
-        ``parts`` of the file are in memory: (offset, bytes). ``check``: the pages' own checksums,
-        where they have some. ``most``: bytes that the rows may have (None: what is plausible).
-        Raises ValueError, before memory is taken for more.
+        ``parts``: the bytes of the file that are in memory, as (offset, bytes). ``check``: verify
+        the pages' own checksums, if they have any. ``most``: limit for the decoded bytes of the
+        rows (None: what is plausible for the stored bytes). Raises ValueError before it allocates
+        more.
         """
         pieces = self.pieces(group, columns, parts, check=check, most=most, at_once=most)
         return Rows.joined(list(pieces))
@@ -131,7 +136,7 @@ class ParquetShard:
         most: int | None = None,
         at_once: int | None = None,
     ) -> Iterator[Rows]:
-        """The same, ``at_once`` bytes of rows at a time, as far as one row allows it."""
+        """Like ``decode``, but yield about ``at_once`` bytes of rows at a time, or one row."""
         import pyarrow as pa
 
         if not self._leaves:
@@ -162,7 +167,7 @@ class ParquetShard:
         stored: int,
         most: int,
     ) -> int:
-        """How many rows are decoded at a time, so that they have ``most`` bytes or little more."""
+        """How many rows to decode at a time, so that they take at most about ``most`` bytes."""
         number, rows = self._numbers[group], self.rows(group)
         inflated = values = largest = 0
         for place, leaf in enumerate(self._leaves[:columns]):
@@ -215,7 +220,7 @@ class ParquetShard:
 
 
 def _between(parts: Sequence[tuple[int, Buffer]], start: int, end: int) -> Buffer:
-    """Bytes of the file from ``start`` to ``end``. Raises ValueError where they are not there."""
+    """Bytes of the file from ``start`` to ``end``. Raises ValueError if ``parts`` lack them."""
     for offset, data in parts:
         if offset <= start and end <= offset + len(data):
             return data[start - offset : end - offset]
@@ -227,7 +232,7 @@ def _line(error: BaseException) -> str:
 
 
 class _Source:
-    """What pyarrow takes for a file to read: parts of it that are in memory, without a copy."""
+    """A read-only file object for pyarrow over the parts that are in memory, without a copy."""
 
     closed = False
 

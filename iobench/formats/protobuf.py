@@ -1,4 +1,4 @@
-"""The little of the protocol buffer wire format that a tf.train.Example needs, on views."""
+"""The part of the protocol buffer wire format that a tf.train.Example needs, on views."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BYTES = 2  # wire type of length-delimited fields
 
 
 def varint(value: int) -> bytes:
-    """A base-128 varint of a non-negative number."""
+    """Encode a non-negative number as a base-128 varint."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -20,14 +20,15 @@ def varint(value: int) -> bytes:
 
 
 def field(number: int, data: bytes) -> bytes:
-    """A length-delimited field."""
+    """Encode a length-delimited field."""
     return varint(number << 3 | _BYTES) + varint(len(data)) + data
 
 
 def example_bytes(record: Buffer) -> Buffer | None:
-    """The sample in a serialised tf.train.Example: its feature "data", else "image/encoded", else its largest bytes feature.
+    """Return the sample in a serialised tf.train.Example.
 
-    None for a record that is no Example, or has no bytes feature.
+    It is the feature "data", or else "image/encoded", or else the largest feature of bytes. None
+    for a record that is no Example, or has no feature of bytes.
     """
     found: dict[bytes, Buffer] = {}
     try:
@@ -48,7 +49,10 @@ def example_bytes(record: Buffer) -> Buffer | None:
 
 
 def _first_bytes(feature: Buffer) -> Buffer | None:
-    """The first value of a Feature's bytes_list (field 1); None for a list of numbers or an empty one."""
+    """The first value of a Feature's bytes_list (field 1).
+
+    None for an empty list or a list of numbers.
+    """
     for number, values in _fields(feature):
         if number == 1:
             for _, value in _fields(values):
@@ -57,7 +61,10 @@ def _first_bytes(feature: Buffer) -> Buffer | None:
 
 
 def _fields(message: Buffer) -> Iterator[tuple[int, Buffer]]:
-    """(number, value) of each field; in an Example all of them are length-delimited. Raises ValueError or IndexError otherwise."""
+    """Yield (number, value) of each field.
+
+    In an Example every field is length-delimited; anything else raises ValueError or IndexError.
+    """
     position = 0
     while position < len(message):
         tag, position = _read_varint(message, position)

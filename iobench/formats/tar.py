@@ -1,6 +1,7 @@
-"""POSIX tar shards (ustar, POSIX.1-1988; pax, POSIX.1-2001; GNU long names), as the webdataset library reads them.
+"""POSIX tar shards, as the webdataset library reads them.
 
-Everything happens in memory and nothing is ever extracted, so a member's name ('../x', '/etc/x') can do no harm.
+ustar (POSIX.1-1988), pax (POSIX.1-2001) and GNU long names. Everything happens in memory and
+nothing is ever extracted, so a member's name ('../x', '/etc/x') can do no harm.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Tar(Framed):
         header[124:136] = (
             b"%011o\0" % size if size < _OCTAL_LIMIT else b"\x80" + size.to_bytes(11, "big")
         )
-        header[136:148] = b"%011o\0" % 0  # mtime: the same bytes whenever they are generated
+        header[136:148] = b"%011o\0" % 0  # mtime 0, so that the bytes never depend on the clock
         header[156:157] = b"0"
         header[257:265] = b"ustar\x0000"
         header[148:156] = b"%06o\0 " % _checksum(header)
@@ -61,13 +62,13 @@ class Tar(Framed):
             start = position + _BLOCK
             if kind in _FILE_TYPES and pax_size is not None:
                 size = pax_size
-            if (
-                kind in b"12346"
-            ):  # links, devices, directories and FIFOs carry no data, whatever their size field says
+            # Links, devices, directories and FIFOs carry no data, whatever their size field says.
+            if kind in b"12346":
                 size = 0
             if start + size > len(shard):
                 raise ValueError(
-                    f"tar is truncated: the member at offset {position} ends at {start + size}, the shard at {len(shard)}"
+                    f"tar is truncated: the member at offset {position} ends at {start + size}, "
+                    f"the shard at {len(shard)}"
                 )
             if kind in _FILE_TYPES:
                 yield shard[start : start + size]
@@ -78,9 +79,8 @@ class Tar(Framed):
             if kind == b"x":
                 found = _PAX_SIZE.findall(bytes(shard[start : start + size]))
                 pax_size = int(found[-1]) if found else None
-            elif (
-                kind not in b"gLK"
-            ):  # those describe the next member too, and leave its pax header in force
+            # g, L and K precede the next member, too, so they do not end its pax header.
+            elif kind not in b"gLK":
                 pax_size = None
             position = start + -(-size // _BLOCK) * _BLOCK
 
@@ -95,7 +95,7 @@ class Tar(Framed):
 
 
 def _parse(header: Buffer, position: int) -> tuple[int, bytes]:
-    """(size, type) of a member's header, after checking its checksum."""
+    """(size, type) from a member's header, after its checksum has been verified."""
     try:
         stated = int(bytes(header[148:156]).rstrip(b" \0") or b"0", 8)
         field = bytes(header[124:136])
@@ -108,11 +108,12 @@ def _parse(header: Buffer, position: int) -> tuple[int, bytes]:
         raise ValueError(
             f"no tar header at offset {position}: a number field is not octal"
         ) from None
-    if size < 0:  # octal with a sign: the next header would be this one, or one before it
+    if size < 0:  # signed octal: the next header would be this one, or one before it
         raise ValueError(f"no tar header at offset {position}: a size of {size} bytes")
     if stated != _checksum(header):
         raise ValueError(
-            f"tar header at offset {position} is damaged: checksum {stated}, computed {_checksum(header)}"
+            f"tar header at offset {position} is damaged: checksum {stated}, computed "
+            f"{_checksum(header)}"
         )
     return size, bytes(header[156:157])
 

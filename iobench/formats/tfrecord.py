@@ -1,8 +1,9 @@
 """TFRecord shards of tf.train.Example, written and read without TensorFlow.
 
-A record is: length (u64), masked CRC-32C of the length, data, masked CRC-32C of the data (all little-endian;
-tensorflow/core/lib/io/record_writer.h). The Example has two features, {"index": int64, "data": bytes}; "data" comes last, so the
-stored bytes are contiguous and only the CRC follows them.
+A record is: length (u64), masked CRC-32C of the length, data, masked CRC-32C of the data (all
+little-endian; tensorflow/core/lib/io/record_writer.h). The Example has two features, {"index":
+int64, "data": bytes}; "data" comes last, so the stored bytes are contiguous and only the CRC
+follows them.
 """
 
 from __future__ import annotations
@@ -75,11 +76,14 @@ def _opening(index: int, size: int) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _opening_length(index_length: int, size: int) -> int:
-    """``len(_opening(index, size))`` for an index whose varint has that length, without building it: readers ask for every sample."""
+    """``len(_opening(index, size))`` for an index whose varint is ``index_length`` bytes long.
+
+    It is computed without building the opening, because readers call it for every sample.
+    """
     length = size
-    for tag in (1, 1, len(_KEY) + 1, 1):  # value, bytes_list, feature behind its key, map entry
+    for tag in (1, 1, len(_KEY) + 1, 1):  # value, bytes_list, feature after its key, map entry
         length += tag + _varint_length(length)
-    # The entry of "index": map entry{key, feature{int64_list{packed}}}, every length below 128.
+    # The entry of "index": map entry{key, feature{int64_list{packed}}}; every length is below 128.
     length += 2 + len(field(1, b"index")) + 2 + 2 + 2 + index_length
     return length + 1 + _varint_length(length) - size
 
@@ -89,10 +93,14 @@ def _varint_length(value: int) -> int:
 
 
 def _record_end(shard: Buffer, position: int) -> int:
-    """Where the record at ``position`` ends. Its length is always checked: everything after depends on it."""
+    """Return where the record at ``position`` ends.
+
+    The CRC of the length is always checked, because the place of every later record depends on it.
+    """
     if position + _HEAD > len(shard):
         raise ValueError(
-            f"TFRecord is truncated at offset {position}: {len(shard) - position} bytes of a record's header"
+            f"TFRecord is truncated at offset {position}: {len(shard) - position} bytes of a "
+            "record's header"
         )
     (length,) = _LENGTH.unpack_from(shard, position)
     if _CRC.unpack_from(shard, position + _LENGTH.size)[0] != _mask(
@@ -102,7 +110,8 @@ def _record_end(shard: Buffer, position: int) -> int:
     end: int = position + _HEAD + length + _CRC.size
     if end > len(shard):
         raise ValueError(
-            f"TFRecord is truncated: the record at offset {position} ends at {end}, the shard at {len(shard)}"
+            f"TFRecord is truncated: the record at offset {position} ends at {end}, the shard at "
+            f"{len(shard)}"
         )
     return end
 
@@ -114,12 +123,15 @@ def _check_data(shard: Buffer, position: int, end: int) -> None:
 
 
 def _crc(data: Buffer, before: int = 0) -> int:
-    """CRC-32C of ``data`` after bytes whose CRC is ``before``, without the GIL where that is worth its while."""
+    """CRC-32C of ``data`` that follows bytes whose CRC-32C is ``before``.
+
+    With ``gil_release_mode=0`` the library itself decides by size whether to release the GIL.
+    """
     return crc32c(data, before, gil_release_mode=0)
 
 
 def _mask(crc: int) -> int:
-    """TensorFlow's mask, which keeps a CRC of data that holds CRCs from degenerating."""
+    """Mask a CRC as TensorFlow does: the CRC of data that itself contains CRCs is a weak check."""
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 

@@ -1,9 +1,10 @@
-"""Thrift's compact protocol over bytes that nobody vouches for: the little that Parquet needs.
+"""Thrift's compact protocol for untrusted bytes: only the parts that Parquet needs.
 
-A number is a varint of 7 bits a byte (zigzag where it has a sign), a field is a byte of (distance
-to the last field's number << 4 | type), a list a byte of (length << 4 | type of its elements).
-Whatever does not fit into the bytes that are there is a ValueError with the offset: lengths and
-counts are compared with what is left before anything is taken for them, and depth has a bound.
+A number is a varint with 7 bits in each byte (zigzag if it is signed). A field begins with a byte
+of (difference to the last field's number << 4 | type), a list with a byte of (length << 4 | type of
+its elements). Malformed or truncated input raises ValueError with the offset. Lengths and counts
+are compared with the number of bytes left before memory is allocated, and the nesting depth is
+limited.
 
 Source: github.com/apache/thrift, doc/specs/thrift-compact-protocol.md.
 """
@@ -17,7 +18,7 @@ from .protobuf import varint
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = range(1, 14)
 
 MAX_DEPTH = 32
-"""Structs, lists and maps within one another. Parquet's own metadata has 7."""
+"""Limit for structs, lists and maps inside one another. Parquet's own metadata nests 7 deep."""
 
 _VARINT_BYTES = {I16: 3, I32: 5, I64: 10}
 _BITS = {I16: 16, I32: 32, I64: 64}
@@ -25,9 +26,9 @@ _FIXED = {BYTE: 1, DOUBLE: 8, UUID: 16}
 
 
 class Compact:
-    """A place in ``data`` that moves over what is read.
+    """A position in ``data`` that advances over each value that is read.
 
-    Every method raises ValueError where the bytes end, or say what can't be.
+    Every method raises ValueError if the bytes end too early or are malformed.
     """
 
     __slots__ = ("data", "position")
@@ -44,7 +45,7 @@ class Compact:
         return self.data[place]
 
     def varint(self, most: int = 10) -> int:
-        """An unsigned number of ``most`` bytes at most."""
+        """Read an unsigned number of at most ``most`` bytes."""
         data, place = self.data, self.position
         last = min(len(data), place + most)
         value = shift = 0
@@ -59,7 +60,7 @@ class Compact:
         raise self.error("a number has no end")
 
     def number(self, kind: int) -> int:
-        """A signed number of type I16, I32 or I64."""
+        """Read a signed number of type I16, I32 or I64."""
         value = self.varint(_VARINT_BYTES[kind])
         if value >> _BITS[kind]:
             raise self.error(f"a number has more than {_BITS[kind]} bits")
@@ -69,7 +70,7 @@ class Compact:
         return bytes(self.take(self.varint(5)))
 
     def take(self, length: int) -> bytes | memoryview:
-        """So many bytes, as they are."""
+        """Read ``length`` bytes, as they are."""
         start = self.position
         if length > len(self.data) - start:
             raise self.error(f"{length} bytes are more than what is left")
@@ -77,7 +78,11 @@ class Compact:
         return self.data[start : start + length]
 
     def elements(self) -> tuple[int, int]:
-        """(type, number) of the elements of a list or set, of which each has a byte at least."""
+        """Read the head of a list or set: (type, number of its elements).
+
+        Every element takes at least one byte, so a count above the number of bytes left is an
+        error.
+        """
         head = self.byte()
         count = head >> 4
         if count == 15:
@@ -87,9 +92,10 @@ class Compact:
         return head & 15, count
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """(number, type) of each field of a struct; its value is to be read before the next one.
+        """Yield (number, type) of each field of a struct.
 
-        A number that comes twice is an error: readers differ in which of them counts.
+        The caller must read or skip the field's value before it asks for the next field. A field
+        number that occurs twice is an error, because readers differ in which value they use.
         """
         seen = 0
         field = 0
@@ -104,12 +110,12 @@ class Compact:
             yield field, kind
 
     def want(self, found: int, kind: int, what: str) -> None:
-        """Raises ValueError where ``what`` is of another type."""
+        """Raise ValueError if the type ``found`` is not ``kind``. ``what`` names the value."""
         if found != kind:
             raise self.error(f"{what} has type {found}, not {kind}")
 
     def skip(self, kind: int) -> None:
-        """Move over a value of this type, the value of a field."""
+        """Advance over the value of a field of this type."""
         try:
             self.position = _after(self.data, self.position, kind, 0)
         except IndexError:
@@ -120,9 +126,10 @@ class Compact:
 
 
 def _after(data: bytes | memoryview, place: int, kind: int, depth: int) -> int:
-    """Where a value of a field ends. Raises IndexError at the end of ``data``, ValueError.
+    """Return the position at which the value of a field ends.
 
-    This is the way over most bytes of a footer, so it calls as little as it can.
+    Raises IndexError at the end of ``data``, and ValueError for malformed bytes. Most bytes of a
+    footer are skipped by this function, so it makes as few calls as it can.
     """
     if kind in (I16, I32, I64):
         while data[place] > 127:
@@ -141,7 +148,7 @@ def _after(data: bytes | memoryview, place: int, kind: int, depth: int) -> int:
     if kind == STRUCT:
         while head := data[place]:
             place += 1
-            if not head >> 4:  # the field's number follows
+            if not head >> 4:  # the field's number follows as a varint
                 place = _after(data, place, I16, depth)
             place = _after(data, place, head & 15, depth)
         return place + 1
@@ -160,7 +167,7 @@ def _after(data: bytes | memoryview, place: int, kind: int, depth: int) -> int:
 def _after_each(
     data: bytes | memoryview, place: int, count: int, kinds: tuple[int, ...], depth: int
 ) -> int:
-    """Where the elements of a list or a map end. Each has a byte at least, also a bool."""
+    """Return where the elements of a list or a map end. Each takes at least a byte, even a bool."""
     _within(data, place + count)
     for _ in range(count):
         for kind in kinds:
@@ -169,7 +176,7 @@ def _after_each(
 
 
 def _length(data: bytes | memoryview, place: int) -> tuple[int, int]:
-    """Where a varint ends, and its value."""
+    """Return (position behind a varint, its value)."""
     value = shift = 0
     while (byte := data[place]) > 127:
         value |= (byte & 127) << shift
@@ -187,9 +194,10 @@ def _within(data: bytes | memoryview, place: int) -> int:
 
 
 class Writer:
-    """A struct in the compact protocol, field after field in the order of their numbers.
+    """Builds a struct in the compact protocol; fields must come in the order of their numbers.
 
-    It may go on after what another one wrote ``so_far``, whose ``last`` field is then to be told.
+    ``begun``: bytes of an unfinished struct (``so_far`` of another Writer) to continue; ``last`` is
+    then the number of its last field.
     """
 
     __slots__ = ("_last", "_out")
@@ -199,18 +207,18 @@ class Writer:
         self._last = last
 
     def number(self, field: int, kind: int, value: int) -> Writer:
-        """A field of type I16, I32 or I64."""
+        """Append a field of type I16, I32 or I64."""
         return self._field(field, kind, zigzag(value))
 
     def binary(self, field: int, value: bytes) -> Writer:
         return self._field(field, BINARY, varint(len(value)) + value)
 
     def struct(self, field: int, value: bytes) -> Writer:
-        """``value``: what another Writer has finished."""
+        """Append a struct field; ``value``: the result of another Writer's ``finish``."""
         return self._field(field, STRUCT, value)
 
     def list(self, field: int, value: bytes) -> Writer:
-        """``value``: what ``listed`` made."""
+        """Append a list field; ``value``: the result of ``listed``."""
         return self._field(field, LIST, value)
 
     def so_far(self) -> bytes:
@@ -231,12 +239,12 @@ class Writer:
 
 
 def listed(kind: int, elements: Sequence[bytes]) -> bytes:
-    """A list of elements of one type, each as it is written."""
+    """Encode a list; ``elements``: its encoded elements, all of type ``kind``."""
     count = len(elements)
     head = bytes([count << 4 | kind]) if count < 15 else bytes([0xF0 | kind]) + varint(count)
     return head + b"".join(elements)
 
 
 def zigzag(value: int) -> bytes:
-    """A varint of a number with a sign."""
+    """Encode a signed number of up to 64 bits as a zigzag varint."""
     return varint(value << 1 ^ value >> 63)

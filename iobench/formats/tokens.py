@@ -1,7 +1,7 @@
-"""Token files, as nanoGPT and Megatron read them: one flat array of uint16 or uint32, and nothing else.
+"""Token files, as nanoGPT and Megatron read them: one flat array of uint16 or uint32, nothing else.
 
-A sample is a window of the sequence length + 1 tokens. Windows follow one another without framing, so the file says nothing of
-where one begins: readers map the file into memory and choose.
+A sample is a window of (sequence length + 1) tokens. Windows follow one another without framing, so
+the file does not record where one begins: readers map the file into memory and choose.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from ..schema.dataset import DatasetSpec
 from .base import Framed
 
 TOKEN_BYTES = 2
-"""Of the smaller of the two kinds (uint16); a window of any kind is a multiple of it."""
+"""Bytes of a token of the smaller type (uint16). The size of every window is a multiple of it."""
 
 
 class Tokens(Framed):
-    """Windows of equal length, drawn at random: ``reader.access: auto`` means random here, however many windows a shard holds."""
+    """Windows of equal length, read in random order.
+
+    ``reader.access: auto`` means random access here, however many windows a shard holds.
+    """
 
     name: ClassVar[str] = "tokens"
     suffix: ClassVar[str] = ".bin"
@@ -29,19 +32,21 @@ class Tokens(Framed):
     def check_spec(self, spec: DatasetSpec, codec: Codec) -> None:
         if not codec.plain:
             raise ValueError(
-                "format 'tokens' is a flat array that is mapped into memory, and can't be compressed; remove the codec"
+                "format 'tokens' is a flat array that is mapped into memory, and can't be "
+                "compressed; remove the codec"
             )
         if spec.content != "raw":
             raise ValueError(f"format 'tokens' holds numbers only, not content '{spec.content}'")
         size = spec.sample_size
         if size.distribution != "constant" or (size.mean or 0) % TOKEN_BYTES:
             raise ValueError(
-                f"format 'tokens' has windows of one size, a multiple of {TOKEN_BYTES} bytes: set sample_size.mean to "
+                f"format 'tokens' has windows of one size, a multiple of {TOKEN_BYTES} bytes: "
+                "set sample_size.mean to "
                 "(sequence length + 1) x bytes of a token"
             )
 
     def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
-        """The whole array: only who reads it knows how long a window is."""
+        """Yield the whole array as one sample: the file does not record the length of a window."""
         if len(shard) % TOKEN_BYTES:
             raise ValueError(
                 f"no array of tokens: it ends at byte {len(shard)}, in the middle of one"

@@ -1,4 +1,4 @@
-"""Take a dataset away again: exactly the files that generate made."""
+"""Remove a dataset: exactly the files that ``generate`` made."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from ..storage.locks.objects import LOCK, is_lock_name
 from .marker import read_marker
 from .owned import Owned
 
-_DELETES = 16  # in flight, where each is a request over a network
+_DELETES = 16  # concurrent deletions, when each is a request over a network
 
 
 class CleanReport(NamedTuple):
-    """What was removed (or, in a dry run, would be), and what was left in place.
+    """What was removed (or would be, in a dry run), and what was left in place.
 
-    ``foreign``: what iobench did not make, and mount points, which it never crosses.
+    ``foreign``: files that iobench did not make, and mount points, which are never crossed.
     """
 
     root: str
@@ -40,15 +40,15 @@ class CleanReport(NamedTuple):
     foreign: list[str]
     root_removed: bool
     dry_run: bool
-    unfinished: int = 0  # uploads that a killed writer left, aborted
+    unfinished: int = 0  # unfinished uploads of a killed writer that were aborted
 
 
 def clean(root: str | Path, *, dry_run: bool = False, break_lock: bool = False) -> CleanReport:
-    """Remove the dataset at ``root`` (a path or a URL), complete or half generated, nothing else.
+    """Remove the dataset at ``root`` (path or URL), complete or half generated, and nothing else.
 
-    ``break_lock``: also where a process of another host holds it that gives no sign of life. Raises
-    TargetRefusedError for a place without iobench's marker, and where another process works there;
-    DatasetError for a marker that can't be read; StorageError.
+    ``break_lock``: take over a lock whose holder is on another host and shows no sign of life.
+    Raises TargetRefusedError if the place has no marker of iobench, or if another process works
+    there; DatasetError for a damaged marker; StorageError.
     """
     storage = open_storage(str(root))
     path = local_root(innermost(storage))
@@ -61,7 +61,7 @@ def clean(root: str | Path, *, dry_run: bool = False, break_lock: bool = False) 
     if dry_run:
         return _clean(root, storage, path, dry_run=True)
     if read_marker(innermost(storage)) is None:
-        # A clean that could not remove its own lock at the end has left that alone.
+        # An earlier ``clean`` that failed to remove its own lock at the end leaves only that lock.
         if path is None and (size := remove_left_over(storage)):
             return CleanReport(storage.url, 1, size, [], False, False)
         raise _not_ours(root)
@@ -87,7 +87,8 @@ def _clean(root: str | Path, storage: Storage, path: Path | None, *, dry_run: bo
     removal = remove_exactly(
         path,
         owned.file,
-        first=(MANIFEST,),  # what is left of an interrupted removal is half generated, not damaged
+        # Without the manifest, the rest of an interrupted removal is half generated, not damaged.
+        first=(MANIFEST,),
         last=(MARKER, LAYOUT_RECORD, LAYOUT_BEGUN, LOCK),
         folders=is_ours,
         dry_run=dry_run,
@@ -102,9 +103,10 @@ def _not_ours(root: str | Path) -> TargetRefusedError:
 
 
 def _clean_objects(storage: Storage, owned: Owned, *, dry_run: bool) -> CleanReport:
-    """Delete by key: the manifest first, then emptied folders where there are such, the marker last.
+    """Delete by key: first the manifest, then shards, empty folders (if any), and the marker.
 
-    So an interrupted removal can be repeated, and what it leaves is no complete dataset. The lock that is held goes when it is released.
+    So an interrupted removal can be repeated, and what it leaves is no complete dataset. The lock
+    object is deleted when the lock is released.
     """
     inner = innermost(storage)
     entries = [entry for entry in storage.list() if not is_lock_name(entry.key)]
@@ -129,8 +131,7 @@ def _clean_objects(storage: Storage, owned: Owned, *, dry_run: bool) -> CleanRep
         if isinstance(inner, Folders):
             inner.remove_empty(owned.folder)
         storage.delete(MARKER)
-    gone = (
-        not dry_run and not foreign and not isinstance(inner, Folders)
-    )  # a folder that is the root stays
+    # If the storage has folders, the root folder itself stays.
+    gone = not dry_run and not foreign and not isinstance(inner, Folders)
     removal = Removal(len(mine), sum(entry.size for entry in mine), foreign, gone)
     return CleanReport(storage.url, *removal, dry_run, len(unfinished))

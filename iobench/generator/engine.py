@@ -1,4 +1,4 @@
-"""The run of a generation, from an empty directory to a manifest."""
+"""Run a generation, from an empty directory to a manifest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far a generation is; bytes are the samples' own."""
+    """Progress of a generation; bytes are those of the samples before the codec."""
 
     done_bytes: int
     total_bytes: int
@@ -36,7 +36,11 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerateReport:
-    """What ``generate`` did. ``written_bytes`` counts this call's shards as stored; 0 samples written: it was all there."""
+    """What ``generate`` did.
+
+    ``written_bytes`` counts the shards, as stored, that this call wrote. If ``written_samples`` is
+    0, the dataset was already complete.
+    """
 
     manifest: Manifest
     written_samples: int
@@ -53,19 +57,18 @@ def generate(
     progress: Callable[[Progress], None] | None = None,
     break_lock: bool = False,
 ) -> GenerateReport:
-    """Generate the dataset at the root of ``storage``, or finish it, or find it complete.
+    """Generate the dataset at the root of ``storage``, finish it, or find that it is complete.
 
-    The bytes depend on the spec alone. ``workers`` None is one for each core, 0 is this process.
-    ``break_lock``: take over a place whose holder, on another host, gives no sign of life.
+    The bytes depend on the spec alone. ``workers`` None means one per core; 0 means this process.
+    ``break_lock``: take over a lock whose holder is on another host and shows no sign of life.
 
     Raises SpecError, TargetRefusedError (the place is not empty and not this dataset's, or another
-    process works there), DatasetError (it is complete, but shards are missing), StorageError (with
-    what was finished kept), WorkerError, InterruptedRun.
+    process works there), DatasetError (it is complete, but shards are missing), StorageError
+    (finished units are kept), WorkerError, InterruptedRun.
     """
     start = time.monotonic()
-    target.check_nominal_space(
-        spec, storage
-    )  # before millions of sizes are drawn for what can't fit
+    # Check this before millions of sizes are drawn for a dataset that can't fit.
+    target.check_nominal_space(spec, storage)
     plan = plan_shards(spec)
     if package := FORMATS.open(spec.format).writes_with:
         FORMATS.require(spec.format, package)
@@ -101,7 +104,7 @@ def generate(
             ) from None
 
         def check(manifest: Manifest) -> None:
-            """Everything that the manifest lists is there, and nobody has taken the place."""
+            """Check that every listed shard exists and that the lock is still held."""
             require_shards(storage, spec, manifest.shards["size"])
             lease.confirm()
 

@@ -1,7 +1,8 @@
-"""Which units are finished, so that a killed run goes on where it was.
+"""Records which units are finished, so that a killed run can be resumed.
 
-Each finished unit is one small object under ``.iobench-journal/``, created only after the unit's shards are durable. Creation is atomic on
-every storage, so an entry is there as a whole or not at all; a damaged one counts as not there.
+Each finished unit has one small object under ``.iobench-journal/``, created only after the unit's
+shards are durable. Creation is atomic on every storage, so an entry exists completely or not at
+all; a damaged one is treated as missing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def is_entry(key: str) -> bool:
 
 
 def record(storage: Storage, result: UnitResult) -> None:
-    """Note that a unit is finished. Raises StorageError."""
+    """Record that a unit is finished. Raises StorageError."""
     arrays = {
         name: base64.b64encode(array.tobytes()).decode() for name, array in _arrays(result).items()
     }
@@ -43,7 +44,7 @@ def record(storage: Storage, result: UnitResult) -> None:
 
 
 def parse(text: bytes, plan: ShardPlan) -> UnitResult | None:
-    """The entry as it was recorded; None for one that is damaged or does not belong to the plan."""
+    """Parse an entry; None if it is damaged or does not belong to the plan."""
     try:
         body, line, _ = text.split(b"\n")
         if json.loads(line)["xxh3"] != xxhash.xxh3_64_hexdigest(body):

@@ -1,4 +1,4 @@
-"""Whether every shard is there, with the size that it was written with: one listing."""
+"""Check with one listing that every shard exists and has the size with which it was written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..storage.base import Storage
 
 
 def first_difference(storage: Storage, spec: DatasetSpec, sizes: Array) -> str:
-    """What is wrong with the first shard that is missing or of another size; '' for nothing.
+    """Describe the first shard that is missing or has another size; '' if all are right.
 
     ``sizes``: int64 [shards], bytes. Needs one byte of memory for each shard. Raises StorageError.
     """
@@ -39,7 +39,7 @@ def first_difference(storage: Storage, spec: DatasetSpec, sizes: Array) -> str:
 
 
 def require_shards(storage: Storage, spec: DatasetSpec, sizes: Array) -> None:
-    """Raises StorageError where a shard that was just written is not there as it was written."""
+    """Raise StorageError if a shard that was just written is missing or has another size."""
     if wrong := first_difference(storage, spec, sizes):
         raise StorageError(
             f"the dataset at {storage.url} is not complete: {wrong}, although it was written",

@@ -1,4 +1,4 @@
-"""Finished units to the manifest, written last: its presence says that the dataset is complete."""
+"""Write the manifest from the finished units. It comes last: its presence means "complete"."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def publish(
     *,
     check: Callable[[Manifest], None],
 ) -> Manifest:
-    """Write the tables, ``check`` what is there, write ``manifest.json``, drop the journal.
+    """Write the tables, run ``check``, write ``manifest.json``, remove the journal.
 
-    What ``check`` raises leaves the dataset without a manifest. Raises StorageError.
+    An exception of ``check`` leaves the dataset without a manifest. Raises StorageError.
     """
     manifest = assemble(spec, plan, results, claim)
     for name, columns, arrays in (
@@ -59,7 +59,7 @@ def publish(
 
 
 def _publish_index(manifest: Manifest, storage: Storage, claim: Claim) -> None:
-    """What other readers of the format look for beside the shards."""
+    """Write the index file that other readers of the format need next to the shards, if any."""
     found = index_file(manifest)
     if found is None:
         return
@@ -72,7 +72,7 @@ def _publish_index(manifest: Manifest, storage: Storage, claim: Claim) -> None:
 def assemble(
     spec: DatasetSpec, plan: ShardPlan, results: dict[int, UnitResult], claim: Claim
 ) -> Manifest:
-    """The manifest in memory; every unit must be in ``results``."""
+    """Build the manifest in memory; every unit must be in ``results``."""
     ordered = [results[unit] for unit in range(plan.unit_count)]
 
     def joined(name: str) -> Array:
@@ -113,9 +113,10 @@ def assemble(
 
 
 def drop_journal(storage: Storage) -> None:
-    """Remove the journal of a complete dataset, also one that a killed generate has left.
+    """Remove the journal of a complete dataset, also one that a killed ``generate`` left.
 
-    What cannot be removed does no harm: the next ``generate`` here tries again, or ``clean``.
+    Errors are ignored, because a journal that stays does no harm: the next ``generate`` tries
+    again, or ``clean`` removes it.
     """
     try:
         for entry in list(storage.list(journal.JOURNAL)):

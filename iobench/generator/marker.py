@@ -1,4 +1,4 @@
-"""The marker that says whose a place is: read before anything is written over, or removed."""
+"""The marker that names a place's dataset; read before anything is overwritten or removed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..storage.catalog import local_root, read_object
 
 
 def read_marker(storage: Storage) -> dict[str, Any] | None:
-    """The marker's contents; None where there is none, or a symbolic link in its place.
+    """Read the marker; None if there is none, or if a symbolic link has its name.
 
-    Raises DatasetError for one that is damaged, StorageError, also for what is no regular file.
+    Raises DatasetError for a damaged marker; StorageError, also if it is no regular file.
     """
     root = local_root(storage)
     if root is not None and (root / MARKER).is_symlink():
@@ -27,7 +27,7 @@ def read_marker(storage: Storage) -> dict[str, Any] | None:
 
 
 def parse_marker(text: bytes, *, where: str) -> dict[str, Any]:
-    """Raises DatasetError."""
+    """Parse a marker's bytes. Raises DatasetError if they are damaged."""
     try:
         data = parse_json(text)
         if (

@@ -1,6 +1,6 @@
-"""Which names below a dataset's root are iobench's: worked out from each name, not from a table.
+"""Which names below a dataset's root belong to iobench: computed from each name, without a table.
 
-A marker may claim any number of samples, so nothing here grows with that number.
+A marker may claim any number of samples, so nothing here may grow with that number.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ..storage.locks.objects import READERS, is_lock_name
 from .journal import JOURNAL, is_entry
 from .plan import ShardNumbers
 
-_PART = ".part"  # what a storage calls a file that is not complete yet
+_PART = ".part"  # suffix that a storage gives a file which is not complete yet
 
 
 class Owned:
-    """The names of one dataset. ``root``: its directory, where layouts may lie; else None."""
+    """The names of one dataset. ``root``: its directory, which may contain layouts, or None."""
 
     def __init__(self, spec: DatasetSpec, root: Path | None) -> None:
-        """Raises SpecError and UnknownNameError for a spec that no generate could have had."""
+        """Raises SpecError and UnknownNameError for a spec that ``generate`` would have refused."""
         packing = ResolvedSpec.of(spec).packing
         self._keys = Keys(packing)
         self._shards = ShardNumbers(spec)
@@ -56,7 +56,7 @@ class Owned:
                 self._unfinished[f"{LAYOUTS}/{kind}{_PART}/"] = layout_names(patterns)
 
     def file(self, name: str) -> bool:
-        """Whether iobench has made the file, complete or not."""
+        """Whether iobench made this file, complete or not."""
         if is_lock_name(name) or is_lock_name(name.removeprefix(f"{LAYOUTS}/")):
             return True
         whole = name.removesuffix(_PART)
@@ -72,7 +72,7 @@ class Owned:
         )
 
     def folder(self, name: str) -> bool:
-        """Whether iobench has made the folder."""
+        """Whether iobench made this folder."""
         if name in self._folders:
             return True
         first = self._keys.folder(name)

@@ -1,4 +1,7 @@
-"""What will be generated: the size of every sample, which shard it goes to, and the units of work. Pure functions of the spec."""
+"""The plan of a dataset: each sample's size, its shard, and the units of work.
+
+All are pure functions of the spec.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,20 @@ from ..schema.dataset import DEFAULT_SHARD_BYTES, DatasetSpec, SampleSize
 
 _UNIT_BYTES = 64 << 20
 _UNIT_SHARDS = 1000
-_SIZES_SALT = 0x73697A6573  # so that sizes and payload keys are drawn from different streams
+_SIZES_SALT = 0x73697A6573  # sizes and payload keys must be drawn from different streams
 
 _PART_SAMPLES = 1 << 20
-"""Whose sizes ``ShardNumbers`` draws at once."""
+"""Number of samples whose sizes ``ShardNumbers`` draws at once."""
 
 Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardPlan:
-    """Samples to shards to units of work; samples of a shard, and shards of a unit, are consecutive."""
+    """Assigns samples to shards, and shards to units of work.
+
+    The samples of a shard, and the shards of a unit, are consecutive.
+    """
 
     sizes: Int64  # [samples], bytes before the codec
     first: Int64  # [shards + 1]: shard s holds samples first[s] .. first[s + 1] - 1
@@ -54,10 +60,11 @@ class ShardPlan:
 
 
 def plan_shards(spec: DatasetSpec) -> ShardPlan:
-    """The plan of a spec, after checking that its parts go together. Raises SpecError (and UnknownNameError for a plug-in's name).
+    """Make the plan of a spec, after checking that its parts fit together.
 
-    ``shard_size`` counts the samples' own bytes: a shard takes every sample that starts within its window of that many bytes, so shards
-    are of that size within one sample, whatever the codec.
+    ``shard_size`` counts the samples' own bytes: a shard takes every sample that starts within its
+    window of that many bytes, so a shard differs from that size by less than one sample, whatever
+    the codec. Raises SpecError (and UnknownNameError for a plug-in's name).
     """
     form = check_spec(spec)
     sizes = sample_sizes(spec)
@@ -73,13 +80,16 @@ def plan_shards(spec: DatasetSpec) -> ShardPlan:
         first = _boundaries((np.cumsum(sizes) - sizes) // (spec.shard_size or DEFAULT_SHARD_BYTES))
     shard_starts = _ends(sizes, first[:-1])
     shards = np.arange(len(shard_starts), dtype=np.int64)
-    # Either number changes where a unit ends; both rise, so their sum changes with either.
+    # Either number changes where a unit ends; both only increase, so their sum changes with either.
     units = _boundaries(shard_starts // _UNIT_BYTES + shards // _UNIT_SHARDS)
     return ShardPlan(sizes=sizes, first=first, units=units)
 
 
 def check_spec(spec: DatasetSpec) -> Format:
-    """The spec's format, after checking names, codec level, and what its content and format cannot do."""
+    """Check names, codec level, and what content and format support; return the spec's format.
+
+    Raises SpecError, UnknownNameError.
+    """
     form = FORMATS.open(spec.format)
     content = CONTENTS.open(spec.content)
     where = f"dataset '{spec.name}'"
@@ -117,7 +127,8 @@ def check_spec(spec: DatasetSpec) -> Format:
     for key, value in stated.items():
         if value is not None and value < content.min_bytes:
             raise SpecError(
-                f"{where}: sample_size.{key} is {value} bytes, content '{spec.content}' needs at least {content.min_bytes}"
+                f"{where}: sample_size.{key} is {value} bytes, content '{spec.content}' needs at "
+                f"least {content.min_bytes}"
             )
     return form
 
@@ -125,10 +136,11 @@ def check_spec(spec: DatasetSpec) -> Format:
 def sample_sizes(spec: DatasetSpec) -> Int64:
     """Bytes of every sample before the codec.
 
-    Sample i's size depends on (seed, i, distribution) alone: a longer dataset starts alike.
+    Sample i's size depends only on (seed, i, distribution), so a dataset of more samples begins
+    with the same sizes.
     """
     if spec.sample_size.distribution == "constant":
-        # One number, seen from every sample: there may be billions of them.
+        # Store one number, broadcast to all samples: there may be billions of them.
         least, most = _limits(spec)
         size = min(max(round(spec.sample_size.mean_bytes), least), most)
         return np.broadcast_to(np.int64(size), (spec.samples,))
@@ -136,7 +148,7 @@ def sample_sizes(spec: DatasetSpec) -> Int64:
 
 
 def _drawn_sizes(spec: DatasetSpec, start: int, stop: int) -> Int64:
-    """Of the samples ``start`` to ``stop`` - 1, where sizes differ."""
+    """Sizes of the samples ``start`` to ``stop`` - 1, for a distribution that is not constant."""
     least, most = _limits(spec)
     drawn = _draw(spec.sample_size, spec.seed, np.arange(start, stop, dtype=np.uint64))
     result: Int64 = np.clip(np.rint(drawn), least, most).astype(np.int64)
@@ -144,7 +156,7 @@ def _drawn_sizes(spec: DatasetSpec, start: int, stop: int) -> Int64:
 
 
 def _limits(spec: DatasetSpec) -> tuple[int, int]:
-    """Bytes that a sample has at least, and at most."""
+    """(smallest, largest) allowed size of a sample, in bytes."""
     size = spec.sample_size
     least = max(1, CONTENTS.open(spec.content).min_bytes, size.min or 0)
     top = size.quantiles[-1][1] if size.quantiles else round(4 * size.mean_bytes)
@@ -152,17 +164,19 @@ def _limits(spec: DatasetSpec) -> tuple[int, int]:
 
 
 class ShardNumbers:
-    """Which shards a spec has: ``number in ShardNumbers(spec)``. Needs no table of all samples.
+    """The shard numbers of a spec: ``number in ShardNumbers(spec)``.
 
-    Where sizes differ, they are drawn up to the shard that is asked for, a part at a time.
+    It needs no table of all samples: if sizes differ, they are drawn in parts, up to the shard in
+    question.
     """
 
     def __init__(self, spec: DatasetSpec) -> None:
-        """Raises SpecError and UnknownNameError, as ``check_spec``."""
+        """Raises SpecError and UnknownNameError, like ``check_spec``."""
         self._spec = spec
         self._window = spec.shard_size or DEFAULT_SHARD_BYTES
-        self._drawn = self._bytes = self._count = 0  # samples looked at, their bytes, their shards
-        self._group = -1  # the last of those shards' windows
+        # The samples drawn so far, their bytes, their shards, and the last shard's window.
+        self._drawn = self._bytes = self._count = 0
+        self._group = -1
         self._known: int | None = None
         if check_spec(spec).one_sample_per_shard:
             self._known = spec.samples
@@ -197,19 +211,19 @@ def _draw(size: SampleSize, seed: int, index: npt.NDArray[np.uint64]) -> npt.NDA
     if size.quantiles is not None:
         points, values = zip(*size.quantiles, strict=True)
         return np.asarray(np.interp(_uniform(seed, index, 0), points, values), dtype=np.float64)
-    # Box-Muller on counters: no state, so any worker (or a resumed run) can draw any range.
+    # Box-Muller on counters has no state, so any worker (or a resumed run) can draw any range.
     radius = np.sqrt(-2 * np.log(1 - _uniform(seed, index, 0)))
     normal = radius * np.cos(2 * np.pi * _uniform(seed, index, 1))
     mean = size.mean_bytes
     if size.distribution == "normal":
         return np.asarray(mean + (size.stdev or 0) * normal, dtype=np.float64)
     sigma = size.sigma or 0.0
-    # The centre that makes the mean the mean.
+    # The location parameter that gives the log-normal distribution this mean.
     return np.asarray(np.exp(np.log(mean) - sigma**2 / 2 + sigma * normal), dtype=np.float64)
 
 
 def _uniform(seed: int, index: npt.NDArray[np.uint64], stream: int) -> npt.NDArray[np.float64]:
-    """Uniform in [0, 1), 53 bits, one for each index."""
+    """Uniform numbers in [0, 1) of 53 bits, one for each index."""
     salt = mix64(np.array([seed ^ _SIZES_SALT], dtype=np.uint64))
     words = mix64(mix64(index << np.uint64(1) | np.uint64(stream)) ^ salt)
     return np.asarray((words >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
@@ -220,14 +234,17 @@ def _total(sizes: Int64) -> int:
 
 
 def _ends(sizes: Int64, counts: Int64) -> Int64:
-    """Bytes of the first so many samples, for each of ``counts``."""
+    """Bytes of the first ``count`` samples, for each ``count`` of ``counts``."""
     if sizes.strides == (0,):
         return np.asarray(sizes[0] * counts)
     return np.asarray(np.concatenate(([0], np.cumsum(sizes)))[counts])
 
 
 def _even_boundaries(size: int, samples: int, window: int) -> Int64:
-    """``_boundaries`` of samples of one size: the first sample that starts in each window (a sample may start in none)."""
+    """``_boundaries`` for samples of one size: the first sample that starts in each window.
+
+    A sample of at least ``window`` bytes has a shard of its own (some windows contain no start).
+    """
     if size >= window:
         return np.arange(samples + 1, dtype=np.int64)
     windows = np.arange((samples - 1) * size // window + 1, dtype=np.int64)
@@ -235,6 +252,6 @@ def _even_boundaries(size: int, samples: int, window: int) -> Int64:
 
 
 def _boundaries(group: Int64) -> Int64:
-    """Where a rising sequence of group numbers changes, with both ends."""
+    """Positions at which a rising sequence of group numbers changes, with both ends."""
     changes = np.flatnonzero(np.diff(group)) + 1
     return np.concatenate(([0], changes, [len(group)])).astype(np.int64)

@@ -1,4 +1,7 @@
-"""Numbered tasks over forked processes: results as they come, errors as they are, nobody left behind."""
+"""Run numbered tasks in forked processes, and never leave a process behind.
+
+Results are yielded as they finish, and the errors of tasks are raised in the parent.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,13 @@ T = TypeVar("T")
 _TURN_S = 0.2
 _CHECK_S = 1.0
 
-_GRACE_S = 20.0  # for a stopped worker to remove what it was writing; a write that hangs in the kernel is not waited for
+# How long a stopped worker may take to remove the file that it was writing. A write that hangs in
+# the kernel is not waited for.
+_GRACE_S = 20.0
 
 _NOTE_BYTES = 1 << 12
 _note: mmap.mmap | None = None
-"""In a worker: memory that its parent sees, which says what the worker is at."""
+"""Only in a worker: memory shared with the parent, which holds the name of the current file."""
 
 
 class _Stopped(BaseException):
@@ -32,15 +37,15 @@ class _Stopped(BaseException):
 
 
 def default_workers(tasks: int) -> int:
-    """One for each core that this process may use, and no more than there are tasks."""
+    """One worker for each core that this process may use, but no more than there are tasks."""
     return max(1, min(len(os.sched_getaffinity(0)), tasks))
 
 
 def working_on(what: str) -> None:
-    """Say which file this worker is about to read or write.
+    """Record which file this worker is about to read or write.
 
-    Libraries may end the process over a damaged file, and the error can then name it. Outside of a
-    worker it does nothing.
+    Some libraries end the process over a damaged file; then the error message can name the file.
+    Outside of a worker this does nothing.
     """
     if _note is not None:
         text = what.encode("utf-8", "surrogateescape")[: _NOTE_BYTES - 2]
@@ -57,11 +62,11 @@ def run_tasks(
 ) -> Iterator[T]:
     """Yield ``make()(task)`` for each task, in the order in which they finish.
 
-    ``make`` runs once in each worker; ``workers`` 0 does everything in this process. ``check`` is
-    called here about once a second, and between tasks; what it raises ends the work. An
-    IobenchError of a task is raised here, and a worker that dies is a WorkerError with ``remedy``,
-    which names what the worker was ``working_on``. However the iteration ends, the workers are
-    asked to stop, clean up and go before it returns.
+    ``make`` runs once in each worker; with ``workers`` 0 everything runs in this process. ``check``
+    is called here about once a second, and between tasks; an exception from it ends the work. An
+    IobenchError of a task is raised here. If a worker dies, WorkerError is raised with ``remedy``;
+    its message names the file that the worker was ``working_on``. However the iteration ends, the
+    workers are asked to stop and clean up, and have ended before it returns.
     """
     if workers == 0:
         work = make()
@@ -74,9 +79,8 @@ def run_tasks(
     everyone: dict[Connection, _Worker] = {}
     finished = False
     try:
-        with (
-            defer_interrupts()
-        ):  # until a worker has said what signals mean to it, and we know of it
+        # No signal may end this between the start of a worker and its entry in ``everyone``.
+        with defer_interrupts():
             for _ in range(min(workers, len(tasks))):
                 ours, theirs = context.Pipe()
                 note = mmap.mmap(-1, _NOTE_BYTES)
@@ -113,7 +117,7 @@ def _send(connection: Connection, worker: _Worker, task: int | None) -> None:
     try:
         connection.send(task)
     except OSError:
-        if task is not None:  # else: it died when it had nothing left to do
+        if task is not None:  # else: the worker died when it had nothing left to do
             raise _death(worker) from None
 
 
@@ -147,13 +151,12 @@ def _work(
     parent: int,
     note: mmap.mmap,
 ) -> None:
-    """A worker's life: tasks in, (True, result) or (False, error) out, None to end."""
+    """Main loop of a worker: receive tasks, send (True, result) or (False, error); None ends it."""
     global _note
     _note = note
     die_with_parent(parent)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole group; the parent decides
+    # Ctrl-C signals the whole process group; only the parent decides what to do.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)
     try:
         work: Callable[[int], Any] | None = None
@@ -167,7 +170,8 @@ def _work(
                 answer = (
                     False,
                     WorkerError(
-                        f"task {task} failed: {type(error).__name__}: {' '.join(str(error).split())}"
+                        f"task {task} failed: {type(error).__name__}: "
+                        f"{' '.join(str(error).split())}"
                     ),
                 )
             connection.send(answer)
@@ -176,10 +180,10 @@ def _work(
 
 
 def _next(connection: Connection) -> Any:
-    """The next task, waited for in short turns.
+    """Wait for the next task in short turns.
 
-    A signal that the kernel hands to another thread (Arrow starts its own anew after a fork) interrupts no read here: its handler runs in
-    between.
+    The kernel may deliver a signal to another thread (Arrow starts its threads anew after a fork),
+    and then it does not interrupt a blocking read here. Python runs the handler between two turns.
     """
     while not connection.poll(_TURN_S):
         pass
@@ -187,9 +191,8 @@ def _next(connection: Connection) -> Any:
 
 
 def _stop(_signal: int, _frame: Any) -> None:
-    signal.signal(
-        signal.SIGTERM, signal.SIG_IGN
-    )  # once is enough: do not interrupt the cleaning up
+    # Ignore further signals, so that they do not interrupt the cleanup.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise _Stopped
 
 
@@ -199,7 +202,9 @@ def _end(workers: dict[Connection, _Worker], *, at_once: bool) -> None:
         living := [worker.process for worker in workers.values() if worker.process.is_alive()]
     ) and time.monotonic() < deadline:
         for process in living if at_once else ():
-            process.terminate()  # in each turn: one that had only just begun did not know yet what that means
+            # Repeat the signal in each turn: a worker that had just started had no handler for it
+            # yet.
+            process.terminate()
         living[0].join(_TURN_S)
     for connection, worker in workers.items():
         if worker.process.is_alive():

@@ -1,4 +1,4 @@
-"""The place that a dataset is generated into: refused, claimed, taken up again, or found complete."""
+"""The place a dataset is generated into: empty, begun earlier, complete, or refused."""
 
 from __future__ import annotations
 
@@ -41,16 +41,21 @@ from .plan import ShardPlan
 from .writer import UnitResult
 
 LAYOUT_VERSION = 1
-"""Part of a dataset's identity: raise it when the same spec comes to mean other bytes."""
+"""Part of a dataset's identity. Increase it when the same spec comes to mean other bytes."""
 
 COLUMNS_LAYOUT_VERSION = 2
-"""The same for samples that are cut into columns. Version 1 stamped each sample at its beginning,
-so that the first columns were the same few bytes again and again."""
+"""The version for samples that are cut into columns. Version 1 stamped each sample at its
+beginning, so that the first columns of all samples held the same few bytes.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """A place that is this dataset's. ``manifest`` is set where it is complete already; else ``finished`` holds the units that are."""
+    """The state of a place that belongs to this dataset.
+
+    If the dataset is complete, ``manifest`` is set; else ``finished`` holds the finished units, and
+    ``leftovers`` the names of tables and index files that an interrupted run wrote.
+    """
 
     id: str
     created: str
@@ -61,7 +66,7 @@ class Claim:
 
 
 def dataset_id(spec: DatasetSpec) -> str:
-    """32 hex digits that are equal for equal datasets."""
+    """The dataset's id: 32 hex digits that are equal for equal datasets."""
     layout = COLUMNS_LAYOUT_VERSION if in_columns(spec) else LAYOUT_VERSION
     identity = json.dumps({"layout": layout, **spec.identity()}, sort_keys=True)
     return xxhash.xxh3_128_hexdigest(identity.encode())
@@ -76,10 +81,10 @@ def claimed(
     generator: str,
     break_lock: bool = False,
 ) -> Iterator[tuple[Claim, Lease]]:
-    """Make the storage's root this dataset's, or take it up again, and hold it.
+    """Claim the storage's root for this dataset, or continue there, and hold its lock.
 
-    A dataset that is complete is held together with those who read it, any other alone. Raises
-    TargetRefusedError (also TargetHeldError: another process works there), DatasetError where a
+    A complete dataset is locked in shared mode, like a reader; an incomplete one exclusively.
+    Raises TargetRefusedError (also TargetHeldError: another process works there), DatasetError if a
     complete dataset lacks shards, StorageError.
     """
     if isinstance(storage, Guarded):
@@ -97,10 +102,10 @@ def claimed(
 
 
 def _mark(spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str) -> bool:
-    """See that the marker is there where it is what is locked; whether the dataset is complete.
+    """Write the marker if it is what is locked; return whether the dataset is complete.
 
-    Where the lock is an object, the marker is made by whoever has it: two writers of one object at
-    one moment may both fail on some storages.
+    If the lock is an object of its own, the marker is written later, by the holder of the lock: on
+    some storages two concurrent writers of one object may both fail.
     """
     if not exists(storage, MARKER):
         _require_empty(storage)
@@ -111,7 +116,7 @@ def _mark(spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str) 
 
 
 def _begin(spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str) -> None:
-    """Mark an empty place as this dataset's, or find that another process does so."""
+    """Write the marker into an empty place, unless another process does so at the same time."""
     _require_empty(storage)
     root = local_root(innermost(storage))
     _require_space(spec, plan, root, done_bytes=0, done_shards=0)
@@ -128,9 +133,9 @@ def _begin(spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str)
 
 
 def _read_marker(spec: DatasetSpec, storage: Storage) -> tuple[dict[str, Any], bool]:
-    """The marker's contents, and whether the dataset is complete.
+    """Return the marker's contents, and whether the dataset is complete.
 
-    Raises TargetRefusedError where it is another dataset's, MissingObjectError where it is gone.
+    Raises TargetRefusedError if it belongs to another dataset, MissingObjectError if it is gone.
     """
     data = parse_marker(
         read_object(storage, MARKER, max_bytes=MAX_DOCUMENT_BYTES), where=f"{storage.url}/{MARKER}"
@@ -149,9 +154,13 @@ def _read_marker(spec: DatasetSpec, storage: Storage) -> tuple[dict[str, Any], b
 def _claim(
     spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str, *, whole: bool
 ) -> Claim | None:
-    """What is there, now that the place is held; None where another lock is needed for it."""
+    """Read the state of the place under the lock; None if the other kind of lock is needed.
+
+    The other kind is needed if the dataset has become complete, or incomplete, in the meantime.
+    """
     if not exists(storage, MARKER):
-        _begin(spec, storage, plan, generator)  # the lock is no file, and the marker has gone
+        # The lock is an object of its own, and there is no marker (yet).
+        _begin(spec, storage, plan, generator)
     data, complete = _read_marker(spec, storage)
     if complete != whole:
         return None
@@ -181,7 +190,11 @@ def _claim(
 def _take_up(
     spec: DatasetSpec, storage: Storage, plan: ShardPlan
 ) -> tuple[dict[int, UnitResult], frozenset[str]]:
-    """Units that are finished by the journal and there by their sizes; everything else of the plan's names is removed."""
+    """Find the finished units, and remove all other shards of the plan and their journal entries.
+
+    A unit is finished if the journal has an entry of it and its shards have the recorded sizes.
+    Returns (results by unit, names of existing tables and index files).
+    """
     present = {
         entry.key: entry.size
         for folder in (DATA, journal.JOURNAL)
@@ -214,7 +227,7 @@ def _take_up(
 
 
 def _require_empty(storage: Storage) -> None:
-    """Raises TargetRefusedError where something lies there that is not a start's own."""
+    """Raise TargetRefusedError if the place holds a file that no start of ``generate`` made."""
     found = foreign_name(storage, MARKER, local_root(innermost(storage)))
     if found is not None:
         raise TargetRefusedError(
@@ -224,7 +237,10 @@ def _require_empty(storage: Storage) -> None:
 
 
 def check_nominal_space(spec: DatasetSpec, storage: Storage) -> None:
-    """A dataset several times the free space is refused before its sizes are even drawn. Unknown free space passes."""
+    """Refuse a dataset of more than twice the free space, before its sizes are even drawn.
+
+    Passes if the free space is unknown (no local root). Raises StorageError.
+    """
     root = local_root(innermost(storage))
     if root is None or (root / MARKER).exists():
         return
@@ -241,7 +257,11 @@ def check_nominal_space(spec: DatasetSpec, storage: Storage) -> None:
 def _require_space(
     spec: DatasetSpec, plan: ShardPlan, root: Path | None, *, done_bytes: int, done_shards: int
 ) -> None:
-    """Before the first byte: does it fit? Unknown free space (no local root) passes."""
+    """Check that the remaining data fits, before the first byte is written.
+
+    Counts bytes and inodes. Passes if the free space is unknown (no local root). Raises
+    StorageError.
+    """
     if root is None:
         return
     existing = next(path for path in (root, *root.parents) if path.is_dir())
@@ -269,7 +289,8 @@ def _require_space(
         )
     if free.f_files and shards > free.f_favail:
         raise StorageError(
-            f"{existing} has {format_count(free.f_favail)} free inodes, the dataset needs {format_count(shards)}",
+            f"{existing} has {format_count(free.f_favail)} free inodes, the dataset needs "
+            f"{format_count(shards)}",
             remedy=remedy,
         )
     if free.f_flag & os.ST_RDONLY:

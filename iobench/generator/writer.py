@@ -1,4 +1,4 @@
-"""One unit of work: some consecutive shards, written, hashed and made durable."""
+"""Write one unit of work: consecutive shards, hashed and made durable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from ..storage.base import Sink, Storage
 from .plan import ShardPlan
 
 _DURABLE_BYTES = 8 << 20
-"""Shards at least this large are made durable one by one; for smaller ones one flush serves the whole unit."""
+"""Shards of at least this size are made durable one by one; one flush serves all smaller shards of
+a unit.
+"""
 
 
 class UnitResult(NamedTuple):
@@ -33,7 +35,10 @@ class UnitResult(NamedTuple):
 
 
 class UnitWriter:
-    """Writes units of one plan; keeps one scratch buffer, because fresh memory costs more than filling it."""
+    """Writes units of one plan.
+
+    It reuses one scratch buffer, because allocating fresh memory costs more than filling it.
+    """
 
     def __init__(self, spec: DatasetSpec, plan: ShardPlan, storage: Storage) -> None:
         self.spec = spec
@@ -49,7 +54,10 @@ class UnitWriter:
         self._scratch = private(int(plan.sizes.max())).array.data
 
     def write(self, unit: int) -> UnitResult:
-        """Write all shards of a unit; they are durable when this returns. What an error interrupts leaves no file behind."""
+        """Write all shards of a unit; they are durable when this returns.
+
+        After an error, the unit's shards are removed.
+        """
         shards = range(int(self.plan.units[unit]), int(self.plan.units[unit + 1]))
         first, last = int(self.plan.first[shards.start]), int(self.plan.first[shards.stop])
         rows = UnitResult(
@@ -76,7 +84,7 @@ class UnitWriter:
                 try:
                     self.storage.delete(key)
                 except StorageError:
-                    pass  # the first error is the one to tell; resume removes what is left
+                    pass  # raise the first error; a resumed run removes the rest
             raise
         return rows
 
@@ -106,7 +114,7 @@ class UnitWriter:
         rows.shard_xxh3[row] = counted.digest.intdigest()
 
     def _contents(self, first: int, last: int, xxh3: Array) -> Iterator[Buffer]:
-        """The samples' contents, one after the other in the same memory; fills in their checksums."""
+        """Yield the samples' contents, each in the same memory, and fill in their checksums."""
         for row, index in enumerate(range(first, last)):
             content = self._scratch[: int(self.plan.sizes[index])]
             self._build(
@@ -124,7 +132,7 @@ class UnitWriter:
         offset: Array,
         length: Array,
     ) -> None:
-        """Sample after sample, each within its frame, through the sink as they come."""
+        """Write sample after sample, each within its frame, to the sink as they come."""
         for row, content in enumerate(contents):
             stored = memoryview(self.codec.compress(content))
             frame = form.frame(first + row, self.suffix, stored)
@@ -135,7 +143,7 @@ class UnitWriter:
         sink.write(form.finish(sink.position))
 
     def _hint(self, shard: int) -> int:
-        """About how large the shard will be: framing included, and what the codec is expected to save left out."""
+        """Roughly the size of the shard: with framing, less what the codec is expected to save."""
         size = self._nominal(shard)
         if not self.codec.plain and self.spec.compress_ratio > 1:
             return int(size / self.spec.compress_ratio)
@@ -145,7 +153,7 @@ class UnitWriter:
 
 
 class _Counted:
-    """A sink that knows how much went through it, and its checksum."""
+    """A sink that counts the bytes written to it, and computes their checksum."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink

@@ -1,7 +1,8 @@
-"""The page cache around each epoch: brought into the state that the workload asks for, and watched.
+"""Bring the page cache into the state that the workload asks for, and watch it during each epoch.
 
-Residency before an epoch proves how it began. What the storage delivered during the epoch, beside
-what was read, proves that no cache served it later: another process may read the same files.
+Residency before an epoch shows how the epoch began. During the epoch another process may read the
+same files, so the bytes that the storage delivered are compared with the bytes that were read: if
+they agree, no cache served the reads.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def run_cached_phase(
 
 
 class _WatchedCache:
-    """What is done before each epoch of a cold phase, while all ranks wait, and after it."""
+    """Work before and after each epoch of a cold phase; the ranks wait meanwhile."""
 
     def __init__(self, plan: Plan, prepare: Callable[[int], Epoch]) -> None:
         self._prepare = prepare
@@ -71,7 +72,7 @@ class _WatchedCache:
 
 
 def prepare_cache(plan: Plan, epoch: int) -> Epoch:
-    """Evict for a cold epoch, read all once for a warm one; residency as the epoch begins."""
+    """Evict the data for a cold epoch, or read it once for a warm run; return the residency."""
     storage, keys = (
         plan.storage,
         [*plan.keys, *layout_keys(plan.storage, plan.workload.loader.kind)],

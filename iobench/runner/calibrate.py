@@ -44,7 +44,7 @@ Parts = list[tuple[str, int, int, Columns]]
 
 @dataclass
 class Calibration:
-    """Ceilings by name, and the events that they come from."""
+    """Ceilings by name, the events that they were computed from, and facts about the loader."""
 
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
     parts: Parts = field(default_factory=list)
@@ -52,7 +52,10 @@ class Calibration:
 
 
 def measure_raw(plan: Plan, run_dir: Path, *, seconds: float) -> Ceiling:
-    """fio on the dataset's own files, with the reader's block size, concurrency and directness."""
+    """Measure fio on the dataset's own files, with the reader's block size and concurrency.
+
+    fio uses O_DIRECT if the reader does.
+    """
     if not isinstance(plan.storage, Files):
         return Ceiling(not_measured="fio reads local files only")
     if not fio.available():
@@ -94,10 +97,10 @@ def measure_raw(plan: Plan, run_dir: Path, *, seconds: float) -> Ceiling:
 def measure_fetch(
     plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None
 ) -> None:
-    """The reader over cold storage: bytes only, nothing undone, no accelerator."""
+    """Measure the reader over cold storage: no decompression, no decoding, no accelerator."""
     loading = plan.workload.loader.model_copy(update={"kind": OWN, "transport": "null"})
     reader = make_reader(plan.manifest, plan.storage, plan.workload.reader, bytes_only=True)
-    # Buffered reads may touch each byte once only: a second pass would measure the page cache.
+    # Buffered reads may read each byte only once: a second pass would measure the page cache.
     epochs = 0 if plan.uncached else 1
     phase = _phase(plan, "fetch", reader, loading, seconds=seconds, epochs=epochs)
     outcome = run_cached_phase(plan, phase, tick=tick)
@@ -125,9 +128,9 @@ def _rate_raw(calibration: Calibration, outcome: Outcome) -> None:
 def measure_parallel(
     plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None
 ) -> None:
-    """The raw ceiling of a storage that fio can't read.
+    """Measure the raw ceiling of a storage that fio can't read.
 
-    It is measured by the same reader with several times the requests in flight.
+    The same reader is used, with several times as many requests in flight.
     """
     reading = plan.workload.reader
     more = min(_MOST_IN_FLIGHT, reading.concurrency * _MORE_IN_FLIGHT)
@@ -153,7 +156,7 @@ def measure_parallel(
 def measure_prep(
     plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None
 ) -> None:
-    """The reader over an in-memory copy: decompress, decode, check, collate."""
+    """Measure the reader over a copy in memory: decompress, decode, check, collate."""
     shards = _subset(plan)
     with ThreadPoolExecutor(COPIES) as threads:
         copies = list(threads.map(lambda shard: _copy(plan, shard), shards.tolist()))
@@ -171,9 +174,9 @@ def measure_prep(
 def measure_library(
     plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None
 ) -> None:
-    """A library's loader over files in memory: decoding, collating and handing batches over.
+    """Measure a library's loader over files in memory: decode, collate, hand over batches.
 
-    These can't be told apart from outside, so the rate takes the place of prep. iobench's own
+    These steps can't be separated from outside, so the rate is recorded as ``prep``. iobench's own
     loader over the same files shows what rate is possible.
     """
     kind, loading = plan.workload.loader.kind, plan.workload.loader
@@ -212,7 +215,7 @@ def measure_library(
 def measure_harness(
     plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None
 ) -> None:
-    """The same loader over a reader that delivers at once: workers, transport, and nothing else."""
+    """Measure the loader over a reader that delivers at once: only workers and transport."""
     reader = NullReader(
         plan.manifest, delivered_bytes(plan.manifest, plan.storage, plan.workload.reader)
     )
@@ -222,7 +225,7 @@ def measure_harness(
     _keep(calibration, "harness", outcome, how, by="loader", workers=loading.workers)
     calibration.loader = outcome.loader
     if loading.transport == "ring" and loading.workers:
-        # What the same training would lose by torch's default way of handing batches over.
+        # The rate of the same loader with torch's default way of handing batches over.
         default = loading.model_copy(update={"transport": "tensor", "slot_size": None})
         taxed = Calibration()
         outcome = run_phase(
@@ -235,7 +238,7 @@ def measure_harness(
 
 
 def measure_accelerator(plan: Plan, calibration: Calibration, *, seconds: float) -> None:
-    """The step alone, on a batch that is already in place."""
+    """Measure only the step, on a batch that is already in place."""
     if plan.workload.accelerator.kind == "null":
         calibration.ceilings["accelerator"] = Ceiling(
             not_measured="a null accelerator has no limit"
@@ -281,7 +284,7 @@ def _phase(
         accelerator=_NULL,
         accelerators=plan.accelerators,
         batch_size=plan.workload.batch_size,
-        seed=plan.seed + 104_729,  # not an order that a repetition will use
+        seed=plan.seed + 104_729,  # so that no repetition uses the same order
         epochs=epochs,
         limit_s=seconds,
         whole_rounds=True,
@@ -321,7 +324,10 @@ def _keep(
 
 
 def _keep_cold(plan: Plan, ceiling: Ceiling, outcome: Outcome) -> None:
-    """What storage delivered while the ceiling was measured, where it is to be a cold one's."""
+    """Record what the storage delivered while a cold ceiling was measured.
+
+    If a cache served a part of it, ``how`` says so.
+    """
     if plan.workload.cache != "cold" or not outcome.epochs:
         return
     counts = [epoch.bytes_fetched for epoch in outcome.epochs]
@@ -344,7 +350,7 @@ def _keep_cold(plan: Plan, ceiling: Ceiling, outcome: Outcome) -> None:
 
 
 def joined(outcome: Outcome) -> Columns:
-    """The event columns of all ranks in one table, with the rank's number."""
+    """The event columns of all ranks in one table, with an additional column ``rank``."""
     ranks = sorted(outcome.columns)
     table = {
         name: np.concatenate([outcome.columns[rank][name] for rank in ranks])
@@ -357,7 +363,7 @@ def joined(outcome: Outcome) -> Columns:
 
 
 def _subset(plan: Plan) -> Indices:
-    """A seeded choice of shards: at least one batch, and else at most ``_COPY_BYTES``."""
+    """Choose shards with the plan's seed: at most ``_COPY_BYTES``, but at least one batch."""
     shards = np.random.default_rng(plan.seed).permutation(plan.manifest.shard_count)
     sizes, counts = plan.manifest.shards["size"][shards], plan.manifest.shards["samples"][shards]
     batch = int(np.searchsorted(np.cumsum(counts), plan.workload.batch_size)) + 1

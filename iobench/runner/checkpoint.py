@@ -1,4 +1,4 @@
-"""A checkpoint study: claim the target, build the states, save, restore cold, conclude, write down.
+"""A checkpoint study: claim the target, build the states, save, restore cold, conclude, write.
 
 Whatever happens on the way (a full disk, a rank that dies, Ctrl-C), what was measured until then is
 written, and the checkpoints that are complete stay complete.
@@ -58,13 +58,13 @@ def run_study(
     break_lock: bool = False,
     progress: Progress | None = None,
 ) -> tuple[RunDocument, Path]:
-    """Run the plan; the concluded document and its directory.
+    """Run the plan; return the concluded document and its directory.
 
-    Steps are numbered on from the latest that is in the target. The study's own checkpoints are
-    removed at the end, but for the last with ``keep_data``; others stay. Raises TargetRefusedError
-    where the target is another's (TargetHeldError: another process works there), before anything is
-    written; InterruptedRun or the failure after the document was, and complete checkpoints are then
-    left, as a training's would be.
+    Step numbers continue from the latest in the target. The study's own checkpoints are removed at
+    the end, except the last one with ``keep_data``; others stay. Raises TargetRefusedError if the
+    target belongs to somebody else (TargetHeldError: another process works there), before anything
+    is written. Raises InterruptedRun or the failure after the document was written; complete
+    checkpoints then stay, as those of a training would.
     """
     root = CheckpointRoot.open(plan.url)
     with root.held("checkpoint", break_lock=break_lock) as lease:
@@ -91,7 +91,7 @@ def _study(
     keep_data: bool,
     progress: Progress,
 ) -> tuple[RunDocument, Path]:
-    """The story itself, in a target that is held."""
+    """Carry out the study in a target that is held."""
     directory = new_directory(results, f"checkpoint-{plan.spec.model}")
     study = begin_study(plan)
     doc = RunDocument(
@@ -168,14 +168,14 @@ def begin_study(plan: StudyPlan) -> Study:
 
 
 def with_leftovers(failure: IobenchError, root: CheckpointRoot) -> IobenchError:
-    """``failure``, whose remedy says what lies in the target now, and how to remove it.
+    """Return ``failure`` with a remedy that says what is in the target, and how to remove it.
 
-    That is the latest complete checkpoint, and those that are partial.
+    That is the latest complete checkpoint, and the incomplete ones.
     """
     try:
         latest, partial = root.latest(), root.partial()
     except IobenchError:
-        return failure  # the storage can't even tell: its own failure says more
+        return failure  # the storage fails here, too: the first failure says more
     if latest is None and not partial:
         return failure
     left = [
@@ -191,7 +191,7 @@ def with_leftovers(failure: IobenchError, root: CheckpointRoot) -> IobenchError:
 
 
 class Conductor:
-    """Tells the ranks of a study what to do, and takes down what they report."""
+    """Tells the ranks of a study what to do, and records what they report."""
 
     def __init__(self, plan: StudyPlan, root: CheckpointRoot, study: Study) -> None:
         self.plan, self.root, self.study = plan, root, study
@@ -212,16 +212,16 @@ class Conductor:
         self._until_done()
 
     def save(self, step: int) -> None:
-        """One save of all ranks, and the steps after it."""
+        """Let all ranks save, and then run the training steps until the next save."""
         self._command(Prepare(step))
         self._until_done()
         self._command(SaveNow(step, self.book.begin(step)))
         self._steps[step] = self._until_done()
 
     def drain(self) -> None:
-        """Wait for what an asynchronous writer is still doing.
+        """Wait until asynchronous writers have finished.
 
-        Each save then has the mean step while it went on, and the mean step after its end.
+        Then record for each save the mean step during it, and the mean step after its end.
         """
         self._command(Drain())
         self._until_done()
@@ -231,7 +231,7 @@ class Conductor:
             save.step_alone_s = _mean(s for rank in ranks for s in rank.alone_s)
 
     def restore(self) -> None:
-        """The latest checkpoint, cold, into wiped tensors."""
+        """Restore the latest checkpoint, cold, into wiped tensors."""
         step = self.book.committed[-1]
         residency, how = self._evict(step)
         self._command(RestoreNow(step, time.monotonic_ns() + HEAD_START_NS))
@@ -266,7 +266,7 @@ class Conductor:
         return gather(self._crew, Done, self._take_down)
 
     def _take_down(self, rank: int, answer: Answer) -> None:
-        """Saves that become durable while something else is waited for."""
+        """Record saves that become durable while something else is waited for."""
         if isinstance(answer, Saved):
             self.book.take_down(rank, answer.step, answer.part)
 

@@ -29,7 +29,7 @@ from ..storage.catalog import local_root
 from ..units import format_bytes
 
 _BESIDE = 512 << 20
-"""Memory that stays free beside the states: the processes themselves, and what writers need."""
+"""Memory that must stay free besides the states: for the processes and the writers' buffers."""
 
 
 OPTIONS = {"concurrency", "block_size"}
@@ -38,7 +38,7 @@ OPTIONS = {"concurrency", "block_size"}
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPlan:
-    """A study, decided: what each rank holds, and how much that is."""
+    """A study with all decisions made: what each rank holds, and how large it is."""
 
     spec: CheckpointSpec
     url: str
@@ -47,14 +47,14 @@ class StudyPlan:
     scaling: Scaling
     parallelism: Parallelism
     shares: list[Share]
-    training: Training  # what the analysis is told: time between interruptions, prices ...
+    training: Training  # input of the analysis: time between interruptions, prices ...
 
     @property
     def bytes(self) -> int:
         return sum(share.nbytes for share in self.shares)
 
     def builder(self, rank: int) -> Callable[[], State]:
-        """Makes the rank's state; called in its process."""
+        """Return a function that builds the rank's state; it is called in the rank's process."""
         return partial(_build, self.shares[rank], self.spec.seed, rank)
 
 
@@ -65,7 +65,7 @@ def _build(share: Share, seed: int, rank: int) -> State:
 
 
 def make_study_plan(spec: CheckpointSpec, url: str, training: Training) -> StudyPlan:
-    """Settle the shares, and refuse what can't work.
+    """Compute the shares, and refuse a study that can't work.
 
     Raises UsageError for too little memory or space, UnknownNameError.
     """
@@ -103,10 +103,10 @@ def describe_checkpoint(
     interval_s: float | None = None,
     budgets: Sequence[float] = STALL_BUDGETS,
 ) -> CheckpointPlanFigures:
-    """What one checkpoint of a model is, and what its storage must write.
+    """Compute the size of one checkpoint of a model, and the bandwidth that its storage needs.
 
     Nothing is built or written; the target is only asked for its free space. ``interval_s``: the
-    time between saves; None: for each of the stall budgets the interval that is best then.
+    time between saves; None: for each of the stall budgets the interval that is best for it.
     """
     full = find_model(spec.model)
     model, scaling = scale(full, float(spec.share))
@@ -153,7 +153,7 @@ def describe_checkpoint(
         memory_available_bytes=available_bytes(),
         target=url,
         free_bytes=free,
-        needed_bytes=needed,  # the one before stays until the next is complete
+        needed_bytes=needed,  # the previous checkpoint stays until the next is complete
         fits=None if free is None else needed <= free,
         accelerators=count,
         mtbf_s=mtbf,
@@ -167,7 +167,7 @@ def _existing(path: Path) -> Path:
 
 
 def check_memory(plan: StudyPlan) -> None:
-    """The states of all ranks must fit into memory, once more for writers that copy them aside."""
+    """Check that the states of all ranks, and copies by asynchronous writers, fit into memory."""
     free = available_bytes()
     if free is None:
         return
@@ -185,7 +185,7 @@ def check_memory(plan: StudyPlan) -> None:
 
 
 def check_space(plan: StudyPlan) -> None:
-    """``keep`` checkpoints and the one being written must fit on a local target."""
+    """Check that ``keep`` checkpoints and the one being written fit on a local target."""
     root = local_root(open_storage(plan.url))
     if root is None:
         return
@@ -202,7 +202,7 @@ def check_space(plan: StudyPlan) -> None:
 
 
 def _share_below(share: Fraction) -> str:
-    """1/2, 1/4 ... the largest that is below ``share`` with a tenth to spare."""
+    """The largest of 1/2, 1/4 ... that is at most 90 % of ``share``, as text."""
     half = 2
     while Fraction(1, half) > share * Fraction(9, 10) and half < 1 << 30:
         half *= 2

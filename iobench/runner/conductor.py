@@ -75,7 +75,8 @@ def run_phase(
             conductor.collect()
         if len(outcome.columns) < phase.accelerators:
             outcome.complete = False
-            outcome.forget_fetched()  # a rank that says nothing may have fetched for the others
+            # The totals lack the bytes that the missing ranks fetched.
+            outcome.forget_fetched()
         raise PhaseInterrupted(outcome) from interrupt
     finally:
         task.stop()
@@ -102,7 +103,7 @@ class _Conductor:
         self.saving: dict[int, int] = {}  # rank -> the number of the checkpoint it is ready for
 
     def conduct(self, prepare: Prepare, finish: Finish, tick: Callable[[], None]) -> None:
-        """Until all ranks are done."""
+        """Answer the ranks until all of them are done."""
         epochs = self.outcome.epochs
         while self.working:
             with defer_interrupts():
@@ -118,10 +119,10 @@ class _Conductor:
             tick()
 
     def collect(self) -> None:
-        """After a stop: take in what the ranks have recorded.
+        """Collect what the ranks have recorded, after a stop.
 
-        A rank that still waits for its storage after a while is told to report at once. Ranks that
-        fail now, or do not stop in time, are left out.
+        A rank that still waits for its storage after ``PATIENCE_S`` is signalled to report at once.
+        Ranks that fail now, or do not stop in time, are left out.
         """
         began = time.monotonic()
         while self.working and (waited := time.monotonic() - began) < GRACE_S:
@@ -151,10 +152,10 @@ class _Conductor:
         self.working = [rank for rank in self.working if rank not in self.outcome.columns]
 
     def _answer_saves(self) -> None:
-        """Let all ranks save, once each of them stands still before the checkpoint.
+        """Let all ranks save, as soon as each of them waits before the checkpoint.
 
-        The ranks' shares of an epoch differ by a batch at most. A checkpoint that not every rank
-        reaches is not taken.
+        The ranks' shares of an epoch differ by at most a batch. A checkpoint that not every rank
+        reaches is skipped.
         """
         if not self.saving or len(self.saving) + len(self.waiting) < len(self.working):
             return

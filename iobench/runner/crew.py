@@ -1,7 +1,7 @@
-"""How ranks exist: started together, watched, and ended together. What they do is a task.
+"""Crews: how ranks are started together, watched, and ended together. A task says what they do.
 
-``ForkedCrew`` forks them on this host, so that what the parent holds (a manifest, a copy of shards
-in memory) is shared and not copied.
+``ForkedCrew`` forks them on this host, so that the parent's memory (a manifest, a copy of shards)
+is shared and not copied.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ from .task import Link, Task
 log = logging.getLogger(__name__)
 
 GRACE_S = 10.0
-"""How long ranks have to end after a stop, before they are killed."""
+"""How long ranks may take to end after a stop, before they are killed."""
 
 _MAX_PLACE = 107 - len("/iobench-4194304-sockets-abcdefgh/listener-abcdefgh")
-"""Bytes of a directory's path, so that a socket below it has a path of 107 (unix(7))."""
+"""Bytes that a directory's path may have, so that the path of a socket in it has at most 107 bytes
+(unix(7)).
+"""
 
 fork = multiprocessing.get_context("fork")
 
@@ -50,12 +52,12 @@ class Crew(Protocol):
         """Start all ranks."""
 
     def send(self, rank: int, command: Command) -> None:
-        """Raises WorkerError for a rank that died."""
+        """Send a command to a rank. Raises WorkerError for a rank that died."""
 
     def receive(
         self, awaited: Sequence[int], timeout_s: float = 0.2
     ) -> Iterator[tuple[int, Answer]]:
-        """What the ranks ``awaited`` have sent, for up to ``timeout_s``.
+        """Yield what the ranks ``awaited`` have sent; wait for it for up to ``timeout_s``.
 
         Raises the error with which a rank failed, and WorkerError for one that died.
         """
@@ -64,20 +66,20 @@ class Crew(Protocol):
         """Whether the rank still runs."""
 
     def signal(self, awaited: Sequence[int], number: int) -> None:
-        """Send a signal to those of the ranks ``awaited`` that live."""
+        """Send a signal to those of the ranks ``awaited`` that are alive."""
 
     def end(self, farewell: Command) -> None:
-        """Send ``farewell`` to whoever still listens, and wait for all ranks to end.
+        """Send ``farewell`` to all ranks that still listen, and wait for them to end.
 
         A rank that does not end within ``GRACE_S`` is killed.
         """
 
 
 def gather(crew: Crew, kind: type[A], others: Callable[[int, Answer], None]) -> list[A]:
-    """One answer of this kind from each rank, in their order; ``others`` gets what else they send.
+    """Collect one answer of this kind from each rank, in their order.
 
-    Ctrl-C takes effect between two messages. Raises the error with which a rank failed, and
-    WorkerError for one that died.
+    Other answers are passed to ``others``. Ctrl-C takes effect between two messages. Raises the
+    error with which a rank failed, and WorkerError for one that died.
     """
     answers: dict[int, A] = {}
     while awaited := [rank for rank in range(crew.world) if rank not in answers]:
@@ -96,7 +98,7 @@ class ForkedCrew:
     def __init__(self, world: int, task: Task) -> None:
         self.world = world
         self._pipes = [fork.Pipe() for _ in range(world)]
-        # Forked processes must not write what the parent has buffered a second time.
+        # Not daemonic, because a rank starts the workers of its loader.
         self.processes = [
             fork.Process(
                 target=_rank, args=(task, Link(rank, world, self._pipes[rank][1])), daemon=False
@@ -107,7 +109,7 @@ class ForkedCrew:
 
     def start(self) -> None:
         sockets = self._held.enter_context(scratch("sockets", within=place_of_sockets()))
-        with defer_interrupts():  # until a rank has said that Ctrl-C is its parent's
+        with defer_interrupts():  # a rank inherits this, until it ignores Ctrl-C itself
             for rank, process in enumerate(self.processes):
                 _keep_sockets_in(sockets, process)
                 process.start()
@@ -157,7 +159,7 @@ class ForkedCrew:
                 raise _died(rank, process)
 
     def end(self, farewell: Command) -> None:
-        # Python's own exit would wait for ranks that are left, without an end.
+        # End the ranks here, because Python's own exit would wait for them without a limit.
         with defer_interrupts():
             for pipe, _ in self._pipes:
                 with suppress(OSError):
@@ -177,17 +179,17 @@ class ForkedCrew:
 
 
 def place_of_sockets() -> Path:
-    """The directory for temporary files, or /tmp where its path is too long for a socket's."""
+    """The directory for temporary files, or /tmp if its path is too long for a socket."""
     usual = Path(tempfile.gettempdir())
     return usual if len(os.fsencode(usual)) <= _MAX_PLACE else Path("/tmp")
 
 
 def _keep_sockets_in(folder: Path, process: Any) -> None:
-    """Have a process, and what it forks, make multiprocessing's sockets in ``folder``.
+    """Make a process, and those that it forks, create multiprocessing's sockets in ``folder``.
 
-    A loader worker hands tensors over through a socket (multiprocessing.resource_sharer). Where its
-    path is too long, that fails in a thread which drops the batch, and the rank waits for ever.
-    Python up to 3.13 looks for the directory in ``_config`` of the process, which forks inherit.
+    A loader worker hands tensors over through a socket (multiprocessing.resource_sharer). If its
+    path is too long, this fails in a thread which drops the batch, and the rank waits for ever.
+    Python up to 3.13 takes the directory from ``_config`` of the process, which forks inherit.
     """
     config = getattr(process, "_config", None)
     if isinstance(config, dict):
@@ -215,7 +217,7 @@ def _died(rank: int, process: Any) -> WorkerError:
 
 def _rank(task: Task, link: Link) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # Ctrl-C reaches the whole process group; the parent says when to stop.
+    # Ctrl-C signals the whole process group; the parent says when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
     single_threaded()

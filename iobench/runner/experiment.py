@@ -44,14 +44,13 @@ from .third_party import is_library, prepare_library
 log = logging.getLogger(__name__)
 
 EVENTS_FILE = "events.parquet"
-MOST_VERSIONS = (
-    20_000  # objects whose versions are compared: more take longer to list than that is worth
-)
+MOST_VERSIONS = 20_000
+"""Limit for the objects whose versions are compared; listing more takes too long."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to run, beside what."""
+    """Options of a run, besides its plan."""
 
     results: Path
     rules: str = "quick"
@@ -59,21 +58,20 @@ class Options:
     calibration_s: float = 3.0  # for each ceiling; 0 leaves calibration out
     find_max: bool = False
     mixed: Mixed | None = None  # save checkpoints while loading
-    prove: bool = True  # of a loader library: look at what it delivers before it is measured
-    break_lock: bool = False  # take over places whose holders, on other hosts, are dead
+    prove: bool = True  # for a library's loader: check what it delivers before it is measured
+    break_lock: bool = False  # take over locks whose holders are on other hosts and dead
 
 
 def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple[RunDocument, Path]:
-    """Run the plan; the concluded document and the run directory.
+    """Run the plan; return the concluded document and the run directory.
 
-    The dataset is held together with other readers, and the place for checkpoints alone. Raises
-    TargetHeldError where another process has them, before anything is written; InterruptedRun or
-    the failure after the document and the directory were.
+    The dataset is locked together with other readers, and the place for checkpoints exclusively.
+    Raises TargetHeldError if another process holds one of them, before anything is written;
+    InterruptedRun or the failure after the document and the directory were written.
     """
     progress = progress or Silent()
-    make_reader(
-        plan.manifest, plan.storage, plan.workload.reader
-    )  # refuses what the data can't give before anything is written
+    # This refuses what the data can't provide, before anything is written.
+    make_reader(plan.manifest, plan.storage, plan.workload.reader)
     with (
         reading(plan.home, plan.manifest, verb="run", break_dead=options.break_lock) as lease,
         saving_to(options.mixed, break_lock=options.break_lock) as saver,
@@ -90,7 +88,7 @@ def _measure(
     saver: Saver | None,
     held: ExitStack,
 ) -> tuple[RunDocument, Path]:
-    """The story itself, while the dataset and the place for checkpoints are held."""
+    """Carry out the run, while the dataset and the place for checkpoints are held."""
     directory = new_directory(options.results, plan.workload.name)
     log.info(
         "run of %s on %s with %d accelerators, in %s",
@@ -162,7 +160,7 @@ def _calibrate(
     doc: RunDocument,
     progress: Progress,
 ) -> None:
-    """The five ceilings, cheapest evidence first."""
+    """Measure the five ceilings, the cheapest first."""
     seconds = options.calibration_s
     with _timed(doc, "calibrate", progress, "ceiling: raw storage (fio)"):
         calibration.ceilings["storage_raw"] = calibrate.measure_raw(
@@ -198,7 +196,7 @@ def _repeat(
 ) -> None:
     """Measure all stages together once, with a seed of its own, and add the repetition to ``doc``.
 
-    An interrupted repetition is added with what it has recorded.
+    An interrupted repetition is added with what was recorded.
     """
     workload = plan.workload
     phase = Phase(
@@ -246,7 +244,7 @@ def _record(
     calibration: Calibration,
     snapshots: tuple[resources.Snapshot, resources.Snapshot],
 ) -> Repetition:
-    """The repetition with what its events and the host's counters around it say."""
+    """Build the repetition from its events and from the host's counters before and after it."""
     used = resources.diff(*snapshots)
     residencies = [epoch.residency_before for epoch in outcome.epochs]
     known = [value for value in residencies if value is not None]
@@ -270,7 +268,7 @@ def _record(
 
 
 def _versions(plan: Plan) -> dict[str, str] | str:
-    """A token for each shard that changes when the shard does; or why there is none."""
+    """A token for each shard that changes when the shard does; or the reason why there is none."""
     storage = innermost(plan.storage)
     if not isinstance(storage, Versioned):
         return "this storage tells no versions"
@@ -294,7 +292,7 @@ def _compare_versions(plan: Plan, before: dict[str, str] | str, doc: RunDocument
 
 
 def add_loader_facts(doc: RunDocument, found: Mapping[str, object]) -> None:
-    """What a phase found out about the loader; later phases know better."""
+    """Add what a phase found out about the loader; a later phase replaces earlier facts."""
     doc.loader = fitting("the loader", LoaderFacts, {**doc.loader.model_dump(), **found})
 
 
@@ -312,7 +310,7 @@ def _timed(doc: RunDocument, name: str, progress: Progress, title: str) -> Itera
 
 
 def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
-    """The document before anything was measured: complete specifications and fingerprints."""
+    """The document before any measurement: complete specifications and fingerprints."""
     manifest, loading = plan.manifest, plan.workload.loader
     findings = []
     if (

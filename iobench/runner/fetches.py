@@ -1,4 +1,4 @@
-"""Which counter tells how much the storage delivered to a run: found out by trying, once a run."""
+"""Find a counter of the bytes that the storage delivers to a run; it is tried once per run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from ..storage.catalog import innermost
 NO_CACHE = "not measured: this storage has no page cache on this host"
 
 _TRIED = 40
-"""Files that may be tried, from all over the dataset; a path for each of a million takes memory."""
+"""Number of files that may be tried, spread over the dataset. (Paths of all files may take too much
+memory.)
+"""
 
 _PROCESSES = (
     "read_bytes of /proc/PID/io, ranks and workers; whole pages, read-ahead and other files that "
@@ -32,8 +34,8 @@ class FetchCounter:
     """How the bytes that the storage delivers are counted for a dataset.
 
     ``by``: ``processes`` (each rank counts for itself and its workers), ``mount`` (this host's NFS
-    client counts, whoever reads) or ``nobody``. ``how``: the same in words, with what the counter
-    can't see; or why there is none.
+    client counts for all readers) or ``nobody``. ``how``: the same in words, with what the counter
+    does not see, or why there is no counter.
     """
 
     by: Literal["processes", "mount", "nobody"]
@@ -42,7 +44,7 @@ class FetchCounter:
 
 
 def find_counter(storage: Storage, keys: Sequence[str], *, direct: bool) -> FetchCounter:
-    """The counter that works where these objects lie. Reads and evicts a little of some of them."""
+    """Find the counter that works for these objects. Reads and evicts small parts of some."""
     storage = innermost(storage)
     if not isinstance(storage, Files):
         return FetchCounter(by="nobody", how=NO_CACHE)

@@ -1,4 +1,4 @@
-"""How many accelerators the storage feeds: real runs with more and more ranks, by bisection."""
+"""Find how many accelerators the storage can feed: real runs with varying ranks, by bisection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .plan import Plan
 from .progress import Progress
 
 MOST = 256
-"""Ranks are processes; more of them on one host measure the host."""
+"""Ranks are processes; with more of them, one host would measure itself."""
 
 _UNFINISHED = "it was cut short"
 _POINT_S = 10.0
@@ -25,8 +25,8 @@ def find_max(plan: Plan, doc: RunDocument, calibration: Calibration, progress: P
 
     The search starts at the number that the calibrated fetch rate predicts: an accelerator at
     utilization u takes u times its full demand. It doubles or halves the number until one passes
-    and a larger one fails, and then bisects. ``doc.find_max`` is kept up to date after each point.
-    Raises UsageError where the accelerator has no step time.
+    and a larger one fails, and then bisects. ``doc.find_max`` is updated after each point. Raises
+    UsageError if the accelerator has no step time.
     """
     rate = plan.workload.samples_per_s_per_accelerator
     if rate is None:
@@ -39,10 +39,8 @@ def find_max(plan: Plan, doc: RunDocument, calibration: Calibration, progress: P
         required_accelerator_utilization=required, accelerators=None, points=[], bound=_UNFINISHED
     )
     bound = ""
-    low, high = (
-        0,
-        min(MOST, plan.manifest.sample_count) + 1,
-    )  # low passes (0 trivially), high fails (or can't be tried)
+    # ``low`` passes (0 trivially); ``high`` fails (or can't be tried).
+    low, high = 0, min(MOST, plan.manifest.sample_count) + 1
     limit = high
     number = _seed(calibration, rate, required, doc.accelerators)
     while high - low > 1:
@@ -50,7 +48,7 @@ def find_max(plan: Plan, doc: RunDocument, calibration: Calibration, progress: P
         try:
             point = _try(plan, number, required, calibration, progress)
         except UsageError as error:
-            # The rings of so many ranks do not fit into this host's memory: the host is the limit,
+            # The rings of this many ranks do not fit into the host's memory: the limit is the host,
             # not the storage.
             bound = f"{number} accelerators can't be emulated on this host: {error.what}"
             high = limit = number
@@ -94,7 +92,7 @@ def _try(
         accelerators=number,
         batch_size=workload.batch_size,
         seed=plan.seed + 1000 + number,
-        epochs=0 if plan.direct else 1,  # buffered: each byte once, or the page cache answers
+        epochs=0 if plan.direct else 1,  # buffered: read each byte once, not from the page cache
         max_steps=steps,
         limit_s=4 * _POINT_S,
     )

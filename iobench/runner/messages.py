@@ -1,4 +1,4 @@
-"""What the parent and its ranks say to each other: one frozen class for each message.
+"""Messages between the parent and its ranks: a frozen class for each.
 
 Instants are on the monotonic clock of the host, in nanoseconds.
 """
@@ -20,14 +20,14 @@ from ..schema.checkpoint import RankSave
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin what you are ready for at this instant, together with all ranks."""
+    """Begin, together with all ranks at this instant, what you reported to be ready for."""
 
     at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Do not do what you are ready for, and go on."""
+    """Do not do what you reported to be ready for, and continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class SaveNow:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Wait for a save that still goes on in the background."""
+    """Wait for a save that is still in progress in the background."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class ReadyForEpoch:
 
 @dataclass(frozen=True, slots=True)
 class ReadyToSave:
-    """The rank stands still before checkpoint ``number``; answered by Start or Skip."""
+    """The rank waits before checkpoint ``number``; answered by Start or Skip."""
 
     number: int
 
@@ -90,11 +90,11 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """All that a rank of a phase leaves, its last message.
+    """What a rank of a phase recorded; its last message.
 
     ``columns``: its step events by name, see ``schema.result.EVENT_COLUMNS``. ``startups``: by
     epoch, the seconds from the start to the first read. ``fetched``: by epoch, the bytes that the
-    storage delivered to it and its workers; None where that could not be counted.
+    storage delivered to the rank and its workers; None if they could not be counted.
     """
 
     columns: Mapping[str, npt.NDArray[Any]]
@@ -107,10 +107,10 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The rank has done what it was told, and waits for the next command.
+    """The rank has carried out its command, and waits for the next one.
 
-    ``overlapped_s`` and ``alone_s``: the seconds of each training step since then, with a save
-    going on in the background and without one.
+    ``overlapped_s`` and ``alone_s``: the seconds of each training step since then, with and without
+    a save in progress in the background.
     """
 
     overlapped_s: list[float] = field(default_factory=list)
@@ -121,7 +121,7 @@ class Done:
 class Restored:
     """A rank's part of a restore.
 
-    ``verified``: whether the state is the one that was saved; None where that was not asked for.
+    ``verified``: whether the state is the one that was saved; None if the check was not requested.
     """
 
     wall_s: float

@@ -25,10 +25,10 @@ from .task import Link
 from .tasks.checkpoint import CheckpointRank
 
 ALONE = 3
-"""Saves with nothing beside them, to compare with."""
+"""Saves while nothing else runs, for comparison."""
 
 _STRIDE = 1_000_000
-"""Saves of repetition n are numbered from n times this on, after those that were there before."""
+"""Distance between the numbers of the first saves of two repetitions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +44,9 @@ class Mixed:
 
 @contextmanager
 def saving_to(mixed: Mixed | None, *, break_lock: bool) -> Iterator[Saver | None]:
-    """Claim and hold the target of a run's checkpoints, for the run alone; None without a target.
+    """Claim the target of a run's checkpoints, and lock it exclusively; None without a target.
 
-    Raises TargetRefusedError, also (TargetHeldError) where another process saves there.
+    Raises TargetRefusedError, also TargetHeldError if another process saves there.
     """
     if mixed is None:
         yield None
@@ -66,7 +66,7 @@ class Saver:
         self.study: Study = begin_study(mixed.plan)
 
     def alone(self, progress: Progress) -> None:
-        """A few saves with nothing beside them."""
+        """Save a few times while nothing else runs."""
         quiet = self.study.model_copy(update={"saves": []})
         conductor = Conductor(self.plan, self.root, quiet)
         try:
@@ -80,7 +80,10 @@ class Saver:
 
     @contextmanager
     def beside(self, repetition: int) -> Iterator[Saving]:
-        """Saving for one repetition. Raises TargetLostError where the target is another's now."""
+        """Provide the saves of one repetition.
+
+        Raises TargetLostError if another process has taken the target over.
+        """
         self._lease.check()
         plan = self.plan
         with scratch("ranks") as meeting:
@@ -95,7 +98,7 @@ class Saver:
             self.root.keep(plan.spec.keep, above=self._before)
 
     def end(self, failure: IobenchError | None) -> IobenchError | None:
-        """Remove the run's checkpoints from the target, or say what lies there after a failure."""
+        """Remove the run's checkpoints from the target; after a failure, report what is left."""
         if failure is not None:
             return with_leftovers(failure, self.root)
         self.root.leave(above=self._before)

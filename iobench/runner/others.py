@@ -1,4 +1,4 @@
-"""Who else read the dataset while a run did: each may have warmed the page cache for the other."""
+"""Other iobench processes that read the dataset during a run: they may warm the page cache."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ _SHOWN = 3
 
 
 class Others:
-    """What was seen of other iobench processes; ``look`` is called while no rank reads."""
+    """Collects the other readers that were seen. Call ``look`` while no rank reads."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
-        self._seen: dict[str, None] = {}  # in the order in which they came
+        self._seen: dict[str, None] = {}  # in the order of their first sighting
         self.look()
 
     def look(self) -> None:
-        """Raises TargetLostError where another process has taken the dataset away."""
+        """Record the current readers.
+
+        Raises TargetLostError if another process has taken the dataset over.
+        """
         self._lease.check()
         try:
             self._seen.update(dict.fromkeys(self._lease.others()))
         except StorageError:
-            pass  # what can't be listed can't be seen; the run's own reads tell what is wrong
+            pass  # without a listing, others are not seen; the run's own reads report real errors
 
     def findings(self) -> list[Finding]:
         found = []

@@ -20,12 +20,12 @@ from .tasks.checkpoint import CheckpointRank
 class Phase:
     """What the ranks do.
 
-    ``reader`` None: the accelerator alone, without any batch. ``epochs`` 0: as many as it takes to
-    reach a limit; ``max_steps`` and ``limit_s`` bound each rank over all epochs. ``whole_rounds``:
+    ``reader`` None: the accelerator alone, without any batch. ``epochs`` 0: as many as needed to
+    reach a limit; ``max_steps`` and ``limit_s`` limit each rank over all epochs. ``whole_rounds``:
     each worker finishes its turn before ``limit_s`` ends the phase. ``share``: the ranks split an
-    epoch; otherwise each reads all of it, in an order of its own. ``counts_fetched``: count what
-    ranks and workers make the storage deliver. ``evicts``: the page cache is emptied before each
-    epoch, so ranks must not keep pages of the data mapped then.
+    epoch; otherwise each reads all of it, in an order of its own. ``counts_fetched``: count the
+    bytes that the storage delivers to ranks and workers. ``evicts``: the page cache is emptied
+    before each epoch, so at that time ranks must not keep pages of the data mapped.
     """
 
     name: str
@@ -50,10 +50,10 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """Checkpoints while loading: after ``every`` steps all ranks stand still, and save together.
+    """Checkpoints while loading: after every ``every`` steps, all ranks wait and save together.
 
-    ``first``: the number of the save before the first, so that the saves of each repetition have
-    numbers of their own.
+    ``first``: the number before that of the first save, so that the saves of each repetition have
+    different numbers.
     """
 
     every: int
@@ -64,17 +64,17 @@ class Saving:
 
 @dataclass
 class Outcome:
-    """What a phase leaves: event columns by rank, and what events can't know."""
+    """The result of a phase: event columns by rank, and what the events do not contain."""
 
     columns: dict[int, dict[str, Any]] = field(default_factory=dict)
     epochs: list[Epoch] = field(default_factory=list)
     complete: bool = True
     cpu_s: float = 0.0
     loader: dict[str, Any] = field(default_factory=dict)
-    fetched: dict[int, list[int | None]] = field(default_factory=dict)  # by epoch, of each rank
+    fetched: dict[int, list[int | None]] = field(default_factory=dict)  # by epoch: ranks' counts
 
     def add(self, rank: int, recorded: Recorded) -> None:
-        """Take in what a rank has recorded."""
+        """Add what a rank has recorded."""
         self.columns[rank] = dict(recorded.columns)
         self.cpu_s += recorded.cpu_s
         self.complete = self.complete and recorded.complete
@@ -86,7 +86,7 @@ class Outcome:
             context.startup_s = min(known, default=None)
 
     def add_fetched(self, fetched: Mapping[int, int | None]) -> None:
-        """What one rank and its workers made the storage deliver in each epoch; None: not told."""
+        """Add the bytes that the storage delivered in each epoch to a rank; None: unknown."""
         for context in self.epochs:
             if context.epoch in fetched:
                 counts = self.fetched.setdefault(context.epoch, [])

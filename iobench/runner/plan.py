@@ -1,4 +1,4 @@
-"""What a run will do, before it does anything: nothing here writes, evicts, or reads a sample."""
+"""Decide what a run will do: nothing here writes, evicts, or reads a sample."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from ..storage.catalog import exists, innermost, local_root
 from .fetches import FetchCounter, find_counter
 
 _FEW_SHARDS = 8
-"""Up to so many objects are asked for one by one; more are looked up in a listing.
+"""Up to this number, objects are looked up one by one; more are looked up in one listing.
 
-Over a network, each question is a request.
+Over a network, each look-up is a request.
 """
 
 _CHECKED_SHARDS = 20_000
-"""The most shards whose presence and size are checked before a run.
+"""Limit for the shards whose presence and size are checked before a run.
 
-Of more shards a seeded sample is checked, because checking all would take too long.
+Of more shards only a seeded sample is checked, because checking all would take too long.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A run, decided."""
+    """A run with all decisions made."""
 
     workload: Workload
     manifest: Manifest
     storage: Storage  # as the readers will use it: direct or not
-    home: Storage  # where the manifest lies; scanned data lies elsewhere
+    home: Storage  # location of the manifest; the data of a scanned dataset is elsewhere
     direct: bool
     sequential: bool
     accelerators: int
     repetitions: int
     seed: int
-    data: str = ""  # what the user named: where the manifest lies
+    data: str = ""  # location of the manifest, as the user wrote it
 
     @property
     def keys(self) -> list[str]:
@@ -64,7 +64,7 @@ class Plan:
 
     @cached_property
     def fetch_counter(self) -> FetchCounter:
-        """How fetched bytes are counted here; the first call tries it, and reads and evicts."""
+        """How fetched bytes are counted here. The first call tries it: it reads and evicts."""
         return find_counter(self.storage, self.keys, direct=self.direct)
 
 
@@ -77,11 +77,11 @@ def make_plan(
     seed: int,
     origin: str | None = None,
 ) -> Plan:
-    """Check that data and workload fit, and settle what ``auto`` means here.
+    """Check that data and workload fit, and resolve ``auto`` settings.
 
-    ``origin``: where the data of a scanned dataset lies. Raises DatasetError for a dataset that is
-    missing, foreign, half generated, incomplete, or another than the workload's; UsageError for
-    numbers that make no sense.
+    ``origin``: location of the data of a scanned dataset. Raises DatasetError for a dataset that is
+    missing, foreign, half generated, incomplete, or not the workload's; UsageError for numbers that
+    are not possible.
     """
     check_asked(workload, accelerators=accelerators, repetitions=repetitions)
     options = workload.storage_options()
@@ -130,7 +130,7 @@ def make_plan(
 
 
 def check_asked(workload: Workload, *, accelerators: int, repetitions: int) -> None:
-    """What can be refused without looking at any data. Raises UsageError, UnknownNameError."""
+    """Check what can be checked without any data. Raises UsageError, UnknownNameError."""
     if accelerators < 1 or repetitions < 1:
         raise UsageError(
             f"{accelerators} accelerators and {repetitions} repetitions make no run",
@@ -146,7 +146,8 @@ def check_match(workload: Workload, manifest: Manifest, data: str) -> None:
     Format, codec, content and size may differ: they are what users vary. Scanned data has a name of
     its own, and may be read by any workload. Raises DatasetError.
     """
-    if manifest.spec.name == workload.dataset:  # a clone's name, say, which no built-in dataset has
+    # The name may be that of a clone, which no built-in dataset has.
+    if manifest.spec.name == workload.dataset:
         return
     expected = load_dataset_spec(workload.dataset).name
     if manifest.spec.name != expected and not manifest.header.origin:
@@ -159,7 +160,10 @@ def check_match(workload: Workload, manifest: Manifest, data: str) -> None:
 
 
 def check_reading(workload: Workload, manifest: Manifest) -> None:
-    """Checks of samples need what only ``generate`` writes down."""
+    """Check that the dataset has what ``reader.check`` needs, which a scan may lack.
+
+    Raises UsageError if it has not.
+    """
     check = workload.reader.check
     if manifest.header.origin and (
         check == "format" or (check == "content" and not manifest.header.checksums)
@@ -172,7 +176,7 @@ def check_reading(workload: Workload, manifest: Manifest) -> None:
 
 
 def check_shards(manifest: Manifest, storage: Storage) -> None:
-    """Every shard (of very many: a seeded sample) is there and as long as the manifest says."""
+    """Check that every shard exists with the manifest's size (of very many: a seeded sample)."""
     count = manifest.shard_count
     if local_root(innermost(storage)) is None and count > _FEW_SHARDS:
         _check_listing(manifest, storage)
@@ -194,7 +198,7 @@ def check_shards(manifest: Manifest, storage: Storage) -> None:
 
 
 def _check_listing(manifest: Manifest, storage: Storage) -> None:
-    """One listing instead of a request for each shard."""
+    """Check with one listing instead of a request for each shard."""
     present = {entry.key: entry.size for entry in storage.list(manifest.folder())}
     for shard, size in enumerate(manifest.shards["size"].tolist()):
         actual = present.get(manifest.key(shard))
@@ -222,11 +226,11 @@ def describe_plan(
     check_asked(workload, accelerators=accelerators, repetitions=repetitions)
     manifest: Manifest | None = None
     options = workload.storage_options()
-    lies = None  # where the manifest is, or would be
+    lies = None  # location where the manifest is, or would be
     if data is not None:
         lies = innermost(open_storage(data, options=manifest_options(data, options, origin)))
     if data is not None and lies is not None and (origin is not None or exists(lies, MANIFEST)):
-        # Not even the probe for O_DIRECT, which reads a block: planning touches nothing.
+        # Not even O_DIRECT is probed, because that reads a block: planning touches nothing.
         manifest, place = find_dataset(data, options, origin=origin)
         check_match(workload, manifest, data)
         check_shards(manifest, open_storage(place, options=options))
@@ -307,7 +311,7 @@ def _shards(spec: DatasetSpec, manifest: Manifest | None) -> int:
 
 
 def _free_bytes(storage: Storage | None) -> int | None:
-    """Of a local file system; None where it can't be told."""
+    """Free bytes of a local file system; None if unknown."""
     root = local_root(storage) if storage is not None else None
     if root is None:
         return None

@@ -15,15 +15,15 @@ from ..storage.base import Cached
 from .plan import Plan
 
 _READS = 16
-_UNCOUNTED = 2  # connections are made, and directories looked up
+_UNCOUNTED = 2  # the first reads open connections and look up directories
 
 
 def probe(plan: Plan) -> ProbeFigures:
-    """Time single reads at random places, of the size that the reader will ask for.
+    """Time single reads at random places, of the size that the reader will request.
 
-    ``concurrency`` is the least that each worker needs for the accelerators' demand: it assumes
-    that a read takes no longer while others are in flight. It is None where the accelerators take
-    whatever comes. Raises StorageError.
+    ``concurrency`` is the least that each worker needs for the accelerators' demand, if a read
+    takes no longer while others are in flight. It is None if the accelerators have no step time.
+    Raises StorageError.
     """
     workload, manifest, storage = plan.workload, plan.manifest, plan.storage
     together = (

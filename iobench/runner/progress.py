@@ -1,4 +1,4 @@
-"""Who is told how far a run is. The terminal's version lives in ``cli``."""
+"""Observers of a run's progress. The terminal's version is in ``cli``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Progress(Protocol):
         """A new part of the run begins."""
 
     def steps(self, done: int) -> None:
-        """Steps of all ranks so far in this part."""
+        """``done``: steps of all ranks so far in this part."""
 
 
 class Silent:

@@ -1,6 +1,6 @@
-"""The saves of a job, noted as its ranks report them.
+"""Records the saves of a job as its ranks report them.
 
-When the last rank has reported its part, the checkpoint is made complete.
+When the last rank has reported its part, the checkpoint is committed.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from ..checkpoint.catalog import CheckpointRoot
 from ..schema.checkpoint import CheckpointSpec, RankSave, Save
 
 HEAD_START_NS = 2_000_000
-"""From a command to the common start, so that every rank has it by then."""
+"""Time from a command to the common start, so that every rank has received it by then."""
 
 
 class SaveBook:
     """The checkpoints of one job.
 
-    ``saves`` has one entry for each checkpoint that was complete, and ``committed`` the steps of
-    those that are still there.
+    ``saves`` has an entry for each checkpoint that was completed, and ``committed`` the steps of
+    those that still exist.
     """
 
     def __init__(self, root: CheckpointRoot, spec: CheckpointSpec, saves: list[Save]) -> None:
@@ -29,9 +29,9 @@ class SaveBook:
         self._parts: dict[int, dict[int, RankSave]] = {}
 
     def begin(self, step: int) -> int:
-        """Make room for a checkpoint: the latest ``keep`` that are complete stay.
+        """Make room for a checkpoint by removing all but the latest ``keep``.
 
-        Returns the common start, on the monotonic clock in nanoseconds.
+        Returns the common start of all ranks, on the monotonic clock in nanoseconds.
         """
         while len(self.committed) > self.spec.keep:
             self.root.remove(self.root.step(self.committed.pop(0)))
@@ -39,7 +39,7 @@ class SaveBook:
         return self._starts[step]
 
     def take_down(self, rank: int, step: int, part: RankSave) -> None:
-        """Note that a rank's part is durable and published; the last writes the job's manifest."""
+        """Record that a rank's part is durable and published; commit after the last part."""
         parts = self._parts.setdefault(step, {})
         parts[rank] = part
         if len(parts) < self.spec.ranks:
@@ -52,7 +52,7 @@ class SaveBook:
 
 
 def joined_save(step: int, parts: Sequence[RankSave], committed_s: float) -> Save:
-    """A job's save from its ranks': blocked, accepted and durable when the slowest is."""
+    """Combine the ranks' saves to the job's: each of its times is that of the slowest rank."""
 
     def slowest(name: str) -> float | None:
         values = [getattr(part, name) for part in parts]

@@ -1,4 +1,4 @@
-"""A task: what each rank does. A crew starts the ranks, and gives each a link to the parent."""
+"""Tasks: what each rank does. A crew starts the ranks, and gives each a link to the parent."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .messages import Answer, Command, Failed
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A rank's end of the line to the parent. ``rank``: 0 to ``world`` - 1."""
+    """A rank's connection to the parent. ``rank``: 0 to ``world`` - 1."""
 
     rank: int
     world: int
     _pipe: Connection
 
     def send(self, message: Answer | Failed) -> None:
-        """Raises BrokenPipeError where the parent is gone."""
+        """Send a message. Raises BrokenPipeError if the parent is gone."""
         self._pipe.send(message)
 
     def receive(self) -> Command:
-        """The next command; waits for it. Raises EOFError where the parent is gone."""
+        """Wait for the next command. Raises EOFError if the parent is gone."""
         command: Command = self._pipe.recv()
         return command
 
@@ -31,10 +31,10 @@ class Link:
 
 
 class Task(Protocol):
-    """What all ranks do. One object describes it for all of them; ``run`` makes a rank's own."""
+    """What all ranks do. One object describes it for all; ``run`` makes what one rank needs."""
 
     def run(self, link: Link) -> None:
-        """Do it as rank ``link.rank``, in that rank's process, and return at its end.
+        """Carry out the task as rank ``link.rank``, in that rank's process.
 
         Raises IobenchError, which the parent raises again.
         """

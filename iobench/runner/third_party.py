@@ -37,15 +37,17 @@ from .plan import Plan
 from .tasks.delivery import MAX_BYTES, ProveDelivery
 
 COPIES = 8
-"""Shards that are copied to memory at once: over a network each read is a request that waits."""
+"""Number of shards that are copied to memory concurrently: over a network each read is a request.
+"""
 
 _MEMORY = Path("/dev/shm")
 
 
 def prepare_library(plan: Plan, held: ExitStack, *, proof: bool) -> dict[str, object]:
-    """Entries of the document's ``loader``: the library's layout, timed, and what it delivers.
+    """Return entries of the document's ``loader``: the library's layout, and what it delivers.
 
-    The layout is kept from being made anew until ``held`` is closed. A sweep needs the proof once.
+    The layout is locked, so that nobody makes it again, until ``held`` is closed. A sweep needs the
+    proof only once.
     """
     kind = plan.workload.loader.kind
     version = library_version(kind)
@@ -63,9 +65,9 @@ def prepare_library(plan: Plan, held: ExitStack, *, proof: bool) -> dict[str, ob
 
 
 def prove(plan: Plan) -> dict[str, object]:
-    """``delivery`` and ``shuffle`` of the plan's loader.
+    """Measure ``delivery`` and ``shuffle`` of the plan's loader.
 
-    Each has ``not_measured``, with the reason, where it could not be measured.
+    Each has ``not_measured``, with the reason, if it could not be measured.
     """
     manifest = plan.manifest
     if not manifest.header.checksums:
@@ -84,7 +86,7 @@ def prove(plan: Plan) -> dict[str, object]:
             f"the proof ended after {format_bytes(MAX_BYTES)} of an epoch; "
             "what it lacks may come later"
         )
-    # How well one rank's share is shuffled; the others' are shuffled alike.
+    # Only one rank's share is examined, because all are shuffled in the same way.
     order, later = (
         identify(hashes, ranks[0].epochs[0])[0],
         identify(hashes, ranks[0].epochs[1])[0] if whole else None,
@@ -108,9 +110,9 @@ def _delivered(plan: Plan) -> list[Delivered]:
 
 @contextmanager
 def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]:
-    """Copy some shards into memory; yields a manifest of them, and the storage that holds them.
+    """Copy some shards into memory; yield a manifest of them, and the storage that holds them.
 
-    Where the library has a layout of its own, it is made of these shards.
+    If the library has a layout of its own, it is made from these shards.
     """
     manifest = plan.manifest.part(shards)
     kind = plan.workload.loader.kind
@@ -130,7 +132,8 @@ def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]
                 maxlen=0,
             )
         if (index := index_file(manifest)) is not None:
-            (folder / index[0]).write_bytes(index[1])  # of these shards, not of the whole dataset
+            # The index of these shards, not of the whole dataset.
+            (folder / index[0]).write_bytes(index[1])
         storage = LocalStorage(folder)
         if LOADERS.load(kind).layout:
             make_layout(_source(plan, manifest, storage), library_version(kind))
@@ -139,7 +142,7 @@ def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]
 
 
 def enough_shards(plan: Plan, shards: Indices) -> Indices:
-    """``shards``, or as many as the workers of one rank need, each having some of its own."""
+    """``shards``, or more of them if each worker of a rank needs a shard of its own."""
     workers = (
         max(1, plan.workload.loader.workers)
         if LOADERS.load(plan.workload.loader.kind).shards_each

@@ -1,7 +1,8 @@
-"""Data that others wrote, read where it lies and never written to: a manifest kept elsewhere, and a spec that clones its shape.
+"""Scan data that others wrote: make a manifest of it, and a spec that clones its shape.
 
-``index`` finds the samples of one shard; ``classify`` says what the files are; ``scanner`` ties them together;
-``saving`` writes the result down.
+The data is only read, never written to; the manifest is stored elsewhere. ``index`` finds the
+samples of one shard; ``classify`` says what the files are; ``scanner`` connects them; ``saving``
+writes the result.
 """
 
 from .saving import save

@@ -1,4 +1,4 @@
-"""What a folder of files is: which format, and what one sample's bytes look like."""
+"""What a folder's files are: their format, and the content of one sample."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FORMATS = {
     ".h5": "hdf5",
     ".hdf5": "hdf5",
 }
-"""Shards by suffix; everything else is one sample per file."""
+"""Formats of shards by suffix; all other files are one sample each."""
 
 CONTENTS = {".jpg": ("jpeg",), ".jpeg": ("jpeg",), ".npz": ("npz", "arrays")}
-"""Encodings that are decoded, what costs least first; everything else is delivered as it is."""
+"""Contents that are decoded, the cheapest first; all others are delivered as raw bytes."""
 
-_PART_OF_MANY = re.compile(r"(.*)[-_.]\d+-of-\d+$")  # 'train.tfrecord-00000-of-01024'
+_PART_OF_MANY = re.compile(r"(.*)[-_.]\d+-of-\d+$")  # for example 'train.tfrecord-00000-of-01024'
 
 
 class Kind(NamedTuple):
@@ -46,9 +46,9 @@ def _kind(entry: Entry) -> str:
 
 
 def classify(entries: Sequence[Entry]) -> Kind:
-    """By bytes: the kind of file that most of the bytes are in. Empty and hidden files are left out.
+    """Choose the kind of file that holds most of the bytes. Empty and hidden files are left out.
 
-    A folder of many kinds without shards among the large ones is read file by file, whatever they are.
+    If that kind is no format of shards, each of its files is one sample.
     """
     visible = [
         entry

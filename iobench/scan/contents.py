@@ -1,4 +1,4 @@
-"""A look into samples that were found: what they are, and their checksums."""
+"""Read samples that a scan found, to learn their content and to compute checksums."""
 
 from __future__ import annotations
 
@@ -21,17 +21,20 @@ from .found import Found, damaged
 from .parquet import opened
 
 _PROBES = 64
-"""Samples that are looked into, to find what they are and by how much decoding expands them."""
+"""Samples that are read to find what they are, and how much decoding expands them."""
 
 _RUN = 64
-"""Samples that are read by one worker, one after the other."""
+"""Consecutive samples that one worker reads in a row."""
 
 _TURNS = 16
-"""Tasks of each worker, about."""
+"""About how many tasks each worker gets."""
 
 
 class Contents:
-    """The samples of a table, by number; each block is decoded once while its samples are asked for in their order. Not thread-safe."""
+    """The contents of a table's samples, by sample number. Not thread-safe.
+
+    Each block is decoded only once if its samples are requested in order.
+    """
 
     def __init__(
         self, storage: Storage, form: str, codec: str, keys: Sequence[str], table: dict[str, Any]
@@ -48,10 +51,10 @@ class Contents:
         changes = (
             np.flatnonzero((np.diff(table["shard"]) != 0) | (np.diff(table["offset"]) != 0)) + 1
         )
-        self.starts = np.concatenate(([0], changes))  # of blocks
+        self.starts = np.concatenate(([0], changes))  # first sample of each block
 
     def __getitem__(self, index: int) -> Buffer:
-        """One sample's content. Raises DatasetError naming the shard, StorageError."""
+        """Return one sample's content. Raises DatasetError naming the shard, StorageError."""
         key = self.keys[int(self.table["shard"][index])]
         working_on(key)
         offset, stored, size = (
@@ -95,7 +98,8 @@ class Contents:
             count = len(sizes)
             if rows.count != count:
                 raise ValueError(
-                    f"the row group at byte {begin} has {rows.count} rows, its footer tells of {count}"
+                    f"the row group at byte {begin} has {rows.count} rows, its footer tells of "
+                    f"{count}"
                 )
             self._block = block, rows
             self.bytes_read = window.bytes_read
@@ -106,7 +110,10 @@ class Contents:
 def content_of(
     contents: Contents, shards: Sequence[Found], notes: list[str]
 ) -> tuple[str, float | None]:
-    """What the samples are, by their names and by a look into some of them; and by how much decoding expands them at most."""
+    """Return the content of the samples, and an upper limit for how much decoding expands them.
+
+    Decided by the suffixes of their names, and by reading some of them.
+    """
     suffixes = frozenset().union(*(found.suffixes for found in shards))
     names = {KNOWN.get(suffix, ()) for suffix in suffixes}
     if len(names) != 1 or not (candidates := names.pop()):
@@ -128,7 +135,7 @@ def content_of(
 def _fits(
     contents: Contents, content: Content, probes: Sequence[int]
 ) -> tuple[str, str, float | None]:
-    """(shard, what is wrong with the first sample that is no such content, expansion)."""
+    """(shard, what is wrong with the first sample that is not of this content, expansion)."""
     most = 1.0
     for index in probes:
         sample = contents[index]
@@ -145,17 +152,16 @@ def _fits(
 def checksums(
     make: Callable[[], Contents], table: dict[str, Any], run: Any, *, workers: int
 ) -> tuple[Any, int]:
-    """xxh3 of each sample's content, and the bytes that were read.
+    """Return xxh3 of each sample's content, and the number of bytes that were read.
 
-    ``make`` gives each worker its Contents, ``run`` is ``run_tasks``.
+    ``make`` makes the Contents of each worker; ``run`` is ``run_tasks``.
     """
     count, mine = len(table["size"]), make()
     runs = -(-count // _RUN)
-    at_once = max(
-        1, runs // (max(1, workers) * _TURNS)
-    )  # a task is many runs, where there are many
+    # If there are many runs, a task consists of several.
+    at_once = max(1, runs // (max(1, workers) * _TURNS))
     starts = np.arange(0, count, _RUN * at_once)
-    if mine.blocks:  # each block is decoded once
+    if mine.blocks:  # tasks begin at blocks, so that each block is decoded once
         blocks = np.unique(np.searchsorted(mine.starts, starts))
         starts = mine.starts[blocks[blocks < len(mine.starts)]]
     ends = [*starts[1:].tolist(), count]

@@ -1,4 +1,4 @@
-"""What an indexer finds in one shard, as columns: a million samples are a few arrays."""
+"""What an indexer finds in one shard, in columns: a million samples are a few arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 class Sample(NamedTuple):
-    """One sample's bytes within its shard, and the suffix of the name of its largest part ('.jpg')."""
+    """One sample's bytes within its shard, and the suffix of its largest part's name ('.jpg')."""
 
     offset: int
     size: int
@@ -26,31 +26,38 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The samples of one shard. ``offset`` and ``stored`` as in a manifest: the sample's stored bytes, or those of its block."""
+    """The samples of one shard.
+
+    ``offset`` and ``stored`` as in a manifest: the sample's stored bytes, or those of its block.
+    """
 
     offset: Int64
     stored: Int64
-    size: Int64  # bytes of the content, where what compresses it is undone
+    size: Int64  # bytes of the content, decompressed
     suffixes: frozenset[str] = frozenset({""})
-    deflated: npt.NDArray[np.bool_] | None = (
-        None  # samples that are a zlib stream; None: none of them
-    )
-    nbytes: int = 0  # that are read to have all samples
-    blocks: tuple[int, ...] = ()  # content bytes of each block, for formats that are read by blocks
-    codecs: Counter[str] = field(
-        default_factory=Counter
-    )  # of their pages: stored bytes of each codec
-    notes: Counter[str] = field(
-        default_factory=Counter
-    )  # what the reader of a report should know, and how many things it is about
+
+    deflated: npt.NDArray[np.bool_] | None = None
+    """Which samples are a zlib stream; None: none of them."""
+
+    nbytes: int = 0
+    """Bytes that have to be read to get all samples."""
+
+    blocks: tuple[int, ...] = ()
+    """Content bytes of each block, for formats that are read by blocks."""
+
+    codecs: Counter[str] = field(default_factory=Counter)
+    """Stored bytes by the codec of their pages."""
+
+    notes: Counter[str] = field(default_factory=Counter)
+    """Remarks for the reader of the report, and how many things each is about."""
 
     def __len__(self) -> int:
         return len(self.offset)
 
 
 def listed(samples: Iterable[Sample], nbytes: int) -> Found:
-    """Samples that are stored as they are, in a shard of ``nbytes``."""
-    offsets, sizes = array("q"), array("q")  # as they come: a record may have 16 bytes
+    """Collect samples that are stored uncompressed, in a shard of ``nbytes``."""
+    offsets, sizes = array("q"), array("q")  # compact, since a sample may have only 16 bytes
     suffixes: set[str] = set()
     for offset, size, suffix in samples:
         offsets.append(offset)
@@ -67,7 +74,7 @@ def listed(samples: Iterable[Sample], nbytes: int) -> Found:
 
 
 def suffix_of(name: str) -> str:
-    """'.jpeg' of 'a/b.c/d.JPEG'."""
+    """The last suffix of a name, in lower case: '.jpeg' of 'a/b.c/d.JPEG'; '' if there is none."""
     base = name.rpartition("/")[2]
     return "." + base.rpartition(".")[2].lower() if "." in base else ""
 

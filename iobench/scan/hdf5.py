@@ -1,9 +1,10 @@
-"""Where the samples of a foreign HDF5 file lie, from its metadata alone: what h5py asks for while it walks over the datasets.
+"""Find the samples of a foreign HDF5 file from its metadata alone, which h5py reads.
 
-A dataset of one dimension (or none) is one sample; of more, each of its first one. That is a range of the file where a dataset is stored
-contiguously, or in chunks of whole samples without a filter; and a zlib stream where a chunk behind the deflate filter is just one sample.
-Of any other chunked dataset each chunk is a sample as it is stored. Elements that vary in length are a sample each (heap.py).
-Other files are never looked into, whatever a link says.
+A dataset with no dimension or one is one sample; one with more dimensions has a sample for each
+index of the first. A sample is a range of the file if the dataset is stored contiguously, or in
+unfiltered chunks of whole samples; it is a zlib stream if each chunk holds one sample and has the
+deflate filter. In any other chunked dataset, each chunk as it is stored is a sample. Elements that
+vary in length are a sample each (heap.py). Other files are never opened, whatever a link says.
 """
 
 from __future__ import annotations
@@ -42,13 +43,16 @@ _FILTERS = {
 }
 
 ELSEWHERE = "datasets are left out: they lie in other files"
-VARIABLE = "datasets are left out: their elements vary in length or refer to others, in a way that iobench does not follow"
+VARIABLE = (
+    "datasets are left out: their elements vary in length or refer to others, in a way that "
+    "iobench does not follow"
+)
 EMPTY = "samples are left out: they are empty"
 COMPACT = "datasets are left out: they lie within their headers"
 UNWRITTEN = "samples are left out: they were never written, so that nothing of them is stored"
 LABELLED = "datasets are left out: their names say that they are labels"
 LABELS = {"label", "labels", "target", "targets", "class", "classes", "y"}
-"""Last parts of the names of datasets that are no samples where there are others beside them."""
+"""Last parts of dataset names that mean labels, unless the file has no other datasets."""
 
 AS_STORED = "chunks are samples as they are stored, because {why}"
 
@@ -64,7 +68,11 @@ class _Part(NamedTuple):
 
 
 def hdf5(window: Window, key: str, size: int) -> Found:
-    """Raises DatasetError naming a file that is no HDF5 or damaged, UsageError where h5py is missing, StorageError."""
+    """Find the samples of a file.
+
+    Raises DatasetError naming a file that is damaged or no HDF5, UsageError if h5py is missing,
+    StorageError.
+    """
     FORMATS.require("hdf5", "h5py")
     import h5py
 
@@ -96,7 +104,7 @@ def hdf5(window: Window, key: str, size: int) -> Found:
     if parts:
         notes.update({LABELLED: len(labels)} if labels else {})
     else:
-        parts = labels  # what has such a name and nothing beside it is the data
+        parts = labels  # without other datasets, those with a label's name are the data
     if not parts:
         parts.append(_as_stored(np.empty(0, np.int64), np.empty(0, np.int64), Counter(), ""))
     offset, stored, content = (
@@ -114,7 +122,7 @@ def hdf5(window: Window, key: str, size: int) -> Found:
 
 
 def _samples(h5py: Any, dataset: Any, notes: Counter[str], source: _Pages) -> _Part | None:
-    """The samples of a dataset; None where it has none, of which ``notes`` tells."""
+    """Find the samples of a dataset; None if it has none, which ``notes`` may explain."""
     if dataset.shape is None or 0 in dataset.shape:
         return None
     if dataset.external or dataset.is_virtual:
@@ -135,11 +143,11 @@ def _samples(h5py: Any, dataset: Any, notes: Counter[str], source: _Pages) -> _P
         return None
     if dataset.id.get_storage_size() < count * each:
         raise ValueError(
-            f"{dataset.name} claims {count * each} bytes, and stores {dataset.id.get_storage_size()}"
+            f"{dataset.name} claims {count * each} bytes, and stores "
+            f"{dataset.id.get_storage_size()}"
         )
-    if (
-        begin + count * each > source.size
-    ):  # before there are as many numbers in memory as it claims samples
+    # Check before allocating an array of as many samples as the dataset claims.
+    if begin + count * each > source.size:
         raise ValueError(
             f"{dataset.name} would end at byte {begin + count * each} of {source.size}"
         )
@@ -163,13 +171,17 @@ def _variable(h5py: Any, dataset: Any, notes: Counter[str], source: _Pages) -> _
 
 
 def _chunks(dataset: Any, size: int) -> tuple[list[Any], list[int]]:
-    """A dataset's chunks in the order of its elements, and the numbers of its filters. Raises ValueError for one outside of the file."""
+    """A dataset's chunks in the order of its elements, and the numbers of its filters.
+
+    Raises ValueError for a chunk outside the file.
+    """
     chunks: list[Any] = []
     creation = dataset.id.get_create_plist()
 
     def keep(chunk: Any) -> bool | None:
         chunks.append(chunk)
-        # Where the library computes the places of chunks, there are as many of them as the dataset claims to have: this ends it.
+        # If the library computes the chunks' places, it yields as many as the dataset claims to
+        # have. A return value stops it at the first chunk outside the file.
         return True if chunk.byte_offset + chunk.size > size else None
 
     if dataset.chunks is not None:
@@ -193,9 +205,8 @@ def _chunked(dataset: Any, notes: Counter[str], size: int) -> _Part | None:
         notes[UNWRITTEN] += _count(dataset)
         return None
     begin, length = _places(chunks)
-    skipped = (
-        np.array([chunk.filter_mask for chunk in chunks], np.int64) != 0
-    )  # filters that were of no use are left out, chunk by chunk
+    # The library may skip a filter for single chunks, if it did not help.
+    skipped = np.array([chunk.filter_mask for chunk in chunks], np.int64) != 0
     element, one = _element(dataset), _one(dataset)
     each, full = element * math.prod(one), element * math.prod(dataset.chunks)
     single = len(dataset.shape) < 2
@@ -255,7 +266,7 @@ def _varies(dataset: Any) -> bool:
     try:
         return bool(dataset.dtype.hasobject)
     except TypeError:
-        return False  # a type that numpy has not: its bytes are all that is asked for
+        return False  # a type that numpy does not have: only its bytes matter
 
 
 def _plain(offset: Int64, each: int, dataset: Any) -> _Part:
@@ -280,16 +291,17 @@ def _check(offset: Int64, stored: Int64, name: str, size: int) -> None:
 
 
 class _Pages(Seekable):
-    """What h5py takes for a file to read: pages of it that are kept, because metadata lies here and there."""
+    """A file object for h5py that caches pages, because the metadata is scattered over the file."""
 
     def __init__(self, window: Window, size: int) -> None:
         super().__init__(size)
-        self.failure: StorageError | None = None  # h5py would tell of it in words of its own
+        # Kept to be raised again, because h5py replaces it by an error of its own.
+        self.failure: StorageError | None = None
         self._window = window
         self._pages: OrderedDict[int, bytes] = OrderedDict()
 
     def between(self, begin: int, end: int) -> bytes:
-        """Raises ValueError for what would not lie in the file."""
+        """Bytes from ``begin`` to ``end``. Raises ValueError for a range outside the file."""
         if not 0 <= begin <= end <= self.size:
             raise ValueError(f"something would lie at bytes {begin} to {end} of {self.size}")
         self.seek(begin)
@@ -309,7 +321,7 @@ class _Pages(Seekable):
         return done
 
     def _page(self, number: int, before: int) -> bytes:
-        """One page; with it, in one read, those that follow up to ``before``, as far as they are not there."""
+        """Return one page; read the missing pages up to ``before`` with it, in one request."""
         if number not in self._pages:
             last = number + 1
             while last < min(before, number + _PAGES // 2) and last not in self._pages:

@@ -1,8 +1,9 @@
-"""Elements of HDF5 datasets that vary in length (images as bytes, text): where each lies in the file's global heap.
+"""Elements of HDF5 datasets that vary in length (text, or images as bytes), in the global heap.
 
-HDF5 File Format Specification 3.0, III.E (global heap) and IV.A.2.d, IV.B (variable-length data): a dataset stores references of 16 bytes
-(elements u32, address of a collection u64, index in it u32), a collection is a header of 16 bytes and then objects of a header of 16 bytes
-(index u16, references u16, 0 u32, size u64) and data, padded to 8.
+HDF5 File Format Specification 3.0, III.E (global heap) and IV.A.2.d, IV.B (variable-length data): a
+dataset stores references of 16 bytes (number of elements u32, address of a collection u64, index in
+it u32). A collection is a header of 16 bytes and then objects, each a header of 16 bytes (index
+u16, references u16, 0 u32, size u64) and data, padded to 8 bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from .found import Int64
 
 Read = Callable[[int, int], bytes]
-"""Bytes of the file from one place to another."""
+"""Reads the bytes of the file from one offset to another."""
 
 _REFERENCE = np.dtype([("count", "<u4"), ("address", "<u8"), ("index", "<u4")])
 _OBJECT = struct.Struct("<HH4xQ")
@@ -26,7 +27,10 @@ _AT_ONCE = 1 << 16
 
 
 def element_bytes(h5py: Any, dataset: Any) -> int | None:
-    """Bytes of what an element of varying length is made of; None where that is no plain type, or the file's addresses are not 8 bytes."""
+    """Bytes of one item of the elements, which are lists of varying length.
+
+    None if an item is of no plain type, or if the file's addresses do not have 8 bytes.
+    """
     if dataset.file.id.get_create_plist().get_sizes() != (8, 8):
         return None
     if h5py.check_string_dtype(dataset.dtype) is not None:
@@ -40,7 +44,11 @@ def element_bytes(h5py: Any, dataset: Any) -> int | None:
 
 
 def references(dataset: Any, chunks: list[Any], filters: list[int], read: Read) -> Any:
-    """The references of a dataset, in its order; None where they lie in more than one dimension's chunks, or behind other filters."""
+    """Read the references of a dataset, in its order.
+
+    None if its chunks have more than one dimension, or use filters other than deflate. Raises
+    ValueError for a truncated chunk.
+    """
     if dataset.chunks is None:
         begin = dataset.id.get_offset()
         count = dataset.size if begin is not None else 0
@@ -64,13 +72,18 @@ def references(dataset: Any, chunks: list[Any], filters: list[int], read: Read) 
 
 
 def locate(found: Any, each: int, base: int, read: Read) -> tuple[Int64, Int64]:
-    """(offset, bytes) of each element that has some, by its reference. ``base``: where the file's addresses begin. Raises ValueError."""
+    """(offset, bytes) of each element that is not empty, from its reference.
+
+    ``each``: bytes of one item of an element; ``base``: offset in the file that addresses count
+    from. Raises ValueError for a reference that does not fit the heap.
+    """
     filled = found[found["count"] > 0]
     size = filled["count"].astype(np.int64) * each
     offset = np.empty(len(filled), np.int64)
     known: dict[int, tuple[int, int]] = {}
     last = -1
-    for start in range(0, len(filled), _AT_ONCE):  # as numbers of Python they take much more
+    # Python integers take far more memory than numpy's, so they are converted part by part.
+    for start in range(0, len(filled), _AT_ONCE):
         part = filled[start : start + _AT_ONCE]
         references = zip(part["address"].tolist(), part["index"].tolist(), strict=True)
         for place, (address, index) in enumerate(references, start):
@@ -96,7 +109,7 @@ def _objects(begin: int, read: Read) -> dict[int, tuple[int, int]]:
     position = begin + 16
     while position + _OBJECT.size <= end:
         index, _, size = _OBJECT.unpack(read(position, position + _OBJECT.size))
-        if index == 0:  # what is free
+        if index == 0:  # index 0 marks free space
             break
         found[index] = position + _OBJECT.size, size
         position += _OBJECT.size + -(-size // 8) * 8

@@ -1,6 +1,7 @@
-"""Where the samples of one foreign shard lie: byte ranges, found from headers alone where the format has them.
+"""Find the samples of one foreign shard: byte ranges, from headers alone if the format has them.
 
-Names within an archive are only compared with one another: nothing is extracted, so '../x' can do no harm.
+Names within an archive are only compared with one another: nothing is extracted, so '../x' can do
+no harm.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ _DIGITS = re.compile(rb"\d{1000}")
 
 
 def whole(window: Window, key: str, size: int) -> Iterator[Sample]:
-    """The object is one sample."""
+    """The whole object is one sample."""
     yield Sample(0, size, suffix_of(key))
 
 
 def tar(window: Window, key: str, size: int) -> Iterator[Sample]:
-    """WebDataset's reading of a tar: neighbouring members with one name up to the first dot are one sample.
+    """Read a tar as WebDataset does: adjacent members with the same name up to the first dot.
 
-    The sample is its largest member where that is an image, and else everything from its first member's data to its last one's end.
+    The sample is the largest of these members if that is an image; else it is everything from the
+    first member's data to the end of the last one's.
     """
     group: list[tarfile.TarInfo] = []
     place = -1
     try:
         with tarfile.open(fileobj=_File(window, size), mode="r:") as archive:
             while (member := archive.next()) is not None:
-                if (
-                    archive.offset <= place
-                ):  # a negative size, which tarfile believes (CVE-2025-8194)
+                # tarfile accepts a negative size (CVE-2025-8194).
+                if archive.offset <= place:
                     raise tarfile.ReadError(f"the member before byte {place} ends before it begins")
                 place = archive.offset
                 if member.isreg() and not member.sparse:
@@ -47,8 +48,10 @@ def tar(window: Window, key: str, size: int) -> Iterator[Sample]:
                         yield _joined(group)
                         group = []
                     group.append(member)
-                archive.members.clear()  # type: ignore[attr-defined]  # tarfile remembers every member; a million of them are a gigabyte
-            # tarfile takes a header that is none for the end of the archive, which is a block of zeros or the end of the file.
+                # tarfile keeps every member; a million of them take a gigabyte.
+                archive.members.clear()  # type: ignore[attr-defined]
+            # tarfile treats an invalid header as end-of-archive. The true end is a block of zeros
+            # or the end of the file.
             if any(
                 window.read(archive.offset, min(archive.offset + tarfile.BLOCKSIZE, size))
                 if archive.offset < size
@@ -62,7 +65,10 @@ def tar(window: Window, key: str, size: int) -> Iterator[Sample]:
 
 
 def tfrecord(window: Window, key: str, size: int) -> Iterator[Sample]:
-    """One sample for each record; the checksum of each length is checked, of the data where it is read."""
+    """One sample for each record.
+
+    The checksum of each length is verified here, that of the data when it is read.
+    """
     position = 0
     while position < size:
         if size - position < 16:
@@ -76,7 +82,8 @@ def tfrecord(window: Window, key: str, size: int) -> Iterator[Sample]:
         if position + 16 + length > size:
             raise damaged(
                 key,
-                f"the record at byte {position} ends at {position + 16 + length}, the file at {size}",
+                f"the record at byte {position} ends at {position + 16 + length}, the file at "
+                f"{size}",
             )
         yield Sample(position + 12, length)
         position += 16 + length
@@ -95,12 +102,12 @@ INDEXERS: dict[str, Callable[[Window, str, int], Found]] = {
     "parquet": parquet,
     "hdf5": hdf5,
 }
-"""By format: the samples of one shard, given a window on it, its key and its size."""
+"""By format: the function that finds a shard's samples, given a window on it, its key and size."""
 
 
 def prepare(form: str) -> None:
-    """Import what the indexer needs, once, before there are processes that would all do it."""
-    with suppress(ImportError):  # who needs it says what is missing
+    """Import what the indexer needs once, before worker processes are forked."""
+    with suppress(ImportError):  # the indexer itself raises a UsageError for a missing package
         if form == "parquet":
             import pyarrow.parquet  # noqa: F401
         if form == "hdf5":
@@ -122,7 +129,7 @@ def _joined(group: list[tarfile.TarInfo]) -> Sample:
 
 
 class _File(Seekable):
-    """What tarfile asks of a file, over a window: large steps over contents cost no read."""
+    """A file object for tarfile over a window: seeking over contents costs no read."""
 
     def __init__(self, window: Window, size: int) -> None:
         super().__init__(size)
@@ -137,7 +144,7 @@ class _File(Seekable):
                 f"a header of {end - self.position} bytes; the limit is {MAX_PAX_HEADER}"
             )
         data = bytes(self.window.read(self.position, end))
-        if _DIGITS.search(data):  # over which tarfile's regular expressions take hours
+        if _DIGITS.search(data):  # on which tarfile's regular expressions would take hours
             raise tarfile.ReadError(f"the header at byte {self.position} is no header")
         self.position = end
         return data

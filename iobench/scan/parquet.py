@@ -1,8 +1,10 @@
-"""Where the samples of a foreign Parquet file lie: row groups, and how many bytes each row's sample has.
+"""Find the samples of a foreign Parquet file: row groups, and the bytes of each row's sample.
 
-A row's sample is the first column of bytes (else of text), also within structs, as formats/parquet_schema.py decides. Parquet tells the
-lengths of rows nowhere but in its pages, so that column is read and decoded, once, for exact sizes. The footer alone is enough where the
-column has a fixed length, and where there is no such column, so that each row group as it is stored is a sample.
+A row's sample is the first column of bytes (or else of text), also inside structs, as
+formats/parquet_schema.py decides. Parquet stores the lengths of rows only in its pages, so that
+column is read and decoded once to get exact sizes. The footer alone is enough in two cases: the
+column has a fixed length; or there is no such column, and each row group as it is stored is a
+sample.
 """
 
 from __future__ import annotations
@@ -21,17 +23,17 @@ from ..storage.window import Window
 from .found import Found, Int64, damaged
 
 _TAIL = 64 << 10
-"""Bytes that are read first, from the end: most footers are shorter."""
+"""Bytes that are read first, from the end of the file: most footers are shorter."""
 
 _ROW = 48
-"""Bytes that the table of samples has for each of them, about, while it is put together."""
+"""About how many bytes each sample takes in memory while the table of samples is built."""
 
 _LARGE = 64 << 20
 _one_at_a_time = get_context("fork").Lock()
-"""Of row groups larger than that: else as many would be in memory as shards are walked at once."""
+"""Lock for row groups larger than ``_LARGE``: without it, every worker could hold one in memory."""
 
 _MAGIC = {b"\xff\xd8\xff": ".jpg", b"PK\x03\x04": ".npz"}
-"""How samples without names begin."""
+"""The first bytes of samples that have no names."""
 
 READ = (
     "row groups were read and decoded, because Parquet tells no sizes of rows outside of its pages"
@@ -41,7 +43,7 @@ EMPTY = "samples are null or empty"
 
 
 def opened(window: Window, size: int) -> tuple[ParquetShard, int]:
-    """A file of ``size`` bytes by its footer; and how long that is. Raises ValueError."""
+    """Open a file of ``size`` bytes; return it and the length of its footer. Raises ValueError."""
     have = min(size, _TAIL)
     tail = window.apart(size - have, size)
     need = Parquet().footer_bytes(tail, size)
@@ -51,7 +53,10 @@ def opened(window: Window, size: int) -> tuple[ParquetShard, int]:
 
 
 def parquet(window: Window, key: str, size: int) -> Found:
-    """Raises DatasetError naming a file that is damaged, truncated or encrypted."""
+    """Find the samples of a file.
+
+    Raises DatasetError naming a file that is damaged, truncated or encrypted; StorageError.
+    """
     offsets, stored, sizes = [], [], []
     codecs: Counter[str] = Counter()
     notes: Counter[str] = Counter()
@@ -97,21 +102,25 @@ def parquet(window: Window, key: str, size: int) -> Found:
         nbytes=sum(int(part[0]) for part in stored) + footer,
         blocks=tuple(int(part.sum()) for part in sizes)
         if shard.columns
-        else (1,) * len(sizes),  # where row groups are samples: one each
+        # If row groups are the samples, each counts as one.
+        else (1,) * len(sizes),
         codecs=codecs,
         notes=notes,
     )
 
 
 def _claimed(shard: ParquetShard, group: int, stored: int) -> Int64:
-    """Sizes of rows of a fixed length, which take memory as well."""
+    """Sizes of rows of a fixed length, after checking that their number is plausible."""
     rows, width = shard.rows(group), shard.width or 0
     check_plausible(rows * max(width, _ROW), stored, f"row group {group}, of {rows} rows,")
     return np.full(rows, width, np.int64)
 
 
 def _suffix(rows: Rows, before: str | None) -> str:
-    """What all samples so far begin as; '' for nothing known. Most columns are known not to by their first row."""
+    """The suffix that the first bytes of all samples so far indicate; '' if they indicate none.
+
+    For most columns the first row already decides that it is ''.
+    """
     for row in range(rows.count):
         if before == "":
             break

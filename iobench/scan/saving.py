@@ -1,8 +1,8 @@
-"""Where a scan's result goes: a spec, and beside it a manifest, each there as a whole or not at all.
+"""Save a scan's result: a spec, and next to it a manifest, each completely or not at all.
 
-The manifest is written as ``NAME.manifest.part`` and renamed last, so it says that the scan was
-saved. What a killed scan has left is taken up: an unfinished folder is begun again, and a spec of
-exactly the bytes that would be written is as good as written.
+The manifest is written to ``NAME.manifest.part`` and renamed last, so its presence means that the
+scan was saved. A scan that was killed can be repeated: its unfinished folder is written again, and
+a spec with exactly the right bytes is kept.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _NAMES = (SAMPLES, SHARDS, MANIFEST)
 
 
 def save(report: ScanReport, path: Path) -> Path:
-    """Write the spec to ``path`` (a .yaml) and the manifest to a folder beside it.
+    """Write the spec to ``path`` (a .yaml) and the manifest to a folder next to it.
 
-    The folder is returned. Nothing is overwritten. Raises UsageError, TargetRefusedError.
+    Returns the folder. Nothing is overwritten. Raises UsageError, TargetRefusedError.
     """
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"'{path}' is no YAML file name", remedy="use --save mine.yaml")
@@ -72,7 +72,7 @@ def save(report: ScanReport, path: Path) -> Path:
 
 
 def _write_both(manifest: Manifest, folder: Path, path: Path, text: bytes | None) -> None:
-    """The manifest, and the spec unless that is there (None). Raises OSError."""
+    """Write the manifest, and the spec unless it exists already (``text`` None). Raises OSError."""
     make_folders(path.parent)
     with _unfinished(folder.with_name(f"{folder.name}.part")) as part:
         _write(part / SAMPLES, write_table(SAMPLE_COLUMNS, manifest.samples))
@@ -91,7 +91,7 @@ def _write_both(manifest: Manifest, folder: Path, path: Path, text: bytes | None
         try:
             _publish_folder(part, folder)
         except BaseException:
-            if text is not None:  # without its manifest it would only stand in the way
+            if text is not None:  # without its manifest, the spec would only block the next attempt
                 with suppress(OSError):
                     path.unlink()
             raise
@@ -99,9 +99,10 @@ def _write_both(manifest: Manifest, folder: Path, path: Path, text: bytes | None
 
 @contextmanager
 def _unfinished(part: Path) -> Iterator[Path]:
-    """A new folder that is held by this process, and removed unless it has been given its name.
+    """Make a new folder, locked by this process; remove it at the end unless it was renamed.
 
-    What a dead process has left of that name is removed first. Raises TargetRefusedError, OSError.
+    A folder of that name that a dead process left is removed first. Raises TargetRefusedError,
+    OSError.
     """
     with defer_interrupts():
         if _exists(part):
@@ -120,7 +121,10 @@ def _unfinished(part: Path) -> Iterator[Path]:
 
 
 def _remove_left_over(part: Path) -> None:
-    """Raises TargetRefusedError for what no scan has left, or another one is writing; OSError."""
+    """Remove the unfinished folder of a dead process.
+
+    Raises TargetRefusedError if no scan made it, or if another scan is writing it; OSError.
+    """
     if part.is_symlink() or not part.is_dir() or not {*os.listdir(part)} <= {*_NAMES}:
         raise _taken(part)
     fd = _lock(part)
@@ -133,7 +137,10 @@ def _remove_left_over(part: Path) -> None:
 
 
 def _lock(part: Path) -> int:
-    """A descriptor that holds the folder. Raises TargetRefusedError where another process does."""
+    """Lock the folder and return its descriptor.
+
+    Raises TargetRefusedError if another process holds the lock.
+    """
     fd = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -143,7 +150,7 @@ def _lock(part: Path) -> int:
             raise TargetRefusedError(
                 f"{part} is being written by another process", remedy="wait until it has ended"
             ) from None
-        # else: not every file system locks directories
+        # Ignore other errors: not every file system can lock directories.
     return fd
 
 
@@ -155,7 +162,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _publish_folder(part: Path, folder: Path) -> None:
-    """Raises OSError, TargetRefusedError where the name was taken meanwhile."""
+    """Rename ``part`` to ``folder``. Raises OSError; TargetRefusedError if the name is taken."""
     if not rename_new(part, folder):
         if _exists(folder):
             raise _taken(folder)
@@ -163,12 +170,12 @@ def _publish_folder(part: Path, folder: Path) -> None:
     try:
         sync_folder(folder.parent)
     except OSError:
-        folder.rename(part)  # what was not made safe is not there
+        folder.rename(part)  # undo the rename, because it may not survive a crash
         raise
 
 
 def _is_there(path: Path, text: bytes) -> bool:
-    """Whether a regular file has exactly these bytes."""
+    """Whether ``path`` is a regular file with exactly these bytes."""
     try:
         return not path.is_symlink() and read_regular(path, len(text) + 1) == text
     except (OSError, ValueError):

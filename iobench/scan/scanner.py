@@ -1,7 +1,7 @@
-"""A listing and a walk over headers, to a manifest and a spec.
+"""Scan a storage: from a listing and the shards' headers to a manifest and a spec.
 
-Reads only; what is written goes beside the spec, never into the data. Files are looked into by
-worker processes, because libraries may end the process over a damaged one.
+The data is only read; the result is written next to the spec, never into the data. Worker processes
+open the files, because some libraries end the process over a damaged one.
 """
 
 from __future__ import annotations
@@ -42,12 +42,15 @@ from .found import LEAVE_IT_OUT, Found, Int64, Sample, listed, suffix_of
 from .index import INDEXERS, prepare
 from .shape import shape
 
-_WORKERS = 8  # shards that are walked at once: over a network each step is a request
+_WORKERS = 8  # shards at a time: over a network each read is a request
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScanReport:
-    """What was found. ``left_out``: files that are not the data; ``notes``: what the reader of the report should know."""
+    """What was found.
+
+    ``left_out``: files that are not the data; ``notes``: remarks for the reader of the report.
+    """
 
     manifest: Manifest
     left_out: list[Entry]
@@ -65,10 +68,10 @@ def scan(
 ) -> ScanReport:
     """Find the samples below a storage's root. ``progress`` gets (shards done, shards in all).
 
-    ``workers`` 0 does everything in this process. Raises DatasetError where nothing is there or a
+    ``workers`` 0 does everything in this process. Raises DatasetError if there is no data or a
     shard is damaged, WorkerError that names the shard over which a worker died, StorageError.
     """
-    url = innermost(storage).url  # of the data: wrappers are put around it when it is run
+    url = innermost(storage).url  # URL of the data itself: a later run adds its own wrappers
     entries = list(storage.list())
     odd = [entry for entry in entries if key_problem(entry.key)]
     kind = classify([entry for entry in entries if not key_problem(entry.key)])
@@ -162,8 +165,8 @@ def _walk(
     run: Any,
     workers: int,
 ) -> tuple[list[Found], Int64, int]:
-    """The samples of all shards, how many each shard has, and the bytes that it took to find them."""
-    if form == "files":  # a million of them are one piece
+    """Find the samples of all shards: (samples, how many each shard has, bytes read)."""
+    if form == "files":  # all files together are one ``Found``, since there may be a million
         samples = [Sample(0, entry.size, suffix_of(entry.key)) for entry in data]
         return [listed(samples, sum(entry.size for entry in data))], np.ones(len(data), np.int64), 0
 
@@ -190,7 +193,7 @@ def _walk(
 
 
 def _table(shards: Sequence[Found], counts: Int64, notes: list[str]) -> tuple[dict[str, Any], str]:
-    """The table of samples, and the one codec that all of them are behind."""
+    """Build the table of samples, and find the one codec of all of them."""
     table = {
         name: np.concatenate([getattr(found, name) for found in shards])
         for name in ("offset", "stored", "size")
@@ -206,7 +209,8 @@ def _table(shards: Sequence[Found], counts: Int64, notes: list[str]) -> tuple[di
         return table, "gzip"
     if deflated.any():
         notes.append(
-            f"{deflated.sum()} samples are delivered as they are stored, deflated, because others are not compressed"
+            f"{deflated.sum()} samples are delivered as they are stored, deflated, because "
+            "others are not compressed"
         )
         table["size"][deflated] = table["stored"][deflated]
     return table, "none"

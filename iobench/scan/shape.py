@@ -1,4 +1,4 @@
-"""The shape of scanned data: a spec from which ``generate`` makes another like it."""
+"""The shape of scanned data: a spec from which ``generate`` makes a similar dataset."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .found import Found
 _QUANTILES = 33
 
 _NEAREST = "lz4"
-"""The codec that comes nearest to those of Parquet that iobench does not have: snappy, mostly."""
+"""The codec most similar to Parquet codecs that iobench does not have (mostly snappy)."""
 
-_LARGEST_BLOCK = 1 << 30  # of a DatasetSpec
+_LARGEST_BLOCK = 1 << 30  # limit of a DatasetSpec
 
 
 def shape(
@@ -35,7 +35,10 @@ def shape(
     url: str,
     notes: list[str],
 ) -> DatasetSpec:
-    """Counts, the distribution of sizes, format, content and codec, of ``count`` shards. ``notes`` takes what a clone can't have."""
+    """Make a spec with the number of samples, sizes, format, content and codec of ``count`` shards.
+
+    Adds to ``notes`` which properties of the data a clone can't have.
+    """
     sizes = table["size"]
     least = CONTENTS.open(content).min_bytes
     if sizes.min() == sizes.max():
@@ -72,7 +75,8 @@ def shape(
         and (fit := int(MAX_SHARD // max(1, sizes.mean()))) < data["samples_per_shard"]
     ):
         notes.append(
-            f"a clone has smaller shards: format 'hdf5' builds them in memory, of {MAX_SHARD >> 30} GiB at most"
+            "a clone has smaller shards: format 'hdf5' builds them in memory, of "
+            f"{MAX_SHARD >> 30} GiB at most"
         )
         data["samples_per_shard"] = max(1, fit)
     if data["codec"] != "none" and content != "jpeg":
@@ -84,7 +88,7 @@ def shape(
 
 
 def _page_codec(shards: Sequence[Found], notes: list[str]) -> str:
-    """The codec that most bytes are behind, or what comes nearest to it."""
+    """The codec of most bytes, or the most similar one that iobench can write."""
     codecs: Counter[str] = sum((found.codecs for found in shards), Counter())
     if not codecs:
         return "none"
@@ -94,12 +98,12 @@ def _page_codec(shards: Sequence[Found], notes: list[str]) -> str:
             if codec in CODECS.load(name).parquet_names:
                 return name
         except UsageError:
-            continue  # a third party's plug-in that can't be had writes no pages
+            continue  # a third-party codec that can't be loaded can't write a clone's pages
     notes.append(f"a clone has pages behind {_NEAREST}: format 'parquet' can't write {codec}")
     return _NEAREST
 
 
 def _block_size(shards: Sequence[Found]) -> int:
-    """Bytes of samples in a full block: the last one of each shard holds what is left."""
+    """Median bytes of samples in a full block; the last block of each shard may not be full."""
     full = [size for found in shards for size in (found.blocks[:-1] or found.blocks)]
     return min(_LARGEST_BLOCK, max(1, int(np.median(full))))

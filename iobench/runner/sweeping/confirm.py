@@ -1,4 +1,4 @@
-"""Test advice: the advised settings against today's, on fresh data, with seeds of their own."""
+"""Test advice: compare the advised settings with today's, on fresh data and with new seeds."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from .takeup import Given, take_up
 from .visits import run_sweep
 
 LEAST_VISITS = 5
-"""Runs of each side. With fewer than 4 an exact test cannot find a difference (its two-sided p is
-0.1 or more); 5 allow one run to be far from the others."""
+"""Runs of each side. With fewer than 4, an exact test cannot find a difference (its two-sided p is
+0.1 or more); 5 allow one run to be far from the others.
+"""
 
 _SEED_STEP = 1_000_003
-"""Between a sweep's seeds and those of its confirmation: further than any sweep has visits."""
+"""Distance between the seeds of a sweep and of its confirmation; no sweep has so many visits."""
 
 
 def confirm(
@@ -44,9 +45,10 @@ def confirm(
     progress: Progress | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Confirmation:
-    """Visit both points in turns; ``given``: what the user says again of a sweep on a URL.
+    """Visit both points in turns, and compare their runs.
 
-    Raises UsageError where there is nothing to confirm, or too few visits are left to tell.
+    ``given``: what the user states again for a sweep on a URL. Raises UsageError if there is
+    nothing to confirm, or if too few visits succeed for a comparison.
     """
     sweep = take_up(folder, given)
     advice = recommend(read_sweep(folder))
@@ -66,7 +68,7 @@ def confirm(
     save_sweep(directory, fresh)
     fresh = run_sweep(fresh, directory, budget, progress=progress, tell=tell)
     groups = [_visits(point, directory) for point in fresh.points]
-    # The points of one sweep read the same samples. How these are laid out is what differs.
+    # All points of one sweep read the same samples; only the way they are stored differs.
     found = compare(
         *groups,
         across=("dataset", *sweep.axes),
@@ -78,9 +80,9 @@ def confirm(
 
 
 def _visits(point: SweepPoint, directory: Path) -> Group:
-    """The point's runs that count, as ``advise`` counts them.
+    """Load the point's usable runs, by the same rule as ``advise``.
 
-    Raises UsageError where they are too few to find a difference.
+    Raises UsageError if they are too few to find a difference.
     """
     group, broken = Group(describe(point.settings)), ""
     for name in point.runs:
@@ -101,7 +103,7 @@ def _visits(point: SweepPoint, directory: Path) -> Group:
 
 
 def _sides(sweep: Sweep, advice: Recommendation) -> tuple[SweepPoint, SweepPoint]:
-    """Today's settings and the advised ones, as points that nobody has visited."""
+    """Today's settings and the advised ones, as points without visits."""
     if sweep.default is None:
         raise UsageError(
             "this sweep does not know today's settings, so there is nothing to compare advice with"

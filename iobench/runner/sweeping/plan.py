@@ -1,4 +1,4 @@
-"""A sweep, from axes to points: which there are, which data they need, and what fits a budget."""
+"""Plan a sweep from its axes: the points, the data that they need, and what fits a budget."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OVER_BUDGET = "exceeds the byte budget"
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What a sweep may use and take; None: no limit.
+    """Limits and options of a sweep; None: no limit.
 
     ``keep_data`` leaves the datasets for another sweep.
     """
@@ -40,15 +40,15 @@ class Budget:
     seconds: float | None = None
     data_bytes: int | None = None
     keep_data: bool = False
-    drop: bool = True  # points that are clearly dominated
-    break_lock: bool = False  # take over places whose holders, on other hosts, are dead
+    drop: bool = True  # drop points that are clearly dominated
+    break_lock: bool = False  # take over locks whose holders are on other hosts and dead
 
 
 def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
-    """The points of the axes, today's settings first.
+    """Make the points of the axes, today's settings first.
 
-    Each point is checked as far as that is possible without data. Points that mean the same become
-    one. Raises UsageError, SpecError.
+    Each point is checked as far as possible without data. Points with the same meaning are merged.
+    Raises UsageError, SpecError.
     """
     base = {key: _value_now(sweep, key) for key in sweep.axes}
     points: list[SweepPoint] = []
@@ -56,7 +56,7 @@ def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
     folded: list[str] = []
     asked = combinations(sweep.axes, one_at_a_time=one_at_a_time, base=base)
     if not any(all(_same(settings[key], base[key]) for key in base) for settings in asked):
-        asked.append(base)  # today's settings, without which nobody can say what the others gain
+        asked.append(base)  # today's settings: the gain of the others is measured against them
         folded.append(f"today's settings, {describe(base)}, were added as a point")
     for settings in asked:
         workload, spec = resolve(sweep, settings)
@@ -74,9 +74,8 @@ def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
         (point for point in points if all(_same(point.settings[key], base[key]) for key in base)),
         None,
     )
-    points.sort(
-        key=lambda point: point is not now
-    )  # if a budget leaves something out, then not what all gains are measured against
+    # If a budget leaves points out, today's settings should not be among them.
+    points.sort(key=lambda point: point is not now)
     return sweep.model_copy(
         update={
             "points": points,
@@ -88,7 +87,7 @@ def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
 
 
 def resolve(sweep: Sweep, settings: dict[str, Any]) -> tuple[Workload, DatasetSpec]:
-    """The workload and the dataset that a point means. Raises SpecError, UnknownNameError."""
+    """The workload and the dataset of a point. Raises SpecError, UnknownNameError."""
     given = [*sweep.overrides, *(f"{key}={_text(value)}" for key, value in settings.items())]
     workload = load_workload(
         sweep.workload, [text for text in given if not text.startswith(DATASET)]
@@ -99,7 +98,7 @@ def resolve(sweep: Sweep, settings: dict[str, Any]) -> tuple[Workload, DatasetSp
             workload.dataset, [text for text in of_dataset if text.startswith("format=")]
         ).format
     )
-    if form.one_sample_per_shard:  # there are no shards to cut, whatever the other axes say
+    if form.one_sample_per_shard:  # no shards to cut, whatever the other axes say
         of_dataset = [
             text
             for text in of_dataset
@@ -114,11 +113,11 @@ def resolve(sweep: Sweep, settings: dict[str, Any]) -> tuple[Workload, DatasetSp
 
 
 def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
-    """Groups of points whose runs take turns.
+    """Divide the points into groups whose runs take turns.
 
     All points are one group, unless their datasets together exceed the byte budget. Then a group
     has as many datasets as fit at a time. A point whose dataset alone exceeds the budget is left
-    out by name. Raises UsageError where that is every point.
+    out, and listed. Raises UsageError if that is every point.
     """
     if budget.data_bytes is None:
         return [sweep.points]
@@ -151,7 +150,7 @@ def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
 
 
 def _value_now(sweep: Sweep, key: str) -> Any:
-    """The value that a key has in the workload or its dataset today.
+    """The value that a key has today, in the workload or its dataset.
 
     Raises SpecError for a key that does not exist.
     """
@@ -165,8 +164,8 @@ def _value_now(sweep: Sweep, key: str) -> Any:
         if not isinstance(data, dict):
             raise SpecError(f"there is no setting '{key}'")
         if part not in data:
-            # The schema refuses the key, and names the nearest ones. Which options a storage has,
-            # only the storage knows.
+            # The schema raises the error for an unknown key, with the nearest names. Options of a
+            # storage are known only to the storage.
             if not key.startswith("storage."):
                 _refuse_unknown(sweep, key, workload, spec)
             return None
@@ -205,7 +204,7 @@ def _text(value: Any) -> str:
 
 
 def _same(asked: Any, now: Any) -> bool:
-    """Whether a value as written means the one in force (``64MiB`` is 67108864)."""
+    """Whether a value as written means the current one (``64MiB`` is 67108864)."""
     if asked == now or _text(asked) == _text(now):
         return True
     from ...units import parse_duration, parse_size
@@ -220,7 +219,7 @@ def _same(asked: Any, now: Any) -> bool:
 
 
 def place_of_data(sweep: Sweep, spec: DatasetSpec) -> str:
-    """Where a point's dataset is generated, and removed again: below the sweep's ``data_root``."""
+    """Location of a point's dataset, which is generated and removed again, below ``data_root``."""
     return _join(sweep.data_root, f"{spec.name}-{dataset_id(spec)[:8]}")
 
 
@@ -231,7 +230,7 @@ def _join(root: str, name: str) -> str:
 
 
 def new_sweep(results: Path, command: Sequence[str], **given: Any) -> tuple[Sweep, Path]:
-    """An empty sweep and its fresh directory."""
+    """Make an empty sweep and its fresh directory."""
     sweep = Sweep(
         created=datetime.now(UTC).isoformat(timespec="seconds"), command=list(command), **given
     )

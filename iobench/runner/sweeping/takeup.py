@@ -1,8 +1,8 @@
-"""A sweep that is taken up again from its ``sweep.json``: what that may decide, and what not.
+"""Resume a sweep from its ``sweep.json``: what the file may decide, and what not.
 
-The file is data, which may come from others. It may name a directory of this host, below which
-datasets are generated and removed again by the usual checks of ownership. Any other place, and the
-options that say how to reach it, the user gives again; the file only has to agree.
+The file may come from somebody else. It may name a directory of this host, below which datasets are
+generated and removed after the usual checks of ownership. Any other location, and the options that
+say how to reach it, must be given again by the user; the file only has to agree.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STORAGE = "storage"
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What the user says again, as for a new sweep; None and empty: nothing."""
+    """What the user gave again, as for a new sweep; None or empty: not given."""
 
     workload: str | None = None
     data_root: str | None = None
@@ -36,16 +36,16 @@ class Given:
 
 
 def take_up(directory: Path, given: Given) -> Sweep:
-    """The sweep of a directory, with each point's data below its ``data_root``.
+    """Load the sweep of a directory, with each point's data below its ``data_root``.
 
-    Raises IobenchError for what is no sweep; UsageError where something else was given than it
-    holds, and where it holds a URL that was not given again.
+    Raises IobenchError if it is no sweep; UsageError if something was given that differs from the
+    sweep, or if the sweep is on a URL that was not given again.
     """
     sweep = load_sweep(directory)
     _check_given(sweep, given)
     if not is_local(sweep.data_root):
         _check_confirmed(sweep, given, directory / SWEEP_FILE)
-    open_storage(sweep.data_root)  # which refuses what is no storage; nothing is contacted
+    open_storage(sweep.data_root)  # raises an error for an unusable URL; nothing is contacted
     points = [
         point.model_copy(update={"data": place_of_data(sweep, resolve(sweep, point.settings)[1])})
         for point in sweep.points
@@ -74,7 +74,7 @@ def _check_given(sweep: Sweep, given: Given) -> None:
 
 
 def _check_confirmed(sweep: Sweep, given: Given, path: Path) -> None:
-    """Raises UsageError unless the user has said where requests go, and how."""
+    """Raise UsageError unless the user has said where requests go, and how."""
     allowed = list(_storages(sweep, given))
     said = given.data_root == sweep.data_root
     if said and all(
@@ -90,9 +90,10 @@ def _check_confirmed(sweep: Sweep, given: Given, path: Path) -> None:
 
 
 def _storages(sweep: Sweep, given: Given) -> Iterator[dict[str, str]]:
-    """The storage options that the user's own words allow."""
+    """Yield the storage options that the user's own arguments and files allow."""
     own: dict[str, Any] = {}
-    # A name is looked up among the user's and the built-in workloads; a path is the file's word.
+    # A name is looked up among the user's and the built-in workloads. A path stands only in the
+    # file, so it is not trusted unless the user gave it again.
     if sweep.workload in known_specs("workload") or given.workload is not None:
         own = read_yaml(find_spec("workload", sweep.workload)).get(_STORAGE) or {}
     for values in itertools.product(*given.axes.values()):

@@ -1,7 +1,7 @@
 """A sweep's visits: each is one run of one repetition, in a run directory of its own.
 
-Points take turns (A B C A B C), so that a storage that drifts favours none. Only the first visit of
-a point measures the ceilings.
+Points take turns (A B C A B C), so that drift of the storage affects all of them alike. Only the
+first visit of a point measures the ceilings.
 """
 
 from __future__ import annotations
@@ -46,29 +46,35 @@ from .plan import (
 )
 
 HOPELESS = 0.5
-"""A point whose best visit is below this share of the best point's worst is not visited again."""
+"""A point whose best visit is below this share of the best point's worst visit is dropped."""
 
 IN_USE = "its dataset is in use"
-"""How the failure of a point begins that may be visited when the sweep goes on."""
+"""Beginning of a failure text that allows another try when the sweep is resumed."""
 
 LOCK_FILE = ".sweep.lock"
-"""In the sweep's directory: ``sweep.json`` is replaced after each visit, so it can't be locked."""
+"""Lock file in the sweep's directory. ``sweep.json`` is replaced after each visit, so it can't be
+the lock.
+"""
 
 _VISITS_BEFORE_DROPPING = 2
 
 
 @dataclass
 class _Clock:
-    """Of one call of ``run_sweep``. ``pace_s``: seconds of generating for each byte, at worst."""
+    """Time limit of one call of ``run_sweep``.
+
+    ``pace_s``: seconds per byte of the slowest generation so far.
+    """
 
     budget_s: float | None
     started: float
     pace_s: float = 0.0
 
     def out_of_time(self, sweep: Sweep, point: SweepPoint, *, generating: bool = False) -> bool:
-        """Whether another visit of this point would end too late.
+        """Whether another visit of this point would end after the limit.
 
-        It is taken to last as long as the point's last one, or as any point's first.
+        The visit is assumed to take as long as the point's last one; if there is none, as the
+        longest first visit of any point.
         """
         if self.budget_s is None:
             return False
@@ -89,16 +95,16 @@ def run_sweep(
 ) -> Sweep:
     """Visit every point until each has its repetitions, or a budget ends.
 
-    ``sweep.json`` is true after every visit. A point that fails is noted and left out; the others
-    go on. The directory is this process's alone until it returns; datasets are held together with
-    others who read them. Raises TargetHeldError where another process goes on with the same sweep,
-    InterruptedRun, with everything kept for going on.
+    ``sweep.json`` is rewritten after every visit. A point that fails is recorded and left out; the
+    others continue. The directory is locked exclusively until this returns; datasets are locked
+    together with other readers. Raises TargetHeldError if another process resumes the same sweep,
+    and InterruptedRun, after which everything is kept for resuming.
     """
     place = LocalStorage(directory)
     lock = exclusive(place, LOCK_FILE, verb="sweep", break_dead=budget.break_lock, make=True)
     with lock as lease:
         if (directory / SWEEP_FILE).exists():
-            sweep = load_sweep(directory)  # another process may have gone on with it meanwhile
+            sweep = load_sweep(directory)  # another process may have continued it in the meantime
         return _Visits(sweep, directory, budget, lease, progress or Silent(), tell).run()
 
 
@@ -118,12 +124,13 @@ class _Visits:
         self.directory, self.budget, self.lease = directory, budget, lease
         self.progress, self.tell = progress, tell
         self.clock = _Clock(budget.seconds, time.monotonic())
-        self.held: dict[str, ExitStack] = {}  # the datasets that points read, by their place
+        self.held: dict[str, ExitStack] = {}  # locks of datasets, by the dataset's location
 
     def run(self) -> Sweep:
         sweep = self.sweep
         for point in sweep.points:
-            # Of an earlier run of this sweep; what holds now is told below.
+            # These failures are from an earlier run of this sweep; find out again whether they
+            # hold.
             if point.failed == OVER_BUDGET or point.failed.startswith(IN_USE):
                 point.failed = ""
         try:
@@ -177,7 +184,7 @@ class _Visits:
                 _drop_hopeless(self.sweep, self.tell)
 
     def _provide(self, point: SweepPoint) -> bool:
-        """The point's dataset, generated where it is not there yet, and held from then on."""
+        """Generate the point's dataset if necessary, and lock it; return whether this succeeded."""
         _, spec = resolve(self.sweep, point.settings)
         self.progress.phase(f"generating {point.data}")
         storage = open_storage(point.data)
@@ -202,7 +209,7 @@ class _Visits:
         return True
 
     def _release(self) -> None:
-        """Let go of the datasets, and remove those that nobody else reads."""
+        """Release the datasets, and remove those that nobody else reads."""
         while self.held:
             data, held = self.held.popitem()
             held.close()
@@ -212,17 +219,18 @@ class _Visits:
                 clean(data, break_lock=self.budget.break_lock)
                 _remove_empty(data)
             except (TargetRefusedError, DatasetError) as error:
-                self.tell(f"not removed: {error}")  # another sweep reads it, or was faster
+                self.tell(f"not removed: {error}")  # another sweep reads it, or removed it first
 
 
 def _remove_empty(data: str) -> None:
-    """Remove a dataset's empty folder, which has a sweep's name, whoever made it.
+    """Remove a dataset's empty folder, whichever sweep made it.
 
-    A sweep that was killed, or could not remove it, has left it; the next one found it there.
+    A sweep that was killed, or could not remove it, has left the folder, so the next sweep did not
+    create it. Its name is one that only sweeps use.
     """
     root = local_root(innermost(open_storage(data)))
     if root is not None and not root.is_symlink():
-        with suppress(OSError):  # it is gone, or something is in it
+        with suppress(OSError):  # it does not exist, or is not empty
             root.rmdir()
 
 
@@ -267,7 +275,7 @@ def _visit(
         ),
         "",
     )
-    if false:  # only the first visit looks
+    if false:  # only the first visit checks the delivery
         point.failed = false
         tell(f"{describe(point.settings)}: {false}")
         return
@@ -283,9 +291,9 @@ def _visit(
 
 
 def _drop_hopeless(sweep: Sweep, tell: Callable[[str], None]) -> None:
-    """Drop points that are dominated whatever noise does.
+    """Drop points that are so slow that noise can't be the reason.
 
-    Today's settings stay: they are what the others are compared with.
+    Today's settings are kept, because the others are compared with them.
     """
     measured = [
         p for p in sweep.points if len(p.samples_per_s) >= _VISITS_BEFORE_DROPPING and not p.failed

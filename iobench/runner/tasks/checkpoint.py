@@ -29,7 +29,7 @@ from .steps import TrainingSteps
 
 
 class _Going(NamedTuple):
-    """A save that may still be going on."""
+    """A save that may still be in progress."""
 
     step: int
     start_ns: int
@@ -48,7 +48,10 @@ class Checkpoint:
 
 
 class CheckpointRank:
-    """``build`` makes the rank's state; it is called in the rank's process."""
+    """A rank's state, writer and training steps.
+
+    ``build`` makes the rank's state; it is called in the rank's process.
+    """
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class CheckpointRank:
         link: Link,
     ) -> None:
         self.job, self.spec, self.link = job, spec, link
-        self.root = root  # the parent's, so that all ranks share one speed limit, for example
+        self.root = root  # the parent's object, for example so that all ranks share one speed limit
         self.state = build()
         self.checksums = state_checksums(self.state)
         self.writer: CheckpointWriter = make_writer(spec.writer, job, writer_options(spec))
@@ -88,7 +91,7 @@ class CheckpointRank:
             self.writer.close()
 
     def close(self) -> None:
-        """Report what is still going on, and release the writer."""
+        """Report the save in progress, if any, and release the writer."""
         self._finish()
         self.writer.close()
 
@@ -103,25 +106,25 @@ class CheckpointRank:
     def save(self, step: int, start_ns: int) -> None:
         """Save the state as of ``step``; all ranks begin at ``start_ns``.
 
-        An asynchronous writer goes on in the background.
+        An asynchronous writer continues in the background.
         """
         memory = PeakMemory()
         _wait_until(start_ns)
         pending = self.writer.save(
             self.state, self.root.step(step), fsync=self.spec.fsync, checksums=self.checksums
         )
-        self._finish()  # the one before: this save has waited for it
+        self._finish()  # the previous save, which has ended by now: this save waited for it
         self.going = _Going(step, start_ns, pending, memory)
         if not self.writer.asynchronous:
             self._finish()
 
     def poll(self) -> None:
-        """Report a save that went on behind, if it has ended."""
+        """Report the background save, if it has ended."""
         if self.going is not None and self.going.pending.done():
             self._finish()
 
     def _finish(self) -> None:
-        """Report the save that was going on; waits for its end."""
+        """Wait for the save in progress, if any, and report it."""
         if self.going is None:
             return
         step, start_ns, pending, memory = self.going
@@ -143,7 +146,7 @@ class CheckpointRank:
         self.link.send(Saved(step, record))
 
     def _train(self) -> Done:
-        """The steps until the next save, with the seconds of each."""
+        """Run the steps until the next save, and return the seconds of each."""
         done = Done()
         for _ in range(self.spec.steps if self.training else 0):
             assert self.training is not None
@@ -157,10 +160,10 @@ class CheckpointRank:
         wipe(self.state)
         _wait_until(start_ns)
         target = self.root.step(step)
-        # A writer of a third party need not know how to leave the comparison out.
+        # A third party's writer need not support ``verify=False``, so pass it only if needed.
         how = {} if self.spec.verify else {"verify": False}
         restored = self.writer.restore(self.state, target, **how)
-        # Looking whether the files do no harm is ours, and no part of what a training does.
+        # The safety check of the files is iobench's own, and no part of a training's restore.
         late = restored.started_s - restored.inspected_s - start_ns / 1e9
         right = self.state.get("step") == step
         self.link.send(
@@ -168,19 +171,19 @@ class CheckpointRank:
                 wall_s=restored.wall_s + late,
                 bytes=restored.bytes,
                 cpu_s=restored.cpu_s,
-                # None: it was not asked for; another step is wrong in any case.
+                # None: the check was not requested. A wrong step is an error in any case.
                 verified=None if right and not restored.verified else right,
             )
         )
 
 
 def writer_options(spec: CheckpointSpec) -> dict[str, Any]:
-    """The spec's options that its writer has."""
+    """The options of the spec that its writer supports."""
     return {option: getattr(spec, option) for option in OPTIONS & options_of(spec.writer)}
 
 
 def advance(state: State, step: int) -> None:
-    """Change each tensor and the step's number, so that saves differ as after a training step."""
+    """Change each tensor and the step number, so that saves differ as after a training step."""
     for value in state.values():
         if isinstance(value, dict):
             advance(value, step)
@@ -191,7 +194,7 @@ def advance(state: State, step: int) -> None:
 
 
 def wipe(state: State) -> None:
-    """Forget everything: what is there after a restore came from storage."""
+    """Clear the state, so that everything in it after a restore must come from storage."""
     for key, value in state.items():
         if isinstance(value, dict):
             wipe(value)

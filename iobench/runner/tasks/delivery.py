@@ -11,11 +11,13 @@ from ..plan import Plan
 from ..task import Link
 
 MAX_BYTES = 1 << 30
-"""Of samples, over all ranks, that the proof looks at; of a larger dataset a part is proven."""
+"""Limit for the samples' bytes, over all ranks, that are hashed; the rest of a dataset is not
+checked.
+"""
 
 
 class ProveDelivery:
-    """Two epochs of the plan's loader, or one part of an epoch where MAX_BYTES allow no more."""
+    """Hash two epochs of the plan's loader, or a part of one epoch if MAX_BYTES allows no more."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

@@ -22,20 +22,20 @@ from ..phase import Phase
 from ..task import Link
 
 HURRY = signal.SIGUSR1
-"""Tells a rank that waits for a batch to wait no longer."""
+"""Signal that makes a rank report now, although it still waits for a batch."""
 
 _MIN_ROUNDS = 3
-"""Rounds of its workers that a rate needs.
+"""Rounds of its workers that are needed for a rate.
 
-The first is start-up, and one more can be read ahead while the first is waited for.
+The first round is start-up, and during the wait for it one more can be read ahead.
 """
 
 _PATIENCE_IN_ROUNDS = 10
-"""How many times its limit a phase may run over to finish its rounds."""
+"""A phase may take this many times its limit longer, to finish its rounds."""
 
 
 class Load:
-    """The task of a phase. Its memory is shared with the ranks: how far they are, and a stop."""
+    """The task of a phase. Progress and the stop flag are in memory shared with the ranks."""
 
     def __init__(self, phase: Phase) -> None:
         fork = multiprocessing.get_context("fork")
@@ -47,16 +47,16 @@ class Load:
         _Stepper(self, link).run()
 
     def stop(self) -> None:
-        """Have every rank end after the step that it is in."""
+        """Make every rank end after its current step."""
         self.stopped.value = True
 
     def steps_done(self) -> int:
-        """Steps of all ranks so far."""
+        """Number of steps of all ranks so far."""
         return sum(self.steps)
 
 
 class _Stepper:
-    """A rank's way through its epochs; the last thing it sends is what it recorded."""
+    """Steps a rank through its epochs; the last message that it sends is what it recorded."""
 
     def __init__(self, task: Load, link: Link) -> None:
         self.phase, self.rank, self.link = task.phase, link.rank, link
@@ -74,7 +74,7 @@ class _Stepper:
         self.spent_ns = 0
         self.complete = True
         self.startups: dict[int, float | None] = {}
-        self.fetched: dict[int, int | None] = {}  # by epoch, where the phase asks for it
+        self.fetched: dict[int, int | None] = {}  # by epoch, if the phase asks for it
         self.cpu_began = time.process_time_ns()
 
     def _build(self) -> BatchLoader | LibraryLoader:
@@ -135,10 +135,10 @@ class _Stepper:
             self.loader.shutdown()
 
     def _hurry(self, number: int, frame: object) -> None:
-        """A stop was not enough: report now, and end.
+        """Report now and end, because a stop was not enough.
 
-        A thread or worker that hangs in storage can't be waited for. They end with this process.
-        Workers inherit this handler, and have nothing to report.
+        A thread or worker that hangs in storage can't be waited for; it ends with this process.
+        Workers inherit this handler, but have nothing to report.
         """
         if self.may_hang and os.getpid() == self.pid:
             self.may_hang = False
@@ -147,7 +147,7 @@ class _Stepper:
 
     @contextmanager
     def _in_storage(self) -> Iterator[None]:
-        """Around what may wait for storage for ever, while no step is half recorded."""
+        """Mark code that may wait for storage for ever, and in which no step is half recorded."""
         self.may_hang = True
         try:
             yield
@@ -155,7 +155,7 @@ class _Stepper:
             self.may_hang = False
 
     def _cpu_ns(self) -> int:
-        """Of this process since it was ready, and of its workers."""
+        """CPU time of this process since it was ready, plus that of its workers."""
         workers = self.loader.cpu_ns.items() if self.loader is not None else ()
         return (
             time.process_time_ns()
@@ -164,7 +164,7 @@ class _Stepper:
         )
 
     def _report(self, cpu_ns: int, *, complete: bool) -> None:
-        """Send what was recorded."""
+        """Send what was recorded to the parent."""
         loader: dict[str, Any] = {}
         if self.loader is not None:
             loader |= self._describe(self.loader)
@@ -193,9 +193,9 @@ class _Stepper:
         }
 
     def _checkpoint(self) -> int:
-        """After every so many steps, save together with all ranks.
+        """Save together with all ranks, if the number of steps so far is a multiple of ``every``.
 
-        Returns the nanoseconds for which this rank stood still.
+        Returns the nanoseconds for which this rank was blocked.
         """
         assert self.saver is not None
         assert self.phase.saving is not None
@@ -221,11 +221,12 @@ class _Stepper:
         return phase.limit_s is not None and self.spent_ns >= phase.limit_s * 1e9
 
     def _may_stop(self, now: int, end: int) -> bool:
-        """Whether the time limit ends the epoch here.
+        """Whether the time limit ends the epoch at this step.
 
         Workers begin together, so their batches arrive in rounds. A rate taken in the middle of a
-        round misses what the other workers have nearly done, which for slow batches is most of the
-        work. So rounds are finished, and there are enough of them, within reason.
+        round misses the other workers' almost complete batches, which for slow batches is most of
+        the work. So rounds are finished, and there are at least ``_MIN_ROUNDS``, unless the
+        patience ends.
         """
         if now < end:
             return False
@@ -319,6 +320,6 @@ class _Stepper:
             del batch, samples
             close = getattr(batches, "close", None)
             if close:
-                with self._in_storage():  # batches that are on their way are waited for
+                with self._in_storage():  # closing waits for batches that are being read
                     close()
         self.startups[epoch] = (first_read - start) / 1e9 if first_read is not None else None
