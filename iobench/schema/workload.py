@@ -81,9 +81,9 @@ class LoaderSpec(Strict):
     ``kind``: ``torch`` is iobench's own reader in torch's DataLoader; the other kinds are the
     libraries that ``iobench list loaders`` names. For these, ``workers`` and ``prefetch_factor``
     have the meaning that the library gives them, and ``transport``, ``pin_memory`` and
-    ``slot_size`` have no effect. ``transport``: ``ring`` (slots in shared memory; workers send only a slot number),
-    ``tensor`` (torch's default collate), ``thread`` (no worker processes), ``null`` (byte counts
-    only). ``slot_size``: bytes of one slot; None: the size of the largest batch.
+    ``slot_size`` have no effect. ``transport``: ``ring`` (slots in shared memory; workers send only
+    a slot number), ``tensor`` (torch's default collate), ``thread`` (no worker processes), ``null``
+    (byte counts only). ``slot_size``: bytes of one slot; None: the size of the largest batch.
     """
 
     kind: str = "torch"
