@@ -219,7 +219,7 @@ def run(
     ``workload`` is a built-in name, a YAML file, or a ``Workload``; ``settings`` changes keys of a
     named one. ``accelerators`` ranks read ``data``, ``repetitions`` times. ``calibration`` is the
     time per ceiling (seconds, or text with a unit; 0 skips the ceilings). ``find_max`` searches
-    the largest number of accelerators that the storage can feed. ``rules`` is ``quick`` or
+    for the largest number of accelerators that the storage can feed. ``rules`` is ``quick`` or
     ``mlperf``. The record and the events are written to a new directory below ``results``.
     ``origin`` is the place of a scanned dataset's data, and ``break_lock`` takes over the lock of a
     dead process on another host.

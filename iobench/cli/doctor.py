@@ -1,4 +1,4 @@
-"""``iobench doctor``: facts of this machine and its storage, and what could look like slow storage."""
+"""``iobench doctor``: facts of this machine and storage, and what could look like slow storage."""
 
 from __future__ import annotations
 

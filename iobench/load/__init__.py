@@ -131,8 +131,8 @@ def build_loader(
     """Make a loader around a reader.
 
     ``shards`` restricts it to some shards. The slots are sized for the batches of the first
-    ``epochs`` epochs. ``chain`` joins several epochs into one until a rank has at least 64 batches
-    for each worker, so that a rate is not dominated by the start and the end of the pipeline. If
+    ``epochs`` epochs. ``chain`` joins epochs into one (at most 1000) until a rank has 64 batches for
+    each worker, so that a rate is not dominated by the start and the end of the pipeline. If
     ``loading`` names a loader library, only the reader's dataset and storage are used.
     """
     manifest = reader.manifest

@@ -1,6 +1,6 @@
 """Cloud instances and their prices, from ``results/instances.yaml`` or a user's CSV file.
 
-Every price has a date. A figure that is not known is None.
+Every price has a date or a source. A figure that is not known is None.
 """
 
 from __future__ import annotations

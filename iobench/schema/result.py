@@ -69,7 +69,7 @@ class Epoch(Record):
     epoch: int
     residency_before: float | None = None  # share of the dataset's bytes in the page cache, 0 to 1
     residency_how: str = ""  # cachestat, mincore, or why it was not measured
-    bytes_read: int | None = None  # by iobench's readers; None: a library read, uncounted
+    bytes_read: int | None = None  # by iobench's readers; None: unknown, since a library read
     sample_bytes: int | None = None  # stored bytes of the samples that the epoch delivered
     bytes_fetched: int | None = None  # that the storage delivered to ranks and workers
     fetched_how: str = ""  # which counter, and what it misses; or why it was not measured
@@ -129,7 +129,7 @@ class Repetition(Record):
     residency_before: float | None = None  # the largest of its epochs
     samples: int = 0
     steps: int = 0  # of all ranks together
-    bytes_read: int | None = 0  # None: a loader library read, uncounted
+    bytes_read: int | None = 0  # None: unknown, since a loader library read
     retries: int | None = None  # requests that were sent again; None: not recorded
     throttled: int | None = None  # of these: because the server asked to slow down
     # Stored bytes of the delivered samples. If bytes_read is less, the data came from elsewhere.
