@@ -59,7 +59,7 @@ def make_loader(
 
     ``data`` is a dataset, its directory or URL, or its manifest. Give ``storage`` if the shards are
     in another place, or ``origin`` (a directory or URL) for the shards of a scanned dataset. A
-    place that a manifest names itself is used only if it is the manifest's own directory.
+    place that a manifest names itself is used only if it is in the manifest's own directory.
     ``reader`` and ``loader`` take the keys of a workload's ``reader:`` and ``loader:`` sections.
     Call ``set_epoch`` before each epoch, as with torch's DistributedSampler. Raises DatasetError,
     StorageError, UsageError.
@@ -131,8 +131,8 @@ def build_loader(
     """Make a loader around a reader.
 
     ``shards`` restricts it to some shards. The slots are sized for the batches of the first
-    ``epochs`` epochs. ``chain`` joins epochs into one (at most 1000) until a rank has 64 batches for
-    each worker, so that a rate is not dominated by the start and the end of the pipeline. If
+    ``epochs`` epochs. ``chain`` joins epochs into one (at most 1000) until a rank has 64 batches
+    for each worker, so that a rate is not dominated by the start and the end of the pipeline. If
     ``loading`` names a loader library, only the reader's dataset and storage are used.
     """
     manifest = reader.manifest

@@ -63,8 +63,8 @@ class Layout:
 def layout_folder(storage: Storage, kind: str) -> Path:
     """Return the directory of this dataset's layout for a kind of loader; it need not exist.
 
-    Raises UsageError if the dataset is not in a local directory, and StorageError if the path leads
-    through a symbolic link or another file that is not a directory.
+    Raises UsageError if the dataset is not in a local directory, and StorageError if a symbolic
+    link leads out of that directory, or if the layout's path is not a directory.
     """
     root = local_root(storage)
     if root is None:
