@@ -1,9 +1,8 @@
-"""The library's verbs: what the command line does, as functions whose results have attributes.
+"""The Python interface: the verbs of the command line as functions that return objects.
 
-``generate`` makes a dataset, ``open_dataset`` finds one, ``make_loader`` reads it in a training of
-yours, ``run`` measures it, and ``compare`` says what changed between runs. All of them are names of
-``iobench`` itself; docs/api.md is their page. Every error that a caller can cause is an
-``IobenchError``.
+``generate`` makes a dataset, ``open_dataset`` finds one, ``make_loader`` reads it in your own
+training, ``run`` measures it, and ``compare`` compares runs. All of them can be imported from
+``iobench``; docs/api.md describes them. Every error that a caller can cause is an ``IobenchError``.
 """
 
 from __future__ import annotations
@@ -44,16 +43,18 @@ def generate(
     progress: Callable[[GenerateProgress], None] | None = None,
     break_lock: bool = False,
 ) -> GenerateReport:
-    """Generate a dataset in the directory or at the URL ``to``, or finish it, or find it complete.
+    """Generate a dataset in the directory or at the URL ``to``.
+
+    An incomplete dataset there is finished; a complete one is left as it is.
 
     ``dataset`` is a built-in name, a YAML file, or a spec. ``samples`` or ``size`` (bytes, or text
-    such as ``"20GiB"``) says how much of it; ``settings`` changes keys of a named spec. The bytes
-    depend on the spec alone, not on ``workers`` (None: one for each core, 0: this process).
-    ``progress`` is called from time to time. ``break_lock`` takes over a place whose holder, on
-    another host, is dead.
+    such as ``"20GiB"``) sets the size of the dataset; ``settings`` changes keys of a named spec.
+    The bytes depend only on the spec, not on ``workers`` (None: one per core, 0: this process).
+    ``progress`` is called from time to time. ``break_lock`` takes over the lock of a dead process
+    on another host.
 
-    Raises SpecError, UnknownNameError, TargetRefusedError (another's data, or another process, is
-    there), DatasetError, StorageError, WorkerError, InterruptedRun.
+    Raises SpecError, UnknownNameError, UsageError, TargetRefusedError (other data is there, or
+    another process writes there), DatasetError, StorageError, WorkerError, InterruptedRun.
 
     >>> made = iobench.generate("demo", "demo-data", samples=40)
     >>> made.manifest.sample_count, made.written_samples
@@ -100,11 +101,12 @@ def make_loader(
     loader: LoaderSpec | dict[str, object] | None = None,
     origin: str | None = None,
 ) -> BatchLoader | LibraryLoader:
-    """A torch DataLoader over a dataset, as ``iobench run`` uses it, for a training of yours.
+    """Make a torch DataLoader over a dataset, as ``iobench run`` uses it, for your own training.
 
-    ``data`` is a directory, a URL, or what ``open_dataset`` and ``load_manifest`` return.
-    ``storage`` says where the shards are, if that is another place. ``reader`` and ``loader`` take
-    the keys of a workload's sections of these names; ``num_workers`` is torch's name for
+    ``data`` is a directory, a URL, or the result of ``open_dataset`` or ``load_manifest``. Give
+    ``storage`` if the shards are in another place, or ``origin`` (a directory or URL) for the
+    shards of a scanned dataset. This is rank ``rank`` of ``world`` ranks. ``reader`` and ``loader``
+    take the keys of a workload's sections of these names; ``num_workers`` is torch's name for
     ``loader={"workers": ...}``. Call ``set_epoch`` before each epoch, as with torch's
     DistributedSampler. Raises DatasetError, StorageError, UsageError.
 
@@ -127,7 +129,7 @@ def make_loader(
             raise UsageError("num_workers and loader's workers are the same", remedy="give one")
         keys = {"workers": num_workers, **(loader or {})}
         if num_workers == 0 and "transport" not in keys:
-            keys["transport"] = "tensor"  # the default one needs worker processes
+            keys["transport"] = "tensor"  # the default, "ring", is for worker processes
         loader = build(LoaderSpec, keys, where="make_loader")
     return make(
         data,
@@ -144,33 +146,33 @@ def make_loader(
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A recorded run: its directory, and what its record says."""
+    """A recorded run: its directory and its record."""
 
     directory: Path
     document: RunDocument
 
     @property
     def verdict(self) -> Verdict | None:
-        """What binds, why, and what would help; None for a run that did not get so far."""
+        """The stage that limits the run, why, and advice; None if the run ended before."""
         return self.document.verdict
 
     @property
     def metrics(self) -> dict[str, Summary]:
-        """Median, smallest and largest of each metric over the repetitions; units are in names."""
+        """Median, minimum and maximum of each metric over the repetitions; names have the units."""
         return self.document.metrics
 
     @property
     def findings(self) -> list[Finding]:
-        """What the rules found: the rule, how bad it is, the evidence, and a remedy."""
+        """The findings of the rules: rule, level, evidence and remedy."""
         return self.document.findings
 
     @property
     def valid(self) -> bool:
-        """Whether no rule was broken, and the evidence for all of them is there."""
+        """Whether no rule is violated, and the evidence for all rules is there."""
         return self.document.validity == "valid"
 
     def to_text(self, *, width: int = 100) -> str:
-        """The report that ``iobench run`` prints, in lines of at most ``width`` columns."""
+        """Return the report that ``iobench run`` prints, in lines of at most ``width`` columns."""
         from .report.checkpoint import render_study
         from .report.text import render_run
 
@@ -178,18 +180,19 @@ class Run:
         return (render_study if study else render_run)(self.document, width=width)
 
     def to_markdown(self) -> str:
+        """Return the report as Markdown."""
         from .report.export import to_markdown
 
         return to_markdown(self.document)
 
     def to_csv(self) -> str:
-        """One row for each metric, with a header."""
+        """Return CSV with a header and one row per metric."""
         from .report.export import to_csv
 
         return to_csv(self.document)
 
     def to_json(self) -> str:
-        """The whole record, as in ``run.json``."""
+        """Return the whole record, as in ``run.json``."""
         from .report.export import to_json
 
         return to_json(self.document)
@@ -211,16 +214,18 @@ def run(
     progress: RunProgress | None = None,
     break_lock: bool = False,
 ) -> Run:
-    """Measure every stage alone, then all of them together, and conclude what binds.
+    """Measure each stage alone, then all of them together, and find the stage that limits them.
 
     ``workload`` is a built-in name, a YAML file, or a ``Workload``; ``settings`` changes keys of a
-    named one. ``accelerators`` ranks read ``data``, ``repetitions`` times over. ``calibration`` is
-    the time for each ceiling (seconds, or text with a unit; 0 leaves the ceilings out).
-    ``find_max`` searches how many accelerators the data can feed. ``rules`` is ``quick`` or
-    ``mlperf``. A new directory below ``results`` holds the record and the events.
+    named one. ``accelerators`` ranks read ``data``, ``repetitions`` times. ``calibration`` is the
+    time per ceiling (seconds, or text with a unit; 0 skips the ceilings). ``find_max`` searches
+    for the largest number of accelerators that the storage can feed. ``rules`` is ``quick`` or
+    ``mlperf``. The record and the events are written to a new directory below ``results``.
+    ``origin`` is the place of a scanned dataset's data, and ``break_lock`` takes over the lock of a
+    dead process on another host.
 
-    Raises UsageError and its kin before anything is written; DatasetError, StorageError,
-    WorkerError, InterruptedRun after what was measured has been written.
+    Raises UsageError and its subclasses before anything is written. DatasetError, StorageError,
+    WorkerError and InterruptedRun are raised after everything measured so far has been written.
 
     >>> first = iobench.run("demo", "demo-data", repetitions=4, calibration=0, settings=small)
     >>> first.document.status, first.metrics["samples_per_s"].n
@@ -267,9 +272,9 @@ def run(
 
 
 def open_run(directory: str | Path) -> Run:
-    """A recorded run by its directory or its ``run.json``, with the figures as they were recorded.
+    """Open a recorded run by its directory or its ``run.json``; no figure is computed again.
 
-    Raises IobenchError for what is not there, or is no run.
+    Raises IobenchError if it does not exist or is not a run.
 
     >>> iobench.open_run(first.directory).metrics == first.metrics
     True
@@ -281,7 +286,7 @@ def open_run(directory: str | Path) -> Run:
 
 
 Runs = Run | str | Path
-"""A run, a run's directory, or a folder of runs."""
+"""A run, the directory of a run, or a folder of runs."""
 
 
 def compare(
@@ -292,16 +297,17 @@ def compare(
     metrics: Sequence[str] | None = None,
     include_invalid: bool = False,
 ) -> Comparison:
-    """What is better or worse in ``candidate`` than in ``baseline``, and how sure that is.
+    """Compare ``candidate`` with ``baseline``: what is better or worse, and how certain that is.
 
-    Each side is one run, a folder of runs, or several of either, whose repetitions are taken
-    together. ``across`` names settings that may differ although they say what is asked of the
-    storage (``dataset.shard_size``). The result's ``difference`` is ``better``, ``worse``, ``same``
-    or ``too few``, for the metric that counts most; ``rows`` has each metric, ``changes`` what else
-    differs, and ``obstacles`` why the two can't be compared, if they can't.
+    Each side is one run, a folder of runs, or several of either; their repetitions are combined.
+    Runs are only comparable if they demand the same of the storage; ``across`` names settings that
+    may differ nevertheless (``dataset.shard_size``). The result's ``difference`` is ``better``,
+    ``worse``, ``same`` or ``too few`` (repetitions), for the most important metric. ``rows`` has
+    each metric, ``changes`` the other differences, and ``obstacles`` the reasons if the sides
+    cannot be compared. ``include_invalid`` also counts runs that violate a rule.
 
-    Raises UsageError where a side holds no run that counts, or runs that ask different things;
-    UnknownNameError for an unknown metric.
+    Raises UsageError if a side has no run that counts, or runs that demand different things of the
+    storage; UnknownNameError for an unknown metric.
 
     >>> again = iobench.run("demo", "demo-data", repetitions=4, calibration=0, settings=small)
     >>> found = iobench.compare(first, again, metrics=["samples_per_s"])
@@ -351,7 +357,7 @@ def _group(side: Runs | Sequence[Runs], across: tuple[str, ...], include_invalid
 
 
 def _overrides(settings: Settings | None) -> list[str]:
-    """As ``--set`` takes them; JSON of a value is YAML."""
+    """Return the settings in the form of ``--set``; the JSON of a value is also YAML."""
     return [f"{key}={json.dumps(value, default=str)}" for key, value in (settings or {}).items()]
 
 

@@ -1,8 +1,8 @@
-"""A dataset, resolved once: its specification, the plug-ins that it names, its manifest.
+"""A dataset: its specification, the plug-ins that it names, and its manifest.
 
-A manifest is data, and data must not decide where requests are sent. The place of the samples that
-a manifest names is followed only inside the manifest's own directory; the user has to name any
-other place.
+A manifest may come from others and must not decide where requests are sent. Therefore the place
+that it names for its samples is used only if it is in the manifest's own directory. The user has to
+name any other place.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ class ResolvedSpec:
 
     @classmethod
     def of(cls, found: DatasetSpec | Manifest) -> ResolvedSpec:
-        """Raises SpecError, UnknownNameError, UsageError (a plug-in that can't be loaded)."""
+        """Load the plug-ins of a specification.
+
+        Raises SpecError, UnknownNameError, and UsageError if a plug-in cannot be loaded.
+        """
         spec = found if isinstance(found, DatasetSpec) else found.spec
         return ResolvedSpec(
             spec=spec,
@@ -50,17 +53,17 @@ class ResolvedSpec:
 
     @property
     def suffix(self) -> str:
-        """Of a file that holds one sample ('.npz.zst'); formats name their members by it."""
+        """Suffix of a file with one sample ('.npz.zst'), also of members of an archive."""
         return self.content.suffix + self.codec.suffix
 
     @property
     def blocks(self) -> bool:
-        """Whether samples are read a block at a time."""
+        """Whether samples are read by blocks."""
         return isinstance(self.format, Blocks)
 
     @property
     def packing(self) -> Packing:
-        """What a manifest has to be told of the plug-ins."""
+        """The properties of the plug-ins that a manifest needs."""
         single = self.format.one_sample_per_shard
         return Packing(
             name=self.spec.name,
@@ -73,16 +76,16 @@ class ResolvedSpec:
 
     @property
     def keys(self) -> Keys:
-        """Where the shards lie that ``generate`` writes."""
+        """The keys of the shards that ``generate`` writes."""
         return Keys(self.packing)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset(ResolvedSpec):
-    """A dataset that is there: its specification and plug-ins, its manifest, and its places.
+    """An existing dataset: its specification and plug-ins, its manifest, and its places.
 
-    ``url`` is the directory or URL at which it was opened, and ``place`` the one where its shards
-    are read. They differ for scanned data, whose manifest is kept elsewhere.
+    ``url`` is the directory or URL at which it was opened, and ``place`` the one from which its
+    shards are read. They differ for scanned data, whose manifest is stored elsewhere.
     """
 
     manifest: Manifest
@@ -93,7 +96,7 @@ class Dataset(ResolvedSpec):
     def open(
         cls, url: str, options: Mapping[str, str] | None = None, *, origin: str | None = None
     ) -> Dataset:
-        """The dataset at a path or URL. Arguments and errors are those of ``find_dataset``."""
+        """Open the dataset at a path or URL, with the arguments and errors of ``find_dataset``."""
         manifest, place = find_dataset(url, options, origin=origin)
         resolved = ResolvedSpec.of(manifest)
         return cls(
@@ -124,15 +127,15 @@ class Dataset(ResolvedSpec):
         return self.manifest.header.stored_bytes
 
     def open_storage(self) -> Storage:
-        """The storage that holds the shards, for reads through the page cache."""
+        """Open the storage of the shards, for reads through the page cache."""
         return open_storage(self.place)
 
 
 def open_dataset(url: str | Path, *, origin: str | None = None) -> Dataset:
-    """The dataset at a directory or URL.
+    """Open the dataset at a directory or URL.
 
-    ``origin`` says where the data of a scanned dataset lies, as ``--origin`` does. Its shards are
-    not looked at: ``verify_dataset`` reads them. Raises DatasetError, StorageError, UsageError.
+    ``origin`` is the place of a scanned dataset's data, as ``--origin``. The shards are not
+    checked; ``verify_dataset`` reads them. Raises DatasetError, StorageError, UsageError.
 
     >>> dataset = iobench.open_dataset("demo-data")
     >>> dataset.name, dataset.sample_count, dataset.spec.content
@@ -145,16 +148,20 @@ def open_dataset(url: str | Path, *, origin: str | None = None) -> Dataset:
 
 
 def load_dataset_spec(name: str, overrides: Sequence[str] = ()) -> DatasetSpec:
-    """A dataset's specification by name or path, with ``a.b=c`` overrides.
+    """Load a dataset's specification by name or path, with ``a.b=c`` overrides.
 
-    Keys of the file that another format, chosen by an override, can't have are left out.
+    If an override sets the format, keys of the file that this format cannot have are removed.
+    Raises SpecError, UnknownNameError, and UsageError if a plug-in cannot be loaded.
     """
     return schema.load_dataset_spec(name, overrides, without=_keys_that_it_cannot_have)
 
 
 def _keys_that_it_cannot_have(form: object) -> Collection[str]:
-    """Of a DatasetSpec with this format. Raises UsageError for a plug-in that can't be loaded."""
-    if form in CONTENTS.entries():  # short for one file per sample
+    """Return the keys that a DatasetSpec of this format cannot have.
+
+    Raises UsageError if a plug-in cannot be loaded.
+    """
+    if form in CONTENTS.entries():  # a content in place of the format: one file per sample
         return (*schema.SHARD_KEYS, *schema.BLOCK_KEYS)
     if not isinstance(form, str) or form not in FORMATS.entries():
         return schema.BLOCK_KEYS
@@ -164,9 +171,9 @@ def _keys_that_it_cannot_have(form: object) -> Collection[str]:
 
 
 def with_shards_stated(spec: DatasetSpec) -> DatasetSpec:
-    """The specification, which says itself where its format has one sample in each shard.
+    """Return the specification with ``samples_per_shard: 1`` if its format determines this.
 
-    ``schema.dataset.expected_samples_per_shard`` knows no plug-ins.
+    ``schema.dataset.expected_samples_per_shard`` needs it, as it knows no plug-ins.
     """
     if spec.shards_unsaid and FORMATS.open(spec.format).one_sample_per_shard:
         return spec.model_copy(update={"samples_per_shard": 1})
@@ -174,10 +181,10 @@ def with_shards_stated(spec: DatasetSpec) -> DatasetSpec:
 
 
 def cheaper_codecs(dataset: ResolvedSpec) -> list[str]:
-    """Codecs that the dataset's format takes, and that cost less to undo; the dearest first.
+    """Return the codecs of the format that decompress faster than the dataset's, slowest first.
 
-    Codecs whose cost is not known are left out; where the dataset's own is not, only storing as is
-    remains.
+    Codecs with an unknown cost are left out. If the cost of the dataset's own codec is unknown,
+    only ``none`` remains.
     """
     costs: dict[str, float] = {}
     for name in CODECS.entries():
@@ -185,7 +192,7 @@ def cheaper_codecs(dataset: ResolvedSpec) -> list[str]:
             codec = CODECS.open(name)
             dataset.format.check_spec(dataset.spec.model_copy(update={"codec": name}), codec)
         except (UsageError, ValueError):
-            continue  # it can't be had here, or not in this format
+            continue  # not installed, or not supported by this format
         own = dataset.codec.decode_cost
         cheaper = codec.plain if own is None else (codec.decode_cost or 0) < own
         if codec.decode_cost is not None and cheaper:
@@ -197,7 +204,10 @@ def cheaper_codecs(dataset: ResolvedSpec) -> list[str]:
 
 
 def packing_at(spec: DatasetSpec, where: str) -> Packing:
-    """Of a specification that was read at ``where``. Raises DatasetError, UnknownNameError."""
+    """Return the packing of a specification that was read at ``where``.
+
+    Raises DatasetError, UnknownNameError, UsageError.
+    """
     try:
         return ResolvedSpec.of(spec).packing
     except SpecError as error:
@@ -208,19 +218,19 @@ def packing_at(spec: DatasetSpec, where: str) -> Packing:
 
 
 def load_manifest(root: str | Path) -> Manifest:
-    """The manifest of a dataset directory.
+    """Load the manifest of a dataset directory.
 
-    Raises DatasetError: no such directory, not a dataset, half generated, or tables that are not
-    the ones the manifest was written with. Raises UnknownNameError and UsageError for a plug-in
-    that is not there.
+    Raises DatasetError if the directory does not exist, is not a dataset or is incomplete, or if
+    the tables do not belong to the manifest; StorageError if a file cannot be read;
+    UnknownNameError and UsageError for a plug-in that is missing.
     """
     return on_disk.load_manifest(root, packing_at)
 
 
 def index_file(manifest: Manifest) -> tuple[str, bytes] | None:
-    """Key and contents of the file that other readers of the format look for; None for no such.
+    """Return key and content of the index file for other readers of the format, or None.
 
-    For the shards of ``manifest``, which may be a part of a dataset.
+    It is for the shards of ``manifest``, which may be a part of a dataset.
     """
     found = ResolvedSpec.of(manifest)
     key = found.packing.index_key
@@ -233,13 +243,13 @@ def index_file(manifest: Manifest) -> tuple[str, bytes] | None:
 def find_dataset(
     url: str, options: Mapping[str, str] | None = None, *, origin: str | None = None
 ) -> tuple[Manifest, str]:
-    """The manifest at a path or URL, and the URL to read its shards from.
+    """Return the manifest at a path or URL, and the URL from which to read its shards.
 
-    The two places differ only for a scanned dataset, whose manifest is kept apart from data that
-    iobench did not write. ``origin`` says where that data lies; without it, the place in the
-    manifest is used only if it is a local path in the manifest's directory. ``url``'s wrappers are
-    applied to the data too. ``options`` are for the data's storage. Raises DatasetError,
-    StorageError, UsageError.
+    The two places differ only for a scanned dataset, whose manifest is stored separately from the
+    data that iobench did not write. ``origin`` is the place of that data. Without it, the place in
+    the manifest is used only if it is a local path in the manifest's directory. The wrappers of
+    ``url`` are applied to the data, too. ``options`` are for the data's storage. Raises
+    DatasetError, StorageError, UsageError.
     """
     manifest = read_manifest(open_storage(url, options=manifest_options(url, options, origin)))
     return manifest, place_of(manifest, url, origin)
@@ -248,17 +258,17 @@ def find_dataset(
 def manifest_options(
     url: str, options: Mapping[str, str] | None, origin: str | None
 ) -> Mapping[str, str] | None:
-    """The part of a dataset's ``options`` that applies to reading its manifest.
+    """Return the part of a dataset's ``options`` that applies to reading its manifest.
 
-    None if the data lies at an ``origin`` and the manifest in a local directory.
+    None if an ``origin`` is given and the manifest is in a local directory.
     """
     return None if origin is not None and is_local(url) else options
 
 
 def place_of(manifest: Manifest, url: str, origin: str | None = None) -> str:
-    """The URL to read the shards of a manifest at ``url`` from (see find_dataset).
+    """Return the URL from which to read the shards of a manifest at ``url``.
 
-    Raises UsageError.
+    See ``find_dataset``. Raises UsageError.
     """
     said = manifest.header.origin
     if origin is not None:
@@ -280,7 +290,7 @@ def place_of(manifest: Manifest, url: str, origin: str | None = None) -> str:
 
 
 def _lies_in(place: str, folder: Path) -> bool:
-    """Whether a place is a local path in ``folder``, with all symbolic links resolved."""
+    """Return whether a place is a local path in ``folder``, with all symbolic links resolved."""
     if "://" in place or "\0" in place or not place.startswith("/"):
         return False
     try:
@@ -290,9 +300,10 @@ def _lies_in(place: str, folder: Path) -> bool:
 
 
 def read_manifest(storage: Storage) -> Manifest:
-    """The manifest at a storage's root, read without the storage's wrappers.
+    """Read the manifest at a storage's root, without the storage's wrappers.
 
-    Raises DatasetError if there is none, or if it is damaged or only half generated; StorageError.
+    Raises DatasetError if there is no manifest, or if it is damaged or incomplete; StorageError;
+    UnknownNameError and UsageError for a plug-in that is missing.
     """
     storage = innermost(storage)
     root = local_root(storage)

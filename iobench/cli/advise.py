@@ -1,4 +1,4 @@
-"""``iobench advise``: which settings to take, out of a folder of runs."""
+"""``iobench advise``: recommend settings from a folder of runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from .verbs import Verb
 EXAMPLES = """examples:
   iobench advise results/<sweep>
   iobench advise results/<sweep> --default loader.workers=2 --dataset-size 20TiB
-  iobench advise results/<sweep> --workload resnet50-h100 --first-batch 1s --shuffle-window 256MiB --json
+  iobench advise results/<sweep> --workload resnet50-h100 --first-batch 1s --shuffle-window 256MiB \
+--json
 """
 
 
@@ -25,7 +26,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a setting of today, which gains are over (default: the sweep's, else as the workload ships); may be repeated",
+        help="a setting of today, which gains are over (default: the sweep's, else as the workload "
+        "ships); may be repeated",
     )
     parser.add_argument(
         "--dataset-size",
@@ -102,8 +104,9 @@ def _settings(texts: list[str]) -> dict[str, str]:
 VERB = Verb(
     help="the recommended layout and settings, why, what they gain",
     description=(
-        "Choose settings out of runs of one workload that differ in theirs: the smallest within 5 % of the best, whether a "
-        "codec is worth it, how large a shard should be, and the Pareto front of speed, CPU time and bytes, each with its basis."
+        "Choose settings out of runs of one workload that differ in theirs: the smallest within "
+        "5 % of the best, whether a codec is worth it, how large a shard should be, and the Pareto "
+        "front of speed, CPU time and bytes, each with its basis."
     ),
     examples=EXAMPLES,
     arguments=arguments,

@@ -1,4 +1,4 @@
-"""``iobench checkpoint``: what saving and restoring a model's state costs a training."""
+"""``iobench checkpoint``: what it costs a training to save and restore a model's state."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64
   iobench checkpoint llama3-8b --to /mnt/ckpt --ranks 8 --writer dcp
-  iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64 --writer dcp --async --set steps=50 --set step_time=200ms
+  iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64 --writer dcp --async --set steps=50 \
+--set step_time=200ms
   iobench checkpoint llama3-70b --to s3://bucket/ckpt --writer stream --repeat 10
-  iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64 --accelerators 1024 --accelerator-price-per-hour 2.5
+  iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64 --accelerators 1024 \
+--accelerator-price-per-hour 2.5
 
 The target must be new, empty, or hold checkpoints of iobench. Those of this study are removed at
 the end; --keep-data leaves the last one. Those that were there before stay: iobench clean DIR.
@@ -83,7 +85,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--accelerators",
         type=whole_number,
         metavar="N",
-        help="accelerators of the training: how often they fail, what they cost (default: as published)",
+        help="accelerators of the training: how often they fail, what they cost (default: as "
+        "published)",
     )
     meaning.add_argument(
         "--mtbf",
@@ -160,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
     from .terminal import Live
 
     for expression in args.fail_on:
-        parse(expression)  # a typing error is told before anything runs
+        parse(expression)  # report a wrong condition before anything runs
     asked = {
         "model": args.model,
         "writer": args.writer,
@@ -172,9 +175,8 @@ def run(args: argparse.Namespace) -> int:
         asked["writer"] = asynchronous_version(args.writer)
     spec = build(CheckpointSpec, apply_overrides(asked, args.overrides), where="checkpoint")
     plan = make_study_plan(spec, args.to, asked_training(args))
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # batch schedulers stop jobs so: save what was measured, as for Ctrl-C
+    # Batch schedulers stop jobs with SIGTERM. As after Ctrl-C, what was measured is saved.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     live = Live(quiet=args.quiet or args.json)
     try:
         doc, directory = run_study(
@@ -192,7 +194,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def asked_training(args: argparse.Namespace) -> Training:
-    """What the analysis is told of the training, in base units. Raises UsageError."""
+    """Return the training that the flags describe, in base units. Raises UsageError."""
     from ..errors import UsageError
     from ..schema.base import build
     from ..schema.checkpoint import Training
@@ -221,7 +223,8 @@ def asked_training(args: argparse.Namespace) -> Training:
 VERB = Verb(
     help="what a checkpoint costs: time blocked, durable, restore, and how often to take one",
     description=(
-        "Save a model's state again and again, restore it cold and verified, and work out what that costs a training."
+        "Save a model's state again and again, restore it cold and verified, and work out what "
+        "that costs a training."
     ),
     examples=EXAMPLES,
     arguments=arguments,

@@ -1,4 +1,4 @@
-"""``iobench checkpoint plan``: what a checkpoint of a model is, before anything is written."""
+"""``iobench checkpoint plan``: the size and cost of a checkpoint before anything is written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLES = """examples:
 
 
 def _add(parser: argparse.ArgumentParser, *, hidden: bool) -> None:
-    """The flags of a model's plan; ``hidden`` leaves them out of --help."""
+    """Add the flags of a model's plan; ``hidden`` leaves them out of --help."""
     texts = {
         "--to": ("DIR", "a directory or URL where checkpoints would go: is there room?"),
         "--scale": ("SHARE", "share of the model's bytes, e.g. 1/64 (default: 1)"),
@@ -61,7 +61,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def hide_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """The same flags for ``iobench plan MODEL``, as it was written before."""
+    """Add the same flags, hidden, for ``iobench plan MODEL``, the old spelling of this verb."""
     _add(parser, hidden=True)
 
 

@@ -1,4 +1,4 @@
-"""``iobench clean``: remove exactly what iobench made."""
+"""``iobench clean``: remove exactly the files that iobench made."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
     )
     verb = "would remove" if report.dry_run else "removed"
     say(
-        f"{verb} {counted(report.files, 'file')}, {format_bytes(report.bytes)}{uploads}: {report.root}"
+        f"{verb} {counted(report.files, 'file')}, {format_bytes(report.bytes)}{uploads}: "
+        f"{report.root}"
     )
     if report.foreign:
         more = len(report.foreign) - _SHOWN
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _checkpoints(args: argparse.Namespace) -> CleanReport | None:
-    """The same for a place that was claimed for checkpoints; None for any other."""
+    """Clean a directory or URL with iobench's checkpoints; return None for any other."""
     from ..checkpoint.place import MARKER, clean_alone
     from ..errors import StorageError
     from ..generator.cleaner import CleanReport
@@ -69,7 +70,7 @@ def _checkpoints(args: argparse.Namespace) -> CleanReport | None:
         if not exists(storage, MARKER):
             return None
     except StorageError:
-        return None  # what is wrong with this place is told by whoever looks for a dataset there
+        return None  # the search for a dataset will report the problem
     removal = clean_alone(storage, dry_run=args.dry_run, break_lock=args.break_lock)
     return CleanReport(
         args.dir,
@@ -84,8 +85,9 @@ def _checkpoints(args: argparse.Namespace) -> CleanReport | None:
 VERB = Verb(
     help="remove a generated dataset, or checkpoints",
     description=(
-        "Remove a dataset or checkpoints, complete or partial: exactly the files that iobench made. Files of others stay, and "
-        "are named. A directory that iobench did not make is refused."
+        "Remove a dataset or checkpoints, complete or partial: exactly the files that iobench "
+        "made. Files of others stay, and are named. A directory that iobench did not make is "
+        "refused."
     ),
     examples=EXAMPLES,
     arguments=arguments,

@@ -1,4 +1,4 @@
-"""What verbs share: the common flags, flags that were renamed, overrides, shares and times."""
+"""Parts that verbs share: common flags, renamed flags, overrides, and types of arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from .logs import add_logging
 
 
 def add_common(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
-    """Output and logging; ``formats`` are the values of ``--format``, the first is the default."""
+    """Add the flags for output and logging.
+
+    ``formats`` are the values of ``--format``; the first one is the default.
+    """
     group = parser.add_argument_group("output")
     group.add_argument(
         "--format", choices=formats, default=formats[0], help=f"default: {formats[0]}"
@@ -33,11 +36,11 @@ def add_common(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
 
 
 _renamed: set[str] = set()
-"""Old spellings that were told about in this process."""
+"""Old spellings about which this process has warned."""
 
 
 class Renamed(argparse.Action):
-    """An old spelling of a flag: it works, is not in --help, and the new one is told once."""
+    """The old spelling of a flag: it works, is not in --help, and causes one warning."""
 
     def __init__(self, *args: object, new: str, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
@@ -62,7 +65,7 @@ def add_renamed(
     dest: str,
     type: Callable[[str], object] = str,
 ) -> None:
-    """``old`` as a hidden spelling of ``new``, which stores to ``dest``."""
+    """Add ``old`` as a hidden spelling of the flag ``new``, which stores to ``dest``."""
     parser.add_argument(
         old,
         action=Renamed,
@@ -75,7 +78,7 @@ def add_renamed(
 
 
 def tell_renamed(old: str, new: str) -> None:
-    """Say on stderr, once for each process, what an old spelling is called now."""
+    """Warn on stderr that an old spelling has a new name, once in each process."""
     from .terminal import warn
 
     if old not in _renamed:
@@ -84,14 +87,14 @@ def tell_renamed(old: str, new: str) -> None:
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 sample``, ``1,234 samples``."""
+    """Return a count with its noun, such as ``1 sample`` or ``1,234 samples``."""
     from ..units import format_count
 
     return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def duration(text: str) -> float:
-    """The ``type`` of a time, in seconds: ``3s``, ``500ms``, ``2min``; 0 is one."""
+    """The ``type`` of a time, in seconds: ``3s``, ``500ms``, ``2min``; 0 is allowed."""
     from ..errors import UsageError
     from ..units import parse_duration
 
@@ -102,7 +105,7 @@ def duration(text: str) -> float:
 
 
 def add_calibration(parser: argparse.ArgumentParser, default: str, what: str) -> None:
-    """``--calibration``: how long each ceiling is measured."""
+    """Add ``--calibration``, the time to measure each ceiling."""
     parser.add_argument(
         "--calibration",
         type=duration,
@@ -115,7 +118,7 @@ def add_calibration(parser: argparse.ArgumentParser, default: str, what: str) ->
 
 
 def add_break_lock(parser: argparse.ArgumentParser) -> None:
-    """``--break-lock``, of verbs that hold a place: a dead process of another host may hold it."""
+    """Add ``--break-lock``, for verbs that lock a directory or URL."""
     parser.add_argument(
         "--break-lock",
         action="store_true",
@@ -136,7 +139,10 @@ def add_overrides(parser: argparse.ArgumentParser, example: str) -> None:
 
 
 def whole_number(text: str) -> int:
-    """The ``type`` of an argument that counts something; argparse makes one line of its errors."""
+    """The ``type`` of an argument that is a count.
+
+    argparse prints its errors in one line.
+    """
     from ..units import MAX_BYTES
 
     try:
@@ -149,7 +155,7 @@ def whole_number(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """The ``type`` of an argument that is a figure; neither NaN nor infinity is one."""
+    """The ``type`` of an argument that is a finite number."""
     from ..documents import MAX_NUMBER
 
     try:
@@ -162,7 +168,7 @@ def number(text: str) -> float:
 
 
 def add_origin(parser: argparse.ArgumentParser) -> None:
-    """``--origin``, for verbs that open a dataset."""
+    """Add ``--origin``, for verbs that open a dataset."""
     parser.add_argument(
         "--origin",
         metavar="URL",
@@ -172,7 +178,7 @@ def add_origin(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_share(flag: str, text: str) -> float:
-    """``1%`` or ``0.01``: above 0 and below 1. Raises UsageError that names the flag."""
+    """Parse a share above 0 and below 1: ``1%``, ``0.01``. Raises UsageError with the flag."""
     from ..errors import UsageError
     from ..units import MIN_SHARE
 
@@ -188,7 +194,10 @@ def parse_share(flag: str, text: str) -> float:
 
 
 def parse_time(flag: str, text: str | None) -> float | None:
-    """A duration above 0 in seconds; None where the flag was not given. Raises UsageError that names the flag."""
+    """Parse a duration above 0 and return seconds; None if the flag was not given.
+
+    Raises UsageError; for a duration of 0 or less it names the flag.
+    """
     from ..errors import UsageError
     from ..units import parse_duration
 

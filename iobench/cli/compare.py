@@ -1,4 +1,4 @@
-"""``iobench compare``: did it become better, by how much, and how sure is that?"""
+"""``iobench compare``: what became better or worse, by how much, and how certain that is."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   iobench compare results/<run> results/<run>
   iobench compare results/<run> results/<run> --fail-on 5%
-  iobench compare results/<run> results/<run> --across dataset.shard_size,dataset.codec --format markdown
+  iobench compare results/<run> results/<run> --across dataset.shard_size,dataset.codec \
+--format markdown
   iobench compare results --by loader.workers --metric samples_per_s
 
-A difference needs p < 0.05 (exact Mann-Whitney over repetitions) and a change above 5 %; '~' is none. With fewer than 4 repetitions
-on a side nothing can be told. Runs that ask something else of the storage, or are of other data, are not comparable: --across names
+A difference needs p < 0.05 (exact Mann-Whitney over repetitions) and a change above 5 %; '~' is \
+none. With fewer than 4 repetitions
+on a side nothing can be told. Runs that ask something else of the storage, or are of other data, \
+are not comparable: --across names
 keys that may differ.
 
 exit status: 0 ok, 1 failed, 2 nothing could be compared, 4 a regression beyond --fail-on
@@ -117,7 +120,12 @@ def _change(text: str) -> float:
 def _by_place(
     args: argparse.Namespace, across: tuple[str, ...], left_out: list[str]
 ) -> list[tuple[Group, Group]]:
-    """The first place against each other one, question by question; where no question is the same, the nearest pair that says why."""
+    """Pair the runs of the first directory with those of each other one, by their question.
+
+    A question (``analyse.compare.runs.question``) is what a run demands of the storage. For a
+    workload without a common question, one pair is still returned, so that the comparison can say
+    how the two differ.
+    """
     from ..errors import UsageError
 
     if len(args.results) < 2:
@@ -152,7 +160,7 @@ def _alone(
     others: dict[tuple[str, ...], Group],
     used: set[tuple[str, ...]],
 ) -> Iterator[str]:
-    """One line for each question of ``groups`` that nothing of ``others`` was compared with."""
+    """Yield one line for each question of ``groups`` that was not compared with ``others``."""
     for asked, group in groups.items():
         if asked in used:
             continue
@@ -182,7 +190,7 @@ def _groups(
 def _counted(
     place: Path, include_invalid: bool, left_out: list[str], seen: set[Path] | None = None
 ) -> Iterator[RunDocument]:
-    """Runs that count; of directories in ``seen``, places before this one had them."""
+    """Yield the usable runs of a place, without directories in ``seen``, and add to ``seen``."""
     from ..analyse.compare.collect import collect
     from ..analyse.compare.runs import usable
 
@@ -203,7 +211,7 @@ def _counted(
 def _by_key(
     args: argparse.Namespace, across: tuple[str, ...], left_out: list[str]
 ) -> list[tuple[Group, Group]]:
-    """All runs of all places, grouped by a key's value within each question."""
+    """Group all runs of all places by a key's value, within each question."""
     from ..analyse.compare.runs import Group, lookup, question
     from ..analyse.tuning.points import number
 
@@ -238,7 +246,8 @@ def _by_key(
 VERB = Verb(
     help="two runs, or folders of runs: what became better or worse, and how sure that is",
     description=(
-        "Compare recorded runs: the first is the baseline, each of the others a candidate. Folders are split by workload."
+        "Compare recorded runs: the first is the baseline, each of the others a candidate. Folders "
+        "are split by workload."
     ),
     examples=EXAMPLES,
     arguments=arguments,

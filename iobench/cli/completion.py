@@ -1,7 +1,7 @@
-"""``iobench completion``: a script that lets a shell complete verbs, flags and names.
+"""``iobench completion``: a script with which a shell completes verbs, flags and names.
 
-The script is made from the parsers themselves and asks iobench for nothing while one types, so it
-is to be made again after an update.
+The script is generated from the parsers and does not call iobench when the user types. So it must
+be generated again after an update.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag of a verb: its spellings, what follows it, and what it is for."""
+    """One flag of a verb: its spellings, its values and its help."""
 
     names: tuple[str, ...]
     takes_value: bool
@@ -40,7 +40,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Completions:
-    """What can follow a verb: its line of help, its flags, and the words that it takes."""
+    """The completions of a verb: its line of help, its flags and its words."""
 
     help: str
     flags: tuple[Flag, ...]
@@ -48,7 +48,7 @@ class Completions:
 
 
 def table() -> dict[str, Completions]:
-    """Verb -> what can follow it, from the parsers that ``iobench`` itself uses."""
+    """Return the completions of each verb, from the parsers that ``iobench`` itself uses."""
     from .main import build_parser
 
     (verbs,) = (
@@ -73,9 +73,9 @@ def _completions(name: str, parser: argparse.ArgumentParser, told: str) -> Compl
 
 
 def _names(verb: str) -> list[str]:
-    """Names that a verb takes in its first place: of workloads, datasets or models.
+    """Return the names that a verb takes as its first argument: workloads, datasets or models.
 
-    A name of a file in this folder is left out where a shell could take it for anything else.
+    The name of a file in this folder is left out if it has characters that are special to a shell.
     """
     from ..checkpoint.models import MODELS
     from ..schema.base import known_specs
@@ -145,7 +145,7 @@ def _bash(found: Mapping[str, Completions]) -> str:
 
 
 def _zsh(found: Mapping[str, Completions]) -> str:
-    """zsh runs the functions of bash's completion by itself (bashcompinit)."""
+    """Return the bash script with a header: zsh can run it with bashcompinit."""
     return "\n".join(
         [
             "#compdef iobench",
@@ -186,7 +186,7 @@ def _fish(found: Mapping[str, Completions]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """One word for fish."""
+    """Quote a text as one word for fish."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

@@ -12,12 +12,16 @@ from .verbs import DOCUMENTS, Verb
 
 EXAMPLES = """examples:
   iobench cost results/<run> --instance g5.2xlarge
-  iobench cost results/<run> --instance g5.2xlarge --host-spot-price-per-hour 0.45 --interruptions-per-hour 0.05 --interval 10m
-  iobench cost results/<run> --instance p5.48xlarge --hosts 4 --efficiency 0.9 --epochs 90 --samples 1281167 --deadline 24h --budget 5000
+  iobench cost results/<run> --instance g5.2xlarge --host-spot-price-per-hour 0.45 \
+--interruptions-per-hour 0.05 --interval 10m
+  iobench cost results/<run> --instance p5.48xlarge --hosts 4 --efficiency 0.9 --epochs 90 \
+--samples 1281167 --deadline 24h --budget 5000
   iobench cost results/<run> results/<run> --host-price-per-hour 1.20
-  iobench cost results/<run> results/<run> --instance 4xg5.2xlarge --instance p4d.24xlarge --efficiency 0.9 --deadline 24h --epochs 90
+  iobench cost results/<run> results/<run> --instance 4xg5.2xlarge --instance p4d.24xlarge \
+--efficiency 0.9 --deadline 24h --epochs 90
 
-Prices are rows of results/instances.yaml (iobench list instances), a CSV of yours (--prices), or stated (--host-price-per-hour,
+Prices are rows of results/instances.yaml (iobench list instances), a CSV of yours (--prices), or \
+stated (--host-price-per-hour,
 --host-spot-price-per-hour). Without
 --instance, the machine that the run recognised when it was recorded.
 """
@@ -36,7 +40,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[N x]TYPE",
-        help="what a run's machine costs as (default: as recorded): one for all, or one for each RESULTS in their order; 4xTYPE: 4 hosts",
+        help="what a run's machine costs as (default: as recorded): one for all, or one for each "
+        "RESULTS in their order; 4xTYPE: 4 hosts",
     )
     parser.add_argument(
         "--host-price-per-hour",
@@ -192,7 +197,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _hosts_of(text: str, hosts: int) -> tuple[str, int]:
-    """'4xg5.2xlarge' -> ('g5.2xlarge', 4); without a number, ``hosts`` of them."""
+    """Parse '4xg5.2xlarge' to ('g5.2xlarge', 4); without a number, ``hosts`` is used."""
     from ..errors import UsageError
 
     found = re.fullmatch(r"(\d+)\s*x\s*(\S+)", text.strip())
@@ -226,7 +231,8 @@ def _check(args: argparse.Namespace) -> None:
 VERB = Verb(
     help="samples per dollar, dollars for a job, dollars burnt while waiting",
     description=(
-        "Put a price on recorded runs. Nothing is measured, and no price is looked up over a network."
+        "Put a price on recorded runs. Nothing is measured, and no price is looked up over a "
+        "network."
     ),
     examples=EXAMPLES,
     arguments=arguments,

@@ -1,4 +1,7 @@
-"""``iobench demo``: generate a small dataset, run, print the verdict; with --s3 on an S3 server that it starts and stops."""
+"""``iobench demo``: generate a small dataset, run a workload on it, and print the verdict.
+
+With ``--s3`` the data is on an S3 server that the demo starts and stops.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +53,13 @@ def run(args: argparse.Namespace) -> int:
         s3_server(Path(folder)) as environment,
     ):
         for name in [name for name in os.environ if name.startswith("AWS_")]:
-            del os.environ[name]  # another account's settings have no business with this server
+            del os.environ[name]  # settings of another account must not reach this server
         os.environ.update(environment)
         return _tell(args, f"s3://{BUCKET}/data", generate=True)
 
 
 def _tell(args: argparse.Namespace, place: str, *, generate: bool) -> int:
-    """The commands, shown as one would type them."""
+    """Run the commands, and print each one as a user would type it."""
     from .main import main
 
     common = [flag for flag, given in (("--quiet", args.quiet), ("--debug", args.debug)) if given]
@@ -91,8 +94,10 @@ def _tell(args: argparse.Namespace, place: str, *, generate: bool) -> int:
 VERB = Verb(
     help="the whole story on a small dataset, on local disk or on S3",
     description=(
-        f"Generate the dataset 'demo' (270 MiB) and run the workload 'demo' on it. On local disk it stays in ./{_LOCAL}. "
-        "With --s3 a real S3 server (rclone) is started on loopback over a temporary folder, and all is removed at the end."
+        "Generate the dataset 'demo' (270 MiB) and run the workload 'demo' on it. On local disk it "
+        f"stays in ./{_LOCAL}. "
+        "With --s3 a real S3 server (rclone) is started on loopback over a temporary folder, and "
+        "all is removed at the end."
     ),
     examples=EXAMPLES,
     arguments=arguments,

@@ -1,4 +1,4 @@
-"""``iobench doctor``: what is this machine, and this storage, and would something here be taken for slow storage?"""
+"""``iobench doctor``: facts of this machine and storage, and what could look like slow storage."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
 VERB = Verb(
     help="look at this machine and the storage behind a path",
     description=(
-        "Cores, limits, memory, huge pages, file system, device, O_DIRECT, page cache, fio, GPU, and what to change."
+        "Cores, limits, memory, huge pages, file system, device, O_DIRECT, page cache, fio, GPU, "
+        "and what to change."
     ),
     examples=EXAMPLES,
     arguments=arguments,

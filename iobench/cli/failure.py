@@ -1,4 +1,4 @@
-"""How a command ends that fails: one line on standard error, and a documented exit code."""
+"""The end of a command that fails: one line on standard error, and a documented exit code."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _LOGS = 100
 def tell(error: BaseException, *, debug: bool, verb: str = "") -> int:
     """Print one line about ``error`` and return its exit code.
 
-    With ``debug`` the traceback comes first. Any exception that is not a known error of a
-    user's is an internal error: its traceback goes to a log file, whose path is in the line.
+    With ``debug`` the traceback is printed first. An exception that the user cannot have caused is
+    an internal error: its traceback is written to a log file, and the line names the file.
     """
     import traceback
 
@@ -38,7 +38,7 @@ def tell(error: BaseException, *, debug: bool, verb: str = "") -> int:
 
 
 def _known(error: BaseException) -> IobenchError | None:
-    """What a user can do something about; None for an internal error."""
+    """Return an error that a user can act on, or None for an internal error."""
     if isinstance(error, IobenchError):
         return error
     if isinstance(error, MemoryError):
@@ -72,9 +72,9 @@ def _first_line(error: BaseException) -> str:
 
 
 def _log(error: BaseException, verb: str) -> str:
-    """Write the traceback to a file of mode 0600; its path, or '' where none can be made.
+    """Write the traceback to a file of mode 0600; return its path, or '' if that fails.
 
-    Neither the command line nor variables are in it.
+    The file contains neither the command line nor values of variables.
     """
     import platform
     import tempfile
@@ -87,9 +87,9 @@ def _log(error: BaseException, verb: str) -> str:
         f"iobench {__version__} {verb}\n"
         f"Python {platform.python_version()}, {platform.platform()}\n\n"
     )
-    # O_EXCL: in a directory that everybody writes to, nobody's link or file is followed.
+    # O_EXCL: in a directory to which all users can write, no existing link or file is used.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    for number in range(_LOGS):  # several in one second, of one process
+    for number in range(_LOGS):  # one process may write several logs in one second
         more = f"-{number}" if number else ""
         name = f"iobench-error-{stamp}-{os.getpid()}{more}.log"
         try:

@@ -1,4 +1,4 @@
-"""``iobench generate``: a dataset spec to shards and a manifest."""
+"""``iobench generate``: generate shards and a manifest from a dataset spec."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ EXAMPLES = """examples:
   iobench generate demo --to /tmp/iobench-demo
   iobench generate resnet50 --to /mnt/fast/resnet50 --size 20GiB
   iobench generate unet3d --to /mnt/fast/unet3d --memory-multiple 5
-  iobench generate resnet50 --to /mnt/fast/resnet50-tar --samples 10000 --set format=tar --set shard_size=64MiB --set codec=zstd:1
+  iobench generate resnet50 --to /mnt/fast/resnet50-tar --samples 10000 --set format=tar \
+--set shard_size=64MiB --set codec=zstd:1
   iobench generate resnet50 --to s3://bucket/resnet50 --samples 10000 --set format=tar
   iobench generate ./mine.yaml --to /mnt/fast/mine --seed 7 --workers 4
 """
@@ -67,9 +68,8 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(storage, Guarded):
         storage.check_target()
     target = storage.url
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # a scheduler's end is Ctrl-C's: what is finished is kept, and said so
+    # Batch schedulers stop jobs with SIGTERM. As after Ctrl-C, finished shards are kept.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _bar(args, "generating") as tell:
         report = generate(
             spec,
@@ -153,8 +153,9 @@ def _bar(args: argparse.Namespace, what: str) -> Any:
 VERB = Verb(
     help="generate a dataset",
     description=(
-        "Generate a dataset from its spec: unique, incompressible bytes unless the spec says otherwise, the same bytes for the "
-        "same spec whatever the number of workers. An interrupted generation goes on when the same command is given again."
+        "Generate a dataset from its spec: unique, incompressible bytes unless the spec says "
+        "otherwise, the same bytes for the same spec whatever the number of workers. An "
+        "interrupted generation goes on when the same command is given again."
     ),
     examples=EXAMPLES,
     arguments=arguments,

@@ -1,4 +1,4 @@
-"""``iobench history``: one workload over time."""
+"""``iobench history``: the results of one workload over time."""
 
 from __future__ import annotations
 
@@ -69,9 +69,8 @@ def run(args: argparse.Namespace) -> int:
         )
         metrics.add(metric)
         rivals = [other for other in groups if other[:2] == asked[:2]]
-        telling = [
-            fact for fact in asked[2:] if not fact.endswith("=null") and len(fact) <= 60
-        ]  # not the quantiles of all sizes
+        # Long facts are left out, such as the quantiles of all sample sizes.
+        telling = [fact for fact in asked[2:] if not fact.endswith("=null") and len(fact) <= 60]
         apart = [fact for fact in telling if any(fact not in other for other in rivals)]
         one = history(
             f"{asked[1]} on {asked[0]}{' with ' if apart else ''}{', '.join(apart)}", runs, metric
@@ -81,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
     if not shown:
         if groups:
             raise UsageError(
-                f"no run of {args.workload} in {args.results} measured {' or '.join(sorted(metrics))}",
+                f"no run of {args.workload} in {args.results} measured "
+                f"{' or '.join(sorted(metrics))}",
                 remedy="see --metric",
             )
         if any(workload_of(doc) in names for doc in found.runs.values()):
@@ -104,7 +104,8 @@ def run(args: argparse.Namespace) -> int:
 VERB = Verb(
     help="one workload over time: trend, when it changed, and what else changed then",
     description=(
-        "All runs of a workload on one machine, oldest first; runs that ask something else are shown apart."
+        "All runs of a workload on one machine, oldest first; runs that ask something else are "
+        "shown apart."
     ),
     examples=EXAMPLES,
     arguments=arguments,

@@ -1,4 +1,4 @@
-"""iobench list: what can be named."""
+"""``iobench list``: the names of workloads, datasets, plug-ins, models and instances."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         show_json(found)
         return 0
     for kind, entries in found.items():
-        if kind == "instances" and not args.kind:  # too many to be read beside the others
+        if kind == "instances" and not args.kind:  # too many to print with the others
             say("instances:")
             say(f"  {len(entries)} types of hosts and what they cost: iobench list instances")
             continue
@@ -98,7 +98,8 @@ def _instance(found: Any) -> str:
 
 
 VERB = Verb(
-    help="workloads, datasets, formats, codecs, storage, accelerators, loaders, writers, models, instances",
+    help="workloads, datasets, formats, codecs, storage, accelerators, loaders, writers, models, "
+    "instances",
     description=("List what iobench knows by name."),
     examples="examples:\n  iobench list\n  iobench list workloads\n  iobench list codecs --json\n",
     arguments=arguments,

@@ -1,7 +1,7 @@
-"""``--log-level`` and ``--log-file``: what iobench's modules say while they work.
+"""``--log-level`` and ``--log-file``: the log of iobench's modules.
 
-Without either, warnings alone are shown, one line each. A line of the log says when, on which host,
-of which rank and in which process.
+Without these flags only warnings are shown, one line each. A line of the log has the time, the
+host, the rank and the process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 def add_logging(parser: argparse._ArgumentGroup) -> None:
-    """The two flags."""
+    """Add ``--log-level`` and ``--log-file``."""
     parser.add_argument(
         "--log-level",
         choices=LEVELS,
@@ -35,7 +35,7 @@ def add_logging(parser: argparse._ArgumentGroup) -> None:
 
 
 class _Formatter(logging.Formatter):
-    """One line for each record, with times in UTC."""
+    """Formats each record as one line, with the time in UTC."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,10 +56,11 @@ class _Formatter(logging.Formatter):
 
 @contextmanager
 def logging_to(level: str | None, file: str | None) -> Iterator[None]:
-    """What is logged meanwhile goes to ``file``, or to standard error where that is None.
+    """Write the log to ``file`` inside the context, or to standard error if it is None.
 
-    Of iobench's own modules from ``level`` on, of libraries from warnings on. Processes that are
-    forked meanwhile write to the same place. Raises UsageError for a file that can't be written.
+    iobench's own modules log from ``level`` on, libraries from warnings on. Processes that are
+    forked inside the context write to the same file. Raises UsageError if the file cannot be
+    written.
     """
     if level is None and file is None:
         yield

@@ -1,6 +1,7 @@
-"""The command line: parse, run the verb, and end every error in one line.
+"""The command line: parse it, run the verb, and print each error in one line.
 
-What a verb needs is imported when it runs; its own file is imported to build its parser.
+The module of a verb is imported to build its parser; everything else that the verb needs is
+imported only when it runs.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ examples:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse with errors in one line."""
+    """An argument parser that prints errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"iobench: {printable(message, MAX_SHOWN)}. See: {self.prog} --help\n")
@@ -61,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
         own = verbs.add_parser(
             name,
             help=verb.help,
-            # Examples are lines as they stand, a description is prose.
+            # The examples keep their lines, so only the description is filled here.
             description=textwrap.fill(verb.description, width),
             epilog=verb.examples,
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -73,7 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, run the verb, and end every error in one line and a documented exit code."""
+    """Parse, run the verb, and print an error in one line; return a documented exit code."""
     survive_closed_readers()
     prepare_streams()
     words = list(sys.argv[1:] if argv is None else argv)
@@ -83,10 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.json = args.format == "json"
         with logging_to(args.log_level, args.log_file), output_to(args.output):
             code = int(args.run(args))
-            sys.stdout.flush()  # a full disk behind standard output is an error, too
+            sys.stdout.flush()  # if standard output is on a full disk, this fails
         return code
     except KeyboardInterrupt:
-        # Pressed once more, it must not interrupt the interpreter's own exit.
+        # Another Ctrl-C must not interrupt the exit of the interpreter.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         warn("interrupted")
         return 130

@@ -1,4 +1,7 @@
-"""How ``run``, ``checkpoint`` and ``report`` end: the document on stdout, broken conditions on stderr, the exit code."""
+"""The end of ``run``, ``checkpoint`` and ``report``.
+
+The document is printed on stdout, and conditions of ``--fail-on`` that hold on stderr.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,14 @@ from ..schema.result import RunDocument
 from .terminal import columns, say, show, show_data, show_json, use_color, warn
 
 MIN_WIDTH = 40
-"""Columns that a report is laid out for at least; on narrower terminals its lines are broken."""
+"""Smallest width of a report in columns; narrower terminals break its lines."""
 
 
 def finish(doc: RunDocument, directory: Path, *, kind: str, fail_on: Sequence[str]) -> int:
-    """Print ``doc`` as text, json, csv or markdown. 0 ok, 3 where the run is invalid, 4 where a condition holds."""
+    """Print ``doc`` as text, json, csv or markdown, and return the exit code.
+
+    0: ok, 3: the run is invalid, 4: a condition of ``fail_on`` holds.
+    """
     if kind == "text":
         render = render_run if doc.study is None else render_study
         show(render(doc, width=max(MIN_WIDTH, min(100, columns())), color=use_color()))

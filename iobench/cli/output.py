@@ -1,4 +1,4 @@
-"""``--output FILE``: the document goes to a file instead of standard output."""
+"""``--output FILE``: write the document to a file instead of standard output."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ..errors import UsageError
 
 @contextmanager
 def output_to(file: str | None) -> Iterator[None]:
-    """What is printed meanwhile goes to ``file``, in UTF-8; None leaves standard output as it is.
+    """Write standard output to ``file`` in UTF-8 inside the context; None changes nothing.
 
-    The place is looked at before, so that no verb works for hours and can't write then. The file
-    is replaced as a whole when the verb has ended, whatever its exit code; a verb that raises
-    leaves what was there. Raises UsageError for a place that can't be written.
+    A temporary file is created next to it first, so that no verb runs for hours and then cannot
+    write. When the verb has ended, with any exit code, the file is replaced as a whole. If the verb
+    raises, the old file stays. Raises UsageError if the file cannot be written.
     """
     if file is None:
         yield
         return
     try:
-        path = Path(file).resolve()  # through a link of the user's, to what it names
+        path = Path(file).resolve()  # if the user names a link, its target is replaced
         new = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
         special = path.exists() and not stat.S_ISREG(path.stat().st_mode)
         if special and path.is_dir():
             raise IsADirectoryError(21, "it is a directory", file)
-        # In a folder that others write to, nobody's link or file is followed ("x").
+        # "x": in a folder to which others can write, no existing link or file is used.
         handle = (
             path.open("w", encoding="utf-8", errors="backslashreplace")
             if special

@@ -1,4 +1,4 @@
-"""iobench plan: what a run would do, without doing it."""
+"""``iobench plan``: what a run would do, without doing it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="repetitions (default: 6)",
     )
-    # What is asked of a model belongs to "checkpoint plan"; an old command line still works.
+    # Plans of a model belong to "checkpoint plan"; old command lines still work.
     hide_model_arguments(parser)
     add_overrides(parser, "loader.workers=8")
 
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _refuse(args: argparse.Namespace, names: tuple[str, ...], what: str) -> None:
-    """Flags that say nothing about ``what`` are no flags of its plan."""
+    """Raise UsageError if a flag is given that has no meaning for a plan of ``what``."""
     from ..errors import UsageError
 
     for name in names:

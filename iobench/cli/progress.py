@@ -1,4 +1,7 @@
-"""A progress bar of bytes on stderr, without a thread of its own (worker processes are forked while it is up)."""
+"""A progress bar of bytes on stderr.
+
+It uses no thread, since worker processes are forked while it is shown.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Tell = Callable[[int, int], None]
-"""(done bytes, total bytes)"""
+"""Called with (bytes done, bytes in total)."""
 
 
 @contextmanager
 def progress_bar(what: str, *, enabled: bool) -> Iterator[Tell]:
-    """A function to tell the progress to; it does nothing where not ``enabled``."""
+    """Yield a function that shows the progress; it does nothing if not ``enabled``."""
     if not enabled:
         yield lambda done, total: None
         return

@@ -1,4 +1,4 @@
-"""``iobench report``: every figure of a run again, from its recorded events."""
+"""``iobench report``: compute every figure of a run again from its recorded events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from .verbs import DOCUMENTS, Verb
 EXAMPLES = """examples:
   iobench report results/<run>
   iobench report results/<run> --format csv
-  iobench report results/<run> --fail-on 'accelerator_utilization_sustained<0.9' --fail-on 'headroom<1.2'
+  iobench report results/<run> --fail-on 'accelerator_utilization_sustained<0.9' \
+--fail-on 'headroom<1.2'
   iobench report results/<run> --rules mlperf
 
 exit status: 0 ok, 1 failed, 2 usage, 3 the run is invalid, 4 a --fail-on condition holds
@@ -23,8 +24,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONDITION",
         action="append",
         default=[],
-        help="exit 4 where this holds for a median, or the metric was not measured; e.g. 'accelerator_utilization_sustained<0.9', by which "
-        "the verdict goes ('accelerator_utilization' is MLPerf's); may be repeated",
+        help="exit 4 where this holds for a median, or the metric was not measured; e.g. "
+        "'accelerator_utilization_sustained<0.9', by which the verdict goes "
+        "('accelerator_utilization' is MLPerf's); may be repeated",
     )
     parser.add_argument(
         "--rules",
@@ -44,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     from .terminal import warn
 
     for expression in args.fail_on:
-        parse(expression)  # a typing error is told before anything is printed
+        parse(expression)  # report a wrong condition before anything is printed
     named = Path(args.directory)
     directory = named.parent if named.is_file() else named
     doc = load_run(named)
@@ -55,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
         doc = rebuild(doc, read_events(directory / "events.parquet"))
     elif doc.study is not None:
-        doc = conclude(doc)  # a study has no steps: its saves are its events
+        doc = conclude(doc)  # a study has no events: its saves and restores are recorded
     else:
         warn(f"no events.parquet in {directory}: figures are shown as recorded")
         doc = conclude(doc)
@@ -65,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
 VERB = Verb(
     help="print a run again: verdict, ceilings, metrics, findings",
     description=(
-        "Compute every figure of a run again from its recorded events, without torch and without the storage, and print it."
+        "Compute every figure of a run again from its recorded events, without torch and without "
+        "the storage, and print it."
     ),
     examples=EXAMPLES,
     arguments=arguments,

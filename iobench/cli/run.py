@@ -1,4 +1,4 @@
-"""iobench run: measure, and say what binds."""
+"""``iobench run``: measure a workload and find the stage that limits it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ EXAMPLES = """examples:
   iobench run demo --data demo-data
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --accelerators 2 --repeat 5
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --find-max
-  iobench run unet3d-h100 --data /mnt/fast/unet3d --set reader.concurrency=16 --fail-on 'samples_per_s<20'
-  iobench run resnet50-h100 --data /mnt/fast/resnet50 --checkpoint llama3-8b --checkpoint-scale 1/64 --checkpoint-to /mnt/ckpt
+  iobench run unet3d-h100 --data /mnt/fast/unet3d --set reader.concurrency=16 \
+--fail-on 'samples_per_s<20'
+  iobench run resnet50-h100 --data /mnt/fast/resnet50 --checkpoint llama3-8b \
+--checkpoint-scale 1/64 --checkpoint-to /mnt/ckpt
   iobench run resnet50-h100 --data 'throttled+/mnt/fast/resnet50?bandwidth=2GB&latency=5ms'
 """
 _LONGEST_S = 3600
@@ -125,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
     from .terminal import Live
 
     for expression in args.fail_on:
-        parse(expression)  # a typing error is told before anything runs
+        parse(expression)  # report a wrong condition before anything runs
     plan = make_plan(
         workload,
         args.data,
@@ -135,9 +137,8 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
     )
     mixed = _mixed(args)
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # batch schedulers stop jobs so: save what was measured, as for Ctrl-C
+    # Batch schedulers stop jobs with SIGTERM. As after Ctrl-C, what was measured is saved.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     live = Live(quiet=args.quiet or args.json)
     options = Options(
         results=args.results,
@@ -158,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _mixed(args: argparse.Namespace) -> Any:
-    """Which checkpoints to save while loading; None where nobody asked for any."""
+    """Return the checkpoints to save while loading, or None if none are requested."""
     from ..errors import UsageError
 
     if args.checkpoint is None:
@@ -194,7 +195,8 @@ def _mixed(args: argparse.Namespace) -> Any:
 VERB = Verb(
     help="measure every ceiling and the real thing; print what binds and why",
     description=(
-        "Run a workload over a generated dataset: each stage's ceiling alone, then all stages together, then the verdict."
+        "Run a workload over a generated dataset: each stage's ceiling alone, then all stages "
+        "together, then the verdict."
     ),
     examples=EXAMPLES,
     arguments=arguments,

@@ -1,4 +1,4 @@
-"""``iobench scan``: data that others wrote, made measurable without writing to it."""
+"""``iobench scan``: describe data that others wrote, without writing to it, to measure it."""
 
 from __future__ import annotations
 
@@ -100,10 +100,11 @@ def _quantiles(sizes: Any, points: tuple[float, ...]) -> Any:
 VERB = Verb(
     help="take up data that is there already",
     description=(
-        "Read the headers of a directory or prefix of files, WebDataset tars, TFRecords, Parquet or HDF5 (of Parquet, which "
-        "tells no sizes of samples, the column that holds them), write nothing to it, and save two things elsewhere: NAME.yaml, a dataset "
-        "spec with the sizes found, from which generate clones the shape; and NAME.manifest, which run reads that very data by. Symbolic "
-        "links are not followed."
+        "Read the headers of a directory or prefix of files, WebDataset tars, TFRecords, Parquet "
+        "or HDF5 (of Parquet, which tells no sizes of samples, the column that holds them), write "
+        "nothing to it, and save two things elsewhere: NAME.yaml, a dataset spec with the sizes "
+        "found, from which generate clones the shape; and NAME.manifest, which run reads that very "
+        "data by. Symbolic links are not followed."
     ),
     examples=EXAMPLES,
     arguments=arguments,

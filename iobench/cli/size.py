@@ -1,4 +1,4 @@
-"""``iobench size``: how much storage a number of accelerators needs."""
+"""``iobench size``: the storage that a number of accelerators needs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from .verbs import Verb
 
 EXAMPLES = """examples:
   iobench size unet3d-b200 --accelerators 64 --hosts 8
-  iobench size unet3d-b200 --accelerators 64 --hosts 8 --latency 5ms --dataset-size 20TiB --cache 512GiB
+  iobench size unet3d-b200 --accelerators 64 --hosts 8 --latency 5ms --dataset-size 20TiB \
+--cache 512GiB
   iobench size unet3d-h100 --accelerators 8 --instance p4d.24xlarge
   iobench size resnet50-h100 --accelerators 8 --from results/<run>
-  iobench size resnet50-h100 --accelerators 64 --hosts 8 --checkpoint-bytes 105GB --checkpoint-budget 1m --json
+  iobench size resnet50-h100 --accelerators 64 --hosts 8 --checkpoint-bytes 105GB \
+--checkpoint-budget 1m --json
 """
 
 
@@ -133,8 +135,8 @@ def run(args: argparse.Namespace) -> int:
 VERB = Verb(
     help="how much storage to buy: read and write rates, IOPS, concurrency, cache, network",
     description=(
-        "Work out what N accelerators demand of storage. Nothing is read or measured; with --from, a recorded run's storage is "
-        "compared with the demand."
+        "Work out what N accelerators demand of storage. Nothing is read or measured; with --from, "
+        "a recorded run's storage is compared with the demand."
     ),
     examples=EXAMPLES,
     arguments=arguments,

@@ -1,9 +1,9 @@
-"""Standard output and standard error whose reader may leave before the verb ends.
+"""Standard output and standard error that may lose their reader before the verb ends.
 
-``iobench run ... | head -1`` closes the pipe after one line. What a verb does, what it writes to
-disk and its exit code do not depend on who reads what it prints: from then on what it prints goes
-to /dev/null. The stream itself sees to that, and not the place that prints, because libraries,
-warnings and argparse print as well, and Python flushes once more when it ends.
+``iobench run ... | head -1`` closes the pipe after one line. This must not change what a verb does,
+what it writes to disk, or its exit code. So the output after that is written to /dev/null. This is
+implemented in the stream, not in the code that prints: libraries, warnings and argparse print, too,
+and Python flushes the streams once more when it ends.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _OUTPUT, _ERRORS = 1, 2
 
 
 class _Descriptor(io.FileIO):
-    """A descriptor that becomes /dev/null when nobody reads from it any more.
+    """A file descriptor that is replaced by /dev/null when its reader has closed it.
 
-    ``any_error``: at every other failure as well (a full disk, a terminal that is gone).
+    ``any_error``: also after any other error (a full disk, a closed terminal).
     """
 
     def __init__(self, fd: int, *, any_error: bool) -> None:
@@ -39,13 +39,13 @@ class _Descriptor(io.FileIO):
 
 
 def survive_closed_readers() -> None:
-    """Let neither stream of this process end a verb because its reader has left.
+    """Keep a verb running when the reader of one of this process's streams has closed it.
 
-    A failure to write to standard output for another reason (a full disk) stays an error: the
-    document is not where the user wanted it. One of standard error never is, since there is nobody
-    whom it could be reported to. Where a stream was closed before the process began (``>&-``), it
-    is /dev/null, so that no file that is opened later gets its number. Streams that a program or a
-    test has put in the place of Python's own stay as they are.
+    Any other failure to write to standard output (a full disk) stays an error, since the user does
+    not get the document. A failure to write to standard error is never an error, since it could not
+    be reported. A stream that was closed before the process began (``>&-``) becomes /dev/null, so
+    that no file that is opened later gets its number. Streams that a program or a test has set in
+    place of Python's own are not changed.
     """
     if sys.stdout is None or sys.stdout is sys.__stdout__:
         sys.stdout = _surviving(sys.__stdout__, _OUTPUT, any_error=False)
@@ -62,7 +62,7 @@ def _surviving(stream: TextIO | None, fd: int, *, any_error: bool) -> TextIO:
         return open(os.devnull, "w", encoding="utf-8")
     if not isinstance(stream, io.TextIOWrapper):
         return stream
-    with suppress(OSError):  # what was printed before is as lost as what comes
+    with suppress(OSError):  # earlier output is lost, too, if this fails
         stream.flush()
     raw = _Descriptor(stream.fileno(), any_error=any_error)
     return io.TextIOWrapper(
@@ -75,7 +75,7 @@ def _surviving(stream: TextIO | None, fd: int, *, any_error: bool) -> TextIO:
 
 
 def _discard(fd: int) -> None:
-    """Make a descriptor one of /dev/null, for this process and those that it starts."""
+    """Replace a descriptor by /dev/null, for this process and its child processes."""
     null = os.open(os.devnull, os.O_RDWR)
     if null != fd:
         os.dup2(null, fd)

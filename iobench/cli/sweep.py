@@ -1,4 +1,4 @@
-"""``iobench sweep``: the same workload over combinations of settings, points taking turns."""
+"""``iobench sweep``: measure a workload with combinations of settings, in rounds."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from ..runner.sweeping.takeup import Given
 
 EXAMPLES = """examples:
-  iobench sweep resnet50-h100 --to /mnt/fast/sweep --samples 2000 --sweep dataset.format=files,tar --sweep loader.workers=1,2,4
-  iobench sweep resnet50-h100 --to /mnt/fast/sweep --samples 2000 --sweep dataset.codec=none,zstd:1 --one-at-a-time --time-budget 20m
+  iobench sweep resnet50-h100 --to /mnt/fast/sweep --samples 2000 --sweep dataset.format=files,tar \
+--sweep loader.workers=1,2,4
+  iobench sweep resnet50-h100 --to /mnt/fast/sweep --samples 2000 \
+--sweep dataset.codec=none,zstd:1 --one-at-a-time --time-budget 20m
 
 Of a sweep on a URL, --resume and --confirm want to be told again where that is:
 add --to URL.
@@ -180,7 +182,7 @@ def _confirm(args: argparse.Namespace, budget: Any, live: Any) -> int:
 
 
 def _teller(args: argparse.Namespace, live: Any) -> Any:
-    """Lines for each visit, on a progress line of its own."""
+    """Return a function that prints a line on stderr and closes the progress line first."""
     from .terminal import note
 
     def tell(line: str) -> None:
@@ -206,7 +208,7 @@ def _axes(args: argparse.Namespace) -> dict[str, list[Any]]:
 
 
 def _given(args: argparse.Namespace) -> Given:
-    """What the user says again of a sweep that is taken up."""
+    """Return the arguments that the user repeated for a sweep that is continued."""
     from ..runner.sweeping.takeup import Given
 
     return Given(
@@ -241,7 +243,7 @@ def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
             "--repeat, --accelerators, --seed or --calibration makes no sense",
             remedy="see iobench sweep --help",
         )
-    open_storage(args.data_root)  # what is no storage is refused before its name is written down
+    open_storage(args.data_root)  # refuses a wrong URL before anything is written
     axes = _axes(args)
     given = {
         "workload": args.workload,
@@ -258,7 +260,7 @@ def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
     from ..schema.base import build
     from ..schema.sweep import Sweep, save_sweep
 
-    # Planned before a directory is made: what can't be swept leaves nothing behind.
+    # The plan is made before the directory, so that a sweep that is refused leaves no files.
     asked = build(Sweep, {"created": "", "command": [], **given}, where="the sweep")
     planned = plan_sweep(asked, one_at_a_time=args.one_at_a_time)
     groups_within(planned.model_copy(deep=True), budget)
@@ -275,8 +277,9 @@ def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
 VERB = Verb(
     help="run a workload over combinations of settings of data and loader",
     description=(
-        "Generate what the points need, run each several times with the points taking turns, and remove the data again. "
-        "Keys that begin with 'dataset.' change the data, all others the workload. Ctrl-C keeps what was measured, --resume goes on."
+        "Generate what the points need, run each several times with the points taking turns, and "
+        "remove the data again. Keys that begin with 'dataset.' change the data, all others the "
+        "workload. Ctrl-C keeps what was measured, --resume goes on."
     ),
     examples=EXAMPLES,
     arguments=arguments,

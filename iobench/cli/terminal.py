@@ -1,9 +1,9 @@
-"""Everything that a verb prints goes through here: one place that knows about terminals.
+"""The output of verbs: every line that a verb prints goes through this module.
 
-Standard output carries the result, standard error everything else. What is not ours to send
-(control and bidirectional characters in names, errors and documents from others) becomes a visible
-escape, what the terminal's encoding lacks as well, lines are broken between words where a terminal
-is narrow, and colour is used only where it is wanted (https://no-color.org).
+Standard output has the result, standard error everything else. Control and bidirectional characters
+in names, errors and documents from others are printed as visible escapes. So are characters that
+the terminal's encoding lacks. Lines are broken between words if the terminal is narrow. Colour is
+used only if the user wants it (https://no-color.org).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ DEFAULT_COLUMNS = 100
 MIN_COLUMNS = 20
 
 _COLOR = re.compile("(\x1b\\[[0-9]{1,2}m)")
-"""What ``report.lines.painter`` puts around a text, and nothing else."""
+"""The colour codes of ``report.lines.painter``; no other escape codes are printed."""
 
 _SIMPLE = str.maketrans(
     {"█": "#", "▶": ">", "µ": "u", "·": ".", "–": "-", "…": "...", "’": "'", "×": "x"}
 )
-"""Our own symbols for terminals whose encoding has not got them (Latin-1, ASCII)."""
+"""Replacements for iobench's own symbols on terminals without them (Latin-1, ASCII)."""
 
 
 class _Log(logging.Handler):
-    """Log records for which nobody has a handler, of libraries as well: one line each."""
+    """Prints each log record that has no other handler in one line, also those of libraries."""
 
     def emit(self, record: logging.LogRecord) -> None:
         note(self.format(record).replace("\n", " "))
@@ -42,15 +42,15 @@ class _Log(logging.Handler):
 def _format_warning(
     message: Warning | str, category: type[Warning], *_: object, **__: object
 ) -> str:
-    """``warnings.formatwarning`` in one line, without the line of code that gave the warning."""
+    """``warnings.formatwarning`` in one line, without the source line of the warning."""
     return f"{category.__name__}: {printable(str(message))}\n"
 
 
 def prepare_streams() -> None:
-    """No character can end in an error: what a stream can't encode it shows as an escape.
+    """Make the streams print an escape for each character that they cannot encode.
 
-    Log records and warnings of libraries quote names and answers from others, so they go the way
-    of every other text.
+    Log records and warnings of libraries are printed through this module, too, since they can quote
+    names and replies from others.
     """
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
@@ -61,7 +61,7 @@ def prepare_streams() -> None:
 
 
 def use_color() -> bool:
-    """Whether standard output is a terminal that wants colour: NO_COLOR, or TERM=dumb, say no."""
+    """Return whether to print colour: on a terminal, without NO_COLOR and TERM=dumb."""
     return (
         sys.stdout.isatty()
         and not os.environ.get("NO_COLOR")
@@ -70,7 +70,7 @@ def use_color() -> bool:
 
 
 def columns() -> int:
-    """Of the terminal; DEFAULT_COLUMNS where standard output is none."""
+    """Return the terminal's columns, or DEFAULT_COLUMNS if standard output is no terminal."""
     return _terminal_columns() if sys.stdout.isatty() else DEFAULT_COLUMNS
 
 
@@ -79,12 +79,12 @@ def _terminal_columns() -> int:
 
 
 def say(line: str = "") -> None:
-    """One line on standard output; a newline within it is shown as an escape."""
+    """Print one line on standard output; a newline inside it is printed as an escape."""
     _write(sys.stdout, printable(line))
 
 
 def show(text: str) -> None:
-    """Lines on standard output, as a renderer of ``report`` made them, with its colours."""
+    """Print the lines of a renderer of ``report`` on standard output, with its colours."""
     for line in text.removesuffix("\n").split("\n"):
         parts = _COLOR.split(line) if use_color() else [line]
         plain = (printable(part) for part in parts[::2])
@@ -92,23 +92,23 @@ def show(text: str) -> None:
 
 
 def show_json(document: Any, *, indent: int | None = 2) -> None:
-    """One JSON document, in ASCII: of a record (pydantic model, dataclass) or plain data."""
+    """Print a JSON document in ASCII, from a pydantic model, a dataclass or plain data."""
     sys.stdout.write(json_text(document, indent=indent) + "\n")
 
 
 def show_data(text: str) -> None:
-    """CSV, Markdown or JSON as a renderer made it, for another program: lines are not broken."""
+    """Print CSV, Markdown or JSON for other programs, without breaking lines."""
     lines = text.removesuffix("\n").split("\n")
     sys.stdout.write("".join(f"{_encodable(sys.stdout, printable(line))}\n" for line in lines))
 
 
 def warn(message: str) -> None:
-    """One line on standard error that begins with the program's name."""
+    """Print one line on standard error that begins with the program's name."""
     _write(sys.stderr, f"iobench: {printable(message)}")
 
 
 def note(line: str, *, quiet: bool = False) -> None:
-    """One line on standard error about what is going on; nothing with ``--quiet``."""
+    """Print one line about the progress on standard error; nothing if ``quiet``."""
     if not quiet:
         _write(sys.stderr, printable(line))
 
@@ -134,10 +134,10 @@ def _encodable(stream: TextIO, text: str) -> str:
 
 
 def folded(line: str, width: int) -> list[str]:
-    """``line`` as lines of at most ``width`` columns, broken between words alone.
+    """Break ``line`` between words into lines of at most ``width`` columns.
 
-    A word that is longer stays whole. What follows is indented two columns more than the first
-    line, which keeps its indentation up to a third of the width. Colour codes take no columns.
+    A longer word stays whole. The first line keeps its indentation, up to a third of the width; the
+    following lines are indented by two more columns. Colour codes take no columns.
     """
     if _columns(line) <= width:
         return [line]
@@ -158,9 +158,9 @@ def _columns(text: str) -> int:
 
 
 class Live:
-    """One line on stderr that is written over, four times a second at most; else nothing.
+    """A progress line on stderr that is overwritten at most four times per second.
 
-    It is there where stderr is a terminal, unless ``quiet`` or TERM=dumb.
+    It is only shown if stderr is a terminal, and not with ``quiet`` or TERM=dumb.
     """
 
     def __init__(self, *, quiet: bool) -> None:
@@ -171,12 +171,12 @@ class Live:
         self._shown = 0.0
 
     def phase(self, title: str) -> None:
-        """A new phase of the work."""
+        """Start a new phase of the work."""
         self._title, self._began, self._shown = printable(title), time.monotonic(), 0.0
         self._show("")
 
     def steps(self, done: int) -> None:
-        """``done`` steps of the phase."""
+        """Show that ``done`` steps of the phase are done."""
         now = time.monotonic()
         if now - self._shown >= 0.25:
             self._shown = now
@@ -189,7 +189,7 @@ class Live:
             sys.stderr.flush()
 
     def close(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._on:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

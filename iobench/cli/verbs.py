@@ -1,7 +1,7 @@
-"""What a verb is, and the table of all verbs: one file for each, named after it.
+"""The type ``Verb`` and the table of all verbs; each verb has a module of its name.
 
-The parser of a verb is made from its ``Verb`` alone, so that what all verbs share (the flags for
-output and logging, the shape of their help) is written down once.
+The parser of a verb is made only from its ``Verb``, so that the flags for output and logging and
+the layout of the help, which all verbs share, are defined once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VERBS = (
     "doctor",
     "completion",
 )
-"""In the order of ``iobench --help``. A verb of two words lives in ``checkpoint_plan.py``."""
+"""In the order of ``iobench --help``. The module of a verb of two words has an underscore."""
 
 DOCUMENTS = ("text", "json", "csv", "markdown")
 """The formats of a verb that prints a run, or a table of them."""
@@ -43,9 +43,9 @@ DOCUMENTS = ("text", "json", "csv", "markdown")
 class Verb:
     """One verb of the command line.
 
-    ``help`` is its line in ``iobench --help``; ``examples`` is printed below the flags as it is.
-    ``arguments`` adds what is its own to the parser, ``run`` does the work and returns the exit
-    code. ``formats`` are the values of ``--format``; the first is the default.
+    ``help`` is its line in ``iobench --help``. ``examples`` is printed below the flags, without
+    changes. ``arguments`` adds the verb's own arguments to the parser. ``run`` does the work and
+    returns the exit code. ``formats`` are the values of ``--format``; the first is the default.
     """
 
     help: str
@@ -57,14 +57,14 @@ class Verb:
 
 
 def all_verbs() -> Iterator[tuple[str, Verb]]:
-    """Each verb with its name, imported; none of them imports more than argparse."""
+    """Yield each verb with its name; a verb's module imports little besides argparse."""
     for name in VERBS:
         module = importlib.import_module(f"iobench.cli.{name.replace(' ', '_')}")
         yield name, module.VERB
 
 
 def one_word(words: Sequence[str]) -> list[str]:
-    """The command line with a verb of two words as one argument: ``checkpoint plan``."""
+    """Join a verb of two words (``checkpoint plan``) into one argument of the command line."""
     for name in VERBS:
         first, space, second = name.partition(" ")
         if space and list(words[:2]) == [first, second]:

@@ -1,4 +1,4 @@
-"""``iobench verify``: every byte of every sample is what the manifest says."""
+"""``iobench verify``: compare every byte of a dataset with its manifest."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         manifest, place = find_dataset(args.dir, origin=args.origin)
     except MissingObjectError:
-        raise  # a dataset without one of its tables is none
+        raise  # without one of its tables it is not a dataset
     except StorageError as error:
         raise UnreadableError(error.what, remedy=error.remedy) from error
     storage = open_storage(place)
@@ -86,7 +86,10 @@ def _print_json(path: str, place: str, report: VerifyReport) -> None:
 
 
 def _print_text(path: str, origin: str, report: VerifyReport) -> None:
-    """``origin``: where data of others lies, which is not for iobench to remove; '' for our own."""
+    """Print the report as text.
+
+    ``origin`` is the place of data that iobench did not write and must not remove; '' if it did.
+    """
     from ..units import format_bytes, format_rate
 
     where = f"{path} (read at {origin})" if origin else path

@@ -1,4 +1,4 @@
-"""``iobench whatif``: a recorded run under changes."""
+"""``iobench whatif``: predict a recorded run with changed storage or settings."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _quantity(text: str | None, flag: str, parse: Callable[[str], float]) -> Quantity | None:
-    """``2x`` is a factor, anything else a value."""
+    """Parse a factor such as ``2x``, or else a value. Raises UsageError."""
     from ..analyse.capacity.whatif import Quantity
     from ..errors import UsageError
 
@@ -149,8 +149,9 @@ def _number(text: str) -> float:
 VERB = Verb(
     help="a recorded run's ceilings and verdict under changes",
     description=(
-        "Move a recorded run's ceilings by stated models, and give the verdict that would follow, with the model's error on "
-        "that run beside it. A factor such as 2x multiplies what was recorded. Nothing is read or measured."
+        "Move a recorded run's ceilings by stated models, and give the verdict that would follow, "
+        "with the model's error on that run beside it. A factor such as 2x multiplies what was "
+        "recorded. Nothing is read or measured."
     ),
     examples=EXAMPLES,
     arguments=arguments,

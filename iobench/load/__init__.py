@@ -1,4 +1,4 @@
-"""Samples out of storage, into torch."""
+"""Loaders: batches of samples from storage as torch tensors."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ __all__ = [
 
 
 _PLENTY = 64
-"""Rounds of batches that a chain of epochs should hold."""
+"""Batches that each worker should have in a chain of epochs (see ``build_loader``)."""
 
 _MOST_LINKS = 1000
+"""Largest number of epochs in one chain."""
 
 
 def make_loader(
@@ -54,16 +55,17 @@ def make_loader(
     loader: LoaderSpec | dict[str, Any] | None = None,
     origin: str | None = None,
 ) -> BatchLoader | LibraryLoader:
-    """A torch DataLoader over an iobench dataset, as ``iobench run`` uses it, for any training.
+    """Make a torch DataLoader over an iobench dataset, as ``iobench run`` uses it.
 
-    ``data``: a dataset, its directory or URL, or its manifest. ``storage`` says where the shards are,
-    if that is another place; ``origin``, where those of a scanned dataset are: a directory or URL.
-    A manifest's own word is taken only for its own directory. ``reader`` and ``loader`` take the
-    keys of a workload's ``reader:`` and ``loader:`` sections. Call ``set_epoch`` before each epoch,
-    as with torch's DistributedSampler. Raises DatasetError, StorageError, UsageError.
+    ``data`` is a dataset, its directory or URL, or its manifest. Give ``storage`` if the shards are
+    in another place, or ``origin`` (a directory or URL) for the shards of a scanned dataset. A
+    place that a manifest names itself is used only if it is in the manifest's own directory.
+    ``reader`` and ``loader`` take the keys of a workload's ``reader:`` and ``loader:`` sections.
+    Call ``set_epoch`` before each epoch, as with torch's DistributedSampler. Raises DatasetError,
+    StorageError, UsageError.
 
-    >>> for batch in make_loader("/mnt/fast/resnet50", batch_size=400, loader={"workers": 4}):  # doctest: +SKIP
-    ...     train(batch.stacked())
+    >>> for batch in make_loader("/mnt/fast/resnet50", batch_size=400, loader={"workers": 4}):
+    ...     train(batch.stacked())  # doctest: +SKIP
     """
     reading = reader if isinstance(reader, ReaderSpec) else ReaderSpec.model_validate(reader or {})
     loading = loader if isinstance(loader, LoaderSpec) else LoaderSpec.model_validate(loader or {})
@@ -87,7 +89,9 @@ def make_loader(
 def _dataset(
     data: str | Path | Manifest | Dataset, origin: str | None, *, apart: bool
 ) -> tuple[Manifest, str]:
-    """The manifest, and where its shards are: '' where that was said ``apart``.
+    """Return the manifest and the place of its shards.
+
+    The place is '' if ``apart``: the caller gave the storage of the shards separately.
 
     Raises UsageError, DatasetError, StorageError.
     """
@@ -124,10 +128,12 @@ def build_loader(
     shards: Indices | None = None,
     chain: bool = False,
 ) -> BatchLoader | LibraryLoader:
-    """A loader around a reader; ``shards`` restricts it to some shards. ``epochs`` is how many orders the slots are sized for.
+    """Make a loader around a reader.
 
-    ``chain`` strings epochs together until a rank has plenty of batches, so that a rate is not measured over pipelines that run dry.
-    Of a reader around which a library is to be measured only the dataset and the storage are used.
+    ``shards`` restricts it to some shards. The slots are sized for the batches of the first
+    ``epochs`` epochs. ``chain`` joins epochs into one (at most 1000) until a rank has 64 batches
+    for each worker, so that a rate is not dominated by the start and the end of the pipeline. If
+    ``loading`` names a loader library, only the reader's dataset and storage are used.
     """
     manifest = reader.manifest
     if loading.kind != OWN and isinstance(reader, BatchReader):
@@ -170,7 +176,8 @@ def build_loader(
         return BatchPlan(share, batch_size=batch_size, streams=loading.workers if sequential else 1)
 
     room = reader.room()
-    # Exact for the epochs that will run; any later epoch is covered by the largest samples there are, where that bound is affordable.
+    # Exact for the first epochs that will run (at most 4). For later epochs the bound is the sum
+    # of the ``batch_size`` largest samples; with few epochs, 10 % above the exact size is enough.
     largest = max(plan_epoch(epoch).largest(room) for epoch in range(min(epochs, 4)))
     if room.size > batch_size:
         bound = int(np.partition(room, room.size - batch_size)[-batch_size:].sum())

@@ -1,8 +1,11 @@
-"""Samples of formats that are read a block at a time (Parquet's row groups), with the interface of ``BatchReader``.
+"""A ``BatchReader`` for formats that are read one block at a time, such as Parquet's row groups.
 
-As every Parquet reader does: a shard's footer once in each process, then of each row group the column chunks that are asked for, decoded
-from memory. The last row group is kept, so a walk reads each group once; a sample drawn at random costs a whole group, which shows as
-read amplification. Within a batch each group is read once. Going back in the kept group reads it again: an epoch's bytes are read in it.
+It reads as every Parquet reader does: each shard's footer once per process, then the requested
+column chunks of each row group, which are decoded from memory. Within a batch each row group is
+read once. The last row group is kept, so that sequential access reads each group once. With random
+access each sample may cost a whole group, which shows as read amplification. A request for a row
+of the kept group at or before the last delivered one reads the group again, so that each epoch
+reads its own bytes.
 """
 
 from __future__ import annotations
@@ -27,18 +30,25 @@ from .reader import _GROUP, BatchReader
 from .requests import Indices
 
 _FOOTERS = 256 << 20
-"""Bytes of footers that are kept, as stored."""
+"""Cached footers take at most this many bytes, as stored, except for those of one batch."""
 
 _TAIL = 64 << 10
-"""Bytes that are read first of a foreign file's end: most footers are shorter, and any other column may lie before them."""
+"""Bytes that are read first from the end of a file that iobench did not write.
+
+Most footers are shorter. The space before a footer may hold columns that the manifest leaves out.
+"""
 
 _ROW_BY_ROW = 16 << 10
-"""Rows at least this long are copied one by one: gathering many in one call would copy them twice."""
+"""Rows of at least this many bytes are copied one by one: a gather of many copies them twice."""
 
 
 @dataclass(slots=True)
 class _Wanted:
-    """A row group of which a batch wants some rows. ``where``: their places in the batch; ``begin``, ``end``: where it lies."""
+    """The rows of one row group that a batch needs.
+
+    ``where`` holds the positions of these rows in the batch. ``begin`` and ``end`` are the byte
+    range of the row group in its shard.
+    """
 
     shard: int
     group: int
@@ -49,7 +59,10 @@ class _Wanted:
 
 
 class _Kept(NamedTuple):
-    """The last row group, up to which row it was delivered, and its rows (None: bytes only)."""
+    """The last row group that was read.
+
+    ``row`` is the last row that was delivered; ``rows`` is None if only bytes are read.
+    """
 
     shard: int
     group: int
@@ -63,7 +76,11 @@ class _Kept(NamedTuple):
 
 
 class _Opened(NamedTuple):
-    """A shard: its footer, the first row of each group (and the end), and its first sample."""
+    """A shard whose footer was read.
+
+    ``bounds`` holds the first row of each row group, and the number of rows; ``first`` is the
+    number of the shard's first sample.
+    """
 
     footer: BlockShard
     bounds: Indices
@@ -71,7 +88,10 @@ class _Opened(NamedTuple):
 
 
 class BlockReader(BatchReader):
-    """Reads batches by whole blocks. Like any BatchReader: one per worker, and nothing is read until the first batch."""
+    """Reads batches by whole blocks.
+
+    As for every BatchReader: use one per worker; nothing is read before the first batch.
+    """
 
     def __init__(
         self, manifest: Manifest, storage: Storage, spec: ReaderSpec, *, bytes_only: bool = False
@@ -80,7 +100,7 @@ class BlockReader(BatchReader):
         form = self._format
         assert isinstance(form, Blocks)
         self._blocks = form
-        self._codec = None  # the format's own business
+        self._codec = None  # the format itself decompresses
         self._pages, self._framed = spec.check == "format" and form.has_checksums, None
         self.in_place = self._nowhere = False
         self._raw = not (self.spec.decode and not self._content.plain)
@@ -97,7 +117,8 @@ class BlockReader(BatchReader):
             return None
         if columns > have:
             raise UsageError(
-                f"reader.columns is {columns}, the samples have {have} column{'' if have == 1 else 's'}",
+                f"reader.columns is {columns}, "
+                f"the samples have {have} column{'' if have == 1 else 's'}",
                 remedy=f"use {have} at most",
             )
         if self.spec.check == "content":
@@ -113,7 +134,10 @@ class BlockReader(BatchReader):
         return columns
 
     def read(self, indices: Indices, output: memoryview | None) -> Delivered:
-        """As in BatchReader. A damaged footer or block is a CorruptSampleError that names the first sample behind it."""
+        """Read samples ``indices`` as BatchReader does, with the same exceptions.
+
+        For a damaged footer or block, CorruptSampleError names one of the samples in it.
+        """
         begun = time.monotonic_ns()
         before = self._retried()
         if self._cpu_before is None:
@@ -160,7 +184,10 @@ class BlockReader(BatchReader):
     # Footers
 
     def _open(self, indices: Indices) -> tuple[dict[int, _Opened], int, int]:
-        """The opened shards of these samples, bytes read for it, and nanoseconds. All footers that are missing are read at once."""
+        """Open the shards of these samples; read all missing footers at the same time.
+
+        Returns the shards by number, the bytes that were read, and the nanoseconds that it took.
+        """
         numbers, firsts = np.unique(self._columns["shard"][indices], return_index=True)
         samples_of = dict(zip(numbers.tolist(), indices[firsts].tolist(), strict=True))
         tails = {shard: self._tail(shard) for shard in samples_of if shard not in self._shards}
@@ -196,7 +223,10 @@ class BlockReader(BatchReader):
         return found, count, spent
 
     def _tail(self, shard: int) -> tuple[int, int, int]:
-        """Bytes of a shard's end to read for its footer, how many may be read for it at most, and the shard's size."""
+        """Return (bytes to read first from the shard's end, at most, size of the shard).
+
+        The second is the space behind the last sample, which the footer cannot exceed.
+        """
         first, samples, size = (
             int(self.manifest.shards[name][shard]) for name in ("first", "samples", "size")
         )
@@ -215,7 +245,8 @@ class BlockReader(BatchReader):
         if opened.groups != len(bounds) - 1:
             raise self._corrupt(
                 index,
-                f"its footer tells of {opened.groups} row groups, the manifest of {len(bounds) - 1}",
+                f"its footer tells of {opened.groups} row groups, "
+                f"the manifest of {len(bounds) - 1}",
             )
         return _Opened(opened, bounds, first)
 
@@ -227,7 +258,7 @@ class BlockReader(BatchReader):
     # Blocks
 
     def _wanted(self, indices: Indices, shards: dict[int, _Opened]) -> list[_Wanted]:
-        """The groups of a batch, in the order in which it first asks for them."""
+        """Return the row groups of a batch, in the order in which their first samples appear."""
         shard_of = self._columns["shard"][indices].astype(np.int64)
         rows = indices - self.manifest.shards["first"][shard_of]
         groups = np.empty(len(indices), np.int64)
@@ -254,7 +285,7 @@ class BlockReader(BatchReader):
 
     @staticmethod
     def _parts(wanted: list[_Wanted]) -> Iterator[list[_Wanted]]:
-        """Groups to be read at once: as many as the scratch memory is meant for, one at least."""
+        """Split the row groups into parts of about ``_GROUP`` bytes that are read together."""
         part: list[_Wanted] = []
         total = 0
         for one in wanted:
@@ -268,7 +299,10 @@ class BlockReader(BatchReader):
             yield part
 
     def _block(self, group: int, shard: _Opened) -> tuple[int, int]:
-        """From where to where the row group lies, or those of its columns that are read: they lie in their order."""
+        """Return the byte range of a row group, or of its first ``_take`` column chunks.
+
+        Column chunks are stored in the order of the columns.
+        """
         index = shard.first + int(shard.bounds[group])
         begin = int(self._columns["offset"][index])
         end = begin + int(self._columns["stored"][index])
@@ -284,7 +318,12 @@ class BlockReader(BatchReader):
     def _fetch_blocks(
         self, part: list[_Wanted], kept: _Kept | None
     ) -> tuple[memoryview | None, list[tuple[int, int, int] | None], int, int]:
-        """(memory, for each group its (landing, offset, length) or None where it is kept, bytes read, nanoseconds)."""
+        """Read the row groups of one part, except for a group that is kept.
+
+        Returns the memory (None if only bytes are counted); for each group (its position in the
+        memory, its offset in the shard, its length), or None if it is kept; the bytes that were
+        read; and the nanoseconds that it took.
+        """
         extents: list[Extent] = []
         places: list[tuple[int, int, int] | None] = []
         landing = 0
@@ -325,7 +364,10 @@ class BlockReader(BatchReader):
         return rows
 
     def _share(self, wanted: _Wanted, shard: _Opened, indices: Indices) -> float:
-        """Stored bytes of the wanted rows: their share of what is read of the row group."""
+        """Return the stored bytes of the wanted rows.
+
+        The bytes that are read of the row group are divided in proportion to the rows' sizes.
+        """
         sizes = self._columns["size"][
             shard.first + shard.bounds[wanted.group] : shard.first + shard.bounds[wanted.group + 1]
         ]
@@ -347,7 +389,11 @@ class BlockReader(BatchReader):
         offsets: Indices,
         lengths: Indices,
     ) -> int:
-        """The wanted rows into ``output``; where the next sample would go, if it is not laid down in ``offsets``."""
+        """Check the wanted rows and copy them into ``output``.
+
+        ``used`` is where the next sample starts if ``offsets`` does not give its place. Returns
+        the new value of ``used``.
+        """
         mine = indices[wanted.where]
         wrong = np.flatnonzero(rows.sizes[wanted.rows] != self._columns["size"][mine])
         if len(wrong):

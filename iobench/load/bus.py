@@ -1,7 +1,8 @@
-"""Why a process that reads through memory maps died, as far as that can be told afterwards.
+"""Find out why a process that reads through memory maps died.
 
-Source: mmap(2): SIGBUS is sent for access to a page of the mapping that lies beyond the end of the
-mapped file, so also when the file became shorter; and for a page that the device does not deliver.
+Source: mmap(2). The kernel sends SIGBUS for an access to a page beyond the end of the mapped file,
+which includes a file that was truncated after it was mapped. It also sends SIGBUS if the device
+cannot read the page.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from .reader import BatchReader
 
 
 def cause_of_death(error: WorkerError, reader: AnyReader | None) -> StorageError | None:
-    """The error that names the shard, where a process that read through maps died of one.
+    """Return an error that explains the death of a process that read through memory maps.
 
-    None where the reader maps nothing, and where nothing is known but that the process died.
-    torch does not always say which signal ended a worker, so a shard that is too short is enough.
+    Returns None if the reader maps nothing, or if no cause is known. torch does not always report
+    the signal that ended a worker, so a truncated shard is taken as the cause of any death.
     """
     if not isinstance(reader, BatchReader) or reader.mapped is None:
         return None
@@ -31,7 +32,7 @@ def cause_of_death(error: WorkerError, reader: AnyReader | None) -> StorageError
 
 
 def _shortened(reader: BatchReader) -> StorageError | None:
-    """Of the first shard that ends before the manifest's end of it, or is gone."""
+    """Return an error for the first shard that is missing or shorter than in the manifest."""
     manifest = reader.manifest
     for key, expected in zip(manifest.keys(), manifest.shards["size"].tolist(), strict=True):
         try:

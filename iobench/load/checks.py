@@ -1,4 +1,7 @@
-"""The format's checksums of a batch, each request's checked by the thread that read it: the bytes are still in its cache."""
+"""Checks of the format's own checksums for one batch.
+
+The thread that read a request also checks it, while the bytes are still in its CPU's cache.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from .requests import Request
 
 
 class Checks:
-    """Given to the read engine, which calls it with the landing of each request that it read in one piece.
+    """A callback for the read engine (its ``then``), which checks one request.
 
-    ``check``: of the batch's n-th sample, raises CorruptSampleError.
+    The engine calls it with the position in memory (``landing``) of each request that it read in
+    one piece. ``check(n)`` checks the n-th sample of the batch and raises CorruptSampleError.
     """
 
     def __init__(
@@ -28,12 +32,15 @@ class Checks:
         self._took.append(time.monotonic_ns() - started)
 
     def finish(self) -> None:
-        """Check what the engine had to read in several pieces."""
+        """Check the requests that the engine read in several pieces."""
         for request in self._left.values():
             self._samples(request)
 
     def share(self, wall_ns: int, threads: int) -> int:
-        """How much of the time that reading took went into checking, where ``threads`` took part."""
+        """Return how many of the ``wall_ns`` nanoseconds of reading were spent on checks.
+
+        The time of all checks is divided by the number of ``threads`` that took part.
+        """
         return min(wall_ns, sum(self._took) // max(1, threads))
 
     def _samples(self, request: Request) -> None:

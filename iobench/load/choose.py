@@ -1,4 +1,4 @@
-"""What the reader's settings mean for one dataset on one storage, and the reader that follows."""
+"""Resolve the reader's settings for one dataset on one storage, and make the reader."""
 
 from __future__ import annotations
 
@@ -16,14 +16,21 @@ from .reader import BatchReader
 
 
 def use_direct(spec: ReaderSpec, storage: Storage, manifest: Manifest) -> bool:
-    """What ``reader.direct: auto`` means here: O_DIRECT where the storage has it, and no map is asked for."""
+    """Return whether to read with O_DIRECT.
+
+    ``reader.direct: auto`` means: if the storage supports it and ``reader.mmap`` is off.
+    """
     if spec.direct != "auto" or spec.mmap:
         return spec.direct is True
     return isinstance(storage, MaybeDirect) and storage.supports_direct(manifest.key(0))
 
 
 def is_sequential(spec: ReaderSpec, manifest: Manifest) -> bool:
-    """What ``reader.access: auto`` means for this dataset: sequential where shards hold many samples, but for token files."""
+    """Return whether to read sequentially.
+
+    ``reader.access: auto`` means: if shards hold several samples, unless the format prefers random
+    access, as token files do.
+    """
     if spec.access != "auto":
         return spec.access == "sequential"
     if FORMATS.open(manifest.spec.format).access == "random":
@@ -34,7 +41,10 @@ def is_sequential(spec: ReaderSpec, manifest: Manifest) -> bool:
 def make_reader(
     manifest: Manifest, storage: Storage, spec: ReaderSpec, *, bytes_only: bool = False
 ) -> BatchReader:
-    """The reader for this dataset's format. Cheap. Raises UsageError for settings that the dataset or its storage can't have."""
+    """Make the reader for this dataset's format; this reads nothing.
+
+    Raises UsageError for settings that the dataset or its storage does not support.
+    """
     if spec.mmap:
         storage = _mapped(storage, random=not is_sequential(spec, manifest))
     if isinstance(FORMATS.open(manifest.spec.format), Blocks):

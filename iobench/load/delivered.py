@@ -1,4 +1,4 @@
-"""What a reader hands over with each batch: where its samples lie, and what they cost."""
+"""What a reader returns with each batch: the positions of its samples, and what it cost."""
 
 from __future__ import annotations
 
@@ -13,24 +13,31 @@ from .requests import Indices
 
 
 class Stats(NamedTuple):
-    """What one batch cost, counted by the worker that made it. Times are on the system-wide monotonic clock."""
+    """What one batch cost, counted by the worker that made it.
+
+    Times are in nanoseconds of the system-wide monotonic clock.
+    """
 
     samples: int
     bytes_read: int
-    sample_bytes: int  # as stored
+    sample_bytes: int  # stored bytes of these samples
     started_ns: int
     read_ns: int
     prep_ns: int
-    cpu_ns: int  # of this process since its first read, all threads
-    process: int
+    cpu_ns: int  # CPU time of all threads of this process since its first read
+    process: int  # process id
     retries: int = 0  # requests that were sent again
-    throttled: int = 0  # of these: because the server asked to slow down
+    throttled: int = 0  # of these: sent again because the server asked to slow down
 
 
 def own_stats(
     *, samples: int, stored: int, started_ns: int, read_ns: int, prep_ns: int, again: Retries
 ) -> Stats:
-    """What a batch cost this process, where nobody counts its reads: ``bytes_read`` is its samples' stored bytes, whatever was read."""
+    """Return the statistics of a batch of this process whose reads nobody counts.
+
+    ``bytes_read`` is set to the stored bytes of its samples, whatever was really read. ``cpu_ns``
+    is the CPU time of this process since it started.
+    """
     return Stats(
         samples,
         stored,
@@ -46,7 +53,7 @@ def own_stats(
 
 @dataclass(slots=True)
 class Delivered:
-    """Where each sample of a batch lies in the output memory."""
+    """Byte offset and length of each sample of a batch in the output memory."""
 
     offsets: Indices
     lengths: Indices
@@ -56,5 +63,6 @@ class Delivered:
 def too_small(needed: int, room: int) -> UsageError:
     return UsageError(
         f"a batch of {needed} bytes does not fit a slot of {room} bytes",
-        remedy=f"raise it: --set loader.slot_size={-(-needed // (1 << 20))}MiB, or use a smaller batch_size",
+        remedy=f"raise it: --set loader.slot_size={-(-needed // (1 << 20))}MiB, "
+        "or use a smaller batch_size",
     )

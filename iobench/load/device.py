@@ -1,7 +1,8 @@
-"""From host memory to the accelerator's memory: the last copy that a batch makes.
+"""Copies of batches from host memory to the accelerator's memory.
 
-With CUDA the ring's slots are registered as pinned memory once, so that each copy is one DMA transfer on a stream of its own. Without
-CUDA (``device: cpu``) the same steps run against ordinary memory, which is how they are tested.
+With CUDA the ring's memory is registered as pinned memory once, so that each copy is one DMA
+transfer on its own stream. Without CUDA (``device: cpu``) the same steps copy to ordinary memory,
+so that they can be tested on any host.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .third_party import LibraryLoader
 
 
 def device_of_rank(device: str, rank: int) -> str:
-    """``cuda`` without a number: the rank's own, round the host's devices."""
+    """Resolve ``cuda`` without a number: ranks take the host's devices in turn."""
     if device != "cuda" or not torch.cuda.is_available():
         return device
     return f"cuda:{rank % torch.cuda.device_count()}"
@@ -33,7 +34,11 @@ def _stream(device: torch.device) -> Any:
 
 
 class DeviceFeed:
-    """Copies batches to ``device`` (``cuda``, ``cuda:1``, ``cpu``) into memory that is kept and grows to the largest batch."""
+    """Copies batches to ``device`` (``cuda``, ``cuda:1``, ``cpu``).
+
+    The memory on the device is kept, and grows to the size of the largest batch. Raises UsageError
+    for a device that is unknown or not available.
+    """
 
     def __init__(self, device: str) -> None:
         try:
@@ -53,7 +58,10 @@ class DeviceFeed:
         self.pinned = False
 
     def attach(self, loader: BatchLoader | LibraryLoader) -> None:
-        """Pin the loader's ring (cudaHostRegister). Where the driver refuses, copies go through the driver's own staging memory."""
+        """Pin the loader's ring with cudaHostRegister.
+
+        If that fails, copies go through the driver's own staging memory.
+        """
         if self._stream is None or loader.ring is None:
             return
         status = _runtime().cudaHostRegister(loader.ring.address, loader.ring.nbytes, 0)
@@ -62,7 +70,11 @@ class DeviceFeed:
             self._registered = (loader.ring.address, loader.ring.nbytes)
 
     def copy(self, batch: Batch) -> tuple[Samples, int]:
-        """The batch's samples on the device, valid until the next copy, and the nanoseconds it took."""
+        """Copy the batch to the device.
+
+        Returns its samples there, which are valid until the next copy, and the nanoseconds that
+        the copy took.
+        """
         if batch.data is None:
             return batch, 0
         started = time.monotonic_ns()
@@ -76,11 +88,12 @@ class DeviceFeed:
         else:
             with torch.cuda.stream(self._stream):
                 target.copy_(source, non_blocking=True)
-            self._stream.synchronize()  # the slot may be reused, and the step may begin, only when the copy is there
+            # The slot may be reused, and the step may begin, only after the copy has finished.
+            self._stream.synchronize()
         return Samples(target, batch.offsets, batch.lengths), time.monotonic_ns() - started
 
     def close(self) -> None:
-        """Unpin the ring; the loader's memory may be freed afterwards."""
+        """Unpin the ring. The loader's memory must not be freed before."""
         if self._registered is not None:
             _runtime().cudaHostUnregister(self._registered[0])
             self._registered = None

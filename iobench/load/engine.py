@@ -1,7 +1,7 @@
-"""The read engine: byte ranges of objects into memory that is already there, several in flight at once.
+"""The read engine: it reads byte ranges of objects into given memory, several at the same time.
 
-One engine serves every format and storage. Threads hide latency: a read lets go of the GIL, so a handful of threads in one process keep
-as many requests in flight as fio's jobs do, at 0.01 to 0.2 CPU s/GB.
+One engine serves every format and storage. Threads hide latency: a read releases the GIL, so a few
+threads in one process keep as many requests in flight as fio's jobs do, at 0.01 to 0.2 CPU s/GB.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ Then = Callable[[int], None]
 
 
 class Extent(NamedTuple):
-    """``length`` bytes of object ``key`` from ``offset``, to land in memory at ``landing``; ``needed`` of them must exist.
+    """``length`` bytes of object ``key`` from ``offset``, to be read to ``landing`` in memory.
 
-    ``whole`` is False for a block of a longer extent.
+    The object must have at least ``needed`` of these bytes. ``whole`` is False for a block of a
+    longer extent.
     """
 
     key: str
@@ -36,9 +37,10 @@ class Extent(NamedTuple):
 
 
 class ReadEngine:
-    """Reads extents with up to ``concurrency`` requests of at most ``block_size`` bytes in flight. One engine per process.
+    """Reads extents with up to ``concurrency`` requests of at most ``block_size`` bytes in flight.
 
-    ``once``: each object is read by one extent only (one sample per file), so a handle on it is not worth keeping.
+    Use one engine per process. ``once`` means that each object is read by one extent only (one
+    sample per file), so that it is not worth keeping it open.
     """
 
     def __init__(
@@ -47,25 +49,26 @@ class ReadEngine:
         self.storage = storage
         self.once = once
         self.concurrency = concurrency
-        # Blocks after the first must start aligned, too.
+        # A multiple of the alignment, so that every block of a long extent starts aligned.
         self.block_size = max(block_size // storage.alignment, 1) * storage.alignment
         self._pool: ThreadPoolExecutor | None = None
         self._pid = -1
         self._blocks_free: deque[Buffer] = deque()
 
     def reserve(self) -> None:
-        """Allocate and touch what reading into nowhere needs: one block for each request in flight."""
+        """Allocate and touch one block for each request in flight, for reads without ``memory``."""
         while len(self._blocks_free) < self.concurrency:
             self._blocks_free.append(buffers.private(self.block_size).array.data)
 
     def read(
         self, extents: Sequence[Extent], memory: Buffer | None, then: Then | None = None
     ) -> int:
-        """Fill ``memory`` as the extents say; the bytes read. Raises StorageError for a failed read or an object that ends too early.
+        """Read the extents into ``memory`` and return the number of bytes that were read.
 
-        ``memory`` None: the bytes are only counted. They land in a few blocks that are used over and over, as fio's do.
-        ``then`` is called with the landing of each extent that was read in one piece, by the thread that read it, while the bytes are in
-        the processor's cache; what it raises ends the reading.
+        If ``memory`` is None, the bytes are only counted: they are read into a few blocks that are
+        reused, as fio does. ``then`` is called with the ``landing`` of each extent that was read in
+        one piece, by the thread that read it, while the bytes are in the CPU's cache. An exception
+        in it ends the read. Raises StorageError if a read fails or an object is too short.
         """
         tasks = deque(self._blocks(extents))
         workers = min(self.concurrency, len(tasks))
@@ -82,7 +85,7 @@ class ReadEngine:
             total = self._drain(tasks, memory, stop, then)
         except BaseException as error:
             failure = error
-        for future in futures:  # all of them: none may write into memory that the caller gets back
+        for future in futures:  # wait for all: none may write to the memory after the return
             try:
                 total += future.result()
             except BaseException as error:

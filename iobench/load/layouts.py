@@ -1,4 +1,8 @@
-"""Layouts that loader libraries read: written once from a dataset, into ``layouts/<kind>`` below its root, and timed as preparation."""
+"""Layouts: copies of a dataset in the file formats of loader libraries.
+
+A layout is written once, into ``layouts/<kind>`` below the dataset's root, and its time is reported
+as preparation.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +41,19 @@ if TYPE_CHECKING:
 
 
 _TRIES = 3
-"""How often another process may make a layout anew between a look at it and its lock."""
+"""Attempts to lock a layout that other processes replace between the write and the lock."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What was written, of which dataset, by what, and how long that took (reading the dataset included)."""
+    """The record of one layout.
+
+    ``dataset`` is the manifest's id. ``seconds`` is the time of the conversion, including reading
+    the dataset; ``bytes`` is the size of all files.
+    """
 
     kind: str
-    package: str  # and its version
+    package: str  # name and version of the library that wrote it
     dataset: str
     seconds: float
     bytes: int
@@ -53,10 +61,10 @@ class Layout:
 
 
 def layout_folder(storage: Storage, kind: str) -> Path:
-    """Where a kind's layout of this dataset lies.
+    """Return the directory of this dataset's layout for a kind of loader; it need not exist.
 
-    Raises UsageError where the dataset is in no directory, and StorageError where a link leads
-    out of it.
+    Raises UsageError if the dataset is not in a local directory, and StorageError if a symbolic
+    link leads out of that directory, or if the layout's path is not a directory.
     """
     root = local_root(storage)
     if root is None:
@@ -76,7 +84,7 @@ def layout_folder(storage: Storage, kind: str) -> Path:
 
 
 def read_layout(storage: Storage, kind: str) -> Layout | None:
-    """The layout that is there, complete; else None."""
+    """Return the layout if it is there and complete, else None."""
     if not LOADERS.load(kind).layout:
         return None
     folder = layout_folder(storage, kind)
@@ -96,7 +104,7 @@ def read_layout(storage: Storage, kind: str) -> Layout | None:
 
 
 def _is_file(folder: Path, name: str) -> bool:
-    """Whether a record's name is that of a regular file in the layout's folder."""
+    """Return whether ``name`` is a regular file below the layout's folder."""
     if key_problem(name):
         return False
     try:
@@ -108,7 +116,11 @@ def _is_file(folder: Path, name: str) -> bool:
 
 
 def made_layout(manifest: Manifest, storage: Storage, kind: str) -> Path:
-    """The folder of this dataset's layout. Raises UsageError where it was not made, or of other data."""
+    """Return the folder of this dataset's layout.
+
+    Raises UsageError if the layout is missing, incomplete or of other data, and DatasetError if
+    iobench did not write it.
+    """
     folder = layout_folder(storage, kind)
     found = read_layout(storage, kind)
     if found is not None and found.dataset == manifest.header.id:
@@ -122,12 +134,13 @@ def made_layout(manifest: Manifest, storage: Storage, kind: str) -> Path:
     root = folder.parent.parent
     raise UsageError(
         f"loader '{kind}' reads a layout of its own, and {what}",
-        remedy=f"'iobench run WORKLOAD --data {root} --set loader.kind={kind}' makes it, or iobench.load.layouts.make_layout",
+        remedy=f"'iobench run WORKLOAD --data {root} --set loader.kind={kind}' makes it, "
+        "or iobench.load.layouts.make_layout",
     )
 
 
 def _check(kind: str, folder: Path, found: Layout) -> None:
-    """Raises DatasetError for a layout that is not as this kind's library writes it for iobench."""
+    """Raise DatasetError if the layout is not what this kind's library writes for iobench."""
     try:
         LOADERS.load(kind).check(folder, found.files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -139,16 +152,17 @@ def _check(kind: str, folder: Path, found: Layout) -> None:
 
 
 def layout_keys(storage: Storage, kind: str) -> list[str]:
-    """The layout's files as keys of the dataset's storage."""
+    """Return the layout's files as keys of the dataset's storage."""
     found = read_layout(storage, kind) if kind != "torch" else None
     return [f"{LAYOUTS}/{kind}/{name}" for name in found.files] if found is not None else []
 
 
 @contextmanager
 def held_layout(source: Source, package: str) -> Iterator[tuple[Layout, bool]]:
-    """As ``make_layout``, and nobody makes it anew as long as it is read here.
+    """Make the layout as ``make_layout`` does, and hold a shared lock on it inside the context.
 
-    Raises TargetHeldError where another process writes it at this moment, StorageError, UsageError.
+    The lock keeps other processes from replacing the layout while it is read. Raises
+    TargetHeldError if another process writes it at this moment, StorageError, UsageError.
     """
     kind = source.loading.kind
     kept = True
@@ -158,7 +172,7 @@ def held_layout(source: Source, package: str) -> Iterator[tuple[Layout, bool]]:
                 place = _lock_place(source)
                 stack.enter_context(shared(place, layout_lock(kind), verb="run", make=True))
             except StorageError:
-                pass  # a read-only place: nobody writes there, so what is there can be read
+                pass  # read-only storage: no lock is possible, and nobody writes there
             have = _usable(source, package)
             if have is not None:
                 yield have, kept
@@ -174,10 +188,10 @@ def held_layout(source: Source, package: str) -> Iterator[tuple[Layout, bool]]:
 def make_layout(source: Source, package: str) -> tuple[Layout, bool]:
     """Convert the dataset for its loader's kind, durably.
 
-    Returns the layout, and whether an earlier one of the same dataset and package was kept. It is
-    written beside its place and renamed, so that a half-made one is never read. Raises
-    TargetHeldError where another process reads or writes it, StorageError, and UsageError where
-    something else lies in its place.
+    Returns the layout, and whether an earlier one of the same dataset and package was kept. The
+    layout is written to a temporary directory (``<kind>.part``) and then renamed, so that nobody
+    reads an incomplete one. Raises TargetHeldError if another process reads or writes it,
+    StorageError, and UsageError if its directory holds other files.
     """
     have = _usable(source, package)
     if have is not None:
@@ -189,14 +203,17 @@ def make_layout(source: Source, package: str) -> tuple[Layout, bool]:
 
 
 def _usable(source: Source, package: str) -> Layout | None:
-    """The layout that is there, if it is of this dataset and this package."""
+    """Return the existing layout if it is of this dataset and this package, else None."""
     have = read_layout(source.storage, source.loading.kind)
     wanted = (source.manifest.header.id, package)
     return have if have is not None and (have.dataset, have.package) == wanted else None
 
 
 def _lock_place(source: Source) -> LocalStorage:
-    """Where the lock file lies. Not beside the dataset's marker, which a run holds all the time."""
+    """Return the storage of the lock file: the ``layouts`` directory, which is created.
+
+    It is separate from the lock of the dataset itself, which a run holds all the time.
+    """
     folder = layout_folder(source.storage, source.loading.kind).parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -214,7 +231,7 @@ def _write(source: Source, package: str) -> Layout:
     try:
         _remove(folder, layout_files(folder).__contains__)
         _remove(part, layout_names(unfinished_layout(part) or name_patterns(writes)))
-        part.mkdir()  # where there is none: what is in it from now on is the library's
+        part.mkdir()  # new: the library writes all files that it will hold
         begun = part / LAYOUT_BEGUN
         begun.write_text(json.dumps({"kind": kind, "writes": writes}) + "\n", encoding="utf-8")
         LOADERS.load(kind).convert(source, part)
@@ -229,7 +246,7 @@ def _write(source: Source, package: str) -> Layout:
         _flush(part / RECORD)
         _flush(part)
         part.rename(folder)
-        for above in (folder.parent, folder.parent.parent):  # the name
+        for above in (folder.parent, folder.parent.parent):  # so that the rename is durable, too
             _flush(above)
     except OSError as error:
         raise StorageError(

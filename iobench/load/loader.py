@@ -1,9 +1,11 @@
-"""samples -> torch: a DataLoader whose workers read whole batches, and the ways in which a batch can reach the training process.
+"""A torch DataLoader whose workers read whole batches.
 
-``ring``    workers read and decode into slots of shared memory; a slot number crosses the pipe
-``tensor``  torch's default collate: every batch is a fresh shared tensor, as in most trainings today
+The transport is the way in which a batch reaches the training process:
+
+``ring``    workers read and decode into slots of shared memory and send only a slot number
+``tensor``  torch's default collate: every batch is a new shared tensor, as in most trainings today
 ``thread``  no worker processes: threads of the training process read into its own memory
-``null``    workers read, and only counts cross the pipe
+``null``    workers read, and send only counts
 """
 
 from __future__ import annotations
@@ -33,15 +35,17 @@ from .order import BatchPlan, Indices
 from .slots import NO_SLOT, SlotRing
 
 _LET_GO = -2
-"""In the place of a slot: nothing is to be read, what is mapped is to be dropped."""
+"""A request with this slot reads nothing: the worker releases its memory maps."""
 
 
 class Batch(Samples):
     """A batch in the training process.
 
-    ``data``: uint8 tensor that holds all samples (None for transport 'null'); ``offsets`` and ``lengths``: where each sample lies in it, in
-    bytes; ``indices``: sample numbers in the dataset; ``stats``: what it cost the worker. ``batch[i]`` is sample i, without a copy.
-    With transport 'ring' the memory is reused once the batch and all tensors made from it are gone.
+    ``data`` is a uint8 tensor that holds all samples (None for transport 'null'). ``offsets`` and
+    ``lengths`` are each sample's place in it, in bytes. ``indices`` are the sample numbers in the
+    dataset. ``stats`` is what the batch cost the worker. ``batch[i]`` is sample i, without a copy.
+    With transport 'ring' the memory is reused when the batch and all tensors that share its memory
+    have been freed.
     """
 
     __slots__ = ("indices", "stats")
@@ -63,7 +67,7 @@ _NOTHING: Indices = np.empty(0, np.int64)
 
 
 class Request(NamedTuple):
-    """What the training process asks a worker for."""
+    """A request of the training process to a worker: read samples ``indices`` into ``slot``."""
 
     slot: int
     indices: Indices
@@ -79,10 +83,12 @@ class _Reply(NamedTuple):
 
 
 class _Requests(Sampler[Request]):
-    """Batches of the epoch, each with a slot to land in. Runs in the training process, whenever the loader has room for another request.
+    """The requests of an epoch, each with a slot for its batch.
 
-    ``room`` tells the bytes that samples may take. Where it is given, a batch too large for a slot travels without one, as those for which
-    no slot is free.
+    It runs in the training process: the DataLoader takes the next request when a worker may have
+    another one. ``room`` returns the largest number of bytes that each of the given samples may
+    take. If it is given, a batch that may be too large for a slot is sent without one, as is a
+    batch for which no slot is free.
     """
 
     def __init__(
@@ -91,19 +97,20 @@ class _Requests(Sampler[Request]):
         self.ring = ring
         self.room = room
         self.plan = BatchPlan(_NOTHING, batch_size=1)
-        self.let_go = (
-            0  # while positive, this is asked of so many workers, one after the other, and no batch
-        )
-        self.outstanding: set[int] = (
-            set()
-        )  # slots on their way; each iteration that has workers of its own gets a set of its own
+        # If positive, the next iteration requests no batches: it yields this many requests to
+        # release memory maps, one for each worker.
+        self.let_go = 0
+        # Slots of requests that have no reply yet. An iteration with its own workers has its own
+        # set.
+        self.outstanding: set[int] = set()
 
     def __len__(self) -> int:
         return len(self.plan)
 
     def __iter__(self) -> Iterator[Request]:
         plan, outstanding, let_go = self.plan, self.outstanding, self.let_go
-        # Only here is it certain that no lasting worker still fills a slot of an epoch that was given up half way.
+        # After an epoch that was abandoned half way, persistent workers may have gone on filling
+        # their slots. Only here is it certain that they have stopped.
         self.release(outstanding)
         for _ in range(let_go):
             yield Request(_LET_GO, _NOTHING)
@@ -128,7 +135,7 @@ class _Requests(Sampler[Request]):
 
 
 class _Worker(Dataset[Any]):
-    """What runs in a worker: a request in, a reply out."""
+    """The part that runs in a worker: it takes a request and returns a reply."""
 
     def __init__(
         self,
@@ -149,7 +156,10 @@ class _Worker(Dataset[Any]):
         return self.samples
 
     def reserve(self) -> None:
-        """Touch all scratch memory before the first read: fresh memory costs more than what is read into it."""
+        """Allocate and touch all scratch memory before the first read.
+
+        The page faults of new memory cost more time than the reads into it.
+        """
         self.reader.reserve(self.largest_batch, into_output=self.transport != "null")
         if self.transport == "tensor":
             self._memory(self.largest_batch)
@@ -158,7 +168,7 @@ class _Worker(Dataset[Any]):
         try:
             return self._answer(request)
         except IobenchError as error:
-            return error  # as a value: torch would wrap it into a traceback of several pages
+            return error  # returned, not raised: torch would add a traceback of several pages
 
     def _answer(self, request: Request) -> _Reply | None:
         slot, indices = request
@@ -177,7 +187,8 @@ class _Worker(Dataset[Any]):
             whole[o : o + n]
             for o, n in zip(delivered.offsets.tolist(), delivered.lengths.tolist(), strict=True)
         ]
-        # default_collate refuses samples of unequal length; what people then write is a flat tensor with offsets.
+        # default_collate refuses samples of unequal length; trainings then usually write their own
+        # collate function, which makes a flat tensor with offsets.
         equal = len(set(delivered.lengths.tolist())) == 1
         tensor = default_collate(parts).reshape(-1) if equal else torch.cat(parts)
         packed = np.cumsum(delivered.lengths) - delivered.lengths
@@ -202,16 +213,24 @@ def _as_is(reply: Any) -> Any:
 
 
 def _start_worker(number: int) -> None:
-    """In each worker process: one thread for torch's own kernels, Ctrl-C is the parent's to handle, and nobody outlives the parent."""
+    """Prepare a worker process, and have the kernel end it when its parent dies.
+
+    See ``_start_worker_of_thread`` for the rest.
+    """
     die_with_parent()
     _start_worker_of_thread(number)
 
 
 def _start_worker_of_thread(number: int) -> None:
-    """The same where a thread made the worker, whose end the kernel would take for the parent's, or a fork server, which is the parent.
+    """Prepare a worker process that was started from a thread or by a fork server.
 
-    torch's own watchdog ends a worker without a parent, too, within seconds. Its handler of SIGBUS
-    prints that shared memory is short, which is one cause of several (see ``worker_death``).
+    PR_SET_PDEATHSIG is not set here, see prctl(2): it fires when the thread that created the worker
+    ends, and with a fork server the parent is the server. torch's own watchdog ends a worker whose
+    parent has died within seconds, too.
+
+    The worker ignores SIGINT, which the training process handles, and gives torch's kernels one
+    thread. torch's SIGBUS handler is removed: it reports too little shared memory, which is only
+    one of several causes (see ``worker_death``).
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGBUS, signal.SIG_DFL)
@@ -222,20 +241,24 @@ def _start_worker_of_thread(number: int) -> None:
 
 
 def worker_start(start_method: str) -> Callable[[int], None]:
-    """What a worker process of this thread's loader does first."""
+    """Return the function that a worker process runs first, if this thread starts it."""
     bound = threading.current_thread() is threading.main_thread() and start_method != "forkserver"
     return _start_worker if bound else _start_worker_of_thread
 
 
 def single_threaded() -> None:
-    """Keep torch's own kernels to one thread: processes are the parallelism here, and their threads would fight over the cores."""
+    """Limit torch's own kernels to one thread.
+
+    The worker processes are the parallelism; more threads would only compete for the cores.
+    """
     torch.set_num_threads(1)
 
 
 class BatchLoader(DataLoader[Any]):
-    """A ``torch.utils.data.DataLoader`` that yields ``Batch``. Make one with ``iobench.load.make_loader``.
+    """A ``torch.utils.data.DataLoader`` that yields ``Batch``.
 
-    ``plan_epoch(epoch)`` gives the rank's BatchPlan of an epoch; ``largest_batch`` is the room in bytes that a slot must have.
+    Make one with ``iobench.load.make_loader``. ``plan_epoch(epoch)`` returns the rank's BatchPlan
+    of an epoch. ``largest_batch`` is the number of bytes that a slot must hold.
     """
 
     def __init__(
@@ -266,7 +289,7 @@ class BatchLoader(DataLoader[Any]):
         self.requests = _Requests(self.ring, reader.room if spec.slot_size is None else None)
         self._lasting = spec.persistent_workers and processes > 0
         self.epoch = 0
-        self.cpu_ns: dict[int, int] = {}  # of each worker process, since it started
+        self.cpu_ns: dict[int, int] = {}  # CPU time by process id, since the first read
         workers: dict[str, Any] = {}
         if processes:
             workers = {
@@ -285,25 +308,26 @@ class BatchLoader(DataLoader[Any]):
         )
 
     def check_worker_number_rationality(self) -> None:
-        """torch warns of more workers than cores; here that is something to measure."""
+        """Suppress torch's warning about more workers than cores: that is a case to measure."""
 
     def _make_ring(self, largest_batch: int, *, shared: bool) -> SlotRing:
         slot = self.loader_spec.slot_size or max(largest_batch, 4096)
-        count = (
-            self.in_flight + 2
-        )  # one batch in the consumer's hands, one on its way to the device
+        # Two more: one batch that the consumer uses, and one that is copied to the device.
+        count = self.in_flight + 2
         need = count * slot
         have = buffers.available()
         if need > 0.8 * have:
             raise UsageError(
-                f"the loader's ring needs {format_bytes(need)} ({count} slots of {format_bytes(slot)}), "
+                f"the loader's ring needs {format_bytes(need)} "
+                f"({count} slots of {format_bytes(slot)}), "
                 f"{format_bytes(have)} of memory are available",
-                remedy="lower loader.workers, loader.prefetch_factor or batch_size, or set reader.crop",
+                remedy="lower loader.workers, loader.prefetch_factor or batch_size, "
+                "or set reader.crop",
             )
         return SlotRing(count, slot, shared=shared)
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch that the next iteration reads; each has its own order."""
+        """Set the epoch that the next iteration reads; each epoch has its own order."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -331,12 +355,12 @@ class BatchLoader(DataLoader[Any]):
                 yield self._receive(reply, outstanding)
         except IobenchError:
             _end(replies)
-            self.shutdown()  # what failed once must not go on reading behind the user's back
+            self.shutdown()  # after an error no worker must go on reading
             raise
         finally:
             if not self._lasting:
                 _end(replies)
-                self.requests.release(outstanding)  # nobody fills them any more
+                self.requests.release(outstanding)  # no worker fills them any more
 
     def _receive(self, reply: Any, outstanding: set[int]) -> Batch:
         if isinstance(reply, IobenchError):
@@ -349,7 +373,7 @@ class BatchLoader(DataLoader[Any]):
         return Batch(tensor, indices, offsets, lengths, stats)
 
     def _threaded(self) -> Iterator[Any]:
-        """The same requests and replies, by threads of this process, in order."""
+        """Answer the requests with threads of this process; yield the replies in order."""
         local = threading.local()
         make = self.reader.clone
         readers: list[AnyReader] = []
@@ -377,15 +401,17 @@ class BatchLoader(DataLoader[Any]):
                 reader.close()
 
     def let_go(self) -> None:
-        """Between epochs: nothing of the data stays mapped, here or in a lasting worker, so that the page cache can be emptied."""
+        """Release all memory maps of the data, here and in persistent workers.
+
+        Call it between epochs, so that the pages can be dropped from the page cache.
+        """
         if self.reader.mapped is None:
             return
-        self.reader.mapped.let_go()  # threads share its storage
+        self.reader.mapped.let_go()  # worker threads share this storage
         if not self._lasting or getattr(self, "_iterator", None) is None:
-            return  # workers that have ended took their maps along
-        self.requests.let_go = (
-            self.num_workers
-        )  # an iteration hands its requests to the workers in turn, so each gets one
+            return  # the worker processes have ended, and their maps with them
+        # An iteration gives its requests to the workers in turn, so that each gets one.
+        self.requests.let_go = self.num_workers
         try:
             for reply in super().__iter__():
                 if isinstance(reply, IobenchError):
@@ -394,7 +420,7 @@ class BatchLoader(DataLoader[Any]):
             self.requests.let_go = 0
 
     def shutdown(self) -> None:
-        """End the workers now rather than when the loader is collected."""
+        """End the workers now, not only when the loader is garbage-collected."""
         iterator = getattr(self, "_iterator", None)
         if iterator is not None and hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
@@ -403,16 +429,17 @@ class BatchLoader(DataLoader[Any]):
 
 
 def _end(replies: Any) -> None:
-    """End the processes or threads behind an iterator, where it has any."""
+    """End the worker processes or threads of an iterator, if it has any."""
     end = getattr(replies, "_shutdown_workers", None) or getattr(replies, "close", None)
     if end is not None:
         end()
 
 
 def worker_death(error: BaseException) -> WorkerError | None:
-    """What torch reports when a worker process dies, as one line; None for any other error.
+    """Return a one-line error for torch's report of a dead worker; None for any other error.
 
-    torch raises it from a signal handler, so it can surface at any point of the training process, not in the loader alone.
+    torch raises its report from a signal handler (SIGCHLD), so that it can appear anywhere in the
+    training process, not only in the loader.
     """
     if not isinstance(error, RuntimeError) or "DataLoader worker" not in str(error):
         return None
@@ -425,21 +452,27 @@ def worker_death(error: BaseException) -> WorkerError | None:
 
 
 def check_shared_memory(needed: int, folder: str = "/dev/shm") -> None:
-    """torch keeps the batches of worker processes in files there; when it is full, workers die by SIGBUS. Raises UsageError before."""
+    """Raise UsageError if ``folder`` has less free space than the ``needed`` bytes.
+
+    torch keeps the batches of worker processes in files there. If it is full, SIGBUS kills the
+    workers.
+    """
     try:
         space = os.statvfs(folder)
     except OSError:
-        return  # torch will say so itself
+        return  # without such a folder torch itself reports an error
     free = space.f_bavail * space.f_frsize
     if needed > free:
         raise UsageError(
-            f"transport 'tensor' may hold {format_bytes(needed)} of batches in {folder}, {format_bytes(free)} are free",
-            remedy=f"use transport 'ring', lower loader.workers or loader.prefetch_factor, or mount {folder} larger",
+            f"transport 'tensor' may hold {format_bytes(needed)} of batches in {folder}, "
+            f"{format_bytes(free)} are free",
+            remedy="use transport 'ring', lower loader.workers or loader.prefetch_factor, "
+            f"or mount {folder} larger",
         )
 
 
 def check_memory(largest_batch: int) -> None:
-    """Raises UsageError for a batch, of this many bytes at most, that no memory would hold."""
+    """Raise UsageError if a batch of ``largest_batch`` bytes is larger than the free memory."""
     have = buffers.available()
     if largest_batch > have:
         raise UsageError(

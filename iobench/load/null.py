@@ -1,4 +1,7 @@
-"""A reader that reads nothing, for the harness ceiling, and how many bytes samples have when they are delivered."""
+"""A reader that reads nothing, to measure the most that the harness itself can do.
+
+Also: how many bytes each sample has in storage and when it reaches the training process.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,10 @@ from .requests import Indices
 
 
 class NullReader:
-    """Delivers batches of the right size at once, reading and preparing nothing: what remains is the harness.
+    """Returns batches of the right size at once; it reads and prepares nothing.
 
-    ``delivered`` holds the bytes that each sample has when it reaches the training process.
+    What remains is the cost of the harness. ``delivered`` holds the bytes that each sample has when
+    it reaches the training process.
     """
 
     def __init__(self, manifest: Manifest, delivered: Indices) -> None:
@@ -63,18 +67,26 @@ AnyReader = BatchReader | NullReader
 
 
 def stored_bytes(manifest: Manifest, delivered: Indices) -> Indices:
-    """How many stored bytes each sample has; of formats that are read by blocks, its share of the blocks (of the columns that are read)."""
+    """Return the stored bytes of each sample.
+
+    For a format that is read by blocks, this is the sample's part of the stored bytes of all
+    blocks, in proportion to its size (or to the columns that are read).
+    """
     dataset = ResolvedSpec.of(manifest)
     if not dataset.blocks:
         return np.asarray(manifest.samples["stored"])
     ratio = manifest.header.stored_bytes / max(1, manifest.header.sample_bytes)
     sizes = manifest.samples["size"]
-    raw = dataset.content.plain  # what is decoded or cropped was read whole
+    raw = dataset.content.plain  # a sample that is decoded was read as a whole
     return np.asarray((np.minimum(sizes, delivered) if raw else sizes) * ratio).astype(np.int64)
 
 
 def delivered_bytes(manifest: Manifest, storage: Storage, spec: ReaderSpec) -> Indices:
-    """How many bytes of each sample reach the training process; where decoding decides, by the ratio of the first few samples."""
+    """Return how many bytes of each sample reach the training process.
+
+    If the samples are decoded to another size, the first four are decoded, and the ratio of their
+    sizes is used for all.
+    """
     sizes = manifest.samples["size"]
     content = ResolvedSpec.of(manifest).content
     if spec.decode and not content.in_place:

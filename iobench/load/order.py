@@ -1,4 +1,7 @@
-"""Which sample comes when: the order of an epoch, split over ranks, cut into batches, dealt to workers. Indices only, in numpy."""
+"""The order of an epoch's samples: split over ranks, cut into batches, and given to workers.
+
+All functions work on sample numbers only, in numpy arrays.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,12 @@ Indices = npt.NDArray[np.int64]
 def epoch_order(
     firsts: Indices, counts: Indices, *, sequential: bool, shuffle: bool, seed: int, epoch: int
 ) -> Indices:
-    """All sample numbers in the order of this epoch, each exactly once; the same for every rank that knows the seed.
+    """Return all sample numbers in the order of this epoch, each exactly once.
 
-    ``firsts`` and ``counts`` describe the shards: samples ``first .. first + count - 1``. Random access permutes samples; sequential access
-    permutes whole shards and keeps the order within each, so that a shard is read front to back.
+    The order depends on the seed and the epoch only, so that it is the same on every rank.
+    ``firsts`` and ``counts`` describe the shards: samples ``first .. first + count - 1``. With
+    ``shuffle``, random access permutes the samples. Sequential access permutes whole shards and
+    keeps the order within each, so that a shard is read from front to back.
     """
     generator = np.random.Generator(np.random.PCG64DXSM([seed, epoch]))
     if shuffle and sequential:
@@ -28,10 +33,11 @@ def epoch_order(
 
 
 def rank_share(order: Indices, *, rank: int, world: int, batch_size: int, tail: str) -> Indices:
-    """The consecutive part of ``order`` that ``rank`` of ``world`` reads.
+    """Return the consecutive part of ``order`` that ``rank`` of ``world`` reads.
 
-    ``tail='keep'``: every sample goes to exactly one rank, shares differ by at most one sample, the last batch may be short.
-    ``tail='drop'``: every rank gets the same number of full batches; what is left over is not read in this epoch.
+    ``tail='keep'``: every sample goes to exactly one rank; the numbers of samples per rank differ
+    by at most one, and the last batch may be short. ``tail='drop'``: every rank gets the same
+    number of full batches; the samples that are left over are not read in this epoch.
     """
     if tail == "drop":
         share = len(order) // world // batch_size * batch_size
@@ -42,8 +48,9 @@ def rank_share(order: Indices, *, rank: int, world: int, batch_size: int, tail: 
 class BatchPlan:
     """One rank's batches in the order in which the loader asks for them.
 
-    The loader deals batches to ``streams`` workers in turn. For sequential access each worker gets a consecutive run of batches, so that
-    it walks its own shards as a streaming worker does, rather than taking every nth batch of a shard that all of them share.
+    The loader gives batches to ``streams`` workers in turn. For sequential access the batches are
+    ordered so that each worker reads a consecutive sequence of batches. It then reads its own
+    shards, as a worker of a streaming loader does, and not every nth batch of shared shards.
     """
 
     def __init__(self, share: Indices, *, batch_size: int, streams: int = 1) -> None:
@@ -53,7 +60,8 @@ class BatchPlan:
         if streams <= 1 or count <= streams:
             self._sequence = np.arange(count)
         else:
-            # Runs differ by at most one batch, longer runs first: then batch k goes to worker k modulo streams.
+            # The sequences differ by at most one batch, and the longer ones come first, so that
+            # batch k goes to worker k modulo ``streams``.
             length, longer = divmod(count, streams)
             starts = np.arange(streams) * length + np.minimum(np.arange(streams), longer)
             turn, stream = np.divmod(np.arange(count), streams)
@@ -67,7 +75,7 @@ class BatchPlan:
         return self._share[start : start + self._batch_size]
 
     def largest(self, sizes: Indices) -> int:
-        """The largest sum of ``sizes`` (per sample) over the batches; 0 without batches."""
+        """Return the largest sum of ``sizes`` (per sample) of any batch; 0 without batches."""
         if not len(self._share):
             return 0
         return int(

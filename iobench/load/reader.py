@@ -1,7 +1,8 @@
-"""storage x format x codec x content -> samples: one batch of sample numbers in, their bytes in memory out.
+"""The batch reader: it takes the sample numbers of a batch and reads their bytes into memory.
 
-Bytes are read once and land where they stay when nothing has to be undone (no codec, nothing to decode, nothing cropped); otherwise they
-land in scratch memory and the finished sample is written to the batch. Everything is counted where it happens.
+It combines a storage, a format, a codec and a content. Without a codec, decoding or a crop, bytes
+are read straight into the batch. Otherwise they are read into scratch memory, and the finished
+sample is written to the batch. The reader also counts bytes, requests and times.
 """
 
 from __future__ import annotations
@@ -32,17 +33,22 @@ R = TypeVar("R")
 _NEVER = Retries(0, 0)
 
 _GROUP = 32 << 20
-"""With a codec, a decoder or a crop, a batch is read and prepared in groups of about this many bytes, to bound the scratch memory."""
+"""Bytes of a group of samples that is read and prepared together.
+
+With a codec, decoding or a crop, a batch is split into such groups, to limit the scratch memory.
+"""
 
 
 _WORTH_A_REQUEST = 64 << 20
-"""Bytes of memory from which on a manifest's claim is checked before they are taken."""
+"""Before more memory than this is allocated, a request checks the manifest (``check_there``)."""
 
 
 class BatchReader:
-    """Reads batches of one dataset. Cheap to make; memory and threads appear with the first batch. Not thread-safe: one per worker.
+    """Reads batches of one dataset.
 
-    ``bytes_only``: fetch what is stored and undo nothing, whatever the spec says (the fetch ceiling).
+    It is cheap to make: memory is allocated and threads are started with the first batch. It is not
+    thread-safe: use one per worker. ``bytes_only``: fetch the stored bytes without decompressing,
+    decoding, cropping or checking, whatever the spec says (to measure the fetch ceiling).
     """
 
     def __init__(
@@ -51,9 +57,8 @@ class BatchReader:
         if bytes_only:
             spec = spec.model_copy(update={"decode": False, "crop": None, "check": "none"})
         self._bytes_only = bytes_only
-        self._retrying = (
-            storage if isinstance(storage, Retrying) else None
-        )  # asked once: checking a protocol takes microseconds
+        # Checked once, since isinstance with a protocol takes microseconds.
+        self._retrying = storage if isinstance(storage, Retrying) else None
         self.mapped = storage if isinstance(storage, Mapped) else None
         self._owns_storage = True
         self.manifest = manifest
@@ -76,7 +81,7 @@ class BatchReader:
         }
         self._key = manifest.key
         self._cpu_before: int | None = None
-        # The format, where its own checksums are to be checked.
+        # The format if its own checksums are to be checked, else None.
         self._framed = (
             self._format
             if spec.check == "format"
@@ -84,19 +89,22 @@ class BatchReader:
             and self._format.has_checksums
             else None
         )
-        # In place: what is delivered is a slice of what is stored.
+        # In place: a delivered sample is a slice of its stored bytes.
         self.in_place = (
             self._codec is None
             and spec.crop is None
             and (not spec.decode or self._content.in_place)
         )
-        # Nobody will look at the bytes: for byte counts they need not even stay in memory.
+        # Nobody looks at the bytes: if they are only counted, they need not be kept in memory.
         self._nowhere = (
             self.in_place and spec.check == "none" and not (spec.decode and not self._content.plain)
         )
 
     def clone(self) -> BatchReader:
-        """Another reader of the same data, with its own memory and threads. The storage is shared, and this reader's to close."""
+        """Return another reader of the same data, with its own memory and threads.
+
+        Both share the storage. Only this reader closes it.
+        """
         other = type(self)(self.manifest, self.storage, self.spec, bytes_only=self._bytes_only)
         other._owns_storage = False
         return other
@@ -109,11 +117,15 @@ class BatchReader:
     # How much memory a batch takes
 
     def room(self, indices: Indices | None = None) -> npt.NDArray[np.int64]:
-        """Upper bound of the output bytes of each sample (of all samples, or of ``indices``), alignment included."""
+        """Return an upper bound of the output bytes of each sample, alignment included.
+
+        For all samples, or only for ``indices``.
+        """
         column = self._columns["stored" if self.in_place else "size"]
         size = column if indices is None else column[indices]
         if self.in_place:
-            # Each sample may start a request of its own, and takes the framing between neighbours along.
+            # Each sample may need its own request. A request for several samples also includes
+            # the framing between them.
             return np.asarray(size + 3 * max(self.storage.alignment, 4096))
         if self.spec.crop is not None:
             return (
@@ -127,10 +139,11 @@ class BatchReader:
         return np.asarray(size)
 
     def check_there(self, nbytes: int, indices: Indices | None = None) -> None:
-        """Before ``nbytes`` of memory are taken for samples (all, or ``indices``): do they exist?
+        """Check that samples exist before ``nbytes`` of memory are allocated for them.
 
-        The largest of them is looked for in the storage, where that much memory is worth a request.
-        Raises CorruptSampleError, StorageError.
+        Asks the storage for the size of the shard that holds the largest sample (of all, or of
+        ``indices``), so that a wrong manifest cannot make the reader allocate huge amounts of
+        memory. Below 64 MiB nothing is checked. Raises CorruptSampleError, StorageError.
         """
         stored = self._columns["stored"]
         index = int(np.argmax(stored) if indices is None else indices[np.argmax(stored[indices])])
@@ -142,7 +155,10 @@ class BatchReader:
             raise self._corrupt(index, f"it would end at byte {end}, the shard ends at {size}")
 
     def reserve(self, largest_batch: int, *, into_output: bool) -> None:
-        """Allocate and touch scratch memory before the first read, for batches of up to ``largest_batch`` bytes of output."""
+        """Allocate and touch scratch memory before the first read.
+
+        ``largest_batch`` is the largest output of a batch in bytes.
+        """
         self.check_there(0)
         stored = self._columns["stored"]
         if not self.in_place:
@@ -160,9 +176,10 @@ class BatchReader:
     # One batch
 
     def read(self, indices: Indices, output: memoryview | None) -> Delivered:
-        """Read samples ``indices`` into ``output`` (scratch memory where None, for byte counts only).
+        """Read samples ``indices`` into ``output``; if it is None, only count bytes.
 
-        Raises StorageError, CorruptSampleError (names shard and sample), UsageError where ``output`` is too small.
+        Raises StorageError, CorruptSampleError that names shard and sample, and UsageError if
+        ``output`` is too small.
         """
         started = 0
         lengths = np.empty(len(indices), dtype=np.int64)
@@ -185,7 +202,7 @@ class BatchReader:
                     self.check_there(needed, part)
                 memory, base = self._memory("landing", needed), 0
             fetching = time.monotonic_ns()
-            started = started or fetching  # fresh scratch memory is not storage
+            started = started or fetching  # allocating scratch memory is not storage time
             if self._cpu_before is None:
                 self._cpu_before = time.process_time_ns()
             checks = (
@@ -244,7 +261,7 @@ class BatchReader:
             start = stop
 
     def _plan(self, indices: Indices) -> tuple[list[Request], int]:
-        """Requests for these samples, and the memory they take when laid out one after the other."""
+        """Return the requests for these samples, and the bytes of memory that they fill."""
         shards, offsets, stored = (
             self._columns[name][indices].tolist() for name in ("shard", "offset", "stored")
         )
@@ -256,7 +273,8 @@ class BatchReader:
             if (framed := self._framed) is not None
             else None
         )
-        # Checksums are checked by the thread that read the bytes, so that a request must be read in one piece.
+        # The thread that read a request checks its checksums, so that the request must be read in
+        # one piece.
         most = self._engine.block_size if self._framed and self.in_place else 1 << 62
         return plan_requests(
             shards, offsets, stored, margins, step=max(self.storage.alignment, 1), most=most
@@ -296,7 +314,7 @@ class BatchReader:
         offsets: Indices,
         lengths: Indices,
     ) -> None:
-        """The samples stay where they landed."""
+        """Fill ``offsets`` and ``lengths`` for samples that stay where they were read to."""
         begins = starts(requests, self._columns["offset"][indices], base)
         stored = self._columns["stored"][indices]
         decode = self.spec.decode and not self._content.plain
@@ -320,7 +338,10 @@ class BatchReader:
         offsets: Indices,
         lengths: Indices,
     ) -> int:
-        """Decompress, check, decode, crop, and pack the samples into ``output`` from ``used`` on; where it ends."""
+        """Decompress, check, decode and crop the samples, and pack them into ``output``.
+
+        The first sample is written at ``used``. Returns the end of the last one.
+        """
         begins = starts(requests, self._columns["offset"][indices], 0)
         stored = self._columns["stored"][indices]
         sizes = self._columns["size"][indices]
@@ -347,7 +368,7 @@ class BatchReader:
     def _deliver(
         self, index: int, content: memoryview, output: memoryview | None, used: int
     ) -> int:
-        """Decode and crop one sample, and put it into ``output`` at ``used``; how long it is then."""
+        """Decode and crop one sample, and write it to ``output`` at ``used``; return its length."""
         crop = self.spec.crop
         if not self.spec.decode:
             result = content
@@ -414,7 +435,7 @@ class BatchReader:
         )
 
     def _memory_of(self, index: int, role: str, nbytes: int) -> memoryview:
-        """Scratch memory for what one sample becomes. Raises NoMemoryError that names it."""
+        """Return scratch memory for one sample. Raises NoMemoryError that names the sample."""
         try:
             return self._memory(role, nbytes)
         except NoMemoryError as error:
@@ -425,7 +446,10 @@ class BatchReader:
             ) from None
 
     def _memory(self, role: str, nbytes: int) -> memoryview:
-        """Scratch memory that is kept and only ever grows: fresh memory costs more than the read into it."""
+        """Return the first ``nbytes`` of the scratch memory for ``role``.
+
+        It is kept and only grows, since page faults of new memory cost more than the read into it.
+        """
         have = self._scratch.get(role)
         if have is None or len(have) < nbytes:
             have = buffers.private(max(nbytes + nbytes // 4, 1 << 20)).array

@@ -1,4 +1,7 @@
-"""Which ranges of which shards hold a batch's samples, and where they land: pure arithmetic over the manifest's columns."""
+"""Byte ranges of shards that hold a batch's samples, and their positions in memory.
+
+This module only computes with the manifest's columns; it reads nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,26 @@ import numpy.typing as npt
 Indices = npt.NDArray[np.int64]
 
 _GAP = 8 << 10
-"""Two samples of a shard that lie closer than this are read in one request: framing costs less than another request. A reader's ``room``
-counts on it: what lies between samples takes memory, too."""
+"""Samples of a shard with at most this many bytes between them are read in one request.
+
+To read the framing between them costs less than another request. It also takes memory, for which
+``BatchReader.room`` makes allowance.
+"""
 
 
 class Request(NamedTuple):
-    """Samples ``[start, stop)`` of a batch, which lie in ``length`` bytes of a shard from ``offset``, both aligned."""
+    """Samples ``[start, stop)`` of a batch: ``length`` bytes of a shard from ``offset``.
+
+    Both ``offset`` and ``length`` are aligned.
+    """
 
     start: int
     stop: int
     shard: int
     offset: int
     length: int
-    needed: int  # bytes of these that must exist: the last sample's end, before it was aligned
-    landing: int  # where they go, counted from the first request's
+    needed: int  # bytes of these that must exist: up to the last sample's end, before alignment
+    landing: int  # position in memory, counted from that of the first request
 
 
 def plan_requests(
@@ -36,9 +45,11 @@ def plan_requests(
     step: int,
     most: int,
 ) -> tuple[list[Request], int]:
-    """Requests for the samples in this order, neighbours in one shard merged up to ``most`` bytes; and the memory that they take.
+    """Return the requests for these samples, and the bytes of memory that they fill.
 
-    ``margins``: bytes of framing to read before and after each sample. ``step``: what offsets and lengths are aligned to.
+    The samples keep their order. Neighbours in one shard are merged into one request of at most
+    ``most`` bytes. ``margins`` are the bytes of framing to read before and after each sample.
+    Offsets and lengths are aligned to ``step`` bytes.
     """
     requests: list[Request] = []
     landing = position = 0
@@ -62,7 +73,7 @@ def plan_requests(
 
 
 def starts(requests: Sequence[Request], offsets: Indices, base: int) -> Indices:
-    """Where each sample's stored bytes begin in the memory that the requests filled from ``base`` on."""
+    """Return where each sample's stored bytes begin in memory that is filled from ``base`` on."""
     begin = np.empty(len(offsets), dtype=np.int64)
     for request in requests:
         inside = slice(request.start, request.stop)

@@ -1,8 +1,10 @@
 """A ring of slots: memory that the training process allocates once and its workers fill.
 
-The training process owns the list of free slots. It hands a slot out with the request for a batch, and gets it back when the last tensor
-that looks into it is gone, so no lock crosses a process border and a slot in use can't be overwritten. When all slots are in use (a
-consumer that keeps its batches), a batch travels in fresh memory of its own instead: slower, counted, never wrong and never stuck.
+The training process owns the list of free slots. It assigns a slot with the request for a batch,
+and gets it back when the last tensor that shares its memory is freed. So the processes share no
+lock, and a slot in use cannot be overwritten. If all slots are in use, because a consumer keeps its
+batches, a batch is sent in new memory of its own. That is slower and is counted (``misses``), but
+the data stays correct and nothing blocks.
 """
 
 from __future__ import annotations
@@ -22,18 +24,23 @@ NO_SLOT = -1
 
 
 class SlotRing:
-    """``count`` slots of ``slot_bytes`` each. ``shared``: visible to worker processes (by fork, or by passing the object to spawn)."""
+    """``count`` slots of at least ``slot_bytes`` each.
+
+    ``shared``: the memory is visible to worker processes, by fork or by passing the object to a
+    spawned process.
+    """
 
     def __init__(self, count: int, slot_bytes: int, *, shared: bool) -> None:
         self.count = count
-        # Slots start on a huge page of their own, so that direct IO into a slot never straddles two owners.
+        # Each slot starts on its own huge page, so that direct I/O into a slot never touches a page
+        # of two owners.
         self.slot_bytes = -(-slot_bytes // buffers.HUGE) * buffers.HUGE
         total = count * self.slot_bytes
         self.region = buffers.shared(total) if shared else buffers.private(total)
         self.pages = self.region.how
         self.misses = 0
         self._array = self.region.array
-        if shared:  # an open descriptor would keep the memory after the last view of it is gone
+        if shared:  # an open descriptor would keep the memory after its last view is freed
             weakref.finalize(self, os.close, self.region.fd).atexit = False
         self._free: deque[int] = deque(range(count))
         self._lease_type: Any = type("Lease", (ctypes.c_uint8 * self.slot_bytes,), {})
@@ -41,7 +48,7 @@ class SlotRing:
     # In the training process
 
     def acquire(self) -> int:
-        """A free slot's number, or NO_SLOT."""
+        """Return a free slot's number, or NO_SLOT if there is none."""
         try:
             return self._free.popleft()
         except IndexError:
@@ -57,8 +64,12 @@ class SlotRing:
         return len(self._free)
 
     def lease(self, slot: int) -> npt.NDArray[np.uint8]:
-        """The slot's memory; the slot becomes free when this array and every view and tensor made from it are gone."""
-        # numpy collapses chains of views onto the owner of the memory; a ctypes object in between is an owner that it can't see through.
+        """Return the slot's memory as an array.
+
+        The slot becomes free when this array and every view and tensor made from it are freed.
+        """
+        # A view of a numpy view refers to the first owner of the memory, not to the view between
+        # them. numpy cannot look through a ctypes object, so that all views refer to this one.
         owner = self._lease_type.from_buffer(self._array, slot * self.slot_bytes)
         weakref.finalize(owner, self.release, slot).atexit = False
         return np.frombuffer(owner, dtype=np.uint8)
@@ -77,7 +88,7 @@ class SlotRing:
         return int(self._array.nbytes)
 
     def __getstate__(self) -> dict[str, Any]:
-        from multiprocessing.reduction import DupFd  # only while a process is being spawned
+        from multiprocessing.reduction import DupFd  # it works only while a process is spawned
 
         return {"count": self.count, "slot_bytes": self.slot_bytes, "fd": DupFd(self.region.fd)}
 

@@ -1,4 +1,8 @@
-"""Loaders that others wrote (``loader.kind``), in the place of iobench's own: what they can't have, and their batches as ours."""
+"""Loader libraries in place of iobench's own loader (``loader.kind``).
+
+This module checks which datasets and settings a library supports, and converts its batches to
+``Batch``.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,16 @@ if TYPE_CHECKING:
     from .libraries.base import Source
 
 OWN = "torch"
-"""The kind that is iobench's own."""
+"""The ``loader.kind`` of iobench's own loader."""
 
 
 def check_library(
     manifest: Manifest, storage: Storage, reading: ReaderSpec, loading: LoaderSpec, *, world: int
 ) -> None:
-    """Raises UsageError for a dataset, a place or a setting that this kind of loader can't have, or a library that is not installed."""
+    """Raise UsageError if this kind of loader does not support the dataset, storage or settings.
+
+    Also if its library is not installed.
+    """
     library = LOADERS.load(loading.kind)
     if loading.kind == OWN:
         return
@@ -58,7 +65,8 @@ def check_library(
         )
     if library.shards_each and manifest.shard_count < world * max(1, loading.workers):
         raise UsageError(
-            f"{name} gives each worker shards of its own: {manifest.shard_count} are too few for {world} x {loading.workers} workers",
+            f"{name} gives each worker shards of its own: {manifest.shard_count} are too few "
+            f"for {world} x {loading.workers} workers",
             remedy="lower loader.workers, or generate the dataset with a smaller shard_size",
         )
     for key, value, default in (
@@ -75,7 +83,10 @@ def check_library(
 
 
 def library_version(kind: str) -> str:
-    """Of the package behind a kind of loader; '' where it can't be told."""
+    """Return name and version of the package of this kind of loader.
+
+    Only the name if the package is not installed under it.
+    """
     package = getattr(LOADERS.load(kind), "package", "torch")
     try:
         return f"{package} {version(package)}"
@@ -94,9 +105,11 @@ def open_library(
     world: int = 1,
     seed: int = 0,
 ) -> LibraryLoader:
-    """A loader of another kind than iobench's own over a dataset. Its layout, if it has one, must have been made (``make_layout``).
+    """Open a loader library over a dataset.
 
-    Raises UsageError for whatever this kind can't have, or has not.
+    If the library reads its own layout, that must exist (see ``make_layout``). Raises UsageError
+    for what this kind does not support or what is missing, and DatasetError for a layout that
+    iobench did not write.
     """
     from .libraries.base import Source
 
@@ -118,7 +131,11 @@ def open_library(
 
 
 class LibraryLoader:
-    """As BatchLoader: ``set_epoch``, then iterate over ``Batch``. Libraries do not number samples, so ``indices`` are -1."""
+    """A loader library with the interface of BatchLoader.
+
+    Call ``set_epoch``, then iterate over ``Batch``. Libraries do not number samples, so that
+    ``indices`` are -1.
+    """
 
     ring = None  # every batch is a tensor of its own
 
@@ -132,7 +149,7 @@ class LibraryLoader:
             self._library = LOADERS.load(self.kind)(source)
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch that the next iteration reads."""
+        """Set the epoch that the next iteration reads."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[Batch]:
@@ -149,7 +166,10 @@ class LibraryLoader:
                 )
 
     def let_go(self) -> None:
-        """Libraries that map files have workers for one epoch at a time (see their own modules)."""
+        """Do nothing: a library that maps files has workers for one epoch only.
+
+        Its maps end with these workers; see the modules of the libraries.
+        """
 
     def shutdown(self) -> None:
         self._library.close()
@@ -157,7 +177,11 @@ class LibraryLoader:
 
 
 class _One:
-    """What goes wrong in a library, in one line that names it; its own traceback stays behind it for --debug."""
+    """A context manager that turns an exception of a library into an error of one line.
+
+    The error names the kind of loader. The original exception stays its cause, so that ``--debug``
+    shows its traceback.
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -169,7 +193,7 @@ class _One:
         if error is None or not isinstance(error, Exception):
             return
         if isinstance(error, IobenchError) and "\n" not in str(error):
-            return  # torch makes a traceback of what its workers raise
+            return  # several lines: an error of a worker, to which torch added a traceback
         death = worker_death(error)
         if death is not None:
             raise death from error

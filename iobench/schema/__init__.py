@@ -1,1 +1,1 @@
-"""The contracts that are written on disk: dataset, workload, manifest, result."""
+"""The schemas of files: dataset and workload specs, manifests, results."""

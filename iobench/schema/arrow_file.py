@@ -1,10 +1,11 @@
-"""Whether an Arrow file is as plain as iobench writes it: no buffer compressed, no dictionaries.
+"""Check that an Arrow file has no compressed buffers and no dictionaries, as iobench writes it.
 
-Arrow believes what a compressed buffer says of its own length, so that a file of a few kilobytes
-can take gigabytes of memory. Its tables are mapped as they lie, and none of ours is compressed.
+Arrow trusts the length that a compressed buffer states for itself, so that a file of a few
+kilobytes can take gigabytes of memory. iobench maps its tables into memory and never compresses
+them.
 
-Source: Arrow's columnar format, "IPC File Format" and the schemas File.fbs and Message.fbs;
-FlatBuffers' "Internals" for how a table lies in its buffer.
+Source: Arrow's columnar format, "IPC File Format", and the schemas File.fbs and Message.fbs;
+FlatBuffers' "Internals" for the layout of a table in its buffer.
 """
 
 from __future__ import annotations
@@ -12,19 +13,18 @@ from __future__ import annotations
 import struct
 
 _MAGIC = b"ARROW1"
-_FOOTER = struct.Struct("<i6s")  # at the end: length of the footer before it, magic
-_BLOCK = struct.Struct(
-    "<qi4xq"
-)  # where a message lies: offset, length of its metadata, of its body
+_FOOTER = struct.Struct("<i6s")  # the end of the file: length of the footer before it, magic
+# A Block, the place of a message: its offset, the length of its metadata, the length of its body.
+_BLOCK = struct.Struct("<qi4xq")
 _CONTINUED = 0xFFFFFFFF
 
-_DICTIONARIES, _BATCHES = 2, 3  # of Footer
-_HEADER = 2  # of Message: the batch
-_COMPRESSION = 3  # of RecordBatch
+_DICTIONARIES, _BATCHES = 2, 3  # field numbers in Footer
+_HEADER = 2  # field number in Message: the RecordBatch
+_COMPRESSION = 3  # field number in RecordBatch
 
 
 def check_plain(data: memoryview) -> None:
-    """Raises ValueError for an Arrow file that is compressed, has dictionaries, or is damaged."""
+    """Raise ValueError if an Arrow file is compressed, has dictionaries, or is damaged."""
     try:
         length, magic = _FOOTER.unpack_from(data, len(data) - _FOOTER.size)
         end = len(data) - _FOOTER.size
@@ -63,13 +63,13 @@ def _blocks(buffer: memoryview, field: int) -> list[tuple[int, int, int]]:
 
 
 def _follow(buffer: memoryview, place: int) -> int:
-    """Where the offset that lies at ``place`` leads."""
+    """Return the position to which the offset at ``place`` points."""
     (offset,) = struct.unpack_from("<I", buffer, place)
     return place + int(offset)
 
 
 def _field(buffer: memoryview, table: int, number: int) -> int:
-    """Where a table's field lies; 0 where the table has it not."""
+    """Return the position of a table's field, or 0 if the table does not have it."""
     (back,) = struct.unpack_from("<i", buffer, table)
     entries = table - int(back)
     if entries < 0:

@@ -1,4 +1,8 @@
-"""Strict, frozen models read from YAML: an unknown key is an error that names its path and the nearest known key."""
+"""Base classes and readers of the schemas.
+
+Models of what users write in YAML are strict and frozen: an unknown key is an error that names its
+path and the nearest known key. Models of what iobench writes in JSON are less strict.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +39,17 @@ def _as_value_error(parse: Any) -> Any:
 
 
 Bytes = Annotated[int, BeforeValidator(_as_value_error(parse_size))]
-"""A size: an integer of bytes, or text with a unit."""
+"""A size: an integer number of bytes, or text with a unit."""
 
 Seconds = Annotated[float, BeforeValidator(_as_value_error(parse_duration))]
-"""A duration: seconds, or text with a unit."""
+"""A duration: a number of seconds, or text with a unit."""
 
 
 class Strict(BaseModel):
-    """Base of what a user writes: no unknown keys, no mutation, text that is text.
+    """Base of models that a user writes: no unknown keys, no mutation, only valid text.
 
-    ``any_bytes`` are the keys whose text may hold lone surrogates: paths, as Python reads them.
+    ``any_bytes`` names the keys whose text may hold lone surrogates: paths, in which Python
+    represents bytes that are not UTF-8 in this way (PEP 383).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
@@ -72,7 +77,10 @@ class Strict(BaseModel):
 
 
 def _is_broken(value: Any) -> bool:
-    """Whether there is a text with a lone surrogate in ``value``, which pydantic can't tell of."""
+    """Return whether any text in ``value`` has a lone surrogate.
+
+    pydantic cannot report an error about such text itself.
+    """
     if isinstance(value, str):
         return any("\ud800" <= character <= "\udfff" for character in value)
     if isinstance(value, Mapping):
@@ -81,7 +89,7 @@ def _is_broken(value: Any) -> bool:
 
 
 class Record(BaseModel):
-    """Base of what iobench writes down: keys of newer versions are passed over."""
+    """Base of what iobench records: unknown keys, from newer versions, are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -89,15 +97,16 @@ class Record(BaseModel):
 class OpenRecord(BaseModel):
     """Base of a part of a record that differs between versions, hosts and storages.
 
-    Known keys have their types and bounds, and a missing one its default. Unknown keys, of newer
-    or older versions, are kept as they are. Written again, it has the keys that were given to it.
+    Known keys are checked for their types and bounds, and a missing key has its default. Unknown
+    keys, from newer or older versions, are kept as they are. When the record is written again, it
+    has exactly the keys that it was read with.
     """
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     @property
     def recorded(self) -> bool:
-        """Whether the file says anything here."""
+        """Whether the file has any key of this part."""
         return bool(self.model_fields_set)
 
     @model_serializer(mode="wrap")
@@ -111,11 +120,14 @@ M = TypeVar("M", bound=BaseModel)
 
 _MAX_PROBLEMS = 5
 _MAX_KEY = 60
-_MAX_OVERRIDE = 200  # characters that are shown of one
+_MAX_OVERRIDE = 200  # characters of an override that an error shows
 
 
 def build(model: type[M], data: Any, *, where: str) -> M:
-    """Validate ``data``; every problem becomes one SpecError line that starts with ``where`` and the key's path."""
+    """Validate ``data`` as ``model``.
+
+    Raises SpecError in one line that starts with ``where`` and names the path of each wrong key.
+    """
     if not isinstance(data, Mapping):
         raise SpecError(
             f"{where}: expected a mapping of keys to values, found {type(data).__name__}"
@@ -127,7 +139,7 @@ def build(model: type[M], data: Any, *, where: str) -> M:
 
 
 def explain(model: type[BaseModel], error: ValidationError) -> str:
-    """What does not fit ``model``, as one line that names the keys: the first few problems."""
+    """Describe the first few problems of ``model`` in one line that names the keys."""
     problems = error.errors(include_url=False, include_context=False)
     shown = "; ".join(_explain(model, problem) for problem in problems[:_MAX_PROBLEMS])
     more = len(problems) - _MAX_PROBLEMS
@@ -141,13 +153,13 @@ def read_record(
     version: str,
     upgrade: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None,
 ) -> M:
-    """What iobench wrote down as JSON.
+    """Read a JSON file that iobench wrote.
 
-    ``upgrade`` turns what earlier versions wrote into what ``model`` expects.
+    ``upgrade`` converts the content of a file of an earlier version to what ``model`` expects.
 
-    Raises IobenchError in one line that names the file, and the key where one does not fit: what
-    can't be read, is no JSON, of another major ``version`` of the schema, or not of the schema;
-    FileNotFoundError where there is no such file.
+    Raises FileNotFoundError if there is no such file. Raises IobenchError in one line that names
+    the file (and the wrong key, if there is one) if it cannot be read, is not JSON, has another
+    major ``version`` of the schema, or does not fit the schema.
     """
     try:
         data = parse_json(read_regular(path, MAX_DOCUMENT_BYTES))
@@ -172,7 +184,7 @@ def read_record(
 
 
 def fitting(where: Path | str, model: type[M], data: Any) -> M:
-    """``data`` as ``model``. Raises IobenchError that names ``where`` and the wrong keys."""
+    """Validate ``data`` as ``model``. Raises IobenchError that names ``where`` and wrong keys."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -200,7 +212,10 @@ def _explain(model: type[BaseModel], problem: Any) -> str:
 
 
 def _keys(model: type[BaseModel], path: Sequence[Any]) -> list[str]:
-    """What the user wrote of a problem's path; pydantic adds the tags of union members behind the key."""
+    """Return the part of a problem's path that the user wrote.
+
+    pydantic appends the tags of union members to the keys.
+    """
     keys: list[str] = []
     for part in path:
         if keys and not isinstance(part, int) and _model_at(model, path[: len(keys)]) is None:
@@ -213,7 +228,7 @@ def _model_at(model: type[BaseModel], path: Sequence[Any]) -> type[BaseModel] | 
     for part in path:
         field = model.model_fields.get(str(part))
         if field is None:
-            continue  # an index into a list, or the tag of a union
+            continue  # an index of a list, or the tag of a union
         candidates = [field.annotation, *get_args(field.annotation)]
         found = next(
             (c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None
@@ -225,7 +240,11 @@ def _model_at(model: type[BaseModel], path: Sequence[Any]) -> type[BaseModel] | 
 
 
 def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """``a.b=c`` on a copy of nested ``data``; the value is YAML (so ``true``, ``4`` and ``[1, 2]`` are what they look like)."""
+    """Apply overrides of the form ``a.b=c`` to a copy of nested ``data``.
+
+    The value is parsed as YAML, so that ``true``, ``4`` and ``[1, 2]`` have their usual types.
+    Raises SpecError.
+    """
     result: dict[str, Any] = _deep_copy(data)
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -259,7 +278,11 @@ def _deep_copy(value: Any) -> Any:
 
 
 def find_spec(kind: str, name: str) -> Path:
-    """The YAML file of a workload or dataset: an explicit path, then ``./<kind>s/``, then the built-in ones."""
+    """Find the YAML file of a workload or dataset.
+
+    ``name`` is a path, or a name that is looked up in ``./<kind>s/`` and then among the built-in
+    specs. Raises SpecError, UnknownNameError.
+    """
     explicit = Path(name)
     if explicit.suffix in (".yaml", ".yml") or "/" in name:
         if not explicit.is_file():
@@ -275,7 +298,7 @@ def find_spec(kind: str, name: str) -> Path:
 
 
 def spec_folders(kind: str) -> list[Path]:
-    """Where specs of this kind are looked up by name, in order."""
+    """Return the folders in which specs of this kind are looked up by name, in this order."""
     package = Path(__file__).resolve().parent.parent
     builtin = next(
         (p for p in (package / f"{kind}s", package.parent / f"{kind}s") if p.is_dir()),
@@ -288,7 +311,10 @@ def spec_folders(kind: str) -> list[Path]:
 
 
 def known_specs(kind: str) -> dict[str, Path]:
-    """Every named spec of this kind; a nearer one hides a built-in of the same name."""
+    """Return the file of every named spec of this kind.
+
+    A spec in ``./<kind>s/`` replaces the built-in one of the same name.
+    """
     found: dict[str, Path] = {}
     for folder in reversed(spec_folders(kind)):
         files = (path for path in sorted(folder.glob("*.yaml")) if path.is_file())

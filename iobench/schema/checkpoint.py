@@ -1,8 +1,12 @@
-"""A checkpoint study: what is asked for (``CheckpointSpec``), and what each save and restore took (``Study``, part of ``run.json``).
+"""A checkpoint study: its specification (``CheckpointSpec``), and its result (``Study``).
 
-Words: a rank is *blocked* from the common start until its training could go on. A save is *accepted* when every byte was handed to the
-storage, *durable* when it survives a power cut (files and directories synced, or uploads completed), and *committed* when the job's
-manifest is in place, so that a restore finds it. Times are seconds from the common start of all ranks; a job's time is its slowest rank's.
+The result is part of ``run.json`` and has the times of each save and restore.
+
+A rank is *blocked* from the common start until its training can continue. A save is *accepted* when
+every byte was passed to the storage. It is *durable* when it survives a power failure: files and
+directories are synced, or uploads are completed. It is *committed* when the job's manifest is in
+place, so that a restore finds it. Times are in seconds from the common start of all ranks. The time
+of a job is that of its slowest rank.
 """
 
 from __future__ import annotations
@@ -30,11 +34,13 @@ def _a_share(text: str) -> str:
 class CheckpointSpec(Strict):
     """What to save, how, where to, and how often.
 
-    ``scale``: the share of the model's bytes that is really written (``1/64``). ``keep``: complete checkpoints left in the target while the
-    study goes on. ``step_time``, ``steps``: training steps between two saves, which an asynchronous writer overlaps; ``host_share``: the
-    part of a step in which the host computes, as launching kernels does. ``verify``: compare
-    restored tensors bit for bit, off the clock. ``concurrency`` requests at a time, of
-    ``block_size`` bytes each, are for writers that have these options (``stream``).
+    ``scale`` is the share of the model's bytes that is really written (``1/64``). ``keep`` is the
+    number of complete checkpoints that stay in the target during the study. ``steps`` training
+    steps of ``step_time`` seconds run between two saves; an asynchronous writer overlaps them.
+    ``host_share`` is the part of a step in which the host computes, for example to launch kernels.
+    ``verify``: compare restored tensors bit for bit, outside of the measured time. ``concurrency``
+    (requests in flight) and ``block_size`` (bytes per request) are for writers that have these
+    options, such as ``stream``.
     """
 
     model: str = Field(min_length=1)
@@ -52,9 +58,8 @@ class CheckpointSpec(Strict):
     seed: int = Field(default=42, ge=0)
     concurrency: int = Field(default=4, ge=1, le=256)
     block_size: Bytes = Field(default=8 << 20, ge=4096, le=1 << 30)
-    parallelism: dict[str, int] = Field(
-        default_factory=dict
-    )  # tensor, pipeline, data, zero: None of them: the model's own
+    # Keys: tensor, pipeline, data, zero. If empty: the model's own parallelism.
+    parallelism: dict[str, int] = Field(default_factory=dict)
 
     @property
     def share(self) -> Fraction:
@@ -66,15 +71,16 @@ class CheckpointSpec(Strict):
 
 
 class Training(OpenRecord):
-    """What the analysis is told of the training that saves.
+    """The training that saves the checkpoints, as the user described it for the analysis.
 
-    None: the published rate of failures, the study's own ranks, no price.
+    None means: for ``mtbf_s`` the published failure rate, for ``accelerators`` the study's own
+    ranks; without a price the analysis computes no cost.
     """
 
     accelerators: Annotated[int, Field(ge=1, le=10**9)] | None = None
     mtbf_s: Duration | None = None  # mean time between interruptions
-    restart_s: Figure = 0.0  # from an interruption to training again, beside the restore
-    interval_s: Duration | None = None  # at which it saves today
+    restart_s: Figure = 0.0  # from an interruption until training continues, without the restore
+    interval_s: Duration | None = None  # the current interval between its saves
     usd_per_accelerator_hour: Positive | None = None
     samples_per_s: Positive | None = None
     stall_budget: Annotated[float, Field(ge=MIN_SHARE, lt=1)] = 0.01
@@ -82,14 +88,14 @@ class Training(OpenRecord):
 
 
 class Asked(OpenRecord):
-    """The training that was asked about; with figures, it is a ``Meaning``."""
+    """The training that was asked about. Its subclass ``Meaning`` adds the figures."""
 
     asked: Training = Training()
     sentence: str = ""
 
 
 class Today(OpenRecord):
-    """At the interval at which the training saves today."""
+    """Figures at the interval at which the training saves today."""
 
     interval_s: float
     overhead: float
@@ -97,7 +103,10 @@ class Today(OpenRecord):
 
 
 class Meaning(Asked):
-    """What a study's figures mean for that training; computed by ``analyse.checkpoint.meaning``."""
+    """What a study's figures mean for the training that was asked about.
+
+    Computed by ``analyse.checkpoint.meaning``.
+    """
 
     accelerators: int
     mtbf_s: float
@@ -110,15 +119,15 @@ class Meaning(Asked):
     young_s: float
     daly_s: float
     availability_s: float
-    interval_s: float  # advised: Daly's, or what a save needs to become durable where that is more
+    interval_s: float  # advised: Daly's, but at least the time until a save is durable
     overhead: float  # share of the time, at that interval
-    waste: float  # the same, with the work that interruptions cost
+    waste: float  # the same, with the work that is lost in interruptions
     today: Today | None
     lost_s_per_day: float
     lost_samples_per_day: float | None
     lost_usd_per_day: float | None
     stall_budget: float
-    needed_write_bytes_per_s: float  # for saves to stay within the budget at the best interval
+    needed_write_bytes_per_s: float  # so that saves stay within the budget at the best interval
     within_budget: bool
     notice_s: float
     fits_notice: bool
@@ -126,7 +135,7 @@ class Meaning(Asked):
 
 
 class StudySpec(OpenRecord):
-    """The ``CheckpointSpec`` that was asked for, as it was recorded."""
+    """The ``CheckpointSpec`` of the study, as it was recorded."""
 
     count: Few = 0
     restores: Few | None = None  # None: as many as saves
@@ -134,7 +143,7 @@ class StudySpec(OpenRecord):
 
 
 class Scaling(OpenRecord):
-    """What ``--scale`` did to the model; nothing where all of it was written."""
+    """What ``--scale`` changed of the model; empty if all of it was written."""
 
     share: Figure | None = None  # of the model's bytes
     changed: dict[str, list[int]] = Field(default_factory=dict)  # dimension: [whole, scaled]
@@ -145,15 +154,13 @@ class RankSave(Record):
 
     blocked_s: float
     accepted_s: float | None = None
-    durable_s: float | None = (
-        None  # None: it was not asked for (fsync=false), or the writer can't tell
-    )
+    durable_s: float | None = None  # None: not requested (fsync=false), or not known to the writer
     bytes: int
     files: int
     cpu_s: float | None = None
-    extra_memory_bytes: int | None = None  # peak above what the state itself takes
-    staged_s: float | None = None  # asynchronous: until the state was copied aside
-    waited_s: float | None = None  # asynchronous: of the blocked time, waiting for the save before
+    extra_memory_bytes: int | None = None  # peak memory above that of the state itself
+    staged_s: float | None = None  # asynchronous: until the state was copied to a staging buffer
+    waited_s: float | None = None  # asynchronous: part of blocked_s, waiting for the previous save
 
 
 class Save(Record):
@@ -163,16 +170,14 @@ class Save(Record):
     blocked_s: Figure
     accepted_s: Figure | None = None
     durable_s: Figure | None = None
-    committed_s: float | None = (
-        None  # the job's manifest is in place: from now on a restore finds this checkpoint
-    )
-    first_done_s: float | None = None  # the fastest rank's; last: the slowest's
-    last_done_s: float | None = None
+    committed_s: float | None = None  # the job's manifest is in place, a restore finds it
+    first_done_s: float | None = None  # of the fastest rank
+    last_done_s: float | None = None  # of the slowest rank
     staged_s: float | None = None
     waited_s: float | None = None
     persist_s: float | None = None  # asynchronous: from staged to durable
-    step_overlapped_s: float | None = None  # mean step while the save went on behind it
-    step_alone_s: float | None = None  # mean step with nothing behind it
+    step_overlapped_s: float | None = None  # mean step time while the save continued
+    step_alone_s: float | None = None  # mean step time without a save
     bytes: Count
     files: int
     cpu_s: float | None = None
@@ -181,7 +186,7 @@ class Save(Record):
 
 
 class Restore(Record):
-    """One restore of the whole job into tensors that are there."""
+    """One restore of the whole job into existing tensors."""
 
     step: int
     wall_s: Figure  # slowest rank
@@ -190,12 +195,12 @@ class Restore(Record):
     cpu_s: float | None = None
     residency_before: float | None = None  # share of the files in the page cache, 0 to 1
     residency_how: str = ""
-    verified: bool | None = None  # bit for bit; None: not asked for
+    verified: bool | None = None  # equal bit for bit; None: not requested
     rank_s: list[float] = []
 
 
 class Spread(Record):
-    """Over saves or restores."""
+    """Statistics of one figure over saves or restores."""
 
     median: float
     p95: float
@@ -209,7 +214,7 @@ class Study(Record):
     writer: str
     ranks: Ranks
     bytes: Count  # of one checkpoint of the whole job, as written
-    full_bytes: Number  # what it would be at scale 1
+    full_bytes: Number  # the same at scale 1
     files: int
     tensors: int
     bytes_per_rank: list[int] = []
@@ -219,11 +224,10 @@ class Study(Record):
     spec: StudySpec = StudySpec()
     saves: list[Save] = []
     restores: list[Restore] = []
-    alone: list[Save] = []  # mixed run: saves with no loading beside them
+    alone: list[Save] = []  # of a mixed run: saves while no data was loaded
     figures: dict[str, Spread] = {}  # blocked_s, accepted_s, durable_s, restore_s, staged_s ...
-    write_bytes_per_s: float | None = (
-        None  # MLPerf's rule: of the slowest rank, over durable time; mean of the saves
-    )
+    # By MLPerf's rule: bytes of the slowest rank over its durable time, mean of the saves.
+    write_bytes_per_s: float | None = None
     restore_bytes_per_s: float | None = None
     meaning: SerializeAsAny[Asked] = Asked()
     not_measured: dict[str, str] = {}

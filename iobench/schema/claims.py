@@ -1,7 +1,7 @@
-"""What a manifest claims that samples become, before anything takes memory for it.
+"""Check the sizes that a manifest claims for decompressed and decoded samples.
 
-Tables say how many bytes a sample has when its compression is undone. Readers take so much memory,
-so the claim must be one that the stored bytes can keep (``limits``).
+A reader allocates as much memory as the tables claim for a decompressed sample. So the claim is
+checked first: it must be plausible for the stored bytes (see ``limits``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..errors import DatasetError
 from ..limits import ALWAYS_FITS, MAX_DECODED_EXPANSION, MAX_EXPANSION
 
 _ROWS = 1 << 20
-"""Rows of the table that are looked at together: a dataset may have a billion."""
+"""Rows of the table that are checked together: a dataset may have a billion rows."""
 
 _REMEDY = "the manifest is damaged, or somebody has changed it: generate or scan the dataset again"
 
@@ -29,10 +29,11 @@ def check_claims(
     blocks: bool,
     plain: bool,
 ) -> None:
-    """Raises DatasetError that names the first sample whose size can't be.
+    """Raise DatasetError that names the first sample with an impossible size.
 
-    ``samples`` are the columns shard, offset, stored and size of the table; ``key`` names a shard.
-    ``blocks``: several samples share what is stored, as in Parquet; ``plain``: there is no codec.
+    ``samples`` has the columns shard, offset, stored and size of the table; ``key`` returns the
+    name of a shard. ``blocks``: several samples share their stored bytes, as in Parquet.
+    ``plain``: there is no codec.
     """
     if expansion is not None and not 0 < expansion <= MAX_DECODED_EXPANSION:
         raise DatasetError(
@@ -41,10 +42,10 @@ def check_claims(
             remedy=_REMEDY,
         )
     if plain and not blocks:
-        return  # what is stored is the sample: `tables` compares the two
+        return  # the stored bytes are the sample: ``tables`` checks that both sizes are equal
     for start in range(0, len(samples["size"]), _ROWS):
         part = {name: samples[name][start : start + _ROWS] for name in ("stored", "size")}
-        if blocks:  # where several samples share what is stored
+        if blocks:
             place = {name: samples[name][start : start + _ROWS] for name in ("shard", "offset")}
             first, stored, size = _of_blocks(place, part)
         else:
@@ -64,7 +65,7 @@ def check_claims(
 def _of_blocks(
     place: dict[str, Any], part: dict[str, Any]
 ) -> tuple[npt.NDArray[np.int64], Any, npt.NDArray[np.float64]]:
-    """First row, stored bytes and bytes of the samples of each block."""
+    """Return the first row, the stored bytes and the sum of the samples' bytes of each block."""
     new = np.flatnonzero((np.diff(place["shard"]) != 0) | (np.diff(place["offset"]) != 0)) + 1
     first = np.concatenate(([0], new))
     return first, part["stored"][first], np.add.reduceat(part["size"].astype(np.float64), first)

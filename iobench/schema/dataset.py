@@ -1,4 +1,4 @@
-"""What the bytes look like: how many samples, how large, in which format, content and codec, from which seed."""
+"""The specification of a dataset: number and sizes of samples, format, content, codec and seed."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .yamlfile import read_yaml
 MIN_SAMPLE_BYTES = 1
 
 DEFAULT_SHARD_BYTES = 64 << 20
-"""Of formats with many samples in a shard, where a spec does not say how to cut them."""
+"""Shard size of a format with many samples per shard, if the spec does not state one."""
 
 ONE_FILE_EACH = "files"
-"""The format of one file per sample, for which ``format: npz`` is short, too."""
+"""The format with one file per sample; ``format: npz`` is short for it with npz content."""
 
 SHARD_KEYS = ("shard_size", "samples_per_shard")
-"""Of a DatasetSpec: how samples are cut into shards."""
+"""Keys of a DatasetSpec that say how samples are divided into shards."""
 
 BLOCK_KEYS = ("block_size", "columns")
-"""Of a DatasetSpec: how shards are cut into blocks and columns."""
+"""Keys of a DatasetSpec that say how shards are divided into blocks and columns."""
 
 _PARAMETERS = {
     "constant": ("mean",),
@@ -36,11 +36,12 @@ _PARAMETERS = {
 
 
 class SampleSize(Strict):
-    """Distribution of the bytes of one sample before the codec (the file's or the record's own size).
+    """Distribution of the bytes of one sample before the codec (the size of its file or record).
 
-    ``normal`` takes mean and stdev in bytes (as the MLPerf Storage rules do); ``lognormal`` takes mean in bytes and sigma, the standard
-    deviation of the logarithm; ``quantiles`` is an empirical distribution, linear between (probability, bytes) points.
-    Draws outside [min, max] are clipped; min defaults to 1 byte and max to four means.
+    ``normal`` takes mean and stdev in bytes, as the MLPerf Storage rules do. ``lognormal`` takes
+    mean in bytes and sigma, the standard deviation of the logarithm. ``quantiles`` is an empirical
+    distribution, linear between (probability, bytes) points. Sizes outside [min, max] are clipped;
+    min defaults to 1 byte and max to four times the mean.
     """
 
     distribution: Literal["constant", "normal", "lognormal", "quantiles"] = "constant"
@@ -60,7 +61,8 @@ class SampleSize(Strict):
         for key in ("mean", "stdev", "sigma", "quantiles"):
             if key not in needs and getattr(self, key) is not None:
                 raise ValueError(
-                    f"distribution '{self.distribution}' has no '{key}': remove it, or choose the distribution that you mean"
+                    f"distribution '{self.distribution}' has no '{key}': "
+                    "remove it, or choose the distribution that you mean"
                 )
         if self.quantiles is not None:
             points = [p for p, _ in self.quantiles]
@@ -88,7 +90,7 @@ class SampleSize(Strict):
 
     @property
     def mean_bytes(self) -> float:
-        """Expected bytes per sample (clipping left aside)."""
+        """Expected bytes per sample, without the effect of clipping."""
         if self.quantiles is not None:
             pairs = zip(self.quantiles, self.quantiles[1:], strict=False)
             return sum((p1 - p0) * (b0 + b1) / 2 for (p0, b0), (p1, b1) in pairs)
@@ -97,10 +99,12 @@ class SampleSize(Strict):
 
 
 class DatasetSpec(Strict):
-    """A dataset to generate. Format (container), content (one sample's encoding) and codec are independent of one another.
+    """A dataset to generate.
 
-    For formats that store blocks of columns (Parquet): ``block_size`` is how many bytes of samples a block (row group) holds at most, if
-    not a single one is larger; ``columns`` is how many columns each sample's bytes are split over. Other formats have neither.
+    Format (the container), content (the encoding of one sample) and codec are independent of each
+    other. Two keys are only for formats that store blocks of columns (Parquet): ``block_size`` is
+    the largest size of a block (row group) in bytes of samples, unless a single sample is larger;
+    ``columns`` is the number of columns over which each sample's bytes are split.
     """
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -121,7 +125,7 @@ class DatasetSpec(Strict):
     @model_validator(mode="before")
     @classmethod
     def _content_as_format(cls, data: Any) -> Any:
-        """``format: npz`` is short for one npz file per sample: ``format: files, content: npz``."""
+        """Replace ``format: npz``, which is short for ``format: files, content: npz``."""
         if (
             isinstance(data, dict)
             and isinstance(data.get("format"), str)
@@ -138,7 +142,7 @@ class DatasetSpec(Strict):
 
     @property
     def shards_unsaid(self) -> bool:
-        """Whether only the format's plug-in can tell how samples are cut into shards."""
+        """Whether only the format's plug-in knows how samples are divided into shards."""
         return (
             self.format != ONE_FILE_EACH
             and self.shard_size is None
@@ -151,9 +155,12 @@ class DatasetSpec(Strict):
         return round(self.samples * self.sample_size.mean_bytes)
 
     def identity(self) -> dict[str, Any]:
-        """What decides the bytes: everything but the prose. Equal identities generate equal datasets."""
+        """Return the keys that determine the dataset's bytes: all but the descriptions.
+
+        Specs with equal identities generate equal datasets.
+        """
         everything = self.model_dump(mode="json", exclude={"description", "source"})
-        # A key that came later must not change what older datasets are.
+        # Keys of later versions are left out if unset: older datasets must keep their identity.
         return {
             key: value
             for key, value in everything.items()
@@ -167,16 +174,17 @@ def load_dataset_spec(
     *,
     without: Callable[[object], Collection[str]] | None = None,
 ) -> DatasetSpec:
-    """A dataset spec by name or path, with ``a.b=c`` overrides.
+    """Load a dataset spec by name or path, with ``a.b=c`` overrides.
 
-    Where an override chooses the format, ``without`` says which keys a spec with that format can't
-    have. Those of the file are left out, so that saying the format on the command line is enough.
-    ``iobench.dataset.load_dataset_spec`` gives it.
+    If an override sets the format, ``without(format)`` returns the keys that a spec of that format
+    cannot have. They are removed from the file's content, so that it is enough to give the format
+    on the command line. ``iobench.dataset.load_dataset_spec`` passes this function. Raises
+    SpecError, UnknownNameError.
     """
     path = find_spec("dataset", name)
     data = read_yaml(path)
     changed = apply_overrides(data, overrides)
-    # Choosing one way to cut shards on the command line replaces the file's way.
+    # shard_size on the command line replaces the file's samples_per_shard, and vice versa.
     keys = {o.partition("=")[0].strip() for o in overrides}
     for chosen, other in (("shard_size", "samples_per_shard"), ("samples_per_shard", "shard_size")):
         if chosen in keys and other not in keys:
@@ -184,7 +192,8 @@ def load_dataset_spec(
     if "format" in keys and without is not None:
         for key in set(without(changed.get("format"))) - keys:
             changed.pop(key, None)
-    # So does choosing another distribution: parameters that it does not have go, unless they were given too.
+    # A distribution on the command line removes the parameters that it does not have, unless they
+    # were given on the command line, too.
     sizes = changed.get("sample_size")
     if (
         "sample_size.distribution" in keys
@@ -200,14 +209,15 @@ def load_dataset_spec(
 
 
 def in_columns(spec: DatasetSpec) -> bool:
-    """Whether each sample is cut into several columns."""
+    """Return whether each sample is split into several columns."""
     return (spec.columns or 1) > 1
 
 
 def share_of_columns(spec: DatasetSpec, columns: int | None) -> float:
-    """The share of a sample's bytes that lies in its first ``columns`` columns; 1 where all are read, or the format has none.
+    """Return the share of a sample's bytes in its first ``columns`` columns, 0 to 1.
 
-    A sample's bytes are split as evenly as can be, and the first columns get one more where they do not divide.
+    It is 1 if all columns are read or the format has none. A sample's bytes are split evenly; if
+    that leaves a remainder, the first columns get one byte more.
     """
     if columns is None or spec.columns is None or columns >= spec.columns:
         return 1.0
@@ -217,15 +227,18 @@ def share_of_columns(spec: DatasetSpec, columns: int | None) -> float:
 
 
 def expected_stored_bytes(spec: DatasetSpec) -> float:
-    """Bytes of one sample as stored, on average; framing left aside, and the codec assumed to reach the spec's ``compress_ratio``."""
+    """Return the mean stored bytes of one sample, without framing.
+
+    The codec is assumed to reach the spec's ``compress_ratio``.
+    """
     return spec.sample_size.mean_bytes / (1.0 if spec.codec == "none" else spec.compress_ratio)
 
 
 def expected_samples_per_shard(spec: DatasetSpec) -> float:
-    """Samples in one shard, on average.
+    """Return the mean number of samples in one shard.
 
-    Of a third party's format with one sample in each shard, ``iobench.dataset.with_shards_stated``
-    makes a spec that says so.
+    For a plug-in's format with one sample per shard, pass the spec through
+    ``iobench.dataset.with_shards_stated`` first.
     """
     if spec.format == ONE_FILE_EACH:
         return 1.0
@@ -238,14 +251,18 @@ def expected_samples_per_shard(spec: DatasetSpec) -> float:
 def resized(
     spec: DatasetSpec, *, samples: int | None = None, size_bytes: int | None = None
 ) -> DatasetSpec:
-    """The same dataset with another sample count, given directly or as total bytes."""
+    """Return the same spec with another number of samples, given directly or as total bytes.
+
+    Raises SpecError if both are given, or if not even one sample fits.
+    """
     if samples is not None and size_bytes is not None:
         raise SpecError("give --samples or a size, not both")
     if size_bytes is not None:
         samples = int(size_bytes // spec.sample_size.mean_bytes)
         if samples < 1:
             raise SpecError(
-                f"{size_bytes} bytes hold no sample of {spec.sample_size.mean_bytes:.0f} bytes on average",
+                f"{size_bytes} bytes hold no sample of {spec.sample_size.mean_bytes:.0f} bytes "
+                "on average",
                 remedy="ask for a larger size",
             )
     if samples is None:

@@ -1,4 +1,4 @@
-"""What a run says of its host and of the storage that it read: the fingerprints in ``run.json``."""
+"""The fingerprints in ``run.json`` of the host and of the storage of a run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from .numbers import Amount, Count, Figure
 
 
 class Host(OpenRecord):
-    """The machine (``measure.host.fingerprint``); None where it does not tell."""
+    """The machine (``measure.host.fingerprint``). None: the machine does not report it."""
 
     node: str | None = None
     cpu_model: str | None = None
     cores: Amount | None = None
-    affinity_cores: Amount | None = None  # that the process may run on
+    affinity_cores: Amount | None = None  # on which the process may run
     affinity_cpus: str | None = None
     cgroup_version: str | None = None
     cpu_quota_cores: Figure | None = None  # None: no quota
@@ -33,12 +33,12 @@ class Host(OpenRecord):
 
 
 class StorageFacts(OpenRecord):
-    """The storage (``Storage.describe``): each kind adds keys of its own, which are kept."""
+    """The storage (``Storage.describe``). Each kind of storage adds other keys, which are kept."""
 
     scheme: str | None = None
     url: str | None = None
     page_cache: bool | None = None  # False: this host's page cache holds none of it
-    latency_s: Figure | None = None  # of one read, where a simulated storage states it
+    latency_s: Figure | None = None  # of one read, if a simulated storage states it
     fs_type: str | None = None
     filesystem: str | None = None
     mount_point: str | None = None

@@ -1,4 +1,7 @@
-"""Instances and their prices: ``results/instances.yaml``, or a user's CSV. Every figure is dated; what is not known is None."""
+"""Cloud instances and their prices, from ``results/instances.yaml`` or a user's CSV file.
+
+Every price has a date or a source. A figure that is not known is None.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,14 @@ from .yamlfile import read_yaml
 FILE = "instances.yaml"
 MAX_PRICES_BYTES = 16 << 20
 MOST_USD_PER_HOUR = 10_000
-"""A price above this is a typing error: the largest instance known costs about a hundredth."""
+"""A price above this is a typing error: the largest known instance costs about 1 % of it."""
 
 
 class Instance(Strict):
-    """One type of machine. Bandwidths in base units of their names: Gbit/s for networks, MB/s for block storage, GB for local drives."""
+    """One type of machine.
+
+    Units: Gbit/s for networks (``gbps``), MB/s for block storage (``mbps``), GB for local drives.
+    """
 
     type: str = Field(min_length=1)
     provider: str = ""
@@ -41,18 +47,18 @@ class Instance(Strict):
     spot_usd_per_hour: float | None = Field(default=None, gt=0, le=MOST_USD_PER_HOUR)
     region: str | None = None
     sources: int | None = None
-    priced: str = ""  # date of the price, ISO 8601, or whose it is
+    priced: str = ""  # date of the price (ISO 8601) or its source
     spot_priced: str = ""
 
     @property
     def network_bytes_per_s(self) -> float | None:
-        """What the network keeps up, not its burst."""
+        """The sustained bandwidth of the network, not its burst bandwidth."""
         return self.network_baseline_gbps * 1e9 / 8 if self.network_baseline_gbps else None
 
 
 @lru_cache(maxsize=1)
 def builtin() -> dict[str, Instance]:
-    """The instances that come with iobench, by type."""
+    """Return the instances that are shipped with iobench, by type."""
     package = Path(__file__).resolve().parent.parent
     path = next(
         (path for path in (package / FILE, package.parent / "results" / FILE) if path.is_file()),
@@ -70,7 +76,10 @@ def builtin() -> dict[str, Instance]:
 
 
 def _dated(row: Mapping[str, Any], source: str) -> dict[str, str]:
-    """Where the prices that ``row`` has are from; one that it lacks stays without a source, or with that of another row."""
+    """Return ``source`` as the source of each price that ``row`` has.
+
+    A price that it lacks gets no source. It may come from another row, with the source there.
+    """
     return {
         name: source
         for name, price in (("priced", "usd_per_hour"), ("spot_priced", "spot_usd_per_hour"))
@@ -79,7 +88,10 @@ def _dated(row: Mapping[str, Any], source: str) -> dict[str, str]:
 
 
 def read_prices(path: Path) -> dict[str, Instance]:
-    """A CSV with the columns ``type`` and ``usd_per_hour``, others of Instance as wanted (SkyPilot's InstanceType, Price, SpotPrice, too).
+    """Read a CSV file with the columns ``type`` and ``usd_per_hour`` (or ``spot_usd_per_hour``).
+
+    It may have other columns of Instance. SkyPilot's names (InstanceType, Price, SpotPrice and
+    others) are accepted, too.
 
     Raises SpecError that names the line.
     """
@@ -111,7 +123,7 @@ def read_prices(path: Path) -> dict[str, Instance]:
                     key: value for key, value in cells.items() if key in known and value
                 }
                 for key in ("cores", "accelerators", "sources"):
-                    if key in data and _is_number(data[key]):  # 8.0 is 8
+                    if key in data and _is_number(data[key]):  # "8.0" becomes "8"
                         data[key] = f"{float(data[key]):.15g}"
                 made = build(
                     Instance,
@@ -135,7 +147,11 @@ def _is_number(text: str) -> bool:
 
 
 def find_instance(name: str, prices: Mapping[str, Instance] | None = None) -> Instance:
-    """By its type; a user's own prices win over the built-in row of the same type. Raises UnknownNameError with the nearest types."""
+    """Find an instance by its type.
+
+    A user's own ``prices`` replace those of the built-in row of the same type. Raises
+    UnknownNameError with the nearest types.
+    """
     known = builtin()
     own = prices.get(name) if prices else None
     if own is None:
@@ -154,7 +170,10 @@ def find_instance(name: str, prices: Mapping[str, Instance] | None = None) -> In
 def priced_at(
     name: str, usd_per_hour: float | None, spot: float | None, instance: Instance | None
 ) -> Instance:
-    """``instance`` at prices that the user states. Raises UsageError for prices that make no sense."""
+    """Return ``instance`` with the prices that the user states on the command line.
+
+    Raises UsageError for a price that is not above 0 or above ``MOST_USD_PER_HOUR``.
+    """
     for flag, value in (
         ("--host-price-per-hour", usd_per_hour),
         ("--host-spot-price-per-hour", spot),

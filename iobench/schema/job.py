@@ -1,8 +1,9 @@
-"""What a run says of its job: the workload and dataset that were asked for, the loader that ran.
+"""The job in ``run.json``: the requested workload and dataset, and the loader that ran.
 
-These are records of what was asked for once, by any version of iobench. They are therefore less
-strict than the specifications that a user writes (``schema.workload``, ``schema.dataset``), of which
-they hold all keys: those that the analysis computes with by name, the others as they were written.
+Any version of iobench may have written these records. They are therefore less strict than the
+specifications that a user writes (``schema.workload``, ``schema.dataset``), and keep all of their
+keys. The keys with which the analysis computes are declared here; the others stay as they were
+written.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class LoaderSettings(OpenRecord):
 
 
 class WorkloadFacts(OpenRecord):
-    """The complete workload; of a checkpoint study alone, nothing."""
+    """The complete workload; empty if the run is only a checkpoint study."""
 
     name: str = "?"
     accelerator: AcceleratorFacts = AcceleratorFacts()
@@ -69,7 +70,7 @@ class DatasetSpecFacts(OpenRecord):
 
 
 class DatasetFacts(OpenRecord):
-    """The dataset's specification, and what its manifest says; of a checkpoint study, nothing."""
+    """The dataset's specification and facts of its manifest; empty for a checkpoint study."""
 
     spec: DatasetSpecFacts = DatasetSpecFacts()
     id: str | None = None
@@ -77,16 +78,17 @@ class DatasetFacts(OpenRecord):
     shards: Number | None = None
     stored_bytes: Count | None = None
     sample_bytes_mean: Figure | None = None
-    blocks: bool | None = None  # its format is read a row group at a time
-    cheaper_codecs: list[str] | None = None  # that cost less to undo; the dearest first
+    blocks: bool | None = None  # its format is read by blocks (row groups)
+    cheaper_codecs: list[str] | None = None  # that decompress faster; the slowest first
     changed: list[str] | None = None  # keys whose objects changed while the run read them
-    changed_unknown: str | None = None  # why that is not known
+    changed_unknown: str | None = None  # why ``changed`` is not known
 
 
 class Delivery(OpenRecord):
-    """What a loader library delivered in an epoch, against the manifest.
+    """The samples that a loader library delivered in an epoch, compared with the manifest.
 
-    ``not_measured`` alone, or all of the others. ``missing`` is None of a part of an epoch.
+    Either ``not_measured`` is given, or all other keys. ``missing`` is None if only a part of the
+    epoch was read.
     """
 
     not_measured: str | None = None
@@ -106,7 +108,7 @@ class Delivery(OpenRecord):
 
 
 class Shuffle(OpenRecord):
-    """How well a loader library shuffled; 1 is what a uniform shuffle gives."""
+    """How well a loader library shuffled; a uniform shuffle has the value 1."""
 
     not_measured: str | None = None
     distance: float | None = None
@@ -115,7 +117,7 @@ class Shuffle(OpenRecord):
 
 
 class Layout(OpenRecord):
-    """Files of its own that a loader library wrote before the run."""
+    """Files in its own format that a loader library wrote before the run."""
 
     bytes: Count
     seconds: Figure
@@ -124,10 +126,10 @@ class Layout(OpenRecord):
 
 
 class LoaderFacts(OpenRecord):
-    """What the loader really used, of one rank."""
+    """The settings that the loader of one rank really used."""
 
     kind: str | None = None
-    library: str | None = None  # name and version, where it is not iobench's own
+    library: str | None = None  # name and version, if it is not iobench's own loader
     workers: Few = 0
     transport: str | None = None
     access: str | None = None

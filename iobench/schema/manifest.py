@@ -1,18 +1,21 @@
-"""A dataset describes itself: ``manifest.json`` beside two Arrow tables, one row per shard and one per sample.
+"""The manifest of a dataset: ``manifest.json`` and two Arrow tables.
+
+One table has one row per shard, the other one row per sample.
 
 Layout below the dataset's root (a directory or a prefix)::
 
-    .iobench-dataset     ownership marker, written first: {"id", "spec", ...}; its presence makes
-                         the directory iobench's
-    manifest.json        written last and atomically: a dataset without it is half generated
-    samples.arrow        SAMPLE_COLUMNS, in sample order (Arrow IPC file, uncompressed: it is
-                         mapped, not parsed)
-    shards.arrow         SHARD_COLUMNS, in shard order; of scanned data ``key`` as well, the name of
-                         each shard: text, or bytes (binary) where a name is not UTF-8
+    .iobench-dataset     ownership marker, written first: {"id", "spec", ...}; it marks the
+                         directory as one of iobench
+    manifest.json        written last and atomically: a dataset without it is incomplete
+    samples.arrow        SAMPLE_COLUMNS, in sample order (Arrow IPC file, uncompressed, so that it
+                         can be mapped into memory)
+    shards.arrow         SHARD_COLUMNS, in shard order; for scanned data also ``key``, the name of
+                         each shard: text, or bytes (binary) if a name is not UTF-8
     data/...             the shards
-    layouts/KIND/...     the same samples as a loader library wants them, where one was asked for
+    layouts/KIND/...     the same samples in the file format of a loader library, if requested
 
-A million samples are five mapped arrays (36 bytes a sample), not a million objects; forked workers share the mapping.
+A million samples are five mapped arrays (36 bytes per sample), not a million objects. Forked
+workers share the mapping.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ LAYOUTS = "layouts"
 LAYOUT_RECORD = "layout.json"
 LAYOUT_BEGUN = ".iobench-layout"
 _MAX_STARS = 4
-_MAX_PATTERNS = 100  # of a layout's file names, which come from a file: a library has four
+_MAX_PATTERNS = 100  # of a layout's file names in a record on disk; a library has at most four
 FORMAT_VERSION = 1
 
 SAMPLE_COLUMNS = {
@@ -68,7 +71,7 @@ _REMEDY = "generate the dataset again, or scan it again"
 
 
 class Header(Strict):
-    """``manifest.json``."""
+    """The content of ``manifest.json``."""
 
     any_bytes: ClassVar[frozenset[str]] = frozenset({"origin"})
 
@@ -81,19 +84,22 @@ class Header(Strict):
     shards: int
     stored_bytes: int  # of all shards, framing included
     sample_bytes: int  # of all samples before the codec
-    origin: str = ""  # URL of data that iobench did not write (a scanned dataset); '' where shards lie beside the manifest
-    checksums: bool = (
-        True  # False: the xxh3 columns are empty, because a scan did not read the contents
-    )
-    # Decoded bytes of a sample over stored ones, at most; None: what the content's builder keeps to
+    # URL of data that iobench did not write (a scanned dataset); '': the shards are next to the
+    # manifest.
+    origin: str = ""
+    # False: the xxh3 columns are empty, because a scan did not read the contents.
+    checksums: bool = True
+    # Largest ratio of a sample's decoded bytes to its stored bytes; None: the content's own limit.
     expansion: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    tables: dict[
-        str, str
-    ]  # file name -> xxh3_64 (hex), so that a foreign or stale table is noticed
+    # File name -> xxh3_64 (hex), so that a foreign or outdated table is noticed.
+    tables: dict[str, str]
 
 
 class Manifest:
-    """A dataset's header and tables. Arrays are read-only; ``key(shard)`` names a shard below the root."""
+    """A dataset's header and tables.
+
+    The arrays are read-only. ``key(shard)`` returns the name of a shard below the root.
+    """
 
     def __init__(
         self,
@@ -104,20 +110,18 @@ class Manifest:
         numbers: Array | None = None,
         packing: Packing | None = None,
     ) -> None:
-        """``packing`` names the shards where ``names`` does not."""
+        """``packing`` gives the names of the shards if ``names`` is None."""
         self.header = header
         self.spec = header.spec
         self.samples = samples
         self.shards = shards
-        self.names = names  # of shards that others named
-        self.numbers = (
-            numbers  # of a part: the samples' numbers in the whole, ascending within a shard
-        )
+        self.names = names  # names of shards that iobench did not write
+        # Of a part: the samples' numbers in the whole dataset, ascending within a shard.
+        self.numbers = numbers
         self.packing = packing
         self.key = _key_of(names, packing)
-        self.root: Path | None = (
-            None  # where it was loaded from, so that a process that did not fork opens it again
-        )
+        # The directory from which it was loaded. A process that was not forked loads it again.
+        self.root: Path | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.root is not None and self.packing is not None:
@@ -135,11 +139,14 @@ class Manifest:
 
     @property
     def mean_stored_bytes(self) -> float:
-        """Bytes of storage behind one sample, framing included."""
+        """Mean stored bytes of one sample, framing included."""
         return self.header.stored_bytes / self.header.samples
 
     def part(self, shards: Array) -> Manifest:
-        """The dataset as if it had these shards alone, in this order; samples are numbered anew."""
+        """Return a manifest of only these shards, in this order.
+
+        Samples are numbered again, from 0.
+        """
         firsts, counts = self.shards["first"][shards], self.shards["samples"][shards]
         ends = np.cumsum(counts)
         chosen = np.repeat(firsts - (ends - counts), counts) + np.arange(int(counts.sum()))
@@ -162,7 +169,7 @@ class Manifest:
         return [self.key(shard) for shard in range(self.shard_count)]
 
     def folder(self) -> str:
-        """The deepest folder below the root that holds all shards; '' for the root itself."""
+        """Return the deepest folder below the root with all shards; '' for the root itself."""
         return os.path.commonpath([f"/{key}".rpartition("/")[0] or "/" for key in self.keys()])[1:]
 
 
@@ -175,45 +182,48 @@ def _key_of(names: list[str] | None, packing: Packing | None) -> Callable[[int],
 
 
 def layout_files(folder: Path) -> frozenset[str]:
-    """What a loader library's layout consists of, by its own record, which is one of them; names below ``folder``.
+    """Return the names of a finished layout's files below ``folder``, by its record.
 
-    Empty where there is no record that can be read: then nothing says that what lies there is iobench's.
+    The record is one of them. Empty if there is no readable record: then nothing shows that the
+    files in the folder are iobench's.
     """
     names = _listed(folder / LAYOUT_RECORD, "files")
     return frozenset({*names, LAYOUT_RECORD}) if names is not None else frozenset()
 
 
 def layout_lock(kind: str) -> str:
-    """The file below LAYOUTS that whoever writes or reads a kind's layout locks."""
+    """Return the name of the lock file below LAYOUTS for writers and readers of a layout."""
     return f".{kind}.lock"
 
 
 def unfinished_layout(folder: Path) -> tuple[str, ...]:
-    """What a layout that was never finished consists of: how its library names its files.
+    """Return the patterns of an unfinished layout's file names.
 
-    That was written down before the library began (LAYOUT_BEGUN); () where it was not.
+    They are recorded in LAYOUT_BEGUN before the library writes its first file. () if that record is
+    missing or not valid.
     """
     names = _listed(folder / LAYOUT_BEGUN, "writes")
     return name_patterns(names) if names is not None and len(names) <= _MAX_PATTERNS else ()
 
 
 def name_patterns(names: Iterable[str]) -> tuple[str, ...]:
-    """Names below an unfinished layout, as ``wildcards.matches`` has them, and ours.
+    """Return the patterns for names below an unfinished layout (see ``wildcards.matches``).
 
-    A pattern of more stars than any library of ours has is left out: it is not ours.
+    iobench's own two records are added. A pattern with more than ``_MAX_STARS`` stars is left out,
+    since iobench's libraries have none.
     """
     believed = (name for name in names if name.count("*") <= _MAX_STARS)
     return LAYOUT_BEGUN, LAYOUT_RECORD, *believed
 
 
 def layout_names(patterns: Iterable[str]) -> Callable[[str], bool]:
-    """Whether a name below the layout's folder is one of these."""
+    """Return a function that says whether a name matches one of the patterns."""
     known = tuple(patterns)
     return lambda name: any(matches(pattern, name) for pattern in known)
 
 
 def _listed(record: Path, key: str) -> list[str] | None:
-    """The names in a record of ours; None for one that is not there, or can't be understood."""
+    """Return the names in a record of iobench; None if it is missing or not valid."""
     try:
         names = parse_json(read_regular(record, MAX_HEADER_BYTES))[key]
         return [str(name) for name in names] if isinstance(names, list) else None
@@ -224,10 +234,10 @@ def _listed(record: Path, key: str) -> list[str] | None:
 def write_table(
     columns: dict[str, Any], arrays: dict[str, Array], names: list[str] | None = None
 ) -> bytes:
-    """An Arrow IPC file (uncompressed) of the given columns, in the schema's order and types.
+    """Return an uncompressed Arrow IPC file of the columns, in the schema's order and types.
 
-    ``names`` become a column ``key``: of text, or of bytes where a name is not UTF-8 (file names
-    may be any bytes, which Python keeps as lone surrogates; Arrow's text is UTF-8).
+    ``names`` become a column ``key`` of text, or of bytes if a name is not UTF-8. (File names may
+    be any bytes, which Python represents as lone surrogates; text in Arrow must be UTF-8.)
     """
     import pyarrow as pa
 
@@ -238,7 +248,7 @@ def write_table(
         table = table.append_column("key", _key_column(names))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
-        # One batch, so that every column is one contiguous array that numpy can map without a copy.
+        # One batch, so that every column is one array that numpy can use without a copy.
         writer.write_table(table, max_chunksize=max(1, table.num_rows))
     return bytes(sink.getvalue().to_pybytes())
 
@@ -246,7 +256,10 @@ def write_table(
 def read_table(
     columns: dict[str, Any], source: str | bytes
 ) -> tuple[dict[str, Array], list[str] | None]:
-    """Columns of an Arrow IPC file as arrays, mapped where ``source`` is a path; and its column ``key``, if it has one."""
+    """Read columns of an Arrow IPC file as arrays, and its column ``key``, if it has one.
+
+    The arrays are mapped into memory if ``source`` is a path. Raises DatasetError, StorageError.
+    """
     import pyarrow as pa
 
     where = source if isinstance(source, str) else "table"
@@ -258,7 +271,7 @@ def read_table(
         )
         check_plain(memoryview(mapped))
         table = pa.ipc.open_file(pa.BufferReader(mapped)).read_all()
-        table.validate(full=True)  # that texts and numbers lie within the file
+        table.validate(full=True)  # checks that texts and numbers are within the file
         parts = {name: table.column(name).combine_chunks() for name in columns}
         names = _names(table.column("key")) if "key" in table.column_names else None
     except (pa.ArrowException, KeyError, OSError, ValueError) as error:
@@ -292,7 +305,7 @@ def _key_column(names: list[str]) -> Any:
 
 
 def _names(column: Any) -> list[str]:
-    """The column ``key``. Raises ValueError where it is no column of names, or holds null."""
+    """Return the names in column ``key``. Raises ValueError if it has another type or a null."""
     import pyarrow as pa
 
     kind = column.type
@@ -305,7 +318,7 @@ def _names(column: Any) -> list[str]:
 
 
 def _check_locale(names: list[str], where: str) -> None:
-    """Raises DatasetError where a name can't be encoded for the system (a locale without UTF-8)."""
+    """Raise DatasetError if this locale (one without UTF-8) cannot encode a name."""
     try:
         for name in names:
             os.fsencode(name)
@@ -317,7 +330,10 @@ def _check_locale(names: list[str], where: str) -> None:
 
 
 def _values(column: Any, dtype: Any) -> Array:
-    """A column's values where they lie. (Arrow's own ``to_numpy`` imports pandas where it is installed, which takes time and memory.)"""
+    """Return a column's values as an array, without a copy.
+
+    Arrow's own ``to_numpy`` imports pandas if it is installed, which takes time and memory.
+    """
     if not len(column):
         return np.empty(0, dtype)
     start = column.offset * np.dtype(dtype).itemsize
@@ -325,7 +341,7 @@ def _values(column: Any, dtype: Any) -> Array:
 
 
 def parse_header(text: bytes, *, where: str) -> Header:
-    """``manifest.json`` from its bytes. Raises DatasetError naming what does not fit."""
+    """Parse ``manifest.json``. Raises DatasetError that names the wrong key."""
     try:
         if len(text) > MAX_HEADER_BYTES:
             raise ValueError(f"it has more than {MAX_HEADER_BYTES >> 20} MiB")
@@ -338,7 +354,7 @@ def parse_header(text: bytes, *, where: str) -> Header:
                 remedy="generate the dataset again",
             )
         return Header.model_validate(data)
-    except ValueError as error:  # pydantic's ValidationError is one
+    except ValueError as error:  # includes pydantic's ValidationError
         why = explain(Header, error) if isinstance(error, ValidationError) else str(error)
         raise DatasetError(
             f"{where} is not an iobench manifest: {why}",
@@ -347,19 +363,23 @@ def parse_header(text: bytes, *, where: str) -> Header:
 
 
 def _load_again(root: Path, packing: Packing) -> Manifest:
-    """In a process that did not fork: the manifest that it was sent."""
+    """Load the manifest again, in a process that was not forked."""
     return load_manifest(root, lambda spec, where: packing)
 
 
 PackingOf = Callable[[DatasetSpec, str], Packing]
-"""The packing of a specification that was read at a place; ``iobench.dataset.packing_at``."""
+"""Function from a specification, and the place it was read from, to its packing.
+
+``iobench.dataset.packing_at`` is one.
+"""
 
 
 def load_manifest(root: str | Path, packing_of: PackingOf) -> Manifest:
-    """The manifest of a dataset directory.
+    """Load the manifest of a dataset directory.
 
-    Raises DatasetError: no such directory, not a dataset, half generated, or tables that are not
-    the ones the manifest was written with; and what ``packing_of`` raises.
+    Raises DatasetError if the directory does not exist, is not a dataset or is incomplete, or if
+    the tables do not belong to the manifest; StorageError if a file cannot be read; and what
+    ``packing_of`` raises.
     """
     root = Path(root)
     if not root.is_dir():
@@ -398,7 +418,7 @@ def load_manifest(root: str | Path, packing_of: PackingOf) -> Manifest:
 
 
 def _how_to_get(root: Path) -> str:
-    """What to do where there is no directory: a spec is no dataset, whatever lies beside it."""
+    """Return the remedy for a path that is not a directory; it may be a spec's file."""
     if root.suffix not in (".yaml", ".yml"):
         return f"generate one: iobench generate NAME --to {root}"
     scanned = root.with_suffix(".manifest")
@@ -408,7 +428,7 @@ def _how_to_get(root: Path) -> str:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether something has this name. Raises StorageError where that can't be told."""
+    """Return whether the path exists. Raises StorageError if this cannot be checked."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -419,7 +439,10 @@ def _is_there(path: Path) -> bool:
 
 
 def _unread(path: Path, error: OSError) -> IobenchError:
-    """What is damaged can be generated again; what could not be read may be good."""
+    """Return DatasetError for a missing file, and StorageError for one that cannot be read.
+
+    A missing file must be generated again; a file that cannot be read may be intact.
+    """
     why = error.strerror or str(error)
     if isinstance(error, NoFileError | FileNotFoundError):
         return DatasetError(f"cannot read {path}: {why}", remedy=_REMEDY)
@@ -434,7 +457,7 @@ def assemble(
     checksum: Callable[[str], str],
     packing: Packing,
 ) -> Manifest:
-    """Header and tables to a Manifest, after checking that they belong together."""
+    """Make a Manifest. Raises DatasetError if header and tables do not belong together."""
     read: list[dict[str, Array]] = []
     names: list[str] | None = None
     for name, columns, rows in (
@@ -470,7 +493,7 @@ def _check(
     names: list[str] | None,
     packing: Packing,
 ) -> None:
-    """Raises DatasetError that names the table, the row and the column that can't be."""
+    """Raise DatasetError that names the table, row and column of the first wrong value."""
     if header.samples < 1 or header.stored_bytes < 1:
         raise DatasetError(
             f"{MANIFEST} tells of {header.samples} samples in {header.stored_bytes} bytes",
@@ -492,7 +515,7 @@ def _check(
         plain=packing.plain,
     )
     stored, content = tables.column_sum(shards["size"]), tables.column_sum(samples["size"])
-    # Of scanned data only what a reader needs is counted: other columns may lie in a shard.
+    # stored_bytes of scanned data excludes what no reader needs, such as other columns.
     if header.stored_bytes > stored or (not header.origin and header.stored_bytes != stored):
         raise DatasetError(
             f"{MANIFEST} tells of {header.stored_bytes} stored bytes, {SHARDS} of {stored}",

@@ -1,9 +1,9 @@
-"""The table of metrics: every figure that iobench computes of a run, with its unit and its meaning.
+"""The table of metrics: every figure that iobench computes for a run, with unit and label.
 
 It is the only such table. Conditions (``--fail-on``), comparisons, histories, CSV and the text and
-markdown reports read it, so that a metric that is added here appears in all of them. Its order is
-that of the reports. A metric is computed by ``analyse.verdict.metrics`` (of a repetition),
-``analyse.checkpoint.study`` (of a save or a restore) or ``analyse.verdict.bind`` (of the verdict).
+markdown reports read it, so that a metric that is added here appears in all of them, in the order
+of this table. The metrics are computed by ``analyse.verdict.metrics`` (of a repetition),
+``analyse.checkpoint.study`` (of a save or a restore) and ``analyse.verdict.bind`` (of the verdict).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Of = Literal["repetition", "save", "restore", "verdict"]
 class Metric:
     """One figure.
 
-    ``name`` is its key in ``run.json`` and in CSV, and what conditions call it. ``better`` is None
-    where neither more nor less of it is better. ``median`` says that a run's document holds the
-    median over its repetitions, saves or restores. ``short`` is the label where there is little
-    room; only metrics that have one are compared between runs.
+    ``name`` is its key in ``run.json`` and CSV, and its name in conditions. ``better`` is None if
+    neither more nor less of it is better. ``median``: a run's document holds the median over its
+    repetitions, saves or restores. ``short`` is the label for narrow tables; only metrics that have
+    one are compared between runs.
     """
 
     name: str
@@ -129,7 +129,10 @@ METRICS: tuple[Metric, ...] = (
 
 
 def metrics_of(*kinds: Of, median: bool | None = None) -> tuple[Metric, ...]:
-    """The metrics of these kinds, in the table's order; ``median``: only those with or without."""
+    """Return the metrics of these kinds, in the table's order.
+
+    ``median``: only those that have (True) or do not have (False) a median.
+    """
     return tuple(
         each for each in METRICS if each.of in kinds and (median is None or each.median is median)
     )
@@ -141,7 +144,10 @@ COMPARED: dict[str, Metric] = {
     for each in METRICS
     if each.short and each.better == wanted
 }
-"""What runs are compared by, figures of which more is better first."""
+"""The metrics by which runs are compared; those of which more is better come first."""
 
 BY_NAME: dict[str, Metric] = {each.name: each for each in reversed(METRICS)}
-"""By the name in conditions; of ``cpu_s``, which saves have as well, the repetition's."""
+"""The metrics by their names in conditions.
+
+``cpu_s`` is also a metric of saves; the name stands for that of repetitions.
+"""

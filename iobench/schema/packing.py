@@ -1,8 +1,8 @@
-"""How a dataset's shards are named and cut, as far as a reader of its manifest has to know.
+"""How a dataset's shards are named and divided, as far as a reader of its manifest needs it.
 
-A dataset's format, content and codec decide it. They are plug-ins, and what is on disk must be
-readable without loading one. So ``iobench.dataset``, which stands above the plug-ins, asks them
-once, and hands their answers over.
+The dataset's format, content and codec determine this. They are plug-ins, and this package must
+read manifests without loading plug-ins. So ``iobench.dataset``, which knows the plug-ins, asks them
+once and passes their answers on as a ``Packing``.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DATA = "data"
-"""The folder of the shards, below the dataset's root."""
+"""The folder of the shards below the dataset's root."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """The answers of one dataset's format, content and codec."""
+    """The properties that one dataset has by its format, content and codec."""
 
-    name: str  # the dataset's
+    name: str  # of the dataset
     single: bool  # one sample in each shard
-    suffix: str  # of a shard's file name, with its dot
-    blocks: bool  # several samples share what is stored, as in Parquet
-    plain: bool  # no codec: what is stored is the sample
-    index_name: str = ""  # the file beside the shards that other readers look for; '' for none
+    suffix: str  # of a shard's file name, with the dot
+    blocks: bool  # several samples share their stored bytes, as in Parquet
+    plain: bool  # no codec: the stored bytes are the sample
+    index_name: str = ""  # an index file next to the shards, for other readers; '': none
 
     @property
     def index_key(self) -> str | None:
-        """Where that file lies, below the dataset's root; None for formats without one."""
+        """The key of the index file below the dataset's root; None for formats without one."""
         return f"{DATA}/{self.index_name}" if self.index_name else None
 
 
 class Keys:
-    """Where each shard of a dataset lies below its root: ``Keys(packing)(shard)``.
+    """The key of each shard below the dataset's root: ``Keys(packing)(shard)``.
 
-    One file per sample fans out over folders of 1000.
+    Files of one sample each are distributed over folders of 1000 files.
     """
 
     __slots__ = ("_prefix", "_single", "_suffix")
@@ -49,7 +49,10 @@ class Keys:
         return f"{self._prefix}-{shard:06d}{self._suffix}"
 
     def number(self, key: str) -> int | None:
-        """The shard that would have this key, whether a dataset has so many or not; else None."""
+        """Return the number of the shard with this key, or None if no shard can have it.
+
+        The dataset may have fewer shards.
+        """
         stem = key.removesuffix(self._suffix)
         digits = stem.rpartition("/" if self._single else "-")[2]
         if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
@@ -58,7 +61,7 @@ class Keys:
         return shard if self(shard) == key else None
 
     def folder(self, name: str) -> int | None:
-        """The first shard that would lie in a folder of this name below DATA; else None."""
+        """Return the number of the first shard in a folder below DATA, or None if it holds none."""
         above, _, digits = name.rpartition("/")
         if not self._single or above != self._prefix:
             return None

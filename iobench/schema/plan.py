@@ -1,6 +1,6 @@
-"""What ``iobench plan`` says: figures worked out before anything is run.
+"""The figures of ``iobench plan``, which are computed before anything is run.
 
-They are printed, as text or as JSON under these names, and never read again.
+They are printed as text, or as JSON with these keys. No part of iobench reads them again.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from .checkpoint import Scaling
 
 
 class ProbeFigures(Record):
-    """A short look at the storage: single reads of the size that the reader asks for."""
+    """A short measurement of the storage: single reads of the size that the reader requests."""
 
     reads: int
     request_bytes: int
     latency_p50_s: float
     latency_max_s: float
-    reads_in_flight: int | None  # what the demand needs at least; None: no demand is stated
-    concurrency: int | None  # the same for each worker
+    reads_in_flight: int | None  # at least needed to meet the demand; None: no demand is stated
+    concurrency: int | None  # the same per worker
 
 
 class PlanFigures(Record):
-    """A run before it is run; None where it can't be told."""
+    """A run before it is run. None: the figure is not known."""
 
     workload: str
     dataset: str
     data: str | None  # what the user named
-    generated: bool  # the dataset is there
+    generated: bool  # the dataset exists
     format: str
     content: str
     codec: str
@@ -36,14 +36,14 @@ class PlanFigures(Record):
     bytes: int
     sample_bytes_mean: float
     memory_bytes: int | None
-    memory_multiple: float | None  # the dataset's size over that
+    memory_multiple: float | None  # the dataset's size over memory_bytes
     expected_cache_hit_rate: float | None  # 0 to 1
     free_bytes: int | None
-    fits: bool | None  # None: unknown, or the dataset is there
+    fits: bool | None  # None: unknown, or the dataset exists already
     batch_size: int
     steps_per_repetition: int
     repetitions: int
-    demanded_bytes_per_s: float | None  # None: the accelerator takes whatever comes
+    demanded_bytes_per_s: float | None  # None: the accelerator has no step time
     demanded_samples_per_s: float | None
     busy_s: float | None
     read_bytes_total: int
@@ -51,21 +51,21 @@ class PlanFigures(Record):
     mlperf_minimum_bytes: int | None
     workers: int  # of all ranks
     reads_in_flight: int
-    probe: ProbeFigures | None = None  # where it was asked for
+    probe: ProbeFigures | None = None  # None: not requested
 
 
 class BudgetFigures(Record):
-    """What a checkpoint's storage must write for saves to take a share of the time."""
+    """The write bandwidth that a checkpoint needs so that saves take a given share of the time."""
 
     stall_budget: float  # 0 to 1
     longest_save_s: float
     interval_s: float
     write_bytes_per_s: float
-    waste: float  # share of the time, with what interruptions cost
+    waste: float  # share of the time, with the cost of interruptions
 
 
 class CheckpointPlanFigures(Record):
-    """One checkpoint of a model, and what its storage must write."""
+    """One checkpoint of a model, and the write bandwidth that it needs."""
 
     model: str
     summary: str
@@ -84,9 +84,9 @@ class CheckpointPlanFigures(Record):
     memory_available_bytes: int | None
     target: str | None
     free_bytes: int | None
-    needed_bytes: int  # the checkpoint before stays until the next is complete
+    needed_bytes: int  # for two checkpoints: the previous one stays until the next is complete
     fits: bool | None
     accelerators: int
     mtbf_s: float
-    mtbf_published: bool  # at the published rate of failures, since none was stated
+    mtbf_published: bool  # from the published failure rate, since the user stated none
     budgets: list[BudgetFigures]

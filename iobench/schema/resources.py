@@ -1,4 +1,4 @@
-"""What a host, its device and its NFS client did while a repetition ran."""
+"""Counters of a host, its block device and its NFS client during a repetition."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from .numbers import Count, Figure, Share
 
 
 class Resources(OpenRecord):
-    """Counters of the whole machine or the whole cgroup between two moments.
+    """Differences of counters of the whole machine or the whole cgroup between two times.
 
-    They are not of this run alone: traffic of the device that exceeds the bytes that the run read
-    or wrote was of another process. ``not_measured`` has the reason for each None.
+    They include other processes: device traffic beyond the bytes that the run read or wrote is that
+    of another process. ``not_measured`` has the reason for each None.
     """
 
-    wall_s: Figure = 0.0  # between the two moments; the cache is emptied within this time, too
+    wall_s: Figure = 0.0  # between the two times; this includes the time to drop the cache
     throttled_periods: Count | None = None  # of the cgroup's CPU quota
     throttled_s: Figure | None = None
     device: str | None = None  # the kernel's name of the block device that holds the data
     device_read_bytes: Count | None = None
     device_write_bytes: Count | None = None
     device_busy: Share | None = None  # share of the time with a request in flight
-    io_pressure_s: Figure | None = None  # at least one task of the host waited for IO
-    io_pressure_full_s: Figure | None = None  # all tasks did
+    io_pressure_s: Figure | None = None  # at least one task of the host waited for I/O
+    io_pressure_full_s: Figure | None = None  # all tasks waited for I/O
     cpu_busy: Share | None = None  # of all cores of the host
     not_measured: dict[str, str] = Field(default_factory=dict)
 
@@ -33,12 +33,12 @@ class NfsOperation(OpenRecord):
 
     ops: Count = 0
     retransmits: Count = 0
-    rtt_ms: Figure | None = None  # mean, from sent to answered
-    execute_ms: Figure | None = None  # mean, from asked to done
+    rtt_ms: Figure | None = None  # mean, from sending to the reply
+    execute_ms: Figure | None = None  # mean, from the call to its completion
 
 
 class NfsTraffic(OpenRecord):
-    """What an NFS mount did between two moments, by its client's counters (see measure.nfs)."""
+    """Differences of an NFS client's counters of one mount between two times (see measure.nfs)."""
 
     mount_point: str = ""
     read_ops: Count = 0

@@ -1,8 +1,9 @@
-"""What a run leaves behind: ``run.json`` (this schema) and ``events.parquet`` (one row per step, see EVENT_COLUMNS).
+"""The result of a run: ``run.json``, whose schema this is, and ``events.parquet``.
 
-A value that was not measured is None, and ``not_measured`` beside it maps the key to the reason; it is never 0.
-Units are in the names. Readers ignore keys they do not know, so a newer minor version stays readable; ``schema_version`` changes its
-first number only when an existing key changes its meaning.
+The latter has one row per step, see EVENT_COLUMNS. A value that was not measured is None, never 0;
+``not_measured`` next to it maps its key to the reason. Units are in the names. Readers ignore
+unknown keys, so that files of a newer minor version can be read. The first number of
+``schema_version`` changes only if an existing key changes its meaning.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from .upgrade import upgraded
 SCHEMA_VERSION = "1.0"
 
 EVENT_COLUMNS = {
-    "phase": "str: calibrate.fetch, calibrate.prep, calibrate.harness, calibrate.accelerator, measure, quiet, find-max.<N>",
+    "phase": "str: calibrate.fetch, calibrate.prep, calibrate.harness, calibrate.accelerator, "
+    "measure, quiet, find-max.<N>",
     "repetition": "uint16, from 0",
     "rank": "uint16, the accelerator's number, from 0",
     "epoch": "uint16, from 0 within the repetition",
@@ -34,129 +36,129 @@ EVENT_COLUMNS = {
     "wait_ns": "int64, from asking for the batch to having it",
     "copy_ns": "int64, copying the batch to the device (0 without a device)",
     "busy_ns": "int64, nominal busy time of the accelerator",
-    "late_ns": "int64, how far past its deadline the emulation woke up (compensated in the next step)",
+    "late_ns": "int64, how far past its deadline the emulation woke up "
+    "(compensated in the next step)",
     "samples": "uint32",
-    "bytes_read": "int64, counted by the worker where it reads, direct IO's alignment excess included; by a library: as sample_bytes",
+    "bytes_read": "int64, counted by the worker where it reads, direct IO's alignment excess "
+    "included; by a library: as sample_bytes",
     "sample_bytes": "int64, bytes of the samples as stored",
     "read_ns": "int64, the worker's time in storage reads for this batch",
     "prep_ns": "int64, the worker's time in decompress, decode, check and collate for this batch",
     "retries": "uint32, requests that the worker sent again while it made this batch",
     "throttled": "uint32, of these: because the server asked to slow down",
-    "checkpoint_ns": "int64, after this step: how long the rank stood still for a checkpoint, waiting for the other ranks included",
+    "checkpoint_ns": "int64, after this step: how long the rank stood still for a checkpoint, "
+    "waiting for the other ranks included",
 }
 LATER_COLUMNS = ("retries", "throttled", "checkpoint_ns")
-"""Columns of EVENT_COLUMNS that runs of older versions do not have."""
+"""Columns of EVENT_COLUMNS that files of older versions may lack."""
 
 
 class Finding(Record):
-    """The outcome of one rule that did not simply pass."""
+    """The outcome of one rule that did not pass, or that passed with a remark."""
 
     rule: str  # stable id, e.g. "cache.cold-residency"
-    level: Literal[
-        "info", "warning", "invalid", "unknown"
-    ]  # unknown: the evidence is missing, neither pass nor fail
+    # unknown: the evidence is missing, so that the rule neither passes nor fails
+    level: Literal["info", "warning", "invalid", "unknown"]
     evidence: str
     remedy: str = ""
 
 
 class Epoch(Record):
-    """One epoch of a repetition: what the events cannot know, and their bytes beside it."""
+    """One epoch of a repetition: what the events do not contain, and the sum of their bytes."""
 
     epoch: int
     residency_before: float | None = None  # share of the dataset's bytes in the page cache, 0 to 1
     residency_how: str = ""  # cachestat, mincore, or why it was not measured
-    bytes_read: int | None = None  # by our readers in this epoch; None: by a library, not seen
+    bytes_read: int | None = None  # by iobench's readers; None: unknown, since a library read
     sample_bytes: int | None = None  # stored bytes of the samples that the epoch delivered
-    bytes_fetched: int | None = None  # what ranks and workers made the storage deliver meanwhile
-    fetched_how: str = ""  # which counter, and what it can't see; or why it was not measured
-    startup_s: float | None = (
-        None  # from the common start to the first read of any worker (process creation, not storage)
-    )
+    bytes_fetched: int | None = None  # that the storage delivered to ranks and workers
+    fetched_how: str = ""  # which counter, and what it misses; or why it was not measured
+    # From the common start to the first read of any worker: process creation, not storage.
+    startup_s: float | None = None
 
 
 MeasuredBy = Literal["fio", "reader", "loader", "accelerator"]
-"""What took a ceiling's measurement: fio, iobench's reader, a whole loader, or the steps alone."""
+"""What measured a ceiling: fio, iobench's reader, a complete loader, or only the steps."""
 
 
 class CeilingDetails(OpenRecord):
-    """What else is known of a ceiling; each stage has some of these."""
+    """Other facts of a ceiling; each stage has some of them."""
 
     startup_s: Figure | list[Figure | None] | None = None  # of each epoch: until the first read
     round_steps: Annotated[int, Field(ge=1, le=10**9)] = 1  # the rank's workers
     cpu_s: Figure | None = None  # of all processes of the stage
     read_bytes_per_sample: Figure | None = None
-    own_samples_per_s: Figure | None = None  # of a library: iobench's loader in its place
+    own_samples_per_s: Figure | None = None  # for a library: that of iobench's own loader
     own_cpu_s_per_gb: Figure | None = None
     tensor_samples_per_s: Figure | None = None  # with torch's default transport
     latency_p50_s: Figure | None = None  # of one read, by fio
     latency_p99_s: Figure | None = None
     concurrency: Few | None = None  # reads in flight in each worker
     alternatives: dict[str, float | str] | None = None  # fio's engines: bytes/s, or an error
-    command: str | None = None  # that ran fio
+    command: str | None = None  # the command line of fio
 
 
 class Ceiling(Record):
-    """What one stage can do alone, over all accelerators of the run."""
+    """The most that one stage alone can deliver, summed over all accelerators of the run."""
 
     by: MeasuredBy | None = None  # None: not measured
 
     samples_per_s: float | None = None
     bytes_per_s: float | None = None  # stored bytes, so that all ceilings share one unit
-    cpu_s_per_gb: float | None = (
-        None  # CPU seconds per 1e9 stored bytes, all processes of the stage
-    )
+    cpu_s_per_gb: float | None = None  # CPU s per 1e9 stored bytes, all processes of the stage
     how: str = ""  # what was measured, in one sentence
-    not_measured: str = ""  # why, where the figures are None
+    not_measured: str = ""  # why the figures are None
     details: CeilingDetails = CeilingDetails()
-    cold: Epoch | None = None  # measured over cold storage: its bytes, over all of its epochs
+    cold: Epoch | None = None  # if measured over cold storage: its bytes, over all its epochs
 
 
 class Repetition(Record):
-    """One repetition: context as recorded, and figures computed from the events (analyse.metrics.repetition_metrics)."""
+    """One repetition: its recorded context, and figures computed from the events.
+
+    See ``analyse.verdict.metrics``.
+    """
 
     seed: int
     accelerators: Ranks
     epochs: list[Epoch] = []
     complete: bool = True  # False: interrupted, or stopped before all steps
-    cpu_s: float | None = None  # ranks and workers
+    cpu_s: float | None = None  # of ranks and workers
     throttled_s: float | None = None  # time this cgroup was throttled; as in resources
-    nfs: NfsTraffic | None = None  # what the mount did meanwhile, where the data lies on one
-    resources: Resources | None = None  # what host and device did; None in older versions
-    residency_before: float | None = None  # the largest of the epochs'
+    nfs: NfsTraffic | None = None  # counters of the mount, if the data is on NFS
+    resources: Resources | None = None  # counters of host and device; None in older versions
+    residency_before: float | None = None  # the largest of its epochs
     samples: int = 0
     steps: int = 0  # of all ranks together
-    bytes_read: int | None = 0  # None: by a loader library, whose reads are not seen
+    bytes_read: int | None = 0  # None: unknown, since a loader library read
     retries: int | None = None  # requests that were sent again; None: not recorded
     throttled: int | None = None  # of these: because the server asked to slow down
-    sample_bytes: int = 0  # stored bytes of the samples delivered; bytes_read is at least this much, or the data came from elsewhere
+    # Stored bytes of the delivered samples. If bytes_read is less, the data came from elsewhere.
+    sample_bytes: int = 0
     wall_s: float | None = None
-    checkpoint_s: float | None = (
-        None  # of this, standing still for checkpoints, mean over ranks; None where none was asked for
-    )
+    # Part of wall_s in which training stood still for checkpoints, mean over ranks; None: no
+    # checkpoints were requested.
+    checkpoint_s: float | None = None
     read_s: float | None = None  # in storage reads, sum over the workers of all ranks
     busy_s: float | None = None  # mean over ranks
     wait_s: float | None = None  # mean over ranks
     time_to_first_batch_s: float | None = None
-    accelerator_utilization: float | None = (
-        None  # MLPerf Storage's: first step of each epoch left out
-    )
-    accelerator_utilization_sustained: float | None = (
-        None  # busy over the wall time less process creation: what the verdict goes by
-    )
-    accelerator_utilization_strict: float | None = None  # busy over the whole wall time
+    # As MLPerf Storage defines it: without the first step of each epoch.
+    accelerator_utilization: float | None = None
+    # Busy time over the wall time without process creation; the verdict uses this one.
+    accelerator_utilization_sustained: float | None = None
+    accelerator_utilization_strict: float | None = None  # busy time over wall time
     samples_per_s: float | None = None
-    read_bytes_per_s: float | None = None  # of sample_bytes where bytes_read is None
-    read_amplification: float | None = (
-        None  # bytes_read / sample_bytes: whole row groups, footers, and direct IO's alignment count
-    )
+    read_bytes_per_s: float | None = None  # from sample_bytes if bytes_read is None
+    # bytes_read / sample_bytes; above 1 due to whole row groups, footers, direct I/O's alignment.
+    read_amplification: float | None = None
     wait_p50_s: float | None = None
     wait_p99_s: float | None = None
-    late_p99_s: float | None = None  # emulation error
+    late_p99_s: float | None = None  # how late the emulated steps ended
     not_measured: dict[str, str] = {}
 
 
 class Summary(Record):
-    """Over repetitions: they, not steps, are the sampling unit."""
+    """Statistics of one metric over repetitions; these, not steps, are the sampling unit."""
 
     median: float
     min: float
@@ -166,7 +168,7 @@ class Summary(Record):
 
 class Advice(Record):
     change: str
-    predicted_gain: float | None = None  # factor on samples/s, 1.3 = 30 % more
+    predicted_gain: float | None = None  # factor of samples/s: 1.3 is 30 % more
     basis: str
 
 
@@ -174,7 +176,7 @@ class Verdict(Record):
     binds: Literal["storage", "prep", "harness", "accelerator", "undecided"]
     sentence: str
     starved: bool | None = None  # accelerator utilization below what the workload requires
-    headroom: float | None = None  # what storage delivers over what the accelerators demand
+    headroom: float | None = None  # what the storage delivers over what the accelerators demand
     accelerators_fed: int | None = None  # at the required utilization, by the storage alone
     predicted_samples_per_s: float | None = None
     measured_samples_per_s: float | None = None
@@ -196,12 +198,15 @@ class FindMaxPoint(Record):
 
 
 class FindMax(Record):
-    """The search for the largest number of accelerators at the required utilization, in the order tried."""
+    """The search for the largest number of accelerators at the required utilization.
+
+    ``points`` are in the order in which they were tried.
+    """
 
     required_accelerator_utilization: float
-    accelerators: int | None  # None: not even one (where ``bound`` is set: none of those tried)
+    accelerators: int | None  # None: not even one (or, if ``bound`` is set, none of those tried)
     points: list[FindMaxPoint]
-    bound: str = ""  # set where the search stopped for another reason than storage
+    bound: str = ""  # why the search stopped, if the storage was not the reason
 
 
 class RunDocument(Record):
@@ -225,32 +230,30 @@ class RunDocument(Record):
     metrics: dict[str, Summary] = {}
     verdict: Verdict | None = None
     find_max: FindMax | None = None
-    quiet: Repetition | None = (
-        None  # where checkpoints were saved while loading: a repetition without them
-    )
-    checkpoint: Study | None = (
-        None  # of a checkpoint study, or of a run that saves checkpoints while it loads
-    )
+    # If checkpoints were saved while loading: a repetition without them.
+    quiet: Repetition | None = None
+    # Of a checkpoint study, or of a run that saves checkpoints while it loads.
+    checkpoint: Study | None = None
     timings: dict[str, float] = {}  # seconds spent in each phase of the run
-    error: str = ""  # one line, where status is failed
+    error: str = ""  # one line, if status is failed
 
     @property
     def study(self) -> Study | None:
-        """The checkpoint study, where nothing else was done; None where data was loaded."""
+        """The checkpoint study, if the run was only that; None if data was loaded."""
         return None if self.dataset.recorded else self.checkpoint
 
     @property
     def workers(self) -> int:
-        """Of each rank, as the loader had them; 0: the ranks load by themselves."""
+        """Number of loader workers of each rank; 0: the ranks load without workers."""
         recorded = "workers" in self.loader.model_fields_set
         return self.loader.workers if recorded else self.workload.loader.workers
 
 
 def load_run(directory: Path) -> RunDocument:
-    """``run.json`` of a run directory, or the file itself.
+    """Load ``run.json``; ``directory`` is a run directory, or the file itself.
 
-    Raises IobenchError in one line for anything unreadable, or whose values are not of the kind
-    that the analysis computes with; the line names the file and the key.
+    Raises IobenchError in one line, which names the file and the key, if the file cannot be read or
+    does not fit the schema.
     """
     path = directory if directory.is_file() else directory / "run.json"
     try:

@@ -1,4 +1,7 @@
-"""What a sweep leaves behind beside its runs: ``sweep.json``, rewritten after every visit, so that an interrupted sweep can go on."""
+"""The record of a sweep, ``sweep.json``, next to the directories of its runs.
+
+It is written again after every repetition of a point, so that an interrupted sweep can continue.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,23 @@ SCHEMA_VERSION = "1.0"
 
 
 class SweepPoint(Record):
-    """One combination of settings, and the runs that measured it: one run for each visit."""
+    """One combination of settings, and the runs that measured it: one per repetition."""
 
     settings: dict[str, Any]
     data: str = ""  # the dataset that it reads
     dataset_bytes: int = 0  # expected, before the codec
     runs: list[str] = Field(default_factory=list)  # run directories, relative to the sweep's
     samples_per_s: list[float] = Field(default_factory=list)  # one for each run
-    seconds: list[float] = Field(default_factory=list)  # what each visit took
-    dropped: str = ""  # why it was not visited again
+    seconds: list[float] = Field(default_factory=list)  # duration of each run
+    dropped: str = ""  # why it was not measured again
     failed: str = ""  # the error that ended it
 
 
 class Sweep(Record):
-    """``default`` are the settings of the workload as it stands (where they are among the points)."""
+    """The content of ``sweep.json``.
+
+    ``default`` are the unchanged settings of the workload, if they are one of the points.
+    """
 
     schema_version: str = SCHEMA_VERSION
     created: str
@@ -49,16 +55,17 @@ class Sweep(Record):
     default: dict[str, Any] | None = None
     points: list[SweepPoint] = Field(default_factory=list)
     status: Literal["running", "ok", "interrupted", "out of time"] = "running"
-    planned: list[str] = Field(
-        default_factory=list
-    )  # how the axes became points, where that needs words
-    left_out: list[str] = Field(
-        default_factory=list
-    )  # ``planned``, and what the budgets of the last run did not allow
+    # How the points were made from the axes, if that needs an explanation.
+    planned: list[str] = Field(default_factory=list)
+    # ``planned``, and what the budgets of the last run did not allow.
+    left_out: list[str] = Field(default_factory=list)
 
 
 def parse_axis(text: str) -> tuple[str, list[Any]]:
-    """``dataset.codec=none,zstd:1`` -> ("dataset.codec", ["none", "zstd:1"]), values as YAML reads them. Raises SpecError."""
+    """Parse ``dataset.codec=none,zstd:1`` to ("dataset.codec", ["none", "zstd:1"]).
+
+    Each value is parsed as YAML. Raises SpecError.
+    """
     key, equals, values = text.partition("=")
     if not equals or not key.strip() or not values.strip():
         raise SpecError(f"'{text}' is no axis", remedy="write it like --sweep loader.workers=1,2,4")
@@ -74,7 +81,10 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 def combinations(
     axes: dict[str, list[Any]], *, one_at_a_time: bool, base: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """All products of the axes' values; or ``base`` and each other value of one axis with the rest as in ``base``."""
+    """Return all combinations of the axes' values.
+
+    With ``one_at_a_time``: ``base``, and variants of it that differ in the value of one axis.
+    """
     if not one_at_a_time:
         return [
             dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
@@ -86,7 +96,7 @@ def combinations(
 
 
 def save_sweep(directory: Path, sweep: Sweep) -> None:
-    """Atomically. Raises IobenchError."""
+    """Write ``sweep.json`` atomically. Raises IobenchError."""
     path = directory / SWEEP_FILE
     try:
         write_whole(path, json_text(sweep) + "\n")
@@ -95,7 +105,10 @@ def save_sweep(directory: Path, sweep: Sweep) -> None:
 
 
 def load_sweep(directory: Path) -> Sweep:
-    """Raises IobenchError in one line, with the file and the key, for anything that is no sweep."""
+    """Load ``sweep.json`` of a directory.
+
+    Raises IobenchError in one line, with the file and the key, if it is not a sweep's record.
+    """
     try:
         return read_record(directory / SWEEP_FILE, Sweep, version=SCHEMA_VERSION)
     except FileNotFoundError:
@@ -105,5 +118,8 @@ def load_sweep(directory: Path) -> Sweep:
 
 
 def describe(settings: dict[str, Any], keys: Sequence[str] = ()) -> str:
-    """``codec=zstd:1 workers=4``: the settings on one line, without the first part of their names."""
+    """Return the settings in one line, such as ``codec=zstd:1 workers=4``.
+
+    The first part of each name is left out. ``keys`` selects settings; without it, all are shown.
+    """
     return " ".join(f"{key.partition('.')[2] or key}={settings[key]}" for key in keys or settings)

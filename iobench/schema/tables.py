@@ -1,7 +1,7 @@
-"""Whether a manifest's tables make sense: every number in its range, and all of them in agreement.
+"""Check a manifest's tables: every number is in its range, and they agree with each other.
 
-Tables are data of others, and what reads samples by them takes its memory and its offsets from
-them. The rows are looked at some ten thousand at a time, so that no whole column is ever copied.
+Tables may come from others, and readers take memory sizes and offsets from them. 65,536 rows are
+checked at a time, so that no whole column is ever copied.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
 MAX_SHARD_BYTES = 1 << 46
-"""64 TiB, more than a file of ext4 (16 TiB) or an object of S3 (50 TB) can have. The sizes of the
-rows that are looked at together then have a sum below 2^63."""
+"""64 TiB, more than a file of ext4 (16 TiB) or an object of S3 (50 TB) can have.
+
+With this limit, the sum of the sizes of the rows that are checked together is below 2^63.
+"""
 
 MAX_SAMPLE_BYTES = 1 << 40
 """1 TiB. A sample is held in memory as a whole."""
@@ -30,7 +32,7 @@ _ROWS = 1 << 16
 
 
 class Problem(NamedTuple):
-    """What is wrong, and where. ``row`` is None where it is about the whole column."""
+    """A problem and its place. ``row`` is None if it concerns the whole column."""
 
     row: int | None
     column: str
@@ -42,9 +44,10 @@ class Problem(NamedTuple):
 
 
 def shard_problem(shards: dict[str, Array], *, samples: int) -> Problem | None:
-    """Of the columns of shards.arrow, for a dataset of ``samples`` samples; None where all is well.
+    """Return the first problem of shards.arrow in a dataset of ``samples`` samples, or None.
 
-    Shards have sizes, hold one sample at least, and follow one another in ``first``.
+    Each shard has a valid size and at least one sample, and its ``first`` follows the last sample
+    of the shard before.
     """
     size, first, count = shards["size"], shards["first"], shards["samples"]
     before = 0
@@ -68,9 +71,9 @@ def shard_problem(shards: dict[str, Array], *, samples: int) -> Problem | None:
 def sample_problem(
     samples: dict[str, Array], shards: dict[str, Array], *, plain: bool
 ) -> Problem | None:
-    """Of the columns of samples.arrow, beside shards that are in order; None where all is well.
+    """Return the first problem of samples.arrow, or None; the shards must have been checked.
 
-    ``plain``: what is stored is the content itself, byte for byte.
+    ``plain``: the stored bytes are the content itself.
     """
     if found := _order_problem(samples["shard"], shards):
         return found
@@ -92,9 +95,12 @@ def sample_problem(
 
 
 def name_problem(names: Sequence[str]) -> Problem | None:
-    """Of the shards' own names: keys below the root, each of them once. None where all is well."""
+    """Return the first problem of the shards' names, or None.
+
+    The names must be keys below the root, and each must be unique.
+    """
     for rows in _parts(len(names)):
-        # One look at all of them together; which one it is, is asked only where there is one.
+        # All names are checked in one string. Only if that has a problem, each one is checked.
         try:
             together = "/".join(["", *names[rows], ""])
         except TypeError:  # a null among them, or another type
@@ -115,12 +121,16 @@ def name_problem(names: Sequence[str]) -> Problem | None:
 
 
 def column_sum(column: Array) -> int:
-    """The sum of a column whose values have been checked."""
+    """Return the sum of a column whose values have been checked."""
     return sum(int(column[rows].sum()) for rows in _parts(len(column)))
 
 
 def _order_problem(shard: Array, shards: dict[str, Array]) -> Problem | None:
-    """Samples lie in their shards' order: each shard's first and last do, and none goes back."""
+    """Return a problem if the samples are not in the order of their shards.
+
+    The shard numbers must not decrease, and each shard's first and last sample must have its
+    number.
+    """
     last = len(shards["first"]) - 1
     for rows in _parts(len(shard), overlap=1):
         part = shard[rows]
@@ -148,12 +158,12 @@ def _parts(rows: int, *, overlap: int = 0) -> Iterator[slice]:
 
 def _outside(values: Array, low: int, high: int | Array) -> Mask:
     if len(values) and values.min() >= low and values.max() <= np.min(high):
-        return np.zeros(1, np.bool_)  # at a glance
+        return np.zeros(1, np.bool_)  # the fast path: all values are inside
     return np.asarray((values < low) | (values > high))
 
 
 class _Check(NamedTuple):
-    """Where a column's values can't be. ``skipped``: rows of the part before these values."""
+    """A column's values, and which are wrong. ``skipped``: rows of the part before ``values``."""
 
     column: str
     values: Array
@@ -162,7 +172,7 @@ class _Check(NamedTuple):
 
 
 def _first(start: int, *checks: _Check) -> Problem | None:
-    """The first row that fails the first check that fails, of a part that begins at ``start``."""
+    """Return the first wrong row of the first failing check; the part begins at ``start``."""
     for column, values, wrong, skipped in checks:
         if wrong.any():
             at = int(np.argmax(wrong))

@@ -1,7 +1,7 @@
-"""What earlier versions wrote, in the form of today's records.
+"""Convert records of earlier versions to the current schema.
 
-Keys that came later are filled in from what the older file says in another way; nothing that is
-there is changed. What does not have the expected form is left as it is, for the schema to refuse.
+Keys that were added later are computed from other keys of the older file; no existing key is
+changed. Parts that do not have the expected form are left as they are, and the schema refuses them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _CEILINGS = {"fetch": "reader", "prep": "reader", "harness": "loader", "accelera
 
 
 def upgraded(run: Json) -> Json:
-    """The content of a ``run.json`` of any version 1.x, with each ceiling's ``by``."""
+    """Return the content of a ``run.json`` of any version 1.x, with ``by`` in each ceiling."""
     ceilings = run.get("ceilings")
     if not isinstance(ceilings, Mapping):
         return run
@@ -22,7 +22,7 @@ def upgraded(run: Json) -> Json:
 
 
 def _ceiling(name: str, ceiling: object) -> object:
-    """Older files say who measured only in the words of ``how``."""
+    """Add ``by`` to a ceiling; older files say what measured it only in the text of ``how``."""
     if not isinstance(ceiling, Mapping) or "by" in ceiling or ceiling.get("not_measured"):
         return ceiling
     how = ceiling.get("how")

@@ -1,16 +1,17 @@
-"""Names with ``*`` in them, matched in a time that their lengths bound.
+"""Match names with ``*`` patterns, in a time that their lengths limit.
 
-Patterns and names may come from one hand. A regular expression of a few stars takes seconds over
-one name of 255 letters, and one record may have as many patterns as fit into a file.
+An attacker may control both patterns and names. A regular expression with a few stars can take
+seconds for one name of 255 letters, and one record may have as many patterns as fit into a file.
 """
 
 from __future__ import annotations
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether ``name`` is as ``pattern`` says: ``*`` is any characters but a slash, none included.
+    """Return whether ``name`` matches ``pattern``.
 
-    The first place where a piece fits is the best one, so nothing is ever tried again.
+    ``*`` stands for any number of characters except a slash, also for none. The first position
+    where a piece between stars fits is always the best one, so that no backtracking is needed.
     """
     wanted, parts = pattern.split("/"), name.split("/")
     return len(wanted) == len(parts) and all(map(_matches, wanted, parts))

@@ -1,4 +1,4 @@
-"""What a training job does with its data: the accelerator's appetite, the reader, the loader, the cache's state."""
+"""The specification of a workload: accelerator, batch size, reader, loader and cache state."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from .yamlfile import read_yaml
 
 
 def _null_is_a_name(value: Any) -> Any:
-    """YAML reads a bare ``null`` as nothing; here it names the accelerator and the transport that do nothing."""
+    """Turn YAML's null into the text "null", the name of an accelerator and of a transport."""
     return "null" if value is None else value
 
 
 class AcceleratorSpec(Strict):
-    """One accelerator. ``step_time`` is its busy time for one batch of the workload's ``batch_size``.
+    """One accelerator.
 
-    ``device``: copy each batch there before its step (``cuda``, ``cuda:N``, ``cpu``); rank r of several takes device r where N is left out.
+    ``step_time`` is its busy time for one batch of the workload's ``batch_size``. Each batch is
+    copied to ``device`` (``cuda``, ``cuda:N``, ``cpu``) before its step. With ``cuda``, the ranks
+    take the host's devices in turn.
     """
 
     kind: Annotated[str, BeforeValidator(_null_is_a_name)] = "emulated"
@@ -36,16 +38,19 @@ class AcceleratorSpec(Strict):
 
 
 class ReaderSpec(Strict):
-    """How samples come out of storage.
+    """How samples are read from storage.
 
-    ``access``: ``random`` draws single samples, ``sequential`` walks whole shards in shuffled order, ``auto`` is sequential for formats
-    with many samples in a shard. ``direct``: O_DIRECT where the storage has it. ``concurrency``: reads in flight within one worker.
-    ``decode``: undo the content's encoding (JPEG to pixels, npz to the array); decompression always happens.
-    ``crop``: bytes of each sample that go on to the accelerator, after the whole sample was read and decoded (MLPerf's "resize").
-    ``check``: ``none``, ``format`` (the format's own checksums), ``content`` (xxh3 of every sample against the manifest).
-    ``mmap``: read local files through a memory map, as trainings on token files do; the page cache is part of it, so not with ``direct``.
-    ``columns``: of formats that store columns (Parquet), read the first so many of each sample; None reads all.
-    ``tail``: ``keep`` delivers every sample once in an epoch (ranks differ by at most one batch), ``drop`` leaves incomplete batches out.
+    ``access``: ``random`` reads single samples, ``sequential`` reads whole shards in shuffled
+    order, ``auto`` is sequential for datasets with many samples in a shard. ``direct``: use
+    O_DIRECT; ``auto`` means if the storage supports it. ``concurrency``: reads in flight within one
+    worker. ``decode``: decode the content (JPEG to pixels, npz to the array); decompression always
+    happens. ``crop``: bytes of each sample that are passed on, after the whole sample was read and
+    decoded (MLPerf's "resize"). ``check``: ``none``, ``format`` (the format's own checksums), or
+    ``content`` (xxh3 of every sample against the manifest). ``mmap``: read local files through a
+    memory map, as trainings on token files do; it uses the page cache, so it excludes ``direct``.
+    ``columns``: for formats that store columns (Parquet), read only the first ``columns`` columns
+    of each sample; None reads all. ``tail``: ``keep`` delivers every sample once in an epoch (ranks
+    differ by at most one batch), ``drop`` leaves incomplete batches out.
     """
 
     access: Literal["auto", "random", "sequential"] = "auto"
@@ -64,18 +69,21 @@ class ReaderSpec(Strict):
     def _a_map_is_not_direct(self) -> ReaderSpec:
         if self.mmap and self.direct is True:
             raise ValueError(
-                "reader.mmap reads through the page cache, reader.direct past it: set one of them to false"
+                "reader.mmap reads through the page cache, reader.direct past it: "
+                "set one of them to false"
             )
         return self
 
 
 class LoaderSpec(Strict):
-    """The loader of each rank, and how batches travel from workers to the training process.
+    """The loader of each rank, and how batches get from workers to the training process.
 
-    ``kind``: ``torch`` is iobench's own reader in torch's DataLoader; others are the libraries that ``iobench list loaders`` names, for
-    which ``workers`` and ``prefetch_factor`` mean what they mean there, and ``transport``, ``pin_memory`` and ``slot_size`` nothing.
-    ``transport``: ``ring`` (slots in shared memory, only a slot number crosses the pipe), ``tensor`` (torch's default collate),
-    ``thread`` (no worker processes), ``null`` (byte counts only).
+    ``kind``: ``torch`` is iobench's own reader in torch's DataLoader; the other kinds are the
+    libraries that ``iobench list loaders`` names. For these, ``workers`` and ``prefetch_factor``
+    have the meaning that the library gives them, and ``transport``, ``pin_memory`` and
+    ``slot_size`` have no effect. ``transport``: ``ring`` (slots in shared memory; workers send only
+    a slot number), ``tensor`` (torch's default collate), ``thread`` (no worker processes), ``null``
+    (byte counts only). ``slot_size``: bytes of one slot; None: the size of the largest batch.
     """
 
     kind: str = "torch"
@@ -97,9 +105,10 @@ class LoaderSpec(Strict):
 
 
 class Workload(Strict):
-    """A training job: dataset, accelerator, batch, reader, loader, and what must hold.
+    """A training job: dataset, accelerator, batch size, reader, loader, and what it requires.
 
-    ``storage``: options of the place where the data lies (``client``, ``endpoint`` ...), which win over those in its URL.
+    ``storage`` has options of the data's storage (``client``, ``endpoint`` and others), which
+    override those in its URL.
     """
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -117,17 +126,20 @@ class Workload(Strict):
     storage: dict[str, str | int | float | bool] = Field(default_factory=dict)
 
     def storage_options(self) -> dict[str, str]:
-        """The options of the storage as its URL would spell them."""
+        """Return the options of the storage as they are written in a URL."""
         return option_texts(self.storage)
 
     @property
     def samples_per_s_per_accelerator(self) -> float | None:
-        """Samples that one accelerator consumes per second when it never waits; None where no step time is stated."""
+        """Samples per second that one accelerator consumes if it never waits.
+
+        None without a step time.
+        """
         return self.batch_size / self.accelerator.step_time if self.accelerator.step_time else None
 
 
 def option_texts(options: Mapping[str, object]) -> dict[str, str]:
-    """Options of a storage as its URL would spell them (``tls_verify: false`` is ``false``)."""
+    """Return options of a storage as they are written in a URL: ``True`` becomes ``true``."""
     return {
         key: str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in options.items()
@@ -135,7 +147,10 @@ def option_texts(options: Mapping[str, object]) -> dict[str, str]:
 
 
 def load_workload(name: str, overrides: Sequence[str] = ()) -> Workload:
-    """A workload by name or path, with ``a.b=c`` overrides."""
+    """Load a workload by name or path, with ``a.b=c`` overrides.
+
+    Raises SpecError, UnknownNameError.
+    """
     path = find_spec("workload", name)
     data: dict[str, Any] = apply_overrides(read_yaml(path), overrides)
     return build(Workload, data, where=str(path) if path.stem != name else f"workload '{name}'")

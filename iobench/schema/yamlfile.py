@@ -1,8 +1,8 @@
-"""YAML that people write, read safely: limits hold before anything is built from it.
+"""Read YAML that users write, with limits that are checked before any object is built from it.
 
-The parser's events are checked first. They come one by one and need no recursion, while the
-composer of libyaml calls itself for each level (100,000 levels end the process), and what aliases
-and merge keys stand for is only known once they are expanded (ten lines can mean a billion values).
+The parser's events are checked first, one after the other and without recursion. The composer of
+libyaml, in contrast, calls itself for each level, so that 100,000 levels crash the process. Aliases
+and merge keys are counted as expanded: ten lines can stand for a billion values.
 """
 
 from __future__ import annotations
@@ -18,17 +18,23 @@ from ..errors import SpecError
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
-"""Levels of mappings and lists, aliases expanded; a workload has three."""
+"""Largest depth of mappings and lists, aliases expanded; a workload has three levels."""
 
 MAX_NODES = 100_000
-"""Keys, values, mappings and lists, aliases expanded; the table of instances has about 2,000."""
+"""Largest number of keys, values, mappings and lists, aliases expanded.
+
+The table of instances has about 2,000.
+"""
 
 MAX_PLAIN = 10_000
-"""Characters of a scalar that YAML may take for a number or a date. Base 60 (``1:59``) is slow."""
+"""Largest number of characters of a scalar without quotes.
+
+YAML may parse it as a number or a date, and base 60 (``1:59``) takes long.
+"""
 
 
 class _UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML lets the last of two equal keys win in silence; here the second is an error."""
+    """A loader that refuses a mapping with two equal keys; YAML would silently use the last."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -42,31 +48,31 @@ class _UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignor
 
 
 class _Size(NamedTuple):
-    """Of a node with all aliases in it expanded."""
+    """The size of a node with all aliases in it expanded."""
 
     nodes: int
-    height: int  # levels below it, its own included; 0 for a scalar
+    height: int  # levels of mappings and lists, its own included; 0 for a scalar
 
 
 def parse_yaml(text: str) -> Any:
-    """The one document in ``text``.
+    """Parse the only document in ``text``.
 
-    Raises ValueError in one line for what is no YAML, has two equal keys in a mapping, or exceeds
-    the limits of this module (bytes, levels, nodes, aliases that contain themselves).
+    Raises ValueError in one line if the text is not YAML, has two equal keys in a mapping, has an
+    alias that contains itself, or exceeds the limits of this module (bytes, levels, nodes).
     """
     if len(text) > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
     try:
         _check(text)
         return yaml.load(text, Loader=_UniqueKeys)
-    # ValueError: a date such as 2024-13-45, a lone surrogate, an integer of thousands of digits.
+    # ValueError: for example a date such as 2024-13-45, or an integer of thousands of digits.
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from None
 
 
 def _check(text: str) -> None:
-    """Raises ValueError for what exceeds the limits, YAMLError for what is no YAML."""
-    known: dict[str, _Size | None] = {}  # anchor -> its node; None while that is still open
+    """Raise ValueError if ``text`` exceeds the limits, and YAMLError if it is not YAML."""
+    known: dict[str, _Size | None] = {}  # anchor -> size of its node; None while the node is open
     open_nodes: list[tuple[str | None, int, int]] = []  # (anchor, nodes so far, height so far)
     total = 0
     for event in yaml.parse(text, Loader=_UniqueKeys):
@@ -82,7 +88,7 @@ def _check(text: str) -> None:
             anchor, nodes, height = open_nodes.pop()
             size = _Size(nodes, height)
         elif isinstance(event, yaml.AliasEvent):
-            found = known.get(event.anchor or "", _Size(1, 0))  # an unknown one is refused later
+            found = known.get(event.anchor or "", _Size(1, 0))  # unknown ones fail later
             if found is None:
                 raise ValueError(f"the alias '*{event.anchor}' refers to a node that contains it")
             size = found
@@ -107,9 +113,9 @@ def _check(text: str) -> None:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping from a regular file of 1 MiB at most.
+    """Read a YAML mapping from a regular file of at most 1 MiB.
 
-    Raises SpecError for what is unreadable, not a regular file, not YAML, or not a mapping.
+    Raises SpecError if the file cannot be read, is not a regular file, or holds no YAML mapping.
     """
     try:
         text = read_regular(path, MAX_BYTES).decode()
