@@ -239,6 +239,7 @@ def run(
     from .runner.experiment import run as measure
     from .runner.plan import make_plan
     from .schema.workload import load_workload
+    from .storage import unwrapped
     from .units import parse_duration
 
     if rules not in ("quick", "mlperf"):
@@ -249,7 +250,7 @@ def run(
         _refuse_settings(settings, "Workload")
     if not isinstance(data, str | Path):
         if origin is None and data.place != data.url:
-            origin = data.place
+            origin = unwrapped(data.place)  # the wrappers of ``data.url`` are put around it again
         data = data.url
     plan = make_plan(
         workload,
@@ -358,7 +359,10 @@ def _group(side: Runs | Sequence[Runs], across: tuple[str, ...], include_invalid
 
 def _overrides(settings: Settings | None) -> list[str]:
     """Return the settings in the form of ``--set``; the JSON of a value is also YAML."""
-    return [f"{key}={json.dumps(value, default=str)}" for key, value in (settings or {}).items()]
+    return [
+        f"{key}={json.dumps(value, default=str, ensure_ascii=False)}"
+        for key, value in (settings or {}).items()
+    ]
 
 
 def _refuse_settings(settings: Settings | None, kind: str) -> None:

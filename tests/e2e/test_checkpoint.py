@@ -326,7 +326,7 @@ def test_checkpoints_can_be_kept_and_cleaned(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_a_checkpoint(tmp_path: Path) -> None:
-    found = iobench("plan", "llama3-405b", "--to", tmp_path, "--json")
+    found = iobench("checkpoint", "plan", "llama3-405b", "--to", tmp_path, "--json")
     plan = json.loads(found.stdout)
     assert (plan["ranks"], plan["files"]) == (512, 512)
     assert plan["bytes"] == plan["model_bytes"] + plan["optimizer_bytes"] == 14 * plan["parameters"]
@@ -336,11 +336,12 @@ def test_a_plan_of_a_checkpoint(tmp_path: Path) -> None:
         25 * five["write_bytes_per_s"]
     )  # with the square of the budget
     text = iobench(
-        "plan", "llama3-8b", "--to", tmp_path / "not" / "there", "--ranks", "2", "--scale", "1/64"
+        *("checkpoint", "plan", "llama3-8b", "--to", tmp_path / "not" / "there"),
+        *("--ranks", "2", "--scale", "1/64"),
     ).stdout
     assert "layers 32 -> 2" in text
     assert not (tmp_path / "not").exists()
-    assert "'scale'" in refused("plan", "llama3-8b", "--scale", "3")
+    assert "'scale'" in refused("checkpoint", "plan", "llama3-8b", "--scale", "3")
 
 
 # While loading

@@ -1,6 +1,6 @@
 """mountstats as kernels write it: NFSv3, NFSv4.2 over several connections, an old kernel, names with spaces; and what changed meanwhile."""
 
-# ruff: noqa: E101, E501 (recorded text has the tabs and the long lines of the kernel)
+# ruff: noqa: E101 (recorded text has the tabs and the long lines of the kernel)
 
 from __future__ import annotations
 

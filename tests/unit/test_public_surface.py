@@ -177,3 +177,26 @@ def test_scanned_data_is_opened_where_it_lies(tmp_path: Path) -> None:
     assert (dataset.place, dataset.sample_count) == (str(folder), 6)
     loader = iobench.make_loader(dataset, batch_size=3, num_workers=0)
     assert sorted(int(batch[i][0]) for batch in loader for i in range(3)) == list(range(6))
+
+
+def test_a_wrapper_is_put_around_scanned_data_once(tmp_path: Path) -> None:
+    from iobench.cli.main import main
+
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(6):
+        (folder / f"{number}.bin").write_bytes(bytes([number]) * 5000)
+    assert main(["scan", str(folder), "--save", str(tmp_path / "s.yaml"), "--quiet"]) == 0
+    url = f"throttled+{tmp_path / 's.manifest'}?latency=1ms"
+    dataset = iobench.open_dataset(url, origin=str(folder))
+    assert dataset.place.count("throttled+") == 1
+    done = iobench.run(
+        "demo",
+        dataset,
+        repetitions=1,
+        calibration=0,
+        settings={"batch_size": 3, "loader.workers": 1, "epochs": 1},
+        results=tmp_path / "results",
+    )
+    assert done.document.status == "ok"
+    assert done.document.storage.url.count("throttled+") == 1
