@@ -1,6 +1,6 @@
 """Events of each step of one rank: fast to record, limited in number, exact in their sums.
 
-Recording takes less than two microseconds. When the rows are used up, neighbours are merged in
+Recording takes two to three microseconds. When the rows are used up, neighbours are merged in
 pairs, and from then on each row takes twice as many steps: the resolution halves, and every sum
 stays the same. The first step of an epoch keeps its own row, since utilization leaves it out. On
 disk the events are one Parquet file.
