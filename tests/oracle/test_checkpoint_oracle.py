@@ -13,7 +13,7 @@ import pytest
 from iobench.runner.checkpoint import run_study
 from iobench.runner.checkpoint_plan import make_study_plan
 from iobench.schema.base import build
-from iobench.schema.checkpoint import CheckpointSpec, Study, Training
+from iobench.schema.checkpoint import CheckpointSpec, Meaning, Study, Training
 
 BANDWIDTH = 20e6
 MTBF_S = 36_000.0
@@ -54,12 +54,14 @@ def test_durable_time_and_interval_follow_from_the_bandwidth(
     assert min(save.durable_s or 0 for save in found.saves) > 0.98 * expected
     assert found.write_bytes_per_s == pytest.approx(BANDWIDTH, rel=0.06)
     whole = found.full_bytes / BANDWIDTH
-    assert found.meaning["blocked_s"] == pytest.approx(whole, rel=0.05)
-    assert found.meaning["young_s"] == pytest.approx(math.sqrt(2 * whole * MTBF_S), rel=0.05)
-    assert found.meaning["needed_write_bytes_per_s"] == pytest.approx(
+    meaning = found.meaning
+    assert isinstance(meaning, Meaning)
+    assert meaning.blocked_s == pytest.approx(whole, rel=0.05)
+    assert meaning.young_s == pytest.approx(math.sqrt(2 * whole * MTBF_S), rel=0.05)
+    assert meaning.needed_write_bytes_per_s == pytest.approx(
         found.full_bytes / (2 * MTBF_S * 0.01**2)
     )
-    assert not found.meaning["within_budget"]
+    assert not meaning.within_budget
 
 
 def test_an_asynchronous_writer_blocks_for_the_copy_and_writes_at_the_bandwidth(
@@ -71,7 +73,9 @@ def test_an_asynchronous_writer_blocks_for_the_copy_and_writes_at_the_bandwidth(
         0.98 * alone < found.figures["durable_s"].median < 1.25 * alone + 0.1
     )  # beside it the training computes
     assert found.figures["blocked_s"].max < 0.5 * alone
-    assert found.meaning["interval_s"] >= found.meaning["durable_s"] - found.meaning["blocked_s"]
+    meaning = found.meaning
+    assert isinstance(meaning, Meaning)
+    assert meaning.interval_s >= meaning.durable_s - meaning.blocked_s
 
 
 def test_a_save_that_is_not_over_when_the_next_is_due_blocks_it(memory: Path) -> None:
