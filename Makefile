@@ -25,18 +25,18 @@ demo: setup  ## generate a small dataset in demo-data, run, print the verdict
 	$(BIN)/iobench run demo --data demo-data
 
 test: setup gcc  ## the tests that take minutes: every verb, on local disk and an S3 server
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m 'not slow'
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow'
 
 test-all: test test-slow  ## all tests: those of "make test" first, then the others
 
 test-slow: setup gcc ganesha  ## the tests that "make test" leaves out
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m slow --ignore=tests/oracle
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m slow --ignore=tests/oracle
 	# Oracles measure speeds: one at a time, with nothing beside them.
 	$(BIN)/python -m pytest -q tests/oracle
 
 coverage: setup gcc ganesha  ## which branches the tests take, by package (half an hour)
 	rm -f .coverage .coverage.*
-	$(BIN)/python -m coverage run -m pytest -q -n 3 --dist loadfile $(COVERED)
+	$(BIN)/python -m coverage run -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder $(COVERED)
 	$(BIN)/python -m coverage combine -q
 	$(BIN)/python -m tests.branches
 

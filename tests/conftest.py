@@ -70,11 +70,27 @@ SLOW = (
 """Folders and files of the slow tier. Single tests of other files have the mark ``slow``."""
 
 
+LONG = (
+    "faults/test_fault_loop.py",
+    "e2e/test_packages.py",
+    "faults/test_one_writer.py",
+    "faults/test_runs.py",
+    "e2e/test_formats.py",
+    "e2e/test_checkpoint.py",
+    "e2e/test_cli.py",
+    "e2e/test_every_verb.py",
+    "e2e/test_readme.py",
+)
+"""Files that take longest. They begin first, so that no process works on one at the end alone."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow = [TESTS / name for name in SLOW]
     for item in items:
         if any(item.path.is_relative_to(place) for place in slow):
             item.add_marker(pytest.mark.slow)
+    turns = {TESTS / name: turn for turn, name in enumerate(LONG)}
+    items.sort(key=lambda item: turns.get(item.path, len(turns)))
 
 
 @pytest.hookimpl(tryfirst=True)

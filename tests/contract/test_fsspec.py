@@ -135,10 +135,12 @@ def test_a_bucket_is_no_target(url: str) -> None:
 def test_a_missing_package_is_named(
     monkeypatch: pytest.MonkeyPatch, url: str, package: str, extra: str
 ) -> None:
-    monkeypatch.setitem(
-        sys.modules, package, None
-    )  # as if it were not installed, whatever this machine has
+    # As if it were not installed, whatever this machine has and earlier tests have loaded.
+    monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, "fsspec.implementations.sftp", raising=False)
+    monkeypatch.delitem(
+        sys.modules["fsspec.registry"]._registry, url.partition(":")[0], raising=False
+    )
     with pytest.raises(UsageError, match=package) as caught:
         open_storage(url)
     assert extra in str(caught.value)
