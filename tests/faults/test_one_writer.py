@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,10 +16,11 @@ from typing import Any
 
 import pytest
 
+from iobench.errors import MissingObjectError
 from iobench.storage import open_storage
 from iobench.storage.locks.objects import is_lock_name
 from tests.conftest import Call
-from tests.processes import paused, race
+from tests.processes import PATIENCE_S, paused, race
 from tests.servers.nfs import NfsServer, nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
@@ -58,7 +60,8 @@ def place(
     yield url
     storage: Any = open_storage(url)
     for entry in list(storage.list()):
-        storage.delete(entry.key)
+        with suppress(MissingObjectError):  # a listing may be older than a removal
+            storage.delete(entry.key)
     storage.close()
 
 
@@ -67,8 +70,14 @@ def generate(place: str) -> tuple[object, ...]:
 
 
 def names(place: str) -> list[str]:
+    """What lies there, once a lock that has just been released is out of the server's listing."""
     storage = open_storage(place)
-    found = [entry.key for entry in storage.list()]
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        found = [entry.key for entry in storage.list()]
+        if not any(map(is_lock_name, found)) or time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
     storage.close()
     return found
 
