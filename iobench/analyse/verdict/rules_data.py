@@ -5,11 +5,13 @@ Each rule returns None if it finds no violation. The rules about cold reads are 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ...schema.result import Repetition, RunDocument
 from ...units import format_bytes, format_count
 from .evidence import OWN_LOADER
+from .sentence import plural
 
 LEAST_STEPS = 500
 LEAST_REPETITIONS = 5
@@ -94,36 +96,40 @@ def data_changed(doc: RunDocument) -> Outcome | None:
 
 
 def storage_throttled(doc: RunDocument) -> Outcome | None:
-    counts = [
-        repetition.throttled for repetition in doc.repetitions if repetition.throttled is not None
-    ]
-    if not counts:
+    """Check that the server asked for no slower requests, which would limit the measured rate."""
+    times = _total(repetition.throttled for repetition in doc.repetitions)
+    if times is None:
         return unknown("whether the server asked to slow down was not recorded")
-    times = sum(counts)
     if not times:
         return None
-    remedy = (
-        "fewer requests in flight, or a higher quota (S3: more prefixes); the rate is the "
-        "quota's, not the storage's"
-    )
     return Outcome(
-        f"the server asked to slow down {format_count(times)} times (503 SlowDown or 429)", remedy
+        f"the server asked to slow down {plural(times, 'time')} (503 SlowDown or 429)",
+        "fewer requests in flight, or a higher quota (S3: more prefixes); the rate is the "
+        "quota's, not the storage's",
     )
 
 
 def storage_retries(doc: RunDocument) -> Outcome | None:
-    counts = [
-        repetition.retries for repetition in doc.repetitions if repetition.retries is not None
-    ]
-    if not counts:
+    """Check that no request had to be sent again."""
+    again = _total(repetition.retries for repetition in doc.repetitions)
+    if again is None:
         return unknown("requests that were sent again were not counted")
-    again = sum(counts)
     if not again:
         return None
-    remedy = "look at the network and at the server's log"
     return Outcome(
-        f"{format_count(again)} requests were sent again after an error or a time-out", remedy
+        f"{_were(again, 'request')} sent again after an error or a time-out",
+        "look at the network and at the server's log",
     )
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    """The sum of the counts that are known; None where none is."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _were(count: int, noun: str) -> str:
+    return f"{plural(count, noun)} {'was' if count == 1 else 'were'}"
 
 
 def run_incomplete(doc: RunDocument) -> Outcome | None:
@@ -198,10 +204,9 @@ def nfs_retransmits(doc: RunDocument) -> Outcome | None:
     again = sum(nfs.retransmits for nfs in counted)
     if again:
         ops = sum(nfs.read_ops for nfs in counted)
-        what = "request was" if again == 1 else "requests were"
         evidence = (
-            f"{format_count(again)} NFS {what} sent again (beside {format_count(ops)} reads), by "
-            "the mount's counters"
+            f"{_were(again, 'NFS request')} sent again (beside {plural(ops, 'read')}), by the "
+            "mount's counters"
         )
         return Outcome(
             evidence,

@@ -39,6 +39,7 @@ from .session import (
 from .sink import ParallelUpload, UploadSink
 
 T = TypeVar("T")
+U = TypeVar("U", UploadSink, ParallelUpload)
 
 _inherited: list[Session | None] = []
 """In a forked process: the parent's sessions, kept so that they are never finalized here."""
@@ -231,27 +232,17 @@ class S3Storage:
     def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> Iterator[Sink]:
         """As Storage.create. S3 objects are durable at once: ``durable`` has no effect."""
         full = self._key(key)
-        sink: UploadSink | None = None
-        try:
+
+        def begin() -> UploadSink:
             session = self._session()
             target = NewObject(session, full)
             if size_hint > self.options.part_size:
                 target.refuse_existing()  # before gigabytes are sent for nothing
-            sink = UploadSink(
-                target, session.uploads, part_size=self.options.part_size, size_hint=size_hint
-            )
+            part_size = self.options.part_size
+            return UploadSink(target, session.uploads, part_size=part_size, size_hint=size_hint)
+
+        with self._upload(key, begin) as sink:
             yield sink
-            sink.commit()
-            return
-        except Failure as failure:
-            problem = self._failed("create", key, failure)
-            if sink:
-                sink.abort()
-        except BaseException:
-            if sink:
-                sink.abort()
-            raise
-        raise problem
 
     @contextmanager
     def create_parallel(
@@ -259,20 +250,33 @@ class S3Storage:
     ) -> Iterator[ParallelSink]:
         """Each block is one part of a multipart upload, sent by the thread that writes it."""
         full = self._key(key)
-        sink: ParallelUpload | None = None
-        try:
+
+        def begin() -> ParallelUpload:
             target = NewObject(self._session(), full)
             target.refuse_existing()
-            sink = ParallelUpload(target, size=size, block_size=block_size)
+            return ParallelUpload(target, size=size, block_size=block_size)
+
+        with self._upload(key, begin) as sink:
+            yield sink
+
+    @contextmanager
+    def _upload(self, key: str, begin: Callable[[], U]) -> Iterator[U]:
+        """An upload that is committed at the end of the block, and aborted after any exception.
+
+        Raises StorageError in place of a client's Failure, which can contain the request.
+        """
+        sink: U | None = None
+        try:
+            sink = begin()
             yield sink
             sink.commit()
             return
         except Failure as failure:
             problem = self._failed("create", key, failure)
-            if sink:
+            if sink is not None:
                 sink.abort()
         except BaseException:
-            if sink:
+            if sink is not None:
                 sink.abort()
             raise
         raise problem
