@@ -44,8 +44,8 @@ __all__ = [
     "Plan",
     "ReaderSpec",
     "Run",
-    "RunDocument",
     "RunProgress",
+    "RunRecord",
     "ShortObjectError",
     "Sink",
     "SpecError",
@@ -125,7 +125,8 @@ if TYPE_CHECKING:
     from .runner.progress import Progress as RunProgress
     from .schema.dataset import DatasetSpec
     from .schema.manifest import Manifest
-    from .schema.result import Finding, RunDocument, Summary, Verdict, load_run
+    from .schema.record import Finding, RunRecord, Summary, load_run
+    from .schema.training import Verdict
     from .schema.workload import LoaderSpec, ReaderSpec, Workload, load_workload
     from .storage import open_storage
     from .storage.base import Sink, Storage
@@ -152,7 +153,8 @@ else:
         "runner.progress": ("Progress as RunProgress",),
         "schema.dataset": ("DatasetSpec",),
         "schema.manifest": ("Manifest",),
-        "schema.result": ("Finding", "RunDocument", "Summary", "Verdict", "load_run"),
+        "schema.record": ("Finding", "RunRecord", "Summary", "load_run"),
+        "schema.training": ("Verdict",),
         "schema.workload": ("LoaderSpec", "ReaderSpec", "Workload", "load_workload"),
         "storage": ("open_storage",),
         "storage.base": ("Sink", "Storage"),

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from .runner.progress import Progress as RunProgress
     from .schema.dataset import DatasetSpec
     from .schema.manifest import Manifest
-    from .schema.result import Finding, RunDocument, Summary, Verdict
+    from .schema.record import Finding, RunRecord, Summary
+    from .schema.training import Verdict
     from .schema.workload import LoaderSpec, ReaderSpec, Workload
     from .storage.base import Storage
 
@@ -149,12 +150,13 @@ class Run:
     """A recorded run: its directory and its record."""
 
     directory: Path
-    document: RunDocument
+    document: RunRecord
 
     @property
     def verdict(self) -> Verdict | None:
         """The stage that limits the run, why, and advice; None if the run ended before."""
-        return self.document.verdict
+        job = self.document.job
+        return job.verdict if job.kind == "training" else None
 
     @property
     def metrics(self) -> dict[str, Summary]:
@@ -173,11 +175,9 @@ class Run:
 
     def to_text(self, *, width: int = 100) -> str:
         """Return the report that ``iobench run`` prints, in lines of at most ``width`` columns."""
-        from .report.checkpoint import render_study
-        from .report.text import render_run
+        from .report.text import render
 
-        study = self.document.study is not None
-        return (render_study if study else render_run)(self.document, width=width)
+        return render(self.document, width=width)
 
     def to_markdown(self) -> str:
         """Return the report as Markdown."""
@@ -280,7 +280,7 @@ def open_run(directory: str | Path) -> Run:
     >>> iobench.open_run(first.directory).metrics == first.metrics
     True
     """
-    from .schema.result import load_run
+    from .schema.record import load_run
 
     path = Path(directory)
     return Run(directory=path.parent if path.is_file() else path, document=load_run(path))

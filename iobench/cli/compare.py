@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..analyse.compare.runs import Group
-    from ..schema.result import RunDocument
+    from ..schema.record import RunRecord
 
 EXAMPLES = """examples:
   iobench compare results/<run> results/<run>
@@ -189,7 +189,7 @@ def _groups(
 
 def _counted(
     place: Path, include_invalid: bool, left_out: list[str], seen: set[Path] | None = None
-) -> Iterator[RunDocument]:
+) -> Iterator[RunRecord]:
     """Yield the usable runs of a place, without directories in ``seen``, and add to ``seen``."""
     from ..analyse.compare.collect import collect
     from ..analyse.compare.runs import usable

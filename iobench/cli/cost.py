@@ -124,6 +124,7 @@ def run(args: argparse.Namespace) -> int:
         priced_at,
         read_prices,
     )
+    from ..schema.record import TrainingRecord
     from ..units import parse_duration
     from .terminal import show, show_data
 
@@ -170,7 +171,7 @@ def run(args: argparse.Namespace) -> int:
             why = usable(doc, str(directory))
             one = (
                 None
-                if why
+                if why or not isinstance(doc, TrainingRecord)
                 else cost(
                     doc,
                     instance_of(name, doc.host.instance_type),

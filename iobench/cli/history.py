@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .verbs import Verb
 
 if TYPE_CHECKING:
-    from ..schema.result import RunDocument
+    from ..schema.record import RunRecord
 
 EXAMPLES = """examples:
   iobench history resnet50-h100
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     found = collect(args.results)
     left_out = list(found.left_out)
     names = {args.workload, f"checkpoint {args.workload}"}
-    groups: dict[tuple[str, ...], list[RunDocument]] = {}
+    groups: dict[tuple[str, ...], list[RunRecord]] = {}
     for directory, doc in found.runs.items():
         if workload_of(doc) not in names:
             continue

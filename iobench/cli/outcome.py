@@ -9,23 +9,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..analyse.verdict.thresholds import violations
-from ..report.checkpoint import render_study
 from ..report.export import to_csv, to_markdown
-from ..report.text import render_run
-from ..schema.result import RunDocument
+from ..report.text import render
+from ..schema.record import RunRecord
 from .terminal import columns, say, show, show_data, show_json, use_color, warn
 
 MIN_WIDTH = 40
 """Smallest width of a report in columns; narrower terminals break its lines."""
 
 
-def finish(doc: RunDocument, directory: Path, *, kind: str, fail_on: Sequence[str]) -> int:
+def finish(doc: RunRecord, directory: Path, *, kind: str, fail_on: Sequence[str]) -> int:
     """Print ``doc`` as text, json, csv or markdown, and return the exit code.
 
     0: ok, 3: the run is invalid, 4: a condition of ``fail_on`` holds.
     """
     if kind == "text":
-        render = render_run if doc.study is None else render_study
         show(render(doc, width=max(MIN_WIDTH, min(100, columns())), color=use_color()))
         say()
         say(f"results: {directory}")

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.capacity.requirement import Demand, requirement
     from ..errors import UsageError
     from ..schema.dataset import load_dataset_spec, resized
-    from ..schema.result import load_run
+    from ..schema.record import load_training
     from ..schema.workload import load_workload
     from ..units import parse_duration, parse_size
     from .terminal import show, show_json
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
                 f"--from {args.run_directory}: there is no such run",
                 remedy="name a run directory, e.g. results/<run>",
             )
-        doc = load_run(Path(args.run_directory))
+        doc = load_training(Path(args.run_directory))
     size = None if args.dataset_size is None else parse_size(args.dataset_size)
     spec = resized(load_dataset_spec(workload.dataset), size_bytes=size)
     if spec.shards_unsaid:

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
     from ..analyse.capacity.whatif import Change, what_if
     from ..errors import UsageError
-    from ..schema.result import load_run
+    from ..schema.record import load_training
     from ..units import parse_duration, parse_size
     from .terminal import show, show_json
 
@@ -96,14 +96,14 @@ def run(args: argparse.Namespace) -> int:
             f"{args.directory}: there is no such run",
             remedy="name a run directory, e.g. results/<run>",
         )
-    found = what_if(load_run(Path(args.directory)), change)
+    found = what_if(load_training(Path(args.directory)), change)
     if args.json:
         show_json(
             {
                 "run_id": found.recorded.run_id,
                 "changes": found.changes,
                 "bases": found.bases,
-                "recorded": found.recorded.verdict,
+                "recorded": found.recorded.job.verdict,
                 "model_error": found.error,
                 "corrected_samples_per_s": found.corrected_samples_per_s,
                 "what_if": found.document,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..schema.result import Finding
+from ..schema.record import Finding
 from ..units import format_bytes, format_count
 from . import fio
 from .filesystem import describe_path

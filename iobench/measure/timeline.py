@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ..errors import IobenchError
 from ..limits import check_plausible
-from ..schema.result import EVENT_COLUMNS, LATER_COLUMNS
+from ..schema.training import EVENT_COLUMNS, LATER_COLUMNS
 
 Array = npt.NDArray[Any]
 Columns = dict[str, Array]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..analyse.verdict.rules_cache import epoch_deliveries, is_cold, uncached
-from ..schema.result import RunDocument
+from ..schema.record import TrainingRecord
 from ..units import format_count, format_percent
 
 
-def cold_reads(doc: RunDocument) -> str:
+def cold_reads(doc: TrainingRecord) -> str:
     """The line; '' if the run does not claim cold reads, or no epoch is recorded."""
     found = list(epoch_deliveries(doc))
     if not is_cold(doc) or not found:

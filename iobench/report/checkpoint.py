@@ -7,7 +7,7 @@ import math
 from ..analyse.checkpoint.study import cpu_s_per_gb, slowdown, with_figures
 from ..schema.checkpoint import Meaning, Spread, Study
 from ..schema.metrics import metrics_of
-from ..schema.result import RunDocument
+from ..schema.record import CheckpointRecord, TrainingRecord
 from ..text import printable, renders
 from ..units import format_bytes, format_count, format_duration, format_rate, format_share
 from .figures import Format, format_of
@@ -27,10 +27,9 @@ _NO_WAIT_S = 1e-3
 
 
 @renders(printable)
-def render_study(doc: RunDocument, width: int = 100, color: bool = False) -> str:
+def render_study(doc: CheckpointRecord, width: int = 100, color: bool = False) -> str:
     """All sections for which the study has data, separated by blank lines."""
-    study = doc.checkpoint
-    assert study is not None
+    study = doc.job
     paint = painter(color)
     sections = [
         _headline(doc, study, width, paint),
@@ -44,9 +43,9 @@ def render_study(doc: RunDocument, width: int = 100, color: bool = False) -> str
     )
 
 
-def beside_lines(doc: RunDocument, width: int, paint: Paint) -> list[str]:
+def beside_lines(doc: TrainingRecord, width: int, paint: Paint) -> list[str]:
     """For a run that saved checkpoints while it loaded: these saves, compared with saves alone."""
-    study = doc.checkpoint
+    study = doc.job.saves
     if study is None:
         return []
     lines = [
@@ -62,14 +61,14 @@ def beside_lines(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         if name in study.figures and name in _BESIDE:
             beside = f"; alone {show(alone[name].median)}" if name in alone else ""
             lines.append(f"  {label:<{_LABEL}}{_spread(study.figures[name], show)}{beside}")
-    if doc.quiet is not None and doc.quiet.samples_per_s:
+    if doc.job.quiet is not None and doc.job.quiet.samples_per_s:
         lines.append(
-            f"  {'samples/s without saves':<{_LABEL}}{format_count(doc.quiet.samples_per_s)}"
+            f"  {'samples/s without saves':<{_LABEL}}{format_count(doc.job.quiet.samples_per_s)}"
         )
     return lines
 
 
-def _headline(doc: RunDocument, study: Study, width: int, paint: Paint) -> list[str]:
+def _headline(doc: CheckpointRecord, study: Study, width: int, paint: Paint) -> list[str]:
     state = {"valid": "valid", "invalid": "INVALID", "unknown": "validity unknown"}[doc.validity]
     state = state if doc.status == "ok" else f"{doc.status}, {state}"
     lines = [
@@ -225,7 +224,7 @@ def _optional(value: float | None, show: Format) -> str:
     return "not measured" if value is None else show(value)
 
 
-def _about(doc: RunDocument, study: Study, width: int) -> list[str]:
+def _about(doc: CheckpointRecord, study: Study, width: int) -> list[str]:
     facts = [
         f"run {doc.run_id}",
         f"{_many(study.ranks, 'rank')} of {format_bytes(study.largest_rank_bytes)} or less",

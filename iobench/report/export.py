@@ -8,7 +8,7 @@ from ..analyse.checkpoint.study import value_of
 from ..documents import json_text
 from ..schema.checkpoint import Restore, Save, Study
 from ..schema.metrics import metrics_of
-from ..schema.result import RunDocument
+from ..schema.record import CheckpointRecord, RunRecord, TrainingRecord
 from ..text import markdown, printable, renders
 from ..units import format_count, format_rate
 from .figures import format_of
@@ -32,18 +32,19 @@ CHECKED = ("wall_s", "residency_before", "verified")
 """Further columns of a restore: its time under the name in ``run.json``, and what was checked."""
 
 
-def to_json(doc: RunDocument) -> str:
+def to_json(doc: RunRecord) -> str:
     """The document as in ``run.json``, in ASCII."""
     return json_text(doc) + "\n"
 
 
 @renders(printable)
-def to_csv(doc: RunDocument) -> str:
+def to_csv(doc: RunRecord) -> str:
     """One line for each repetition (for a checkpoint study: each save and restore), in base units.
 
     An empty field was not measured.
     """
-    if (study := doc.study) is not None:
+    if isinstance(doc, CheckpointRecord):
+        study = doc.job
         done: list[tuple[str, Save | Restore]] = [("save", save) for save in study.saves]
         done += [("restore", restore) for restore in study.restores]
         measured = metrics_of("save", "restore")
@@ -57,25 +58,29 @@ def to_csv(doc: RunDocument) -> str:
         ]
         names = (*OPERATION, *(metric.name for metric in measured), *CHECKED)
         return csv_text([("run_id", "operation", *names), *rows])
+    assert isinstance(doc, TrainingRecord)
     columns = (*CONTEXT, *(metric.name for metric in metrics_of("repetition")))
     figures = [
         (doc.run_id, index, *(getattr(repetition, name) for name in columns))
-        for index, repetition in enumerate(doc.repetitions)
+        for index, repetition in enumerate(doc.job.repetitions)
     ]
     return csv_text([("run_id", "repetition", *columns), *figures])
 
 
 @renders(markdown)
-def to_markdown(doc: RunDocument) -> str:
+def to_markdown(doc: RunRecord) -> str:
     """Verdict, ceilings and medians, to be pasted into an issue or a page."""
-    if doc.study is not None:
-        return _study_markdown(doc, doc.study)
+    if isinstance(doc, CheckpointRecord):
+        return _study_markdown(doc, doc.job)
+    assert isinstance(doc, TrainingRecord)
     lines = [
-        f"**{doc.verdict.sentence}**" if doc.verdict else f"No verdict: {doc.error or doc.status}",
+        f"**{doc.job.verdict.sentence}**"
+        if doc.job.verdict
+        else f"No verdict: {doc.error or doc.status}",
         "",
     ]
     lines += ["| ceiling | samples/s | bandwidth | CPU s/GB | how |", "|---|---:|---:|---:|---|"]
-    for name, ceiling in doc.ceilings.items():
+    for name, ceiling in doc.job.ceilings.items():
         figures = (ceiling.samples_per_s, ceiling.bytes_per_s, ceiling.cpu_s_per_gb)
         how = f"not measured: {ceiling.not_measured}" if ceiling.not_measured else ceiling.how
         shown = (
@@ -101,7 +106,7 @@ def to_markdown(doc: RunDocument) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _study_markdown(doc: RunDocument, study: Study) -> str:
+def _study_markdown(doc: RunRecord, study: Study) -> str:
     sentence = (
         study.meaning.sentence or f"{study.model} by {study.writer}: {doc.error or doc.status}"
     )

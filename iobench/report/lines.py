@@ -7,7 +7,7 @@ import io
 import textwrap
 from collections.abc import Callable, Iterable
 
-from ..schema.result import Finding
+from ..schema.record import Finding
 from ..text import csv_cell
 
 Paint = Callable[[str, str], str]

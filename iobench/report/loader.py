@@ -5,14 +5,15 @@ from __future__ import annotations
 from statistics import median
 
 from ..schema.job import Delivery, Layout, Shuffle
-from ..schema.result import Ceiling, RunDocument
+from ..schema.record import TrainingRecord
+from ..schema.training import Ceiling
 from ..units import format_bytes, format_count, format_duration
 from .lines import Paint, wrapped
 
 
-def library_lines(doc: RunDocument, width: int, paint: Paint) -> list[str]:
+def library_lines(doc: TrainingRecord, width: int, paint: Paint) -> list[str]:
     """Lines on the library; none if the loader is iobench's own."""
-    loader = doc.loader
+    loader = doc.job.loader
     if loader.delivery is None or loader.shuffle is None:
         return []
     lines = [paint(f"Loader {loader.kind} ({loader.library})", "title")]
@@ -56,21 +57,21 @@ def _shuffle(quality: Shuffle) -> str:
     return ", ".join(f"{label} {value:.2f}" for label, value in named if value is not None)
 
 
-def _cost(doc: RunDocument) -> str:
+def _cost(doc: TrainingRecord) -> str:
     """CPU cost of the repetitions, in which the loader did all of its work.
 
     It is compared with the fetch ceiling, which is the cost of reading alone.
     """
     done = [
         each
-        for each in doc.repetitions
+        for each in doc.job.repetitions
         if each.complete and each.cpu_s is not None and each.sample_bytes
     ]
-    plain = doc.ceilings.get("fetch", Ceiling()).cpu_s_per_gb
+    plain = doc.job.ceilings.get("fetch", Ceiling()).cpu_s_per_gb
     if not done:
         return ""
     taken = median(each.cpu_s / each.sample_bytes * 1e9 for each in done if each.cpu_s is not None)
-    own = doc.ceilings.get("prep", Ceiling()).details.own_cpu_s_per_gb
+    own = doc.job.ceilings.get("prep", Ceiling()).details.own_cpu_s_per_gb
     text = f"{taken:.2f}"
     if plain is not None:
         text += f", a plain read of the same bytes {plain:.2f}: {taken - plain:.2f} above it"

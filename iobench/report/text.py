@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from ..analyse.verdict.evidence import bytes_per_sample, gather
 from ..schema.metrics import BY_NAME, Metric, metrics_of
-from ..schema.result import Ceiling, RunDocument, Summary
+from ..schema.record import CheckpointRecord, RunRecord, Summary, TrainingRecord
+from ..schema.training import Ceiling
 from ..text import printable, renders
 from ..units import format_bytes, format_count, format_percent, format_rate
 from .cache import cold_reads
-from .checkpoint import beside_lines
+from .checkpoint import beside_lines, render_study
 from .figures import Format, format_of
 from .lines import Paint, findings_lines, painter, wrapped
 from .loader import library_lines
@@ -39,25 +40,33 @@ Without this limit a harness of 11 GiB/s would make the other bars too short to 
 OF_STORED = "of the samples' stored bytes"
 
 
-def reads_unseen(doc: RunDocument) -> bool:
+def reads_unseen(doc: TrainingRecord) -> bool:
     """True if a loader library read the data: its reads were not counted.
 
     Bandwidths are then ``OF_STORED``.
     """
-    return any("bytes_read" in repetition.not_measured for repetition in doc.repetitions)
+    return any("bytes_read" in repetition.not_measured for repetition in doc.job.repetitions)
 
 
-def shown_metrics(doc: RunDocument) -> list[Metric]:
+def shown_metrics(doc: TrainingRecord) -> list[Metric]:
     """The metrics whose medians a report shows; those of checkpoints only if there were some."""
     return [
         metric
         for metric in metrics_of("repetition", median=True)
-        if metric.name != "checkpoint_s" or metric.name in doc.metrics or doc.checkpoint is not None
+        if metric.name != "checkpoint_s" or metric.name in doc.metrics or doc.job.saves is not None
     ]
 
 
+def render(doc: RunRecord, width: int = 100, color: bool = False) -> str:
+    """The report of any kind of run."""
+    if isinstance(doc, TrainingRecord):
+        return render_run(doc, width, color)
+    assert isinstance(doc, CheckpointRecord)
+    return render_study(doc, width, color)
+
+
 @renders(printable)
-def render_run(doc: RunDocument, width: int = 100, color: bool = False) -> str:
+def render_run(doc: TrainingRecord, width: int = 100, color: bool = False) -> str:
     """All sections for which ``doc`` has data, separated by blank lines."""
     paint = painter(color)
     sections = [
@@ -79,16 +88,16 @@ def render_run(doc: RunDocument, width: int = 100, color: bool = False) -> str:
     )
 
 
-def _verdict(doc: RunDocument, width: int, paint: Paint) -> list[str]:
-    if doc.verdict is None:
+def _verdict(doc: TrainingRecord, width: int, paint: Paint) -> list[str]:
+    if doc.job.verdict is None:
         return [
             paint("No verdict", "title"),
             *wrapped(doc.error or f"the run's status is {doc.status}", width),
         ]
     binds = (
         "what binds is undecided"
-        if doc.verdict.binds == "undecided"
-        else f"{doc.verdict.binds} binds"
+        if doc.job.verdict.binds == "undecided"
+        else f"{doc.job.verdict.binds} binds"
     )
     state = {"valid": "valid", "invalid": "INVALID", "unknown": "validity unknown"}[doc.validity]
     if doc.status != "ok":
@@ -96,20 +105,20 @@ def _verdict(doc: RunDocument, width: int, paint: Paint) -> list[str]:
     lines = [
         paint(
             f"Verdict: {binds} ({state}, {doc.rules} rules)",
-            "good" if doc.verdict.starved is False else "title",
+            "good" if doc.job.verdict.starved is False else "title",
         )
     ]
-    lines += wrapped(doc.verdict.sentence, width)
+    lines += wrapped(doc.job.verdict.sentence, width)
     return lines + (wrapped(f"error: {doc.error}", width) if doc.error else [])
 
 
-def _ceilings(doc: RunDocument, width: int, paint: Paint) -> list[str]:
+def _ceilings(doc: TrainingRecord, width: int, paint: Paint) -> list[str]:
     """Bars for the ceilings, the prediction and the measured rate.
 
     All are in one unit of stored bytes/s (samples/s if the bytes are not known).
     """
     size, evidence = bytes_per_sample(doc), gather(doc)
-    bound = BOUND_BY[doc.verdict.binds] if doc.verdict else ()
+    bound = BOUND_BY[doc.job.verdict.binds] if doc.job.verdict else ()
     rates = {
         "storage_raw": evidence.raw,
         "fetch": evidence.fetch,
@@ -117,9 +126,14 @@ def _ceilings(doc: RunDocument, width: int, paint: Paint) -> list[str]:
         "harness": evidence.harness,
     }
     rates["accelerator"] = evidence.accelerator
-    shown = [name for name in LABELS if name in doc.ceilings or rates[name] is not None]
+    shown = [name for name in LABELS if name in doc.job.ceilings or rates[name] is not None]
     rows = [
-        (LABELS[name], rates[name], doc.ceilings.get(name, Ceiling()).not_measured, name in bound)
+        (
+            LABELS[name],
+            rates[name],
+            doc.job.ceilings.get(name, Ceiling()).not_measured,
+            name in bound,
+        )
         for name in shown
     ]
     if "fetch" in bound and rates["fetch"] is not None:
@@ -159,7 +173,7 @@ def _ceilings(doc: RunDocument, width: int, paint: Paint) -> list[str]:
             f"{_bar(rate, scale, room)}{' < binds' if binds else ''}"
         )
         lines.append(paint(line, "bound") if binds else line)
-    tax = doc.ceilings.get("harness", Ceiling()).details.tensor_samples_per_s
+    tax = doc.job.ceilings.get("harness", Ceiling()).details.tensor_samples_per_s
     if tax:
         moved = (
             f"{format_rate(tax * size)} ({format_count(tax)} samples/s)"
@@ -188,12 +202,12 @@ def _bar(rate: float, scale: float, room: int) -> str:
     return "█" * (cells - 1) + "▶" if rate > scale * 1.001 else "█" * cells
 
 
-def _metrics(doc: RunDocument, width: int, paint: Paint) -> list[str]:
-    if not doc.repetitions:
+def _metrics(doc: TrainingRecord, width: int, paint: Paint) -> list[str]:
+    if not doc.job.repetitions:
         return []
     reasons = {
         key: reason
-        for repetition in doc.repetitions
+        for repetition in doc.job.repetitions
         for key, reason in repetition.not_measured.items()
     }
     shown = shown_metrics(doc)
@@ -205,7 +219,7 @@ def _metrics(doc: RunDocument, width: int, paint: Paint) -> list[str]:
     for metric in shown:
         name, label = metric.name, metric.label
         summary = doc.metrics.get(name)
-        if name == "accelerator_utilization_sustained" and doc.checkpoint is not None:
+        if name == "accelerator_utilization_sustained" and doc.job.saves is not None:
             label = "utilization, saves left out"
         if summary is None:
             lines += wrapped(
@@ -223,10 +237,10 @@ def _metrics(doc: RunDocument, width: int, paint: Paint) -> list[str]:
             )
     if cold := cold_reads(doc):
         lines += wrapped(cold, width, f"  {'cold reads':<30}", " " * 32)
-    if doc.verdict:
+    if doc.job.verdict:
         for key in ("fetch_stall", "prep_stall"):
-            label, share = BY_NAME[key].label, getattr(doc.verdict, key)
-            why = f"not measured: {doc.verdict.not_measured.get(key, 'no reason was recorded')}"
+            label, share = BY_NAME[key].label, getattr(doc.job.verdict, key)
+            why = f"not measured: {doc.job.verdict.not_measured.get(key, 'no reason was recorded')}"
             lines += wrapped(
                 why if share is None else f"{format_percent(share)} of the time",
                 width,
@@ -240,10 +254,13 @@ def _spread(summary: Summary, show: Format) -> str:
     return f"{show(summary.median)} [{show(summary.min)}, {show(summary.max)}]"
 
 
-def _find_max(doc: RunDocument, width: int, paint: Paint) -> list[str]:
-    if doc.find_max is None:
+def _find_max(doc: TrainingRecord, width: int, paint: Paint) -> list[str]:
+    if doc.job.find_max is None:
         return []
-    found, required = doc.find_max, format_percent(doc.find_max.required_accelerator_utilization)
+    found, required = (
+        doc.job.find_max,
+        format_percent(doc.job.find_max.required_accelerator_utilization),
+    )
     none = "none of those tried" if found.bound else "not even one"
     answer = none if found.accelerators is None else format_count(found.accelerators)
     lines = [paint(f"Accelerators fed at {required} utilization or more: {answer}", "title")]
@@ -271,24 +288,24 @@ def _find_max(doc: RunDocument, width: int, paint: Paint) -> list[str]:
     )
 
 
-def _advice(doc: RunDocument, width: int, paint: Paint) -> list[str]:
-    if doc.verdict is None or not doc.verdict.advice:
+def _advice(doc: TrainingRecord, width: int, paint: Paint) -> list[str]:
+    if doc.job.verdict is None or not doc.job.verdict.advice:
         return []
     lines = [paint("What would help, with the predicted samples/s", "title")]
-    for advice in doc.verdict.advice:
+    for advice in doc.job.verdict.advice:
         gain = "     " if advice.predicted_gain is None else f"{advice.predicted_gain:.2f} x"
         lines += wrapped(advice.change, width, f"  {gain:>8}  ", " " * 12)
         lines += wrapped(f"({advice.basis})", width, " " * 12, " " * 12)
     return lines
 
 
-def _about(doc: RunDocument, width: int) -> list[str]:
+def _about(doc: TrainingRecord, width: int) -> list[str]:
     """What was run, and where the data is."""
-    data, host = doc.dataset, doc.host
+    data, host = doc.job.dataset, doc.host
     facts = [
         f"run {doc.run_id}",
-        f"workload {doc.workload.name}",
-        f"accelerators {format_count(doc.accelerators)}",
+        f"workload {doc.job.workload.name}",
+        f"accelerators {format_count(doc.job.accelerators)}",
         f"dataset {data.spec.name}",
     ]
     facts += [f"{format_count(data.samples)} samples"] if data.samples else []

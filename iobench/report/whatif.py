@@ -21,7 +21,7 @@ def render_whatif(found: Prediction, width: int = 100) -> str:
     """Lines of at most ``width`` columns."""
     before, after = gather(found.recorded), gather(found.document)
     lines = wrapped(f"Run {found.recorded.run_id} with {'; '.join(found.changes)}", width, "", "  ")
-    verdict = found.document.verdict
+    verdict = found.document.job.verdict
     if verdict is not None:
         binds = (
             "what binds is undecided" if verdict.binds == "undecided" else f"{verdict.binds} binds"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ..errors import StorageError
 from ..load.layouts import layout_keys
 from ..measure import nfs
-from ..schema.result import Epoch
+from ..schema.training import Epoch
 from ..storage.base import Cached, Storage
 from .conductor import Tick, run_phase
 from .fetches import NO_CACHE

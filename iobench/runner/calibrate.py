@@ -19,7 +19,7 @@ from ..load.null import AnyReader, NullReader, delivered_bytes
 from ..load.order import Indices
 from ..measure import fio
 from ..measure.timeline import Columns
-from ..schema.result import Ceiling, CeilingDetails, Epoch, MeasuredBy, Repetition
+from ..schema.training import Ceiling, CeilingDetails, Epoch, MeasuredBy, Repetition
 from ..schema.workload import AcceleratorSpec, LoaderSpec
 from ..storage.base import Files
 from ..storage.simulated.memory import MemoryStorage

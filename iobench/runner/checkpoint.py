@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from .. import __version__
 from ..analyse.verdict.rebuild import conclude
@@ -20,10 +21,9 @@ from ..checkpoint.catalog import CheckpointRoot
 from ..errors import InterruptedRun, IobenchError
 from ..interrupts import defer_interrupts
 from ..measure import host
-from ..schema.checkpoint import Asked, Restore, Study, StudySpec
+from ..schema.checkpoint import Asked, CheckpointRun, Restore, Study, StudySpec
 from ..schema.host import Host
-from ..schema.job import DatasetFacts, WorkloadFacts
-from ..schema.result import RunDocument
+from ..schema.record import CheckpointRecord
 from ..storage.base import Cached
 from ..storage.locks.lock import Lease
 from ..storage.scratch import scratch
@@ -57,7 +57,7 @@ def run_study(
     keep_data: bool = False,
     break_lock: bool = False,
     progress: Progress | None = None,
-) -> tuple[RunDocument, Path]:
+) -> tuple[CheckpointRecord, Path]:
     """Run the plan; return the concluded document and its directory.
 
     Step numbers continue from the latest in the target. The study's own checkpoints are removed at
@@ -90,11 +90,11 @@ def _study(
     command: Sequence[str],
     keep_data: bool,
     progress: Progress,
-) -> tuple[RunDocument, Path]:
+) -> tuple[CheckpointRecord, Path]:
     """Carry out the study in a target that is held."""
     directory = new_directory(results, f"checkpoint-{plan.spec.model}")
-    study = begin_study(plan)
-    doc = RunDocument(
+    study = begin_study(plan, CheckpointRun)
+    doc = CheckpointRecord(
         iobench_version=__version__,
         run_id=directory.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -102,12 +102,9 @@ def _study(
         status="ok",
         validity="unknown",
         rules=rules,
-        accelerators=plan.spec.ranks,
-        workload=WorkloadFacts(),
-        dataset=DatasetFacts(),
-        host=Host.model_validate(host.fingerprint()),
+        hosts=[Host.model_validate(host.fingerprint())],
         storage=storage_facts(root.storage),
-        checkpoint=study,
+        job=study,
     )
     failure: IobenchError | None = None
     started = time.monotonic()
@@ -148,9 +145,12 @@ def _study(
     return doc, directory
 
 
-def begin_study(plan: StudyPlan) -> Study:
+S = TypeVar("S", bound=Study)
+
+
+def begin_study(plan: StudyPlan, kind: type[S]) -> S:
     """The record before anything was measured."""
-    return Study(
+    return kind(
         model=plan.spec.model,
         writer=plan.spec.writer,
         ranks=plan.spec.ranks,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from ..errors import IobenchError, WorkerError
 from ..interrupts import defer_interrupts
 from ..load.bus import cause_of_death
-from ..schema.result import Epoch
+from ..schema.training import Epoch
 from .crew import GRACE_S, Crew, ForkedCrew
 from .messages import Command, ReadyForEpoch, ReadyToSave, Recorded, Saved, Skip, Start, Stop
 from .phase import Outcome, Phase, PhaseInterrupted

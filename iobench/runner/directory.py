@@ -10,7 +10,7 @@ from ..documents import json_text, write_whole
 from ..errors import IobenchError
 from ..schema.base import fitting
 from ..schema.host import StorageFacts
-from ..schema.result import RunDocument
+from ..schema.record import RunRecord
 from ..storage.base import Storage
 
 RUN_FILE = "run.json"
@@ -35,7 +35,7 @@ def storage_facts(storage: Storage) -> StorageFacts:
     return fitting(f"the description of {storage.url}", StorageFacts, storage.facts())
 
 
-def write_document(directory: Path, doc: RunDocument) -> None:
+def write_document(directory: Path, doc: RunRecord) -> None:
     """Write ``run.json`` atomically."""
     path = directory / RUN_FILE
     try:

@@ -25,7 +25,8 @@ from ..measure import host, nfs, resources, timeline
 from ..schema.base import fitting
 from ..schema.host import Host
 from ..schema.job import DatasetFacts, DatasetSpecFacts, LoaderFacts, WorkloadFacts
-from ..schema.result import Finding, Repetition, RunDocument
+from ..schema.record import Finding, TrainingRecord
+from ..schema.training import Repetition, TrainingRun
 from ..storage.base import Files, Versioned
 from ..storage.catalog import innermost, local_root
 from ..storage.locks.reading import reading
@@ -62,7 +63,9 @@ class Options:
     break_lock: bool = False  # take over locks whose holders are on other hosts and dead
 
 
-def run(plan: Plan, options: Options, progress: Progress | None = None) -> tuple[RunDocument, Path]:
+def run(
+    plan: Plan, options: Options, progress: Progress | None = None
+) -> tuple[TrainingRecord, Path]:
     """Run the plan; return the concluded document and the run directory.
 
     The dataset is locked together with other readers, and the place for checkpoints exclusively.
@@ -87,7 +90,7 @@ def _measure(
     others: Others,
     saver: Saver | None,
     held: ExitStack,
-) -> tuple[RunDocument, Path]:
+) -> tuple[TrainingRecord, Path]:
     """Carry out the run, while the dataset and the place for checkpoints are held."""
     directory = new_directory(options.results, plan.workload.name)
     log.info(
@@ -98,7 +101,7 @@ def _measure(
         directory,
     )
     doc = describe(plan, options, run_id=directory.name)
-    doc.checkpoint = saver.study if saver else None
+    doc.job.saves = saver.study if saver else None
     calibration = Calibration()
     failure: IobenchError | None = None
     try:
@@ -137,7 +140,7 @@ def _measure(
         doc.status = "failed"
         doc.error = str(error)
         failure = error
-    doc.ceilings = calibration.ceilings
+    doc.job.ceilings = calibration.ceilings
     add_loader_facts(doc, calibration.loader)
     doc.findings += others.findings()
     with defer_interrupts(discard=failure is not None):
@@ -157,7 +160,7 @@ def _calibrate(
     options: Options,
     directory: Path,
     calibration: Calibration,
-    doc: RunDocument,
+    doc: TrainingRecord,
     progress: Progress,
 ) -> None:
     """Measure the five ceilings, the cheapest first."""
@@ -186,7 +189,7 @@ def _calibrate(
 def _repeat(
     plan: Plan,
     number: int,
-    doc: RunDocument,
+    doc: TrainingRecord,
     calibration: Calibration,
     progress: Progress,
     others: Others,
@@ -225,16 +228,16 @@ def _repeat(
                 len(columns["step"]) for columns in outcome.columns.values()
             ):
                 used = (before, resources.Snapshot.take(root))
-                doc.repetitions.append(_record(phase, outcome, calibration, used))
+                doc.job.repetitions.append(_record(phase, outcome, calibration, used))
         raise
     with defer_interrupts():
         used = (before, resources.Snapshot.take(root))
         add_loader_facts(doc, outcome.loader)
         repetition = _record(phase, outcome, calibration, used)
         if name == "measure":
-            doc.repetitions.append(repetition)
+            doc.job.repetitions.append(repetition)
         else:
-            doc.quiet = repetition
+            doc.job.quiet = repetition
     others.look()
 
 
@@ -278,7 +281,7 @@ def _versions(plan: Plan) -> dict[str, str] | str:
     return {key: found.get(key, "") for key in plan.keys}
 
 
-def _compare_versions(plan: Plan, before: dict[str, str] | str, doc: RunDocument) -> None:
+def _compare_versions(plan: Plan, before: dict[str, str] | str, doc: TrainingRecord) -> None:
     update: dict[str, object]
     if isinstance(before, str):
         update = {"changed": None, "changed_unknown": before}
@@ -288,16 +291,16 @@ def _compare_versions(plan: Plan, before: dict[str, str] | str, doc: RunDocument
         if isinstance(after, dict):
             changed = [key for key in before if before[key] != after[key]]
         update = {"changed": changed}
-    doc.dataset = doc.dataset.model_copy(update=update)
+    doc.job.dataset = doc.job.dataset.model_copy(update=update)
 
 
-def add_loader_facts(doc: RunDocument, found: Mapping[str, object]) -> None:
+def add_loader_facts(doc: TrainingRecord, found: Mapping[str, object]) -> None:
     """Add what a phase found out about the loader; a later phase replaces earlier facts."""
-    doc.loader = fitting("the loader", LoaderFacts, {**doc.loader.model_dump(), **found})
+    doc.job.loader = fitting("the loader", LoaderFacts, {**doc.job.loader.model_dump(), **found})
 
 
 @contextmanager
-def _timed(doc: RunDocument, name: str, progress: Progress, title: str) -> Iterator[None]:
+def _timed(doc: TrainingRecord, name: str, progress: Progress, title: str) -> Iterator[None]:
     started = time.monotonic()
     progress.phase(title)
     log.info("%s: %s", name, title)
@@ -309,7 +312,7 @@ def _timed(doc: RunDocument, name: str, progress: Progress, title: str) -> Itera
         log.info("%s: %s took %.3f s", name, title, took)
 
 
-def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
+def describe(plan: Plan, options: Options, *, run_id: str) -> TrainingRecord:
     """The document before any measurement: complete specifications and fingerprints."""
     manifest, loading = plan.manifest, plan.workload.loader
     findings = []
@@ -341,7 +344,7 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
             )
         )
     dataset = ResolvedSpec.of(manifest)
-    return RunDocument(
+    return TrainingRecord(
         iobench_version=__version__,
         run_id=run_id,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -349,27 +352,31 @@ def describe(plan: Plan, options: Options, *, run_id: str) -> RunDocument:
         status="ok",
         validity="unknown",
         rules=options.rules,
-        accelerators=plan.accelerators,
         findings=findings,
-        workload=WorkloadFacts.model_validate(plan.workload.model_dump(mode="json")),
-        dataset=DatasetFacts(
-            spec=DatasetSpecFacts.model_validate(manifest.spec.model_dump(mode="json")),
-            id=manifest.header.id,
-            samples=manifest.sample_count,
-            shards=manifest.shard_count,
-            stored_bytes=manifest.header.stored_bytes,
-            sample_bytes_mean=manifest.mean_stored_bytes,
-            blocks=dataset.blocks,
-            cheaper_codecs=cheaper_codecs(dataset),
-        ),
-        host=Host.model_validate(host.fingerprint()),
+        hosts=[Host.model_validate(host.fingerprint())],
         storage=storage_facts(plan.storage),
-        loader=LoaderFacts(
-            direct=plan.direct,
-            access="sequential" if plan.sequential else "random",
-            kind=loading.kind,
-            workers=loading.workers,
-            transport=loading.transport,
-            prefetched_samples=loading.workers * loading.prefetch_factor * plan.workload.batch_size,
+        job=TrainingRun(
+            accelerators=plan.accelerators,
+            workload=WorkloadFacts.model_validate(plan.workload.model_dump(mode="json")),
+            dataset=DatasetFacts(
+                spec=DatasetSpecFacts.model_validate(manifest.spec.model_dump(mode="json")),
+                id=manifest.header.id,
+                samples=manifest.sample_count,
+                shards=manifest.shard_count,
+                stored_bytes=manifest.header.stored_bytes,
+                sample_bytes_mean=manifest.mean_stored_bytes,
+                blocks=dataset.blocks,
+                cheaper_codecs=cheaper_codecs(dataset),
+            ),
+            loader=LoaderFacts(
+                direct=plan.direct,
+                access="sequential" if plan.sequential else "random",
+                kind=loading.kind,
+                workers=loading.workers,
+                transport=loading.transport,
+                prefetched_samples=loading.workers
+                * loading.prefetch_factor
+                * plan.workload.batch_size,
+            ),
         ),
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..analyse.verdict.rebuild import find_max_point
 from ..errors import UsageError
 from ..load import make_reader
-from ..schema.result import FindMax, FindMaxPoint, RunDocument
+from ..schema.record import TrainingRecord
+from ..schema.training import FindMax, FindMaxPoint
 from .cache import run_cached_phase
 from .calibrate import Calibration, joined
 from .phase import Phase
@@ -20,13 +21,13 @@ _POINT_S = 10.0
 _LEAST_STEPS = 8
 
 
-def find_max(plan: Plan, doc: RunDocument, calibration: Calibration, progress: Progress) -> None:
-    """Find the largest number of accelerators at the required utilization, as ``doc.find_max``.
+def find_max(plan: Plan, doc: TrainingRecord, calibration: Calibration, progress: Progress) -> None:
+    """Find the largest number of accelerators at the required utilization, as ``doc.job.find_max``.
 
     The search starts at the number that the calibrated fetch rate predicts: an accelerator at
     utilization u takes u times its full demand. It doubles or halves the number until one passes
-    and a larger one fails, and then bisects. ``doc.find_max`` is updated after each point. Raises
-    UsageError if the accelerator has no step time.
+    and a larger one fails, and then bisects. ``doc.job.find_max`` is updated after each point.
+    Raises UsageError if the accelerator has no step time.
     """
     rate = plan.workload.samples_per_s_per_accelerator
     if rate is None:
@@ -35,14 +36,14 @@ def find_max(plan: Plan, doc: RunDocument, calibration: Calibration, progress: P
             remedy="use a workload with accelerator.kind: emulated",
         )
     required = plan.workload.required_accelerator_utilization
-    doc.find_max = found = FindMax(
+    doc.job.find_max = found = FindMax(
         required_accelerator_utilization=required, accelerators=None, points=[], bound=_UNFINISHED
     )
     bound = ""
     # ``low`` passes (0 trivially); ``high`` fails (or can't be tried).
     low, high = 0, min(MOST, plan.manifest.sample_count) + 1
     limit = high
-    number = _seed(calibration, rate, required, doc.accelerators)
+    number = _seed(calibration, rate, required, doc.job.accelerators)
     while high - low > 1:
         number = min(max(number, low + 1), high - 1)
         try:

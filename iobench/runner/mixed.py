@@ -63,7 +63,7 @@ class Saver:
         self.plan, self.every = mixed.plan, mixed.every
         self.root, self._lease = root, lease
         self._before = root.last_number()
-        self.study: Study = begin_study(mixed.plan)
+        self.study: Study = begin_study(mixed.plan, Study)
 
     def alone(self, progress: Progress) -> None:
         """Save a few times while nothing else runs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import StorageError
-from ..schema.result import Finding
+from ..schema.record import Finding
 from ..storage.locks.lock import Lease
 
 _SHOWN = 3

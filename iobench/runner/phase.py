@@ -8,7 +8,7 @@ from typing import Any
 
 from ..load.null import AnyReader
 from ..load.order import Indices
-from ..schema.result import Epoch
+from ..schema.training import Epoch
 from ..schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from .messages import Recorded
 from .savebook import SaveBook

@@ -6,7 +6,7 @@ path and the nearest known key. Models of what iobench writes in JSON are less s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
@@ -146,20 +146,17 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
     return f"{shown}; and {more} more" if more > 0 else shown
 
 
-def read_record(
-    path: Path,
-    model: type[M],
-    *,
-    version: str,
-    upgrade: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None,
-) -> M:
-    """Read a JSON file that iobench wrote.
+def read_record(path: Path, model: type[M], *, version: str) -> M:
+    """Read a JSON file that iobench wrote. Raises as ``read_json`` and ``fitting`` do."""
+    return fitting(path, model, read_json(path, versions=(version,)))
 
-    ``upgrade`` converts the content of a file of an earlier version to what ``model`` expects.
 
-    Raises FileNotFoundError if there is no such file. Raises IobenchError in one line that names
-    the file (and the wrong key, if there is one) if it cannot be read, is not JSON, has another
-    major ``version`` of the schema, or does not fit the schema.
+def read_json(path: Path, *, versions: Sequence[str]) -> dict[str, object]:
+    """Read a JSON object that iobench wrote, of the same major version as one of ``versions``.
+
+    The first of ``versions`` is the current one. Raises FileNotFoundError if there is no such
+    file. Raises IobenchError in one line that names the file if it cannot be read, is not a JSON
+    object, or has another major version of the schema.
     """
     try:
         data = parse_json(read_regular(path, MAX_DOCUMENT_BYTES))
@@ -168,19 +165,17 @@ def read_record(
     except (OSError, ValueError) as error:
         raise IobenchError(
             f"cannot read {path}: {getattr(error, 'strerror', None) or error}",
-            remedy="it is half written or not iobench's: name another",
+            remedy="the file is incomplete, or iobench did not write it: name another one",
         ) from error
     if not isinstance(data, dict):
-        raise IobenchError(f"{path} holds no JSON object", remedy="it is not iobench's")
+        raise IobenchError(f"{path} holds no JSON object", remedy="iobench did not write this file")
     found = str(data.get("schema_version", ""))
-    if found.partition(".")[0] != version.partition(".")[0]:
+    if found.partition(".")[0] not in {version.partition(".")[0] for version in versions}:
         raise IobenchError(
-            f"{path} has schema version '{found[:20]}', this iobench reads {version}",
+            f"{path} has schema version '{found[:20]}', this iobench reads {versions[0]}",
             remedy="use the iobench that wrote it, or a newer one",
         )
-    if upgrade is not None:
-        data = upgrade(data)
-    return fitting(path, model, data)
+    return data
 
 
 def fitting(where: Path | str, model: type[M], data: Any) -> M:

@@ -12,7 +12,7 @@ of a job is that of its slowest rank.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SerializeAsAny
 
@@ -231,3 +231,9 @@ class Study(Record):
     restore_bytes_per_s: float | None = None
     meaning: SerializeAsAny[Asked] = Asked()
     not_measured: dict[str, str] = {}
+
+
+class CheckpointRun(Study):
+    """A checkpoint study as the job of a run."""
+
+    kind: Literal["checkpoint"] = "checkpoint"

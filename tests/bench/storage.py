@@ -34,7 +34,7 @@ from iobench.runner.phase import Phase
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.schema.manifest import Manifest
-from iobench.schema.result import Repetition
+from iobench.schema.training import Repetition
 from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 

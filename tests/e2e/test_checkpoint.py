@@ -58,8 +58,8 @@ def refused(*arguments: str | Path, code: int = 2) -> str:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_study_holds_together(tmp_path: Path, writer: str, ranks: int) -> None:
     doc = study(tmp_path, "--writer", writer, "--ranks", str(ranks), "--repeat", "3")
-    found = doc["checkpoint"]
-    assert (doc["status"], doc["verdict"], len(found["saves"]), len(found["restores"])) == (
+    found = doc["job"]
+    assert (doc["status"], doc["job"]["verdict"], len(found["saves"]), len(found["restores"])) == (
         "ok",
         None,
         3,
@@ -103,33 +103,33 @@ def test_asynchronous_saves_go_on_behind_the_training(tmp_path: Path, writer: st
         "--set",
         "step_time=30ms",
     )
-    for save in doc["checkpoint"]["saves"]:
+    for save in doc["job"]["saves"]:
         assert save["staged_s"] <= save["blocked_s"]
         assert save["durable_s"] > save["blocked_s"] - (save["waited_s"] or 0)
         assert save["persist_s"] == pytest.approx(save["durable_s"] - save["staged_s"])
         assert save["step_overlapped_s"] or save["step_alone_s"]
     assert all(
-        restore["verified"] for restore in doc["checkpoint"]["restores"]
+        restore["verified"] for restore in doc["job"]["restores"]
     )  # the last save was awaited
 
 
 def test_the_asynchronous_version_by_flag(tmp_path: Path) -> None:
     doc = study(tmp_path, "--writer", "dcp", "--async", "--repeat", "1", "--set", "restores=0")
-    assert doc["checkpoint"]["writer"] == "dcp-async"
-    assert doc["checkpoint"]["not_measured"]["restore_bytes_per_s"] == "no restore was asked for"
+    assert doc["job"]["writer"] == "dcp-async"
+    assert doc["job"]["not_measured"]["restore_bytes_per_s"] == "no restore was asked for"
     doc = study(tmp_path, "--async", "--repeat", "2", "--set", "steps=3")
-    assert doc["checkpoint"]["writer"] == "stream-async"
-    for save in doc["checkpoint"]["saves"]:
+    assert doc["job"]["writer"] == "stream-async"
+    for save in doc["job"]["saves"]:
         assert 0 < save["staged_s"] <= save["durable_s"]
-    assert [restore["verified"] for restore in doc["checkpoint"]["restores"]] == [True, True]
+    assert [restore["verified"] for restore in doc["job"]["restores"]] == [True, True]
     place = ("--to", tmp_path / "x")
     assert "dcp" in refused("checkpoint", *SMALL, *place, "--async", "--writer", "torch-nocrc")
 
 
 def test_without_fsync_nothing_is_called_durable(tmp_path: Path) -> None:
     doc = study(tmp_path, "--repeat", "2", "--set", "fsync=false", "--writer", "torch")
-    assert all(save["durable_s"] is None for save in doc["checkpoint"]["saves"])
-    assert "durable_s" not in doc["checkpoint"]["figures"]
+    assert all(save["durable_s"] is None for save in doc["job"]["saves"])
+    assert "durable_s" not in doc["job"]["figures"]
     assert "checkpoint.durable" in {finding["rule"] for finding in doc["findings"]}
     strict = iobench(
         "checkpoint",
@@ -238,7 +238,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(tmp_path: Path) -> None:
     run = max((tmp_path / "r").iterdir(), key=lambda path: path.stat().st_mtime)
     kept = json.loads((run / "run.json").read_text())
     assert kept["status"] == "failed"
-    assert kept["checkpoint"]["saves"]
+    assert kept["job"]["saves"]
     assert iobench("clean", place).returncode == 0
     assert not place.exists() or os.listdir(place) == []
 
@@ -273,7 +273,7 @@ def test_what_was_measured_survives_an_interruption(tmp_path: Path, kill: signal
     assert "latest complete checkpoint is step-" in stderr
     (run,) = (tmp_path / "r").iterdir()
     kept = json.loads((run / "run.json").read_text())
-    assert (kept["status"], len(kept["checkpoint"]["saves"]) >= 2) == ("interrupted", True)
+    assert (kept["status"], len(kept["job"]["saves"]) >= 2) == ("interrupted", True)
 
 
 def test_a_rank_that_dies_is_named_and_its_colleagues_end(tmp_path: Path) -> None:
@@ -358,20 +358,21 @@ def test_saves_and_reads_beside_one_another(tmp_path: Path, make_dataset: Any) -
     assert (found.returncode, found.stderr) == (0, ""), found
     doc = json.loads(found.stdout)
     steps = 20  # of each rank, so saves after 8 and 16
-    assert len(doc["checkpoint"]["saves"]) == 2 * 2
-    assert len(doc["checkpoint"]["alone"]) == 3
-    assert doc["quiet"]["checkpoint_s"] is None
-    for repetition in doc["repetitions"]:
+    assert len(doc["job"]["saves"]) == 2 * 2
+    assert len(doc["job"]["alone"]) == 3
+    assert doc["job"]["quiet"]["checkpoint_s"] is None
+    for repetition in doc["job"]["repetitions"]:
         assert repetition["steps"] == 2 * steps
         assert 0 < repetition["checkpoint_s"] < repetition["wall_s"]
         assert (
             repetition["accelerator_utilization_strict"]
             <= repetition["accelerator_utilization_sustained"]
         )
-    blocked = sum(save["blocked_s"] for save in doc["checkpoint"]["saves"])
+    blocked = sum(save["blocked_s"] for save in doc["job"]["saves"])
     # A save's is the slowest rank's, a repetition's the mean of its two ranks.
     assert (
-        blocked <= 2 * sum(repetition["checkpoint_s"] for repetition in doc["repetitions"]) + 0.05
+        blocked
+        <= 2 * sum(repetition["checkpoint_s"] for repetition in doc["job"]["repetitions"]) + 0.05
     )
     assert not (tmp_path / "ckpt").exists()
     (run,) = (tmp_path / "r").iterdir()

@@ -41,7 +41,7 @@ def test_restores_are_compared_where_that_is_asked_for(
         assert "not what was saved" in told.err
     else:
         assert code == 0
-        restores = json.loads(told.out)["checkpoint"]["restores"]
+        restores = json.loads(told.out)["job"]["restores"]
         assert [restore["verified"] for restore in restores] == [None, None]
 
 

@@ -21,7 +21,7 @@ from PIL import Image
 from iobench import memory
 from iobench.cli.main import build_parser, main
 from iobench.cli.verbs import VERBS, one_word
-from iobench.schema.result import RunDocument
+from iobench.schema.record import RunRecord
 from tests.processes import in_process
 
 Found = subprocess.CompletedProcess[str]
@@ -235,10 +235,10 @@ def _sweep(home: Path) -> Path:
     folder = home / "sweep"
     recorded = (json.loads((directory / "run.json").read_text()) for directory in _runs(home))
     document = next(
-        document for document in recorded if document["workload"]["name"] == "resnet50-h100"
+        document for document in recorded if document["job"]["workload"]["name"] == "resnet50-h100"
     )
     for workers in (1, 2, 4):
-        document["workload"]["loader"]["workers"] = workers
+        document["job"]["workload"]["loader"]["workers"] = workers
         (folder / f"w{workers}").mkdir(parents=True, exist_ok=True)
         (folder / f"w{workers}" / "run.json").write_text(
             json.dumps(document | {"validity": "valid"})
@@ -592,12 +592,12 @@ def test_report_needs_the_events_alone(tmp_path: Path, ran: tuple[Found, Path], 
         "resources",
         "residency_before",
     }
-    document["repetitions"] = [
+    document["job"]["repetitions"] = [
         {key: value for key, value in one.items() if key in context}
-        for one in document["repetitions"]
+        for one in document["job"]["repetitions"]
     ]
     for name in ("fetch", "prep", "harness", "accelerator"):
-        document["ceilings"][name].update(samples_per_s=1.0, bytes_per_s=1.0)
+        document["job"]["ceilings"][name].update(samples_per_s=1.0, bytes_per_s=1.0)
     (copy / "run.json").write_text(json.dumps(document))
     moved = data.rename(data.with_name("elsewhere"))
     try:
@@ -607,12 +607,12 @@ def test_report_needs_the_events_alone(tmp_path: Path, ran: tuple[Found, Path], 
     original = _figures(ran[1])
     for key in ("repetitions", "metrics", "verdict", "findings", "validity"):
         assert again[key] == original[key], key
-    for name, ceiling in original["ceilings"].items():
+    for name, ceiling in original["job"]["ceilings"].items():
         # An accelerator alone moves no bytes: its bytes/s are the dataset's mean size, which is context.
         for figure in (
             ("samples_per_s",) if name == "accelerator" else ("samples_per_s", "bytes_per_s")
         ):
-            assert again["ceilings"][name][figure] == ceiling[figure], (name, figure)
+            assert again["job"]["ceilings"][name][figure] == ceiling[figure], (name, figure)
 
 
 def test_report_in_other_forms(ran: tuple[Found, Path]) -> None:
@@ -710,13 +710,19 @@ def test_run_json_has_the_agreed_keys(ran: tuple[Found, Path]) -> None:
     assert set(document) >= COMMON
     assert document["status"] in ("ok", "failed", "interrupted")
     assert document["validity"] in ("valid", "invalid", "unknown")
-    assert set(document["ceilings"]) == {"storage_raw", "fetch", "prep", "harness", "accelerator"}
-    for name, ceiling in document["ceilings"].items():
+    assert set(document["job"]["ceilings"]) == {
+        "storage_raw",
+        "fetch",
+        "prep",
+        "harness",
+        "accelerator",
+    }
+    for name, ceiling in document["job"]["ceilings"].items():
         assert set(ceiling) >= {"samples_per_s", "bytes_per_s", "cpu_s_per_gb", "how"}, name
         assert ceiling["samples_per_s"] is not None or ceiling["not_measured"], name
         assert ceiling["samples_per_s"] != 0, name
-    assert len(document["repetitions"]) == 2
-    for repetition in document["repetitions"]:
+    assert len(document["job"]["repetitions"]) == 2
+    for repetition in document["job"]["repetitions"]:
         assert set(repetition) >= REPETITION
         for key in REPETITION:
             assert repetition[key] is not None or repetition["not_measured"].get(key), key
@@ -729,19 +735,19 @@ def test_run_json_has_the_agreed_keys(ran: tuple[Found, Path]) -> None:
         "samples",
         "bytes_read",
     }
-    assert set(document["verdict"]) >= VERDICT
-    assert document["verdict"]["binds"] in (
+    assert set(document["job"]["verdict"]) >= VERDICT
+    assert document["job"]["verdict"]["binds"] in (
         "storage",
         "prep",
         "harness",
         "accelerator",
         "undecided",
     )
-    for advice in document["verdict"]["advice"]:
+    for advice in document["job"]["verdict"]["advice"]:
         assert set(advice) >= {"change", "predicted_gain", "basis"}
     for finding in document["findings"]:
         assert set(finding) >= {"rule", "level", "evidence", "remedy"}
-    assert document["repetitions"][0]["seed"] != document["repetitions"][1]["seed"]
+    assert document["job"]["repetitions"][0]["seed"] != document["job"]["repetitions"][1]["seed"]
 
 
 def test_what_host_and_device_did_is_kept_of_each_repetition(ran: tuple[Found, Path]) -> None:
@@ -756,7 +762,7 @@ def test_what_host_and_device_did_is_kept_of_each_repetition(ran: tuple[Found, P
 
 def test_run_json_fits_its_schema_and_nothing_is_lost_in_it(ran: tuple[Found, Path]) -> None:
     text = (ran[1] / "run.json").read_text()
-    assert json.loads(RunDocument.model_validate_json(text).model_dump_json()) == json.loads(text)
+    assert json.loads(RunRecord.model_validate_json(text).model_dump_json()) == json.loads(text)
 
 
 def test_fios_job_file_is_kept(ran: tuple[Found, Path]) -> None:

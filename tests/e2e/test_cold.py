@@ -84,7 +84,7 @@ def from_storage(doc: dict[str, Any]) -> list[float]:
     """The share of the delivered bytes that storage delivered, in each epoch that was counted."""
     return [
         epoch["bytes_fetched"] / epoch["sample_bytes"]
-        for repetition in doc["repetitions"]
+        for repetition in doc["job"]["repetitions"]
         for epoch in repetition["epochs"]
         if epoch["bytes_fetched"] is not None
     ]
@@ -134,7 +134,9 @@ def test_a_second_reader_during_the_epoch_makes_it_invalid(
     assert code == 3
     assert doc["validity"] == "invalid"
     assert rules(doc) == ["cache.cold-fetch"]
-    assert doc["repetitions"][0]["epochs"][0]["residency_before"] == 0  # as it began, it was cold
+    assert (
+        doc["job"]["repetitions"][0]["epochs"][0]["residency_before"] == 0
+    )  # as it began, it was cold
     assert from_storage(doc)[0] < 0.99
     (result,) = (home / "results").iterdir()
     assert main(["report", str(result)]) == 3
@@ -190,7 +192,7 @@ def test_a_ceiling_that_a_cache_served_is_told(
     doc = json.loads(capsys.readouterr().out)
     assert len(calls) == 2
     assert code == 3
-    fetch = doc["ceilings"]["fetch"]
+    fetch = doc["job"]["ceilings"]["fetch"]
     assert fetch["cold"]["bytes_fetched"] < 0.5 * fetch["cold"]["sample_bytes"]
     assert "not cold" in fetch["how"]
     assert min(from_storage(doc)) >= 1

@@ -81,8 +81,8 @@ def test_every_verb(
     runs = []
     for _ in range(2):
         run = story.document("run", "demo", "--data", data, *SMALL, "--results", results)
-        assert (run["status"], len(run["repetitions"])) == ("ok", 2)
-        assert {one["samples"] for one in run["repetitions"]} == {SAMPLES}
+        assert (run["status"], len(run["job"]["repetitions"])) == ("ok", 2)
+        assert {one["samples"] for one in run["job"]["repetitions"]} == {SAMPLES}
         runs.append(results / run["run_id"])
     assert story.document("report", runs[0])["run_id"] == runs[0].name
     assert story.document("compare", *runs)
@@ -101,7 +101,7 @@ def test_every_verb(
         *("checkpoint", "resnet50", "--to", f"{place}/saved", "--scale", "1/2048", "--repeat", 2),
         *("--results", results, "--keep-data"),
     )
-    assert (saved["status"], len(saved["checkpoint"]["saves"])) == ("ok", 2)
+    assert (saved["status"], len(saved["job"]["saves"])) == ("ok", 2)
 
     story.text("clean", data)
     story.text("clean", f"{place}/saved")

@@ -72,11 +72,12 @@ def test_a_workload_runs(name: str, tmp_path: Path) -> None:
     )
     document: dict[str, Any] = json.loads(printed)
     assert document["status"] == "ok"
-    (repetition,) = document["repetitions"]
-    spec = document["dataset"]["spec"]
+    (repetition,) = document["job"]["repetitions"]
+    spec = document["job"]["dataset"]["spec"]
     assert repetition["samples"] == min(
         int(generate[2]),
-        document["workload"]["batch_size"] * (document["workload"]["max_steps"] or 10**9),
+        document["job"]["workload"]["batch_size"]
+        * (document["job"]["workload"]["max_steps"] or 10**9),
     )
     stored = {"dlrm-b200": 160}.get(name, spec["sample_size"]["mean"]) * repetition["samples"]
     assert repetition["sample_bytes"] == pytest.approx(stored, rel=0.02)
@@ -85,13 +86,13 @@ def test_a_workload_runs(name: str, tmp_path: Path) -> None:
     )
     assert not [finding for finding in document["findings"] if finding["rule"] == "data.mismatch"]
     for ceiling in ("fetch", "prep", "harness"):
-        assert document["ceilings"][ceiling]["samples_per_s"], ceiling
+        assert document["job"]["ceilings"][ceiling]["samples_per_s"], ceiling
     if name == "llm-pretrain":
-        assert document["loader"]["access"] == "random"
-        assert document["loader"]["direct"] is False
+        assert document["job"]["loader"]["access"] == "random"
+        assert document["job"]["loader"]["direct"] is False
         assert repetition["read_amplification"] == 1  # pages are the kernel's
     if name == "dlrm-b200":
-        raw = document["ceilings"]["storage_raw"]
+        raw = document["job"]["ceilings"]["storage_raw"]
         if raw["bytes_per_s"]:
             # 160 bytes of a row are fetched, so raw storage is good for as many more rows.
             assert raw["samples_per_s"] > 3 * raw["bytes_per_s"] / 761
@@ -128,7 +129,7 @@ def test_each_epoch_through_a_map_begins_cold(tmp_path: Path, change: str) -> No
             *where,
         )
     )
-    (repetition,) = document["repetitions"]
+    (repetition,) = document["job"]["repetitions"]
     assert document["validity"] == "valid"
     assert [epoch["residency_before"] for epoch in repetition["epochs"]] == [0, 0]
     assert repetition["samples"] == 2 * 800

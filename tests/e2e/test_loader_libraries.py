@@ -69,9 +69,9 @@ def test_a_layout_is_made_read_cold_reported_and_cleaned(iobench: Any, tmp_path:
     code, out, err = iobench(*run, "--json")
     assert (code, err) == (0, "")
     doc = json.loads(out)
-    assert [epoch["residency_before"] for epoch in doc["repetitions"][0]["epochs"]] == [0, 0]
-    assert doc["loader"]["layout"]["made_earlier"] is False
-    assert doc["loader"]["layout"]["bytes"] > 80 * 50_000 * 0.9
+    assert [epoch["residency_before"] for epoch in doc["job"]["repetitions"][0]["epochs"]] == [0, 0]
+    assert doc["job"]["loader"]["layout"]["made_earlier"] is False
+    assert doc["job"]["loader"]["layout"]["bytes"] > 80 * 50_000 * 0.9
     code, out, _ = iobench(*run)
     assert code == 0
     assert re.search(r"^Loader litdata \(litdata [\d.]+\)$", out, re.M)
@@ -161,7 +161,7 @@ def test_all_ranks_prove_what_they_deliver(kind: str, iobench: Any, make_dataset
     settings = ("--set", f"loader.kind={kind}", "--set", "batch_size=8", "--accelerators", "2")
     code, out, err = iobench("run", "demo", "--data", root, *settings, *QUICK, "--json")
     assert (code, err) == (0, "")
-    proof = json.loads(out)["loader"]["delivery"]
+    proof = json.loads(out)["job"]["loader"]["delivery"]
     assert proof == {
         "delivered": 64,
         "missing": 0,

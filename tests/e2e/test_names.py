@@ -71,7 +71,7 @@ def test_they_are_run(scanned: Path) -> None:
     )
     assert told.returncode == 0, told.stderr
     document = json.loads(told.stdout)
-    assert document["repetitions"][0]["samples"] == 4
+    assert document["job"]["repetitions"][0]["samples"] == 4
     assert os.fsencode(document["storage"]["url"]).endswith(b"/photos\xfc")
     (directory,) = Path(os.fsdecode(b"results\xff")).iterdir()
     again = json.loads(check(run("report", directory, "--json"), (0,), "report"))

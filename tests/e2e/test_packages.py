@@ -102,6 +102,6 @@ def test_the_demo_runs_from_an_empty_environment(
         *("--calibration", "0.2"),
         cwd=tmp_path,
     )
-    assert json.loads(shown)["repetitions"]
+    assert json.loads(shown)["job"]["repetitions"]
     run(commands / "iobench", "clean", "demo-data", cwd=tmp_path)
     assert not (tmp_path / "demo-data").exists()

@@ -137,8 +137,8 @@ def test_scanned_run_and_cloned_and_left_as_it_was(
         )
     )
     assert doc["validity"] == "valid"
-    assert doc["repetitions"][0]["samples"] == found["samples"]
-    assert doc["dataset"]["changed"] == []
+    assert doc["job"]["repetitions"][0]["samples"] == found["samples"]
+    assert doc["job"]["dataset"]["changed"] == []
     assert "ok" in ok("verify", *mine, cwd=tmp_path)
     ok("generate", "mine.yaml", "--to", "clone", cwd=tmp_path)
     assert "ok" in ok("verify", "clone", cwd=tmp_path)

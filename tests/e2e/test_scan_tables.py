@@ -680,9 +680,9 @@ def test_scanned_run_and_cloned_and_left_as_it_was(kind: str, tmp_path: Path) ->
         )
     )
     assert doc["validity"] == "valid"
-    assert doc["verdict"]
-    assert doc["repetitions"][0]["samples"] == found["samples"]
-    assert doc["dataset"]["changed"] == []
+    assert doc["job"]["verdict"]
+    assert doc["job"]["repetitions"][0]["samples"] == found["samples"]
+    assert doc["job"]["dataset"]["changed"] == []
     mine = load_manifest(tmp_path / "mine.manifest")
     assert verify(LocalStorage(root), mine, workers=0).ok
     ok("generate", "mine.yaml", "--to", "clone", cwd=tmp_path)

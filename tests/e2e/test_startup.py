@@ -120,7 +120,7 @@ def test_a_report_needs_neither_torch_nor_storage(tmp_path: Path, make_dataset: 
     again = tmp_path / "results" / "again"
     shutil.copytree(directory, again)
     document = json.loads((again / "run.json").read_text())
-    document["workload"]["loader"]["workers"] += 1
+    document["job"]["workload"]["loader"]["workers"] += 1
     (again / "run.json").write_text(json.dumps(document))
     assert "torch" not in imported(tmp_path, "advise", tmp_path / "results")
     # And a second witness: the interpreter's own log of imports.

@@ -85,9 +85,9 @@ def test_points_take_turns_and_data_goes(home: Path) -> None:
         assert {runs[run]["repetitions"][0]["seed"] for run in those} == {42 + visit}
     for point in points:
         doc = runs[point["runs"][0]]
-        assert doc["workload"]["loader"]["workers"] == point["settings"]["loader.workers"]
-        assert doc["dataset"]["spec"]["format"] == point["settings"]["dataset.format"]
-        assert doc["repetitions"][0]["samples"] == 48
+        assert doc["job"]["workload"]["loader"]["workers"] == point["settings"]["loader.workers"]
+        assert doc["job"]["dataset"]["spec"]["format"] == point["settings"]["dataset.format"]
+        assert doc["job"]["repetitions"][0]["samples"] == 48
     assert list((home / "data").rglob("*")) == []
 
 

@@ -82,7 +82,7 @@ def test_a_shard_replaced_by_its_own_bytes(home: Path, capsys: pytest.CaptureFix
     writer.join()
     assert code == 3
     assert doc["validity"] == "invalid"
-    assert doc["dataset"]["changed"] == ["data/changing-000003.tar"]  # type: ignore[index]
+    assert doc["job"]["dataset"]["changed"] == ["data/changing-000003.tar"]  # type: ignore[index]
     assert "data.changed" in [finding["rule"] for finding in doc["findings"]]  # type: ignore[index, attr-defined]
 
 
@@ -90,4 +90,4 @@ def test_data_that_stays(home: Path, capsys: pytest.CaptureFixture[str]) -> None
     code, doc = run(home, capsys)
     assert code == 0
     assert doc["validity"] == "valid"
-    assert doc["dataset"]["changed"] == []  # type: ignore[index]
+    assert doc["job"]["dataset"]["changed"] == []  # type: ignore[index]

@@ -25,6 +25,7 @@ from iobench.errors import CorruptCheckpointError
 from iobench.generator import generate
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
+from iobench.schema.upgrade import upgraded
 from iobench.storage.local.storage import LocalStorage
 from tests.hostile import BYTES, HOSTILE, NAME, check, replaced, run, strings
 
@@ -73,7 +74,8 @@ def test_each_text_of_a_run(here: Path, name: str) -> None:
     """One at a time in a report; then all that a run may hold at once, by every verb."""
     shutil.copytree(GOLDEN / "runs" / name, here / "run")
     shutil.copytree(GOLDEN / "runs" / name, here / "plain")
-    document, accepted = load(here / "run/run.json"), load(here / "run/run.json")
+    document = dict(upgraded(load(here / "run/run.json")))
+    accepted = document
     paths = list(strings(document))
     assert len(paths) > 50
     for path in paths:
@@ -84,7 +86,8 @@ def test_each_text_of_a_run(here: Path, name: str) -> None:
         if told[0] in (0, 3):
             accepted = replaced(accepted, path, HOSTILE)
     save(here / "run/run.json", accepted)
-    workload = document["workload"].get("name") or document["checkpoint"]["model"]
+    job = document["job"]
+    workload = job["model"] if job["kind"] == "checkpoint" else job["workload"]["name"]
     for verb in readers("run", workload):
         out = check(run(*verb), ANSWERS, verb)
         if "csv" in verb and out:
@@ -101,13 +104,13 @@ def test_each_key_of_a_run(here: Path) -> None:
     """Names of keys are text from others, too: of ceilings, metrics, settings, packages."""
     shutil.copytree(GOLDEN / "runs/calibrated", here / "run")
     shutil.copytree(GOLDEN / "runs/calibrated", here / "plain")
-    document = load(here / "run/run.json")
-    for place in ("ceilings", "metrics", "timings"):
-        first = next(iter(document[place].values()))
-        document[place] = {**document[place], HOSTILE: first}
-    document["host"]["packages"] = {HOSTILE: "1"}
-    document["workload"]["reader"] = {**document["workload"]["reader"], HOSTILE: 1}
-    document["dataset"]["spec"] = {**document["dataset"]["spec"], HOSTILE: 1}
+    document = dict(upgraded(load(here / "run/run.json")))
+    job = document["job"]
+    for place in (job["ceilings"], document["metrics"], document["timings"]):
+        place[HOSTILE] = next(iter(place.values()))
+    document["hosts"][0]["packages"] = {HOSTILE: "1"}
+    job["workload"]["reader"] = {**job["workload"]["reader"], HOSTILE: 1}
+    job["dataset"]["spec"] = {**job["dataset"]["spec"], HOSTILE: 1}
     document[HOSTILE] = {HOSTILE: HOSTILE}
     save(here / "run/run.json", document)
     for verb in readers("run", "smallrun"):

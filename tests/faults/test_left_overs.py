@@ -148,9 +148,7 @@ def test_a_study_goes_on_after_the_steps_that_are_there_and_removes_its_own(
     assert [step.number for step in root.complete()] == [2, 7]
     assert (partial / "rank-0000.tensors").read_bytes() == b"half of it"
     records = [json.loads(path.read_text()) for path in (tmp_path / "r").rglob("run.json")]
-    assert [[save["step"] for save in record["checkpoint"]["saves"]] for record in records] == [
-        [6, 7]
-    ] * 2
+    assert [[save["step"] for save in record["job"]["saves"]] for record in records] == [[6, 7]] * 2
     assert main(["clean", str(tmp_path / "c")]) == 0
     assert study(tmp_path) == 0
     assert not (tmp_path / "c").exists() or os.listdir(tmp_path / "c") == []

@@ -25,7 +25,7 @@ from iobench.load.reader import BatchReader
 from iobench.runner.conductor import run_phase
 from iobench.runner.phase import Phase
 from iobench.schema.manifest import Manifest
-from iobench.schema.result import Epoch
+from iobench.schema.training import Epoch
 from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.base import Storage
 from iobench.storage.local.storage import LocalStorage
@@ -441,9 +441,9 @@ def test_ctrl_c_with_two_ranks_keeps_the_finished_repetition(
     assert str(run) in stderr
     document = json.loads((run / "run.json").read_text())
     assert document["status"] == "interrupted"
-    assert document["repetitions"][0]["complete"] is True
-    assert document["repetitions"][0]["samples"] == 2 * 20 * 2
-    assert 2 <= len(document["repetitions"]) < 50
+    assert document["job"]["repetitions"][0]["complete"] is True
+    assert document["job"]["repetitions"][0]["samples"] == 2 * 20 * 2
+    assert 2 <= len(document["job"]["repetitions"]) < 50
     assert not psutil.wait_procs(family, timeout=PATIENCE_S)[1]
 
 

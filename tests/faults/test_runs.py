@@ -28,7 +28,8 @@ from iobench.runner.experiment import run as run_plan
 from iobench.runner.phase import Phase, PhaseInterrupted, Saving
 from iobench.runner.plan import make_plan
 from iobench.runner.progress import Silent
-from iobench.schema.result import Epoch, load_run
+from iobench.schema.record import load_run
+from iobench.schema.training import Epoch
 from iobench.schema.workload import (
     AcceleratorSpec,
     LoaderSpec,
@@ -425,8 +426,8 @@ def test_ctrl_c_saves_what_was_measured(running: tuple[subprocess.Popen[str], Pa
     run = next(results.iterdir())
     document = json.loads((run / "run.json").read_text())
     assert document["status"] == "interrupted"
-    assert document["repetitions"][0]["complete"] is False
-    assert document["repetitions"][0]["steps"] > 0
+    assert document["job"]["repetitions"][0]["complete"] is False
+    assert document["job"]["repetitions"][0]["steps"] > 0
     assert (run / "events.parquet").stat().st_size > 0
     assert not psutil.wait_procs(family, timeout=PATIENCE_S)[1]
 
@@ -438,7 +439,7 @@ def test_sigterm_saves_what_was_measured(running: tuple[subprocess.Popen[str], P
     assert process.returncode == 130, stderr
     document = json.loads((next(results.iterdir()) / "run.json").read_text())
     assert document["status"] == "interrupted"
-    assert document["repetitions"][0]["steps"] > 0
+    assert document["job"]["repetitions"][0]["steps"] > 0
 
 
 def test_kill_9_leaves_no_process(running: tuple[subprocess.Popen[str], Path]) -> None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from iobench.schema.base import OpenRecord
 from iobench.schema.checkpoint import Meaning
-from iobench.schema.result import RunDocument
+from iobench.schema.record import RunRecord
 from tests.hostile import check, leaves, replaced, run
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0"
@@ -126,7 +126,7 @@ def _within(annotation: Any) -> Iterator[Any]:
 
 def test_each_key_that_the_analysis_reads_is_of_one_kind() -> None:
     """A key that is declared as anything would be accepted as anything, and refused nowhere."""
-    parts = {model for model in models(RunDocument) if issubclass(model, OpenRecord)}
+    parts = {model for model in models(RunRecord) if issubclass(model, OpenRecord)}
     assert Meaning not in parts  # computed again from the study, and never read from a file
     found = {
         f"{model.__name__}.{key}": kinds_of(model, key)

@@ -29,7 +29,7 @@ from iobench.schema.checkpoint import CheckpointSpec
 from iobench.schema.dataset import DatasetSpec, load_dataset_spec
 from iobench.schema.instances import read_prices
 from iobench.schema.manifest import layout_files, layout_names, unfinished_layout
-from iobench.schema.result import RunDocument, load_run
+from iobench.schema.record import RunRecord, load_run
 from iobench.schema.sweep import load_sweep, parse_axis
 from iobench.schema.workload import load_workload
 from iobench.storage import is_local, open_storage, rewrapped, unwrapped
@@ -56,9 +56,9 @@ def _written(name: str, file: str, data: bytes) -> Path:
     return path
 
 
-def _shown(doc: RunDocument) -> None:
+def _shown(doc: RunRecord) -> None:
     """In every form that ``iobench report`` has."""
-    render = render_run if doc.checkpoint is None or doc.dataset else render_study
+    render = render_run if doc.job.saves is None or doc.job.dataset else render_study
     render(doc, width=80, color=False)
     to_json(doc)
     to_csv(doc)
@@ -74,7 +74,7 @@ def run_record(data: bytes) -> None:
 
 
 @functools.cache
-def _own_record() -> RunDocument:
+def _own_record() -> RunRecord:
     return load_run(GOLDEN / "runs/beside-saves")
 
 

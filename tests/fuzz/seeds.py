@@ -28,6 +28,7 @@ from iobench.generator.writer import UnitResult
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.schema.manifest import MANIFEST, SAMPLES, SHARDS
+from iobench.schema.upgrade import upgraded
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.locks.holder import Holder
 from tests.fuzz.checkpoints import FILES, saved, small_plan
@@ -78,24 +79,25 @@ def _compact(document: Any) -> bytes:
 
 def _record(path: Path) -> Any:
     """A run record with what the analysis reads; figures that it computes again are left out."""
-    run = json.loads(path.read_text())
-    for key in ("findings", "metrics", "verdict", "timings", "command", "error"):
-        run[key] = [] if isinstance(run[key], list) else None if key == "verdict" else {}
-    run["error"] = ""
-    for part, keys in (
-        ("host", ("cpu_model", "cores", "effective_cores", "memory_bytes")),
-        ("storage", ("url", "fs_type", "page_cache", "latency_s")),
-    ):
-        run[part] = {key: run[part].get(key) for key in keys}
-    for repetition in (*run["repetitions"], run.get("quiet") or {}):
-        repetition.pop("not_measured", None)
-        repetition["epochs"] = repetition.get("epochs", [])[:1]
-    run["repetitions"] = [_short(each) for each in run["repetitions"][:1]]
-    run["quiet"] = _short(run["quiet"])
-    for ceiling in run["ceilings"].values():
-        ceiling.pop("how", None)
-    run["dataset"].get("spec", {}).pop("description", None)
-    if (study := run.get("checkpoint")) is not None:
+    run: Any = upgraded(json.loads(path.read_text()))
+    run |= {"findings": [], "metrics": {}, "timings": {}, "command": [], "error": ""}
+    job = run["job"]
+    parts = [
+        (host, ("cpu_model", "cores", "effective_cores", "memory_bytes")) for host in run["hosts"]
+    ]
+    for part, keys in (*parts, (run["storage"], ("url", "fs_type", "page_cache", "latency_s"))):
+        for key in set(part) - set(keys):
+            del part[key]
+    study = job
+    if job["kind"] == "training":
+        study = job.pop("saves", None)
+        job.pop("verdict", None)
+        job["repetitions"] = [_short(each) for each in job["repetitions"][:1]]
+        job["quiet"] = _short(job.get("quiet"))
+        for ceiling in job["ceilings"].values():
+            ceiling.pop("how", None)
+        job["dataset"].get("spec", {}).pop("description", None)
+    if study is not None:
         for key in ("saves", "alone", "restores"):
             study[key] = study.get(key, [])[:1]
             for each in study[key]:
@@ -103,11 +105,18 @@ def _record(path: Path) -> Any:
         study["meaning"] = {"asked": (study.get("meaning") or {}).get("asked") or {}}
         for key in ("figures", "bytes_per_rank", "not_measured"):
             study.pop(key, None)
-    needed = {"command": [], "workload": run["workload"], "dataset": run["dataset"]}
-    return {k: v for k, v in run.items() if v not in (None, [], {}, "")} | needed
+    if job["kind"] == "training" and study is not None:
+        job["saves"] = study
+    return _slim(run) | {"command": [], "hosts": run["hosts"], "job": _slim(job)}
+
+
+def _slim(part: Any) -> Any:
+    return {key: value for key, value in part.items() if value not in (None, [], {}, "")}
 
 
 def _short(repetition: Any) -> Any:
+    if repetition:
+        repetition["epochs"] = repetition.get("epochs", [])[:1]
     keep = ("seed", "accelerators", "epochs", "complete", "cpu_s", "nfs", "residency_before")
     return {key: repetition[key] for key in keep if key in repetition} if repetition else None
 

@@ -16,7 +16,7 @@ from iobench.runner.experiment import Options, run
 from iobench.runner.plan import make_plan
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
-from iobench.schema.result import RunDocument
+from iobench.schema.record import RunRecord
 from iobench.schema.workload import Workload
 from iobench.storage.local.storage import LocalStorage
 
@@ -50,7 +50,7 @@ def measure(
     repetitions: int = 1,
     calibration_s: float = 1.0,
     **workload: Any,
-) -> RunDocument:
+) -> RunRecord:
     spec = {
         "name": "oracle",
         "dataset": "demo",
@@ -81,15 +81,15 @@ def test_throttled_storage_binds_and_its_bandwidth_is_reported(tmp_path: Path, d
     url = f"throttled+{raw_shards(data)}?bandwidth=40MB"
     doc = measure(tmp_path, url, accelerator={"step_time": "20ms"})
     assert doc.metrics["read_bytes_per_s"].median == pytest.approx(40 * MB, rel=0.05)
-    assert doc.ceilings["fetch"].bytes_per_s == pytest.approx(40 * MB, rel=0.05)
-    assert doc.verdict is not None
-    assert doc.verdict.binds == "storage"
-    assert doc.verdict.starved
+    assert doc.job.ceilings["fetch"].bytes_per_s == pytest.approx(40 * MB, rel=0.05)
+    assert doc.job.verdict is not None
+    assert doc.job.verdict.binds == "storage"
+    assert doc.job.verdict.starved
     # A step begins when its batch is there: the accelerator is busy for the share of its appetite that storage delivers.
     assert doc.metrics["accelerator_utilization_sustained"].median == pytest.approx(0.40, abs=0.02)
-    assert doc.verdict.headroom == pytest.approx(0.40, rel=0.05)
-    assert doc.verdict.accelerators_fed == 0
-    assert "storage" in doc.verdict.sentence.lower()
+    assert doc.job.verdict.headroom == pytest.approx(0.40, rel=0.05)
+    assert doc.job.verdict.accelerators_fed == 0
+    assert "storage" in doc.job.verdict.sentence.lower()
 
 
 def test_with_the_cap_lifted_the_verdict_changes(tmp_path: Path, data: Any) -> None:
@@ -97,17 +97,17 @@ def test_with_the_cap_lifted_the_verdict_changes(tmp_path: Path, data: Any) -> N
     url = f"throttled+{raw_shards(data)}?bandwidth=200MB"
     # Steps of 80 ms, so that a worker's round trip (0.5 to 1 ms) is next to nothing.
     doc = measure(tmp_path, url, accelerator={"step_time": "80ms"}, batch_size=40)
-    assert doc.verdict is not None
-    assert doc.verdict.binds == "accelerator"
-    assert not doc.verdict.starved
+    assert doc.job.verdict is not None
+    assert doc.job.verdict.binds == "accelerator"
+    assert not doc.job.verdict.starved
     assert doc.metrics["accelerator_utilization"].median == pytest.approx(1.0, abs=0.02)
     assert doc.metrics["samples_per_s"].median == pytest.approx(
         500, rel=0.1
     )  # 40 per 80 ms, after the first two batches' 80 ms
-    assert doc.verdict.headroom == pytest.approx(
+    assert doc.job.verdict.headroom == pytest.approx(
         2.0, rel=0.1
     )  # of a short window: the cap gives back what a pause left unused
-    assert doc.verdict.accelerators_fed == 2  # 200 MB/s / (0.9 x 100 MB/s)
+    assert doc.job.verdict.accelerators_fed == 2  # 200 MB/s / (0.9 x 100 MB/s)
 
 
 def test_latency_is_hidden_by_requests_in_flight(tmp_path: Path, data: Any) -> None:
@@ -134,8 +134,8 @@ def test_latency_is_hidden_by_requests_in_flight(tmp_path: Path, data: Any) -> N
         calibration_s=0.3,
     )
     assert doc.metrics["samples_per_s"].median == pytest.approx(160, rel=0.1)
-    assert doc.verdict is not None
-    assert doc.verdict.binds == "storage"
+    assert doc.job.verdict is not None
+    assert doc.job.verdict.binds == "storage"
 
 
 def test_find_max_finds_the_arithmetic(tmp_path: Path, data: Any) -> None:
@@ -152,8 +152,8 @@ def test_find_max_finds_the_arithmetic(tmp_path: Path, data: Any) -> None:
         build(Workload, spec, where="oracle"), url, accelerators=1, repetitions=1, seed=1
     )
     doc, _ = run(plan, Options(results=tmp_path, calibration_s=1.0, find_max=True))
-    assert doc.find_max is not None
-    assert doc.find_max.accelerators == 3
-    by_count = {point.accelerators: point.passed for point in doc.find_max.points}
+    assert doc.job.find_max is not None
+    assert doc.job.find_max.accelerators == 3
+    by_count = {point.accelerators: point.passed for point in doc.job.find_max.points}
     assert by_count[3]
     assert not by_count[4]

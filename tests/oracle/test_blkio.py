@@ -94,12 +94,12 @@ def test_the_disk_at_the_kernels_speed(tmp_path: Path, throttled: Path, make_dat
     doc = _run(
         throttled, workload, "--data", root, "--results", tmp_path / "results", "--repeat", "1", "--calibration", "2"
     )  # fmt: skip
-    assert doc["loader"]["direct"] is True
-    assert doc["repetitions"][0]["residency_before"] == 0
+    assert doc["job"]["loader"]["direct"] is True
+    assert doc["job"]["repetitions"][0]["residency_before"] == 0
     assert doc["metrics"]["read_bytes_per_s"]["median"] == pytest.approx(LIMIT, rel=0.05)
     # What is in flight at the ends of a window (2 workers x 4 reads x 4 MiB) is a good part of the 200 MB that a window of 2 s holds.
-    assert doc["ceilings"]["fetch"]["bytes_per_s"] == pytest.approx(LIMIT, rel=0.1)
-    raw = doc["ceilings"]["storage_raw"]
+    assert doc["job"]["ceilings"]["fetch"]["bytes_per_s"] == pytest.approx(LIMIT, rel=0.1)
+    raw = doc["job"]["ceilings"]["storage_raw"]
     if raw["bytes_per_s"] is None:
         assert "fio" in raw["not_measured"]
     else:
@@ -107,9 +107,11 @@ def test_the_disk_at_the_kernels_speed(tmp_path: Path, throttled: Path, make_dat
     assert doc["metrics"]["accelerator_utilization_sustained"]["median"] == pytest.approx(
         0.5, abs=0.02
     )
-    assert doc["verdict"]["binds"] == "storage", doc["verdict"]["sentence"]
-    assert doc["verdict"]["starved"] is True
-    assert doc["verdict"]["headroom"] == pytest.approx(0.5, rel=0.1)  # from the fetch ceiling
+    assert doc["job"]["verdict"]["binds"] == "storage", doc["job"]["verdict"]["sentence"]
+    assert doc["job"]["verdict"]["starved"] is True
+    assert doc["job"]["verdict"]["headroom"] == pytest.approx(
+        0.5, rel=0.1
+    )  # from the fetch ceiling
 
 
 def test_buffered_reads_of_evicted_files_are_held_too(
@@ -126,7 +128,7 @@ def test_buffered_reads_of_evicted_files_are_held_too(
     doc = _run(
         throttled, workload, "--data", root, "--results", tmp_path / "results", "--repeat", "2", "--calibration", "1"
     )  # fmt: skip
-    for repetition in doc["repetitions"]:  # the second finds the first one's pages gone
+    for repetition in doc["job"]["repetitions"]:  # the second finds the first one's pages gone
         assert repetition["residency_before"] <= 0.01
         assert 0.7 * LIMIT <= repetition["read_bytes_per_s"] <= 1.1 * LIMIT
-    assert doc["verdict"]["binds"] == "storage", doc["verdict"]["sentence"]
+    assert doc["job"]["verdict"]["binds"] == "storage", doc["job"]["verdict"]["sentence"]

@@ -46,19 +46,22 @@ def test_storage_of_known_speed_binds_through_a_library(
     out, err = capfd.readouterr()
     assert (code, err) == (0, "")
     doc = json.loads(out)
-    assert doc["verdict"]["binds"] == "storage"
+    assert doc["job"]["verdict"]["binds"] == "storage"
     # The throttle's burst and two workers' first reads are free; noise only slows.
-    assert doc["repetitions"][0]["read_bytes_per_s"] == pytest.approx(50 * MB, rel=0.1)
-    assert (doc["repetitions"][0]["bytes_read"], doc["repetitions"][0]["read_amplification"]) == (
+    assert doc["job"]["repetitions"][0]["read_bytes_per_s"] == pytest.approx(50 * MB, rel=0.1)
+    assert (
+        doc["job"]["repetitions"][0]["bytes_read"],
+        doc["job"]["repetitions"][0]["read_amplification"],
+    ) == (
         None,
         None,
     )
-    assert kind in doc["repetitions"][0]["not_measured"]["read_amplification"]
+    assert kind in doc["job"]["repetitions"][0]["not_measured"]["read_amplification"]
     assert main(["report", str(tmp_path / doc["run_id"]), "--json"]) == 0
     assert json.loads(capfd.readouterr().out) == doc
-    assert doc["ceilings"]["prep"]["samples_per_s"] > 200
-    assert doc["ceilings"]["harness"]["not_measured"]
-    assert doc["loader"]["delivery"] == {
+    assert doc["job"]["ceilings"]["prep"]["samples_per_s"] > 200
+    assert doc["job"]["ceilings"]["harness"]["not_measured"]
+    assert doc["job"]["loader"]["delivery"] == {
         "delivered": 100, "missing": 0, "repeated": 0, "unknown": 0, "of": 100, "whole_epoch": True
     }  # fmt: skip
-    assert doc["loader"]["shuffle"]["distance"] is not None
+    assert doc["job"]["loader"]["shuffle"]["distance"] is not None

@@ -97,10 +97,11 @@ def test_a_workload_runs_anywhere(
     )
     fed = json.loads(iobench("run", workload.name, "--data", where, *results, *QUICK, *modest))
     assert (fed["status"], fed["validity"]) == ("ok", "valid")
-    assert (fed["verdict"]["binds"], fed["verdict"]["starved"]) == ("accelerator", False), fed[
-        "verdict"
-    ]["sentence"]
-    for repetition in fed["repetitions"]:
+    assert (fed["job"]["verdict"]["binds"], fed["job"]["verdict"]["starved"]) == (
+        "accelerator",
+        False,
+    ), fed["verdict"]["sentence"]
+    for repetition in fed["job"]["repetitions"]:
         assert repetition["samples"] == workload.samples
         assert repetition["bytes_read"] >= repetition["sample_bytes"] > 0
 
@@ -116,16 +117,17 @@ def test_a_workload_runs_anywhere(
             *settings(*workload.run, "accelerator.step_time=10ms"),
         )
     )
-    assert (starved["verdict"]["binds"], starved["verdict"]["starved"]) == ("storage", True), (
-        starved["verdict"]["sentence"]
-    )
-    assert starved["dataset"]["id"] == fed["dataset"]["id"]
+    assert (starved["job"]["verdict"]["binds"], starved["job"]["verdict"]["starved"]) == (
+        "storage",
+        True,
+    ), starved["job"]["verdict"]["sentence"]
+    assert starved["job"]["dataset"]["id"] == fed["job"]["dataset"]["id"]
     assert starved["metrics"]["read_bytes_per_s"]["median"] < 2.3e6
 
     for run in (tmp_path / "results").iterdir():
-        assert json.loads(iobench("report", str(run), "--format", "json"))["verdict"] in (
-            fed["verdict"],
-            starved["verdict"],
+        assert json.loads(iobench("report", str(run), "--format", "json"))["job"]["verdict"] in (
+            fed["job"]["verdict"],
+            starved["job"]["verdict"],
         )
     iobench("verify", where, "--quiet")
     iobench("clean", where)

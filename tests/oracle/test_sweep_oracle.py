@@ -69,7 +69,7 @@ def test_workers_against_latency_confirmed_by_fresh_runs(iobench: Run, tmp_path:
         for path in Path(folder["directory"]).glob("*/run.json")
     ]
     seeds = [
-        {doc["repetitions"][0]["seed"] for doc in runs if doc["run_id"] in _ids(folder)}
+        {doc["job"]["repetitions"][0]["seed"] for doc in runs if doc["run_id"] in _ids(folder)}
         for folder in (swept, found)
     ]
     assert not seeds[0] & seeds[1]
@@ -122,8 +122,8 @@ def test_advice_that_is_false_is_not_confirmed(iobench: Run, tmp_path: Path) -> 
     _, swept = iobench("sweep", "./job.yaml", "--to", "throttled+data?bandwidth=20MB", *axes)
     for path in Path(swept["directory"]).glob("*/run.json"):
         doc = json.loads(path.read_text())
-        if doc["workload"]["loader"]["workers"] == 4:
-            doc["repetitions"][0]["samples_per_s"] *= 2
+        if doc["job"]["workload"]["loader"]["workers"] == 4:
+            doc["job"]["repetitions"][0]["samples_per_s"] *= 2
             path.write_text(json.dumps(doc))
     code, found = iobench("sweep", "--confirm", swept["directory"])
     assert (code, found["confirmed"]) == (4, False)

@@ -20,7 +20,7 @@ from iobench.errors import StorageError, UsageError
 from iobench.runner.experiment import Options, run
 from iobench.runner.plan import make_plan
 from iobench.schema.base import build
-from iobench.schema.result import RunDocument
+from iobench.schema.record import RunRecord
 from iobench.schema.workload import Workload
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
@@ -233,7 +233,7 @@ def shards(make_dataset: Any) -> Path:
     return path
 
 
-def measured(tmp_path: Path, url: str) -> RunDocument:
+def measured(tmp_path: Path, url: str) -> RunRecord:
     spec = {
         "name": "oracle",
         "dataset": "demo",
@@ -248,7 +248,7 @@ def measured(tmp_path: Path, url: str) -> RunDocument:
         make_plan(workload, url, accelerators=1, repetitions=1, seed=1),
         Options(results=tmp_path, calibration_s=0.6),
     )
-    assert doc.verdict is not None
+    assert doc.job.verdict is not None
     return doc
 
 
@@ -256,9 +256,9 @@ def test_what_if_my_storage_did_100_mb_per_s_with_10_ms(tmp_path: Path, shards: 
     """An accelerator that asks for 125 MB/s (10 x 200 kB each 16 ms) gets 100: storage binds. Without the cap it is fed."""
     doc = measured(tmp_path, f"throttled+{shards}?bandwidth=100MB&latency=10ms")
     assert doc.metrics["read_bytes_per_s"].median == pytest.approx(100 * MB, rel=0.05)
-    assert doc.verdict is not None
-    assert doc.verdict.binds == "storage"
-    assert doc.verdict.starved
+    assert doc.job.verdict is not None
+    assert doc.job.verdict.binds == "storage"
+    assert doc.job.verdict.starved
     lifted = measured(tmp_path, f"throttled+{shards}?bandwidth=100GB")
     assert lifted.verdict is not None
     assert lifted.verdict.binds == "accelerator"

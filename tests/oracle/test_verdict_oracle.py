@@ -17,13 +17,13 @@ import pytest
 from iobench.runner.experiment import Options, run
 from iobench.runner.plan import make_plan
 from iobench.schema.base import build
-from iobench.schema.result import RunDocument
+from iobench.schema.record import RunRecord
 from iobench.schema.workload import Workload
 
 MB = 1_000_000
 SAMPLE = 100_000
 
-Measure = Callable[..., RunDocument]
+Measure = Callable[..., RunRecord]
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def measure(tmp_path: Path) -> Measure:
         repetitions: int = 1,
         calibration_s: float = 0.8,
         **workload: Any,
-    ) -> RunDocument:
+    ) -> RunRecord:
         spec = build(
             Workload,
             {"name": "oracle", "dataset": "demo", "batch_size": 10, **workload},
@@ -44,18 +44,18 @@ def measure(tmp_path: Path) -> Measure:
         plan = make_plan(spec, str(url), accelerators=accelerators, repetitions=repetitions, seed=5)
         doc, _ = run(plan, Options(results=tmp_path / "results", calibration_s=calibration_s))
         assert (doc.status, doc.error) == ("ok", "")
-        assert doc.verdict is not None
+        assert doc.job.verdict is not None
         return doc
 
     return go
 
 
-def binds(doc: RunDocument) -> str:
-    assert doc.verdict is not None
-    return doc.verdict.binds
+def binds(doc: RunRecord) -> str:
+    assert doc.job.verdict is not None
+    return doc.job.verdict.binds
 
 
-def median(doc: RunDocument, metric: str) -> float:
+def median(doc: RunRecord, metric: str) -> float:
     return doc.metrics[metric].median
 
 
@@ -89,12 +89,12 @@ def test_the_reported_bandwidth_is_the_throttles(
         reader={"direct": direct},
         calibration_s=0.4,
     )
-    assert doc.loader.direct is direct
+    assert doc.job.loader.direct is direct
     assert median(doc, "read_bytes_per_s") == pytest.approx(20 * MB, rel=0.05)
-    assert doc.repetitions[0].bytes_read == pytest.approx(on_disk, rel=0.03), (
+    assert doc.job.repetitions[0].bytes_read == pytest.approx(on_disk, rel=0.03), (
         "every byte is read once, and counted where it is read"
     )
-    assert doc.repetitions[0].samples == 500
+    assert doc.job.repetitions[0].samples == 500
     assert median(doc, "samples_per_s") == pytest.approx(500 / (on_disk / (20 * MB)), rel=0.05)
     assert binds(doc) == "storage"
 
@@ -113,7 +113,7 @@ def test_random_access_into_shards_counts_what_alignment_adds(
         reader={"access": "random", "direct": True},
         calibration_s=0.5,
     )
-    moved = doc.repetitions[0].bytes_read
+    moved = doc.job.repetitions[0].bytes_read
     assert 4000 * 8192 <= moved <= 4000 * 12288
     assert median(doc, "read_bytes_per_s") == pytest.approx(16 * MB, rel=0.05)
     assert median(doc, "samples_per_s") == pytest.approx(4000 / (moved / (16 * MB)), rel=0.05)
@@ -144,11 +144,11 @@ def test_utilization_of_a_starved_accelerator_is_bandwidth_arithmetic(
     whole = steps * step_s / (500 * SAMPLE / (bandwidth * MB) + step_s)
     assert median(doc, "accelerator_utilization_sustained") == pytest.approx(whole, abs=0.02)
     assert binds(doc) == "storage"
-    assert doc.verdict is not None
-    assert doc.verdict.starved
-    assert doc.verdict.headroom == pytest.approx(truth, rel=0.05)
+    assert doc.job.verdict is not None
+    assert doc.job.verdict.starved
+    assert doc.job.verdict.headroom == pytest.approx(truth, rel=0.05)
     # What a 90 % utilization draws from storage is 90 % of the appetite.
-    assert doc.verdict.accelerators_fed == int(bandwidth * MB / (0.9 * demand / accelerators))
+    assert doc.job.verdict.accelerators_fed == int(bandwidth * MB / (0.9 * demand / accelerators))
 
 
 def test_operations_per_second_bind_as_bandwidth_does(measure: Measure, files: Path) -> None:
@@ -162,7 +162,7 @@ def test_operations_per_second_bind_as_bandwidth_does(measure: Measure, files: P
 
 
 @pytest.fixture(scope="module")
-def latent(tmp_path_factory: pytest.TempPathFactory, make_dataset: Any) -> RunDocument:
+def latent(tmp_path_factory: pytest.TempPathFactory, make_dataset: Any) -> RunRecord:
     """Two workers, each with one read of 20 ms in flight: a batch of 10 takes a worker 200 ms, and two of them 50 ms each are asked for."""
     _, root = make_dataset(samples=200, sample_size={"mean": 10_000})
     spec = {
@@ -182,7 +182,7 @@ def latent(tmp_path_factory: pytest.TempPathFactory, make_dataset: Any) -> RunDo
     return run(plan, Options(results=tmp_path_factory.mktemp("latent"), calibration_s=0.4))[0]
 
 
-def test_latency_binds_by_littles_law(latent: RunDocument) -> None:
+def test_latency_binds_by_littles_law(latent: RunRecord) -> None:
     """2 in flight / 20 ms = 100 samples/s of the 200 asked for. The 20 batches come in 10 pairs, and two steps follow the last pair."""
     assert median(latent, "samples_per_s") == pytest.approx(200 / (10 * 0.2 + 2 * 0.05), rel=0.05)
     assert median(latent, "accelerator_utilization_sustained") == pytest.approx(
@@ -192,7 +192,7 @@ def test_latency_binds_by_littles_law(latent: RunDocument) -> None:
     assert binds(latent) == "storage"
 
 
-def test_where_only_latency_binds_the_advice_is_concurrency(latent: RunDocument) -> None:
+def test_where_only_latency_binds_the_advice_is_concurrency(latent: RunRecord) -> None:
     """No bandwidth is missing: twice the reads in flight are twice the rate, and more devices would change nothing."""
     assert latent.verdict is not None
     advised = " | ".join(advice.change for advice in latent.verdict.advice)
@@ -216,15 +216,15 @@ def test_a_fed_accelerator_is_as_busy_as_the_clock_says(
         loader={"workers": 1},
         calibration_s=0.5,
     )
-    assert doc.repetitions[0].steps == 25 * accelerators
+    assert doc.job.repetitions[0].steps == 25 * accelerators
     assert median(doc, "busy_s") == pytest.approx(25 * step_s, abs=1e-6)
     assert median(doc, "accelerator_utilization") == pytest.approx(1.0, abs=0.05)
     assert median(doc, "samples_per_s") == pytest.approx(20 / step_s, rel=0.05)
     assert 25 * step_s <= median(doc, "wall_s") <= 25 * step_s + 0.5
-    assert doc.ceilings["accelerator"].samples_per_s == pytest.approx(20 / step_s, rel=0.02)
+    assert doc.job.ceilings["accelerator"].samples_per_s == pytest.approx(20 / step_s, rel=0.02)
     assert binds(doc) == "accelerator"
-    assert doc.verdict is not None
-    assert not doc.verdict.starved
+    assert doc.job.verdict is not None
+    assert not doc.job.verdict.starved
 
 
 def test_the_strict_utilization_is_the_outside_clocks(tmp_path: Path, files: Path) -> None:
@@ -300,17 +300,17 @@ def test_decompression_binds(measure: Measure, make_dataset: Any) -> None:
         root, accelerator={"step_time": "20ms"}, batch_size=80, loader={"workers": 1}, epochs=2
     )
     assert binds(doc) == "prep"
-    prep, fetch = doc.ceilings["prep"].samples_per_s, doc.ceilings["fetch"].samples_per_s
+    prep, fetch = doc.job.ceilings["prep"].samples_per_s, doc.job.ceilings["fetch"].samples_per_s
     assert prep is not None
     assert fetch is not None
     assert prep < fetch
     assert 0.3 < prep / _unpacked_per_s(root) < 4  # another library may be faster, not by an order
     assert median(doc, "accelerator_utilization_sustained") < 0.6
-    assert doc.verdict is not None
-    assert doc.verdict.prep_stall is not None
-    assert doc.verdict.fetch_stall is not None
-    assert doc.verdict.prep_stall > doc.verdict.fetch_stall
-    assert doc.verdict.sentence.startswith("Data preparation")
+    assert doc.job.verdict is not None
+    assert doc.job.verdict.prep_stall is not None
+    assert doc.job.verdict.fetch_stall is not None
+    assert doc.job.verdict.prep_stall > doc.job.verdict.fetch_stall
+    assert doc.job.verdict.sentence.startswith("Data preparation")
 
 
 def test_decoding_binds_even_where_storage_is_capped_above_it(
@@ -332,9 +332,9 @@ def test_decoding_binds_even_where_storage_is_capped_above_it(
         reader={"crop": 3000},
     )
     assert binds(doc) == "prep"
-    assert doc.verdict is not None
-    assert doc.verdict.headroom is not None
-    assert doc.verdict.headroom > 1.5  # the storage is not to blame, and the document says so
+    assert doc.job.verdict is not None
+    assert doc.job.verdict.headroom is not None
+    assert doc.job.verdict.headroom > 1.5  # the storage is not to blame, and the document says so
 
 
 # The harness
@@ -353,8 +353,8 @@ def test_tiny_batches_bind_the_harness(measure: Measure, make_dataset: Any) -> N
         cache="warm",
         calibration_s=0.8,
     )
-    assert doc.verdict is not None
-    assert binds(doc) == "harness", doc.verdict.sentence
+    assert doc.job.verdict is not None
+    assert binds(doc) == "harness", doc.job.verdict.sentence
 
 
 def test_large_tensors_through_torchs_transport_bind_the_harness(
@@ -372,5 +372,5 @@ def test_large_tensors_through_torchs_transport_bind_the_harness(
         cache="warm",
         epochs=4,
     )
-    assert doc.verdict is not None
-    assert binds(doc) == "harness", doc.verdict.sentence
+    assert doc.job.verdict is not None
+    assert binds(doc) == "harness", doc.job.verdict.sentence

@@ -14,13 +14,13 @@ from iobench.analyse.capacity.whatif import Change, Quantity, what_if
 from iobench.runner.experiment import Options, run
 from iobench.runner.plan import make_plan
 from iobench.schema.base import build
-from iobench.schema.result import RunDocument
+from iobench.schema.record import RunRecord
 from iobench.schema.workload import Workload
 
 SAMPLE = 100_000
 
 
-def measure(results: Path, url: str, *, calibration_s: float = 0.6, **workload: Any) -> RunDocument:
+def measure(results: Path, url: str, *, calibration_s: float = 0.6, **workload: Any) -> RunRecord:
     spec = build(Workload, {"name": "oracle", "dataset": "demo", **workload}, where="oracle")
     plan = make_plan(spec, url, accelerators=1, repetitions=1, seed=3)
     doc, _ = run(plan, Options(results=results, calibration_s=calibration_s))
@@ -28,8 +28,8 @@ def measure(results: Path, url: str, *, calibration_s: float = 0.6, **workload: 
     return doc
 
 
-def predicted(doc: RunDocument, change: Change) -> float:
-    verdict = what_if(doc, change).document.verdict
+def predicted(doc: RunRecord, change: Change) -> float:
+    verdict = what_if(doc, change).document.job.verdict
     assert verdict is not None
     assert verdict.predicted_samples_per_s is not None
     return verdict.predicted_samples_per_s
@@ -47,12 +47,12 @@ def test_twice_the_bandwidth_on_paper_and_in_truth(tmp_path: Path, make_dataset:
     slow = measure(tmp_path, f"throttled+{root}?bandwidth=100MB", **job)
     fast = measure(tmp_path, f"throttled+{root}?bandwidth=200MB", calibration_s=0, **job)
     found = what_if(slow, Change(storage_bandwidth=Quantity(2, relative=True)))
-    assert found.document.verdict is not None
-    assert found.document.verdict.binds == "storage"
+    assert found.document.job.verdict is not None
+    assert found.document.job.verdict.binds == "storage"
     assert found.error == pytest.approx(0, abs=0.1)
     truth = fast.metrics["samples_per_s"].median
     assert truth == pytest.approx(200e6 / SAMPLE, rel=0.1)
-    assert found.document.verdict.predicted_samples_per_s == pytest.approx(truth, rel=0.1)
+    assert found.document.job.verdict.predicted_samples_per_s == pytest.approx(truth, rel=0.1)
     assert found.corrected_samples_per_s == pytest.approx(truth, rel=0.1)
 
 

@@ -48,7 +48,7 @@ from iobench.schema.manifest import (
     hash_bytes,
     write_table,
 )
-from iobench.schema.result import EVENT_COLUMNS
+from iobench.schema.training import EVENT_COLUMNS
 from iobench.schema.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage

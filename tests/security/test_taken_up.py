@@ -16,7 +16,7 @@ from iobench.load.layouts import layout_keys, made_layout, make_layout, read_lay
 from iobench.load.libraries.base import Source
 from iobench.runner.sweeping.takeup import Given, take_up
 from iobench.schema.job import WorkloadFacts
-from iobench.schema.result import RunDocument
+from iobench.schema.record import RunRecord
 from iobench.schema.sweep import Sweep, SweepPoint, save_sweep
 from iobench.schema.workload import LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
@@ -131,7 +131,7 @@ def test_a_secret_in_a_data_root_is_not_written_down(tmp_path: Path) -> None:
 def test_a_record_names_no_workload_file(tmp_path: Path) -> None:
     """A run's record is looked up among the workloads by name, not opened as a path."""
     os.mkfifo(tmp_path / "pipe.yaml")
-    document = RunDocument.model_construct(workload=WorkloadFacts(name=str(tmp_path / "pipe.yaml")))
+    document = RunRecord.model_construct(workload=WorkloadFacts(name=str(tmp_path / "pipe.yaml")))
     assert _builtin(document, ["loader.workers"]) == {}
 
 

@@ -10,13 +10,8 @@ import pytest
 
 from iobench.analyse.verdict.metrics import summarise
 from iobench.analyse.verdict.rebuild import conclude
-from iobench.schema.result import (
-    EVENT_COLUMNS,
-    Ceiling,
-    Epoch,
-    Repetition,
-    RunDocument,
-)
+from iobench.schema.record import TrainingRecord
+from iobench.schema.training import EVENT_COLUMNS, Ceiling, Epoch, Repetition, TrainingRun
 
 SECOND = 1_000_000_000
 BY = {
@@ -67,7 +62,7 @@ def build_run(
     repetition: dict[str, Any] | None = None,
     concluded: bool = True,
     **document: Any,
-) -> RunDocument:
+) -> TrainingRecord:
     """Two accelerators of 1,000 samples/s (batch 100 in 0.1 s), 6 GB of 100 kB samples, a host of 1 GB and 8 cores; storage: 4,000/s."""
     figures = {
         "storage_raw": 5000.0,
@@ -126,7 +121,10 @@ def build_run(
         library = {"kind": "torch", "library": "torch 2", "shuffle": {"not_measured": "no proof"}}
         loader = library | (loader or {})
     spec = {"name": "test-data", "content": "raw", "codec": "none", "compress_ratio": 1.0}
-    doc = RunDocument.model_validate(
+    job, head = {}, {}
+    for key, value in document.items():
+        (job if key in TrainingRun.model_fields else head)[key] = value
+    doc = TrainingRecord.model_validate(
         {
             "iobench_version": "0",
             "run_id": "run-1",
@@ -134,50 +132,55 @@ def build_run(
             "command": ["iobench", "run"],
             "status": "ok",
             "validity": "unknown",
-            "accelerators": accelerators,
-            "workload": {
-                "name": "test",
-                "dataset": "test-data",
-                "accelerator": {"kind": "emulated", "name": "h100", "step_time": 0.1},
-                "batch_size": 100,
-                "epochs": 2,
-                "cache": "cold",
-                "required_accelerator_utilization": 0.9,
-                "reader": {"concurrency": 4, "decode": True, "tail": "keep"},
-                "loader": {"workers": 2, "prefetch_factor": 2, "transport": "ring"},
-            }
-            | (workload or {}),
-            "dataset": {
-                "spec": spec,
-                "samples": 60_000,
-                "stored_bytes": 6_000_000_000,
-                "changed": [],
-            }
-            | (dataset or {}),
-            "host": {
-                "cores": 8,
-                "affinity_cores": 8,
-                "cpu_quota_cores": None,
-                "effective_cores": 8.0,
-                "memory_bytes": 1_000_000_000,
-            }
-            | (host or {}),
+            "hosts": [
+                {
+                    "cores": 8,
+                    "affinity_cores": 8,
+                    "cpu_quota_cores": None,
+                    "effective_cores": 8.0,
+                    "memory_bytes": 1_000_000_000,
+                }
+                | (host or {})
+            ],
             "storage": {"scheme": "file", "url": "/data"},
-            "loader": {"direct": False} | (loader or {}),
-            "ceilings": ceilings,
-            "repetitions": done,
+            "job": {
+                "accelerators": accelerators,
+                "workload": {
+                    "name": "test",
+                    "dataset": "test-data",
+                    "accelerator": {"kind": "emulated", "name": "h100", "step_time": 0.1},
+                    "batch_size": 100,
+                    "epochs": 2,
+                    "cache": "cold",
+                    "required_accelerator_utilization": 0.9,
+                    "reader": {"concurrency": 4, "decode": True, "tail": "keep"},
+                    "loader": {"workers": 2, "prefetch_factor": 2, "transport": "ring"},
+                }
+                | (workload or {}),
+                "dataset": {
+                    "spec": spec,
+                    "samples": 60_000,
+                    "stored_bytes": 6_000_000_000,
+                    "changed": [],
+                }
+                | (dataset or {}),
+                "loader": {"direct": False} | (loader or {}),
+                "ceilings": ceilings,
+                "repetitions": done,
+            }
+            | job,
         }
-        | document
+        | head
     )
     return (
         conclude(doc)
         if concluded
-        else doc.model_copy(update={"metrics": summarise(doc.repetitions)})
+        else doc.model_copy(update={"metrics": summarise(doc.job.repetitions)})
     )
 
 
 @pytest.fixture(scope="session")
-def make_run() -> Callable[..., RunDocument]:
+def make_run() -> Callable[..., TrainingRecord]:
     return build_run
 
 

@@ -27,8 +27,8 @@ from iobench.analyse.checkpoint.study import (
     spread,
     with_figures,
 )
-from iobench.schema.checkpoint import Restore, Save, Study
-from iobench.schema.result import RunDocument
+from iobench.schema.checkpoint import CheckpointRun, Restore, Save, Study
+from iobench.schema.record import CheckpointRecord
 
 
 def lowest(blocked: float, mtbf: float, restart: float = 0.0) -> float:
@@ -134,17 +134,15 @@ def test_bandwidth_is_the_mean_of_the_saves() -> None:
 
 
 def test_a_save_too_small_to_measure_bandwidth_with_is_named() -> None:
-    def doc(size: int, ranks: int) -> RunDocument:
+    def doc(size: int, ranks: int) -> CheckpointRecord:
         checkpoint = study(save(1, 1.0), bytes=size, ranks=ranks)
         told: dict[str, Any] = {
             "command": [],
-            "workload": {},
-            "dataset": {},
-            "host": {},
+            "hosts": [],
             "storage": {},
-            "checkpoint": checkpoint,
+            "job": CheckpointRun.model_validate(checkpoint.model_dump()),
         }
-        return RunDocument(
+        return CheckpointRecord(
             run_id="r", created="", iobench_version="0", status="ok", validity="valid", **told
         )
 

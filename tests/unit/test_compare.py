@@ -18,42 +18,47 @@ from iobench.analyse.compare.statistics import mann_whitney_p
 from iobench.analyse.tuning.confirmation import Confirmation
 from iobench.cli.main import main
 from iobench.report.sweep import render_confirmation
-from iobench.schema.result import RunDocument
+from iobench.schema.record import TrainingRecord
+from iobench.schema.training import TrainingRun
 
 
 def document(rates: list[float], **changes: Any) -> dict[str, Any]:
     """A recorded run of these samples/s; ``changes`` by dotted path, written with two underscores."""
     doc: dict[str, Any] = {
-        "schema_version": "1.0",
+        "schema_version": "2.0",
         "iobench_version": "0",
         "run_id": "r",
         "created": "2026-01-01T00:00:00+00:00",
         "command": [],
         "status": "ok",
         "validity": "valid",
-        "workload": {
-            "name": "w",
-            "dataset": "d",
-            "batch_size": 8,
-            "loader": {"workers": 2},
-            "reader": {"concurrency": 4, "crop": None},
-        },
-        "dataset": {
-            "id": "x",
-            "spec": {"name": "d", "format": "tar", "shard_size": 1 << 26, "seed": 1},
-        },
-        "host": {"cores": 2, "kernel": "6.1"},
+        "hosts": [{"cores": 2, "kernel": "6.1"}],
         "storage": {"url": "/data"},
-        "repetitions": [
-            {"seed": i, "accelerators": 1, "samples_per_s": rate, "wall_s": 1.0}
-            for i, rate in enumerate(rates)
-        ],
+        "job": {
+            "kind": "training",
+            "workload": {
+                "name": "w",
+                "dataset": "d",
+                "batch_size": 8,
+                "loader": {"workers": 2},
+                "reader": {"concurrency": 4, "crop": None},
+            },
+            "dataset": {
+                "id": "x",
+                "spec": {"name": "d", "format": "tar", "shard_size": 1 << 26, "seed": 1},
+            },
+            "repetitions": [
+                {"seed": i, "accelerators": 1, "samples_per_s": rate, "wall_s": 1.0}
+                for i, rate in enumerate(rates)
+            ],
+        },
     }
     for path, value in changes.items():
-        node = doc
         *parents, last = path.split("__")
+        top = (*parents, last)[0]
+        node = doc["job"] if top in TrainingRun.model_fields else doc
         for key in parents:
-            node = node[key]
+            node = node["hosts"][0] if key == "host" else node[key]
         node[last] = value
     return doc
 
@@ -199,7 +204,7 @@ def test_what_does_not_count_is_named(home: Path, capsys: pytest.CaptureFixture[
     broken = [{"rule": "cache.cold-residency", "level": "invalid", "evidence": "warm"}]
     write("r/invalid", FAST, validity="invalid", findings=broken)
     write("r/empty", [])
-    write("r/newer", FAST, schema_version="2.0")
+    write("r/newer", FAST, schema_version="3.0")
     write("r/nan", [*FAST[:5], float("nan")])
     Path("r/half").mkdir()
     Path("r/half/run.json").write_text('{"schema_version": "1.0", "run')
@@ -212,7 +217,7 @@ def test_what_does_not_count_is_named(home: Path, capsys: pytest.CaptureFixture[
     for words in (
         "invalid is INVALID (cache.cold-residency)",
         "empty has no complete repetition",
-        "schema version '2.0'",
+        "schema version '3.0'",
         "half",
         "NaN is not a valid number",
         "foreign",
@@ -263,7 +268,7 @@ def test_the_headline_is_that_of_the_metrics_asked_for(
 ) -> None:
     docs = {name: document(BASE) for name in ("a", "b")}
     for name, doc in docs.items():
-        for number, repetition in enumerate(doc["repetitions"]):
+        for number, repetition in enumerate(doc["job"]["repetitions"]):
             repetition["cpu_s"] = (10 if name == "a" else 20) + number / 10
         Path(name).mkdir()
         (Path(name) / "run.json").write_text(json.dumps(doc))
@@ -323,7 +328,7 @@ def test_a_thousand_runs_are_compared_in_seconds_and_little_memory(home: Path) -
 
 
 def test_a_document_is_what_the_schema_says() -> None:
-    RunDocument.model_validate(document(BASE))
+    TrainingRecord.model_validate(document(BASE))
 
 
 def test_a_copy_of_a_run_counts_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -366,7 +371,7 @@ def test_advice_of_no_gain_is_confirmed_by_what_is_no_slower(
     today: list[float], advised: list[float], answer: str
 ) -> None:
     sides = [
-        Group(name, [RunDocument.model_validate(document(list(map(float, rates))))])
+        Group(name, [TrainingRecord.model_validate(document(list(map(float, rates))))])
         for name, rates in (("t", today), ("a", advised))
     ]
     advice = SimpleNamespace(gain=1.0, gain_low=0.9, gain_high=1.1, changes={"loader.workers": "1"})

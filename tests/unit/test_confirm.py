@@ -15,7 +15,7 @@ from iobench.cli.main import main
 from iobench.errors import UsageError
 from iobench.report.sweep import confirmation_document, render_confirmation
 from iobench.runner.sweeping.confirm import _visits
-from iobench.schema.result import RunDocument
+from iobench.schema.record import TrainingRecord
 from iobench.schema.sweep import Sweep, SweepPoint, save_sweep
 from tests.unit.test_compare import BASE, FAST, document
 
@@ -52,7 +52,7 @@ class Advised:
 
 def compared(candidate: list[float]) -> Comparison:
     before, after = (
-        Group("", [RunDocument.model_validate(document(rates))]) for rates in (BASE, candidate)
+        Group("", [TrainingRecord.model_validate(document(rates))]) for rates in (BASE, candidate)
     )
     return compare(before, after, metrics=("samples_per_s",))
 

@@ -145,7 +145,7 @@ def test_whatif_prints_and_writes_nothing(
     assert "600 predicted, 580 measured (+3.4 %)" in " ".join(out.split())
     code, out, err = call("whatif", run, "--storage-bandwidth", "130MB/s", "--json")
     found = json.loads(out)
-    assert found["what_if"]["verdict"]["predicted_samples_per_s"] == pytest.approx(1200)
+    assert found["what_if"]["job"]["verdict"]["predicted_samples_per_s"] == pytest.approx(1200)
     assert found["model_error"] == pytest.approx(600 / 580 - 1)
     assert [path.name for path in run.iterdir()] == ["run.json"]
     assert (run / "run.json").read_bytes() == before

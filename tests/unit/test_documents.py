@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from iobench.beneath import NoFileError
 from iobench.documents import MAX_DEPTH, json_text, parse_json, read_regular
-from iobench.schema.result import Finding
+from iobench.schema.record import Finding
 from iobench.verify import Damage
 
 

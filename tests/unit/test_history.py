@@ -12,7 +12,7 @@ import pytest
 from iobench.analyse.compare.history import history
 from iobench.cli.main import main
 from iobench.report.history import render
-from iobench.schema.result import RunDocument
+from iobench.schema.record import TrainingRecord
 from tests.unit.test_compare import document
 
 
@@ -38,7 +38,9 @@ def runs(
 
 
 def found(documents: list[dict[str, Any]]) -> Any:
-    return history("w", [RunDocument.model_validate(each) for each in documents], "samples_per_s")
+    return history(
+        "w", [TrainingRecord.model_validate(each) for each in documents], "samples_per_s"
+    )
 
 
 def test_planted_changes_are_found_where_they_are() -> None:
@@ -94,7 +96,7 @@ def test_history_as_a_user_calls_it(
     monkeypatch.chdir(tmp_path)
     for number, each in enumerate([*runs([1.0] * 5 + [0.8] * 5), *runs([1.0] * 2)]):
         if number >= 10:
-            each["workload"]["batch_size"] = 99
+            each["job"]["workload"]["batch_size"] = 99
         folder = tmp_path / "results" / f"{number:02d}"
         folder.mkdir(parents=True)
         (folder / "run.json").write_text(json.dumps(each))
@@ -135,7 +137,8 @@ def test_series_say_what_sets_them_apart(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     documents = runs([1.0] * 4)
-    documents[2]["workload"]["batch_size"] = documents[3]["workload"]["batch_size"] = 99
+    documents[2]["job"]["workload"]["batch_size"] = 99
+    documents[3]["job"]["workload"]["batch_size"] = 99
     documents[3]["storage"]["url"] = "/elsewhere"
     for number, each in enumerate(documents):
         folder = tmp_path / "results" / str(number)

@@ -28,7 +28,7 @@ from iobench.schema.instances import (
     read_prices,
 )
 from iobench.schema.job import Layout
-from iobench.schema.result import RunDocument
+from iobench.schema.record import TrainingRecord
 from tests.servers.listener import Listener, listener
 from tests.unit.test_compare import BASE, FAST, document
 
@@ -276,8 +276,8 @@ def test_published_examples() -> None:
     assert samples_per_usd(40.73, 0.1291) == pytest.approx(1_135_755, abs=50)
 
 
-def run_of(rates: list[float], **changes: Any) -> RunDocument:
-    return RunDocument.model_validate(document(rates, dataset__samples=1000, **changes))
+def run_of(rates: list[float], **changes: Any) -> TrainingRecord:
+    return TrainingRecord.model_validate(document(rates, dataset__samples=1000, **changes))
 
 
 MACHINE = Instance(type="m", usd_per_hour=2.0, spot_usd_per_hour=0.5, priced="2026-01-01")
@@ -305,7 +305,7 @@ def test_money_is_time(rate: float, price: float, hosts: int, epochs: int) -> No
 
 def test_what_is_lost_and_what_is_paid_for_waiting() -> None:
     doc = run_of(BASE)
-    for repetition in doc.repetitions:
+    for repetition in doc.job.repetitions:
         repetition.accelerator_utilization_strict = 0.75
     found = cost(
         doc,
@@ -332,7 +332,7 @@ def test_what_is_lost_and_what_is_paid_for_waiting() -> None:
 def test_a_layout_of_its_own_is_paid_once() -> None:
     """1000 samples were converted in 20 s; an epoch of 5000 takes 100 s, and 10 epochs at 100/s on 2 hosts 250 s."""
     doc = run_of([100.0] * 6)
-    doc.loader.layout = Layout(seconds=20.0, bytes=1, files=1, made_earlier=False)
+    doc.job.loader.layout = Layout(seconds=20.0, bytes=1, files=1, made_earlier=False)
     found = cost(doc, MACHINE, Terms(hosts=2, epochs=10, samples=5000))
     assert found is not None
     assert found.preparation_s == 100
@@ -481,19 +481,20 @@ def test_whatif_caps_storage_at_the_network(
     doc = document(
         BASE, dataset__samples=1000, dataset__stored_bytes=10**10, dataset__sample_bytes_mean=1e7
     )
-    doc["workload"]["accelerator"] = {"kind": "emulated", "step_time": 0.01}
-    doc["ceilings"] = {
+    doc["job"]["workload"]["accelerator"] = {"kind": "emulated", "step_time": 0.01}
+    doc["job"]["ceilings"] = {
         name: {"samples_per_s": rate, "bytes_per_s": rate * 1e7}
         for name, rate in (("fetch", 200.0), ("prep", 500.0))
     }
     (tmp_path / "run.json").write_text(json.dumps(doc))
     assert main(["whatif", str(tmp_path), "--instance", "g4dn.xlarge", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["what_if"]["ceilings"]["fetch"]["samples_per_s"] == pytest.approx(62.5)
-    assert found["what_if"]["ceilings"]["prep"]["samples_per_s"] == 500
+    assert found["what_if"]["job"]["ceilings"]["fetch"]["samples_per_s"] == pytest.approx(62.5)
+    assert found["what_if"]["job"]["ceilings"]["prep"]["samples_per_s"] == 500
     assert main(["whatif", str(tmp_path), "--instance", "p5.48xlarge", "--json"]) == 0
     assert (
-        json.loads(capsys.readouterr().out)["what_if"]["ceilings"]["fetch"]["samples_per_s"] == 200
+        json.loads(capsys.readouterr().out)["what_if"]["job"]["ceilings"]["fetch"]["samples_per_s"]
+        == 200
     )
     assert main(["whatif", str(tmp_path), "--instance", "a2-highgpu-1g"]) == 2
     assert "network of a2-highgpu-1g is not known" in capsys.readouterr().err

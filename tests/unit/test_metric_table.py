@@ -21,7 +21,8 @@ from iobench.report.figures import format_of
 from iobench.report.text import render_run
 from iobench.schema.checkpoint import Study
 from iobench.schema.metrics import BY_NAME, COMPARED, METRICS, Metric, metrics_of
-from iobench.schema.result import Repetition, RunDocument, Verdict, load_run
+from iobench.schema.record import CheckpointRecord, RunRecord, TrainingRecord, load_run
+from iobench.schema.training import Repetition, Verdict
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 CONTEXT = {"seed", "accelerators", "complete"}
@@ -29,12 +30,14 @@ CONTEXT = {"seed", "accelerators", "complete"}
 
 
 @pytest.fixture(scope="module")
-def runs() -> list[RunDocument]:
+def runs() -> list[RunRecord]:
     """Recorded runs of every kind, with all figures computed again from their events."""
     found = []
     for folder in sorted(GOLDEN.iterdir()):
-        doc, events = load_run(folder), folder / "events.parquet"
-        found.append(rebuild(doc, read_events(events)) if events.is_file() else doc)
+        doc = load_run(folder)
+        if isinstance(doc, TrainingRecord):
+            doc = rebuild(doc, read_events(folder / "events.parquet"))
+        found.append(doc)
     return found
 
 
@@ -61,32 +64,32 @@ def test_what_is_recorded_of_a_repetition_and_a_verdict_is_in_the_table() -> Non
     assert numbers(Verdict) == names("verdict")
 
 
-def test_what_is_computed_of_runs_is_in_the_table(runs: list[RunDocument]) -> None:
+def test_what_is_computed_of_runs_is_in_the_table(runs: list[RunRecord]) -> None:
     medians = {metric.name for metric in METRICS if metric.median}
     for doc in runs:
         assert set(doc.metrics) <= medians, doc.run_id
-        if doc.checkpoint is not None:
-            assert set(doc.checkpoint.figures) <= names("save", "restore"), doc.run_id
+        if doc.checkpoints is not None:
+            assert set(doc.checkpoints.figures) <= names("save", "restore"), doc.run_id
     bandwidths = {key for key in Study.model_fields if key.endswith("_bytes_per_s")}
     assert bandwidths == {m.name for m in metrics_of("save", "restore") if m.unit == "bytes/s"}
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: f"{metric.of}-{metric.name}")
-def test_each_metric_of_the_table_is_produced(metric: Metric, runs: list[RunDocument]) -> None:
+def test_each_metric_of_the_table_is_produced(metric: Metric, runs: list[RunRecord]) -> None:
     found: list[float | None] = []
     for doc in runs:
-        study = doc.checkpoint
-        if metric.of == "repetition":
-            found += [getattr(one, metric.name) for one in doc.repetitions]
-        elif metric.of == "verdict":
-            found += [getattr(doc.verdict, metric.name)] if doc.verdict else []
-        elif study is not None:
+        job, study = doc.job, doc.checkpoints
+        if metric.of == "repetition" and job.kind == "training":
+            found += [getattr(one, metric.name) for one in job.repetitions]
+        elif metric.of == "verdict" and job.kind == "training":
+            found += [getattr(job.verdict, metric.name)] if job.verdict else []
+        elif study is not None and metric.of in ("save", "restore"):
             found += [value_of(one, metric) for one in (*study.saves, *study.restores)]
     assert [value for value in found if value is not None]
 
 
 def test_a_condition_can_be_about_each_that_a_document_has_one_of(
-    runs: list[RunDocument],
+    runs: list[RunRecord],
 ) -> None:
     told: set[str] = set()
     for doc in runs:
@@ -97,7 +100,7 @@ def test_a_condition_can_be_about_each_that_a_document_has_one_of(
 
 
 def test_each_that_is_compared_has_values_a_label_and_a_direction(
-    runs: list[RunDocument],
+    runs: list[RunRecord],
 ) -> None:
     for name, metric in COMPARED.items():
         assert metric.short
@@ -107,15 +110,15 @@ def test_each_that_is_compared_has_values_a_label_and_a_direction(
         assert format_of(metric)(1.0)
 
 
-def test_reports_and_csv_show_the_table(runs: list[RunDocument]) -> None:
-    doc = next(doc for doc in runs if doc.repetitions and doc.checkpoint is not None)
+def test_reports_and_csv_show_the_table(runs: list[RunRecord]) -> None:
+    doc = next(doc for doc in runs if doc.job.repetitions and doc.job.saves is not None)
     text = render_run(doc)
     for metric in metrics_of("repetition", median=True):
         if metric.name != "accelerator_utilization_sustained":  # its label says more beside saves
             assert f"  {metric.label}  " in text, metric
     header = next(csv.reader(io.StringIO(to_csv(doc))))
     assert names("repetition") | CONTEXT <= set(header)
-    alone = next(doc for doc in runs if doc.study is not None)
+    alone = next(doc for doc in runs if isinstance(doc, CheckpointRecord))
     header = next(csv.reader(io.StringIO(to_csv(alone))))
     assert names("save", "restore") <= set(header)
     assert len(header) == len(set(header))

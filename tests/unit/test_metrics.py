@@ -24,14 +24,14 @@ from iobench.analyse.verdict.rebuild import ceiling_from_events, find_max_point,
 from iobench.analyse.verdict.validity import evaluate
 from iobench.report.export import to_csv, to_json, to_markdown
 from iobench.report.text import render_run
-from iobench.schema.result import (
+from iobench.schema.record import TrainingRecord
+from iobench.schema.training import (
     Ceiling,
     CeilingDetails,
     Epoch,
     FindMax,
     FindMaxPoint,
     Repetition,
-    RunDocument,
 )
 
 Build = Callable[..., Any]
@@ -331,7 +331,7 @@ def test_rebuild_finds_every_figure_again(make_run: Build, make_events: Build) -
     events = make_events(measure + fetch + search)
     doc = make_run(accelerators=1, repetitions=1, concluded=False)
     details = CeilingDetails(startup_s=1.0, cpu_s=0.02, round_steps=3)
-    ceilings = doc.ceilings | {
+    ceilings = doc.job.ceilings | {
         "fetch": Ceiling(samples_per_s=1, bytes_per_s=1, cpu_s_per_gb=9, details=details)
     }
     stale = FindMaxPoint(
@@ -342,18 +342,18 @@ def test_rebuild_finds_every_figure_again(make_run: Build, make_events: Build) -
         passed=False,
     )
     found = FindMax(required_accelerator_utilization=0.9, accelerators=None, points=[stale])
-    again = rebuild(doc.model_copy(update={"ceilings": ceilings, "find_max": found}), events)
-    assert again.ceilings["fetch"].samples_per_s == pytest.approx(
+    again = rebuild(doc.with_job(ceilings=ceilings, find_max=found), events)
+    assert again.job.ceilings["fetch"].samples_per_s == pytest.approx(
         100.0
     )  # 400 in 5 s less 1 s of start-up
-    assert again.ceilings["fetch"].bytes_per_s == pytest.approx(1e7)
-    assert again.ceilings["fetch"].cpu_s_per_gb == pytest.approx(0.5)  # 0.02 s for 0.04 GB
-    assert again.ceilings["prep"] == doc.ceilings["prep"]
-    assert again.repetitions[0].samples == 400
+    assert again.job.ceilings["fetch"].bytes_per_s == pytest.approx(1e7)
+    assert again.job.ceilings["fetch"].cpu_s_per_gb == pytest.approx(0.5)  # 0.02 s for 0.04 GB
+    assert again.job.ceilings["prep"] == doc.job.ceilings["prep"]
+    assert again.job.repetitions[0].samples == 400
     assert again.metrics["accelerator_utilization"].median == pytest.approx(0.8)
-    assert again.find_max is not None
-    assert again.find_max.accelerators == 3
-    assert again.find_max.points[0].accelerator_utilization == pytest.approx(1.0)
+    assert again.job.find_max is not None
+    assert again.job.find_max.accelerators == 3
+    assert again.job.find_max.points[0].accelerator_utilization == pytest.approx(1.0)
     assert rebuild(again, events) == again
 
 
@@ -372,14 +372,14 @@ def test_what_a_library_reads_is_not_measured(
         loader={"kind": "webdataset"}, repetitions=1, repetition=unseen, quiet=context(0.0), **few
     )
     again = rebuild(doc, make_events(rows + [row | {"phase": "quiet"} for row in rows]))
-    assert again.quiet is not None
-    for one in (again.repetitions[0], again.quiet):
+    assert again.job.quiet is not None
+    for one in (again.job.repetitions[0], again.job.quiet):
         assert (one.bytes_read, one.read_amplification, one.sample_bytes) == (None, None, 4000)
         assert (
             "webdataset" in one.not_measured["bytes_read"] == one.not_measured["read_amplification"]
         )
         assert one.read_bytes_per_s is not None
-    assert again.quiet.read_bytes_per_s == pytest.approx(1000.0)
+    assert again.job.quiet.read_bytes_per_s == pytest.approx(1000.0)
     assert "read_amplification" not in again.metrics
     assert not {"read.amplification", "data.mismatch"} & {
         finding.rule for finding in evaluate(again)
@@ -396,7 +396,7 @@ def test_what_a_library_reads_is_not_measured(
         "",
         "4000",
     )
-    assert RunDocument.model_validate_json(to_json(again)) == again
+    assert TrainingRecord.model_validate_json(to_json(again)) == again
 
 
 def test_find_max_point_of_a_null_accelerator_says_why(make_events: Build) -> None:
@@ -432,8 +432,8 @@ def test_the_accelerator_alone_has_no_bytes(make_run: Build, make_events: Build)
     )
     doc = make_run(accelerators=1, repetitions=1, concluded=False)
     again = rebuild(
-        doc.model_copy(update={"ceilings": doc.ceilings | {"accelerator": recorded}}), events
-    ).ceilings["accelerator"]
+        doc.with_job(ceilings=doc.job.ceilings | {"accelerator": recorded}), events
+    ).job.ceilings["accelerator"]
     assert (again.samples_per_s, again.bytes_per_s, again.cpu_s_per_gb) == (
         pytest.approx(100.0),
         5e6,

@@ -25,7 +25,7 @@ FUNCTIONS = {
 }
 RESULTS = {
     *("Batch", "BatchLoader", "Comparison", "Dataset", "Finding", "GenerateProgress"),
-    *("GenerateReport", "LibraryLoader", "Manifest", "Options", "Plan", "Run", "RunDocument"),
+    *("GenerateReport", "LibraryLoader", "Manifest", "Options", "Plan", "Run", "RunRecord"),
     *("RunProgress", "Summary", "Verdict", "VerifyReport"),
 }
 SPECS = {"DatasetSpec", "LoaderSpec", "ReaderSpec", "Workload"}
@@ -78,7 +78,7 @@ def test_every_public_name_says_what_it_is() -> None:
         if not inspect.getdoc(getattr(iobench, name))
     }
     # Records whose keys are described beside them, and a Protocol of two methods.
-    assert undocumented <= {"Finding", "RunDocument", "RunProgress", "Summary", "Verdict"}
+    assert undocumented <= {"Finding", "RunRecord", "RunProgress", "Summary", "Verdict"}
 
 
 def test_the_page_names_every_public_name() -> None:

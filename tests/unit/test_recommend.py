@@ -107,9 +107,9 @@ def planted(make_run: Build) -> Build:
         )
         noisy = [
             r.model_copy(update={"samples_per_s": rate * NOISE[i % 6]})
-            for i, r in enumerate(doc.repetitions)
+            for i, r in enumerate(doc.job.repetitions)
         ]
-        return doc.model_copy(update={"repetitions": noisy, "validity": "valid"})
+        return doc.model_copy(update={"validity": "valid"}).with_job(repetitions=noisy)
 
     return build
 
@@ -268,10 +268,10 @@ def test_a_model_that_fails_its_check_is_not_trusted(planted: Build, tmp_path: P
     for shard in (4 * MIB, 32 * MIB, 256 * MIB):
         doc = planted(shard=shard)
         if shard == 32 * MIB:
-            fetch = doc.ceilings["fetch"].model_copy(
-                update={"samples_per_s": 2 * doc.ceilings["fetch"].samples_per_s}
+            fetch = doc.job.ceilings["fetch"].model_copy(
+                update={"samples_per_s": 2 * doc.job.ceilings["fetch"].samples_per_s}
             )
-            doc = doc.model_copy(update={"ceilings": doc.ceilings | {"fetch": fetch}})
+            doc = doc.with_job(ceilings=doc.job.ceilings | {"fetch": fetch})
         save(tmp_path / f"run-{shard}", doc)
     found = recommend(read_sweep(tmp_path))
     assert found.shard is not None
@@ -330,7 +330,7 @@ def test_an_incompressible_dataset_is_left_alone(swept: Callable[..., Recommenda
 
 def test_a_codec_without_ceilings_is_not_judged(planted: Build) -> None:
     plain, packed = (
-        Point({"dataset.codec": codec}, planted(codec=codec).model_copy(update={"ceilings": {}}))
+        Point({"dataset.codec": codec}, planted(codec=codec).with_job(ceilings={}))
         for codec in ("none", "zstd:1")
     )
     assert judge_codec(packed, plain) is None
@@ -470,10 +470,10 @@ def test_prose_and_seeds_are_no_settings() -> None:
 
 
 def test_merged_runs_keep_the_first_measured_ceilings(planted: Build) -> None:
-    bare = planted().model_copy(update={"ceilings": {}})
+    bare = planted().with_job(ceilings={})
     merged = merge([bare, planted()])
-    assert merged.ceilings["fetch"].samples_per_s
-    assert len(merged.repetitions) == 12
+    assert merged.job.ceilings["fetch"].samples_per_s
+    assert len(merged.job.repetitions) == 12
 
 
 def test_values_with_units_are_numbers() -> None:
@@ -552,7 +552,7 @@ def test_the_shipped_workload_is_the_default(planted: Build, tmp_path: Path) -> 
         doc = planted(workers=workers)
         save(
             tmp_path / f"w{workers}",
-            doc.model_copy(update={"workload": doc.workload.model_copy(update={"name": "demo"})}),
+            doc.with_job(workload=doc.job.workload.model_copy(update={"name": "demo"})),
         )
     sweep = read_sweep(tmp_path)
     assert sweep.default is not None
@@ -608,7 +608,7 @@ def test_several_workloads(planted: Build, tmp_path: Path) -> None:
     save(tmp_path / "b", planted(workers=4))
     save(
         tmp_path / "c",
-        doc.model_copy(update={"workload": doc.workload.model_copy(update={"name": "other"})}),
+        doc.with_job(workload=doc.job.workload.model_copy(update={"name": "other"})),
     )
     with pytest.raises(UsageError, match="other, test"):
         read_sweep(tmp_path)
@@ -634,15 +634,13 @@ def test_bytes_that_nobody_needs_are_told(
     for workers in (1, 4):
         doc = planted(workers=workers, form=form)
         wasteful = [
-            r.model_copy(update={"bytes_read": r.sample_bytes * 3}) for r in doc.repetitions
+            r.model_copy(update={"bytes_read": r.sample_bytes * 3}) for r in doc.job.repetitions
         ]
         save(
             tmp_path / str(workers),
-            doc.model_copy(
-                update={
-                    "repetitions": wasteful,
-                    "loader": doc.loader.model_copy(update={"direct": direct}),
-                }
+            doc.with_job(
+                repetitions=wasteful,
+                loader=doc.job.loader.model_copy(update={"direct": direct}),
             ),
         )
     (doubt,) = [

@@ -16,14 +16,10 @@ from iobench.cli.verbs import VERBS
 from iobench.report.export import to_csv, to_json, to_markdown
 from iobench.report.text import render_run
 from iobench.schema.checkpoint import Study
-from iobench.schema.result import (
-    FindMax,
-    FindMaxPoint,
-    RunDocument,
-    Summary,
-)
+from iobench.schema.record import Summary, TrainingRecord
+from iobench.schema.training import FindMax, FindMaxPoint
 
-Build = Callable[..., RunDocument]
+Build = Callable[..., TrainingRecord]
 
 NULL = {
     "workload": {"accelerator": {"kind": "null", "name": "null", "step_time": None}},
@@ -63,7 +59,7 @@ def test_verdict_comes_first(make_run: Build) -> None:
     assert lines[1].startswith("Storage starves 2 accelerators (29.0 % busy, 90 % required)")
 
 
-def cold_line(doc: RunDocument) -> str:
+def cold_line(doc: TrainingRecord) -> str:
     lines = render_run(doc).splitlines()
     return next((line for line in lines if line.startswith("  cold reads")), "")
 
@@ -198,7 +194,7 @@ def test_color_only_when_asked(make_run: Build) -> None:
 
 def test_json_is_the_document(make_run: Build) -> None:
     doc = make_run()
-    assert RunDocument.model_validate(json.loads(to_json(doc))) == doc
+    assert TrainingRecord.model_validate(json.loads(to_json(doc))) == doc
 
 
 def test_csv_has_a_line_for_each_repetition_and_blanks_for_what_was_not_measured(
@@ -220,7 +216,7 @@ def test_markdown_has_rectangular_tables(make_run: Build) -> None:
 
 def test_the_default_transport_is_told_beside_the_harness(make_run: Build) -> None:
     doc = make_run()
-    doc.ceilings["harness"].details.tensor_samples_per_s = 3000.0
+    doc.job.ceilings["harness"].details.tensor_samples_per_s = 3000.0
     assert (
         "with torch's default transport the harness would end at 286 MiB/s (3,000 samples/s)"
         in render_run(doc)
@@ -242,7 +238,7 @@ def test_saves_beside_a_run_are_no_repetitions_and_are_named_where_they_are_left
     make_run: Build,
 ) -> None:
     doc = make_run(**RUNS["starved"])
-    doc.checkpoint = Study(
+    doc.job.saves = Study(
         model="m", writer="stream", ranks=1, bytes=1, full_bytes=1, tensors=1, files=1
     )
     doc.metrics["blocked_s"] = Summary(median=1.0, min=1.0, max=1.0, n=99)
@@ -269,6 +265,6 @@ def test_what_a_library_costs_is_the_median_of_its_repetitions(make_run: Any) ->
         "shuffle": {"distance": 1.0},
     }
     doc = make_run(repetitions=4, loader=loader, repetition={"sample_bytes": 10**10})
-    for number, repetition in enumerate(doc.repetitions):
+    for number, repetition in enumerate(doc.job.repetitions):
         repetition.cpu_s = 10.0 * (number + 1)
     assert "2.50, a plain read of the same bytes 0.50: 2.00 above it" in render_run(doc)

@@ -11,7 +11,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from iobench.schema.result import EVENT_COLUMNS, RunDocument
+from iobench.schema.record import RunRecord
+from iobench.schema.training import EVENT_COLUMNS
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).relative_to(ROOT)
@@ -186,4 +187,4 @@ def test_the_schema_page_names_every_key_and_column() -> None:
     page = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (?:u?int\d+|string) \|", page, re.MULTILINE)
     assert rows == list(EVENT_COLUMNS), "the table has the columns of EVENT_COLUMNS, in their order"
-    assert [key for key in RunDocument.model_fields if f"`{key}`" not in page] == []
+    assert [key for key in RunRecord.model_fields if f"`{key}`" not in page] == []

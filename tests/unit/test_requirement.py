@@ -13,7 +13,7 @@ from iobench.errors import UsageError
 from iobench.report.size import headline, render_size
 from iobench.schema.dataset import load_dataset_spec
 from iobench.schema.host import StorageFacts
-from iobench.schema.result import CeilingDetails
+from iobench.schema.training import CeilingDetails
 from iobench.schema.workload import load_workload
 
 Build = Callable[..., Any]
@@ -113,13 +113,13 @@ def test_latency_comes_from_the_best_evidence(make_run: Build) -> None:
         2 * 2 * 4 / 4000
     )  # 2 ranks x 2 workers x 4 in flight over 4,000 reads/s
     assert "Little" in derived.latency_from
-    raw = doc.ceilings["storage_raw"].model_copy(
+    raw = doc.job.ceilings["storage_raw"].model_copy(
         update={"details": CeilingDetails(latency_p50_s=0.003)}
     )
     fio = size(
         "resnet50-h100",
         demand,
-        doc.model_copy(update={"ceilings": doc.ceilings | {"storage_raw": raw}}),
+        doc.with_job(ceilings=doc.job.ceilings | {"storage_raw": raw}),
     )
     assert fio.latency_s == 0.003
     stated = size(

@@ -16,7 +16,7 @@ from iobench.runner.cache import run_cached_phase
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import Plan, make_plan
 from iobench.runner.tasks import load
-from iobench.schema.result import Epoch
+from iobench.schema.training import Epoch
 from iobench.schema.workload import AcceleratorSpec, load_workload
 
 EPOCHS, RANKS = 3, 2

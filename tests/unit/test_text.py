@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import iobench.report
 from iobench.report.lines import csv_text
-from iobench.schema.result import Finding
+from iobench.schema.record import Finding
 from iobench.text import csv_cell, escaped, markdown, printable, renders
 from tests.hostile import HOSTILE, RAW
 

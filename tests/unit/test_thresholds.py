@@ -8,9 +8,9 @@ import pytest
 
 from iobench.analyse.verdict.thresholds import parse, violations
 from iobench.errors import SpecError
-from iobench.schema.result import RunDocument
+from iobench.schema.record import RunRecord
 
-Build = Callable[..., RunDocument]
+Build = Callable[..., RunRecord]
 
 
 @pytest.mark.parametrize(

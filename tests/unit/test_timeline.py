@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from iobench.errors import IobenchError
 from iobench.measure.timeline import Columns, Recorder, StepEvent, read_events, write_events
-from iobench.schema.result import EVENT_COLUMNS
+from iobench.schema.training import EVENT_COLUMNS
 
 SUMMED = (
     "wait_ns",

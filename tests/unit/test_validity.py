@@ -15,14 +15,10 @@ from iobench.analyse.verdict.validity import (
     validity,
 )
 from iobench.errors import UsageError
-from iobench.schema.result import (
-    Ceiling,
-    Epoch,
-    Finding,
-    RunDocument,
-)
+from iobench.schema.record import Finding, RunRecord
+from iobench.schema.training import Ceiling, Epoch
 
-Build = Callable[..., RunDocument]
+Build = Callable[..., RunRecord]
 
 WARM = {"cache": "any"}
 UNMEASURED = [Epoch(epoch=0, residency_before=None, residency_how="no cachestat"), Epoch(epoch=1)]
@@ -134,7 +130,7 @@ def test_pass_fail_unknown(make_run: Build, rule: Any) -> None:
     violation = rule(make_run(**broken))
     assert violation is not None
     assert violation.rule == rule.id
-    assert violation.level == level_of(rule, "mlperf")
+    assert violation.level == level_of(rule.levels, "mlperf")
     assert violation.evidence
     assert violation.remedy
     gap = rule(make_run(**missing))
@@ -183,7 +179,7 @@ def test_missing_evidence_is_neither_pass_nor_fail(make_run: Build) -> None:
     assert make_run(rules="mlperf", **throttle).validity == "unknown"
 
 
-def cold_fetch(doc: RunDocument) -> str | None:
+def cold_fetch(doc: RunRecord) -> str | None:
     """The level of the finding about what a cache served."""
     return next((each.level for each in doc.findings if each.rule == "cache.cold-fetch"), None)
 
@@ -229,8 +225,10 @@ def test_what_nobody_counted_is_unknown_where_a_cache_could_have_served(
 
 def test_an_interrupted_repetition_needs_no_count_beside_complete_ones(make_run: Build) -> None:
     doc = make_run()
-    cut = doc.repetitions[0].model_copy(update={"complete": False, "epochs": UNCOUNTED, "seed": 99})
-    doc = make_run(repetitions=1).model_copy(update={"repetitions": [*doc.repetitions, cut]})
+    cut = doc.job.repetitions[0].model_copy(
+        update={"complete": False, "epochs": UNCOUNTED, "seed": 99}
+    )
+    doc = make_run(repetitions=1).with_job(repetitions=[*doc.job.repetitions, cut])
     assert cold_fetch(conclude(doc)) is None
 
 
@@ -255,7 +253,7 @@ def test_a_ceiling_is_cold_as_well(make_run: Build, fetched: int | None, level: 
     cold = Epoch(epoch=0, sample_bytes=3000, bytes_fetched=fetched, fetched_how="not measured: why")
     ceiling = Ceiling(samples_per_s=4000.0, bytes_per_s=4e8, how="test", cold=cold)
     doc = make_run(concluded=False)
-    doc.ceilings["fetch"] = ceiling
+    doc.job.ceilings["fetch"] = ceiling
     doc = conclude(doc)
     assert cold_fetch(doc) == level
     if level:
@@ -265,8 +263,8 @@ def test_a_ceiling_is_cold_as_well(make_run: Build, fetched: int | None, level: 
 
 def test_a_repetition_without_checkpoints_is_cold_as_well(make_run: Build) -> None:
     doc = make_run()
-    quiet = doc.repetitions[0].model_copy(update={"epochs": FED_BY_A_CACHE})
-    assert cold_fetch(conclude(doc.model_copy(update={"quiet": quiet}))) == "invalid"
+    quiet = doc.job.repetitions[0].model_copy(update={"epochs": FED_BY_A_CACHE})
+    assert cold_fetch(conclude(doc.with_job(quiet=quiet))) == "invalid"
 
 
 def test_what_a_cache_served_does_not_prove_a_small_dataset_cold(make_run: Build) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from iobench.analyse.verdict.bind import verdict
-from iobench.schema.result import Verdict
+from iobench.schema.training import Verdict
 
 Build = Callable[..., Any]
 
 
 def judge(make_run: Build, **changes: Any) -> Verdict:
-    found = make_run(**changes).verdict
+    found = make_run(**changes).job.verdict
     assert isinstance(found, Verdict)
     return found
 
@@ -112,10 +112,10 @@ def test_a_saturated_client_is_not_blamed_on_storage(make_run: Build) -> None:
         host={"cores": 1, "affinity_cores": 1, "effective_cores": 1.0},
         concluded=False,
     )
-    hungry = doc.ceilings["fetch"].model_copy(
+    hungry = doc.job.ceilings["fetch"].model_copy(
         update={"cpu_s_per_gb": 16.0}
     )  # 0.06 GB/s x 16 = 0.96 of 1 core
-    found = verdict(doc.model_copy(update={"ceilings": doc.ceilings | {"fetch": hungry}}))
+    found = verdict(doc.with_job(ceilings=doc.job.ceilings | {"fetch": hungry}))
     assert found.binds == "harness"
     assert found.sentence.startswith("This host's CPU starves")
     assert "1.0 of 1 cores" in found.sentence
@@ -143,8 +143,8 @@ def test_a_library_is_not_advised_what_only_iobenchs_reader_has(make_run: Build)
         loader=library,
         concluded=False,
     )
-    hungry = doc.ceilings["fetch"].model_copy(update={"cpu_s_per_gb": 16.0})
-    found = verdict(doc.model_copy(update={"ceilings": doc.ceilings | {"fetch": hungry}}))
+    hungry = doc.job.ceilings["fetch"].model_copy(update={"cpu_s_per_gb": 16.0})
+    found = verdict(doc.with_job(ceilings=doc.job.ceilings | {"fetch": hungry}))
     assert "more cores" in found.advice[0].change
     warm = make_run(residency=0.5, loader=library)
     (finding,) = [each for each in warm.findings if each.rule == "cache.cold-residency"]

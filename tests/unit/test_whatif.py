@@ -16,7 +16,7 @@ from iobench.analyse.capacity.whatif import (
 from iobench.analyse.verdict.evidence import gather
 from iobench.errors import UsageError
 from iobench.report.whatif import render_whatif
-from iobench.schema.result import CeilingDetails
+from iobench.schema.training import CeilingDetails
 
 Build = Callable[..., Any]
 TWICE = Quantity(2, relative=True)
@@ -37,9 +37,9 @@ def starved(make_run: Build) -> Any:
 
 def cheap(doc: Any, **details: Any) -> Any:
     """Fetching at 0.05 CPU s/GB: 8 cores read 160 GB/s; details for the raw ceiling."""
-    fetch = doc.ceilings["fetch"].model_copy(update={"cpu_s_per_gb": 0.05})
-    raw = doc.ceilings["storage_raw"].model_copy(update={"details": CeilingDetails(**details)})
-    return doc.model_copy(update={"ceilings": doc.ceilings | {"fetch": fetch, "storage_raw": raw}})
+    fetch = doc.job.ceilings["fetch"].model_copy(update={"cpu_s_per_gb": 0.05})
+    raw = doc.job.ceilings["storage_raw"].model_copy(update={"details": CeilingDetails(**details)})
+    return doc.with_job(ceilings=doc.job.ceilings | {"fetch": fetch, "storage_raw": raw})
 
 
 def rates(found: Prediction) -> dict[str, float | None]:
@@ -56,7 +56,7 @@ def test_twice_the_bandwidth_of_a_spent_device(starved: Any) -> None:
     assert moved["fetch"] == pytest.approx(1200)
     assert moved["raw"] == pytest.approx(1300)
     assert (moved["prep"], moved["harness"], moved["accelerator"]) == (6000, 8000, 2000)
-    verdict = found.document.verdict
+    verdict = found.document.job.verdict
     assert verdict is not None
     assert verdict.binds == "storage"
     assert verdict.headroom == pytest.approx(0.6)
@@ -81,8 +81,8 @@ def test_a_stated_bandwidth(starved: Any) -> None:
 
 def test_enough_bandwidth_lets_the_accelerators_bind(starved: Any) -> None:
     found = what_if(starved, Change(storage_bandwidth=Quantity(5, relative=True)))
-    assert found.document.verdict is not None
-    assert found.document.verdict.binds == "accelerator"
+    assert found.document.job.verdict is not None
+    assert found.document.job.verdict.binds == "accelerator"
     assert rates(found)["predicted"] == 2000
 
 
@@ -157,7 +157,7 @@ def test_a_page_cache_is_worth_less_than_its_share(starved: Any) -> None:
     assert page == pytest.approx(600 / (1 - 0.1534), rel=1e-3)
     pinned = rates(what_if(starved, Change(cache_bytes=3_000_000_000, pinned=True)))["fetch"]
     assert pinned == pytest.approx(1200, rel=1e-3)
-    served = what_if(starved, Change(cache_bytes=10**12)).document.verdict
+    served = what_if(starved, Change(cache_bytes=10**12)).document.job.verdict
     assert served is not None
     assert " cold" not in served.sentence
     whole = rates(what_if(starved, Change(cache_bytes=10**12)))["fetch"]
@@ -181,7 +181,7 @@ def test_a_cache_of_some_columns_holds_more_of_them(make_run: Build) -> None:
         dataset={"shards": 60_000},
         workload={"reader": {"columns": 4}},
     )
-    doc.ceilings["fetch"] = doc.ceilings["fetch"].model_copy(
+    doc.job.ceilings["fetch"] = doc.job.ceilings["fetch"].model_copy(
         update={"bytes_per_s": 600 * 1e4, "cpu_s_per_gb": None}
     )
     half = rates(what_if(doc, Change(cache_bytes=300_000_000, pinned=True)))["fetch"]
@@ -215,20 +215,20 @@ def test_accelerators_bring_their_workers_and_their_appetite(make_run: Build) ->
     found = what_if(make_run(), Change(accelerators=Quantity(4)))
     moved = rates(found)
     assert (moved["accelerator"], moved["prep"], moved["harness"]) == (4000, 12_000, 16_000)
-    assert found.document.accelerators == 4
-    assert found.document.verdict is not None
-    assert found.document.verdict.headroom == pytest.approx(1.0)
+    assert found.document.job.accelerators == 4
+    assert found.document.job.verdict is not None
+    assert found.document.job.verdict.headroom == pytest.approx(1.0)
 
 
 def test_faster_accelerators(make_run: Build) -> None:
     found = what_if(make_run(), Change(step_time=Quantity(0.25, relative=True)))
     assert rates(found)["accelerator"] == pytest.approx(8000)
-    verdict = found.document.verdict
+    verdict = found.document.job.verdict
     assert verdict is not None
     assert verdict.binds == "storage"
     assert verdict.starved
-    assert found.recorded.verdict is not None
-    assert found.recorded.verdict.binds == "accelerator"
+    assert found.recorded.job.verdict is not None
+    assert found.recorded.job.verdict.binds == "accelerator"
 
 
 def test_the_recorded_run_is_left_alone(make_run: Build) -> None:
@@ -280,14 +280,17 @@ def test_runs_that_do_not_know_enough(make_run: Build) -> None:
 
 def test_fio_is_not_named_where_it_never_ran(starved: Any) -> None:
     """Raw storage of an S3 run is measured by the reader; a change of its ceiling changes no fact."""
-    raw = starved.ceilings["storage_raw"].model_copy(
+    raw = starved.job.ceilings["storage_raw"].model_copy(
         update={"how": "the reader with 16 reads in flight a worker", "by": "reader"}
     )
     fast = raw.model_copy(update={"samples_per_s": 1500.0, "bytes_per_s": 1.5e8})
     for ceiling in (raw, fast):
-        doc = starved.model_copy(update={"ceilings": {**starved.ceilings, "storage_raw": ceiling}})
+        doc = starved.with_job(ceilings={**starved.job.ceilings, "storage_raw": ceiling})
         changed = what_if(doc, Change(storage_bandwidth=TWICE)).document
         assert gather(changed).raw_by == gather(doc).raw_by == "reader"
-        assert changed.verdict is not None
-        told = [changed.verdict.sentence, *(each.basis for each in changed.verdict.advice)]
+        assert changed.job.verdict is not None
+        told = [
+            changed.job.verdict.sentence,
+            *(each.basis for each in changed.job.verdict.advice),
+        ]
         assert not [line for line in told if "fio" in line]

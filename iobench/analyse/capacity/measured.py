@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from ...errors import UsageError
 from ...schema.dataset import DatasetSpec
-from ...schema.result import Ceiling, RunDocument
+from ...schema.record import TrainingRecord
+from ...schema.training import Ceiling
 from ..verdict.evidence import accelerators_fed, gather
 from . import sizing
 
@@ -48,7 +49,7 @@ class Measured:
     notes: tuple[str, ...]  # reasons why the figures may not be valid for the job
 
 
-def measured_storage(doc: RunDocument, job: Job) -> Measured:
+def measured_storage(doc: TrainingRecord, job: Job) -> Measured:
     """Compare ``doc``'s storage with ``job``. Raises UsageError without a storage ceiling."""
     evidence = gather(doc)
     rate = evidence.bytes_per_s(evidence.storage)
@@ -79,9 +80,9 @@ def measured_storage(doc: RunDocument, job: Job) -> Measured:
     )
 
 
-def _notes(doc: RunDocument, job: Job) -> list[str]:
+def _notes(doc: TrainingRecord, job: Job) -> list[str]:
     notes = []
-    size, spec = gather(doc).bytes_per_sample, doc.dataset.spec
+    size, spec = gather(doc).bytes_per_sample, doc.job.dataset.spec
     if size is not None and not 1 / SIMILAR <= size / job.bytes_per_sample <= SIMILAR:
         notes.append(
             "its samples have another size: small reads are slower than large ones, so the bytes/s "
@@ -94,9 +95,10 @@ def _notes(doc: RunDocument, job: Job) -> list[str]:
     ]
     if differs:
         notes.append(f"its dataset differs in {', '.join(differs)}")
-    if doc.workload.cache != "cold":
+    if doc.job.workload.cache != "cold":
         notes.append(
-            f"its cache was {doc.workload.cache}: memory may have been measured instead of storage"
+            f"its cache was {doc.job.workload.cache}: memory may have been measured instead of "
+            "storage"
         )
     broken = [finding.rule for finding in doc.findings if finding.level == "invalid"]
     if broken:
@@ -104,30 +106,30 @@ def _notes(doc: RunDocument, job: Job) -> list[str]:
     return notes
 
 
-def cpu_s_per_gb(doc: RunDocument) -> float | None:
+def cpu_s_per_gb(doc: TrainingRecord) -> float | None:
     """CPU seconds per 1e9 stored bytes of fetch, prep and harness; None unless all are known.
 
     Work that the stages share is counted twice.
     """
     costs = [
-        doc.ceilings.get(name, Ceiling()).cpu_s_per_gb for name in ("fetch", "prep", "harness")
+        doc.job.ceilings.get(name, Ceiling()).cpu_s_per_gb for name in ("fetch", "prep", "harness")
     ]
     known = [cost for cost in costs if cost is not None]
     return sum(known) if len(known) == len(costs) else None
 
 
-def run_reads_per_sample(doc: RunDocument) -> float | None:
+def run_reads_per_sample(doc: TrainingRecord) -> float | None:
     """Read requests per sample of a recorded run, computed with ``sizing.reads_per_sample``."""
     size, samples, shards = (
         gather(doc).bytes_per_sample,
-        doc.dataset.samples,
-        doc.dataset.shards,
+        doc.job.dataset.samples,
+        doc.job.dataset.shards,
     )
-    reader, batch = doc.workload.reader, doc.workload.batch_size
+    reader, batch = doc.job.workload.reader, doc.job.workload.batch_size
     if not (size and samples and batch):
         return None
     per_shard = samples / (shards or samples)
-    access = doc.loader.access or reader.access
+    access = doc.job.loader.access or reader.access
     return sizing.reads_per_sample(
         sample_bytes=size,
         block_size=reader.block_size,
@@ -137,13 +139,13 @@ def run_reads_per_sample(doc: RunDocument) -> float | None:
     )
 
 
-def run_reads_in_flight(doc: RunDocument) -> int:
+def run_reads_in_flight(doc: TrainingRecord) -> int:
     """The most reads in flight that the readers of all ranks and workers keep."""
     evidence = gather(doc)
     return max(evidence.workers, evidence.accelerators) * evidence.concurrency
 
 
-def known_latency(doc: RunDocument) -> tuple[float | None, str]:
+def known_latency(doc: TrainingRecord) -> tuple[float | None, str]:
     """(seconds of one read, its source), from the best evidence.
 
     That is, in this order: the latency that a simulated storage states; fio's median, which
@@ -153,7 +155,7 @@ def known_latency(doc: RunDocument) -> tuple[float | None, str]:
     stated = doc.storage.latency_s
     if stated:
         return stated, "as the storage states"
-    median = doc.ceilings.get("storage_raw", Ceiling()).details.latency_p50_s
+    median = doc.job.ceilings.get("storage_raw", Ceiling()).details.latency_p50_s
     if median:
         return median, "fio's median under its own load"
     fetch, requests = gather(doc).fetch, run_reads_per_sample(doc)

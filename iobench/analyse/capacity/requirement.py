@@ -17,7 +17,7 @@ from ...schema.dataset import (
     expected_stored_bytes,
     share_of_columns,
 )
-from ...schema.result import RunDocument
+from ...schema.record import TrainingRecord
 from ...schema.workload import Workload
 from . import sizing
 from .measured import Job, Measured, measured_storage
@@ -95,7 +95,7 @@ class Requirement:
 
 
 def requirement(
-    workload: Workload, spec: DatasetSpec, demand: Demand, run: RunDocument | None = None
+    workload: Workload, spec: DatasetSpec, demand: Demand, run: TrainingRecord | None = None
 ) -> Requirement:
     """What ``demand`` requires. If ``run`` is given, its storage is compared with that.
 

@@ -12,13 +12,8 @@ from dataclasses import dataclass, replace
 
 from ...errors import UsageError
 from ...schema.job import LoaderFacts, WorkloadFacts
-from ...schema.result import (
-    Ceiling,
-    CeilingDetails,
-    RunDocument,
-    Summary,
-    Verdict,
-)
+from ...schema.record import Summary, TrainingRecord
+from ...schema.training import Ceiling, CeilingDetails, Verdict
 from ...units import (
     format_bytes,
     format_count,
@@ -83,15 +78,15 @@ class Change:
 class Prediction:
     """The result of the models. Rates are in samples/s over all accelerators."""
 
-    recorded: RunDocument
-    document: RunDocument  # predicted ceilings, settings, metrics and verdict; no repetitions
+    recorded: TrainingRecord
+    document: TrainingRecord  # predicted ceilings, settings, metrics and verdict; no repetitions
     changes: tuple[str, ...]
     bases: tuple[str, ...]  # the models that were used, and the limits of their validity
     error: float | None  # (predicted - measured) / measured of the recorded run
     corrected_samples_per_s: float | None  # prediction if the model has the same error here
 
 
-def what_if(doc: RunDocument, change: Change) -> Prediction:
+def what_if(doc: TrainingRecord, change: Change) -> Prediction:
     """Predict ``doc`` under ``change``.
 
     Raises UsageError for a change that is not valid, or a run without ceilings.
@@ -111,26 +106,23 @@ def what_if(doc: RunDocument, change: Change) -> Prediction:
     told: list[str] = []
     bases: list[str] = []
     settings = _settings(doc, change, told)
-    ceilings = dict(doc.ceilings)
+    ceilings = dict(doc.job.ceilings)
     for name, rate in _rates(doc, before, change, settings, told, bases).items():
-        ceilings[name] = _moved(doc.ceilings.get(name, Ceiling()), rate, before)
-    changed = doc.model_copy(
-        update={
-            "workload": settings.workload,
-            "accelerators": settings.ranks,
-            "loader": settings.loader,
-            "ceilings": ceilings,
-            "repetitions": [],
-            "findings": [],
-            "find_max": None,
-        }
+        ceilings[name] = _moved(doc.job.ceilings.get(name, Ceiling()), rate, before)
+    changed = doc.model_copy(update={"findings": []}).with_job(
+        workload=settings.workload,
+        accelerators=settings.ranks,
+        loader=settings.loader,
+        ceilings=ceilings,
+        repetitions=[],
+        find_max=None,
     )
     changed = changed.model_copy(update={"metrics": _metrics(changed)})
     error = before.predicted / before.measured - 1 if before.predicted and before.measured else None
     predicted = gather(changed).predicted
     return Prediction(
         recorded=doc,
-        document=changed.model_copy(update={"verdict": _verdict(changed)}),
+        document=changed.with_job(verdict=_verdict(changed)),
         changes=tuple(told),
         bases=tuple(bases),
         error=error,
@@ -160,12 +152,12 @@ class _Settings:
         return self.busy * self.concurrency
 
 
-def _settings(doc: RunDocument, change: Change, told: list[str]) -> _Settings:
+def _settings(doc: TrainingRecord, change: Change, told: list[str]) -> _Settings:
     before = gather(doc)
-    workers = _whole(change.workers, before.workers / doc.accelerators, "workers", 0)
-    ranks = _whole(change.accelerators, doc.accelerators, "accelerators", 1)
+    workers = _whole(change.workers, before.workers / doc.job.accelerators, "workers", 0)
+    ranks = _whole(change.accelerators, doc.job.accelerators, "accelerators", 1)
     concurrency = _whole(change.concurrency, before.concurrency, "reads in flight", 1)
-    asked = doc.workload
+    asked = doc.job.workload
     workload = asked.model_copy(
         update={
             "loader": asked.loader.model_copy(update={"workers": workers}),
@@ -177,10 +169,10 @@ def _settings(doc: RunDocument, change: Change, told: list[str]) -> _Settings:
     if change.workers is not None:
         told.append(
             f"{plural(workers, 'worker')} for each accelerator instead of "
-            f"{before.workers // doc.accelerators}"
+            f"{before.workers // doc.job.accelerators}"
         )
     if change.accelerators is not None:
-        told.append(f"{plural(ranks)} on this host instead of {doc.accelerators}")
+        told.append(f"{plural(ranks)} on this host instead of {doc.job.accelerators}")
     if change.concurrency is not None:
         told.append(
             f"{plural(concurrency, 'read')} in flight in each worker instead of "
@@ -206,7 +198,7 @@ def _settings(doc: RunDocument, change: Change, told: list[str]) -> _Settings:
         workers=workers,
         concurrency=concurrency,
         workload=workload,
-        loader=doc.loader.model_copy(update={"workers": workers}),
+        loader=doc.job.loader.model_copy(update={"workers": workers}),
     )
 
 
@@ -222,7 +214,7 @@ def _whole(change: Quantity | None, recorded: float, what: str, least: int) -> i
 
 
 def _rates(
-    doc: RunDocument,
+    doc: TrainingRecord,
     before: Evidence,
     change: Change,
     after: _Settings,
@@ -305,7 +297,7 @@ def _bandwidth(before: Evidence, change: Change, told: list[str]) -> float:
 
 
 def _fetch(
-    doc: RunDocument,
+    doc: TrainingRecord,
     before: Evidence,
     change: Change,
     after: _Settings,
@@ -317,7 +309,7 @@ def _fetch(
     assert before.fetch is not None
     requests, size = run_reads_per_sample(doc), before.bytes_per_sample
     latency, source = known_latency(doc)
-    per_gb = doc.ceilings["fetch"].cpu_s_per_gb
+    per_gb = doc.job.ceilings["fetch"].cpu_s_per_gb
     fetch = models.Fetch(
         rate=before.fetch,
         raw=before.raw,
@@ -349,9 +341,9 @@ def _fetch(
     bases.append(_why_fetch(parts))
     if change.cache_bytes is None:
         return rate
-    samples = doc.dataset.samples
+    samples = doc.job.dataset.samples
     read = float(
-        size * samples if size and samples else doc.dataset.stored_bytes or 0
+        size * samples if size and samples else doc.job.dataset.stored_bytes or 0
     )  # of the columns that are read, which may be less than what is stored
     if not read:
         raise UsageError(
@@ -374,7 +366,7 @@ def _fetch(
         f"cache: serves {format_percent(hits)} of the reads from the second epoch on; the first "
         f"still gets {_samples(rate)}"
     )
-    if doc.loader.direct and not change.pinned:
+    if doc.job.loader.direct and not change.pinned:
         bases.append(
             "cache: the run read with O_DIRECT, which no page cache serves; this holds for "
             "reader.direct=false"
@@ -382,13 +374,13 @@ def _fetch(
     return kept
 
 
-def _raw_spent(doc: RunDocument, before: Evidence) -> bool:
+def _raw_spent(doc: TrainingRecord, before: Evidence) -> bool:
     """Whether the recorded raw rate is the limit of the storage.
 
     It is not if the reader measured it with more reads in flight, and the rate grew nearly in
     proportion.
     """
-    more = doc.ceilings.get("storage_raw", Ceiling()).details.concurrency
+    more = doc.job.ceilings.get("storage_raw", Ceiling()).details.concurrency
     if not more or not before.raw or not before.fetch:
         return True
     return before.raw < models.SPENT * before.fetch * more / before.concurrency
@@ -420,7 +412,7 @@ def _moved(ceiling: Ceiling, rate: float, before: Evidence) -> Ceiling:
     )
 
 
-def _metrics(doc: RunDocument) -> dict[str, Summary]:
+def _metrics(doc: TrainingRecord) -> dict[str, Summary]:
     """Metrics that the roofline model predicts, in the form of measured ones, with n = 0."""
     evidence = gather(doc)
     if evidence.predicted is None:
@@ -435,7 +427,7 @@ def _metrics(doc: RunDocument) -> dict[str, Summary]:
     }
 
 
-def _verdict(doc: RunDocument) -> Verdict:
+def _verdict(doc: TrainingRecord) -> Verdict:
     """The verdict on the predicted document.
 
     Its sentence does not mention raw storage, which only a measurement can know.

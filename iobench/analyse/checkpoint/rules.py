@@ -9,7 +9,8 @@ from __future__ import annotations
 from statistics import median
 
 from ...schema.checkpoint import Study
-from ...schema.result import Repetition, RunDocument
+from ...schema.record import RunRecord, TrainingRecord
+from ...schema.training import Repetition
 from ...units import format_bytes, format_percent
 from ..verdict.rules_cache import MAX_RESIDENT
 from ..verdict.rules_data import Outcome, unknown
@@ -27,12 +28,12 @@ CONTENTION = 0.1
 """Smallest effect of loads and saves on each other that is reported (0.1 = 10 % slower)."""
 
 
-def _study(doc: RunDocument) -> Study:
-    assert doc.checkpoint is not None
-    return doc.checkpoint
+def _study(doc: RunRecord) -> Study:
+    assert doc.checkpoints is not None
+    return doc.checkpoints
 
 
-def durable(doc: RunDocument) -> Outcome | None:
+def durable(doc: RunRecord) -> Outcome | None:
     remedy = "leave fsync=true: what is not synced is in the host's memory, and is lost with it"
     study = _study(doc)
     if study.spec.fsync is False:
@@ -44,9 +45,9 @@ def durable(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def cold_restore(doc: RunDocument) -> Outcome | None:
+def cold_restore(doc: RunRecord) -> Outcome | None:
     study = _study(doc)
-    memory = doc.host.memory_bytes
+    memory = doc.memory_bytes
     if (
         not study.restores
         or doc.storage.page_cache is False
@@ -71,7 +72,7 @@ def cold_restore(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def verified(doc: RunDocument) -> Outcome | None:
+def verified(doc: RunRecord) -> Outcome | None:
     wrong = [restore.step for restore in _study(doc).restores if restore.verified is False]
     if wrong:
         remedy = (
@@ -81,7 +82,7 @@ def verified(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def count(doc: RunDocument) -> Outcome | None:
+def count(doc: RunRecord) -> Outcome | None:
     study = _study(doc)
     if min(len(study.saves), len(study.restores)) < LEAST_SAVES:
         evidence = (
@@ -92,7 +93,7 @@ def count(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def scaled(doc: RunDocument) -> Outcome | None:
+def scaled(doc: RunRecord) -> Outcome | None:
     study = _study(doc)
     if study.bytes >= study.full_bytes:
         return None
@@ -107,7 +108,7 @@ def scaled(doc: RunDocument) -> Outcome | None:
     )
 
 
-def tiny(doc: RunDocument) -> Outcome | None:
+def tiny(doc: RunRecord) -> Outcome | None:
     """Check that saves are large enough to show the bandwidth, and so the times of the whole model.
 
     In a very small save, opening and syncing files takes most of the time.
@@ -126,7 +127,7 @@ def tiny(doc: RunDocument) -> Outcome | None:
     )
 
 
-def stopped_early(doc: RunDocument) -> Outcome | None:
+def stopped_early(doc: RunRecord) -> Outcome | None:
     study = _study(doc)
     asked = study.spec.count
     if doc.status != "ok" or len(study.saves) < asked:
@@ -138,19 +139,19 @@ def stopped_early(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def contention(doc: RunDocument) -> Outcome | None:
+def contention(doc: TrainingRecord) -> Outcome | None:
     """Check how much loads and saves slow each other down, since they share the storage."""
     study = _study(doc)
-    if doc.quiet is None or not study.alone or not study.saves:
+    if doc.job.quiet is None or not study.alone or not study.saves:
         return unknown(
             "saves and loads were not measured alone, so what they do to one another is not known"
         )
     reading = [
         cost
-        for repetition in doc.repetitions
+        for repetition in doc.job.repetitions
         if repetition.complete and (cost := _read_cost(repetition))
     ]
-    quiet = _read_cost(doc.quiet)
+    quiet = _read_cost(doc.job.quiet)
     if not reading or not quiet:
         return unknown("the time that reads took was not recorded")
     slower = median(reading) / quiet
@@ -176,7 +177,7 @@ def _read_cost(repetition: Repetition) -> float | None:
     return repetition.read_s / size if repetition.read_s and size else None
 
 
-def back_pressure(doc: RunDocument) -> Outcome | None:
+def back_pressure(doc: RunRecord) -> Outcome | None:
     """Check that an asynchronous save was finished before the next one was due."""
     waited = [save.waited_s for save in _study(doc).saves if save.waited_s]
     blocked = sum(save.blocked_s for save in _study(doc).saves)

@@ -15,7 +15,7 @@ from ...schema.checkpoint import (
     Study,
 )
 from ...schema.metrics import Metric, metrics_of
-from ...schema.result import Summary
+from ...schema.record import Summary
 
 MEASURED = metrics_of("save", "restore")
 WRITE_BANDWIDTH, RESTORE_BANDWIDTH = (each for each in MEASURED if each.unit == "bytes/s")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import IobenchError, UsageError
-from ...schema.result import RunDocument, load_run
+from ...schema.record import RunRecord, load_run
 
 RUN_FILE = "run.json"
 DEPTH = 4
@@ -18,7 +18,7 @@ DEPTH = 4
 @dataclass(slots=True)
 class Collected:
     # run directory -> document, sorted by directory
-    runs: dict[Path, RunDocument] = field(default_factory=dict)
+    runs: dict[Path, RunRecord] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)  # one line each
 
 

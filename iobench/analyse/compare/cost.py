@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ...schema.instances import Instance
-from ...schema.result import RunDocument
+from ...schema.record import TrainingRecord
 from .runs import values_of
 
 MOST_HOSTS = 1024
@@ -78,7 +78,7 @@ def samples_per_usd(samples_per_s: float, usd_per_hour: float) -> float:
     return samples_per_s * 3600 / usd_per_hour
 
 
-def cost(doc: RunDocument, instance: Instance, terms: Terms) -> Cost | None:
+def cost(doc: TrainingRecord, instance: Instance, terms: Terms) -> Cost | None:
     """What the run would cost on ``instance``, or None if the run has no rate.
 
     ``prices`` is empty if the instance has no known price.
@@ -89,7 +89,7 @@ def cost(doc: RunDocument, instance: Instance, terms: Terms) -> Cost | None:
     pace = (median(rates), min(rates), max(rates))
     used = values_of(doc, "accelerator_utilization_strict")
     utilization = median(used) if used else None
-    samples = terms.samples or doc.dataset.samples
+    samples = terms.samples or doc.job.dataset.samples
     preparation = _preparation(doc, samples)
     kinds = (
         ("on demand", instance.priced, instance.usd_per_hour, 0.0),
@@ -112,7 +112,7 @@ def cost(doc: RunDocument, instance: Instance, terms: Terms) -> Cost | None:
     ]
     return Cost(
         run_id=doc.run_id,
-        workload=doc.workload.name,
+        workload=doc.job.workload.name,
         instance=instance,
         hosts=terms.hosts,
         samples_per_s=pace,
@@ -177,7 +177,7 @@ def _price(
     )
 
 
-def _notes(doc: RunDocument, instance: Instance) -> list[str]:
+def _notes(doc: TrainingRecord, instance: Instance) -> list[str]:
     """Differences between the measured machine and the priced one.
 
     The rate is valid for the price only if the two are the same.
@@ -189,17 +189,17 @@ def _notes(doc: RunDocument, instance: Instance) -> list[str]:
             f"the run had {float(cores):g} cores, {instance.type} has {instance.cores}: its rate "
             "there was not measured"
         )
-    if instance.accelerators and doc.accelerators != instance.accelerators:
+    if instance.accelerators and doc.job.accelerators != instance.accelerators:
         found.append(
-            f"the run fed {doc.accelerators} of the {instance.accelerators} accelerators that are "
-            "paid for"
+            f"the run fed {doc.job.accelerators} of the {instance.accelerators} accelerators that "
+            "are paid for"
         )
     return found
 
 
-def _preparation(doc: RunDocument, samples: int | None) -> float | None:
+def _preparation(doc: TrainingRecord, samples: int | None) -> float | None:
     """Seconds to convert one epoch's samples on one host, at the conversion rate of the run."""
-    layout, measured = doc.loader.layout, doc.dataset.samples
+    layout, measured = doc.job.loader.layout, doc.job.dataset.samples
     return layout.seconds * samples / measured if layout and measured and samples else None
 
 

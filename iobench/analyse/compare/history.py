@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ...schema.metrics import COMPARED
-from ...schema.result import RunDocument
+from ...schema.record import RunRecord
 from .runs import recorded, settings_of, values_of
 from .statistics import NOISE, SIGNIFICANT, Judgement, judge, ratio_interval
 
@@ -67,7 +67,7 @@ class History:
     trend: float | None  # newest third over oldest third of the counted runs; None for fewer than 3
 
 
-def history(workload: str, runs: Sequence[RunDocument], metric: str) -> History:
+def history(workload: str, runs: Sequence[RunRecord], metric: str) -> History:
     """The history of runs that are comparable, on one machine, in any order."""
     ordered = sorted(
         (doc for doc in runs if values_of(doc, metric)), key=lambda doc: (doc.created, doc.run_id)
@@ -152,7 +152,7 @@ def _segment(
     ]
 
 
-def _facts(doc: RunDocument) -> dict[str, str]:
+def _facts(doc: RunRecord) -> dict[str, str]:
     host = {f"host.{key}": value for key, value in recorded(doc.host, FINGERPRINT).items()}
     packages = {f"packages.{key}": value for key, value in (doc.host.packages or {}).items()}
     storage = {f"storage.{key}": value for key, value in recorded(doc.storage, PLACE).items()}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ...schema.base import OpenRecord
 from ...schema.metrics import BY_NAME, COMPARED
-from ...schema.result import RunDocument
+from ...schema.record import RunRecord, TrainingRecord
 from ..checkpoint.study import values_of_study
 from ..tuning.points import flatten
 from .statistics import Judgement, judge
@@ -48,7 +48,7 @@ class Group:
     """Comparable runs whose repetitions are pooled."""
 
     label: str
-    runs: list[RunDocument] = field(default_factory=list)
+    runs: list[RunRecord] = field(default_factory=list)
 
     @property
     def workload(self) -> str:
@@ -106,36 +106,41 @@ def _loss(row: Row) -> float:
     return 1 - ratio if row.higher_is_better else ratio - 1
 
 
-def workload_of(doc: RunDocument) -> str:
-    return doc.workload.name if doc.study is None else f"checkpoint {doc.study.model}"
+def workload_of(doc: RunRecord) -> str:
+    if isinstance(doc, TrainingRecord):
+        return doc.job.workload.name
+    return f"checkpoint {doc.checkpoints.model}" if doc.checkpoints else doc.job.kind
 
 
-def values_of(doc: RunDocument, metric: str) -> list[float]:
+def values_of(doc: RunRecord, metric: str) -> list[float]:
     """One value for each complete repetition, save or restore.
 
     Loader libraries have no read bandwidth here: theirs is computed from the stored bytes of
     samples, which is not comparable with the bytes that were read.
     """
     if (found := BY_NAME[metric]).of in ("save", "restore"):
-        return values_of_study(doc.checkpoint, found) if doc.checkpoint else []
-    done = [repetition for repetition in doc.repetitions if repetition.complete]
+        return values_of_study(doc.checkpoints, found) if doc.checkpoints else []
+    if not isinstance(doc, TrainingRecord):
+        return []
+    done = [repetition for repetition in doc.job.repetitions if repetition.complete]
     if metric == "read_bytes_per_s":
         done = [repetition for repetition in done if repetition.bytes_read is not None]
     figures = (getattr(repetition, metric) for repetition in done)
     return [float(value) for value in figures if value is not None]
 
 
-def settings_of(doc: RunDocument) -> dict[str, str]:
+def settings_of(doc: RunRecord) -> dict[str, str]:
     """All settings as flat keys.
 
     They are the workload, the dataset and the number of accelerators, or the specification of a
     checkpoint study.
     """
-    if doc.study is not None:
-        return {key: str(value) for key, value in doc.study.spec.model_dump().items()}
-    spec = doc.dataset.spec
-    return flatten(doc.workload.model_dump(), spec.model_dump()) | {
-        "accelerators": str(doc.accelerators),
+    if not isinstance(doc, TrainingRecord):
+        spec_of_study = doc.checkpoints.spec.model_dump() if doc.checkpoints else {}
+        return {key: str(value) for key, value in spec_of_study.items()}
+    spec = doc.job.dataset.spec
+    return flatten(doc.job.workload.model_dump(), spec.model_dump()) | {
+        "accelerators": str(doc.job.accelerators),
         "dataset.seed": str(spec.seed),
     }
 
@@ -146,7 +151,7 @@ def recorded(part: OpenRecord, keys: Sequence[str]) -> dict[str, object]:
     return {key: values[key] for key in keys if values.get(key) is not None}
 
 
-def lookup(doc: RunDocument, path: str) -> str:
+def lookup(doc: RunRecord, path: str) -> str:
     """A setting (``loader.workers``), or the value of a dotted path in ``run.json``.
 
     An example is ``host.instance_type``. The result is ``?`` if there is no value.
@@ -154,13 +159,16 @@ def lookup(doc: RunDocument, path: str) -> str:
     settings = settings_of(doc)
     if path in settings:
         return settings[path]
-    node: object = doc.model_dump(include={path.partition(".")[0]})
+    top = path.partition(".")[0]
+    node: object = (
+        {"host": doc.host.model_dump()} if top == "host" else doc.model_dump(include={top})
+    )
     for part in path.split("."):
         node = node.get(part) if isinstance(node, Mapping) else None
     return "?" if node is None else str(node)
 
 
-def question(doc: RunDocument, across: Sequence[str] = ()) -> tuple[str, ...]:
+def question(doc: RunRecord, across: Sequence[str] = ()) -> tuple[str, ...]:
     """What the run asks of the storage: runs with the same answer can be pooled and compared.
 
     Keys in ``across`` are ignored.
@@ -176,15 +184,15 @@ def question(doc: RunDocument, across: Sequence[str] = ()) -> tuple[str, ...]:
     )
 
 
-def _asks(doc: RunDocument, key: str) -> bool:
-    return key in STUDY if doc.study is not None else key.startswith(ASKED)
+def _asks(doc: RunRecord, key: str) -> bool:
+    return key.startswith(ASKED) if isinstance(doc, TrainingRecord) else key in STUDY
 
 
 def _allowed(key: str, across: Sequence[str]) -> bool:
     return any(key == free or key.startswith(f"{free}.") for free in across)
 
 
-def usable(doc: RunDocument, name: str, *, include_invalid: bool = False) -> str:
+def usable(doc: RunRecord, name: str, *, include_invalid: bool = False) -> str:
     """Empty if the run counts, else one line with the reason why it does not."""
     if doc.validity == "invalid" and not include_invalid:
         broken = next(
@@ -245,7 +253,7 @@ def _differences(
     return tuple(obstacles), tuple(changes)
 
 
-def _common(runs: Sequence[RunDocument]) -> dict[str, str]:
+def _common(runs: Sequence[RunRecord]) -> dict[str, str]:
     """Settings and host of the group, with all values of a key where its runs differ."""
     flat = [
         {

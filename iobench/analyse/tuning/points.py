@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from ...errors import UsageError
-from ...schema.result import Repetition, RunDocument
+from ...schema.record import TrainingRecord
+from ...schema.training import Repetition
 from ...units import parse_size
 
 PROSE = {
@@ -34,13 +35,13 @@ class Point:
     """
 
     settings: Mapping[str, str]
-    document: RunDocument
+    document: TrainingRecord
 
     @property
     def complete(self) -> list[Repetition]:
         return [
             repetition
-            for repetition in self.document.repetitions
+            for repetition in self.document.job.repetitions
             if repetition.complete and repetition.samples_per_s
         ]
 
@@ -55,7 +56,7 @@ class Point:
 
     @property
     def stored_bytes(self) -> float | None:
-        stored = self.document.dataset.stored_bytes
+        stored = self.document.job.dataset.stored_bytes
         return float(stored) if stored else None
 
     @property
@@ -74,7 +75,7 @@ class Point:
 
     @property
     def shards(self) -> int | None:
-        return self.document.dataset.shards
+        return self.document.job.dataset.shards
 
     @property
     def shard_bytes(self) -> float | None:
@@ -84,15 +85,19 @@ class Point:
     @property
     def processes(self) -> int:
         """Workers of all ranks, or the ranks themselves if there are no workers."""
-        return self.document.accelerators * max(1, self.document.workers)
+        return self.document.job.accelerators * max(1, self.document.job.workers)
 
     def named(self) -> str:
         return ", ".join(f"{key}={value}" for key, value in self.settings.items()) or "(no setting)"
 
 
-def plain_bytes_per_sample(doc: RunDocument) -> float | None:
+def plain_bytes_per_sample(doc: TrainingRecord) -> float | None:
     """Bytes of one sample before the codec: from the specification, or from the stored bytes."""
-    spec, samples, stored = doc.dataset.spec, doc.dataset.samples, doc.dataset.stored_bytes
+    spec, samples, stored = (
+        doc.job.dataset.spec,
+        doc.job.dataset.samples,
+        doc.job.dataset.stored_bytes,
+    )
     if spec.sample_size.mean:
         return float(spec.sample_size.mean)
     if not samples or not stored:
@@ -101,23 +106,23 @@ def plain_bytes_per_sample(doc: RunDocument) -> float | None:
     return float(stored) / float(samples) * ratio
 
 
-def merge(documents: Sequence[RunDocument]) -> RunDocument:
+def merge(documents: Sequence[TrainingRecord]) -> TrainingRecord:
     """Merge runs with equal settings into one document.
 
     It has all repetitions, and each ceiling from the first run that measured it.
     """
     first = documents[0]
-    ceilings = dict(first.ceilings)
+    ceilings = dict(first.job.ceilings)
     for doc in documents[1:]:
-        for name, ceiling in doc.ceilings.items():
+        for name, ceiling in doc.job.ceilings.items():
             if (
                 name not in ceilings
                 or ceilings[name].not_measured
                 or (ceilings[name].samples_per_s or ceilings[name].bytes_per_s) is None
             ):
                 ceilings[name] = ceiling
-    repetitions = [repetition for doc in documents for repetition in doc.repetitions]
-    return first.model_copy(update={"repetitions": repetitions, "ceilings": ceilings})
+    repetitions = [repetition for doc in documents for repetition in doc.job.repetitions]
+    return first.with_job(repetitions=repetitions, ceilings=ceilings)
 
 
 def flatten(workload: Mapping[str, object], dataset: Mapping[str, object]) -> dict[str, str]:
@@ -145,21 +150,21 @@ def _text(key: str, value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def derive(documents: Sequence[RunDocument]) -> list[Point]:
+def derive(documents: Sequence[TrainingRecord]) -> list[Point]:
     """Group runs of one workload into points.
 
     Settings that differ between the runs are the axes; runs with equal settings are one point.
     Raises UsageError for runs of several workloads.
     """
-    names = sorted({doc.workload.name for doc in documents})
+    names = sorted({doc.job.workload.name for doc in documents})
     if len(names) > 1:
         raise UsageError(
             f"these runs are of several workloads: {', '.join(names)}",
             remedy="choose one with --workload",
         )
     flat = [
-        flatten(doc.workload.model_dump(), doc.dataset.spec.model_dump())
-        | {"accelerators": str(doc.accelerators)}
+        flatten(doc.job.workload.model_dump(), doc.job.dataset.spec.model_dump())
+        | {"accelerators": str(doc.job.accelerators)}
         for doc in documents
     ]
     keys = [
@@ -167,7 +172,7 @@ def derive(documents: Sequence[RunDocument]) -> list[Point]:
         for key in dict.fromkeys(key for each in flat for key in each)
         if len({each.get(key, "null") for each in flat}) > 1
     ]
-    groups: dict[tuple[str, ...], list[RunDocument]] = {}
+    groups: dict[tuple[str, ...], list[TrainingRecord]] = {}
     for each, doc in zip(flat, documents, strict=True):
         groups.setdefault(tuple(each.get(key, "null") for key in keys), []).append(doc)
     return [

@@ -124,13 +124,13 @@ def amplification(point: Point) -> str:
     ]
     if not shares or max(shares) <= AMPLIFIED:
         return ""
-    form = point.document.dataset.spec.format
+    form = point.document.job.dataset.spec.format
     if form == "parquet":
         remedy = (
             "rows are read in whole row groups: read groups in sequence "
             "(reader.access=sequential), or write smaller groups"
         )
-    elif point.document.loader.direct:
+    elif point.document.job.loader.direct:
         remedy = (
             "O_DIRECT reads whole blocks around each sample: larger samples, sequential access, "
             "or reader.direct=false"

@@ -188,11 +188,11 @@ def _shard(points: Sequence[Point], chosen: Point, target: Target) -> ShardSize 
     found = fit(known, streams=streams, cap=max(raws, default=None))
     if found is None:
         return None
-    memory = chosen.document.host.memory_bytes
+    memory = chosen.document.memory_bytes
     bounds = Bounds(
         dataset_bytes=target.dataset_bytes or chosen.stored_bytes or max(known),
         streams=streams,
-        prefetch=chosen.document.workload.loader.prefetch_factor,
+        prefetch=chosen.document.job.workload.loader.prefetch_factor,
         memory_bytes=float(memory) if memory else None,
         first_batch_s=target.first_batch_s,
         shuffle_window_bytes=target.shuffle_window_bytes,
@@ -264,7 +264,7 @@ def _short(sweep: Sweep, chosen: Point, gain: float | None) -> str | None:
     walls = [
         each.wall_s
         for point in points
-        for each in point.document.repetitions
+        for each in point.document.job.repetitions
         if each.complete and each.wall_s is not None
     ]
     if not walls or min(walls) >= LEAST_VISIT_S:

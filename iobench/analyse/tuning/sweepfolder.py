@@ -16,7 +16,7 @@ from ...documents import MAX_DOCUMENT_BYTES, parse_json, read_regular
 from ...errors import IobenchError, UsageError
 from ...schema.base import known_specs
 from ...schema.dataset import load_dataset_spec
-from ...schema.result import RunDocument, load_run
+from ...schema.record import TrainingRecord, load_run
 from ...schema.workload import load_workload
 from .points import Point, derive, flatten, merge, same
 
@@ -88,7 +88,7 @@ def read_sweep(
             remedy=f"settings that do: {', '.join(keys)}",
         )
     return Sweep(
-        workload=points[0].document.workload.name,
+        workload=points[0].document.job.workload.name,
         points=tuple(points),
         default=_find(points, wanted) if wanted else None,
         default_settings=wanted,
@@ -96,7 +96,7 @@ def read_sweep(
     )
 
 
-def _runs(folder: Path, workload: str | None, left_out: list[str]) -> dict[str, RunDocument]:
+def _runs(folder: Path, workload: str | None, left_out: list[str]) -> dict[str, TrainingRecord]:
     found = {}
     for directory in sorted(
         path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
@@ -106,7 +106,10 @@ def _runs(folder: Path, workload: str | None, left_out: list[str]) -> dict[str, 
         except IobenchError as error:
             left_out.append(f"{directory.name}: {error.what}")
             continue
-        if workload is not None and doc.workload.name != workload:
+        if not isinstance(doc, TrainingRecord):
+            left_out.append(f"{directory.name}: it loads no data ({doc.job.kind})")
+            continue
+        if workload is not None and doc.job.workload.name != workload:
             continue
         broken = [finding.rule for finding in doc.findings if finding.level == "invalid"]
         if doc.status == "failed":
@@ -148,7 +151,7 @@ def _sweep_file(folder: Path) -> dict[str, Any] | None:
 
 
 def _planned(
-    plan: Mapping[str, Any], documents: Mapping[str, RunDocument], left_out: list[str]
+    plan: Mapping[str, Any], documents: Mapping[str, TrainingRecord], left_out: list[str]
 ) -> list[Point]:
     points = []
     keys = list(dict.fromkeys(str(key) for entry in plan["points"] for key in entry["settings"]))
@@ -162,7 +165,7 @@ def _planned(
             left_out.append(
                 f"{', '.join(f'{key}={value}' for key, value in settings.items())}: no usable run"
             )
-    names = {point.document.workload.name for point in points}
+    names = {point.document.job.workload.name for point in points}
     if len(names) > 1:
         raise UsageError(
             f"these runs are of several workloads: {', '.join(sorted(names))}",
@@ -184,9 +187,9 @@ def _text_mapping(value: Any) -> dict[str, str]:
     }
 
 
-def _builtin(doc: RunDocument, keys: Sequence[str]) -> dict[str, str]:
+def _builtin(doc: TrainingRecord, keys: Sequence[str]) -> dict[str, str]:
     """The settings of the built-in workload and dataset of this name; empty if there is none."""
-    name = doc.workload.name
+    name = doc.job.workload.name
     if name not in known_specs("workload"):  # the name comes from a record: never read it as a path
         return {}
     try:

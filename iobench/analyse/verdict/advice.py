@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ...schema.result import Advice
+from ...schema.training import Advice
 from ...units import format_count, format_rate
 from .evidence import OWN_LOADER, Evidence
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ...schema.result import RunDocument, Verdict
+from ...schema.record import TrainingRecord
+from ...schema.training import Verdict
 from .advice import advise
 from .evidence import NOISE, OWN_LOADER, Evidence, accelerators_fed, gather, is_null_accelerator
 from .metrics import NULL_ACCELERATOR
@@ -27,7 +28,7 @@ GAP = 0.8
 """A ceiling explains the measured rate if the rate is at least this share of the ceiling."""
 
 
-def verdict(doc: RunDocument) -> Verdict:
+def verdict(doc: TrainingRecord) -> Verdict:
     """The verdict on ``doc``, from its ceilings and metrics.
 
     A figure that cannot be computed is None, and ``not_measured`` gives the reason.
@@ -49,7 +50,7 @@ def verdict(doc: RunDocument) -> Verdict:
     if evidence.utilization is None:
         reasons = [
             repetition.not_measured.get("accelerator_utilization_sustained", "")
-            for repetition in doc.repetitions
+            for repetition in doc.job.repetitions
         ]
         missing["starved"] = next(
             (text for text in reasons if text),

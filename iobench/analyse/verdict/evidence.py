@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...schema.result import Ceiling, MeasuredBy, RunDocument
+from ...schema.host import Host
+from ...schema.record import TrainingRecord
+from ...schema.training import Ceiling, MeasuredBy
 
 NOISE = 0.05
 """Rates that differ by less are considered equal (MLPerf Storage: runs agree within 5 %)."""
@@ -113,17 +115,17 @@ class Evidence:
         )
 
 
-def gather(doc: RunDocument) -> Evidence:
+def gather(doc: TrainingRecord) -> Evidence:
     """Collect the evidence in ``doc``. Missing keys become None, or the workload's own setting."""
-    workload, loader, spec = doc.workload, doc.loader, doc.dataset.spec
+    workload, loader, spec = doc.job.workload, doc.job.loader, doc.job.dataset.spec
     reader, settings = workload.reader, workload.loader
     size = bytes_per_sample(doc)
-    fetch = doc.ceilings.get("fetch", Ceiling())
+    fetch = doc.job.ceilings.get("fetch", Ceiling())
     step_time = workload.accelerator.step_time
     demand = _rate(doc, "accelerator", size)
     if step_time and workload.batch_size and workload.accelerator.kind != "null":
         # The specified step time is the demand; the calibration only checks it.
-        demand = doc.accelerators * workload.batch_size / step_time
+        demand = doc.job.accelerators * workload.batch_size / step_time
     utilization, measured = (
         doc.metrics.get("accelerator_utilization_sustained"),
         doc.metrics.get("samples_per_s"),
@@ -131,22 +133,22 @@ def gather(doc: RunDocument) -> Evidence:
     cpu, rate = fetch.cpu_s_per_gb, fetch.bytes_per_s
     return Evidence(
         raw=_rate(doc, "storage_raw", size),
-        raw_by=doc.ceilings.get("storage_raw", Ceiling()).by,
+        raw_by=doc.job.ceilings.get("storage_raw", Ceiling()).by,
         fetch=_rate(doc, "fetch", size),
         prep=_rate(doc, "prep", size),
-        own_prep=doc.ceilings.get("prep", Ceiling()).details.own_samples_per_s,
+        own_prep=doc.job.ceilings.get("prep", Ceiling()).details.own_samples_per_s,
         harness=_rate(doc, "harness", size),
         accelerator=demand,
         measured=measured.median if measured else None,
-        saves=doc.checkpoint is not None,
+        saves=doc.job.saves is not None,
         utilization=utilization.median if utilization else None,
         required=workload.required_accelerator_utilization,
-        accelerators=doc.accelerators,
+        accelerators=doc.job.accelerators,
         bytes_per_sample=size,
         cores=effective_cores(doc),
         fetch_cores=cpu * rate / 1e9 if cpu is not None and rate is not None else None,
         cold=workload.cache == "cold",
-        workers=doc.workers * doc.accelerators,
+        workers=doc.job.workers * doc.job.accelerators,
         concurrency=reader.concurrency,
         kind=loader.kind or settings.kind or OWN_LOADER,
         transport=str(
@@ -160,9 +162,9 @@ def gather(doc: RunDocument) -> Evidence:
     )
 
 
-def _cheaper_codecs(doc: RunDocument, codec: str) -> tuple[str, ...]:
+def _cheaper_codecs(doc: TrainingRecord, codec: str) -> tuple[str, ...]:
     """Codecs with a lower decoding cost, as recorded by the iobench of the run and its plug-ins."""
-    known = doc.dataset.cheaper_codecs
+    known = doc.job.dataset.cheaper_codecs
     if known is not None:
         return tuple(known)
     # Older records do not have the list; the codecs of those versions are in _CHEAP_TO_UNDO.
@@ -171,34 +173,41 @@ def _cheaper_codecs(doc: RunDocument, codec: str) -> tuple[str, ...]:
     return _CHEAP_TO_UNDO[: names.index(name)][::-1] if name in names else ("none",)
 
 
-def bytes_per_sample(doc: RunDocument) -> float | None:
+def bytes_per_sample(doc: TrainingRecord) -> float | None:
     """Mean stored bytes of one sample, from the first source that has them.
 
     The sources are the dataset (unless only some columns are read), the fetch calibration, and
     the dataset's mean sample size.
     """
-    stored, samples = doc.dataset.stored_bytes, doc.dataset.samples
-    if stored and samples and not doc.workload.reader.columns:
+    stored, samples = doc.job.dataset.stored_bytes, doc.job.dataset.samples
+    if stored and samples and not doc.job.workload.reader.columns:
         return stored / samples
-    fetch = doc.ceilings.get("fetch", Ceiling())
+    fetch = doc.job.ceilings.get("fetch", Ceiling())
     if fetch.bytes_per_s and fetch.samples_per_s:
         return fetch.bytes_per_s / fetch.samples_per_s
-    return doc.dataset.sample_bytes_mean or None
+    return doc.job.dataset.sample_bytes_mean or None
 
 
-def effective_cores(doc: RunDocument) -> float | None:
-    """Cores that this run could use: the smallest of the host's, the affinity's and the quota's."""
-    host = doc.host
+def effective_cores(doc: TrainingRecord) -> float | None:
+    """Cores that this run could use on all of its hosts; None if that of a host is not known.
+
+    On each host they are the smallest of the host's, the affinity's and the quota's.
+    """
+    known = [_cores(host) for host in doc.hosts]
+    return sum(filter(None, known)) if known and all(known) else None
+
+
+def _cores(host: Host) -> float | None:
     limits = (host.cores, host.affinity_cores, host.cpu_quota_cores, host.effective_cores)
     return min((float(limit) for limit in limits if limit), default=None)
 
 
-def step_time_s(doc: RunDocument) -> float | None:
-    return doc.workload.accelerator.step_time
+def step_time_s(doc: TrainingRecord) -> float | None:
+    return doc.job.workload.accelerator.step_time
 
 
-def is_null_accelerator(doc: RunDocument) -> bool:
-    return doc.workload.accelerator.kind == "null"
+def is_null_accelerator(doc: TrainingRecord) -> bool:
+    return doc.job.workload.accelerator.kind == "null"
 
 
 def accelerators_fed(
@@ -213,13 +222,13 @@ def accelerators_fed(
     return math.floor(rate / (required * per_accelerator) + 1e-9)
 
 
-def _rate(doc: RunDocument, name: str, size: float | None) -> float | None:
+def _rate(doc: TrainingRecord, name: str, size: float | None) -> float | None:
     """A ceiling in samples/s, or None if there is none or it is 0.
 
     A ceiling that is known only in bytes/s (from fio) is divided by ``size``, the stored bytes of
     a sample.
     """
-    ceiling = doc.ceilings.get(name, Ceiling())
+    ceiling = doc.job.ceilings.get(name, Ceiling())
     if ceiling.samples_per_s:
         return ceiling.samples_per_s
     return ceiling.bytes_per_s / size if ceiling.bytes_per_s and size else None

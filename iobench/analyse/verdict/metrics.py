@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...schema.metrics import metrics_of
-from ...schema.result import Repetition, Summary
+from ...schema.record import Summary
+from ...schema.training import Repetition
 from .evidence import OWN_LOADER
 
 Array = npt.NDArray[Any]

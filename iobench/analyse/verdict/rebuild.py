@@ -5,22 +5,20 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 
-from ...schema.result import (
-    Ceiling,
-    Epoch,
-    FindMax,
-    FindMaxPoint,
-    Repetition,
-    RunDocument,
-)
+from ...schema.record import RunRecord, TrainingRecord
+from ...schema.training import Ceiling, Epoch, FindMax, FindMaxPoint, Repetition
 from ..checkpoint.meaning import with_meaning
 from ..checkpoint.study import summaries_of, with_figures
 from .bind import verdict
 from .evidence import OWN_LOADER
 from .metrics import Events, repetition_metrics, select, strands, summarise, unseen_reads
-from .validity import RULE_IDS, evaluate, validity
+from .validity import LEVELS, evaluate, validity
+
+T = TypeVar("T", bound=RunRecord)
 
 CALIBRATED = ("fetch", "prep", "harness", "accelerator")
 
@@ -84,51 +82,44 @@ def find_max_point(
     )
 
 
-def conclude(doc: RunDocument) -> RunDocument:
+def conclude(doc: T) -> T:
     """Return ``doc`` with its metrics, verdict, findings and validity computed again.
 
     They follow from its repetitions and ceilings. Findings of rules that this module does not
     know (those of the runner) are kept.
     """
-    doc = doc.model_copy(update={"metrics": summarise(doc.repetitions)})
-    if doc.checkpoint is not None:
-        study = with_meaning(with_figures(doc.checkpoint))
-        doc = doc.model_copy(
-            update={"checkpoint": study, "metrics": {**doc.metrics, **summaries_of(study)}}
-        )
-    if doc.dataset.recorded:  # a checkpoint study has no dataset, and so no verdict
-        doc = doc.model_copy(update={"verdict": verdict(doc)})
-    findings = [finding for finding in doc.findings if finding.rule not in RULE_IDS] + evaluate(
+    study = with_meaning(with_figures(doc.checkpoints)) if doc.checkpoints else None
+    metrics = summaries_of(study) if study else {}
+    if isinstance(doc, TrainingRecord):
+        metrics = summarise(doc.job.repetitions) | metrics
+        doc = doc.model_copy(update={"metrics": metrics}).with_job(saves=study)
+        doc = doc.with_job(verdict=verdict(doc))
+    else:
+        doc = doc.model_copy(update={"metrics": metrics, "job": study})
+    findings = [finding for finding in doc.findings if finding.rule not in LEVELS] + evaluate(
         doc, doc.rules
     )
     return doc.model_copy(update={"findings": findings, "validity": validity(findings, doc.rules)})
 
 
-def rebuild(doc: RunDocument, events: Events) -> RunDocument:
+def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:
     """Return ``doc`` with everything that follows from ``events`` computed again.
 
     What has no events stays as recorded.
     """
-    unseen = unseen_reads(doc.loader.kind or OWN_LOADER)
+    unseen = unseen_reads(doc.job.loader.kind or OWN_LOADER)
     repetitions = [
         _again(repetition, select(events, "measure", index), unseen)
-        for index, repetition in enumerate(doc.repetitions)
+        for index, repetition in enumerate(doc.job.repetitions)
     ]
     ceilings = {
         name: _ceiling(ceiling, select(events, f"calibrate.{name}"))
-        for name, ceiling in doc.ceilings.items()
+        for name, ceiling in doc.job.ceilings.items()
     }
-    find_max = _find_max(doc.find_max, events) if doc.find_max else None
-    quiet = _again(doc.quiet, select(events, "quiet", 0), unseen) if doc.quiet else None
+    find_max = _find_max(doc.job.find_max, events) if doc.job.find_max else None
+    quiet = _again(doc.job.quiet, select(events, "quiet", 0), unseen) if doc.job.quiet else None
     return conclude(
-        doc.model_copy(
-            update={
-                "repetitions": repetitions,
-                "ceilings": ceilings,
-                "find_max": find_max,
-                "quiet": quiet,
-            }
-        )
+        doc.with_job(repetitions=repetitions, ceilings=ceilings, find_max=find_max, quiet=quiet)
     )
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ...schema.result import Epoch, RunDocument
+from ...schema.record import TrainingRecord
+from ...schema.training import Epoch
 from ...units import format_bytes, format_percent
 from .evidence import OWN_LOADER
 from .rules_data import Outcome, unknown
@@ -50,7 +51,7 @@ def cached_share(*, wanted: int, fetched: int | None) -> float:
     return max(0, wanted - fetched) / wanted
 
 
-def epoch_deliveries(doc: RunDocument) -> Iterator[Delivery]:
+def epoch_deliveries(doc: TrainingRecord) -> Iterator[Delivery]:
     """Deliveries of the epochs of a cold run.
 
     An interrupted repetition claims nothing, so its epochs without a count are left out.
@@ -61,30 +62,30 @@ def epoch_deliveries(doc: RunDocument) -> Iterator[Delivery]:
             yield _delivery(doc, where, epoch, read=read)
 
 
-def ceiling_deliveries(doc: RunDocument) -> Iterator[Delivery]:
+def ceiling_deliveries(doc: TrainingRecord) -> Iterator[Delivery]:
     """Deliveries of the ceilings that the reader measured on cold storage."""
-    for name, ceiling in doc.ceilings.items():
+    for name, ceiling in doc.job.ceilings.items():
         if ceiling.cold is not None:
             yield _delivery(doc, f"the measurement of ceiling {name}", ceiling.cold, read=1.0)
 
 
-def _delivery(doc: RunDocument, where: str, epoch: Epoch, *, read: float) -> Delivery:
+def _delivery(doc: TrainingRecord, where: str, epoch: Epoch, *, read: float) -> Delivery:
     """Delivery of one epoch; ``read`` is the loader's files as a share of the stored bytes."""
     # A library, or a long ceiling measurement, may deliver samples twice: count one epoch at most.
-    wanted = min(epoch.sample_bytes or 0, (doc.dataset.stored_bytes or 0)) * read
+    wanted = min(epoch.sample_bytes or 0, (doc.job.dataset.stored_bytes or 0)) * read
     return Delivery(where, int(wanted), epoch.bytes_fetched, epoch.fetched_how)
 
 
-def _share_read(doc: RunDocument) -> float:
+def _share_read(doc: TrainingRecord) -> float:
     """Size of the loader's files, as a share of the dataset's stored bytes.
 
     It is below 1 for a library's own layout without framing.
     """
-    layout, stored = doc.loader.layout, doc.dataset.stored_bytes
+    layout, stored = doc.job.loader.layout, doc.job.dataset.stored_bytes
     return min(1.0, layout.bytes / stored) if layout and stored else 1.0
 
 
-def cold_residency(doc: RunDocument) -> Outcome | None:
+def cold_residency(doc: TrainingRecord) -> Outcome | None:
     if not is_cold(doc):
         return None
     remedy = _remedy(doc)
@@ -100,7 +101,7 @@ def cold_residency(doc: RunDocument) -> Outcome | None:
             f"the page cache ({where})",
             remedy,
         )
-    if not doc.repetitions or any(not repetition.epochs for repetition in doc.repetitions):
+    if not doc.job.repetitions or any(not repetition.epochs for repetition in doc.job.repetitions):
         return unknown("page-cache residency was not recorded for every epoch", remedy)
     gaps = [
         (where, epoch.residency_how)
@@ -115,7 +116,7 @@ def cold_residency(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def cold_fetch(doc: RunDocument) -> Outcome | None:
+def cold_fetch(doc: TrainingRecord) -> Outcome | None:
     """Check that no cache served a cold epoch, or a cold ceiling, after its reads began."""
     if not is_cold(doc):
         return None
@@ -141,7 +142,7 @@ def cold_fetch(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def residency_unknown(doc: RunDocument) -> Outcome | None:
+def residency_unknown(doc: TrainingRecord) -> Outcome | None:
     """Check that a run without a claim about the cache recorded what was in the cache."""
     if is_cold(doc) or uncached(doc):
         return None
@@ -160,14 +161,14 @@ def residency_unknown(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def dataset_size(doc: RunDocument) -> Outcome | None:
+def dataset_size(doc: TrainingRecord) -> Outcome | None:
     """Check that the dataset is larger than 5 x memory, unless the run proves its reads cold.
 
     The size is only a substitute for that proof.
     """
     if uncached(doc) or _proven_cold(doc):
         return None
-    memory, stored = doc.host.memory_bytes, doc.dataset.stored_bytes
+    memory, stored = doc.memory_bytes, doc.job.dataset.stored_bytes
     if not memory or not stored:
         return unknown(
             "the host's memory or the dataset's size is not recorded, and reads are not proven cold"
@@ -182,33 +183,33 @@ def dataset_size(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def _epochs(doc: RunDocument) -> Iterator[tuple[str, Epoch, bool]]:
+def _epochs(doc: TrainingRecord) -> Iterator[tuple[str, Epoch, bool]]:
     """(place in the run, epoch, whether its repetition is complete) for every epoch."""
-    named = [(f"repetition {index}", each) for index, each in enumerate(doc.repetitions)]
-    named += [("the repetition without checkpoints", doc.quiet)] if doc.quiet else []
+    named = [(f"repetition {index}", each) for index, each in enumerate(doc.job.repetitions)]
+    named += [("the repetition without checkpoints", doc.job.quiet)] if doc.job.quiet else []
     for name, repetition in named:
         for epoch in repetition.epochs:
             yield f"{name}, epoch {epoch.epoch}", epoch, repetition.complete
 
 
-def uncached(doc: RunDocument) -> bool:
+def uncached(doc: TrainingRecord) -> bool:
     """True if this host's page cache is not used: object storage, or all reads are direct."""
-    return doc.storage.page_cache is False or doc.loader.direct is True
+    return doc.storage.page_cache is False or doc.job.loader.direct is True
 
 
-def is_cold(doc: RunDocument) -> bool:
-    return doc.workload.cache == "cold"
+def is_cold(doc: TrainingRecord) -> bool:
+    return doc.job.workload.cache == "cold"
 
 
-def _proven_cold(doc: RunDocument) -> bool:
+def _proven_cold(doc: TrainingRecord) -> bool:
     return is_cold(doc) and cold_residency(doc) is None and cold_fetch(doc) is None
 
 
-def _remedy(doc: RunDocument) -> str:
-    mapped = doc.workload.reader.mmap
+def _remedy(doc: TrainingRecord) -> str:
+    mapped = doc.job.workload.reader.mmap
     # Reads through a memory map are never direct, and libraries have no direct IO.
     direct = "reader.mmap=false and reader.direct=true" if mapped else "reader.direct=true"
-    own = (doc.loader.kind or OWN_LOADER) == OWN_LOADER
+    own = (doc.job.loader.kind or OWN_LOADER) == OWN_LOADER
     read = f", or read with {direct}" if own else ""
     return (
         "keep other processes from reading the dataset or having it mapped (two runs over one "

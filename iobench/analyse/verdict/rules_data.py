@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ...schema.result import Repetition, RunDocument
+from ...schema.record import TrainingRecord
+from ...schema.training import Repetition
 from ...units import format_bytes, format_count
 from .evidence import OWN_LOADER
 from .sentence import plural
@@ -29,11 +30,11 @@ def unknown(evidence: str, remedy: str = "") -> Outcome:
     return Outcome(evidence, remedy, known=False)
 
 
-def complete(doc: RunDocument) -> list[Repetition]:
-    return [repetition for repetition in doc.repetitions if repetition.complete]
+def complete(doc: TrainingRecord) -> list[Repetition]:
+    return [repetition for repetition in doc.job.repetitions if repetition.complete]
 
 
-def data_mismatch(doc: RunDocument) -> Outcome | None:
+def data_mismatch(doc: TrainingRecord) -> Outcome | None:
     """Check that the samples were read from storage, and each of them once in an epoch.
 
     If fewer bytes were read than delivered, some samples did not come from storage.
@@ -54,12 +55,12 @@ def data_mismatch(doc: RunDocument) -> Outcome | None:
             return Outcome(
                 f"repetition {index} delivered {delivered} of samples but read {read}", remedy
             )
-    samples = doc.dataset.samples
+    samples = doc.job.dataset.samples
     if not samples:
         return unknown("the dataset's sample count is not recorded")
-    whole = doc.workload.max_steps is None and doc.workload.reader.tail == "keep"
-    expected = samples * doc.workload.epochs
-    most = expected + _padding(doc) * doc.workload.epochs
+    whole = doc.job.workload.max_steps is None and doc.job.workload.reader.tail == "keep"
+    expected = samples * doc.job.workload.epochs
+    most = expected + _padding(doc) * doc.job.workload.epochs
     wrong = [
         each.samples for each in done if each.samples > most or (whole and each.samples < expected)
     ]
@@ -72,19 +73,21 @@ def data_mismatch(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def _padding(doc: RunDocument) -> int:
+def _padding(doc: TrainingRecord) -> int:
     """Samples that a loader library may deliver twice in an epoch.
 
     torch's DistributedSampler does this, so that all ranks get equally many.
     """
-    return max(0, doc.accelerators - 1) if (doc.loader.kind or OWN_LOADER) != OWN_LOADER else 0
+    return (
+        max(0, doc.job.accelerators - 1) if (doc.job.loader.kind or OWN_LOADER) != OWN_LOADER else 0
+    )
 
 
-def data_changed(doc: RunDocument) -> Outcome | None:
+def data_changed(doc: TrainingRecord) -> Outcome | None:
     """Check that no object was replaced or removed during the run: the reads would be undefined."""
-    changed = doc.dataset.changed
+    changed = doc.job.dataset.changed
     if changed is None:
-        why = doc.dataset.changed_unknown or "not recorded"
+        why = doc.job.dataset.changed_unknown or "not recorded"
         return unknown(f"whether the data changed during the run is not known: {why}")
     if changed:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
@@ -95,9 +98,9 @@ def data_changed(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def storage_throttled(doc: RunDocument) -> Outcome | None:
+def storage_throttled(doc: TrainingRecord) -> Outcome | None:
     """Check that the server asked for no slower requests, which would limit the measured rate."""
-    times = _total(repetition.throttled for repetition in doc.repetitions)
+    times = _total(repetition.throttled for repetition in doc.job.repetitions)
     if times is None:
         return unknown("whether the server asked to slow down was not recorded")
     if not times:
@@ -109,9 +112,9 @@ def storage_throttled(doc: RunDocument) -> Outcome | None:
     )
 
 
-def storage_retries(doc: RunDocument) -> Outcome | None:
+def storage_retries(doc: TrainingRecord) -> Outcome | None:
     """Check that no request had to be sent again."""
-    again = _total(repetition.retries for repetition in doc.repetitions)
+    again = _total(repetition.retries for repetition in doc.job.repetitions)
     if again is None:
         return unknown("requests that were sent again were not counted")
     if not again:
@@ -132,18 +135,18 @@ def _were(count: int, noun: str) -> str:
     return f"{plural(count, noun)} {'was' if count == 1 else 'were'}"
 
 
-def run_incomplete(doc: RunDocument) -> Outcome | None:
-    unfinished = sum(not repetition.complete for repetition in doc.repetitions)
+def run_incomplete(doc: TrainingRecord) -> Outcome | None:
+    unfinished = sum(not repetition.complete for repetition in doc.job.repetitions)
     if doc.status != "ok" or unfinished:
         what = f"the run's status is {doc.status}" + (f" ({doc.error})" if doc.error else "")
         return Outcome(
-            f"{what}; {unfinished} of {len(doc.repetitions)} repetitions stopped early",
+            f"{what}; {unfinished} of {len(doc.job.repetitions)} repetitions stopped early",
             "run it again to its end; partial figures are kept",
         )
-    return None if doc.repetitions else unknown("no repetition is recorded")
+    return None if doc.job.repetitions else unknown("no repetition is recorded")
 
 
-def run_steps(doc: RunDocument) -> Outcome | None:
+def run_steps(doc: TrainingRecord) -> Outcome | None:
     steps = [
         repetition.steps // max(repetition.accelerators, 1)
         for repetition in complete(doc)
@@ -164,8 +167,8 @@ def run_steps(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def run_repetitions(doc: RunDocument) -> Outcome | None:
-    if not doc.repetitions:
+def run_repetitions(doc: TrainingRecord) -> Outcome | None:
+    if not doc.job.repetitions:
         return unknown("no repetition is recorded")
     done = len(complete(doc))
     if done < LEAST_REPETITIONS:
@@ -179,8 +182,8 @@ def run_repetitions(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def seed_changes(doc: RunDocument) -> Outcome | None:
-    seeds = [repetition.seed for repetition in doc.repetitions]
+def seed_changes(doc: TrainingRecord) -> Outcome | None:
+    seeds = [repetition.seed for repetition in doc.job.repetitions]
     if not seeds:
         return unknown("no repetition is recorded")
     if len(set(seeds)) < len(seeds):
@@ -191,14 +194,14 @@ def seed_changes(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def nfs_retransmits(doc: RunDocument) -> Outcome | None:
+def nfs_retransmits(doc: TrainingRecord) -> Outcome | None:
     """Check that the NFS client repeated no request because the network or the server dropped it.
 
     Each repeated request first waits for its time-out, which is one minute by default (nfs(5)).
     """
     if not (doc.storage.fs_type or "").startswith("nfs"):
         return None
-    counted = [repetition.nfs for repetition in doc.repetitions if repetition.nfs is not None]
+    counted = [repetition.nfs for repetition in doc.job.repetitions if repetition.nfs is not None]
     if not counted:
         return unknown("the NFS client's counters (/proc/self/mountstats) were not recorded")
     again = sum(nfs.retransmits for nfs in counted)
@@ -216,22 +219,22 @@ def nfs_retransmits(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def delivered_samples(doc: RunDocument) -> Outcome | None:
+def delivered_samples(doc: TrainingRecord) -> Outcome | None:
     """Check that a loader library delivers each sample of the dataset once in an epoch.
 
     If it does not, its speed is that of another job.
     """
-    proof = doc.loader.delivery
+    proof = doc.job.loader.delivery
     if proof is None:
         return None
     if proof.not_measured is not None:
         return unknown(
-            f"what loader '{doc.loader.kind}' delivers was not proven: {proof.not_measured}"
+            f"what loader '{doc.job.loader.kind}' delivers was not proven: {proof.not_measured}"
         )
     dropped = 0  # what reader.tail=drop allows: the last batch of each worker, if it is not full
-    if doc.workload.reader.tail == "drop":
-        dropped = ((doc.workload.batch_size or 1) - 1) * max(1, doc.loader.workers)
-        dropped *= max(1, doc.accelerators)
+    if doc.job.workload.reader.tail == "drop":
+        dropped = ((doc.job.workload.batch_size or 1) - 1) * max(1, doc.job.loader.workers)
+        dropped *= max(1, doc.job.accelerators)
     allowed = {"missing": dropped, "repeated": _padding(doc), "unknown": 0}
     wrong = {
         key: count for key, most in allowed.items() if (count := getattr(proof, key) or 0) > most
@@ -241,7 +244,7 @@ def delivered_samples(doc: RunDocument) -> Outcome | None:
     counts = ", ".join(f"{format_count(count)} {key}" for key, count in wrong.items())
     looked = "an epoch" if proof.whole_epoch else "a part of an epoch"
     return Outcome(
-        f"{looked} of loader '{doc.loader.kind}' ({doc.loader.library}) is not the dataset's "
-        f"{proof.of} samples: {counts}",
+        f"{looked} of loader '{doc.job.loader.kind}' ({doc.job.loader.library}) is not the "
+        f"dataset's {proof.of} samples: {counts}",
         "the rate is that of another job: use another loader.kind, or report this as a defect",
     )

@@ -5,7 +5,8 @@ Each rule returns None if it finds no violation.
 
 from __future__ import annotations
 
-from ...schema.result import Ceiling, RunDocument
+from ...schema.record import TrainingRecord
+from ...schema.training import Ceiling
 from ...units import format_count, format_duration, format_percent
 from .evidence import NOISE, OWN_LOADER, effective_cores, gather, is_null_accelerator, step_time_s
 from .rules_data import Outcome, complete, unknown
@@ -18,7 +19,7 @@ GAP = 0.2  # relative difference between two rates
 CLIENT_BOUND = 0.85  # share of the usable cores; the rest is for the kernel and the server
 
 
-def au_threshold(doc: RunDocument) -> Outcome | None:
+def au_threshold(doc: TrainingRecord) -> Outcome | None:
     evidence = gather(doc)
     if evidence.utilization is None:
         why = (
@@ -43,9 +44,11 @@ def au_threshold(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def cpu_throttled(doc: RunDocument) -> Outcome | None:
+def cpu_throttled(doc: TrainingRecord) -> Outcome | None:
     shares = [
-        r.throttled_s / r.wall_s for r in doc.repetitions if r.throttled_s is not None and r.wall_s
+        r.throttled_s / r.wall_s
+        for r in doc.job.repetitions
+        if r.throttled_s is not None and r.wall_s
     ]
     if not shares:
         return unknown("CPU throttling was not recorded")
@@ -57,9 +60,9 @@ def cpu_throttled(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def cpu_affinity(doc: RunDocument) -> Outcome | None:
-    total, usable = doc.host.cores, effective_cores(doc)
-    if not total or usable is None or not doc.host.affinity_cores:
+def cpu_affinity(doc: TrainingRecord) -> Outcome | None:
+    total, usable = sum(host.cores or 0 for host in doc.hosts), effective_cores(doc)
+    if not total or usable is None or not all(host.affinity_cores for host in doc.hosts):
         return unknown("the host's cores or this process's affinity are not recorded")
     if usable < float(total):
         return Outcome(
@@ -69,7 +72,7 @@ def cpu_affinity(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def harness_bound(doc: RunDocument) -> Outcome | None:
+def harness_bound(doc: TrainingRecord) -> Outcome | None:
     evidence = gather(doc)
     if evidence.kind != OWN_LOADER:
         return None  # a library is the subject of the measurement, not the measuring tool
@@ -96,12 +99,12 @@ def harness_bound(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def client_bound(doc: RunDocument) -> Outcome | None:
+def client_bound(doc: TrainingRecord) -> Outcome | None:
     """Compare the reader's CPU time at its best rate with the cores that it may use.
 
     If it needs nearly all of them, the fetch ceiling is that of the client, not of the storage.
     """
-    fetch, cores = doc.ceilings.get("fetch", Ceiling()), effective_cores(doc)
+    fetch, cores = doc.job.ceilings.get("fetch", Ceiling()), effective_cores(doc)
     if fetch.bytes_per_s is None or fetch.cpu_s_per_gb is None or not cores:
         return unknown("the fetch ceiling, its CPU time or the usable cores are not recorded")
     taken = fetch.cpu_s_per_gb * fetch.bytes_per_s / 1e9
@@ -115,9 +118,9 @@ def client_bound(doc: RunDocument) -> Outcome | None:
     )
 
 
-def emulation_error(doc: RunDocument) -> Outcome | None:
+def emulation_error(doc: TrainingRecord) -> Outcome | None:
     kind, step = (
-        doc.workload.accelerator.kind,
+        doc.job.workload.accelerator.kind,
         step_time_s(doc),
     )
     if kind != "emulated":
@@ -138,20 +141,20 @@ def emulation_error(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def prefetch_share(doc: RunDocument) -> Outcome | None:
+def prefetch_share(doc: TrainingRecord) -> Outcome | None:
     """Check that few samples can be prefetched during the first step of an epoch.
 
     Utilization leaves the first step out, so batches that were loaded during it raise the figure.
     The MLPerf Storage reference benchmark has this defect.
     """
-    settings = doc.workload.loader
-    prefetched = doc.loader.prefetched_samples  # of one rank
+    settings = doc.job.workload.loader
+    prefetched = doc.job.loader.prefetched_samples  # of one rank
     if prefetched is None:
-        batch = doc.workload.batch_size
-        parts = (doc.loader, settings)
+        batch = doc.job.workload.batch_size
+        parts = (doc.job.loader, settings)
         if batch is None or not any("workers" in part.model_fields_set for part in parts):
             return unknown("how many samples are prefetched is not recorded")
-        prefetched = doc.workers * settings.prefetch_factor * batch
+        prefetched = doc.job.workers * settings.prefetch_factor * batch
     samples = [
         repetition.samples / max(len(repetition.epochs), 1)
         for repetition in complete(doc)
@@ -159,7 +162,7 @@ def prefetch_share(doc: RunDocument) -> Outcome | None:
     ]
     if not samples:
         return unknown("no sample was recorded")
-    share = prefetched * doc.accelerators / min(samples)
+    share = prefetched * doc.job.accelerators / min(samples)
     if share > MOST_PREFETCHED:
         evidence = (
             f"up to {min(share, 1):.0%} of an epoch's samples may be prefetched during the first "
@@ -173,7 +176,7 @@ def prefetch_share(doc: RunDocument) -> Outcome | None:
     return None
 
 
-def verdict_gap(doc: RunDocument) -> Outcome | None:
+def verdict_gap(doc: TrainingRecord) -> Outcome | None:
     evidence = gather(doc)
     predicted, measured = evidence.predicted, evidence.measured
     if predicted is None or measured is None:
@@ -204,7 +207,7 @@ def verdict_gap(doc: RunDocument) -> Outcome | None:
     )
 
 
-def _saving_share(doc: RunDocument) -> float:
+def _saving_share(doc: TrainingRecord) -> float:
     """Share of the run, 0 to 1, in which training was stopped for checkpoints.
 
     The ceilings do not include this time.
@@ -213,8 +216,8 @@ def _saving_share(doc: RunDocument) -> float:
     return saving.median / wall.median if saving and wall and wall.median else 0.0
 
 
-def raw_not_measured(doc: RunDocument) -> Outcome | None:
-    raw = doc.ceilings.get("storage_raw", Ceiling())
+def raw_not_measured(doc: TrainingRecord) -> Outcome | None:
+    raw = doc.job.ceilings.get("storage_raw", Ceiling())
     if raw.samples_per_s or raw.bytes_per_s:
         return None
     if not raw.not_measured:
@@ -225,7 +228,7 @@ def raw_not_measured(doc: RunDocument) -> Outcome | None:
     )
 
 
-def raw_low(doc: RunDocument) -> Outcome | None:
+def raw_low(doc: TrainingRecord) -> Outcome | None:
     """Check that raw storage is not slower than the fetch ceiling, since a reader cannot be faster.
 
     If it is, the storage changed between the two measurements, or one of them was too short.
@@ -243,7 +246,7 @@ def raw_low(doc: RunDocument) -> Outcome | None:
     )
 
 
-def read_amplification(doc: RunDocument) -> Outcome | None:
+def read_amplification(doc: TrainingRecord) -> Outcome | None:
     """Check that storage delivers few bytes that no sample needs.
 
     Such bytes are neighbouring rows of a row group, and what direct IO reads for alignment.
@@ -261,21 +264,21 @@ def read_amplification(doc: RunDocument) -> Outcome | None:
     worst = max(ratios)
     if worst <= MOST_AMPLIFIED:
         return None
-    if doc.dataset.blocks:
+    if doc.job.dataset.blocks:
         remedy = (
             "read row groups in order (reader.access=sequential), or generate smaller ones "
             "(block_size)"
         )
-    elif doc.loader.direct:
+    elif doc.job.loader.direct:
         remedy = "direct IO reads whole blocks: reader.direct=false, or larger samples"
     else:
         remedy = "larger samples, or read them in order (reader.access=sequential)"
     return Outcome(f"storage delivered {worst:.1f} bytes for each byte of a sample", remedy)
 
 
-def loader_tax(doc: RunDocument) -> Outcome | None:
+def loader_tax(doc: TrainingRecord) -> Outcome | None:
     """Check the CPU time that the loader needs to move ready bytes at the demanded rate."""
-    evidence, harness = gather(doc), doc.ceilings.get("harness", Ceiling())
+    evidence, harness = gather(doc), doc.job.ceilings.get("harness", Ceiling())
     if evidence.kind != OWN_LOADER:
         return None  # the report compares the cost of a library with that of a plain read
     demand = evidence.bytes_per_s(

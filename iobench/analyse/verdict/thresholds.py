@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ...errors import SpecError, nearest
 from ...schema.metrics import BY_NAME, METRICS
-from ...schema.result import RunDocument
+from ...schema.record import RunRecord, TrainingRecord
 
 KNOWN = tuple(dict.fromkeys(each.name for each in METRICS if each.median or each.of == "verdict"))
 """Metrics that a condition can name: those with one figure in a run document."""
@@ -62,16 +62,17 @@ def parse(expression: str) -> Threshold:
     return Threshold(metric, comparison, float(number) / 100 if percent else float(number))
 
 
-def value_of(doc: RunDocument, metric: str) -> float | None:
+def value_of(doc: RunRecord, metric: str) -> float | None:
     """The median over repetitions, or the verdict's figure; None if it was not measured."""
     if BY_NAME[metric].of == "verdict":
-        found = getattr(doc.verdict, metric) if doc.verdict else None
+        verdict = doc.job.verdict if isinstance(doc, TrainingRecord) else None
+        found = getattr(verdict, metric) if verdict else None
         return None if found is None else float(found)
     summary = doc.metrics.get(metric)
     return summary.median if summary else None
 
 
-def violations(doc: RunDocument, expressions: Sequence[str]) -> list[str]:
+def violations(doc: RunRecord, expressions: Sequence[str]) -> list[str]:
     """One line for each condition that holds.
 
     A condition whose metric was not measured cannot be decided, and counts as well.
@@ -88,9 +89,11 @@ def violations(doc: RunDocument, expressions: Sequence[str]) -> list[str]:
     return lines
 
 
-def _reason(doc: RunDocument, metric: str) -> str:
-    sources = [doc.verdict.not_measured] if doc.verdict else []
-    sources += [repetition.not_measured for repetition in doc.repetitions]
-    sources += [doc.checkpoint.not_measured] if doc.checkpoint else []
+def _reason(doc: RunRecord, metric: str) -> str:
+    sources: list[dict[str, str]] = []
+    if isinstance(doc, TrainingRecord):
+        sources += [doc.job.verdict.not_measured] if doc.job.verdict else []
+        sources += [repetition.not_measured for repetition in doc.job.repetitions]
+    sources += [doc.checkpoints.not_measured] if doc.checkpoints else []
     reason = next((source[metric] for source in sources if metric in source), "")
     return f" ({reason})" if reason else ""

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from ...errors import UsageError
-from ...schema.result import Finding, RunDocument
+from ...schema.record import Finding, RunRecord, TrainingRecord
 from ..checkpoint import rules as checkpoint
 from . import rules_cache as cache
 from . import rules_data as data
 from . import rules_speed as speed
 
 Level = Literal["info", "warning", "invalid"]
+
+R = TypeVar("R", bound=RunRecord, contravariant=True)
 
 
 class Levels(NamedTuple):
@@ -31,22 +33,22 @@ class Levels(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """One rule.
+class Rule(Generic[R]):
+    """One rule for records of type R.
 
-    Called with a document, it returns a Finding (at the level of ``rule_set``, or ``unknown``), or
+    Called with a record, it returns a Finding (at the level of ``rule_set``, or ``unknown``), or
     None if there is no violation.
     """
 
     id: str
-    check: Callable[[RunDocument], data.Outcome | None]
+    check: Callable[[R], data.Outcome | None]
     levels: Levels
 
-    def __call__(self, doc: RunDocument, rule_set: str = "mlperf") -> Finding | None:
+    def __call__(self, doc: R, rule_set: str = "mlperf") -> Finding | None:
         outcome = self.check(doc)
         if outcome is None:
             return None
-        level = level_of(self, rule_set) if outcome.known else "unknown"
+        level = level_of(self.levels, rule_set) if outcome.known else "unknown"
         return Finding(rule=self.id, level=level, evidence=outcome.evidence, remedy=outcome.remedy)
 
 
@@ -54,7 +56,7 @@ ALWAYS = Levels("invalid", "invalid")
 REFUSED = Levels("warning", "invalid")
 NOTED = Levels("info", "warning")
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[Rule[TrainingRecord], ...] = (
     Rule("data.mismatch", data.data_mismatch, ALWAYS),
     Rule("loader.delivery", data.delivered_samples, ALWAYS),
     Rule("data.changed", data.data_changed, ALWAYS),
@@ -82,7 +84,7 @@ RULES: tuple[Rule, ...] = (
     Rule("read.amplification", speed.read_amplification, Levels("warning", "warning")),
     Rule("loader.tax", speed.loader_tax, NOTED),
 )
-CHECKPOINT_RULES: tuple[Rule, ...] = (
+CHECKPOINT_RULES: tuple[Rule[RunRecord], ...] = (
     Rule("checkpoint.verified", checkpoint.verified, ALWAYS),
     Rule("checkpoint.cold-restore", checkpoint.cold_restore, ALWAYS),
     Rule("checkpoint.durable", checkpoint.durable, REFUSED),
@@ -92,7 +94,7 @@ CHECKPOINT_RULES: tuple[Rule, ...] = (
     Rule("checkpoint.tiny", checkpoint.tiny, Levels("warning", "warning")),
     Rule("checkpoint.back-pressure", checkpoint.back_pressure, Levels("warning", "warning")),
 )
-MIXED_RULES: tuple[Rule, ...] = (
+MIXED_RULES: tuple[Rule[TrainingRecord], ...] = (
     *RULES,
     *(
         rule
@@ -101,30 +103,30 @@ MIXED_RULES: tuple[Rule, ...] = (
     ),
     Rule("checkpoint.contention", checkpoint.contention, Levels("warning", "warning")),
 )
-RULE_IDS = frozenset(rule.id for rule in (*MIXED_RULES, *CHECKPOINT_RULES))
+LEVELS = {rule.id: rule.levels for rule in CHECKPOINT_RULES} | {
+    rule.id: rule.levels for rule in MIXED_RULES
+}
+"""The levels of every rule, by its id."""
 
 
-def level_of(rule: Rule, rule_set: str) -> Level:
+def level_of(levels: Levels, rule_set: str) -> Level:
     """The level of a violation under ``rule_set``. Raises UsageError for an unknown rule set."""
     if rule_set not in Levels._fields:
         raise UsageError(
             f"unknown rule set '{rule_set}'", remedy=f"known: {', '.join(Levels._fields)}"
         )
-    return rule.levels.quick if rule_set == "quick" else rule.levels.mlperf
+    return levels.quick if rule_set == "quick" else levels.mlperf
 
 
-def rules_of(doc: RunDocument) -> tuple[Rule, ...]:
-    """The rules for a run, for a checkpoint study, or for a run that saves checkpoints (both)."""
-    if doc.checkpoint is None:
-        return RULES
-    return MIXED_RULES if doc.study is None else CHECKPOINT_RULES
-
-
-def evaluate(doc: RunDocument, rule_set: str = "quick") -> list[Finding]:
-    """Findings of all rules that apply to ``doc``, the most severe first."""
+def evaluate(doc: RunRecord, rule_set: str = "quick") -> list[Finding]:
+    """Findings of all rules for this kind of run, the most severe first."""
     order = ("invalid", "warning", "unknown", "info")
-    found = [finding for rule in rules_of(doc) if (finding := rule(doc, rule_set)) is not None]
-    return sorted(found, key=lambda finding: order.index(finding.level))
+    if isinstance(doc, TrainingRecord):
+        rules = RULES if doc.checkpoints is None else MIXED_RULES
+        found = [rule(doc, rule_set) for rule in rules]
+    else:
+        found = [rule(doc, rule_set) for rule in CHECKPOINT_RULES]
+    return sorted(filter(None, found), key=lambda finding: order.index(finding.level))
 
 
 def validity(
@@ -136,11 +138,7 @@ def validity(
     """
     if any(finding.level == "invalid" for finding in findings):
         return "invalid"
-    refusing = {
-        rule.id
-        for rule in (*MIXED_RULES, *CHECKPOINT_RULES)
-        if level_of(rule, rule_set) == "invalid"
-    }
+    refusing = {rule for rule, levels in LEVELS.items() if level_of(levels, rule_set) == "invalid"}
     return (
         "unknown"
         if any(finding.level == "unknown" and finding.rule in refusing for finding in findings)

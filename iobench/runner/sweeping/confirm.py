@@ -12,7 +12,7 @@ from ...analyse.tuning.points import same
 from ...analyse.tuning.recommend import Recommendation, recommend
 from ...analyse.tuning.sweepfolder import read_sweep
 from ...errors import UsageError
-from ...schema.result import load_run
+from ...schema.record import load_training
 from ...schema.sweep import (
     Sweep,
     SweepPoint,
@@ -86,7 +86,7 @@ def _visits(point: SweepPoint, directory: Path) -> Group:
     """
     group, broken = Group(describe(point.settings)), ""
     for name in point.runs:
-        doc = load_run(directory / name)
+        doc = load_training(directory / name)
         if why := usable(doc, name):
             broken = why
         else:

@@ -279,7 +279,7 @@ def _visit(
         point.failed = false
         tell(f"{describe(point.settings)}: {false}")
         return
-    rate = doc.repetitions[0].samples_per_s or 0.0
+    rate = doc.job.repetitions[0].samples_per_s or 0.0
     point.runs.append(run_directory.name)
     point.samples_per_s.append(rate)
     point.seconds.append(time.monotonic() - began)

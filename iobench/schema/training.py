@@ -1,28 +1,21 @@
-"""The result of a run: ``run.json``, whose schema this is, and ``events.parquet``.
+"""What a run that loads data records: ``TrainingRun``, the job of a ``TrainingRecord``.
 
-The latter has one row per step, see EVENT_COLUMNS. A value that was not measured is None, never 0;
-``not_measured`` next to it maps its key to the reason. Units are in the names. Readers ignore
-unknown keys, so that files of a newer minor version can be read. The first number of
-``schema_version`` changes only if an existing key changes its meaning.
+The steps are in ``events.parquet``, one row for each, see EVENT_COLUMNS. A value that was not
+measured is None, never 0; ``not_measured`` next to it maps its key to the reason. Units are in the
+names.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ..errors import IobenchError
-from .base import OpenRecord, Record, read_record
+from .base import OpenRecord, Record
 from .checkpoint import Study
-from .host import Host, StorageFacts
 from .job import DatasetFacts, LoaderFacts, WorkloadFacts
 from .numbers import Few, Figure, Ranks
 from .resources import NfsTraffic, Resources
-from .upgrade import upgraded
-
-SCHEMA_VERSION = "1.0"
 
 EVENT_COLUMNS = {
     "phase": "str: calibrate.fetch, calibrate.prep, calibrate.harness, calibrate.accelerator, "
@@ -51,16 +44,6 @@ EVENT_COLUMNS = {
 }
 LATER_COLUMNS = ("retries", "throttled", "checkpoint_ns")
 """Columns of EVENT_COLUMNS that files of older versions may lack."""
-
-
-class Finding(Record):
-    """The outcome of one rule that did not pass, or that passed with a remark."""
-
-    rule: str  # stable id, e.g. "cache.cold-residency"
-    # unknown: the evidence is missing, so that the rule neither passes nor fails
-    level: Literal["info", "warning", "invalid", "unknown"]
-    evidence: str
-    remedy: str = ""
 
 
 class Epoch(Record):
@@ -157,15 +140,6 @@ class Repetition(Record):
     not_measured: dict[str, str] = {}
 
 
-class Summary(Record):
-    """Statistics of one metric over repetitions; these, not steps, are the sampling unit."""
-
-    median: float
-    min: float
-    max: float
-    n: int
-
-
 class Advice(Record):
     change: str
     predicted_gain: float | None = None  # factor of samples/s: 1.3 is 30 % more
@@ -209,56 +183,23 @@ class FindMax(Record):
     bound: str = ""  # why the search stopped, if the storage was not the reason
 
 
-class RunDocument(Record):
-    schema_version: str = SCHEMA_VERSION
-    iobench_version: str
-    run_id: str
-    created: str  # ISO 8601, UTC
-    command: list[str]
-    status: Literal["ok", "failed", "interrupted"]
-    validity: Literal["valid", "invalid", "unknown"]
-    rules: str = "quick"
+class TrainingRun(Record):
+    """A workload over a dataset: each stage alone, then all of them together, repeatedly."""
+
+    kind: Literal["training"] = "training"
     accelerators: Ranks = 1
-    findings: list[Finding] = []
-    workload: WorkloadFacts
-    dataset: DatasetFacts
-    host: Host
-    storage: StorageFacts
+    workload: WorkloadFacts = WorkloadFacts()
+    dataset: DatasetFacts = DatasetFacts()
     loader: LoaderFacts = LoaderFacts()
     ceilings: dict[str, Ceiling] = {}  # storage_raw, fetch, prep, harness, accelerator
     repetitions: list[Repetition] = []
-    metrics: dict[str, Summary] = {}
     verdict: Verdict | None = None
     find_max: FindMax | None = None
-    # If checkpoints were saved while loading: a repetition without them.
-    quiet: Repetition | None = None
-    # Of a checkpoint study, or of a run that saves checkpoints while it loads.
-    checkpoint: Study | None = None
-    timings: dict[str, float] = {}  # seconds spent in each phase of the run
-    error: str = ""  # one line, if status is failed
-
-    @property
-    def study(self) -> Study | None:
-        """The checkpoint study, if the run was only that; None if data was loaded."""
-        return None if self.dataset.recorded else self.checkpoint
+    saves: Study | None = None  # the checkpoints that were saved while loading, if there were any
+    quiet: Repetition | None = None  # then: a repetition without saves
 
     @property
     def workers(self) -> int:
         """Number of loader workers of each rank; 0: the ranks load without workers."""
         recorded = "workers" in self.loader.model_fields_set
         return self.loader.workers if recorded else self.workload.loader.workers
-
-
-def load_run(directory: Path) -> RunDocument:
-    """Load ``run.json``; ``directory`` is a run directory, or the file itself.
-
-    Raises IobenchError in one line, which names the file and the key, if the file cannot be read or
-    does not fit the schema.
-    """
-    path = directory if directory.is_file() else directory / "run.json"
-    try:
-        return read_record(path, RunDocument, version=SCHEMA_VERSION, upgrade=upgraded)
-    except FileNotFoundError:
-        raise IobenchError(
-            f"no run.json in {directory}", remedy="name a run directory, e.g. results/<run>"
-        ) from None
