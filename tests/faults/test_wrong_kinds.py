@@ -14,7 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from iobench.schema.base import OpenRecord
 from iobench.schema.checkpoint import Meaning
-from iobench.schema.record import RunRecord
+from iobench.schema.record import CheckpointRecord, TrainingRecord
+from iobench.schema.upgrade import upgraded
 from tests.hostile import check, leaves, replaced, run
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0"
@@ -73,7 +74,7 @@ def test_every_key_of_a_run(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     shutil.copytree(GOLDEN / "runs" / name, "run")
     shutil.copytree(GOLDEN / "runs" / name, "plain")
-    document = json.loads(Path("run/run.json").read_text())
+    document: Any = upgraded(json.loads(Path("run/run.json").read_text()))
     wrong, readers = itertools.cycle(WRONG), itertools.cycle(READERS)
     for path in leaves(document):
         value = next(wrong)
@@ -126,7 +127,8 @@ def _within(annotation: Any) -> Iterator[Any]:
 
 def test_each_key_that_the_analysis_reads_is_of_one_kind() -> None:
     """A key that is declared as anything would be accepted as anything, and refused nowhere."""
-    parts = {model for model in models(RunRecord) if issubclass(model, OpenRecord)}
+    every = models(TrainingRecord) | models(CheckpointRecord)
+    parts = {model for model in every if issubclass(model, OpenRecord)}
     assert Meaning not in parts  # computed again from the study, and never read from a file
     found = {
         f"{model.__name__}.{key}": kinds_of(model, key)
@@ -141,29 +143,31 @@ def test_each_key_that_the_analysis_reads_is_of_one_kind() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("ceilings.fetch.details.startup_s", "x"),
-        ("ceilings.fetch.details.round_steps", []),
-        ("ceilings.prep.details.cpu_s", "x"),
-        ("ceilings.harness.details.tensor_samples_per_s", "x"),
-        ("workload.reader", 7),
-        ("workload.batch_size", "x"),
-        ("workload.accelerator.step_time", [1]),
-        ("workload.required_accelerator_utilization", 0),
-        ("workload.epochs", {}),
-        ("dataset.samples", "x"),
-        ("dataset.spec", [1]),
-        ("dataset.spec.compress_ratio", "x"),
-        ("dataset.changed", 3),
-        ("host.cores", "x"),
-        ("host.packages", [1]),
-        ("host.instance_type", {"a": 1}),
-        ("loader.workers", {}),
-        ("loader.workers", None),
+        ("job.ceilings.fetch.details.startup_s", "x"),
+        ("job.ceilings.fetch.details.round_steps", []),
+        ("job.ceilings.prep.details.cpu_s", "x"),
+        ("job.ceilings.harness.details.tensor_samples_per_s", "x"),
+        ("job.workload.reader", 7),
+        ("job.workload.batch_size", "x"),
+        ("job.workload.accelerator.step_time", [1]),
+        ("job.workload.required_accelerator_utilization", 0),
+        ("job.workload.epochs", {}),
+        ("job.dataset.samples", "x"),
+        ("job.dataset.spec", [1]),
+        ("job.dataset.spec.compress_ratio", "x"),
+        ("job.dataset.changed", 3),
+        ("hosts.0.cores", "x"),
+        ("hosts.0.packages", [1]),
+        ("hosts.0.instance_type", {"a": 1}),
+        ("job.loader.workers", {}),
+        ("job.loader.workers", None),
         ("storage.latency_s", "x"),
-        ("repetitions.0.wall_s", "x"),
+        ("job.repetitions.0.wall_s", "x"),
         ("metrics.samples_per_s", 3),
         ("created", 1),
-        ("accelerators", 0),
+        ("job.accelerators", 0),
+        ("job.kind", "baking"),
+        ("job", 3),
     ],
 )
 def test_the_line_names_the_file_and_the_key(
@@ -171,7 +175,7 @@ def test_the_line_names_the_file_and_the_key(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(GOLDEN / "runs/calibrated", "run")
-    document = json.loads(Path("run/run.json").read_text())
+    document: Any = upgraded(json.loads(Path("run/run.json").read_text()))
     path = [int(part) if part.isdigit() else part for part in key.split(".")]
     if key == "storage.latency_s":
         document["storage"]["latency_s"] = None
