@@ -59,9 +59,9 @@ def refused(*arguments: str | Path, code: int = 2) -> str:
 def test_a_study_holds_together(tmp_path: Path, writer: str, ranks: int) -> None:
     doc = study(tmp_path, "--writer", writer, "--ranks", str(ranks), "--repeat", "3")
     found = doc["job"]
-    assert (doc["status"], doc["job"]["verdict"], len(found["saves"]), len(found["restores"])) == (
+    assert (doc["status"], doc["job"]["kind"], len(found["saves"]), len(found["restores"])) == (
         "ok",
-        None,
+        "checkpoint",
         3,
         3,
     )
@@ -358,8 +358,8 @@ def test_saves_and_reads_beside_one_another(tmp_path: Path, make_dataset: Any) -
     assert (found.returncode, found.stderr) == (0, ""), found
     doc = json.loads(found.stdout)
     steps = 20  # of each rank, so saves after 8 and 16
-    assert len(doc["job"]["saves"]) == 2 * 2
-    assert len(doc["job"]["alone"]) == 3
+    assert len(doc["job"]["saves"]["saves"]) == 2 * 2
+    assert len(doc["job"]["saves"]["alone"]) == 3
     assert doc["job"]["quiet"]["checkpoint_s"] is None
     for repetition in doc["job"]["repetitions"]:
         assert repetition["steps"] == 2 * steps
@@ -368,7 +368,7 @@ def test_saves_and_reads_beside_one_another(tmp_path: Path, make_dataset: Any) -
             repetition["accelerator_utilization_strict"]
             <= repetition["accelerator_utilization_sustained"]
         )
-    blocked = sum(save["blocked_s"] for save in doc["job"]["saves"])
+    blocked = sum(save["blocked_s"] for save in doc["job"]["saves"]["saves"])
     # A save's is the slowest rank's, a repetition's the mean of its two ranks.
     assert (
         blocked

@@ -605,8 +605,10 @@ def test_report_needs_the_events_alone(tmp_path: Path, ran: tuple[Found, Path], 
     finally:
         moved.rename(data)
     original = _figures(ran[1])
-    for key in ("repetitions", "metrics", "verdict", "findings", "validity"):
+    for key in ("metrics", "findings", "validity"):
         assert again[key] == original[key], key
+    for key in ("repetitions", "verdict"):
+        assert again["job"][key] == original["job"][key], key
     for name, ceiling in original["job"]["ceilings"].items():
         # An accelerator alone moves no bytes: its bytes/s are the dataset's mean size, which is context.
         for figure in (
@@ -620,7 +622,7 @@ def test_report_in_other_forms(ran: tuple[Found, Path]) -> None:
     assert len(rows) == 3
     assert len({row.count(",") for row in rows}) == 1
     column = rows[0].split(",").index("samples_per_s")
-    recorded = [one["samples_per_s"] for one in _figures(ran[1])["repetitions"]]
+    recorded = [one["samples_per_s"] for one in _figures(ran[1])["job"]["repetitions"]]
     assert [float(row.split(",")[column]) for row in rows[1:]] == pytest.approx(recorded)
     assert ok("report", ran[1], "--format", "markdown").count("\n| ") >= 10
     assert json.loads(ok("report", ran[1], "--format", "json")) == _figures(ran[1])
@@ -671,10 +673,9 @@ COMMON = {
     "status",
     "validity",
     "findings",
-    "workload",
-    "dataset",
 }
-COMMON |= {"host", "storage", "ceilings", "repetitions", "metrics", "verdict"}
+COMMON |= {"hosts", "storage", "metrics", "timings", "job"}
+JOB = {"kind", "workload", "dataset", "loader", "ceilings", "repetitions", "verdict"}
 REPETITION = {
     "seed",
     "residency_before",
@@ -708,6 +709,7 @@ def test_run_json_has_the_agreed_keys(ran: tuple[Found, Path]) -> None:
     """The keys are the design's, section 9, typed here again."""
     document = _figures(ran[1])
     assert set(document) >= COMMON
+    assert set(document["job"]) >= JOB
     assert document["status"] in ("ok", "failed", "interrupted")
     assert document["validity"] in ("valid", "invalid", "unknown")
     assert set(document["job"]["ceilings"]) == {
@@ -751,7 +753,7 @@ def test_run_json_has_the_agreed_keys(ran: tuple[Found, Path]) -> None:
 
 
 def test_what_host_and_device_did_is_kept_of_each_repetition(ran: tuple[Found, Path]) -> None:
-    for repetition in _figures(ran[1])["repetitions"]:
+    for repetition in _figures(ran[1])["job"]["repetitions"]:
         used = repetition["resources"]
         assert used["wall_s"] >= repetition["wall_s"]
         assert used["throttled_s"] == repetition["throttled_s"]
@@ -766,7 +768,7 @@ def test_run_json_fits_its_schema_and_nothing_is_lost_in_it(ran: tuple[Found, Pa
 
 
 def test_fios_job_file_is_kept(ran: tuple[Found, Path]) -> None:
-    raw = _figures(ran[1])["ceilings"]["storage_raw"]
+    raw = _figures(ran[1])["job"]["ceilings"]["storage_raw"]
     if raw["bytes_per_s"] is None:
         assert "install" in raw["not_measured"], "not measured, and no way to have it"
         return

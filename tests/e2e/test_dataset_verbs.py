@@ -35,8 +35,8 @@ def test_from_a_spec_to_nothing_again(tmp_path: Path) -> None:
     assert (made.returncode, made.stderr) == (0, "")
     document = json.loads(made.stdout)
     assert document["samples"] == document["written_samples"] == 50
-    assert document["job"]["dataset"]["seed"] == 7
-    assert document["job"]["dataset"]["codec"] == "zstd:1"
+    assert document["dataset"]["seed"] == 7
+    assert document["dataset"]["codec"] == "zstd:1"
     assert document["stored_bytes"] == sum(p.stat().st_size for p in (root / "data").iterdir())
 
     again = iobench("generate", spec, "--to", root, "--seed", "7", "--set", "codec=zstd:1")

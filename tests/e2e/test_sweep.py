@@ -82,7 +82,7 @@ def test_points_take_turns_and_data_goes(home: Path) -> None:
     ]
     assert set(order[:4]) == set(rounds[0])
     for visit, those in enumerate(rounds):
-        assert {runs[run]["repetitions"][0]["seed"] for run in those} == {42 + visit}
+        assert {runs[run]["job"]["repetitions"][0]["seed"] for run in those} == {42 + visit}
     for point in points:
         doc = runs[point["runs"][0]]
         assert doc["job"]["workload"]["loader"]["workers"] == point["settings"]["loader.workers"]

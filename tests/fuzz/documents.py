@@ -20,16 +20,15 @@ from iobench.load.layouts import read_layout
 from iobench.measure.fio_process import parse as parse_fio
 from iobench.measure.timeline import read_events
 from iobench.report.advise import render_advise
-from iobench.report.checkpoint import render_study
 from iobench.report.export import to_csv, to_json, to_markdown
 from iobench.report.sweep import render_sweep
-from iobench.report.text import render_run
+from iobench.report.text import render
 from iobench.schema.base import apply_overrides, build
 from iobench.schema.checkpoint import CheckpointSpec
 from iobench.schema.dataset import DatasetSpec, load_dataset_spec
 from iobench.schema.instances import read_prices
 from iobench.schema.manifest import layout_files, layout_names, unfinished_layout
-from iobench.schema.record import RunRecord, load_run
+from iobench.schema.record import RunRecord, TrainingRecord, load_run, load_training
 from iobench.schema.sweep import load_sweep, parse_axis
 from iobench.schema.workload import load_workload
 from iobench.storage import is_local, open_storage, rewrapped, unwrapped
@@ -58,7 +57,6 @@ def _written(name: str, file: str, data: bytes) -> Path:
 
 def _shown(doc: RunRecord) -> None:
     """In every form that ``iobench report`` has."""
-    render = render_run if doc.job.saves is None or doc.job.dataset else render_study
     render(doc, width=80, color=False)
     to_json(doc)
     to_csv(doc)
@@ -70,12 +68,13 @@ def run_record(data: bytes) -> None:
     doc = load_run(_written("run", "run.json", data))
     with suppress(IobenchError):
         _shown(conclude(doc))
-    _shown(rebuild(doc, _own_events()))  # type: ignore[arg-type]
+    if isinstance(doc, TrainingRecord):
+        _shown(rebuild(doc, _own_events()))  # type: ignore[arg-type]
 
 
 @functools.cache
-def _own_record() -> RunRecord:
-    return load_run(GOLDEN / "runs/beside-saves")
+def _own_record() -> TrainingRecord:
+    return load_training(GOLDEN / "runs/beside-saves")
 
 
 def events(data: bytes) -> None:

@@ -16,7 +16,7 @@ from iobench.runner.experiment import Options, run
 from iobench.runner.plan import make_plan
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
-from iobench.schema.record import RunRecord
+from iobench.schema.record import TrainingRecord
 from iobench.schema.workload import Workload
 from iobench.storage.local.storage import LocalStorage
 
@@ -50,7 +50,7 @@ def measure(
     repetitions: int = 1,
     calibration_s: float = 1.0,
     **workload: Any,
-) -> RunRecord:
+) -> TrainingRecord:
     spec = {
         "name": "oracle",
         "dataset": "demo",

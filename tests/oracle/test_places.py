@@ -100,7 +100,7 @@ def test_a_workload_runs_anywhere(
     assert (fed["job"]["verdict"]["binds"], fed["job"]["verdict"]["starved"]) == (
         "accelerator",
         False,
-    ), fed["verdict"]["sentence"]
+    ), fed["job"]["verdict"]["sentence"]
     for repetition in fed["job"]["repetitions"]:
         assert repetition["samples"] == workload.samples
         assert repetition["bytes_read"] >= repetition["sample_bytes"] > 0

@@ -20,7 +20,7 @@ from iobench.errors import StorageError, UsageError
 from iobench.runner.experiment import Options, run
 from iobench.runner.plan import make_plan
 from iobench.schema.base import build
-from iobench.schema.record import RunRecord
+from iobench.schema.record import TrainingRecord
 from iobench.schema.workload import Workload
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
@@ -233,7 +233,7 @@ def shards(make_dataset: Any) -> Path:
     return path
 
 
-def measured(tmp_path: Path, url: str) -> RunRecord:
+def measured(tmp_path: Path, url: str) -> TrainingRecord:
     spec = {
         "name": "oracle",
         "dataset": "demo",
@@ -260,6 +260,6 @@ def test_what_if_my_storage_did_100_mb_per_s_with_10_ms(tmp_path: Path, shards: 
     assert doc.job.verdict.binds == "storage"
     assert doc.job.verdict.starved
     lifted = measured(tmp_path, f"throttled+{shards}?bandwidth=100GB")
-    assert lifted.verdict is not None
-    assert lifted.verdict.binds == "accelerator"
-    assert not lifted.verdict.starved
+    assert lifted.job.verdict is not None
+    assert lifted.job.verdict.binds == "accelerator"
+    assert not lifted.job.verdict.starved

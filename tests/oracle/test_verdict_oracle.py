@@ -17,13 +17,13 @@ import pytest
 from iobench.runner.experiment import Options, run
 from iobench.runner.plan import make_plan
 from iobench.schema.base import build
-from iobench.schema.record import RunRecord
+from iobench.schema.record import TrainingRecord
 from iobench.schema.workload import Workload
 
 MB = 1_000_000
 SAMPLE = 100_000
 
-Measure = Callable[..., RunRecord]
+Measure = Callable[..., TrainingRecord]
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def measure(tmp_path: Path) -> Measure:
         repetitions: int = 1,
         calibration_s: float = 0.8,
         **workload: Any,
-    ) -> RunRecord:
+    ) -> TrainingRecord:
         spec = build(
             Workload,
             {"name": "oracle", "dataset": "demo", "batch_size": 10, **workload},
@@ -50,12 +50,12 @@ def measure(tmp_path: Path) -> Measure:
     return go
 
 
-def binds(doc: RunRecord) -> str:
+def binds(doc: TrainingRecord) -> str:
     assert doc.job.verdict is not None
     return doc.job.verdict.binds
 
 
-def median(doc: RunRecord, metric: str) -> float:
+def median(doc: TrainingRecord, metric: str) -> float:
     return doc.metrics[metric].median
 
 
@@ -162,7 +162,7 @@ def test_operations_per_second_bind_as_bandwidth_does(measure: Measure, files: P
 
 
 @pytest.fixture(scope="module")
-def latent(tmp_path_factory: pytest.TempPathFactory, make_dataset: Any) -> RunRecord:
+def latent(tmp_path_factory: pytest.TempPathFactory, make_dataset: Any) -> TrainingRecord:
     """Two workers, each with one read of 20 ms in flight: a batch of 10 takes a worker 200 ms, and two of them 50 ms each are asked for."""
     _, root = make_dataset(samples=200, sample_size={"mean": 10_000})
     spec = {
@@ -182,20 +182,20 @@ def latent(tmp_path_factory: pytest.TempPathFactory, make_dataset: Any) -> RunRe
     return run(plan, Options(results=tmp_path_factory.mktemp("latent"), calibration_s=0.4))[0]
 
 
-def test_latency_binds_by_littles_law(latent: RunRecord) -> None:
+def test_latency_binds_by_littles_law(latent: TrainingRecord) -> None:
     """2 in flight / 20 ms = 100 samples/s of the 200 asked for. The 20 batches come in 10 pairs, and two steps follow the last pair."""
     assert median(latent, "samples_per_s") == pytest.approx(200 / (10 * 0.2 + 2 * 0.05), rel=0.05)
     assert median(latent, "accelerator_utilization_sustained") == pytest.approx(
         20 * 0.05 / (10 * 0.2 + 2 * 0.05), abs=0.02
     )
-    assert latent.ceilings["fetch"].samples_per_s == pytest.approx(100, rel=0.05)
+    assert latent.job.ceilings["fetch"].samples_per_s == pytest.approx(100, rel=0.05)
     assert binds(latent) == "storage"
 
 
-def test_where_only_latency_binds_the_advice_is_concurrency(latent: RunRecord) -> None:
+def test_where_only_latency_binds_the_advice_is_concurrency(latent: TrainingRecord) -> None:
     """No bandwidth is missing: twice the reads in flight are twice the rate, and more devices would change nothing."""
-    assert latent.verdict is not None
-    advised = " | ".join(advice.change for advice in latent.verdict.advice)
+    assert latent.job.verdict is not None
+    advised = " | ".join(advice.change for advice in latent.job.verdict.advice)
     assert "concurrency" in advised or "in flight" in advised, advised
 
 

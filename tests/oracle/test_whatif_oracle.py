@@ -14,13 +14,15 @@ from iobench.analyse.capacity.whatif import Change, Quantity, what_if
 from iobench.runner.experiment import Options, run
 from iobench.runner.plan import make_plan
 from iobench.schema.base import build
-from iobench.schema.record import RunRecord
+from iobench.schema.record import TrainingRecord
 from iobench.schema.workload import Workload
 
 SAMPLE = 100_000
 
 
-def measure(results: Path, url: str, *, calibration_s: float = 0.6, **workload: Any) -> RunRecord:
+def measure(
+    results: Path, url: str, *, calibration_s: float = 0.6, **workload: Any
+) -> TrainingRecord:
     spec = build(Workload, {"name": "oracle", "dataset": "demo", **workload}, where="oracle")
     plan = make_plan(spec, url, accelerators=1, repetitions=1, seed=3)
     doc, _ = run(plan, Options(results=results, calibration_s=calibration_s))
@@ -28,7 +30,7 @@ def measure(results: Path, url: str, *, calibration_s: float = 0.6, **workload: 
     return doc
 
 
-def predicted(doc: RunRecord, change: Change) -> float:
+def predicted(doc: TrainingRecord, change: Change) -> float:
     verdict = what_if(doc, change).document.job.verdict
     assert verdict is not None
     assert verdict.predicted_samples_per_s is not None

@@ -16,8 +16,9 @@ from iobench.load.layouts import layout_keys, made_layout, make_layout, read_lay
 from iobench.load.libraries.base import Source
 from iobench.runner.sweeping.takeup import Given, take_up
 from iobench.schema.job import WorkloadFacts
-from iobench.schema.record import RunRecord
+from iobench.schema.record import TrainingRecord
 from iobench.schema.sweep import Sweep, SweepPoint, save_sweep
+from iobench.schema.training import TrainingRun
 from iobench.schema.workload import LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.servers.listener import Listener, listener
@@ -131,7 +132,9 @@ def test_a_secret_in_a_data_root_is_not_written_down(tmp_path: Path) -> None:
 def test_a_record_names_no_workload_file(tmp_path: Path) -> None:
     """A run's record is looked up among the workloads by name, not opened as a path."""
     os.mkfifo(tmp_path / "pipe.yaml")
-    document = RunRecord.model_construct(workload=WorkloadFacts(name=str(tmp_path / "pipe.yaml")))
+    document = TrainingRecord.model_construct(
+        job=TrainingRun(workload=WorkloadFacts(name=str(tmp_path / "pipe.yaml")))
+    )
     assert _builtin(document, ["loader.workers"]) == {}
 
 

@@ -351,7 +351,9 @@ class RunWithSaves(Run):
         yield from self._data(home)
         for path in (home / "results").rglob("run.json"):
             record = json.loads(path.read_text())
-            if record["status"] == "ok" and not (record["repetitions"] and record["metrics"]):
+            if record["status"] == "ok" and not (
+                record["job"]["repetitions"] and record["metrics"]
+            ):
                 yield "it did not end with 0, and run.json says ok without what was measured"
 
     def clear_up(self, home: Path) -> Iterator[str]:
