@@ -39,7 +39,7 @@ __all__ = [
 _PLENTY = 64
 """Batches that each worker should have in a chain of epochs (see ``build_loader``)."""
 
-_MOST_LINKS = 1000
+_MAX_LINKS = 1000
 """Largest number of epochs in one chain."""
 
 
@@ -154,7 +154,7 @@ def build_loader(
 
     total = int(counts.sum())
     links = (
-        min(_MOST_LINKS, -(-_PLENTY * max(1, loading.workers) * batch_size * world // total))
+        min(_MAX_LINKS, -(-_PLENTY * max(1, loading.workers) * batch_size * world // total))
         if chain
         else 1
     )

@@ -37,7 +37,7 @@ _COPY_BYTES = 512 << 20
 At least the shards of one batch are copied, however large they are.
 """
 
-_MORE_IN_FLIGHT, _MOST_IN_FLIGHT = 4, 256
+_MORE_IN_FLIGHT, _MAX_IN_FLIGHT = 4, 256
 
 Parts = list[tuple[str, int, int, Columns]]
 
@@ -133,7 +133,7 @@ def measure_parallel(
     The same reader is used, with several times as many requests in flight.
     """
     reading = plan.workload.reader
-    more = min(_MOST_IN_FLIGHT, reading.concurrency * _MORE_IN_FLIGHT)
+    more = min(_MAX_IN_FLIGHT, reading.concurrency * _MORE_IN_FLIGHT)
     reading = reading.model_copy(update={"concurrency": more})
     loading = plan.workload.loader.model_copy(update={"kind": OWN, "transport": "null"})
     reader = make_reader(plan.manifest, plan.storage, reading, bytes_only=True)
