@@ -349,7 +349,7 @@ LOADERS: Registry[Any] = Registry(
     "loader",
     "iobench.loaders",
     {
-        "torch": Entry(
+        "iobench": Entry(
             target="iobench.load.loader:BatchLoader",
             summary="iobench's own readers in torch's DataLoader",
         ),

@@ -10,7 +10,7 @@ import numpy as np
 from ..dataset import Dataset, find_dataset, place_of, read_manifest
 from ..errors import UsageError
 from ..schema.manifest import Manifest
-from ..schema.workload import LoaderSpec, ReaderSpec
+from ..schema.workload import OWN_LOADER, LoaderSpec, ReaderSpec
 from ..storage import open_storage
 from ..storage.base import Storage
 from .choose import is_sequential, make_reader, use_direct
@@ -18,10 +18,9 @@ from .loader import Batch, BatchLoader
 from .null import AnyReader
 from .order import BatchPlan, Indices, epoch_order, rank_share
 from .reader import BatchReader
-from .third_party import OWN, LibraryLoader, check_library, library_version, open_library
+from .third_party import LibraryLoader, check_library, library_version, open_library
 
 __all__ = [
-    "OWN",
     "Batch",
     "BatchLoader",
     "LibraryLoader",
@@ -72,7 +71,9 @@ def make_loader(
     manifest, place = _dataset(data, origin, apart=storage is not None)
     if storage is None:
         direct = (
-            use_direct(reading, open_storage(place), manifest) if loading.kind == OWN else False
+            use_direct(reading, open_storage(place), manifest)
+            if loading.kind == OWN_LOADER
+            else False
         )
         storage = open_storage(place, direct=direct)
     return build_loader(
@@ -136,7 +137,7 @@ def build_loader(
     ``loading`` names a loader library, only the reader's dataset and storage are used.
     """
     manifest = reader.manifest
-    if loading.kind != OWN and isinstance(reader, BatchReader):
+    if loading.kind != OWN_LOADER and isinstance(reader, BatchReader):
         return open_library(
             manifest,
             reader.storage,

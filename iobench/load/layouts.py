@@ -31,6 +31,7 @@ from ..schema.manifest import (
     unfinished_layout,
 )
 from ..schema.manifest import LAYOUT_RECORD as RECORD
+from ..schema.workload import OWN_LOADER
 from ..storage.base import Storage
 from ..storage.catalog import local_root
 from ..storage.local.storage import LocalStorage
@@ -70,7 +71,7 @@ def layout_folder(storage: Storage, kind: str) -> Path:
     if root is None:
         raise UsageError(
             f"loader '{kind}' keeps a layout in a directory, and {storage.url} is none",
-            remedy="use --set loader.kind=torch",
+            remedy=f"use --set loader.kind={OWN_LOADER}",
         )
     for name in (kind, f"{kind}.part"):
         try:
@@ -153,7 +154,7 @@ def _check(kind: str, folder: Path, found: Layout) -> None:
 
 def layout_keys(storage: Storage, kind: str) -> list[str]:
     """Return the layout's files as keys of the dataset's storage."""
-    found = read_layout(storage, kind) if kind != "torch" else None
+    found = read_layout(storage, kind) if kind != OWN_LOADER else None
     return [f"{LAYOUTS}/{kind}/{name}" for name in found.files] if found is not None else []
 
 

@@ -17,7 +17,7 @@ from ..errors import IobenchError, UsageError, WorkerError
 from ..formats.base import Blocks
 from ..registry import FORMATS, LOADERS
 from ..schema.manifest import Manifest
-from ..schema.workload import LoaderSpec, ReaderSpec
+from ..schema.workload import OWN_LOADER, LoaderSpec, ReaderSpec
 from ..storage.base import Storage
 from ..storage.catalog import local_root
 from .layouts import made_layout
@@ -25,9 +25,6 @@ from .loader import Batch, worker_death
 
 if TYPE_CHECKING:
     from .libraries.base import Source
-
-OWN = "torch"
-"""The ``loader.kind`` of iobench's own loader."""
 
 
 def check_library(
@@ -38,10 +35,10 @@ def check_library(
     Also if its library is not installed.
     """
     library = LOADERS.load(loading.kind)
-    if loading.kind == OWN:
+    if loading.kind == OWN_LOADER:
         return
     name, form = f"loader '{loading.kind}'", manifest.spec.format
-    own = f"use --set loader.kind={OWN}"
+    own = f"use --set loader.kind={OWN_LOADER}"
     if library.formats and form not in library.formats:
         wanted = " or ".join(library.formats)
         raise UsageError(

@@ -20,12 +20,13 @@ import numpy as np
 from ..analyse.verdict.shuffle import delivery, identify, shuffle_quality
 from ..dataset import index_file
 from ..errors import UsageError
-from ..load import OWN, library_version, make_reader
+from ..load import library_version, make_reader
 from ..load.layouts import held_layout, make_layout
 from ..load.libraries.base import Source
 from ..load.order import Indices
 from ..registry import LOADERS
 from ..schema.manifest import Manifest
+from ..schema.workload import OWN_LOADER
 from ..storage.base import Storage
 from ..storage.keys import check_key
 from ..storage.local.storage import LocalStorage
@@ -155,7 +156,7 @@ def enough_shards(plan: Plan, shards: Indices) -> Indices:
 
 
 def is_library(plan: Plan) -> bool:
-    return plan.workload.loader.kind != OWN
+    return plan.workload.loader.kind != OWN_LOADER
 
 
 def _source(plan: Plan, manifest: Manifest, storage: Storage) -> Source:

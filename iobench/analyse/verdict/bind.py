@@ -16,8 +16,9 @@ from __future__ import annotations
 from typing import Literal
 
 from ...schema.result import RunDocument, Verdict
+from ...schema.workload import OWN_LOADER
 from .advice import advise
-from .evidence import NOISE, OWN_LOADER, Evidence, accelerators_fed, gather, is_null_accelerator
+from .evidence import NOISE, Evidence, accelerators_fed, gather, is_null_accelerator
 from .metrics import NULL_ACCELERATOR
 from .sentence import sentence
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ...schema.metrics import metrics_of
 from ...schema.result import Repetition, Summary
-from .evidence import OWN_LOADER
+from ...schema.workload import OWN_LOADER
 
 Array = npt.NDArray[Any]
 Events = Mapping[str, Array]

@@ -15,10 +15,10 @@ from ...schema.result import (
     Repetition,
     RunDocument,
 )
+from ...schema.workload import OWN_LOADER
 from ..checkpoint.meaning import with_meaning
 from ..checkpoint.study import summaries_of, with_figures
 from .bind import verdict
-from .evidence import OWN_LOADER
 from .metrics import Events, repetition_metrics, select, strands, summarise, unseen_reads
 from .validity import RULE_IDS, evaluate, validity
 

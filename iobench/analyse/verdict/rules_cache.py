@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ...schema.result import Epoch, RunDocument
+from ...schema.workload import OWN_LOADER
 from ...units import format_bytes, format_percent
-from .evidence import OWN_LOADER
 from .rules_data import Outcome, unknown
 
 MAX_RESIDENT = 0.01

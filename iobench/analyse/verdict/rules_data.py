@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ...schema.result import Repetition, RunDocument
+from ...schema.workload import OWN_LOADER
 from ...units import format_bytes, format_count
-from .evidence import OWN_LOADER
 from .sentence import plural
 
 MIN_STEPS = 500

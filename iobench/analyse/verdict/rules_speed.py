@@ -6,8 +6,9 @@ Each rule returns None if it finds no violation.
 from __future__ import annotations
 
 from ...schema.result import Ceiling, RunDocument
+from ...schema.workload import OWN_LOADER
 from ...units import format_count, format_duration, format_percent
-from .evidence import NOISE, OWN_LOADER, effective_cores, gather, is_null_accelerator, step_time_s
+from .evidence import NOISE, effective_cores, gather, is_null_accelerator, step_time_s
 from .rules_data import Outcome, complete, unknown
 
 MAX_THROTTLED = 0.01  # share of the time of a repetition
