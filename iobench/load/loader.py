@@ -33,6 +33,7 @@ from .delivered import Delivered, Stats
 from .null import AnyReader
 from .order import BatchPlan, Indices
 from .slots import NO_SLOT, SlotRing
+from .torch_compat import end_iterator, end_workers, has_workers
 
 _LET_GO = -2
 """A request with this slot reads nothing: the worker releases its memory maps."""
@@ -354,12 +355,12 @@ class BatchLoader(DataLoader[Any]):
                     raise
                 yield self._receive(reply, outstanding)
         except IobenchError:
-            _end(replies)
+            end_iterator(replies)
             self.shutdown()  # after an error no worker must go on reading
             raise
         finally:
             if not self._lasting:
-                _end(replies)
+                end_iterator(replies)
                 self.requests.release(outstanding)  # no worker fills them any more
 
     def _receive(self, reply: Any, outstanding: set[int]) -> Batch:
@@ -408,7 +409,7 @@ class BatchLoader(DataLoader[Any]):
         if self.reader.mapped is None:
             return
         self.reader.mapped.let_go()  # worker threads share this storage
-        if not self._lasting or getattr(self, "_iterator", None) is None:
+        if not self._lasting or not has_workers(self):
             return  # the worker processes have ended, and their maps with them
         # An iteration gives its requests to the workers in turn, so that each gets one.
         self.requests.let_go = self.num_workers
@@ -421,18 +422,8 @@ class BatchLoader(DataLoader[Any]):
 
     def shutdown(self) -> None:
         """End the workers now, not only when the loader is garbage-collected."""
-        iterator = getattr(self, "_iterator", None)
-        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
-            iterator._shutdown_workers()
-            self._iterator = None
+        end_workers(self)
         self.reader.close()
-
-
-def _end(replies: Any) -> None:
-    """End the worker processes or threads of an iterator, if it has any."""
-    end = getattr(replies, "_shutdown_workers", None) or getattr(replies, "close", None)
-    if end is not None:
-        end()
 
 
 def worker_death(error: BaseException) -> WorkerError | None:
