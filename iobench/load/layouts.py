@@ -13,12 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..beneath import check_folder, file_status, key_problem
 from ..documents import MAX_HEADER_BYTES, parse_json, read_regular
 from ..errors import DatasetError, StorageError, TargetHeldError, UsageError
-from ..registry import LOADERS
 from ..safety import remove_exactly
 from ..schema.manifest import (
     LAYOUT_BEGUN,
@@ -36,10 +34,8 @@ from ..storage.base import Storage
 from ..storage.catalog import local_root
 from ..storage.local.storage import LocalStorage
 from ..storage.locks.lock import exclusive, shared
-
-if TYPE_CHECKING:
-    from .libraries.base import Source
-
+from .libraries import converter_class
+from .libraries.base import Converts, Source
 
 _TRIES = 3
 """Attempts to lock a layout that other processes replace between the write and the lock."""
@@ -86,7 +82,7 @@ def layout_folder(storage: Storage, kind: str) -> Path:
 
 def read_layout(storage: Storage, kind: str) -> Layout | None:
     """Return the layout if it is there and complete, else None."""
-    if not LOADERS.load(kind).layout:
+    if converter_class(kind) is None:
         return None
     folder = layout_folder(storage, kind)
     try:
@@ -125,7 +121,7 @@ def made_layout(manifest: Manifest, storage: Storage, kind: str) -> Path:
     folder = layout_folder(storage, kind)
     found = read_layout(storage, kind)
     if found is not None and found.dataset == manifest.header.id:
-        _check(kind, folder, found)
+        _check(_converter(kind), folder, found)
         return folder
     what = (
         f"there is none, or not all of it, in {folder}"
@@ -140,10 +136,10 @@ def made_layout(manifest: Manifest, storage: Storage, kind: str) -> Path:
     )
 
 
-def _check(kind: str, folder: Path, found: Layout) -> None:
-    """Raise DatasetError if the layout is not what this kind's library writes for iobench."""
+def _check(library: type[Converts], folder: Path, found: Layout) -> None:
+    """Raise DatasetError if the layout is not what this library writes for iobench."""
     try:
-        LOADERS.load(kind).check(folder, found.files)
+        library.check(folder, found.files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = " ".join(str(error).split())[:200]
         raise DatasetError(
@@ -152,9 +148,17 @@ def _check(kind: str, folder: Path, found: Layout) -> None:
         ) from error
 
 
+def _converter(kind: str) -> type[Converts]:
+    """Return the plug-in that writes this kind's layout. Raises UsageError if there is none."""
+    library = converter_class(kind)
+    if library is None:
+        raise UsageError(f"loader '{kind}' has no layout of its own", remedy="use it without one")
+    return library
+
+
 def layout_keys(storage: Storage, kind: str) -> list[str]:
     """Return the layout's files as keys of the dataset's storage."""
-    found = read_layout(storage, kind) if kind != OWN_LOADER else None
+    found = read_layout(storage, kind)
     return [f"{LAYOUTS}/{kind}/{name}" for name in found.files] if found is not None else []
 
 
@@ -227,15 +231,17 @@ def _write(source: Source, package: str) -> Layout:
     kind = source.loading.kind
     folder = layout_folder(source.storage, kind)
     part = folder.with_name(folder.name + ".part")
-    writes = tuple(getattr(LOADERS.load(kind), "writes", ()))
+    library = _converter(kind)
     started = time.monotonic()
     try:
         _remove(folder, layout_files(folder).__contains__)
-        _remove(part, layout_names(unfinished_layout(part) or name_patterns(writes)))
+        _remove(part, layout_names(unfinished_layout(part) or name_patterns(library.writes)))
         part.mkdir()  # new: the library writes all files that it will hold
         begun = part / LAYOUT_BEGUN
-        begun.write_text(json.dumps({"kind": kind, "writes": writes}) + "\n", encoding="utf-8")
-        LOADERS.load(kind).convert(source, part)
+        begun.write_text(
+            json.dumps({"kind": kind, "writes": library.writes}) + "\n", encoding="utf-8"
+        )
+        library.convert(source, part)
         begun.unlink()
         files = sorted(str(path.relative_to(part)) for path in part.rglob("*") if path.is_file())
         for path in (*part.rglob("*"), part):

@@ -9,22 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..errors import IobenchError, UsageError, WorkerError
 from ..formats.base import Blocks
-from ..registry import FORMATS, LOADERS
+from ..registry import FORMATS
 from ..schema.manifest import Manifest
 from ..schema.workload import OWN_LOADER, LoaderSpec, ReaderSpec
 from ..storage.base import Storage
 from ..storage.catalog import local_root
 from .layouts import made_layout
+from .libraries import library_class
+from .libraries.base import Converts, Library, Source
 from .loader import Batch, worker_death
-
-if TYPE_CHECKING:
-    from .libraries.base import Source
 
 
 def check_library(
@@ -34,8 +33,8 @@ def check_library(
 
     Also if its library is not installed.
     """
-    library = LOADERS.load(loading.kind)
-    if loading.kind == OWN_LOADER:
+    library = library_class(loading.kind)
+    if library is None:
         return
     name, form = f"loader '{loading.kind}'", manifest.spec.format
     own = f"use --set loader.kind={OWN_LOADER}"
@@ -55,7 +54,7 @@ def check_library(
             f"{name} opens files by their path, and {storage.url} has none",
             remedy=f"mount it, or {own}",
         )
-    if library.layout and manifest.header.origin:
+    if issubclass(library, Converts) and manifest.header.origin:
         raise UsageError(
             f"{name} writes a layout of its own beside the data, and this data is not iobench's",
             remedy=own,
@@ -84,11 +83,12 @@ def library_version(kind: str) -> str:
 
     Only the name if the package is not installed under it.
     """
-    package = getattr(LOADERS.load(kind), "package", "torch")
+    library = library_class(kind)
+    package = library.package if library is not None else "torch"
     try:
         return f"{package} {version(package)}"
     except PackageNotFoundError:
-        return str(package)
+        return package
 
 
 def open_library(
@@ -108,9 +108,12 @@ def open_library(
     for what this kind does not support or what is missing, and DatasetError for a layout that
     iobench did not write.
     """
-    from .libraries.base import Source
-
     check_library(manifest, storage, reading, loading, world=world)
+    library = library_class(loading.kind)
+    if library is None:
+        raise UsageError(
+            f"loader '{loading.kind}' is not a library", remedy="use iobench.make_loader"
+        )
     source = Source(
         manifest=manifest,
         storage=storage,
@@ -121,10 +124,10 @@ def open_library(
         world=world,
         seed=seed,
         layout=made_layout(manifest, storage, loading.kind)
-        if LOADERS.load(loading.kind).layout
+        if issubclass(library, Converts)
         else None,
     )
-    return LibraryLoader(source)
+    return LibraryLoader(library, source)
 
 
 class LibraryLoader:
@@ -136,14 +139,14 @@ class LibraryLoader:
 
     ring = None  # every batch is a tensor of its own
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, library: type[Library], source: Source) -> None:
         self.kind = source.loading.kind
         self.source = source
         self.epoch = 0
         self.cpu_ns: dict[int, int] = {}
         self.in_flight = max(1, source.loading.workers * source.loading.prefetch_factor)
         with _One(self.kind):
-            self._library = LOADERS.load(self.kind)(source)
+            self._library = library(source)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that the next iteration reads."""

@@ -15,6 +15,7 @@ import xxhash
 from iobench.errors import IobenchError, UsageError
 from iobench.load import LibraryLoader, library_version, make_loader, open_library
 from iobench.load.layouts import layout_keys, make_layout
+from iobench.load.libraries import converter_class, library_class
 from iobench.load.libraries.base import Converts, Library, Packed, Source
 from iobench.load.libraries.building_blocks import ByIndex, collate
 from iobench.registry import LOADERS, Entry
@@ -37,6 +38,11 @@ def _why_not(kind: str) -> str | None:
     except UsageError as error:
         return str(error)
     return None
+
+
+def _opens_paths(kind: str) -> bool:
+    library = library_class(kind)
+    return library is not None and library.local
 
 
 NOT_HERE = {kind: why for kind in LOADERS.entries() if (why := _why_not(kind)) is not None}
@@ -67,7 +73,7 @@ def _open(
     reading = ReaderSpec.model_validate(more.pop("reader", {"decode": False}))
     loading = LoaderSpec(kind=kind, workers=workers)
     more.setdefault("batch_size", 16)
-    if LOADERS.load(kind).layout:
+    if converter_class(kind) is not None:
         bare = reading.model_copy(update={"decode": False, "crop": None})
         make_layout(Source(manifest, storage, bare, loading, 16), library_version(kind))
     loader = open_library(manifest, storage, reading, loading, seed=5, **more)
@@ -192,7 +198,7 @@ class Stubborn(MemoryStorage):
         return Retries(self.reads, self.reads // 2)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not LOADERS.load(kind).local])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not _opens_paths(kind)])
 def test_a_storage_that_is_no_directory(kind: str, make_dataset: Any) -> None:
     manifest, root = make_dataset(**_spec(kind))
     storage = Stubborn(
@@ -366,7 +372,7 @@ def test_what_a_library_cannot_have_is_said(
         )
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if LOADERS.load(kind).local])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if _opens_paths(kind)])
 def test_a_library_that_opens_paths_needs_a_directory(kind: str, make_dataset: Any) -> None:
     manifest, _ = make_dataset(**_spec(kind))
     with pytest.raises(UsageError, match="by their path"):
