@@ -35,7 +35,7 @@ from .order import BatchPlan, Indices
 from .slots import NO_SLOT, SlotRing
 from .torch_compat import end_iterator, end_workers, has_workers
 
-_LET_GO = -2
+_RELEASE_MAPS = -2
 """A request with this slot reads nothing: the worker releases its memory maps."""
 
 
@@ -100,7 +100,7 @@ class _Requests(Sampler[Request]):
         self.plan = BatchPlan(_NOTHING, batch_size=1)
         # If positive, the next iteration requests no batches: it yields this many requests to
         # release memory maps, one for each worker.
-        self.let_go = 0
+        self.workers_to_release = 0
         # Slots of requests that have no reply yet. An iteration with its own workers has its own
         # set.
         self.outstanding: set[int] = set()
@@ -109,13 +109,13 @@ class _Requests(Sampler[Request]):
         return len(self.plan)
 
     def __iter__(self) -> Iterator[Request]:
-        plan, outstanding, let_go = self.plan, self.outstanding, self.let_go
+        plan, outstanding, releases = self.plan, self.outstanding, self.workers_to_release
         # After an epoch that was abandoned half way, persistent workers may have gone on filling
         # their slots. Only here is it certain that they have stopped.
         self.release(outstanding)
-        for _ in range(let_go):
-            yield Request(_LET_GO, _NOTHING)
-        for number in range(0 if let_go else len(plan)):
+        for _ in range(releases):
+            yield Request(_RELEASE_MAPS, _NOTHING)
+        for number in range(0 if releases else len(plan)):
             indices = plan.batch(number)
             slot = self._slot(indices)
             if slot != NO_SLOT:
@@ -173,9 +173,9 @@ class _Worker(Dataset[Any]):
 
     def _answer(self, request: Request) -> _Reply | None:
         slot, indices = request
-        if slot == _LET_GO:
+        if slot == _RELEASE_MAPS:
             if self.reader.mapped is not None:
-                self.reader.mapped.let_go()
+                self.reader.mapped.release_maps()
             return None
         if self.transport == "null":
             return _reply(NO_SLOT, indices, self.reader.read(indices, None), None)
@@ -401,24 +401,24 @@ class BatchLoader(DataLoader[Any]):
             for reader in readers:
                 reader.close()
 
-    def let_go(self) -> None:
+    def release_maps(self) -> None:
         """Release all memory maps of the data, here and in persistent workers.
 
         Call it between epochs, so that the pages can be dropped from the page cache.
         """
         if self.reader.mapped is None:
             return
-        self.reader.mapped.let_go()  # worker threads share this storage
+        self.reader.mapped.release_maps()  # worker threads share this storage
         if not self._lasting or not has_workers(self):
             return  # the worker processes have ended, and their maps with them
         # An iteration gives its requests to the workers in turn, so that each gets one.
-        self.requests.let_go = self.num_workers
+        self.requests.workers_to_release = self.num_workers
         try:
             for reply in super().__iter__():
                 if isinstance(reply, IobenchError):
                     raise reply
         finally:
-            self.requests.let_go = 0
+            self.requests.workers_to_release = 0
 
     def shutdown(self) -> None:
         """End the workers now, not only when the loader is garbage-collected."""

@@ -165,7 +165,7 @@ class LibraryLoader:
                     packed.stats,
                 )
 
-    def let_go(self) -> None:
+    def release_maps(self) -> None:
         """Do nothing: a library that maps files has workers for one epoch only.
 
         Its maps end with these workers; see the modules of the libraries.

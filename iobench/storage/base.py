@@ -211,7 +211,7 @@ class Mapped(Protocol):
     Pages that a living process has mapped can't be evicted from the page cache.
     """
 
-    def let_go(self) -> None:
+    def release_maps(self) -> None:
         """Unmap this process's pages but keep the maps: the next read faults them in again."""
 
 
