@@ -97,7 +97,9 @@ def _dataset(
     Raises UsageError, DatasetError, StorageError.
     """
     if apart and origin is not None:
-        raise UsageError("storage and origin both say where the shards are", remedy="give one")
+        raise UsageError(
+            "storage and origin both state where the shards are", remedy="pass only one of them"
+        )
     if isinstance(data, Dataset):
         if origin is None:
             return data.manifest, "" if apart else data.place
@@ -110,8 +112,8 @@ def _dataset(
         return data, ""
     if data.root is None and origin is None:
         raise UsageError(
-            "this manifest does not know where its shards lie",
-            remedy="give make_loader a storage",
+            "this manifest does not state where its shards are",
+            remedy="pass their storage: make_loader(..., storage=...)",
         )
     return data, place_of(data, str(data.root or "a manifest"), origin)
 

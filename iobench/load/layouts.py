@@ -66,7 +66,8 @@ def layout_folder(storage: Storage, kind: str) -> Path:
     root = local_root(storage)
     if root is None:
         raise UsageError(
-            f"loader '{kind}' keeps a layout in a directory, and {storage.url} is none",
+            f"loader '{kind}' needs a layout (files in its own format) in a local directory, and "
+            f"{storage.url} is not one",
             remedy=f"use --set loader.kind={OWN_LOADER}",
         )
     for name in (kind, f"{kind}.part"):
@@ -124,15 +125,15 @@ def made_layout(manifest: Manifest, storage: Storage, kind: str) -> Path:
         _check(_converter(kind), folder, found)
         return folder
     what = (
-        f"there is none, or not all of it, in {folder}"
+        f"there is no complete layout in {folder}"
         if found is None
-        else f"that in {folder} is of other data"
+        else f"the layout in {folder} was made from another dataset"
     )
     root = folder.parent.parent
     raise UsageError(
-        f"loader '{kind}' reads a layout of its own, and {what}",
-        remedy=f"'iobench run WORKLOAD --data {root} --set loader.kind={kind}' makes it, "
-        "or iobench.load.layouts.make_layout",
+        f"loader '{kind}' reads a layout (files in its own format), and {what}",
+        remedy=f"make it with 'iobench run WORKLOAD --data {root} --set loader.kind={kind}' or "
+        "iobench.load.layouts.make_layout",
     )
 
 
@@ -144,7 +145,7 @@ def _check(library: type[Converts], folder: Path, found: Layout) -> None:
         why = " ".join(str(error).split())[:200]
         raise DatasetError(
             f"the layout in {folder} is not one that iobench wrote: {why}",
-            remedy="remove it, and it is made again from the dataset",
+            remedy="remove it: the next run makes it again from the dataset",
         ) from error
 
 
@@ -152,7 +153,7 @@ def _converter(kind: str) -> type[Converts]:
     """Return the plug-in that writes this kind's layout. Raises UsageError if there is none."""
     library = converter_class(kind)
     if library is None:
-        raise UsageError(f"loader '{kind}' has no layout of its own", remedy="use it without one")
+        raise UsageError(f"loader '{kind}' reads no layout", remedy="use it without make_layout")
     return library
 
 
@@ -184,8 +185,8 @@ def held_layout(source: Source, package: str) -> Iterator[tuple[Layout, bool]]:
                 return
         kept = make_layout(source, package)[1]
     raise TargetHeldError(
-        f"the layout of loader '{kind}' in {layout_folder(source.storage, kind)} is made anew "
-        "by several processes",
+        f"several processes replace the layout of loader '{kind}' in "
+        f"{layout_folder(source.storage, kind)} again and again",
         remedy="use one version of the loader's package, or a copy of the dataset for each",
     )
 
@@ -270,8 +271,9 @@ def _remove(folder: Path, owned: Callable[[str], bool]) -> None:
     ).foreign
     if left:
         raise UsageError(
-            f"{folder} is the place of a layout, and holds what is not iobench's: {left[0]}",
-            remedy="move it elsewhere",
+            f"a layout is to be written to {folder}, which holds a file that is not iobench's: "
+            f"{left[0]}",
+            remedy="move that file to another place",
         )
 
 

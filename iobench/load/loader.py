@@ -321,7 +321,7 @@ class BatchLoader(DataLoader[Any]):
             raise UsageError(
                 f"the loader's ring needs {format_bytes(need)} "
                 f"({count} slots of {format_bytes(slot)}), "
-                f"{format_bytes(have)} of memory are available",
+                f"but only {format_bytes(have)} of memory are available",
                 remedy="lower loader.workers, loader.prefetch_factor or batch_size, "
                 "or set reader.crop",
             )
@@ -456,9 +456,9 @@ def check_shared_memory(needed: int, folder: str = "/dev/shm") -> None:
     if needed > free:
         raise UsageError(
             f"transport 'tensor' may hold {format_bytes(needed)} of batches in {folder}, "
-            f"{format_bytes(free)} are free",
+            f"but only {format_bytes(free)} are free",
             remedy="use transport 'ring', lower loader.workers or loader.prefetch_factor, "
-            f"or mount {folder} larger",
+            f"or make {folder} larger",
         )
 
 
@@ -467,7 +467,7 @@ def check_memory(largest_batch: int) -> None:
     have = buffers.available()
     if largest_batch > have:
         raise UsageError(
-            f"a batch may take {format_bytes(largest_batch)}, {format_bytes(have)} of memory are "
-            "available",
+            f"a batch may take {format_bytes(largest_batch)}, but only {format_bytes(have)} of "
+            "memory are available",
             remedy="lower batch_size, or set reader.crop; iobench verify checks a dataset's sizes",
         )

@@ -41,28 +41,30 @@ def check_library(
     if library.formats and form not in library.formats:
         wanted = " or ".join(library.formats)
         raise UsageError(
-            f"{name} reads format {wanted}, this dataset is '{form}'",
+            f"{name} reads format {wanted}, but this dataset has format '{form}'",
             remedy=f"generate one with --set format={wanted}, or {own}",
         )
     if not library.formats and isinstance(FORMATS.open(form), Blocks):
         raise UsageError(
-            f"{name} reads byte ranges, and format '{form}' is read by blocks",
+            f"{name} reads each sample as a byte range, but format '{form}' is read in blocks of "
+            "many samples",
             remedy=f"use loader hf-datasets, or {own}",
         )
     if library.local and local_root(storage) is None:
         raise UsageError(
-            f"{name} opens files by their path, and {storage.url} has none",
+            f"{name} opens files by their path, but {storage.url} is not a local directory",
             remedy=f"mount it, or {own}",
         )
     if issubclass(library, Converts) and manifest.header.origin:
         raise UsageError(
-            f"{name} writes a layout of its own beside the data, and this data is not iobench's",
+            f"{name} writes a layout (files in its own format) into the dataset's directory, but "
+            "iobench did not generate this dataset",
             remedy=own,
         )
     if library.shards_each and manifest.shard_count < world * max(1, loading.workers):
         raise UsageError(
-            f"{name} gives each worker shards of its own: {manifest.shard_count} are too few "
-            f"for {world} x {loading.workers} workers",
+            f"{name} needs at least one shard for each worker, but this dataset has "
+            f"{manifest.shard_count} shards for {world} x {loading.workers} workers",
             remedy="lower loader.workers, or generate the dataset with a smaller shard_size",
         )
     for key, value, default in (
@@ -73,7 +75,7 @@ def check_library(
     ):
         if value not in default:
             raise UsageError(
-                f"{name} has no reader.{key}, which is iobench's own reader's",
+                f"{name} does not support reader.{key}, which only iobench's own reader has",
                 remedy=f"{own}, or leave reader.{key} out",
             )
 
@@ -203,5 +205,5 @@ class _One:
         why = re.sub(r"^iobench\.errors\.\w+: ", "", lines[-1])[:300]
         raise WorkerError(
             f"loader '{self.kind}' failed: {why}",
-            remedy="see its own traceback with --debug",
+            remedy="use --debug to see its traceback",
         ) from error

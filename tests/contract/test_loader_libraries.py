@@ -322,7 +322,7 @@ def test_a_layout_that_was_not_made_is_one_line_that_says_what_makes_it(make_dat
     other, _ = make_dataset(samples=58, name="demo")
     storage, loader = LocalStorage(root), {"kind": "litdata", "workers": 0}
     remedy = f"iobench run WORKLOAD --data {root} --set loader.kind=litdata"
-    with pytest.raises(UsageError, match="there is none") as caught:
+    with pytest.raises(UsageError, match="litdata") as caught:
         make_loader(str(root), batch_size=16, loader=loader)
     assert remedy in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -330,24 +330,24 @@ def test_a_layout_that_was_not_made_is_one_line_that_says_what_makes_it(make_dat
         Source(manifest, storage, ReaderSpec(decode=False), LoaderSpec(kind="litdata"), 16),
         "litdata 1",
     )
-    with pytest.raises(UsageError, match="is of other data") as caught:
+    with pytest.raises(UsageError, match="another dataset") as caught:
         make_loader(other, batch_size=16, storage=storage, loader=loader)
     assert remedy in str(caught.value)
     opened = make_loader(str(root), batch_size=16, loader=loader)
     assert sum(len(batch) for batch in opened) == 59
     opened.shutdown()
     (root / "layouts" / "litdata" / made.files[-1]).unlink()
-    with pytest.raises(UsageError, match="not all of it"):
+    with pytest.raises(UsageError, match="no complete layout"):
         make_loader(str(root), batch_size=16, loader=loader)
 
 
 @pytest.mark.parametrize(
     ("kind", "spec", "reader", "workers", "words"),
     [
-        ("webdataset", {}, {}, 2, "reads format tar"),
-        ("hf-datasets", {}, {}, 2, "reads format parquet"),
-        ("torch-map", {"format": "parquet", "samples_per_shard": 10}, {}, 2, "read by blocks"),
-        ("webdataset", {"format": "tar", "samples_per_shard": 30}, {}, 4, "too few"),
+        ("webdataset", {}, {}, 2, "format=tar"),
+        ("hf-datasets", {}, {}, 2, "format=parquet"),
+        ("torch-map", {"format": "parquet", "samples_per_shard": 10}, {}, 2, "'parquet'"),
+        ("webdataset", {"format": "tar", "samples_per_shard": 30}, {}, 4, "x 4 workers"),
         ("spdl", {}, {"direct": True}, 2, "reader.direct"),
         ("grain", {}, {"mmap": True}, 2, "reader.mmap"),
         ("torch-map", {}, {"check": "content"}, 2, "reader.check"),

@@ -221,6 +221,6 @@ class TestMap:
         for key in manifest.keys():  # noqa: SIM118
             (tmp_path / key).write_bytes((path / key).read_bytes()[: -WINDOW - 1])
         reader = make_reader(manifest, LocalStorage(tmp_path), ReaderSpec(mmap=True))
-        with pytest.raises(StorageError, match=r"ends at byte \d+, \d+ were expected"):
+        with pytest.raises(StorageError, match=r"ends at byte \d+"):
             reader.read(np.arange(200), None)
         reader.close()

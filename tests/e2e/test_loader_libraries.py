@@ -209,7 +209,7 @@ def test_a_proof_of_a_part_does_not_tell_what_is_missing(
     ("settings", "words"),
     [
         (("loader.kind=webdatset",), "did you mean"),
-        (("loader.kind=webdataset",), "reads format tar"),
+        (("loader.kind=webdataset",), "format=tar"),
         (("loader.kind=torch-map", "reader.direct=true"), "reader.direct"),
     ],
 )
