@@ -11,16 +11,22 @@ import importlib
 import re
 from dataclasses import dataclass
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from types import ModuleType
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from .errors import SpecError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:  # types of the plug-ins, for annotations only
+    from .accelerate.base import Accelerator
+    from .checkpoint.base import CheckpointWriter
     from .codecs.base import Codec
     from .contents.base import Content
     from .formats.base import Format
+    from .load.libraries.base import Library
+    from .load.loader import BatchLoader
+    from .storage.base import Storage
 
-T = TypeVar("T")
+T = TypeVar("T", covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +44,7 @@ class Entry:
 class Registry(Generic[T]):
     """A table of plug-ins of one kind (``format``, ``codec``, ...): classes with instances of T.
 
-    ``base``: the class that plug-ins of this kind must subclass, as ``"module:attribute"``; '' if
+    ``base``: the class that third parties' plug-ins must subclass, as ``"module:attribute"``; '' if
     any object is accepted.
     """
 
@@ -48,6 +54,7 @@ class Registry(Generic[T]):
         self.kind = kind
         self.group = group
         self._base = base
+        self._builtins = frozenset(builtins)
         self._entries = dict(builtins)
         self._discovered = False
 
@@ -80,15 +87,18 @@ class Registry(Generic[T]):
             raise UnknownNameError(self.kind, name, self.entries())
         module, _, attribute = entry.target.partition(":")
         found = getattr(self._import(name, module), attribute, None)
-        if found is None or (self._base and not self._fits(found)):
+        if found is None or (name not in self._builtins and not self._fits(found)):
             raise UsageError(
-                f"{self.kind} '{name}': {entry.target} is no plug-in for this iobench, because it "
-                f"does not subclass {self._base.replace(':', '.')}, or leaves a method of it out",
-                remedy="install a version of it that does, or remove it",
+                f"{self.kind} '{name}': {entry.target} is not a plug-in for this version of "
+                f"iobench: it does not subclass {self._base.replace(':', '.')}, or it lacks one of "
+                "its methods",
+                remedy="install a version of the plug-in that fits, or uninstall it",
             )
         return cast("type[T]", found)
 
     def _fits(self, found: object) -> bool:
+        if not self._base:
+            return True
         module, _, attribute = self._base.partition(":")
         base = getattr(importlib.import_module(module), attribute)
         return (
@@ -104,24 +114,26 @@ class Registry(Generic[T]):
         """
         self._import(name, package)
 
-    def _import(self, name: str, module: str) -> Any:
+    def _import(self, name: str, module: str) -> ModuleType:
         try:
             return importlib.import_module(module)
         except Exception as error:
             broken, extra = self._broken(name, error), self.entries()[name].extra
             if broken is not None:
                 reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-                brings = f"; pip install 'iobench[{extra}]' brings what it needs" if extra else ""
+                installs = f", or install what it needs: pip install 'iobench[{extra}]'"
                 raise UsageError(
-                    f"{self.kind} '{name}': {broken} is installed, but does not import: {reason}",
-                    remedy=f"see python -c 'import {broken}'{brings}",
+                    f"{self.kind} '{name}': {broken} is installed, but cannot be imported: "
+                    f"{reason}",
+                    remedy=f"see its error with python -c 'import {broken}'"
+                    f"{installs if extra else ''}",
                 ) from error
             if not isinstance(error, ImportError):
                 raise
             remedy = (
                 f"install it: pip install 'iobench[{extra}]'"
                 if extra
-                else f"install what provides '{error.name}'"
+                else f"install the package that provides '{error.name}'"
             )
             raise UsageError(
                 f"{self.kind} '{name}' needs the Python package '{error.name}'", remedy=remedy
@@ -130,7 +142,8 @@ class Registry(Generic[T]):
     def _broken(self, name: str, error: Exception) -> str | None:
         """Return the package that is installed but failed to import.
 
-        None if the package is not installed, or if the plug-in's own module failed.
+        None if the package is not installed, or if the plug-in's own module failed with an error
+        that is not an ImportError.
         """
         own = {
             __name__.partition(".")[0],
@@ -143,9 +156,13 @@ class Registry(Generic[T]):
         ]
         if foreign := [package for package in packages if package not in own]:
             return foreign[0]
-        if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
+        if not isinstance(error, ImportError):
+            return None
+        if error.name is None:  # raised by the plug-in's own module, as an ImportError of its own
+            return self.entries()[name].target.partition(":")[0]
+        if not isinstance(error, ModuleNotFoundError):
             # The name to import is missing from the package: it is another version.
-            return str(error.name).partition(".")[0]
+            return error.name.partition(".")[0]
         return None
 
 
@@ -247,7 +264,7 @@ CODECS = CodecRegistry(
     base="iobench.codecs.base:Codec",
 )
 
-STORAGE: Registry[Any] = Registry(
+STORAGE: Registry[Storage] = Registry(
     "storage",
     "iobench.storage",
     {
@@ -279,7 +296,7 @@ STORAGE: Registry[Any] = Registry(
     },
 )
 
-ACCELERATORS: Registry[Any] = Registry(
+ACCELERATORS: Registry[Accelerator] = Registry(
     "accelerator",
     "iobench.accelerators",
     {
@@ -294,7 +311,7 @@ ACCELERATORS: Registry[Any] = Registry(
     },
 )
 
-WRITERS: Registry[Any] = Registry(
+WRITERS: Registry[CheckpointWriter] = Registry(
     "writer",
     "iobench.writers",
     {
@@ -345,11 +362,11 @@ WRITERS: Registry[Any] = Registry(
 
 _LIBRARIES = "iobench.load.libraries"
 
-LOADERS: Registry[Any] = Registry(
+LOADERS: Registry[Library | BatchLoader] = Registry(
     "loader",
     "iobench.loaders",
     {
-        "torch": Entry(
+        "iobench": Entry(
             target="iobench.load.loader:BatchLoader",
             summary="iobench's own readers in torch's DataLoader",
         ),
@@ -397,8 +414,9 @@ LOADERS: Registry[Any] = Registry(
             extra="grain",
         ),
     },
+    base=f"{_LIBRARIES}.base:Library",
 )
 
-ALL: dict[str, Registry[Any]] = {
+ALL: dict[str, Registry[object]] = {
     r.kind: r for r in (FORMATS, CONTENTS, CODECS, STORAGE, ACCELERATORS, LOADERS, WRITERS)
 }

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from ..errors import UsageError
+from ..schema.workload import AcceleratorSpec
 
 Indices = npt.NDArray[np.int64]
 
@@ -75,6 +76,9 @@ class Samples:
 
 class Accelerator(Protocol):
     name: str
+
+    def __init__(self, spec: AcceleratorSpec) -> None:
+        """``spec``: the ``accelerator`` section of the workload."""
 
     def start(self) -> None:
         """Called at the start of an epoch."""

@@ -110,6 +110,9 @@ class CheckpointWriter(Protocol):
     name: str
     asynchronous: bool  # save returns before the state is on the storage
 
+    def __init__(self, job: Job, **options: Any) -> None:
+        """A writer's own parameters are its options; their values may come as text."""
+
     def save(
         self,
         state: State,
@@ -146,7 +149,7 @@ def make_writer(
     """
     kind, given = WRITERS.load(name), dict(options or {})
     check_options(name, given)
-    return kind(job or Job(), **given)  # type: ignore[no-any-return]
+    return kind(job or Job(), **given)
 
 
 def options_of(name: str) -> set[str]:

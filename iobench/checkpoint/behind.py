@@ -66,7 +66,7 @@ class Behind(FileWriter):
             )
 
         self._before = self._thread.submit(write)
-        return _Going(self._before)
+        return _Running(self._before)
 
     def close(self) -> None:
         if self._thread is not None:
@@ -76,7 +76,7 @@ class Behind(FileWriter):
         super().close()
 
 
-class _Going:
+class _Running:
     """A save that a thread writes."""
 
     def __init__(self, saved: Future[Saved]) -> None:

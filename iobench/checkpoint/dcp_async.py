@@ -5,15 +5,12 @@ A thread or a process writes it.
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from torch.distributed.checkpoint import _async_process_executor as executor
-from torch.distributed.checkpoint._async_process_executor import _AsyncCheckpointProcess
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import (
     AsyncCheckpointerType,
@@ -25,6 +22,7 @@ from ..errors import CheckpointError, IobenchError, UsageError
 from .base import Job, Pending, Saved, State
 from .catalog import CheckpointTarget
 from .dcp import Dcp, raise_write_error, tensor_bytes
+from .dcp_compat import end_process, use_less_verbose_process
 from .dcp_files import writer_for
 from .saving import Clock
 
@@ -113,23 +111,6 @@ class DcpThread(Dcp):
         super().close()
 
 
-class _LessVerboseProcess(_AsyncCheckpointProcess):
-    """The library's process without its INFO messages, for which it sets up the root logger.
-
-    Warnings and errors are shown, and so are the messages of other loggers.
-    """
-
-    @staticmethod
-    def _checkpointing_subprocess(pg_init_info: Any, parent_conn: Any) -> None:
-        # The library's own set-up comes later, and keeps existing filters.
-        logging.getLogger().addFilter(_is_warning)
-        _AsyncCheckpointProcess._checkpointing_subprocess(pg_init_info, parent_conn)
-
-
-def _is_warning(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.WARNING
-
-
 class DcpProcess(DcpThread):
     """Written by a separate process, which gets the copy in shared memory.
 
@@ -142,8 +123,7 @@ class DcpProcess(DcpThread):
 
     def __init__(self, job: Job, *, threads: int | str = 1) -> None:
         super().__init__(job, threads=threads)
-        # The first save starts this process.
-        executor._AsyncCheckpointProcess = _LessVerboseProcess  # type: ignore[misc]
+        use_less_verbose_process()  # the first save starts it
 
     def check(self, state: State, target: CheckpointTarget) -> None:
         if target.path() is None:
@@ -166,8 +146,7 @@ class DcpProcess(DcpThread):
 
     def close(self) -> None:
         super().close()
-        executor._CHECKPOINT_PROCESS = None  # deleting it ends the process
-        executor._AsyncCheckpointProcess = _AsyncCheckpointProcess  # type: ignore[misc]
+        end_process()
 
 
 class _Background:

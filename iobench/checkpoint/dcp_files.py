@@ -21,6 +21,7 @@ from ..storage.base import Storage
 from . import dcp_metadata
 from .archive import described
 from .catalog import CheckpointTarget
+from .dcp_compat import StorageInfo, TracedReader
 from .described import Described
 from .files import buffered, file_over
 from .manifest import corrupt
@@ -129,7 +130,7 @@ def inspect(
         ) from None
     except ValueError as error:
         raise corrupt(where, str(error)) from None
-    places: dict[str, list[library._StorageInfo]] = {}
+    places: dict[str, list[StorageInfo]] = {}
     for index, place in known.storage_data.items():
         if place.relative_path not in files:
             raise corrupt(where, "it names a file that is not in the manifest")
@@ -144,10 +145,10 @@ def inspect(
     return Inspected(text, known)
 
 
-def _look_into(target: CheckpointTarget, name: str, places: list[library._StorageInfo]) -> None:
+def _look_into(target: CheckpointTarget, name: str, places: list[StorageInfo]) -> None:
     """Inspect the archives at these places of a file, several at a time: two small reads each."""
 
-    def look(mine: list[library._StorageInfo]) -> None:
+    def look(mine: list[StorageInfo]) -> None:
         with uncached_window(target, name) as window:
             for place in mine:
                 begin = place.offset
@@ -164,7 +165,7 @@ def _look_into(target: CheckpointTarget, name: str, places: list[library._Storag
         deque(threads.map(look, [places[turn::turns] for turn in range(turns)]), maxlen=0)
 
 
-class SafeReader(library.FileSystemReader):
+class SafeReader(TracedReader):
     """The library's reader, for metadata and archives that ``inspect`` has accepted."""
 
     def __init__(self, target: CheckpointTarget, inspected: Inspected) -> None:
@@ -174,18 +175,13 @@ class SafeReader(library.FileSystemReader):
             self.fs = StorageFiles(target.storage)  # type: ignore[assignment]
             self.path = target.folder
         self._known = inspected.known
-        self.current = ""  # the file being read
-        with self.fs.create_stream(self._get_metadata_path(), "rb") as stream:
+        with self.fs.create_stream(self.metadata_path(), "rb") as stream:
             if stream.read() != inspected.text:
                 raise corrupt(f"{target.url}/{METADATA}", "it changed while it was read")
 
     def read_metadata(self) -> metadata.Metadata:
         # There is no metadata for each rank: iobench's writers make none.
         return self._known
-
-    def _slice_file(self, file: Any, sinfo: Any) -> Any:
-        self.current = sinfo.relative_path
-        return super()._slice_file(file, sinfo)
 
     def file_of(self, name: str) -> str:
         """The file with the first piece of a tensor."""

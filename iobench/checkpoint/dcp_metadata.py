@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint import filesystem as library
 from torch.distributed.checkpoint import metadata
 
+from .dcp_compat import MemoryFormat, StorageInfo
 from .pickles import Build, Grammar, Name, Refused, interpret
 
 _MODULE = metadata.__name__
@@ -54,13 +54,13 @@ def _memory_format(*arguments: object) -> Any:
     (number,) = arguments
     if type(number) is not int:
         raise ValueError("a memory format is not a whole number")
-    return metadata._MEM_FORMAT_ENCODING(number)
+    return MemoryFormat(number)
 
 
 def _member(*arguments: object) -> Any:
     """Replaces ``getattr``, by which early versions of Python 3.11 pickle members of an Enum."""
     enum, name = arguments
-    members = metadata._MEM_FORMAT_ENCODING.__members__
+    members = MemoryFormat.__members__
     if not isinstance(enum, Name) or enum.name != _ENUM or type(name) is not str:
         raise Refused("builtins.getattr")
     if name not in members:
@@ -141,7 +141,7 @@ _FIELDS: dict[type, dict[str, Check]] = {
             str, _is(metadata.TensorStorageMetadata, metadata.BytesStorageMetadata)
         ),
         "planner_data": _or_none(_by(str, _place)),
-        "storage_data": _by(metadata.MetadataIndex, _is(library._StorageInfo)),
+        "storage_data": _by(metadata.MetadataIndex, _is(StorageInfo)),
         "storage_meta": _or_none(_is(metadata.StorageMeta)),
         "version": _or_none(_text),
     },
@@ -163,7 +163,7 @@ _FIELDS: dict[type, dict[str, Check]] = {
         "load_id": _or_none(_text),
         "modules": _each(_text),
     },
-    library._StorageInfo: {
+    StorageInfo: {
         "relative_path": _text,
         "offset": _count,
         "length": _count,
@@ -199,7 +199,7 @@ _PROPERTIES: tuple[Check, ...] = (
     _is(torch.dtype),
     _is(torch.layout),
     _is(bool),
-    _is(metadata._MEM_FORMAT_ENCODING),
+    _is(MemoryFormat),
     _is(bool),
 )
 

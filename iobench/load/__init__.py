@@ -10,7 +10,7 @@ import numpy as np
 from ..dataset import Dataset, find_dataset, place_of, read_manifest
 from ..errors import UsageError
 from ..schema.manifest import Manifest
-from ..schema.workload import LoaderSpec, ReaderSpec
+from ..schema.workload import OWN_LOADER, LoaderSpec, ReaderSpec
 from ..storage import open_storage
 from ..storage.base import Storage
 from .choose import is_sequential, make_reader, use_direct
@@ -18,10 +18,9 @@ from .loader import Batch, BatchLoader
 from .null import AnyReader
 from .order import BatchPlan, Indices, epoch_order, rank_share
 from .reader import BatchReader
-from .third_party import OWN, LibraryLoader, check_library, library_version, open_library
+from .third_party import LibraryLoader, check_library, library_version, open_library
 
 __all__ = [
-    "OWN",
     "Batch",
     "BatchLoader",
     "LibraryLoader",
@@ -39,7 +38,7 @@ __all__ = [
 _PLENTY = 64
 """Batches that each worker should have in a chain of epochs (see ``build_loader``)."""
 
-_MOST_LINKS = 1000
+_MAX_LINKS = 1000
 """Largest number of epochs in one chain."""
 
 
@@ -72,7 +71,9 @@ def make_loader(
     manifest, place = _dataset(data, origin, apart=storage is not None)
     if storage is None:
         direct = (
-            use_direct(reading, open_storage(place), manifest) if loading.kind == OWN else False
+            use_direct(reading, open_storage(place), manifest)
+            if loading.kind == OWN_LOADER
+            else False
         )
         storage = open_storage(place, direct=direct)
     return build_loader(
@@ -96,7 +97,9 @@ def _dataset(
     Raises UsageError, DatasetError, StorageError.
     """
     if apart and origin is not None:
-        raise UsageError("storage and origin both say where the shards are", remedy="give one")
+        raise UsageError(
+            "storage and origin both state where the shards are", remedy="pass only one of them"
+        )
     if isinstance(data, Dataset):
         if origin is None:
             return data.manifest, "" if apart else data.place
@@ -109,8 +112,8 @@ def _dataset(
         return data, ""
     if data.root is None and origin is None:
         raise UsageError(
-            "this manifest does not know where its shards lie",
-            remedy="give make_loader a storage",
+            "this manifest does not state where its shards are",
+            remedy="pass their storage: make_loader(..., storage=...)",
         )
     return data, place_of(data, str(data.root or "a manifest"), origin)
 
@@ -136,7 +139,7 @@ def build_loader(
     ``loading`` names a loader library, only the reader's dataset and storage are used.
     """
     manifest = reader.manifest
-    if loading.kind != OWN and isinstance(reader, BatchReader):
+    if loading.kind != OWN_LOADER and isinstance(reader, BatchReader):
         return open_library(
             manifest,
             reader.storage,
@@ -154,7 +157,7 @@ def build_loader(
 
     total = int(counts.sum())
     links = (
-        min(_MOST_LINKS, -(-_PLENTY * max(1, loading.workers) * batch_size * world // total))
+        min(_MAX_LINKS, -(-_PLENTY * max(1, loading.workers) * batch_size * world // total))
         if chain
         else 1
     )

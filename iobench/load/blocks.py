@@ -117,9 +117,9 @@ class BlockReader(BatchReader):
             return None
         if columns > have:
             raise UsageError(
-                f"reader.columns is {columns}, "
-                f"the samples have {have} column{'' if have == 1 else 's'}",
-                remedy=f"use {have} at most",
+                f"reader.columns is {columns}, but the samples have {have} "
+                f"column{'' if have == 1 else 's'}",
+                remedy=f"use at most {have}",
             )
         if self.spec.check == "content":
             raise UsageError(
@@ -128,7 +128,8 @@ class BlockReader(BatchReader):
             )
         if not self._raw:
             raise UsageError(
-                f"some columns of a sample make no {self._content.name} that can be decoded",
+                f"reader.columns reads a part of each sample, and a part of a "
+                f"{self._content.name} cannot be decoded",
                 remedy="use --set reader.decode=false",
             )
         return columns
@@ -245,8 +246,7 @@ class BlockReader(BatchReader):
         if opened.groups != len(bounds) - 1:
             raise self._corrupt(
                 index,
-                f"its footer tells of {opened.groups} row groups, "
-                f"the manifest of {len(bounds) - 1}",
+                f"its footer lists {opened.groups} row groups, but the manifest {len(bounds) - 1}",
             )
         return _Opened(opened, bounds, first)
 
@@ -311,7 +311,7 @@ class BlockReader(BatchReader):
         chunk = self._guard(index, shard.footer.chunk, group, self._take - 1)
         if not begin <= chunk[0] < chunk[1] <= end:
             raise self._corrupt(
-                index, f"its footer tells of other columns than lie at bytes {begin} to {end}"
+                index, f"its footer does not describe the columns at bytes {begin} to {end}"
             )
         return begin, int(chunk[1])
 
@@ -359,7 +359,7 @@ class BlockReader(BatchReader):
         )
         if rows.count != count:
             raise self._corrupt(
-                first, f"row group {wanted.group} has {rows.count} rows, not {count}"
+                first, f"row group {wanted.group} has {rows.count} rows instead of {count}"
             )
         return rows
 
@@ -399,7 +399,7 @@ class BlockReader(BatchReader):
         if len(wrong):
             row, index = int(wanted.rows[wrong[0]]), int(mine[wrong[0]])
             raise self._corrupt(
-                index, f"{rows.sizes[row]} bytes, not {self._columns['size'][index]}"
+                index, f"it has {rows.sizes[row]} bytes instead of {self._columns['size'][index]}"
             )
         if self._raw and self.spec.check != "content":
             if output is not None:

@@ -25,9 +25,9 @@ def cause_of_death(error: WorkerError, reader: AnyReader | None) -> StorageError
     if found is not None or not isinstance(error, BusError):
         return found
     return StorageError(
-        "a mapped file of the dataset could not be read (SIGBUS): its device failed, or it was "
-        "shorter for a while",
-        remedy="see the kernel log; reader.mmap=false reports what the device says",
+        "a mapped file of the dataset could not be read (SIGBUS): its device failed, or another "
+        "program made it shorter for a moment",
+        remedy="see the kernel log; with --set reader.mmap=false the device's error is reported",
     )
 
 
@@ -42,7 +42,7 @@ def _shortened(reader: BatchReader) -> StorageError | None:
         if size < expected:
             return StorageError(
                 f"{key} became shorter while it was mapped: it has {format_count(size)} bytes, "
-                f"{format_count(expected)} were expected",
-                remedy="keep writers away from the data; check it: iobench verify",
+                f"but {format_count(expected)} were expected",
+                remedy="let no other program write to the data, and check it: iobench verify",
             )
     return None

@@ -51,7 +51,7 @@ def make_reader(
         return BlockReader(manifest, storage, spec, bytes_only=bytes_only)
     if spec.columns is not None:
         raise UsageError(
-            f"format '{manifest.spec.format}' has no columns to choose from",
+            f"reader.columns cannot be used: format '{manifest.spec.format}' has no columns",
             remedy="use --set reader.columns=null",
         )
     return BatchReader(manifest, storage, spec, bytes_only=bytes_only)
@@ -62,7 +62,7 @@ def _mapped(storage: Storage, *, random: bool) -> Storage:
         return storage  # memory needs no map
     if not isinstance(storage, LocalStorage) or storage.direct:
         raise UsageError(
-            f"reader.mmap maps local files, and {storage.url} can't be mapped",
+            f"reader.mmap needs local files, and {storage.url} cannot be mapped",
             remedy="use --set reader.mmap=false, or a local directory",
         )
     return MappedStorage(storage.root, random=random)

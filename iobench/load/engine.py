@@ -161,8 +161,9 @@ class ReadEngine:
                 )
                 if count < needed:
                     raise StorageError(
-                        f"{key} ends at byte {offset + count}, {offset + needed} were expected",
-                        remedy="check it: iobench verify",
+                        f"{key} ends at byte {offset + count}, "
+                        f"but {offset + needed} bytes were expected",
+                        remedy="check the dataset: iobench verify",
                     )
                 total += count
                 if then is not None and whole:

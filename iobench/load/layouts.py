@@ -13,12 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..beneath import check_folder, file_status, key_problem
 from ..documents import MAX_HEADER_BYTES, parse_json, read_regular
 from ..errors import DatasetError, StorageError, TargetHeldError, UsageError
-from ..registry import LOADERS
 from ..safety import remove_exactly
 from ..schema.manifest import (
     LAYOUT_BEGUN,
@@ -31,14 +29,13 @@ from ..schema.manifest import (
     unfinished_layout,
 )
 from ..schema.manifest import LAYOUT_RECORD as RECORD
+from ..schema.workload import OWN_LOADER
 from ..storage.base import Storage
 from ..storage.catalog import local_root
 from ..storage.local.storage import LocalStorage
 from ..storage.locks.lock import exclusive, shared
-
-if TYPE_CHECKING:
-    from .libraries.base import Source
-
+from .libraries import converter_class
+from .libraries.base import Converts, Source
 
 _TRIES = 3
 """Attempts to lock a layout that other processes replace between the write and the lock."""
@@ -69,8 +66,9 @@ def layout_folder(storage: Storage, kind: str) -> Path:
     root = local_root(storage)
     if root is None:
         raise UsageError(
-            f"loader '{kind}' keeps a layout in a directory, and {storage.url} is none",
-            remedy="use --set loader.kind=torch",
+            f"loader '{kind}' needs a layout (files in its own format) in a local directory, and "
+            f"{storage.url} is not one",
+            remedy=f"use --set loader.kind={OWN_LOADER}",
         )
     for name in (kind, f"{kind}.part"):
         try:
@@ -85,7 +83,7 @@ def layout_folder(storage: Storage, kind: str) -> Path:
 
 def read_layout(storage: Storage, kind: str) -> Layout | None:
     """Return the layout if it is there and complete, else None."""
-    if not LOADERS.load(kind).layout:
+    if converter_class(kind) is None:
         return None
     folder = layout_folder(storage, kind)
     try:
@@ -124,36 +122,44 @@ def made_layout(manifest: Manifest, storage: Storage, kind: str) -> Path:
     folder = layout_folder(storage, kind)
     found = read_layout(storage, kind)
     if found is not None and found.dataset == manifest.header.id:
-        _check(kind, folder, found)
+        _check(_converter(kind), folder, found)
         return folder
     what = (
-        f"there is none, or not all of it, in {folder}"
+        f"there is no complete layout in {folder}"
         if found is None
-        else f"that in {folder} is of other data"
+        else f"the layout in {folder} was made from another dataset"
     )
     root = folder.parent.parent
     raise UsageError(
-        f"loader '{kind}' reads a layout of its own, and {what}",
-        remedy=f"'iobench run WORKLOAD --data {root} --set loader.kind={kind}' makes it, "
-        "or iobench.load.layouts.make_layout",
+        f"loader '{kind}' reads a layout (files in its own format), and {what}",
+        remedy=f"make it with 'iobench run WORKLOAD --data {root} --set loader.kind={kind}' or "
+        "iobench.load.layouts.make_layout",
     )
 
 
-def _check(kind: str, folder: Path, found: Layout) -> None:
-    """Raise DatasetError if the layout is not what this kind's library writes for iobench."""
+def _check(library: type[Converts], folder: Path, found: Layout) -> None:
+    """Raise DatasetError if the layout is not what this library writes for iobench."""
     try:
-        LOADERS.load(kind).check(folder, found.files)
+        library.check(folder, found.files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = " ".join(str(error).split())[:200]
         raise DatasetError(
             f"the layout in {folder} is not one that iobench wrote: {why}",
-            remedy="remove it, and it is made again from the dataset",
+            remedy="remove it: the next run makes it again from the dataset",
         ) from error
+
+
+def _converter(kind: str) -> type[Converts]:
+    """Return the plug-in that writes this kind's layout. Raises UsageError if there is none."""
+    library = converter_class(kind)
+    if library is None:
+        raise UsageError(f"loader '{kind}' reads no layout", remedy="use it without make_layout")
+    return library
 
 
 def layout_keys(storage: Storage, kind: str) -> list[str]:
     """Return the layout's files as keys of the dataset's storage."""
-    found = read_layout(storage, kind) if kind != "torch" else None
+    found = read_layout(storage, kind)
     return [f"{LAYOUTS}/{kind}/{name}" for name in found.files] if found is not None else []
 
 
@@ -179,8 +185,8 @@ def held_layout(source: Source, package: str) -> Iterator[tuple[Layout, bool]]:
                 return
         kept = make_layout(source, package)[1]
     raise TargetHeldError(
-        f"the layout of loader '{kind}' in {layout_folder(source.storage, kind)} is made anew "
-        "by several processes",
+        f"several processes replace the layout of loader '{kind}' in "
+        f"{layout_folder(source.storage, kind)} again and again",
         remedy="use one version of the loader's package, or a copy of the dataset for each",
     )
 
@@ -226,15 +232,17 @@ def _write(source: Source, package: str) -> Layout:
     kind = source.loading.kind
     folder = layout_folder(source.storage, kind)
     part = folder.with_name(folder.name + ".part")
-    writes = tuple(getattr(LOADERS.load(kind), "writes", ()))
+    library = _converter(kind)
     started = time.monotonic()
     try:
         _remove(folder, layout_files(folder).__contains__)
-        _remove(part, layout_names(unfinished_layout(part) or name_patterns(writes)))
+        _remove(part, layout_names(unfinished_layout(part) or name_patterns(library.writes)))
         part.mkdir()  # new: the library writes all files that it will hold
         begun = part / LAYOUT_BEGUN
-        begun.write_text(json.dumps({"kind": kind, "writes": writes}) + "\n", encoding="utf-8")
-        LOADERS.load(kind).convert(source, part)
+        begun.write_text(
+            json.dumps({"kind": kind, "writes": library.writes}) + "\n", encoding="utf-8"
+        )
+        library.convert(source, part)
         begun.unlink()
         files = sorted(str(path.relative_to(part)) for path in part.rglob("*") if path.is_file())
         for path in (*part.rglob("*"), part):
@@ -263,8 +271,9 @@ def _remove(folder: Path, owned: Callable[[str], bool]) -> None:
     ).foreign
     if left:
         raise UsageError(
-            f"{folder} is the place of a layout, and holds what is not iobench's: {left[0]}",
-            remedy="move it elsewhere",
+            f"a layout is to be written to {folder}, which holds a file that is not iobench's: "
+            f"{left[0]}",
+            remedy="move that file to another place",
         )
 
 

@@ -33,8 +33,9 @@ from .delivered import Delivered, Stats
 from .null import AnyReader
 from .order import BatchPlan, Indices
 from .slots import NO_SLOT, SlotRing
+from .torch_compat import end_iterator, end_workers, has_workers
 
-_LET_GO = -2
+_RELEASE_MAPS = -2
 """A request with this slot reads nothing: the worker releases its memory maps."""
 
 
@@ -99,7 +100,7 @@ class _Requests(Sampler[Request]):
         self.plan = BatchPlan(_NOTHING, batch_size=1)
         # If positive, the next iteration requests no batches: it yields this many requests to
         # release memory maps, one for each worker.
-        self.let_go = 0
+        self.workers_to_release = 0
         # Slots of requests that have no reply yet. An iteration with its own workers has its own
         # set.
         self.outstanding: set[int] = set()
@@ -108,13 +109,13 @@ class _Requests(Sampler[Request]):
         return len(self.plan)
 
     def __iter__(self) -> Iterator[Request]:
-        plan, outstanding, let_go = self.plan, self.outstanding, self.let_go
+        plan, outstanding, releases = self.plan, self.outstanding, self.workers_to_release
         # After an epoch that was abandoned half way, persistent workers may have gone on filling
         # their slots. Only here is it certain that they have stopped.
         self.release(outstanding)
-        for _ in range(let_go):
-            yield Request(_LET_GO, _NOTHING)
-        for number in range(0 if let_go else len(plan)):
+        for _ in range(releases):
+            yield Request(_RELEASE_MAPS, _NOTHING)
+        for number in range(0 if releases else len(plan)):
             indices = plan.batch(number)
             slot = self._slot(indices)
             if slot != NO_SLOT:
@@ -172,9 +173,9 @@ class _Worker(Dataset[Any]):
 
     def _answer(self, request: Request) -> _Reply | None:
         slot, indices = request
-        if slot == _LET_GO:
+        if slot == _RELEASE_MAPS:
             if self.reader.mapped is not None:
-                self.reader.mapped.let_go()
+                self.reader.mapped.release_maps()
             return None
         if self.transport == "null":
             return _reply(NO_SLOT, indices, self.reader.read(indices, None), None)
@@ -320,7 +321,7 @@ class BatchLoader(DataLoader[Any]):
             raise UsageError(
                 f"the loader's ring needs {format_bytes(need)} "
                 f"({count} slots of {format_bytes(slot)}), "
-                f"{format_bytes(have)} of memory are available",
+                f"but only {format_bytes(have)} of memory are available",
                 remedy="lower loader.workers, loader.prefetch_factor or batch_size, "
                 "or set reader.crop",
             )
@@ -354,12 +355,12 @@ class BatchLoader(DataLoader[Any]):
                     raise
                 yield self._receive(reply, outstanding)
         except IobenchError:
-            _end(replies)
+            end_iterator(replies)
             self.shutdown()  # after an error no worker must go on reading
             raise
         finally:
             if not self._lasting:
-                _end(replies)
+                end_iterator(replies)
                 self.requests.release(outstanding)  # no worker fills them any more
 
     def _receive(self, reply: Any, outstanding: set[int]) -> Batch:
@@ -400,39 +401,29 @@ class BatchLoader(DataLoader[Any]):
             for reader in readers:
                 reader.close()
 
-    def let_go(self) -> None:
+    def release_maps(self) -> None:
         """Release all memory maps of the data, here and in persistent workers.
 
         Call it between epochs, so that the pages can be dropped from the page cache.
         """
         if self.reader.mapped is None:
             return
-        self.reader.mapped.let_go()  # worker threads share this storage
-        if not self._lasting or getattr(self, "_iterator", None) is None:
+        self.reader.mapped.release_maps()  # worker threads share this storage
+        if not self._lasting or not has_workers(self):
             return  # the worker processes have ended, and their maps with them
         # An iteration gives its requests to the workers in turn, so that each gets one.
-        self.requests.let_go = self.num_workers
+        self.requests.workers_to_release = self.num_workers
         try:
             for reply in super().__iter__():
                 if isinstance(reply, IobenchError):
                     raise reply
         finally:
-            self.requests.let_go = 0
+            self.requests.workers_to_release = 0
 
     def shutdown(self) -> None:
         """End the workers now, not only when the loader is garbage-collected."""
-        iterator = getattr(self, "_iterator", None)
-        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
-            iterator._shutdown_workers()
-            self._iterator = None
+        end_workers(self)
         self.reader.close()
-
-
-def _end(replies: Any) -> None:
-    """End the worker processes or threads of an iterator, if it has any."""
-    end = getattr(replies, "_shutdown_workers", None) or getattr(replies, "close", None)
-    if end is not None:
-        end()
 
 
 def worker_death(error: BaseException) -> WorkerError | None:
@@ -465,9 +456,9 @@ def check_shared_memory(needed: int, folder: str = "/dev/shm") -> None:
     if needed > free:
         raise UsageError(
             f"transport 'tensor' may hold {format_bytes(needed)} of batches in {folder}, "
-            f"{format_bytes(free)} are free",
+            f"but only {format_bytes(free)} are free",
             remedy="use transport 'ring', lower loader.workers or loader.prefetch_factor, "
-            f"or mount {folder} larger",
+            f"or make {folder} larger",
         )
 
 
@@ -476,7 +467,7 @@ def check_memory(largest_batch: int) -> None:
     have = buffers.available()
     if largest_batch > have:
         raise UsageError(
-            f"a batch may take {format_bytes(largest_batch)}, {format_bytes(have)} of memory are "
-            "available",
+            f"a batch may take {format_bytes(largest_batch)}, but only {format_bytes(have)} of "
+            "memory are available",
             remedy="lower batch_size, or set reader.crop; iobench verify checks a dataset's sizes",
         )

@@ -152,7 +152,7 @@ class BatchReader:
         end = int(self._columns["offset"][index]) + int(stored[index])
         size = self.storage.size(self._key(int(self._columns["shard"][index])))
         if end > size:
-            raise self._corrupt(index, f"it would end at byte {end}, the shard ends at {size}")
+            raise self._corrupt(index, f"it would end at byte {end}, but the shard ends at {size}")
 
     def reserve(self, largest_batch: int, *, into_output: bool) -> None:
         """Allocate and touch scratch memory before the first read.
@@ -352,7 +352,9 @@ class BatchReader:
                 plain = self._memory_of(index, "plain", int(sizes[position]))
                 count = self._guard(index, self._codec.decompress, content, plain)
                 if count != len(plain):
-                    raise self._corrupt(index, f"decompresses to {count} bytes, not {len(plain)}")
+                    raise self._corrupt(
+                        index, f"it decompresses to {count} bytes instead of {len(plain)}"
+                    )
                 content_start, content = 0, plain
                 if self._framed:
                     self._check_format(index, memory, start)
@@ -419,7 +421,7 @@ class BatchReader:
         import xxhash
 
         if xxhash.xxh3_64_intdigest(content) != int(self._columns["xxh3"][index]):
-            raise self._corrupt(index, "its bytes are not what the manifest says")
+            raise self._corrupt(index, "its bytes differ from the manifest's checksum (XXH3)")
 
     def _guard(self, index: int, function: Callable[[*Ts], R], *arguments: *Ts) -> R:
         try:
@@ -431,7 +433,7 @@ class BatchReader:
         key = self.manifest.key(int(self._columns["shard"][index]))
         return CorruptSampleError(
             f"sample {index} in shard {key} is damaged: {why}",
-            remedy="find all damage with: iobench verify",
+            remedy="find all damaged samples with iobench verify",
         )
 
     def _memory_of(self, index: int, role: str, nbytes: int) -> memoryview:
@@ -441,7 +443,7 @@ class BatchReader:
         except NoMemoryError as error:
             key = self.manifest.key(int(self._columns["shard"][index]))
             raise NoMemoryError(
-                f"sample {index} in shard {key} becomes {nbytes} bytes: {error.what}",
+                f"sample {index} in shard {key} needs {nbytes} bytes: {error.what}",
                 remedy=error.remedy,
             ) from None
 

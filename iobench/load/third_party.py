@@ -9,25 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..errors import IobenchError, UsageError, WorkerError
 from ..formats.base import Blocks
-from ..registry import FORMATS, LOADERS
+from ..registry import FORMATS
 from ..schema.manifest import Manifest
-from ..schema.workload import LoaderSpec, ReaderSpec
+from ..schema.workload import OWN_LOADER, LoaderSpec, ReaderSpec
 from ..storage.base import Storage
 from ..storage.catalog import local_root
 from .layouts import made_layout
+from .libraries import library_class
+from .libraries.base import Converts, Library, Source
 from .loader import Batch, worker_death
-
-if TYPE_CHECKING:
-    from .libraries.base import Source
-
-OWN = "torch"
-"""The ``loader.kind`` of iobench's own loader."""
 
 
 def check_library(
@@ -37,36 +33,38 @@ def check_library(
 
     Also if its library is not installed.
     """
-    library = LOADERS.load(loading.kind)
-    if loading.kind == OWN:
+    library = library_class(loading.kind)
+    if library is None:
         return
     name, form = f"loader '{loading.kind}'", manifest.spec.format
-    own = f"use --set loader.kind={OWN}"
+    own = f"use --set loader.kind={OWN_LOADER}"
     if library.formats and form not in library.formats:
         wanted = " or ".join(library.formats)
         raise UsageError(
-            f"{name} reads format {wanted}, this dataset is '{form}'",
+            f"{name} reads format {wanted}, but this dataset has format '{form}'",
             remedy=f"generate one with --set format={wanted}, or {own}",
         )
     if not library.formats and isinstance(FORMATS.open(form), Blocks):
         raise UsageError(
-            f"{name} reads byte ranges, and format '{form}' is read by blocks",
+            f"{name} reads each sample as a byte range, but format '{form}' is read in blocks of "
+            "many samples",
             remedy=f"use loader hf-datasets, or {own}",
         )
     if library.local and local_root(storage) is None:
         raise UsageError(
-            f"{name} opens files by their path, and {storage.url} has none",
+            f"{name} opens files by their path, but {storage.url} is not a local directory",
             remedy=f"mount it, or {own}",
         )
-    if library.layout and manifest.header.origin:
+    if issubclass(library, Converts) and manifest.header.origin:
         raise UsageError(
-            f"{name} writes a layout of its own beside the data, and this data is not iobench's",
+            f"{name} writes a layout (files in its own format) into the dataset's directory, but "
+            "iobench did not generate this dataset",
             remedy=own,
         )
     if library.shards_each and manifest.shard_count < world * max(1, loading.workers):
         raise UsageError(
-            f"{name} gives each worker shards of its own: {manifest.shard_count} are too few "
-            f"for {world} x {loading.workers} workers",
+            f"{name} needs at least one shard for each worker, but this dataset has "
+            f"{manifest.shard_count} shards for {world} x {loading.workers} workers",
             remedy="lower loader.workers, or generate the dataset with a smaller shard_size",
         )
     for key, value, default in (
@@ -77,7 +75,7 @@ def check_library(
     ):
         if value not in default:
             raise UsageError(
-                f"{name} has no reader.{key}, which is iobench's own reader's",
+                f"{name} does not support reader.{key}, which only iobench's own reader has",
                 remedy=f"{own}, or leave reader.{key} out",
             )
 
@@ -87,11 +85,12 @@ def library_version(kind: str) -> str:
 
     Only the name if the package is not installed under it.
     """
-    package = getattr(LOADERS.load(kind), "package", "torch")
+    library = library_class(kind)
+    package = library.package if library is not None else "torch"
     try:
         return f"{package} {version(package)}"
     except PackageNotFoundError:
-        return str(package)
+        return package
 
 
 def open_library(
@@ -111,9 +110,12 @@ def open_library(
     for what this kind does not support or what is missing, and DatasetError for a layout that
     iobench did not write.
     """
-    from .libraries.base import Source
-
     check_library(manifest, storage, reading, loading, world=world)
+    library = library_class(loading.kind)
+    if library is None:
+        raise UsageError(
+            f"loader '{loading.kind}' is not a library", remedy="use iobench.make_loader"
+        )
     source = Source(
         manifest=manifest,
         storage=storage,
@@ -124,10 +126,10 @@ def open_library(
         world=world,
         seed=seed,
         layout=made_layout(manifest, storage, loading.kind)
-        if LOADERS.load(loading.kind).layout
+        if issubclass(library, Converts)
         else None,
     )
-    return LibraryLoader(source)
+    return LibraryLoader(library, source)
 
 
 class LibraryLoader:
@@ -139,14 +141,14 @@ class LibraryLoader:
 
     ring = None  # every batch is a tensor of its own
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, library: type[Library], source: Source) -> None:
         self.kind = source.loading.kind
         self.source = source
         self.epoch = 0
         self.cpu_ns: dict[int, int] = {}
         self.in_flight = max(1, source.loading.workers * source.loading.prefetch_factor)
         with _One(self.kind):
-            self._library = LOADERS.load(self.kind)(source)
+            self._library = library(source)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that the next iteration reads."""
@@ -165,7 +167,7 @@ class LibraryLoader:
                     packed.stats,
                 )
 
-    def let_go(self) -> None:
+    def release_maps(self) -> None:
         """Do nothing: a library that maps files has workers for one epoch only.
 
         Its maps end with these workers; see the modules of the libraries.
@@ -203,5 +205,5 @@ class _One:
         why = re.sub(r"^iobench\.errors\.\w+: ", "", lines[-1])[:300]
         raise WorkerError(
             f"loader '{self.kind}' failed: {why}",
-            remedy="see its own traceback with --debug",
+            remedy="use --debug to see its traceback",
         ) from error

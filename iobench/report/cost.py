@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from ..analyse.compare.cost import MOST_HOSTS, Cost, Price
+from ..analyse.compare.cost import MAX_HOSTS, Cost, Price
 from ..documents import json_text
 from ..text import markdown, printable, renders
 from ..units import format_count, format_duration, format_percent
@@ -115,7 +115,7 @@ def _late(price: Price) -> str:
     if price.within_deadline:
         return ", in time"
     if price.hosts_in_time is None or price.in_time_usd is None:
-        return f", TOO LATE, and so are up to {MOST_HOSTS} hosts"
+        return f", TOO LATE, and so are up to {MAX_HOSTS} hosts"
     return (
         f", TOO LATE: {format_count(price.hosts_in_time)} hosts would be in time, for "
         f"{_usd(price.in_time_usd)}"

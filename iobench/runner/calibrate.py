@@ -14,13 +14,13 @@ import numpy as np
 from ..analyse.verdict.rebuild import ceiling_from_events
 from ..analyse.verdict.rules_cache import MAX_CACHED, cached_share
 from ..errors import StorageError, UsageError
-from ..load import OWN, make_reader
+from ..load import make_reader
 from ..load.null import AnyReader, NullReader, delivered_bytes
 from ..load.order import Indices
 from ..measure import fio
 from ..measure.timeline import Columns
 from ..schema.training import Ceiling, CeilingDetails, Epoch, MeasuredBy, Repetition
-from ..schema.workload import AcceleratorSpec, LoaderSpec
+from ..schema.workload import OWN_LOADER, AcceleratorSpec, LoaderSpec
 from ..storage.base import Files
 from ..storage.simulated.memory import MemoryStorage
 from ..units import format_percent
@@ -37,7 +37,7 @@ _COPY_BYTES = 512 << 20
 At least the shards of one batch are copied, however large they are.
 """
 
-_MORE_IN_FLIGHT, _MOST_IN_FLIGHT = 4, 256
+_MORE_IN_FLIGHT, _MAX_IN_FLIGHT = 4, 256
 
 Parts = list[tuple[str, int, int, Columns]]
 
@@ -98,7 +98,7 @@ def measure_fetch(
     plan: Plan, calibration: Calibration, *, seconds: float, tick: Tick | None = None
 ) -> None:
     """Measure the reader over cold storage: no decompression, no decoding, no accelerator."""
-    loading = plan.workload.loader.model_copy(update={"kind": OWN, "transport": "null"})
+    loading = plan.workload.loader.model_copy(update={"kind": OWN_LOADER, "transport": "null"})
     reader = make_reader(plan.manifest, plan.storage, plan.workload.reader, bytes_only=True)
     # Buffered reads may read each byte only once: a second pass would measure the page cache.
     epochs = 0 if plan.uncached else 1
@@ -133,9 +133,9 @@ def measure_parallel(
     The same reader is used, with several times as many requests in flight.
     """
     reading = plan.workload.reader
-    more = min(_MOST_IN_FLIGHT, reading.concurrency * _MORE_IN_FLIGHT)
+    more = min(_MAX_IN_FLIGHT, reading.concurrency * _MORE_IN_FLIGHT)
     reading = reading.model_copy(update={"concurrency": more})
-    loading = plan.workload.loader.model_copy(update={"kind": OWN, "transport": "null"})
+    loading = plan.workload.loader.model_copy(update={"kind": OWN_LOADER, "transport": "null"})
     reader = make_reader(plan.manifest, plan.storage, reading, bytes_only=True)
     phase = _phase(
         plan, "storage_raw", reader, loading, seconds=seconds, epochs=0 if plan.uncached else 1
@@ -162,7 +162,7 @@ def measure_prep(
         copies = list(threads.map(lambda shard: _copy(plan, shard), shards.tolist()))
     objects = dict(zip(map(plan.manifest.key, shards.tolist()), copies, strict=True))
     reader = make_reader(plan.manifest, MemoryStorage(objects=objects), plan.workload.reader)
-    loading = plan.workload.loader.model_copy(update={"kind": OWN, "transport": "null"})
+    loading = plan.workload.loader.model_copy(update={"kind": OWN_LOADER, "transport": "null"})
     phase = _phase(plan, "prep", reader, loading, seconds=seconds, shards=shards)
     copied = sum(len(data) for data in objects.values())
     how = f"reader over a copy of {copied >> 20} MiB in memory, {_workers(plan)}"
@@ -186,7 +186,7 @@ def measure_library(
         with in_memory(plan, enough_shards(plan, _subset(plan))) as (manifest, storage):
             for name, each in (
                 ("prep", loading),
-                ("prep-own", loading.model_copy(update={"kind": OWN})),
+                ("prep-own", loading.model_copy(update={"kind": OWN_LOADER})),
             ):
                 reader = make_reader(
                     manifest, storage, plan.workload.reader.model_copy(update={"direct": False})

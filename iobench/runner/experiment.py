@@ -45,7 +45,7 @@ from .third_party import is_library, prepare_library
 log = logging.getLogger(__name__)
 
 EVENTS_FILE = "events.parquet"
-MOST_VERSIONS = 20_000
+MAX_VERSIONS = 20_000
 """Limit for the objects whose versions are compared; listing more takes too long."""
 
 
@@ -275,8 +275,8 @@ def _versions(plan: Plan) -> dict[str, str] | str:
     storage = innermost(plan.storage)
     if not isinstance(storage, Versioned):
         return "this storage tells no versions"
-    if plan.manifest.shard_count > MOST_VERSIONS:
-        return f"more than {MOST_VERSIONS} objects"
+    if plan.manifest.shard_count > MAX_VERSIONS:
+        return f"more than {MAX_VERSIONS} objects"
     found = storage.versions(plan.manifest.folder())
     return {key: found.get(key, "") for key in plan.keys}
 

@@ -18,7 +18,7 @@ MOST = 256
 
 _UNFINISHED = "it was cut short"
 _POINT_S = 10.0
-_LEAST_STEPS = 8
+_MIN_STEPS = 8
 
 
 def find_max(plan: Plan, doc: TrainingRecord, calibration: Calibration, progress: Progress) -> None:
@@ -83,7 +83,7 @@ def _try(
     progress.phase(f"trying {number} accelerator{'s' if number != 1 else ''}")
     workload = plan.workload
     step_time = workload.accelerator.step_time or 1.0
-    steps = max(_LEAST_STEPS, round(_POINT_S / step_time))
+    steps = max(_MIN_STEPS, round(_POINT_S / step_time))
     phase = Phase(
         name=f"find-max.{number}",
         reader=make_reader(plan.manifest, plan.storage, workload.reader),

@@ -10,13 +10,13 @@ import numpy as np
 from ..analyse.capacity import sizing
 from ..dataset import find_dataset, load_dataset_spec, manifest_options
 from ..errors import DatasetError, UsageError
-from ..load import OWN, check_library, is_sequential, use_direct
+from ..load import check_library, is_sequential, use_direct
 from ..memory import total_bytes
 from ..registry import ACCELERATORS, LOADERS
 from ..schema.dataset import DatasetSpec, share_of_columns
 from ..schema.manifest import MANIFEST, Manifest
 from ..schema.plan import PlanFigures
-from ..schema.workload import Workload
+from ..schema.workload import OWN_LOADER, Workload
 from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.catalog import exists, innermost, local_root
@@ -101,7 +101,7 @@ def make_plan(
         if workload.cache == "cold" or reading.direct is True
         else False
     )
-    if workload.loader.kind != OWN:
+    if workload.loader.kind != OWN_LOADER:
         check_library(manifest, probe, reading, workload.loader, world=accelerators)
         direct = False  # libraries read through the page cache
     if manifest.sample_count < accelerators:

@@ -20,12 +20,13 @@ import numpy as np
 from ..analyse.verdict.shuffle import delivery, identify, shuffle_quality
 from ..dataset import index_file
 from ..errors import UsageError
-from ..load import OWN, library_version, make_reader
+from ..load import library_version, make_reader
 from ..load.layouts import held_layout, make_layout
+from ..load.libraries import converter_class, library_class
 from ..load.libraries.base import Source
 from ..load.order import Indices
-from ..registry import LOADERS
 from ..schema.manifest import Manifest
+from ..schema.workload import OWN_LOADER
 from ..storage.base import Storage
 from ..storage.keys import check_key
 from ..storage.local.storage import LocalStorage
@@ -52,7 +53,7 @@ def prepare_library(plan: Plan, held: ExitStack, *, proof: bool) -> dict[str, ob
     kind = plan.workload.loader.kind
     version = library_version(kind)
     found: dict[str, object] = {"kind": kind, "library": version, "transport": None}
-    if LOADERS.load(kind).layout:
+    if converter_class(kind) is not None:
         source = _source(plan, plan.manifest, plan.storage)
         layout, kept = held.enter_context(held_layout(source, version))
         found["layout"] = {
@@ -116,7 +117,7 @@ def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]
     """
     manifest = plan.manifest.part(shards)
     kind = plan.workload.loader.kind
-    need = int(manifest.shards["size"].sum()) * (2 if LOADERS.load(kind).layout else 1)
+    need = int(manifest.shards["size"].sum()) * (2 if converter_class(kind) is not None else 1)
     if not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < need:
         raise UsageError(
             f"{_MEMORY} has no {format_bytes(need)} free for a copy of some shards",
@@ -135,7 +136,7 @@ def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]
             # The index of these shards, not of the whole dataset.
             (folder / index[0]).write_bytes(index[1])
         storage = LocalStorage(folder)
-        if LOADERS.load(kind).layout:
+        if converter_class(kind) is not None:
             make_layout(_source(plan, manifest, storage), library_version(kind))
         make_reader(manifest, storage, plan.workload.reader)
         yield manifest, storage
@@ -143,11 +144,9 @@ def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]
 
 def enough_shards(plan: Plan, shards: Indices) -> Indices:
     """``shards``, or more of them if each worker of a rank needs a shard of its own."""
-    workers = (
-        max(1, plan.workload.loader.workers)
-        if LOADERS.load(plan.workload.loader.kind).shards_each
-        else 1
-    )
+    loading = plan.workload.loader
+    library = library_class(loading.kind)
+    workers = max(1, loading.workers) if library is not None and library.shards_each else 1
     if len(shards) >= workers:
         return shards
     rest = np.setdiff1d(np.arange(plan.manifest.shard_count), shards)
@@ -155,7 +154,7 @@ def enough_shards(plan: Plan, shards: Indices) -> Indices:
 
 
 def is_library(plan: Plan) -> bool:
-    return plan.workload.loader.kind != OWN
+    return plan.workload.loader.kind != OWN_LOADER
 
 
 def _source(plan: Plan, manifest: Manifest, storage: Storage) -> Source:

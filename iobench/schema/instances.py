@@ -22,7 +22,7 @@ from .yamlfile import read_yaml
 
 FILE = "instances.yaml"
 MAX_PRICES_BYTES = 16 << 20
-MOST_USD_PER_HOUR = 10_000
+MAX_USD_PER_HOUR = 10_000
 """A price above this is a typing error: the largest known instance costs about 1 % of it."""
 
 
@@ -43,8 +43,8 @@ class Instance(Strict):
     ebs_baseline_mbps: float | None = Field(default=None, gt=0)
     ebs_peak_mbps: float | None = Field(default=None, gt=0)
     nvme_gb: float | None = Field(default=None, gt=0)
-    usd_per_hour: float | None = Field(default=None, gt=0, le=MOST_USD_PER_HOUR)
-    spot_usd_per_hour: float | None = Field(default=None, gt=0, le=MOST_USD_PER_HOUR)
+    usd_per_hour: float | None = Field(default=None, gt=0, le=MAX_USD_PER_HOUR)
+    spot_usd_per_hour: float | None = Field(default=None, gt=0, le=MAX_USD_PER_HOUR)
     region: str | None = None
     sources: int | None = None
     priced: str = ""  # date of the price (ISO 8601) or its source
@@ -172,16 +172,16 @@ def priced_at(
 ) -> Instance:
     """Return ``instance`` with the prices that the user states on the command line.
 
-    Raises UsageError for a price that is not above 0 or above ``MOST_USD_PER_HOUR``.
+    Raises UsageError for a price that is not above 0 or above ``MAX_USD_PER_HOUR``.
     """
     for flag, value in (
         ("--host-price-per-hour", usd_per_hour),
         ("--host-spot-price-per-hour", spot),
     ):
-        if value is not None and not 0 < value <= MOST_USD_PER_HOUR:
+        if value is not None and not 0 < value <= MAX_USD_PER_HOUR:
             raise UsageError(
                 f"{flag} {value:g} is no price",
-                remedy=f"above 0 and at most {MOST_USD_PER_HOUR} USD for one hour",
+                remedy=f"above 0 and at most {MAX_USD_PER_HOUR} USD for one hour",
             )
     base = instance or build(Instance, {"type": name}, where="the instance")
     update: dict[str, Any] = {}

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from .workload import OWN_LOADER
+
 SCHEMA_VERSION = "2.0"
 
 Json = Mapping[str, object]
@@ -42,10 +44,21 @@ def upgraded(run: Json) -> Json:
         job = study if not isinstance(study, Mapping) else {**study, "kind": "checkpoint"}
         return {**head, "job": job}
     training = {new: run[old] for old, new in _OF_TRAINING.items() if old in run}
+    if isinstance(workload := training.get("workload"), Mapping) and "loader" in workload:
+        training["workload"] = {**workload, "loader": _loader(workload["loader"])}
+    if "loader" in training:
+        training["loader"] = _loader(training["loader"])
     ceilings = training.get("ceilings")
     if isinstance(ceilings, Mapping):
         training["ceilings"] = {name: _ceiling(name, value) for name, value in ceilings.items()}
     return {**head, "job": {**training, "kind": "training"}}
+
+
+def _loader(loader: object) -> object:
+    """Call iobench's own loader as it is called now; older files call it ``torch``."""
+    if not isinstance(loader, Mapping) or loader.get("kind") != "torch":
+        return loader
+    return {**loader, "kind": OWN_LOADER}
 
 
 def _ceiling(name: str, ceiling: object) -> object:

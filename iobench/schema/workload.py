@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ..units import MIN_SHARE
 from .base import Bytes, Seconds, Strict, apply_overrides, build, find_spec
 from .yamlfile import read_yaml
+
+OWN_LOADER = "iobench"
+"""The kind of iobench's own loader; every other kind is a library that is measured."""
 
 
 def _null_is_a_name(value: Any) -> Any:
@@ -75,10 +78,15 @@ class ReaderSpec(Strict):
         return self
 
 
+def _current_name(kind: str) -> str:
+    """Return the current name of a kind of loader: ``iobench`` was called ``torch`` before."""
+    return OWN_LOADER if kind == "torch" else kind
+
+
 class LoaderSpec(Strict):
     """The loader of each rank, and how batches get from workers to the training process.
 
-    ``kind``: ``torch`` is iobench's own reader in torch's DataLoader; the other kinds are the
+    ``kind``: ``iobench`` is iobench's own reader in torch's DataLoader; the other kinds are the
     libraries that ``iobench list loaders`` names. For these, ``workers`` and ``prefetch_factor``
     have the meaning that the library gives them, and ``transport``, ``pin_memory`` and
     ``slot_size`` have no effect. ``transport``: ``ring`` (slots in shared memory; workers send only
@@ -86,7 +94,7 @@ class LoaderSpec(Strict):
     (byte counts only). ``slot_size``: bytes of one slot; None: the size of the largest batch.
     """
 
-    kind: str = "torch"
+    kind: Annotated[str, AfterValidator(_current_name)] = OWN_LOADER
     workers: int = Field(default=2, ge=0, le=1024)
     prefetch_factor: int = Field(default=2, ge=1, le=1024)
     transport: Annotated[

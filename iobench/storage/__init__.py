@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from ..errors import UnknownNameError, UsageError, nearest
 from ..registry import STORAGE
-from .base import Storage
+from .base import Opens, Storage, Wraps
 from .secrets import refuse_secrets
 
 _SECRET = re.compile(r"secret|token|passw|credential|access_?key|session_?key", re.IGNORECASE)
@@ -38,8 +38,10 @@ def open_storage(
     """
     refuse_secrets(url)
     if name := wrapper_of(url):
-        kind, inner, own = _split(url)
-        return _checked(name, kind.wrap(open_storage(inner, direct=direct, options=options), own))
+        wrapper, inner, own = _split(url)
+        return _checked(
+            name, wrapper.wrap(open_storage(inner, direct=direct, options=options), own)
+        )
     if "://" not in url:
         scheme, place, given = "file", url, {}
     else:
@@ -48,7 +50,7 @@ def open_storage(
         given = _parse(query)
     given = {**given, **(options or {})}
     kind = _kind(scheme)
-    if not hasattr(kind, "open"):
+    if not isinstance(kind, Opens):
         raise UsageError(
             f"storage '{scheme}' wraps another storage and can't be used alone",
             remedy=f"add the storage to wrap: {scheme}+/data",
@@ -68,7 +70,7 @@ def open_storage(
     return _checked(scheme, kind.open(place, direct=direct, options=given))
 
 
-def _checked(scheme: str, storage: Any) -> Storage:
+def _checked(scheme: str, storage: Storage) -> Storage:
     """What a plug-in has opened. Raises UsageError for a plug-in of an older iobench."""
     has = {*dir(type(storage)), *vars(storage)}  # looked up, not evaluated: that may take long
     lacking = [name for name in ("traits", "facts") if name not in has]
@@ -77,8 +79,7 @@ def _checked(scheme: str, storage: Any) -> Storage:
             f"storage '{scheme}' is no plug-in for this iobench: it has no {lacking[0]}",
             remedy="install a version of it that has",
         )
-    opened: Storage = storage
-    return opened
+    return storage
 
 
 def unwrapped(url: str) -> str:
@@ -112,7 +113,7 @@ def is_local(url: str) -> bool:
     return "://" not in url or url.startswith("file://")
 
 
-def _split(url: str) -> tuple[Any, str, dict[str, str]]:
+def _split(url: str) -> tuple[Wraps, str, dict[str, str]]:
     """The wrapper's class, the URL that it wraps, and the wrapper's own options."""
     wrapper = wrapper_of(url)
     if wrapper not in STORAGE.entries():
@@ -120,8 +121,8 @@ def _split(url: str) -> tuple[Any, str, dict[str, str]]:
         raise UnknownNameError(
             "storage", wrapper, STORAGE.entries(), remedy=remedy if "://" not in url else ""
         )
-    kind = STORAGE.load(wrapper)
-    if not hasattr(kind, "wrap"):
+    kind: object = STORAGE.load(wrapper)
+    if not isinstance(kind, Wraps):
         raise UsageError(
             f"storage '{wrapper}' does not wrap another",
             remedy="wrap with throttled+ or faulty+",
@@ -135,7 +136,7 @@ def _split(url: str) -> tuple[Any, str, dict[str, str]]:
     return kind, inner + (f"?{_query(rest)}" if rest else ""), own
 
 
-def _kind(scheme: str) -> Any:
+def _kind(scheme: str) -> object:
     """The plug-in's class for a scheme: iobench's own, or else fsspec's adapter.
 
     Raises UnknownNameError, which suggests similar names of both.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ __all__ = [
     "Guarded",
     "Mapped",
     "MaybeDirect",
+    "Opens",
     "Parallel",
     "ParallelSink",
     "Replacing",
@@ -32,6 +33,7 @@ __all__ = [
     "Unfinished",
     "Versioned",
     "Wrapping",
+    "Wraps",
 ]
 
 
@@ -48,11 +50,33 @@ class StorageTraits:
 
     page_cache: bool = True  # this host's page cache may serve reads of it
     direct: bool = False  # reads go past that cache (O_DIRECT)
+    keeps_history: bool = False  # it keeps every version of an object that is written again
+    folder: Path | None = None
+    """The directory of this host in which the objects are files, if it is known that there is one
+    although the storage reads them through another client (``local://``)."""
 
     @property
     def uncached(self) -> bool:
         """Whether every read comes from the storage, however often a byte is read."""
         return self.direct or not self.page_cache
+
+
+@runtime_checkable
+class Opens(Protocol):
+    """The class of a storage that is opened by its URL. ``OPTIONS``: the names of its options."""
+
+    OPTIONS: Collection[str]
+
+    def open(self, url: str, *, direct: bool, options: Mapping[str, str]) -> Storage: ...
+
+
+@runtime_checkable
+class Wraps(Protocol):
+    """The class of a storage that is made around another one."""
+
+    OPTIONS: Collection[str]
+
+    def wrap(self, inner: Storage, options: Mapping[str, str]) -> Storage: ...
 
 
 class Sink(Protocol):
@@ -187,7 +211,7 @@ class Mapped(Protocol):
     Pages that a living process has mapped can't be evicted from the page cache.
     """
 
-    def let_go(self) -> None:
+    def release_maps(self) -> None:
         """Unmap this process's pages but keep the maps: the next read faults them in again."""
 
 
@@ -208,7 +232,9 @@ class Wrapping(Protocol):
 
 @runtime_checkable
 class Files(Protocol):
-    """A storage whose keys are files that other tools (fio) can read at the same speed."""
+    """A storage of files below a directory, which other tools (fio) can read at the same speed."""
+
+    root: Path
 
     def local_path(self, key: str) -> Path:
         """The file's path. Raises StorageError for a key that a read would refuse."""

@@ -8,7 +8,7 @@ from ..beneath import NoFileError
 from ..buffers import private
 from ..errors import MissingObjectError, ShortObjectError, StorageError
 from ..schema.manifest import MANIFEST, MARKER
-from .base import Storage, Wrapping
+from .base import Files, Storage, Wrapping
 
 
 def innermost(storage: Storage) -> Storage:
@@ -20,8 +20,7 @@ def innermost(storage: Storage) -> Storage:
 
 def local_root(storage: Storage) -> Path | None:
     """The directory of a storage of local files; None for any other storage."""
-    root = getattr(storage, "root", None)
-    return root if isinstance(root, Path) else None
+    return storage.root if isinstance(storage, Files) else None
 
 
 def dataset_marker(storage: Storage) -> str:

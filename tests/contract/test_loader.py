@@ -413,9 +413,7 @@ class TestBatchesThatOutgrowTheirSlots:
 
 def test_a_ring_that_memory_can_not_hold_is_refused_with_numbers(make_dataset: Any) -> None:
     _, path = make_dataset(format="tar")
-    with pytest.raises(
-        UsageError, match=r"ring needs .*iB \(\d+ slots of .*iB\), .*iB of memory are available"
-    ):
+    with pytest.raises(UsageError, match=r"iB \(\d+ slots of .*iB\), .*iB"):
         make_loader(path, batch_size=4, loader=by("ring", 2, slot_size=1 << 40))
 
 

@@ -15,11 +15,12 @@ import xxhash
 from iobench.errors import IobenchError, UsageError
 from iobench.load import LibraryLoader, library_version, make_loader, open_library
 from iobench.load.layouts import layout_keys, make_layout
+from iobench.load.libraries import converter_class, library_class
 from iobench.load.libraries.base import Converts, Library, Packed, Source
 from iobench.load.libraries.building_blocks import ByIndex, collate
 from iobench.registry import LOADERS, Entry
 from iobench.schema.manifest import Manifest
-from iobench.schema.workload import LoaderSpec, ReaderSpec
+from iobench.schema.workload import OWN_LOADER, LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.base import Retries, Storage
 from iobench.storage.local.storage import LocalStorage
@@ -39,8 +40,13 @@ def _why_not(kind: str) -> str | None:
     return None
 
 
+def _opens_paths(kind: str) -> bool:
+    library = library_class(kind)
+    return library is not None and library.local
+
+
 NOT_HERE = {kind: why for kind in LOADERS.entries() if (why := _why_not(kind)) is not None}
-KINDS = sorted(set(LOADERS.entries()) - {"torch"} - set(NOT_HERE))
+KINDS = sorted(set(LOADERS.entries()) - {OWN_LOADER} - set(NOT_HERE))
 FORMAT = {"webdataset": "tar", "hf-datasets": "parquet", "torch-iterable": "tar", MOSAIC: "mds"}
 SIZES = {"distribution": "normal", "mean": 20_000, "stdev": 3_000}
 THREADS = ("torchdata", "spdl", "grain")
@@ -67,7 +73,7 @@ def _open(
     reading = ReaderSpec.model_validate(more.pop("reader", {"decode": False}))
     loading = LoaderSpec(kind=kind, workers=workers)
     more.setdefault("batch_size", 16)
-    if LOADERS.load(kind).layout:
+    if converter_class(kind) is not None:
         bare = reading.model_copy(update={"decode": False, "crop": None})
         make_layout(Source(manifest, storage, bare, loading, 16), library_version(kind))
     loader = open_library(manifest, storage, reading, loading, seed=5, **more)
@@ -192,7 +198,7 @@ class Stubborn(MemoryStorage):
         return Retries(self.reads, self.reads // 2)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not LOADERS.load(kind).local])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not _opens_paths(kind)])
 def test_a_storage_that_is_no_directory(kind: str, make_dataset: Any) -> None:
     manifest, root = make_dataset(**_spec(kind))
     storage = Stubborn(
@@ -316,7 +322,7 @@ def test_a_layout_that_was_not_made_is_one_line_that_says_what_makes_it(make_dat
     other, _ = make_dataset(samples=58, name="demo")
     storage, loader = LocalStorage(root), {"kind": "litdata", "workers": 0}
     remedy = f"iobench run WORKLOAD --data {root} --set loader.kind=litdata"
-    with pytest.raises(UsageError, match="there is none") as caught:
+    with pytest.raises(UsageError, match="litdata") as caught:
         make_loader(str(root), batch_size=16, loader=loader)
     assert remedy in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -324,24 +330,24 @@ def test_a_layout_that_was_not_made_is_one_line_that_says_what_makes_it(make_dat
         Source(manifest, storage, ReaderSpec(decode=False), LoaderSpec(kind="litdata"), 16),
         "litdata 1",
     )
-    with pytest.raises(UsageError, match="is of other data") as caught:
+    with pytest.raises(UsageError, match="another dataset") as caught:
         make_loader(other, batch_size=16, storage=storage, loader=loader)
     assert remedy in str(caught.value)
     opened = make_loader(str(root), batch_size=16, loader=loader)
     assert sum(len(batch) for batch in opened) == 59
     opened.shutdown()
     (root / "layouts" / "litdata" / made.files[-1]).unlink()
-    with pytest.raises(UsageError, match="not all of it"):
+    with pytest.raises(UsageError, match="no complete layout"):
         make_loader(str(root), batch_size=16, loader=loader)
 
 
 @pytest.mark.parametrize(
     ("kind", "spec", "reader", "workers", "words"),
     [
-        ("webdataset", {}, {}, 2, "reads format tar"),
-        ("hf-datasets", {}, {}, 2, "reads format parquet"),
-        ("torch-map", {"format": "parquet", "samples_per_shard": 10}, {}, 2, "read by blocks"),
-        ("webdataset", {"format": "tar", "samples_per_shard": 30}, {}, 4, "too few"),
+        ("webdataset", {}, {}, 2, "format=tar"),
+        ("hf-datasets", {}, {}, 2, "format=parquet"),
+        ("torch-map", {"format": "parquet", "samples_per_shard": 10}, {}, 2, "'parquet'"),
+        ("webdataset", {"format": "tar", "samples_per_shard": 30}, {}, 4, "x 4 workers"),
         ("spdl", {}, {"direct": True}, 2, "reader.direct"),
         ("grain", {}, {"mmap": True}, 2, "reader.mmap"),
         ("torch-map", {}, {"check": "content"}, 2, "reader.check"),
@@ -366,7 +372,7 @@ def test_what_a_library_cannot_have_is_said(
         )
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if LOADERS.load(kind).local])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if _opens_paths(kind)])
 def test_a_library_that_opens_paths_needs_a_directory(kind: str, make_dataset: Any) -> None:
     manifest, _ = make_dataset(**_spec(kind))
     with pytest.raises(UsageError, match="by their path"):

@@ -494,11 +494,14 @@ def test_who_may_not_write_reads_all_the_same() -> None:
         lease.confirm()
 
 
-def test_where_every_write_is_kept_readers_write_nothing(tmp_path: Path) -> None:
-    assert open_storage("hf://datasets/a/b").keeps_history  # type: ignore[attr-defined]
-    storage: Any = open_storage(f"local://{tmp_path}")
-    assert not storage.keeps_history
-    storage.keeps_history = True
+def test_where_every_write_is_kept_readers_write_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert open_storage("hf://datasets/a/b").traits.keeps_history
+    storage = open_storage(f"local://{tmp_path}")
+    assert not storage.traits.keeps_history
+    kept = replace(storage.traits, keeps_history=True)
+    monkeypatch.setattr(type(storage), "traits", kept)
     with shared(storage, MARKER, verb="run") as lease:
         assert "keeps every write" in lease.unregistered
         assert list(tmp_path.iterdir()) == []

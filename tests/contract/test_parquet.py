@@ -386,7 +386,7 @@ class TestDamage:
         ) as caught:
             self.read(copy, check="format")
         self.one_line(caught)
-        with pytest.raises(CorruptSampleError, match="its bytes are not what the manifest says"):
+        with pytest.raises(CorruptSampleError, match="manifest"):
             self.read(copy, check="content")
         report = verify(LocalStorage(copy[1]), copy[0], workers=0)
         assert len(report.damages) == 1
@@ -454,17 +454,17 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("spec", "reader", "why"),
         [
-            ({"format": "tar"}, {"columns": 2}, "format 'tar' has no columns"),
-            ({"format": "parquet"}, {"columns": 2}, "the samples have 1 column"),
+            ({"format": "tar"}, {"columns": 2}, "'tar'"),
+            ({"format": "parquet"}, {"columns": 2}, r"columns is 2\b.*\b1 column"),
             (
                 {"format": "parquet", "columns": 3},
                 {"columns": 2, "check": "content"},
-                "needs all columns",
+                "check=content",
             ),
             (
                 {"format": "parquet", "columns": 3, "content": "npz"},
                 {"columns": 2},
-                "make no npz that can be decoded",
+                "npz",
             ),
         ],
     )

@@ -179,7 +179,7 @@ class TestMap:
         assert storage.residency(keys).ratio == 0
         loader = make_loader(path, batch_size=16, seed=3, reader={"mmap": True}, loader=loading)
         try:
-            loader.let_go()  # before there is anything to let go of
+            loader.release_maps()  # before anything is mapped
             for epoch in range(3):
                 assert storage.residency(keys).ratio == 0
                 loader.set_epoch(epoch)
@@ -191,24 +191,24 @@ class TestMap:
                     assert (
                         storage.residency(keys).ratio == 1
                     )  # the workers live, and so do their maps
-                loader.let_go()
+                loader.release_maps()
                 storage.evict(keys)
         finally:
             loader.shutdown()
 
-    def test_what_was_let_go_is_read_again(self, tmp_path: Path) -> None:
+    def test_released_maps_are_read_again(self, tmp_path: Path) -> None:
         data = os.urandom(100_000)
         (tmp_path / "a").write_bytes(data)
         (tmp_path / "empty").touch()
         storage, buffer = MappedStorage(tmp_path), memoryview(bytearray(100_000))
-        storage.let_go()
+        storage.release_maps()
         for _ in range(2):
             assert storage.read_into("empty", 0, buffer) == 0
             assert storage.read_into("a", 0, buffer) == 100_000
             assert buffer == data
             storage.evict(["a"])
             assert storage.residency(["a"]).ratio == 1
-            storage.let_go()
+            storage.release_maps()
             storage.evict(["a"])
             assert storage.residency(["a"]).ratio == 0
         storage.close()
@@ -221,6 +221,6 @@ class TestMap:
         for key in manifest.keys():  # noqa: SIM118
             (tmp_path / key).write_bytes((path / key).read_bytes()[: -WINDOW - 1])
         reader = make_reader(manifest, LocalStorage(tmp_path), ReaderSpec(mmap=True))
-        with pytest.raises(StorageError, match=r"ends at byte \d+, \d+ were expected"):
+        with pytest.raises(StorageError, match=r"ends at byte \d+"):
             reader.read(np.arange(200), None)
         reader.close()

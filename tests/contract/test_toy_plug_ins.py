@@ -150,6 +150,7 @@ inverted = toy_plug_ins:Inverted
 old = toy_plug_ins:Old
 unfinished = toy_plug_ins:Unfinished
 gone = toy_plug_ins:Gone
+refusing = toy_refusing:Refusing
 zstd = toy_plug_ins:Inverted
 
 [iobench.storage]
@@ -171,6 +172,7 @@ def _toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     info = site / "toy_plug_ins-1.0.dist-info"
     info.mkdir(parents=True)
     (site / "toy_plug_ins.py").write_text(MODULE)
+    (site / "toy_refusing.py").write_text('raise ImportError("libtoy.so is missing")')
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-plug-ins\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(ENTRY_POINTS)
     monkeypatch.syspath_prepend(str(site))
@@ -254,6 +256,13 @@ class TestToys:
         with pytest.raises(UsageError, match=f"codec '{name}'") as caught:
             CODECS.open(name)
         assert "\n" not in str(caught.value)
+
+    def test_a_plug_in_that_refuses_to_be_imported_is_named_with_its_reason(self) -> None:
+        with pytest.raises(UsageError) as caught:
+            CODECS.open("refusing")
+        assert "toy_refusing" in str(caught.value)
+        assert "libtoy.so is missing" in str(caught.value)
+        assert "None" not in str(caught.value)
 
     def test_a_storage_of_an_older_iobench_is_refused(self) -> None:
         with pytest.raises(UsageError, match=r"storage 'oldplace'.*traits"):

@@ -209,7 +209,7 @@ def test_a_proof_of_a_part_does_not_tell_what_is_missing(
     ("settings", "words"),
     [
         (("loader.kind=webdatset",), "did you mean"),
-        (("loader.kind=webdataset",), "reads format tar"),
+        (("loader.kind=webdataset",), "format=tar"),
         (("loader.kind=torch-map", "reader.direct=true"), "reader.direct"),
     ],
 )
@@ -237,24 +237,21 @@ def test_a_library_that_is_not_installed_names_its_extra(
     assert "pip install 'iobench[spdl]'" in err
 
 
-_BROKEN = "streaming is installed, but does not import: "
-
-
 @pytest.mark.parametrize(
     ("files", "line"),
     [
-        ({}, "needs the Python package 'streaming'. Install it: "),
+        ({}, "'streaming'"),
         (
             {"__init__.py": "import not_to_be_had"},
-            f"{_BROKEN}ModuleNotFoundError: No module named 'not_to_be_had'. See ",
+            "ModuleNotFoundError: No module named 'not_to_be_had'",
         ),
         (
             {"__init__.py": "raise RuntimeError('another torch\\nmore')"},
-            f"{_BROKEN}RuntimeError: another torch. See ",
+            "streaming is installed, but cannot be imported: RuntimeError: another torch. ",
         ),
         (
             {"__init__.py": "", "base/constant.py": ""},
-            f"{_BROKEN}ImportError: cannot import name '",
+            "ImportError: cannot import name '",
         ),
     ],
 )

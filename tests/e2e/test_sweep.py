@@ -14,7 +14,8 @@ import pytest
 
 from iobench.cli.main import main
 from iobench.errors import SpecError
-from iobench.schema.sweep import combinations, load_sweep, parse_axis
+from iobench.runner.sweeping.plan import plan_sweep
+from iobench.schema.sweep import Sweep, combinations, load_sweep, parse_axis
 from tests.processes import in_process
 
 WORKLOAD = """
@@ -104,6 +105,32 @@ def test_equal_points_are_one_and_it_is_said(home: Path) -> None:
         == {"dataset.format": "tar", "dataset.shard_size": None}
     )
     assert any("added as a point" in text for text in found["left_out"])
+
+
+def test_two_ways_to_write_todays_settings_are_one_point() -> None:
+    axes = dict(
+        parse_axis(text) for text in ("loader.kind=torch,iobench", "reader.crop=147KiB,4kB")
+    )
+    made = Sweep(
+        created="", command=[], workload="demo", data_root="data", seed=1, repetitions=1,
+        calibration_s=0, axes=axes,
+    )  # fmt: skip
+    now = {"loader.kind": "torch", "reader.crop": "147KiB"}
+    for one_at_a_time in (False, True):
+        planned = plan_sweep(made, one_at_a_time=one_at_a_time)
+        assert len(planned.points) == 2
+        assert planned.points[0].settings == planned.default
+    assert plan_sweep(made, one_at_a_time=False).default == now
+
+
+def test_a_storage_option_that_the_workload_does_not_set_is_swept() -> None:
+    axes = dict([parse_axis("storage.client=boto3,obstore")])
+    made = Sweep(
+        created="", command=[], workload="demo", data_root="data", seed=1, repetitions=1,
+        calibration_s=0, axes=axes,
+    )  # fmt: skip
+    points = plan_sweep(made, one_at_a_time=False).points
+    assert [point.settings["storage.client"] for point in points] == [None, "boto3", "obstore"]
 
 
 def test_one_at_a_time_keeps_todays_settings_in(home: Path) -> None:
@@ -259,7 +286,7 @@ def test_a_point_that_fails_is_named_and_the_others_go_on(home: Path) -> None:
         ("--sweep", "loader.workers=1,2", "--repeat", "0"),
         ("--sweep", "loader.workers=1,2", "--data-budget", "1kB"),
         ("--sweep", "loader.workers=1,2", "--time-budget", "soon"),
-        ("--sweep", "loader.kind=torch,trch"),
+        ("--sweep", "loader.kind=iobench,iobnch"),
         (),
     ],
     ids=" ".join,

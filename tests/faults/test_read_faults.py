@@ -157,7 +157,7 @@ def test_short_reads_are_never_delivered(
     make_dataset: Any, loader_over: Callable[..., BatchLoader], transport: str, workers: int
 ) -> None:
     manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
-    with pytest.raises(StorageError, match=r"ends at byte \d+, \d+ were expected") as caught:
+    with pytest.raises(StorageError, match=r"ends at byte \d+") as caught:
         list(
             loader_over(
                 manifest, FaultyStorage(LocalStorage(path), short_every=3), transport, workers

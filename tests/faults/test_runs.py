@@ -83,7 +83,7 @@ def test_every_read_may_fail_and_says_so(make_dataset: Any) -> None:
 
 def test_an_object_that_ends_early_is_named(make_dataset: Any) -> None:
     manifest, path = make_dataset(format="tar", samples_per_shard=20)
-    with pytest.raises(StorageError, match=r"ends at byte \d+, \d+ were expected"):
+    with pytest.raises(StorageError, match=r"ends at byte \d+"):
         run_phase(phase(manifest, FaultyStorage(LocalStorage(path), short_every=2)))
 
 

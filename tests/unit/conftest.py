@@ -118,7 +118,7 @@ def build_run(
     } | (repetition or {})
     done = [Repetition.model_validate({"seed": index + 1} | one) for index in range(repetitions)]
     if "delivery" in (loader or {}):  # a library's record says more
-        library = {"kind": "torch", "library": "torch 2", "shuffle": {"not_measured": "no proof"}}
+        library = {"kind": "iobench", "library": "torch 2", "shuffle": {"not_measured": "no proof"}}
         loader = library | (loader or {})
     spec = {"name": "test-data", "content": "raw", "codec": "none", "compress_ratio": 1.0}
     job, head = {}, {}

@@ -20,7 +20,7 @@ from iobench.analyse.checkpoint.interval import (
     young_s,
 )
 from iobench.analyse.checkpoint.meaning import Training, meaning
-from iobench.analyse.checkpoint.rules import LEAST_BYTES, tiny
+from iobench.analyse.checkpoint.rules import MIN_BYTES, tiny
 from iobench.analyse.checkpoint.study import (
     cpu_s_per_gb,
     slowdown,
@@ -146,9 +146,9 @@ def test_a_save_too_small_to_measure_bandwidth_with_is_named() -> None:
             run_id="r", created="", iobench_version="0", status="ok", validity="valid", **told
         )
 
-    assert tiny(doc(LEAST_BYTES, 1)) is None
+    assert tiny(doc(MIN_BYTES, 1)) is None
     assert tiny(doc(10**11, 10**6)) is None  # the whole model is what it is
-    assert "2 ranks are too few" in getattr(tiny(doc(LEAST_BYTES, 2)), "evidence", "")
+    assert "2 ranks are too few" in getattr(tiny(doc(MIN_BYTES, 2)), "evidence", "")
 
 
 def test_an_asynchronous_save_writes_from_the_copy_on() -> None:

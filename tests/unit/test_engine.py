@@ -179,7 +179,7 @@ def test_the_engine_works_on_after_a_failure() -> None:
 def test_an_object_that_is_too_short_is_named() -> None:
     for memory in (memoryview(bytearray(300_000)), None):
         with pytest.raises(
-            StorageError, match=r"^x ends at byte 200000, 2[0-9]{5} were expected"
+            StorageError, match=r"^x ends at byte 200000, but 2[0-9]{5} bytes"
         ) as caught:
             engine(Recording()).read([whole(300_000)], memory)
         assert "\n" not in str(caught.value)

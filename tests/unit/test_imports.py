@@ -48,9 +48,14 @@ EXCEPTIONS = {
 filled with the bytes that samples have. A format that compresses by itself is told its codec."""
 
 TYPE_ONLY = {
+    ("registry", "iobench.accelerate.base"),
+    ("registry", "iobench.checkpoint.base"),
     ("registry", "iobench.codecs.base"),
     ("registry", "iobench.contents.base"),
     ("registry", "iobench.formats.base"),
+    ("registry", "iobench.load.libraries.base"),
+    ("registry", "iobench.load.loader"),
+    ("registry", "iobench.storage.base"),
 }
 """What the tables of plug-ins give, for the type checker: only below ``if TYPE_CHECKING``."""
 

@@ -31,6 +31,14 @@ def test_who_measured_a_ceiling_is_known_of_older_runs(run: str, raw: str) -> No
     }
 
 
+def test_iobenchs_own_loader_has_its_name_of_today() -> None:
+    assert '"kind":"torch"' in (GOLDEN / "calibrated/run.json").read_text().replace(" ", "")
+    job = load_training(GOLDEN / "calibrated").job
+    assert (job.loader.kind, job.workload.loader.kind) == ("iobench", "iobench")
+    library = load_training(GOLDEN / "library").job
+    assert library.loader.kind == library.workload.loader.kind != "iobench"
+
+
 def ceilings(recorded: object) -> object:
     """The ceilings of an upgraded run of version 1 that recorded these."""
     run: Any = upgraded({"schema_version": "1.0", "ceilings": recorded})

@@ -381,7 +381,7 @@ def test_a_dropped_tail_is_a_batch_for_each_worker_at_most(
 
 @pytest.mark.parametrize(
     ("kind", "repeated", "level"),
-    [("grain", 1, None), ("grain", 2, "invalid"), ("torch", 1, "invalid")],
+    [("grain", 1, None), ("grain", 2, "invalid"), ("iobench", 1, "invalid")],
 )
 def test_a_library_may_make_its_ranks_equal(
     make_run: Build, kind: str, repeated: int, level: str | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-LEAST_STEPS = 500
+MIN_STEPS = 500
 MEMORY_MULTIPLE = 5
 
 
@@ -16,7 +16,7 @@ def mlperf_minimum_samples(
     It has 500 steps for each accelerator, and 5 x the memory of all hosts. ``memory_bytes`` is
     that of one host. Source: MLPerf Storage Submission_guidelines 3.1.2.
     """
-    by_steps = LEAST_STEPS * batch_size * accelerators
+    by_steps = MIN_STEPS * batch_size * accelerators
     return max(by_steps, math.ceil(MEMORY_MULTIPLE * memory_bytes * hosts / record_bytes))
 
 

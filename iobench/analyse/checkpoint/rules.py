@@ -16,8 +16,8 @@ from ..verdict.rules_cache import MAX_RESIDENT
 from ..verdict.rules_data import Outcome, unknown
 from .study import end_s
 
-LEAST_SAVES = 10
-LEAST_BYTES = 32 * 1024**2
+MIN_SAVES = 10
+MIN_BYTES = 32 * 1024**2
 """Smallest share of a rank, in bytes, for which a bandwidth is meaningful.
 
 At 2 GiB/s it is written in 16 ms, about as long as creating and syncing its files may take.
@@ -84,12 +84,12 @@ def verified(doc: RunRecord) -> Outcome | None:
 
 def count(doc: RunRecord) -> Outcome | None:
     study = _study(doc)
-    if min(len(study.saves), len(study.restores)) < LEAST_SAVES:
+    if min(len(study.saves), len(study.restores)) < MIN_SAVES:
         evidence = (
             f"{len(study.saves)} saves and {len(study.restores)} restores, fewer than "
-            f"{LEAST_SAVES} each"
+            f"{MIN_SAVES} each"
         )
-        return Outcome(evidence, f"run with --repeat {LEAST_SAVES}")
+        return Outcome(evidence, f"run with --repeat {MIN_SAVES}")
     return None
 
 
@@ -114,7 +114,7 @@ def tiny(doc: RunRecord) -> Outcome | None:
     In a very small save, opening and syncing files takes most of the time.
     """
     study = _study(doc)
-    if study.bytes >= study.full_bytes or study.bytes >= LEAST_BYTES * max(1, study.ranks):
+    if study.bytes >= study.full_bytes or study.bytes >= MIN_BYTES * max(1, study.ranks):
         return None
     evidence = (
         f"{format_bytes(study.bytes)} by {study.ranks} rank{'' if study.ranks == 1 else 's'} are "
@@ -123,7 +123,7 @@ def tiny(doc: RunRecord) -> Outcome | None:
     return Outcome(
         evidence,
         "times for the whole model are overstated: a larger --scale, at least "
-        f"{format_bytes(LEAST_BYTES)} for each rank",
+        f"{format_bytes(MIN_BYTES)} for each rank",
     )
 
 

@@ -15,7 +15,7 @@ from ...schema.instances import Instance
 from ...schema.record import TrainingRecord
 from .runs import values_of
 
-MOST_HOSTS = 1024
+MAX_HOSTS = 1024
 """Largest number of hosts to try in the search for one that meets the deadline."""
 
 
@@ -149,7 +149,7 @@ def _price(
     job_usd = job_s / 3600 * hourly if job_s is not None else None
     in_time = _within(job_s, terms.deadline_s) if todo else None
     more = (
-        [n for n in range(terms.hosts + 1, MOST_HOSTS + 1) if _within(job(n), terms.deadline_s)]
+        [n for n in range(terms.hosts + 1, MAX_HOSTS + 1) if _within(job(n), terms.deadline_s)]
         if in_time is False
         else []
     )

@@ -26,13 +26,13 @@ NOISE = 0.05
 It is also MLPerf Storage's bound for replicated runs.
 """
 
-LEAST_VALUES = 4
+MIN_VALUES = 4
 """Smallest number of values on each side.
 
 With 3 on both sides no outcome has p < 0.05, and a smaller side is too weak, whatever the other is.
 """
 
-MOST_EXACT = 80
+MAX_EXACT = 80
 """Largest number of values of both sides together for which p is exact.
 
 Above it the normal approximation with the correction for ties is used.
@@ -68,7 +68,7 @@ def judge(
     if min(*candidate, *baseline) > 0:
         ratio, low, high, _ = ratio_interval(candidate, baseline)
     effect = a12(candidate, baseline)
-    if min(len(candidate), len(baseline)) < LEAST_VALUES:
+    if min(len(candidate), len(baseline)) < MIN_VALUES:
         return Judgement(ratio, low, high, None, effect, "too few")
     p = mann_whitney_p(candidate, baseline)
     if p >= SIGNIFICANT or (ratio is not None and abs(ratio - 1) <= noise):
@@ -104,7 +104,7 @@ def mann_whitney_p(one: Sequence[float], other: Sequence[float]) -> float:
         ranks[order[start:stop]] = start + 1 + stop
         start = stop
     observed, mean = int(ranks[:chosen].sum()), chosen * (total + 1)  # both doubled
-    if total > MOST_EXACT:
+    if total > MAX_EXACT:
         spread = (
             chosen
             * (total - chosen)
@@ -135,7 +135,7 @@ def ratio_interval(
     its coverage is returned too.
     """
     ratios = sorted(one / other for one, other in product(rates, base))
-    if len(ratios) > MOST_EXACT * MOST_EXACT // 4:
+    if len(ratios) > MAX_EXACT * MAX_EXACT // 4:
         spread = math.sqrt(len(ratios) * (len(rates) + len(base) + 1) / 12)
         cut = int(len(ratios) / 2 - 1.96 * spread)
         return median(ratios), ratios[cut], ratios[-cut - 1], 1 - SIGNIFICANT

@@ -24,7 +24,7 @@ A few repetitions may vary little, while those of two points are minutes apart.
 ALIKE = 0.10
 """Relative difference below which CPU times count as equal."""
 
-MOST_ALIKE_BYTES = 0.02
+MAX_ALIKE_BYTES = 0.02
 
 FIRST = ("loader.workers", "reader.concurrency", "loader.prefetch_factor")
 """Numeric settings to minimise first, in this order: they take cores and memory from training."""
@@ -59,7 +59,7 @@ def smallest_near_best(
             0,
         )
     left = _least(left, lambda point: point.cpu_s_per_gb, ALIKE)
-    left = _least(left, lambda point: point.stored_bytes, MOST_ALIKE_BYTES)
+    left = _least(left, lambda point: point.stored_bytes, MAX_ALIKE_BYTES)
     if default is not None:
         left = _least(left, lambda point: float(len(changed(point, default))), 0)
     return max(left, key=lambda point: point.median)

@@ -25,7 +25,7 @@ from .sweepfolder import Sweep
 
 CODEC = "dataset.codec"
 
-LEAST_VISIT_S, PLAIN = 5.0, 1.5
+MIN_VISIT_S, PLAIN = 5.0, 1.5
 """Shortest repetition in seconds, and the gain from which on shorter ones are accepted.
 
 In short repetitions start and end take much of the time, so a smaller gain may come from them.
@@ -267,7 +267,7 @@ def _short(sweep: Sweep, chosen: Point, gain: float | None) -> str | None:
         for each in point.document.job.repetitions
         if each.complete and each.wall_s is not None
     ]
-    if not walls or min(walls) >= LEAST_VISIT_S:
+    if not walls or min(walls) >= MIN_VISIT_S:
         return None
     told = f"visits of {min(walls):.2g} s are short for a gain of {gain:.2f} x"
     return f"{told}: make them longer (--samples, --set epochs=N), and ask iobench sweep --confirm"

@@ -9,8 +9,9 @@ import math
 from dataclasses import replace
 
 from ...schema.training import Advice
+from ...schema.workload import OWN_LOADER
 from ...units import format_count, format_rate
-from .evidence import OWN_LOADER, Evidence
+from .evidence import Evidence
 
 CEILINGS = ("raw", "fetch", "prep", "harness")
 

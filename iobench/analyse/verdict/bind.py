@@ -17,8 +17,9 @@ from typing import Literal
 
 from ...schema.record import TrainingRecord
 from ...schema.training import Verdict
+from ...schema.workload import OWN_LOADER
 from .advice import advise
-from .evidence import NOISE, OWN_LOADER, Evidence, accelerators_fed, gather, is_null_accelerator
+from .evidence import NOISE, Evidence, accelerators_fed, gather, is_null_accelerator
 from .metrics import NULL_ACCELERATOR
 from .sentence import sentence
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ...schema.host import Host
 from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling, MeasuredBy
+from ...schema.workload import OWN_LOADER
 
 NOISE = 0.05
 """Rates that differ by less are considered equal (MLPerf Storage: runs agree within 5 %)."""
@@ -15,9 +16,6 @@ NOISE = 0.05
 
 _CHEAP_TO_UNDO = ("none", "lz4", "zstd:1", "gzip")
 """Codecs for records that do not name the cheaper ones, by decoding cost, the cheapest first."""
-
-OWN_LOADER = "torch"
-"""Name of iobench's own loader; every other kind is a library under measurement."""
 
 
 _SOURCES: dict[MeasuredBy | None, str] = {

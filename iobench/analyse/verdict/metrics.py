@@ -24,7 +24,7 @@ import numpy.typing as npt
 from ...schema.metrics import metrics_of
 from ...schema.record import Summary
 from ...schema.training import Repetition
-from .evidence import OWN_LOADER
+from ...schema.workload import OWN_LOADER
 
 Array = npt.NDArray[Any]
 Events = Mapping[str, Array]

@@ -11,10 +11,10 @@ import numpy as np
 
 from ...schema.record import RunRecord, TrainingRecord
 from ...schema.training import Ceiling, Epoch, FindMax, FindMaxPoint, Repetition
+from ...schema.workload import OWN_LOADER
 from ..checkpoint.meaning import with_meaning
 from ..checkpoint.study import summaries_of, with_figures
 from .bind import verdict
-from .evidence import OWN_LOADER
 from .metrics import Events, repetition_metrics, select, strands, summarise, unseen_reads
 from .validity import LEVELS, evaluate, validity
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from ...schema.record import TrainingRecord
 from ...schema.training import Epoch
+from ...schema.workload import OWN_LOADER
 from ...units import format_bytes, format_percent
-from .evidence import OWN_LOADER
 from .rules_data import Outcome, unknown
 
 MAX_RESIDENT = 0.01

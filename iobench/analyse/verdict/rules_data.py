@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from ...schema.record import TrainingRecord
 from ...schema.training import Repetition
+from ...schema.workload import OWN_LOADER
 from ...units import format_bytes, format_count
-from .evidence import OWN_LOADER
 from .sentence import plural
 
-LEAST_STEPS = 500
-LEAST_REPETITIONS = 5
+MIN_STEPS = 500
+MIN_REPETITIONS = 5
 
 
 class Outcome(NamedTuple):
@@ -154,14 +154,14 @@ def run_steps(doc: TrainingRecord) -> Outcome | None:
     ]
     if not steps:
         return unknown("no step was recorded")
-    if min(steps) < LEAST_STEPS:
+    if min(steps) < MIN_STEPS:
         remedy = (
-            f"a larger dataset, more epochs or a smaller batch: at least {LEAST_STEPS} steps for "
+            f"a larger dataset, more epochs or a smaller batch: at least {MIN_STEPS} steps for "
             "each accelerator"
         )
         return Outcome(
             f"{format_count(min(steps))} steps for each accelerator in a repetition, fewer than "
-            f"{LEAST_STEPS}",
+            f"{MIN_STEPS}",
             remedy,
         )
     return None
@@ -171,12 +171,12 @@ def run_repetitions(doc: TrainingRecord) -> Outcome | None:
     if not doc.job.repetitions:
         return unknown("no repetition is recorded")
     done = len(complete(doc))
-    if done < LEAST_REPETITIONS:
+    if done < MIN_REPETITIONS:
         remedy = (
             "run with --repeat 6: the smallest number whose [min, max] covers the median with 95 %"
         )
         return Outcome(
-            f"{done} complete repetition{'' if done == 1 else 's'}, fewer than {LEAST_REPETITIONS}",
+            f"{done} complete repetition{'' if done == 1 else 's'}, fewer than {MIN_REPETITIONS}",
             remedy,
         )
     return None

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling
+from ...schema.workload import OWN_LOADER
 from ...units import format_count, format_duration, format_percent
-from .evidence import NOISE, OWN_LOADER, effective_cores, gather, is_null_accelerator, step_time_s
+from .evidence import NOISE, effective_cores, gather, is_null_accelerator, step_time_s
 from .rules_data import Outcome, complete, unknown
 
-MOST_THROTTLED = 0.01  # share of the time of a repetition
-MOST_PREFETCHED = 0.10  # share of the samples of an epoch
-MOST_LOADER_CPU = 0.4  # share of the cores; SPDL: a loader that uses more slows the training
-MOST_AMPLIFIED = 1.5  # bytes read for each byte of a sample
+MAX_THROTTLED = 0.01  # share of the time of a repetition
+MAX_PREFETCHED = 0.10  # share of the samples of an epoch
+MAX_LOADER_CPU = 0.4  # share of the cores; SPDL: a loader that uses more slows the training
+MAX_AMPLIFIED = 1.5  # bytes read for each byte of a sample
 GAP = 0.2  # relative difference between two rates
 CLIENT_BOUND = 0.85  # share of the usable cores; the rest is for the kernel and the server
 
@@ -52,7 +53,7 @@ def cpu_throttled(doc: TrainingRecord) -> Outcome | None:
     ]
     if not shares:
         return unknown("CPU throttling was not recorded")
-    if max(shares) > MOST_THROTTLED:
+    if max(shares) > MAX_THROTTLED:
         return Outcome(
             f"the CPU quota throttled this run for {format_percent(max(shares))} of a repetition",
             "raise the cgroup's cpu.max before storage is blamed",
@@ -163,7 +164,7 @@ def prefetch_share(doc: TrainingRecord) -> Outcome | None:
     if not samples:
         return unknown("no sample was recorded")
     share = prefetched * doc.job.accelerators / min(samples)
-    if share > MOST_PREFETCHED:
+    if share > MAX_PREFETCHED:
         evidence = (
             f"up to {min(share, 1):.0%} of an epoch's samples may be prefetched during the first "
             "step, which utilization leaves out"
@@ -262,7 +263,7 @@ def read_amplification(doc: TrainingRecord) -> Outcome | None:
     if not ratios:
         return unknown("the bytes of samples and of reads were not recorded")
     worst = max(ratios)
-    if worst <= MOST_AMPLIFIED:
+    if worst <= MAX_AMPLIFIED:
         return None
     if doc.job.dataset.blocks:
         remedy = (
@@ -287,7 +288,7 @@ def loader_tax(doc: TrainingRecord) -> Outcome | None:
     if harness.cpu_s_per_gb is None or demand is None or not evidence.cores:
         return unknown("the loader's CPU time, the demand or the usable cores are not recorded")
     taken = harness.cpu_s_per_gb * demand / 1e9
-    if taken > MOST_LOADER_CPU * evidence.cores:
+    if taken > MAX_LOADER_CPU * evidence.cores:
         found = (
             f"moving ready bytes at the demanded rate takes {taken:.1f} of {evidence.cores:g} "
             f"cores ({harness.cpu_s_per_gb:.2f} CPU s/GB)"

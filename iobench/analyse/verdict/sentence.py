@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ...schema.workload import OWN_LOADER
 from ...units import format_count, format_percent, format_rate
-from .evidence import NOISE, OWN_LOADER, Evidence
+from .evidence import NOISE, Evidence
 
 SUBJECTS = {
     "storage": "Storage",

@@ -11,8 +11,9 @@ import io
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, ClassVar, NamedTuple, cast
+from typing import BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ from ...errors import DatasetError
 from ...schema.manifest import Manifest
 from ...schema.workload import LoaderSpec, ReaderSpec
 from ...storage.base import Files, Storage
-from ...storage.catalog import local_root, read_object
+from ...storage.catalog import read_object
 from ...storage.files import StorageFile
 from ..delivered import Stats
 
@@ -40,8 +41,6 @@ class Library(ABC):
     """The dataset formats that it reads; (): all whose samples are byte ranges of shards."""
     shards_each: ClassVar[bool] = False
     """Whether every worker of every rank needs a shard of its own."""
-    layout: ClassVar[bool] = False
-    """Whether it reads files of a layout of its own (see ``Converts``)."""
     local: ClassVar[bool] = False
     """Whether it opens files by path, so that the data must be in a local directory. Other
     libraries read through the storage if it is not local."""
@@ -61,7 +60,6 @@ class Library(ABC):
 class Converts(Library):
     """A library with its own layout, which is written once, before any instance is made."""
 
-    layout = True
     local = True
     writes: ClassVar[tuple[str, ...]] = ()
     """Names of the files that the library writes; ``*``: any characters except a slash.
@@ -122,10 +120,14 @@ class Source:
 
         Raises StorageError if it is not a regular file, or a symbolic link leads out of the root.
         """
-        if local_root(self.storage) is None:
+        if self._files is None:
             return None
-        files = cast(Files, self.storage)  # isinstance of a protocol would take microseconds
-        return str(files.local_path(self.manifest.key(shard)))
+        return str(self._files.local_path(self.manifest.key(shard)))
+
+    @cached_property
+    def _files(self) -> Files | None:
+        """The storage if it has local files; kept, since the check takes microseconds."""
+        return self.storage if isinstance(self.storage, Files) else None
 
     def check_index(self) -> None:
         """Check that the format's index is as generated: it tells other readers what to open.

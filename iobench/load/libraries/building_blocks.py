@@ -22,6 +22,7 @@ from ...schema.workload import LoaderSpec
 from ...storage.base import Retries, Retrying
 from ..delivered import own_stats
 from ..loader import worker_start
+from ..torch_compat import end_workers
 from .base import Packed, Source
 
 SHUFFLE_BUFFER = 1000
@@ -210,11 +211,3 @@ def worker_arguments(loading: LoaderSpec) -> dict[str, Any]:
         "multiprocessing_context": loading.start_method,
         "worker_init_fn": worker_start(loading.start_method),
     }
-
-
-def end_workers(loader: DataLoader[Any]) -> None:
-    """End a DataLoader's processes now, and not only when it is collected."""
-    iterator = getattr(loader, "_iterator", None)
-    if iterator is not None and hasattr(iterator, "_shutdown_workers"):
-        iterator._shutdown_workers()
-        loader._iterator = None

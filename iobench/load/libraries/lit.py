@@ -17,9 +17,10 @@ import litdata
 from litdata.streaming.writer import BinaryWriter
 
 from ...documents import MAX_DOCUMENT_BYTES, parse_json, read_regular
+from ..torch_compat import end_workers
 from . import litdata_compat
 from .base import Converts, Packed, Source
-from .building_blocks import Decoder, Sample, collate, end_workers, worker_arguments
+from .building_blocks import Decoder, Sample, collate, worker_arguments
 
 CHUNK_BYTES = "64MB"
 """The size of a chunk in litdata's documentation and benchmarks."""

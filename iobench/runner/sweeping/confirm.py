@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...analyse.compare.runs import Group, compare, usable
-from ...analyse.compare.statistics import LEAST_VALUES
+from ...analyse.compare.statistics import MIN_VALUES
 from ...analyse.tuning.confirmation import Confirmation
 from ...analyse.tuning.points import same
 from ...analyse.tuning.recommend import Recommendation, recommend
@@ -25,7 +25,7 @@ from .plan import Budget
 from .takeup import Given, take_up
 from .visits import run_sweep
 
-LEAST_VISITS = 5
+MIN_VISITS = 5
 """Runs of each side. With fewer than 4, an exact test cannot find a difference (its two-sided p is
 0.1 or more); 5 allow one run to be far from the others.
 """
@@ -41,7 +41,7 @@ def confirm(
     results: Path,
     budget: Budget,
     command: tuple[str, ...],
-    repetitions: int = LEAST_VISITS,
+    repetitions: int = MIN_VISITS,
     progress: Progress | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Confirmation:
@@ -59,7 +59,7 @@ def confirm(
             "points": [today, advised],
             "default": today.settings,
             "seed": sweep.seed + _SEED_STEP,
-            "repetitions": max(repetitions, LEAST_VISITS),
+            "repetitions": max(repetitions, MIN_VISITS),
             "calibration_s": 0.0,
             "planned": [],
         }
@@ -92,10 +92,10 @@ def _visits(point: SweepPoint, directory: Path) -> Group:
         else:
             group.runs.append(doc)
     count = len(group.values("samples_per_s"))
-    if count < LEAST_VALUES:
+    if count < MIN_VALUES:
         why = point.failed or broken or "no time was left"
         raise UsageError(
-            f"the advice could not be tried: {group.label} has {count} of the {LEAST_VALUES} "
+            f"the advice could not be tried: {group.label} has {count} of the {MIN_VALUES} "
             f"visits that it takes: {why}",
             remedy=f"see {directory}",
         )

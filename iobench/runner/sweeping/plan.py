@@ -51,44 +51,56 @@ def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
     Raises UsageError, SpecError.
     """
     base = {key: _value_now(sweep, key) for key in sweep.axes}
-    points: list[SweepPoint] = []
-    seen: dict[str, dict[str, Any]] = {}
+    today = _meaning(*resolve(sweep, base))
+    points: dict[str, SweepPoint] = {}  # by what their settings mean
     folded: list[str] = []
-    asked = combinations(sweep.axes, one_at_a_time=one_at_a_time, base=base)
-    if not any(all(_same(settings[key], base[key]) for key in base) for settings in asked):
-        asked.append(base)  # today's settings: the gain of the others is measured against them
+    asked = [
+        (settings, *resolve(sweep, settings))
+        for settings in combinations(sweep.axes, one_at_a_time=one_at_a_time, base=base)
+    ]
+    if all(_meaning(workload, spec) != today for _, workload, spec in asked):
+        # The gain of the other points is measured against today's settings.
+        asked.append((base, *resolve(sweep, base)))
         folded.append(f"today's settings, {describe(base)}, were added as a point")
-    for settings in asked:
-        workload, spec = resolve(sweep, settings)
+    for settings, workload, spec in asked:
         CONTENTS.open(spec.content)
         CODECS.open(spec.codec)
         check_asked(workload, accelerators=sweep.accelerators, repetitions=sweep.repetitions)
-        effective = f"{workload.model_dump_json()}{spec.identity()}"
-        if effective in seen:
-            folded.append(f"{describe(settings)} is the same as {describe(seen[effective])}")
+        meaning = _meaning(workload, spec)
+        if meaning in points:
+            same = describe(points[meaning].settings)
+            folded.append(f"{describe(settings)} is the same as {same}")
             continue
-        seen[effective] = settings
         data = place_of_data(sweep, spec)
-        points.append(SweepPoint(settings=settings, data=data, dataset_bytes=spec.nominal_bytes))
-    now = next(
-        (point for point in points if all(_same(point.settings[key], base[key]) for key in base)),
-        None,
-    )
+        points[meaning] = SweepPoint(settings=settings, data=data, dataset_bytes=spec.nominal_bytes)
     # If a budget leaves points out, today's settings should not be among them.
-    points.sort(key=lambda point: point is not now)
+    now = points.pop(today)
     return sweep.model_copy(
         update={
-            "points": points,
-            "default": now.settings if now else None,
+            "points": [now, *points.values()],
+            "default": now.settings,
             "planned": folded,
             "left_out": folded,
         }
     )
 
 
+def _meaning(workload: Workload, spec: DatasetSpec) -> str:
+    """Return a text that is equal for settings that mean the same (``64MiB`` and 67108864)."""
+    return f"{workload.model_dump_json()}{spec.identity()}"
+
+
 def resolve(sweep: Sweep, settings: dict[str, Any]) -> tuple[Workload, DatasetSpec]:
     """The workload and the dataset of a point. Raises SpecError, UnknownNameError."""
-    given = [*sweep.overrides, *(f"{key}={_text(value)}" for key, value in settings.items())]
+    given = [
+        *sweep.overrides,
+        *(
+            f"{key}={_text(value)}"
+            for key, value in settings.items()
+            # A storage option without a value is left out: the storage's default holds.
+            if value is not None or not key.startswith("storage.")
+        ),
+    ]
     workload = load_workload(
         sweep.workload, [text for text in given if not text.startswith(DATASET)]
     )
@@ -201,21 +213,6 @@ def _text(value: Any) -> str:
         if value is False
         else str(value)
     )
-
-
-def _same(asked: Any, now: Any) -> bool:
-    """Whether a value as written means the current one (``64MiB`` is 67108864)."""
-    if asked == now or _text(asked) == _text(now):
-        return True
-    from ...units import parse_duration, parse_size
-
-    for parse in (parse_size, parse_duration):
-        try:
-            if isinstance(now, int | float) and not isinstance(now, bool) and parse(asked) == now:
-                return True
-        except (UsageError, ValueError, TypeError):
-            continue
-    return False
 
 
 def place_of_data(sweep: Sweep, spec: DatasetSpec) -> str:

@@ -104,7 +104,7 @@ class _Stepper:
         epoch = 0
         while (epoch < self.phase.epochs or self.phase.epochs == 0) and not self._limit():
             if epoch and self.loader is not None and self.phase.evicts:
-                self.loader.let_go()
+                self.loader.release_maps()
             counted = fetched_by_family() if self.phase.counts_fetched else None
             self.link.send(ReadyForEpoch(epoch))
             command = self.link.receive()

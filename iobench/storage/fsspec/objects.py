@@ -10,6 +10,7 @@ from typing import Any
 
 from ...errors import IobenchError
 from ..base import Buffer
+from .fsspec_compat import parent
 
 _VERSION_KEYS = (
     "etag",
@@ -48,7 +49,7 @@ def begin(fs: Any, path: str) -> tuple[Any, str, Any]:
     try:
         file = fs.open(f"{path}.part", "wb")
     except FileNotFoundError:  # real folders; object stores never get here, so no bucket is made
-        fs.makedirs(fs._parent(path), exist_ok=True)
+        fs.makedirs(parent(fs, path), exist_ok=True)
         file = fs.open(f"{path}.part", "wb")
     return fs, path, file
 
@@ -75,7 +76,7 @@ def replace(fs: Any, path: str, data: bytes, *, only_new: bool) -> None:
     try:
         fs.pipe_file(part, data)
     except FileNotFoundError:  # a file system with real folders
-        fs.makedirs(fs._parent(path), exist_ok=True)
+        fs.makedirs(parent(fs, path), exist_ok=True)
         fs.pipe_file(part, data)
     try:
         if only_new:

@@ -36,6 +36,7 @@ from ...errors import (
 from ...processes import watch
 from ..base import Buffer, Entry, Sink, StorageTraits
 from ..keys import check_key, check_prefix
+from .fsspec_compat import path_of
 from .objects import (
     FileSink,
     begin,
@@ -125,7 +126,6 @@ class FsspecStorage:
     def __init__(self, url: str) -> None:
         self.url = url if url.endswith("://") else url.rstrip("/")
         self.scheme = urlsplit(url).scheme
-        self.keeps_history = self.scheme in _HISTORIES  # see storage/locks/object_lock.py
         self._reset()
         watch(self)
 
@@ -164,17 +164,17 @@ class FsspecStorage:
 
     @property
     def traits(self) -> StorageTraits:
-        return StorageTraits(page_cache=self._is_local())
+        local = self._is_local()
+        return StorageTraits(
+            page_cache=local,
+            keeps_history=self.scheme in _HISTORIES,
+            folder=Path(self._ask(self._root, "look at", "") or "/") if local else None,
+        )
 
     def _is_local(self) -> bool:
         from fsspec.implementations.local import LocalFileSystem
 
         return issubclass(_file_system_class(self.scheme), LocalFileSystem)
-
-    @property
-    def folder(self) -> Path | None:
-        """The directory of this host whose files the keys are (``local://``); else None."""
-        return Path(self._ask(self._root, "look at", "") or "/") if self._is_local() else None
 
     # The file system
 
@@ -201,7 +201,7 @@ class FsspecStorage:
             raise self._failed(verb, key, error) from None  # the original may show a signed URL
 
     def _root(self, fs: Any) -> str:
-        return str(fs._strip_protocol(self.url)).rstrip("/")
+        return path_of(fs, self.url).rstrip("/")
 
     def _at(self, fs: Any, key: str) -> str:
         """The file system's name of a key. Raises StorageError for a key that leads out."""

@@ -3,7 +3,7 @@
 A read copies out of the map and faults its pages in. A map has limits: it can't bypass the page
 cache, and a failing device, or a file that is truncated while it is read, raises SIGBUS, which
 ends the worker. Pages that a living process has mapped stay in the page cache when they are
-evicted, so the process must call ``let_go`` before.
+evicted, so the process must call ``release_maps`` before.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class MappedStorage(LocalStorage):
         np.copyto(np.frombuffer(buffer, np.uint8)[: len(source)], source)
         return len(source)
 
-    def let_go(self) -> None:
+    def release_maps(self) -> None:
         # On a shared file map MADV_DONTNEED only unmaps the pages (madvise(2)).
         with self._maps_lock:
             for memory, _ in self._maps.values():

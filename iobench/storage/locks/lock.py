@@ -108,8 +108,8 @@ def _require_file_is_free(storage: Storage, marker: str, alone: bool) -> None:
 
     A process that comes later finds the lock object.
     """
-    folder = getattr(storage, "folder", None)
-    if isinstance(folder, Path):
+    folder = storage.traits.folder
+    if folder is not None:
         with suppress(MissingObjectError, flocks.NoFlockError):
             flocks.hold(folder / marker, alone=alone).release()
 

@@ -26,7 +26,7 @@ class ObjectLease:
         self._storage, self._key, self._holder = storage, key, holder
         self._pid = os.getpid()
         self._keeper: Keeper | None = None
-        if not unregistered and not keeps_history(storage):
+        if not unregistered and not storage.traits.keeps_history:
             try:
                 self._keeper = Keeper(storage, key, holder)
             except (
@@ -94,10 +94,6 @@ def readers(storage: Storage, *, except_key: str = "") -> list[Holder]:
         elif holder is not None:
             found.append(holder)
     return found
-
-
-def keeps_history(storage: Storage) -> bool:
-    return bool(getattr(storage, "keeps_history", False))
 
 
 def _discard(storage: Storage, key: str) -> None:

@@ -25,7 +25,7 @@ from ...units import format_duration
 from ..base import Replacing, Storage
 from .holder import BODY_BYTES, Holder
 from .keeper import HEARTBEAT_S
-from .object_lease import ObjectLease, keeps_history, readers
+from .object_lease import ObjectLease, readers
 from .objects import (
     LOCK,
     create,
@@ -78,7 +78,7 @@ def hold_shared(storage: Storage, *, verb: str, break_dead: bool = False) -> Obj
     key = reader_key(mine.token)
     try:
         require_no_writer(storage, break_dead=break_dead)
-        if keeps_history(storage):
+        if storage.traits.keeps_history:
             why = "this storage keeps every write forever"
             return ObjectLease(storage, key, mine, unregistered=why)
         create(storage, key, mine)
