@@ -175,27 +175,30 @@ class Run:
 
     def to_text(self, *, width: int = 100) -> str:
         """Return the report that ``iobench run`` prints, in lines of at most ``width`` columns."""
-        from .report.text import render
+        from .report.record import sections
+        from .report.render_text import render_text
 
-        return render(self.document, width=width)
+        return render_text(sections(self.document), width=width)
 
     def to_markdown(self) -> str:
         """Return the report as Markdown."""
-        from .report.export import to_markdown
+        from .report.record import sections
+        from .report.render_markdown import render_markdown
 
-        return to_markdown(self.document)
+        return render_markdown(sections(self.document))
 
     def to_csv(self) -> str:
-        """Return CSV with a header and one row per metric."""
-        from .report.export import to_csv
+        """Return CSV with a header and a row for each repetition (of a study: save, restore)."""
+        from .report.record import sections
+        from .report.render_csv import render_csv
 
-        return to_csv(self.document)
+        return render_csv(sections(self.document))
 
     def to_json(self) -> str:
         """Return the whole record, as in ``run.json``."""
-        from .report.export import to_json
+        from .documents import json_text
 
-        return to_json(self.document)
+        return json_text(self.document) + "\n"
 
 
 def run(

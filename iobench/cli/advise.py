@@ -51,8 +51,10 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.tuning.recommend import Target, recommend
     from ..analyse.tuning.sweepfolder import read_sweep
     from ..errors import UsageError
+    from ..report.advise import sections
     from ..units import parse_duration, parse_size
-    from .terminal import say, show, show_json
+    from .printing import print_report
+    from .terminal import say
 
     target = Target(
         dataset_bytes=None if args.dataset_size is None else float(parse_size(args.dataset_size)),
@@ -72,14 +74,10 @@ def run(args: argparse.Namespace) -> int:
         Path(args.directory), workload=args.workload, default=_settings(args.default)
     )
     found = recommend(sweep, target)
-    if args.json:
-        show_json(found)
-        return 0
-    from ..report.advise import render_advise
-
-    show(render_advise(found))
+    print_report(args.format, found, sections(found))
     if (
-        sweep.default is not None
+        args.format == "text"
+        and sweep.default is not None
         and found.changes
         and (Path(args.directory) / "sweep.json").is_file()
     ):

@@ -72,11 +72,11 @@ def run(args: argparse.Namespace) -> int:
 def show_plan(args: argparse.Namespace, model: str) -> int:
     """Print the plan of ``model``'s checkpoint. Raises UsageError, UnknownNameError."""
     from ..errors import UsageError
-    from ..report.plan import render_checkpoint_plan
+    from ..report.checkpoint_plan import sections
     from ..runner.checkpoint_plan import STALL_BUDGETS, describe_checkpoint
     from ..schema.base import build
     from ..schema.checkpoint import CheckpointSpec
-    from .terminal import show, show_json
+    from .printing import print_report
 
     asked = {"model": model, "scale": args.scale, "ranks": args.ranks}
     spec = build(
@@ -98,10 +98,7 @@ def show_plan(args: argparse.Namespace, model: str) -> int:
         budgets=[parse_share("--stall-budget", text) for text in args.stall_budget or ()]
         or STALL_BUDGETS,
     )
-    if args.json:
-        show_json(plan)
-    else:
-        show(render_checkpoint_plan(plan))
+    print_report(args.format, plan, sections(plan))
     return 0
 
 

@@ -62,9 +62,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from ..analyse.compare.runs import compare
     from ..errors import UnknownNameError, UsageError
-    from ..report.compare import NOTHING, render
+    from ..report.compare import NOTHING, document, sections
     from ..schema.metrics import COMPARED
-    from .terminal import show, show_data, warn
+    from .printing import print_report
+    from .terminal import warn
 
     metrics = tuple(args.metric or COMPARED)
     for name in metrics:
@@ -84,8 +85,7 @@ def run(args: argparse.Namespace) -> int:
             f"there is nothing to compare{why}",
             remedy="name two runs of one workload, or a folder and --by KEY",
         )
-    kind = args.format
-    (show if kind == "text" else show_data)(render(compared, left_out, kind=kind))
+    print_report(args.format, document(compared, left_out), sections(compared, left_out))
     if all(each.obstacles for each in compared):
         first = compared[0]
         warn(f"not comparable: {first.obstacles[0]}. --across names keys that may differ")

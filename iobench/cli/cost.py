@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.compare.cost import Terms, cost
     from ..analyse.compare.runs import usable
     from ..errors import UsageError
-    from ..report.cost import render
+    from ..report.cost import document, sections
     from ..schema.instances import (
         Instance,
         find_instance,
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     )
     from ..schema.record import TrainingRecord
     from ..units import parse_duration
-    from .terminal import show, show_data
+    from .printing import print_report
 
     _check(args)
     prices = read_prices(args.prices) if args.prices else None
@@ -192,8 +192,7 @@ def run(args: argparse.Namespace) -> int:
             remedy="state it with --host-price-per-hour or --host-spot-price-per-hour, or give a "
             "list with --prices",
         )
-    kind = args.format
-    (show if kind == "text" else show_data)(render(costs, left_out, kind=kind))
+    print_report(args.format, document(costs, left_out), sections(costs, left_out))
     return 0
 
 

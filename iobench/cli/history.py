@@ -44,9 +44,9 @@ def run(args: argparse.Namespace) -> int:
         workload_of,
     )
     from ..errors import UnknownNameError, UsageError
-    from ..report.history import render
+    from ..report.history import document, sections
     from ..schema.metrics import COMPARED
-    from .terminal import show, show_data
+    from .printing import print_report
 
     if args.metric is not None and args.metric not in COMPARED:
         raise UnknownNameError("metric", args.metric, COMPARED)
@@ -94,10 +94,7 @@ def run(args: argparse.Namespace) -> int:
             f"{args.results} holds no run of {args.workload}",
             remedy=f"there are runs of: {', '.join(known)}",
         )
-    if args.json:
-        show_data(render(shown, left_out, kind="json"))
-    else:
-        show(render(shown, left_out, kind="text"))
+    print_report(args.format, document(shown, left_out), sections(shown, left_out))
     return 0
 
 

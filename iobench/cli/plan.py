@@ -60,10 +60,11 @@ def run(args: argparse.Namespace) -> int:
         _refuse(args, _OF_A_RUN, "a model's checkpoint")
         tell_renamed("iobench plan MODEL", "iobench checkpoint plan MODEL")
         return show_plan(args, args.workload)
+    from ..report.plan import sections
     from ..runner.plan import describe_plan
     from ..schema.base import known_specs
     from ..schema.workload import load_workload
-    from .terminal import show, show_json
+    from .printing import print_report
 
     try:
         workload = load_workload(args.workload, args.overrides)
@@ -103,12 +104,7 @@ def run(args: argparse.Namespace) -> int:
                 seed=0,
             )
         )
-    if args.json:
-        show_json(plan)
-        return 0
-    from ..report.plan import render_plan
-
-    show(render_plan(plan))
+    print_report(args.format, plan, sections(plan))
     return 0
 
 

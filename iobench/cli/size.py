@@ -83,11 +83,12 @@ def run(args: argparse.Namespace) -> int:
 
     from ..analyse.capacity.requirement import Demand, requirement
     from ..errors import UsageError
+    from ..report.size import sections
     from ..schema.dataset import load_dataset_spec, resized
     from ..schema.record import load_training
     from ..schema.workload import load_workload
     from ..units import parse_duration, parse_size
-    from .terminal import show, show_json
+    from .printing import print_report
 
     demand = Demand(
         accelerators=args.accelerators,
@@ -123,12 +124,8 @@ def run(args: argparse.Namespace) -> int:
         from ..schema.instances import find_instance
 
         instance = find_instance(args.instance)
-    if args.json:
-        show_json({**asdict(found), "instance": instance})
-        return 0
-    from ..report.size import render_size
-
-    show(render_size(found, instance))
+    document = {**asdict(found), "instance": instance}
+    print_report(args.format, document, sections(found, instance))
     return 0
 
 

@@ -142,16 +142,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sweep(args: argparse.Namespace, sweep: Any, directory: Path, budget: Any, live: Any) -> int:
-    from ..report.sweep import render_sweep
+    from ..report.sweep import sections
     from ..runner.sweeping.visits import run_sweep
-    from .terminal import say, show, show_json
+    from .printing import print_report
+    from .terminal import say
 
     sweep = run_sweep(sweep, directory, budget, progress=live, tell=_teller(args, live))
     live.close()
-    if args.json:
-        show_json({**sweep.model_dump(), "directory": str(directory)})
-    else:
-        show(render_sweep(sweep))
+    document = {**sweep.model_dump(), "directory": str(directory)}
+    print_report(args.format, document, sections(sweep))
+    if not args.json:
         say()
         say(f"results: {directory}")
         say(f"advice:  iobench advise {directory}")
@@ -159,9 +159,9 @@ def _sweep(args: argparse.Namespace, sweep: Any, directory: Path, budget: Any, l
 
 
 def _confirm(args: argparse.Namespace, budget: Any, live: Any) -> int:
-    from ..report.sweep import confirmation_document, render_confirmation
+    from ..report.confirmation import document, sections
     from ..runner.sweeping.confirm import confirm
-    from .terminal import show, show_json
+    from .printing import print_report
 
     found = confirm(
         args.confirm,
@@ -174,10 +174,7 @@ def _confirm(args: argparse.Namespace, budget: Any, live: Any) -> int:
         tell=_teller(args, live),
     )
     live.close()
-    if args.json:
-        show_json(confirmation_document(found))
-    else:
-        show(render_confirmation(found))
+    print_report(args.format, document(found), sections(found))
     return 0 if found.confirmed else 4
 
 

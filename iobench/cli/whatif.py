@@ -61,9 +61,10 @@ def run(args: argparse.Namespace) -> int:
 
     from ..analyse.capacity.whatif import Change, what_if
     from ..errors import UsageError
+    from ..report.whatif import document, sections
     from ..schema.record import load_training
     from ..units import parse_duration, parse_size
-    from .terminal import show, show_json
+    from .printing import print_report
 
     network = None
     if args.instance is not None:
@@ -97,22 +98,7 @@ def run(args: argparse.Namespace) -> int:
             remedy="name a run directory, e.g. results/<run>",
         )
     found = what_if(load_training(Path(args.directory)), change)
-    if args.json:
-        show_json(
-            {
-                "run_id": found.recorded.run_id,
-                "changes": found.changes,
-                "bases": found.bases,
-                "recorded": found.recorded.job.verdict,
-                "model_error": found.error,
-                "corrected_samples_per_s": found.corrected_samples_per_s,
-                "what_if": found.document,
-            }
-        )
-        return 0
-    from ..report.whatif import render_whatif
-
-    show(render_whatif(found))
+    print_report(args.format, document(found), sections(found))
     return 0
 
 

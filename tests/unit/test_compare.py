@@ -17,7 +17,8 @@ from iobench.analyse.compare.runs import Group, compare
 from iobench.analyse.compare.statistics import mann_whitney_p
 from iobench.analyse.tuning.confirmation import Confirmation
 from iobench.cli.main import main
-from iobench.report.sweep import render_confirmation
+from iobench.report.confirmation import sections
+from iobench.report.render_text import render_text
 from iobench.schema.record import TrainingRecord
 from iobench.schema.training import TrainingRun
 
@@ -378,5 +379,5 @@ def test_advice_of_no_gain_is_confirmed_by_what_is_no_slower(
     found = Confirmation(
         advice=advice, comparison=compare(*sides, metrics=("samples_per_s",)), directory="x"
     )  # type: ignore[arg-type]
-    assert render_confirmation(found).startswith(answer)
+    assert render_text(sections(found)).startswith(answer)
     assert found.confirmed == (not answer.startswith("NOT"))

@@ -13,7 +13,8 @@ from iobench.analyse.tuning.confirmation import Confirmation
 from iobench.analyse.tuning.recommend import Recommendation
 from iobench.cli.main import main
 from iobench.errors import UsageError
-from iobench.report.sweep import confirmation_document, render_confirmation
+from iobench.report import confirmation
+from iobench.report.render_text import render_text
 from iobench.runner.sweeping.confirm import _visits
 from iobench.schema.record import TrainingRecord
 from iobench.schema.sweep import Sweep, SweepPoint, save_sweep
@@ -90,9 +91,10 @@ def test_what_the_budgets_did_not_allow_is_told() -> None:
         directory="d",
         notes=("between groups, drift is not averaged out",),
     )
-    assert "confirmed" in render_confirmation(found)
-    assert "left out: between groups, drift" in render_confirmation(found)
-    assert confirmation_document(found)["left_out"] == list(found.notes)
+    told = render_text(confirmation.sections(found))
+    assert told.startswith("confirmed")
+    assert "between groups, drift" in told.split("Left out")[1]
+    assert confirmation.document(found).left_out == found.notes
 
 
 @pytest.mark.parametrize("word", ["--confirm", "--resume"])

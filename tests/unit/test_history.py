@@ -11,7 +11,8 @@ import pytest
 
 from iobench.analyse.compare.history import history
 from iobench.cli.main import main
-from iobench.report.history import render
+from iobench.report.history import sections
+from iobench.report.render_text import render_text
 from iobench.schema.record import TrainingRecord
 from tests.unit.test_compare import document
 
@@ -75,7 +76,7 @@ def test_an_invalid_run_is_shown_and_does_not_count() -> None:
         (11, "worse", ("host.kernel: 6.1 -> 6.5",))
     ]
     assert one.trend == pytest.approx(0.7, abs=0.05)
-    shown = render([one], (), kind="text")
+    shown = render_text(sections([one], ()))
     assert (shown.count("INVALID"), len(one.entries)) == (5, 17)
     assert not found([{**each, "validity": "invalid"} for each in documents]).points
 
@@ -105,8 +106,8 @@ def test_history_as_a_user_calls_it(
     assert main(["history", "w"]) == 0
     shown = capsys.readouterr().out
     assert "WORSE: 0.8" in shown
-    assert "nothing in the fingerprint or the settings changed" in shown
-    assert "left out:" in shown
+    assert "nothing in the fingerprint or the settings changed" in " ".join(shown.split())
+    assert "results/half" in shown.split("Left out")[1]
     assert main(["history", "w", "--json"]) == 0
     documents = json.loads(capsys.readouterr().out)["histories"]
     assert sorted(len(each["entries"]) for each in documents) == [

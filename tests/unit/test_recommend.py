@@ -29,7 +29,8 @@ from iobench.analyse.tuning.points import (
 from iobench.analyse.tuning.recommend import Recommendation, Target, recommend
 from iobench.analyse.tuning.sweepfolder import read_sweep
 from iobench.errors import UsageError
-from iobench.report.advise import render_advise
+from iobench.report.advise import sections
+from iobench.report.render_text import render_text
 
 Build = Callable[..., Any]
 SAMPLE, SAMPLES = 100_000, 2_000_000
@@ -364,10 +365,10 @@ def test_a_whole_sweep(swept: Callable[..., Recommendation]) -> None:
     }
     assert found.gain == pytest.approx(rates[workers, shard, 1] / rates[2, 4 * MIB, 0], rel=0.02)
     assert len(found.alternatives) >= 1
-    text = render_advise(found)
+    text = render_text(sections(found))
     assert max(map(len, text.splitlines())) <= 100
     assert text.startswith("test: take loader.workers=")
-    assert "<- recommended" in text
+    assert "< recommended" in text
 
 
 def test_one_axis_at_a_time_names_the_combination_that_nobody_ran(
@@ -543,7 +544,7 @@ def test_a_default_that_nobody_ran_leaves_the_gain_open(planted: Build, tmp_path
     found = recommend(read_sweep(tmp_path, default={"loader.workers": "3"}))
     assert found.gain is None
     assert any("loader.workers=3" in doubt for doubt in found.doubts)
-    assert "not known" in render_advise(found)
+    assert "not known" in render_text(sections(found))
 
 
 def test_the_shipped_workload_is_the_default(planted: Build, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from iobench.analyse.capacity.requirement import Demand, requirement
 from iobench.errors import UsageError
-from iobench.report.size import headline, render_size
+from iobench.report.render_text import render_text
+from iobench.report.size import headline, sections
 from iobench.schema.dataset import load_dataset_spec
 from iobench.schema.host import StorageFacts
 from iobench.schema.training import CeilingDetails
@@ -100,7 +101,7 @@ def test_what_a_measured_storage_would_do(make_run: Build) -> None:
     assert many.measured.accelerators_fed == 2
     assert many.measured.accelerators_fed_local == 8
     assert many.measured.missing_bytes_per_s == pytest.approx(16 * each - 400e6, rel=1e-3)
-    text = render_size(many)
+    text = render_text(sections(many))
     assert "2 of 16 accelerators" in text
     assert "If each host has such a storage of its own: 8" in " ".join(text.split())
 

@@ -15,7 +15,8 @@ from iobench.analyse.capacity.whatif import (
 )
 from iobench.analyse.verdict.evidence import gather
 from iobench.errors import UsageError
-from iobench.report.whatif import render_whatif
+from iobench.report.render_text import render_text
+from iobench.report.whatif import sections
 from iobench.schema.training import CeilingDetails
 
 Build = Callable[..., Any]
@@ -67,7 +68,7 @@ def test_twice_the_bandwidth_of_a_spent_device(starved: Any) -> None:
     assert "fio" not in verdict.sentence  # it never saw the changed storage
     assert found.error == pytest.approx(600 / 580 - 1)
     assert found.corrected_samples_per_s == pytest.approx(1200 * 580 / 600)
-    text = render_whatif(found)
+    text = render_text(sections(found))
     assert "600 predicted, 580 measured (+3.4 %)" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 100
 
@@ -242,11 +243,13 @@ def test_without_a_repetition_the_error_is_not_known(make_run: Build) -> None:
     found = what_if(make_run(repetitions=0), Change(storage_bandwidth=TWICE))
     assert found.error is None
     assert found.corrected_samples_per_s is None
-    assert "not known" in render_whatif(found)
+    assert "not known" in render_text(sections(found))
 
 
 def test_an_error_that_is_too_large_says_so(make_run: Build) -> None:
-    text = render_whatif(what_if(make_run(measured=1000, au=0.5), Change(storage_bandwidth=TWICE)))
+    text = render_text(
+        sections(what_if(make_run(measured=1000, au=0.5), Change(storage_bandwidth=TWICE)))
+    )
     assert "+100.0 %" in text
     assert "too much to be trusted" in " ".join(text.split())
 
