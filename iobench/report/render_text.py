@@ -70,7 +70,10 @@ def render_text(
     paint, room = painter(color), width if room is None else room
     lines: list[str] = []
     for section in sections:
-        found = _lines(section, width, room, paint)
+        if isinstance(section, Facts) and not lines and not section.title:
+            found = _facts(section, width, "")  # there is no title above that they belong to
+        else:
+            found = _lines(section, width, room, paint)
         if lines and found and not _goes_with_what_is_above(section):
             lines.append("")
         lines += found
@@ -89,7 +92,7 @@ def _lines(section: Section, width: int, room: int, paint: Paint) -> list[str]:
     if isinstance(section, Prose):
         return [line for text in section.paragraphs for line in wrapped(text, width)]
     if isinstance(section, Facts):
-        return _title(section.title, width, paint) + _facts(section, width)
+        return _title(section.title, width, paint) + _facts(section, width, INDENT)
     if isinstance(section, Items):
         return _title(section.title, width, paint) + _items(section, width)
     if isinstance(section, Findings):
@@ -105,13 +108,13 @@ def _more(count: int) -> list[str]:
     return [f"{INDENT}and {count:,} more"] if count > 0 else []
 
 
-def _facts(section: Facts, width: int) -> list[str]:
+def _facts(section: Facts, width: int, indent: str) -> list[str]:
     longest = max((len(fact.label) for fact in section.facts), default=0)
     column = max(MIN_LABEL, min(longest, MAX_LABEL, width // 3)) + len(INDENT)
-    rest = " " * (len(INDENT) + column)
+    rest = " " * (len(indent) + column)
     lines, above = [], ""
     for fact in section.facts:
-        first = f"{INDENT}{fact.label:<{column}}" if fact.label != above else rest
+        first = f"{indent}{fact.label:<{column}}" if fact.label != above else rest
         above = fact.label
         if len(first) > len(rest) or first[-1] != " ":
             lines.append(first.rstrip())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_size_from_a_run(call: Call, tmp_path: Path, make_run: Callable[..., Any
     )
     assert (code, err) == (0, "")
     assert out.startswith("buy  ")
-    assert "would feed    2 of 16 accelerators" in out
+    assert re.search(r"would feed +2 of 16 accelerators", out)
     assert max(map(len, out.splitlines())) <= 100
     code, out, err = call(
         "size", "resnet50-h100", "--accelerators", "16", "--hosts", "2", "--from", run, "--json"
@@ -201,11 +202,11 @@ def test_advise_finds_the_knee(call: Call, sweep: Path) -> None:
     code, out, err = call("advise", sweep, "--default", "loader.workers=1")
     assert (code, err) == (0, "")
     assert out.startswith("test: take loader.workers=4\n")
-    assert "gain: 3.60 x today's samples/s [3.60, 3.60" in out
-    assert "confidence: high" in out
+    assert "3.60 x today's samples/s [3.60, 3.60" in out
+    assert re.search("confidence +high", out)
     assert max(map(len, out.splitlines())) <= 100
     code, out, _ = call("advise", sweep, "--default", "loader.workers=8")
-    assert "gain: no faster, but within 5 % of the best" in out
+    assert "no faster, but within 5 % of the best" in out
     code, out, _ = call("advise", "sweep", "--json")
     found = json.loads(out)
     assert found["settings"] == {"loader.workers": "4"}
