@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .verbs import Verb
+from .verbs import DOCUMENTS, Verb
 
 EXAMPLES = """examples:
   iobench advise results/<sweep>
@@ -109,4 +109,5 @@ VERB = Verb(
     examples=EXAMPLES,
     arguments=arguments,
     run=run,
+    formats=DOCUMENTS,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .common import parse_share, parse_time, whole_number
-from .verbs import Verb
+from .verbs import PAGES, Verb
 
 EXAMPLES = """examples:
   iobench checkpoint plan llama3-405b --to /mnt/ckpt
@@ -109,4 +109,5 @@ VERB = Verb(
     examples=EXAMPLES,
     arguments=arguments,
     run=run,
+    formats=PAGES,
 )

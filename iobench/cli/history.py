@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .verbs import Verb
+from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
     from ..schema.record import RunRecord
@@ -107,4 +107,5 @@ VERB = Verb(
     examples=EXAMPLES,
     arguments=arguments,
     run=run,
+    formats=DOCUMENTS,
 )

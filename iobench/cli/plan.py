@@ -6,7 +6,7 @@ import argparse
 
 from .checkpoint_plan import hide_model_arguments, show_plan
 from .common import add_origin, add_overrides, tell_renamed, whole_number
-from .verbs import Verb
+from .verbs import PAGES, Verb
 
 EXAMPLES = """examples:
   iobench plan resnet50-h100 --accelerators 8
@@ -128,4 +128,5 @@ VERB = Verb(
     examples=EXAMPLES,
     arguments=arguments,
     run=run,
+    formats=PAGES,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .common import add_overrides, number, whole_number
-from .verbs import Verb
+from .verbs import PAGES, Verb
 
 EXAMPLES = """examples:
   iobench size unet3d-b200 --accelerators 64 --hosts 8
@@ -138,4 +138,5 @@ VERB = Verb(
     examples=EXAMPLES,
     arguments=arguments,
     run=run,
+    formats=PAGES,
 )

@@ -13,7 +13,7 @@ from .common import (
     add_renamed,
     whole_number,
 )
-from .verbs import Verb
+from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
     from ..runner.sweeping.takeup import Given
@@ -151,7 +151,7 @@ def _sweep(args: argparse.Namespace, sweep: Any, directory: Path, budget: Any, l
     live.close()
     document = {**sweep.model_dump(), "directory": str(directory)}
     print_report(args.format, document, sections(sweep))
-    if not args.json:
+    if args.format == "text":
         say()
         say(f"results: {directory}")
         say(f"advice:  iobench advise {directory}")
@@ -281,4 +281,5 @@ VERB = Verb(
     examples=EXAMPLES,
     arguments=arguments,
     run=run,
+    formats=DOCUMENTS,
 )

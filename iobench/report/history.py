@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..analyse.compare.history import ChangePoint, Entry, History
 from ..schema.metrics import COMPARED
 from .compare import left_out_sections
-from .figures import Format, counted, format_of, raw, spread_of, word
+from .figures import counted, format_of, raw, spread_of, word
 from .sections import Bars, Cell, Column, Headline, Item, Items, Row, Section, Table
 
 
@@ -24,7 +24,6 @@ def sections(found: Sequence[History], left_out: Sequence[str]) -> list[Section]
 
 def _history(one: History, name: str) -> list[Section]:
     metric = COMPARED[one.metric]
-    show = format_of(metric)
     trend = "" if one.trend is None else f", newest third {one.trend:.3g} x the oldest"
     runs = counted(len(one.entries), "run")
     varied = dict.fromkeys(
@@ -34,12 +33,14 @@ def _history(one: History, name: str) -> list[Section]:
     sentences = (f"not the same in all: {', '.join(varied)}",) if varied else ()
     title = f"{one.workload}: {metric.short} of {runs}{trend}"
     points = {point.at: point for point in one.points}
-    rows = tuple(_run(entry, points.get(number), show) for number, entry in enumerate(one.entries))
+    rows = tuple(_run(one, number, points.get(number)) for number in range(len(one.entries)))
     found: list[Section] = [
         Headline(id=name, title=title, sentences=sentences),
         Table(
             id=f"{name}-runs",
             columns=(
+                Column(name="workload", where="data"),
+                Column(name="metric", where="data"),
                 Column(name="run_id", label="run", where="pages"),
                 Column(name="created", label="recorded"),
                 Column(name="median", label=f"{metric.short}, median [min, max]", unit=metric.unit),
@@ -58,11 +59,14 @@ def _history(one: History, name: str) -> list[Section]:
     return [*found, Items(id=f"{name}-changes", title="Changes that count", items=items)]
 
 
-def _run(entry: Entry, point: ChangePoint | None, show: Format) -> Row:
+def _run(one: History, number: int, point: ChangePoint | None) -> Row:
+    entry, show = one.entries[number], format_of(COMPARED[one.metric])
     marks = [] if point is None else [_word(point)]
     marks += ["INVALID, not counted"] if entry.validity == "invalid" else []
     return Row(
         cells=(
+            raw(one.workload),
+            raw(one.metric),
             word(entry.run_id),
             word(entry.created[:16], entry.created),
             Cell(value=entry.median, text=spread_of(entry.values, show)),

@@ -62,11 +62,12 @@ def readers(run_directory: str, workload: str) -> list[tuple[str, ...]]:
     verbs += [("compare", "plain", run_directory, *form) for form in forms]
     verbs += [("compare", run_directory, "plain", "--by", "host.node")]
     verbs += [("cost", run_directory, "--host-price-per-hour", "1", *form) for form in forms]
-    verbs += [("history", workload, "--results", ".", *json_) for json_ in ((), ("--json",))]
+    verbs += [("history", workload, "--results", ".", *form) for form in forms]
     changed = ("whatif", run_directory, "--storage-bandwidth", "2x")
-    verbs += [changed, (*changed, "--json")]
+    verbs += [(*changed, *form) for form in forms]
     size = ("size", "demo", "--accelerators", "2", "--from", run_directory)
-    return [*verbs, size, (*size, "--json"), ("advise", "."), ("advise", ".", "--json")]
+    verbs += [(*size, *form) for form in forms if "csv" not in form]
+    return verbs + [("advise", ".", *form) for form in forms]
 
 
 @pytest.mark.parametrize("name", ["calibrated", "beside-saves", "checkpoint-dcp-async", "library"])
