@@ -15,8 +15,8 @@ from ..load.layouts import layout_keys
 from ..measure import nfs
 from ..schema.training import Epoch
 from ..storage.base import Cached, Storage
-from .conductor import Tick, run_phase
 from .fetches import NO_CACHE
+from .loading import Tick, run_phase
 from .phase import Outcome, Phase
 from .plan import Plan
 

@@ -19,13 +19,14 @@ from ..load.null import AnyReader, NullReader, delivered_bytes
 from ..load.order import Indices
 from ..measure import fio
 from ..measure.timeline import Columns
+from ..schema.job import LoaderFacts
 from ..schema.training import Ceiling, CeilingDetails, Epoch, MeasuredBy, Repetition
 from ..schema.workload import OWN_LOADER, AcceleratorSpec, LoaderSpec
 from ..storage.base import Files
 from ..storage.simulated.memory import MemoryStorage
 from ..units import format_percent
 from .cache import prepare_cache, run_cached_phase
-from .conductor import Tick, run_phase
+from .loading import Tick, run_phase
 from .phase import Outcome, Phase
 from .plan import Plan
 from .third_party import COPIES, enough_shards, in_memory
@@ -48,7 +49,7 @@ class Calibration:
 
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
     parts: Parts = field(default_factory=list)
-    loader: dict[str, object] = field(default_factory=dict)
+    loader: LoaderFacts = field(default_factory=LoaderFacts)
 
 
 def measure_raw(plan: Plan, run_dir: Path, *, seconds: float) -> Ceiling:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,7 +22,6 @@ from ..errors import InterruptedRun, IobenchError
 from ..interrupts import defer_interrupts
 from ..load import make_reader
 from ..measure import host, nfs, resources, timeline
-from ..schema.base import fitting
 from ..schema.host import Host
 from ..schema.job import DatasetFacts, DatasetSpecFacts, LoaderFacts, WorkloadFacts
 from ..schema.record import Finding, TrainingRecord
@@ -294,9 +293,10 @@ def _compare_versions(plan: Plan, before: dict[str, str] | str, doc: TrainingRec
     doc.job.dataset = doc.job.dataset.model_copy(update=update)
 
 
-def add_loader_facts(doc: TrainingRecord, found: Mapping[str, object]) -> None:
+def add_loader_facts(doc: TrainingRecord, found: LoaderFacts) -> None:
     """Add what a phase found out about the loader; a later phase replaces earlier facts."""
-    doc.job.loader = fitting("the loader", LoaderFacts, {**doc.job.loader.model_dump(), **found})
+    facts = {name: getattr(found, name) for name in found.model_fields_set}
+    doc.job.loader = doc.job.loader.model_copy(update=facts)
 
 
 @contextmanager

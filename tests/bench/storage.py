@@ -29,7 +29,7 @@ from iobench.load import build_loader
 from iobench.load.reader import BatchReader
 from iobench.measure import fio, host
 from iobench.runner.calibrate import joined
-from iobench.runner.conductor import run_phase
+from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
