@@ -20,13 +20,11 @@ from ..checkpoint.base import Job
 from ..checkpoint.catalog import CheckpointRoot
 from ..errors import InterruptedRun, IobenchError
 from ..interrupts import defer_interrupts
-from ..measure import host
 from ..schema.checkpoint import Asked, CheckpointRun, Restore, Study, StudySpec
-from ..schema.host import Host
 from ..schema.record import CheckpointRecord
-from ..storage.base import Cached
 from ..storage.locks.lock import Lease
 from ..storage.scratch import scratch
+from .agent import HostAgent
 from .checkpoint_plan import StudyPlan
 from .conductor import Script, Scripted, conduct
 from .crew import ForkedCrew
@@ -94,6 +92,7 @@ def _study(
     """Carry out the study in a target that is held."""
     directory = new_directory(results, f"checkpoint-{plan.spec.model}")
     study = begin_study(plan, CheckpointRun)
+    agent = HostAgent(root.storage)
     doc = CheckpointRecord(
         iobench_version=__version__,
         run_id=directory.name,
@@ -102,14 +101,14 @@ def _study(
         status="ok",
         validity="unknown",
         rules=rules,
-        hosts=[Host.model_validate(host.fingerprint())],
+        hosts=[agent.describe()],
         storage=storage_facts(root.storage),
         job=study,
     )
     failure: IobenchError | None = None
     started = time.monotonic()
     before = root.last_number()
-    job = StudyJob(plan, root, study)
+    job = StudyJob(plan, root, agent, study)
 
     def script() -> Script:
         for number in range(1, plan.spec.count + 1):
@@ -198,8 +197,10 @@ class StudyJob:
     while something else is going on are recorded, too.
     """
 
-    def __init__(self, plan: StudyPlan, root: CheckpointRoot, study: Study) -> None:
-        self.plan, self.root, self.study = plan, root, study
+    def __init__(
+        self, plan: StudyPlan, root: CheckpointRoot, agent: HostAgent, study: Study
+    ) -> None:
+        self.plan, self.root, self.agent, self.study = plan, root, agent, study
         self.book = SaveBook(root, plan.spec, study.saves)
         self._steps: dict[int, list[Done]] = {}  # by save: what the ranks did after it
 
@@ -229,7 +230,7 @@ class StudyJob:
     def restore(self) -> Script:
         """Restore the latest checkpoint, cold, into wiped tensors."""
         step = self.book.committed[-1]
-        residency, how = self._evict(step)
+        cache = self.agent.empty_cache(self.root.step(step).data_keys())
         points = yield lambda: RestoreNow(step, time.monotonic_ns() + HEAD_START_NS)
         parts = [point for point in points if isinstance(point, Restored)]
         times = [part.wall_s for part in parts]
@@ -242,20 +243,12 @@ class StudyJob:
                 first_done_s=min(times),
                 bytes=sum(part.bytes for part in parts),
                 cpu_s=sum(cpu) if len(cpu) == len(parts) else None,
-                residency_before=residency,
-                residency_how=how,
+                residency_before=cache.ratio,
+                residency_how=cache.how,
                 verified=False if False in verified else None if None in verified else True,
                 rank_s=times,
             )
         )
-
-    def _evict(self, step: int) -> tuple[float | None, str]:
-        storage, keys = self.root.storage, self.root.step(step).data_keys()
-        if not isinstance(storage, Cached):
-            return None, "not measured: this storage has no page cache on this host"
-        storage.evict(keys)
-        residency = storage.residency(keys)
-        return residency.ratio, residency.how
 
 
 class _Study(Scripted):

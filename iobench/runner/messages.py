@@ -120,7 +120,7 @@ class Saved(Report):
 class Recorded(Last):
     """What a rank of a phase recorded.
 
-    ``columns``: its step events by name, see ``schema.result.EVENT_COLUMNS``. ``startups``: by
+    ``columns``: its step events by name, see ``schema.training.EVENT_COLUMNS``. ``startups``: by
     epoch, the seconds from the start to the first read. ``fetched``: by epoch, the bytes that the
     storage delivered to the rank and its workers; None if they could not be counted.
     """

@@ -14,6 +14,7 @@ from ..checkpoint.catalog import CheckpointRoot
 from ..errors import IobenchError
 from ..schema.checkpoint import Study
 from ..storage.locks.lock import Lease
+from .agent import HostAgent
 from .checkpoint import StudyJob, begin_study, rank_maker, with_leftovers
 from .checkpoint_plan import StudyPlan
 from .conductor import Script
@@ -65,7 +66,7 @@ class Saver:
     def alone(self, progress: Progress) -> None:
         """Save a few times while nothing else runs."""
         quiet = self.study.model_copy(update={"saves": []})
-        job = StudyJob(self.plan, self.root, quiet)
+        job = StudyJob(self.plan, self.root, HostAgent(self.root.storage), quiet)
 
         def script() -> Script:
             for number in range(1, ALONE + 1):

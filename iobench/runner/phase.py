@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ..load.null import AnyReader
 from ..load.order import Indices
 from ..measure.timeline import Columns
@@ -73,6 +75,18 @@ class Outcome:
     cpu_s: float = 0.0
     loader: LoaderFacts = field(default_factory=LoaderFacts)
     fetched: dict[int, list[int | None]] = field(default_factory=dict)  # by epoch: ranks' counts
+
+    def events(self) -> Columns:
+        """The event columns of all ranks in one table, with an additional column ``rank``."""
+        ranks = sorted(self.columns)
+        table = {
+            name: np.concatenate([self.columns[rank][name] for rank in ranks])
+            for name in self.columns[ranks[0]]
+        }
+        table["rank"] = np.concatenate(
+            [np.full(len(self.columns[rank]["step"]), rank) for rank in ranks]
+        )
+        return table
 
     def add(self, rank: int, recorded: Recorded) -> None:
         """Add what a rank has recorded."""
