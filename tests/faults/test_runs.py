@@ -28,7 +28,7 @@ from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase, PhaseInterrupted, Saving
 from iobench.runner.plan import make_plan
 from iobench.runner.progress import Silent
-from iobench.schema.record import load_run
+from iobench.schema.record import load_training
 from iobench.schema.training import Epoch
 from iobench.schema.workload import (
     AcceleratorSpec,
@@ -217,7 +217,7 @@ def test_ctrl_c_in_the_search_for_the_maximum_keeps_what_was_tried(
         run_plan(plan, Options(results=tmp_path / "r", calibration_s=0, find_max=True), Impatient())
     (directory,) = (tmp_path / "r").iterdir()
     assert str(directory) in str(caught.value)
-    found = load_run(directory).find_max
+    found = load_training(directory).job.find_max
     assert found is not None
     assert [f"trying {point.accelerators} accelerator" for point in found.points] == [
         title.removesuffix("s") for title in tried[:2]
