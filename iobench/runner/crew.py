@@ -17,8 +17,9 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..errors import BusError, IobenchError, WorkerError
 from ..interrupts import defer_interrupts
@@ -121,17 +122,14 @@ class ForkedCrew:
     def receive(
         self, awaited: Sequence[int], timeout_s: float = 0.2
     ) -> Iterator[tuple[int, Answer]]:
-        mine: list[Any] = [
-            pipe
-            for rank, (pipe, _) in enumerate(self._pipes)
-            if rank in awaited and not pipe.closed
-        ]
-        ends = [pipe for pipe, _ in self._pipes]
+        pipes = {rank: self._pipes[rank][0] for rank in awaited}
+        ready = wait([pipe for pipe in pipes.values() if not pipe.closed], timeout=timeout_s)
         heard = set()
-        for pipe in wait(mine, timeout=timeout_s):
-            rank = ends.index(pipe)  # type: ignore[arg-type]
+        for rank, pipe in pipes.items():
+            if pipe not in ready:
+                continue
             try:
-                answer: Any = pipe.recv()  # type: ignore[union-attr, call-arg]
+                answer: Answer | Failed = pipe.recv()
             except (EOFError, ConnectionResetError):
                 raise _died(rank, self.processes[rank]) from None
             if isinstance(answer, Failed):
@@ -142,7 +140,7 @@ class ForkedCrew:
             # A rank that was forked later holds the other end of this pipe, too, so an open pipe
             # does not prove that the rank lives.
             process = self.processes[rank]
-            if process.exitcode is not None and not ends[rank].poll():
+            if process.exitcode is not None and not pipes[rank].poll():
                 raise _died(rank, process)
 
     def end(self, grace_s: float = GRACE_S) -> None:
@@ -171,7 +169,7 @@ def place_of_sockets() -> Path:
     return usual if len(os.fsencode(usual)) <= _MAX_PLACE else Path("/tmp")
 
 
-def _keep_sockets_in(folder: Path, process: Any) -> None:
+def _keep_sockets_in(folder: Path, process: BaseProcess) -> None:
     """Make a process, and those that it forks, create multiprocessing's sockets in ``folder``.
 
     A loader worker hands tensors over through a socket (multiprocessing.resource_sharer). If its
@@ -183,7 +181,7 @@ def _keep_sockets_in(folder: Path, process: Any) -> None:
         config["tempdir"] = str(folder)
 
 
-def _died(rank: int, process: Any) -> WorkerError:
+def _died(rank: int, process: BaseProcess) -> WorkerError:
     process.join(GRACE_S)  # its end of the pipe closes a little earlier
     code = process.exitcode
     if code == -signal.SIGBUS:
