@@ -16,7 +16,9 @@ from .common import (
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
+    from ..runner.sweeping.plan import Budget
     from ..runner.sweeping.takeup import Given
+    from ..schema.sweep import Setting, Sweep
 
 EXAMPLES = """examples:
   iobench sweep resnet50-h100 --to /mnt/fast/sweep --samples 2000 --sweep dataset.format=files,tar \
@@ -189,11 +191,11 @@ def _teller(args: argparse.Namespace, live: Any) -> Any:
     return tell
 
 
-def _axes(args: argparse.Namespace) -> dict[str, list[Any]]:
+def _axes(args: argparse.Namespace) -> dict[str, list[Setting]]:
     from ..errors import UsageError
     from ..schema.sweep import parse_axis
 
-    axes: dict[str, list[Any]] = {}
+    axes: dict[str, list[Setting]] = {}
     for text in args.axes:
         key, values = parse_axis(text)
         if key in axes:
@@ -216,7 +218,7 @@ def _given(args: argparse.Namespace) -> Given:
     )
 
 
-def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
+def _begin(args: argparse.Namespace, budget: Budget) -> tuple[Sweep, Path]:
     from ..errors import UsageError
     from ..runner.sweeping.plan import groups_within, new_sweep, plan_sweep
     from ..runner.sweeping.takeup import take_up
@@ -261,12 +263,7 @@ def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
     asked = build(Sweep, {"created": "", "command": [], **given}, where="the sweep")
     planned = plan_sweep(asked, one_at_a_time=args.one_at_a_time)
     groups_within(planned.model_copy(deep=True), budget)
-    sweep, directory = new_sweep(args.results, args.command_line, **given)
-    sweep = sweep.model_copy(
-        update={
-            name: getattr(planned, name) for name in ("points", "default", "planned", "left_out")
-        }
-    )
+    sweep, directory = new_sweep(args.results, args.command_line, planned)
     save_sweep(directory, sweep)
     return sweep, directory
 

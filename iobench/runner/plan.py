@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from ..schema.workload import OWN_LOADER, Workload
 from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.catalog import exists, innermost, local_root
-from .fetches import FetchCounter, find_counter
 
 _FEW_SHARDS = 8
 """Up to this number, objects are looked up one by one; more are looked up in one listing.
@@ -62,10 +60,13 @@ class Plan:
         """
         return self.direct or self.storage.traits.uncached
 
-    @cached_property
-    def fetch_counter(self) -> FetchCounter:
-        """How fetched bytes are counted here. The first call tries it: it reads and evicts."""
-        return find_counter(self.storage, self.keys, direct=self.direct)
+    @property
+    def passes(self) -> int:
+        """Epochs of a phase that lasts until a limit; 0: as many as it takes.
+
+        Reads that the page cache may serve are taken once only: a second pass would measure it.
+        """
+        return 0 if self.uncached else 1
 
 
 def make_plan(

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from ...dataset import load_dataset_spec
 from ...errors import SpecError, UsageError
@@ -14,12 +13,7 @@ from ...generator.target import dataset_id
 from ...registry import CODECS, CONTENTS, FORMATS
 from ...schema.base import apply_overrides, build
 from ...schema.dataset import DatasetSpec, resized
-from ...schema.sweep import (
-    Sweep,
-    SweepPoint,
-    combinations,
-    describe,
-)
+from ...schema.sweep import Setting, Settings, Sweep, SweepPoint, combinations, describe
 from ...schema.workload import Workload, load_workload
 from ...storage import wrapper_of
 from ...units import format_bytes
@@ -90,7 +84,7 @@ def _meaning(workload: Workload, spec: DatasetSpec) -> str:
     return f"{workload.model_dump_json()}{spec.identity()}"
 
 
-def resolve(sweep: Sweep, settings: dict[str, Any]) -> tuple[Workload, DatasetSpec]:
+def resolve(sweep: Sweep, settings: Settings) -> tuple[Workload, DatasetSpec]:
     """The workload and the dataset of a point. Raises SpecError, UnknownNameError."""
     given = [
         *sweep.overrides,
@@ -161,13 +155,13 @@ def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
     return groups
 
 
-def _value_now(sweep: Sweep, key: str) -> Any:
+def _value_now(sweep: Sweep, key: str) -> Setting:
     """The value that a key has today, in the workload or its dataset.
 
     Raises SpecError for a key that does not exist.
     """
     workload, spec = resolve(sweep, {})
-    data: Any = (
+    data: Setting = (
         spec.model_dump(mode="json")
         if key.startswith(DATASET)
         else workload.model_dump(mode="json")
@@ -203,7 +197,7 @@ def _refuse_unknown(sweep: Sweep, key: str, workload: Workload, spec: DatasetSpe
         )
 
 
-def _text(value: Any) -> str:
+def _text(value: Setting) -> str:
     return (
         "null"
         if value is None
@@ -226,9 +220,8 @@ def _join(root: str, name: str) -> str:
     return f"{place.rstrip('/')}/{name}{mark}{query}"
 
 
-def new_sweep(results: Path, command: Sequence[str], **given: Any) -> tuple[Sweep, Path]:
-    """Make an empty sweep and its fresh directory."""
-    sweep = Sweep(
-        created=datetime.now(UTC).isoformat(timespec="seconds"), command=list(command), **given
-    )
+def new_sweep(results: Path, command: Sequence[str], asked: Sweep) -> tuple[Sweep, Path]:
+    """Begin the sweep that was asked for: with a time, a command and a fresh directory."""
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    sweep = asked.model_copy(update={"created": created, "command": list(command)})
     return sweep, new_directory(results, f"sweep-{Path(sweep.workload).stem}")

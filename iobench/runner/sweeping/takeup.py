@@ -11,11 +11,10 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ...errors import UsageError
 from ...schema.base import apply_overrides, find_spec, known_specs
-from ...schema.sweep import SWEEP_FILE, Sweep, load_sweep
+from ...schema.sweep import SWEEP_FILE, Setting, Sweep, load_sweep
 from ...schema.workload import option_texts
 from ...schema.yamlfile import read_yaml
 from ...storage import is_local, open_storage
@@ -32,7 +31,7 @@ class Given:
     workload: str | None = None
     data_root: str | None = None
     overrides: Sequence[str] = ()
-    axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    axes: Mapping[str, Sequence[Setting]] = field(default_factory=dict)
 
 
 def take_up(directory: Path, given: Given) -> Sweep:
@@ -91,7 +90,7 @@ def _check_confirmed(sweep: Sweep, given: Given, path: Path) -> None:
 
 def _storages(sweep: Sweep, given: Given) -> Iterator[dict[str, str]]:
     """Yield the storage options that the user's own arguments and files allow."""
-    own: dict[str, Any] = {}
+    own: Setting = {}
     # A name is looked up among the user's and the built-in workloads. A path stands only in the
     # file, so it is not trusted unless the user gave it again.
     if sweep.workload in known_specs("workload") or given.workload is not None:
