@@ -23,7 +23,7 @@ from ..schema.training import Ceiling, CeilingDetails, Epoch, MeasuredBy, Repeti
 from ..schema.workload import OWN_LOADER, AcceleratorSpec, LoaderSpec
 from ..storage.base import Files
 from ..storage.simulated.memory import MemoryStorage
-from ..units import format_percent
+from ..units import counted, format_percent
 from .cache import prepare_cache, run_cached_phase
 from .conductor import Tick, run_phase
 from .phase import Outcome, Phase
@@ -145,7 +145,7 @@ def measure_parallel(
         calibration,
         "storage_raw",
         outcome,
-        f"the reader with {more} reads in flight a worker",
+        f"the reader with {more} reads in flight in each worker",
         by="reader",
         workers=loading.workers,
     )
@@ -180,7 +180,7 @@ def measure_library(
     loader over the same files shows what rate is possible.
     """
     kind, loading = plan.workload.loader.kind, plan.workload.loader
-    why = f"the loader '{kind}' can't run without its reading; what it costs is part of prep"
+    why = f"the loader '{kind}' can't run without reading, so its cost is part of prep"
     calibration.ceilings["harness"] = Ceiling(not_measured=why)
     try:
         with in_memory(plan, enough_shards(plan, _subset(plan))) as (manifest, storage):
@@ -383,7 +383,7 @@ def _copy(plan: Plan, shard: int) -> memoryview:
         count = plan.storage.read_into(plan.manifest.key(shard), done, memory[done : done + block])
         if count == 0:
             raise StorageError(
-                f"{plan.manifest.key(shard)} ends at byte {done}, {size} were expected",
+                f"{plan.manifest.key(shard)} ends at byte {done}, but {size} bytes were expected",
                 remedy="check it: iobench verify",
             )
         done += count
@@ -392,4 +392,5 @@ def _copy(plan: Plan, shard: int) -> memoryview:
 
 def _workers(plan: Plan) -> str:
     loading, concurrency = plan.workload.loader, plan.workload.reader.concurrency
-    return f"{plan.accelerators} x {loading.workers} workers x {concurrency} reads in flight"
+    workers = counted(loading.workers, "worker")
+    return f"{plan.accelerators} x {workers} x {concurrency} reads in flight"

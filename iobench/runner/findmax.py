@@ -7,6 +7,7 @@ from ..errors import UsageError
 from ..load import make_reader
 from ..schema.record import TrainingRecord
 from ..schema.training import FindMax, FindMaxPoint
+from ..units import counted
 from .cache import run_cached_phase
 from .calibrate import Calibration, joined
 from .phase import Phase
@@ -16,7 +17,7 @@ from .progress import Progress
 MOST = 256
 """Ranks are processes; with more of them, one host would measure itself."""
 
-_UNFINISHED = "it was cut short"
+_UNFINISHED = "the search did not end"
 _POINT_S = 10.0
 _MIN_STEPS = 8
 
@@ -51,7 +52,7 @@ def find_max(plan: Plan, doc: TrainingRecord, calibration: Calibration, progress
         except UsageError as error:
             # The rings of this many ranks do not fit into the host's memory: the limit is the host,
             # not the storage.
-            bound = f"{number} accelerators can't be emulated on this host: {error.what}"
+            bound = f"this host can't emulate {counted(number, 'accelerator')}: {error.what}"
             high = limit = number
             number = (low + high) // 2
             continue
@@ -63,7 +64,7 @@ def find_max(plan: Plan, doc: TrainingRecord, calibration: Calibration, progress
             high = number
             number = max(number // 2, low + 1) if low == 0 else (low + high) // 2
     if high == limit and not bound and low:
-        bound = f"the search stops at {limit - 1} accelerators"
+        bound = f"the search stops at {counted(limit - 1, 'accelerator')}"
     found.bound = bound
 
 
@@ -80,7 +81,7 @@ def _seed(calibration: Calibration, rate: float, required: float, fallback: int)
 def _try(
     plan: Plan, number: int, required: float, calibration: Calibration, progress: Progress
 ) -> FindMaxPoint:
-    progress.phase(f"trying {number} accelerator{'s' if number != 1 else ''}")
+    progress.phase(f"trying {counted(number, 'accelerator')}")
     workload = plan.workload
     step_time = workload.accelerator.step_time or 1.0
     steps = max(_MIN_STEPS, round(_POINT_S / step_time))

@@ -165,15 +165,15 @@ def read_json(path: Path, *, versions: Sequence[str]) -> dict[str, object]:
     except (OSError, ValueError) as error:
         raise IobenchError(
             f"cannot read {path}: {getattr(error, 'strerror', None) or error}",
-            remedy="the file is incomplete, or iobench did not write it: name another one",
+            remedy="it is incomplete, or iobench did not write it: name another file",
         ) from error
     if not isinstance(data, dict):
-        raise IobenchError(f"{path} holds no JSON object", remedy="iobench did not write this file")
+        raise IobenchError(f"{path} is not a JSON object", remedy="name a file that iobench wrote")
     found = str(data.get("schema_version", ""))
     if found.partition(".")[0] not in {version.partition(".")[0] for version in versions}:
         raise IobenchError(
-            f"{path} has schema version '{found[:20]}', this iobench reads {versions[0]}",
-            remedy="use the iobench that wrote it, or a newer one",
+            f"{path} has schema version '{found[:20]}', this version reads {versions[0]}",
+            remedy="use the version of iobench that wrote it, or a newer one",
         )
     return data
 

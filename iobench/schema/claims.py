@@ -18,7 +18,7 @@ from ..limits import ALWAYS_FITS, MAX_DECODED_EXPANSION, MAX_EXPANSION
 _ROWS = 1 << 20
 """Rows of the table that are checked together: a dataset may have a billion rows."""
 
-_REMEDY = "the manifest is damaged, or somebody has changed it: generate or scan the dataset again"
+_REMEDY = "the manifest is damaged or was changed: generate or scan the dataset again"
 
 
 def check_claims(

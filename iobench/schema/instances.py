@@ -67,7 +67,7 @@ def builtin() -> dict[str, Instance]:
     data = read_yaml(path)
     date, rows = str(data.get("collected", "")), data.get("instances")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise SpecError(f"{path}: 'instances' is no list of mappings")
+        raise SpecError(f"{path}: 'instances' must be a list of mappings")
     found = [
         build(Instance, {**row, **_dated(row, date)}, where=f"{path}: {row.get('type', '?')}")
         for row in rows
@@ -180,8 +180,7 @@ def priced_at(
     ):
         if value is not None and not 0 < value <= MAX_USD_PER_HOUR:
             raise UsageError(
-                f"{flag} {value:g} is no price",
-                remedy=f"above 0 and at most {MAX_USD_PER_HOUR} USD for one hour",
+                f"{flag} must be more than 0 and at most {MAX_USD_PER_HOUR} USD, but is {value:g}"
             )
     base = instance or build(Instance, {"type": name}, where="the instance")
     update: dict[str, Any] = {}

@@ -310,7 +310,7 @@ def _names(column: Any) -> list[str]:
 
     kind = column.type
     if column.null_count or kind not in (pa.large_string(), pa.string(), pa.large_binary()):
-        raise ValueError("column 'key' holds no names")
+        raise ValueError("column 'key' has no names")
     names = column.to_pylist()
     if kind == pa.large_binary():
         names = [name.decode("utf-8", "surrogateescape") for name in names]
@@ -349,7 +349,7 @@ def parse_header(text: bytes, *, where: str) -> Header:
         version = data.get("format_version") if isinstance(data, dict) else None
         if version != FORMAT_VERSION:
             raise DatasetError(
-                f"{where} has format version {str(version)[:20]}, this iobench reads "
+                f"{where} has format version {str(version)[:20]}, this version of iobench reads "
                 f"{FORMAT_VERSION}",
                 remedy="generate the dataset again",
             )
@@ -396,7 +396,7 @@ def load_manifest(root: str | Path, packing_of: PackingOf) -> Manifest:
         raise DatasetError(
             f"{root} is not an iobench dataset (no {MANIFEST})",
             remedy=(
-                "to measure data of yours, take it up first: iobench scan "
+                "to measure existing data, scan it first: iobench scan "
                 f"{root} --save mine.yaml; or generate data: iobench generate NAME --to {root}/NEW"
             ),
         )
@@ -423,8 +423,8 @@ def _how_to_get(root: Path) -> str:
         return f"generate one: iobench generate NAME --to {root}"
     scanned = root.with_suffix(".manifest")
     if scanned.is_dir():
-        return f"this is the spec of scanned data: name {scanned} with --origin instead"
-    return f"this is a spec: iobench generate {root} --to DIR, and name DIR"
+        return f"this is the spec of scanned data: use {scanned} and --origin instead"
+    return f"this is a dataset spec: run iobench generate {root} --to DIR, and then use DIR"
 
 
 def _is_there(path: Path) -> bool:
@@ -466,7 +466,7 @@ def assemble(
     ):
         if checksum(name) != header.tables.get(name):
             raise DatasetError(
-                f"{name} is not the table that {MANIFEST} was written with",
+                f"{name} does not match its checksum in {MANIFEST}",
                 remedy="generate the dataset again",
             )
         arrays, names = read_table(columns, source(name))
@@ -478,7 +478,7 @@ def assemble(
         read.append(arrays)
     if (names is not None) != bool(header.origin):
         raise DatasetError(
-            f"{SHARDS} does not belong to {MANIFEST}: only scanned data has names of its own",
+            f"{SHARDS} does not match {MANIFEST}: only scanned data has a name for each shard",
             remedy="scan it again",
         )
     samples, shards = read
@@ -496,7 +496,7 @@ def _check(
     """Raise DatasetError that names the table, row and column of the first wrong value."""
     if header.samples < 1 or header.stored_bytes < 1:
         raise DatasetError(
-            f"{MANIFEST} tells of {header.samples} samples in {header.stored_bytes} bytes",
+            f"{MANIFEST} states {header.samples} samples in {header.stored_bytes} bytes",
             remedy=_REMEDY,
         )
     problem, table = tables.shard_problem(shards, samples=header.samples), SHARDS
@@ -518,12 +518,12 @@ def _check(
     # stored_bytes of scanned data excludes what no reader needs, such as other columns.
     if header.stored_bytes > stored or (not header.origin and header.stored_bytes != stored):
         raise DatasetError(
-            f"{MANIFEST} tells of {header.stored_bytes} stored bytes, {SHARDS} of {stored}",
+            f"{MANIFEST} states {header.stored_bytes} stored bytes, but {SHARDS} {stored}",
             remedy=_REMEDY,
         )
     if header.sample_bytes != content:
         raise DatasetError(
-            f"{MANIFEST} tells of {header.sample_bytes} bytes of samples, {SAMPLES} of {content}",
+            f"{MANIFEST} states {header.sample_bytes} bytes of samples, but {SAMPLES} {content}",
             remedy=_REMEDY,
         )
 

@@ -107,7 +107,7 @@ METRICS: tuple[Metric, ...] = (
     _repetition("retries", "count", "requests sent again", "less", median=False),
     _repetition("throttled", "count", "  of them, asked to slow down", "less", median=False),
     _save("blocked_s", "s", "training stands still", short="save blocks"),
-    _save("waited_s", "s", "  of it, for the save before"),
+    _save("waited_s", "s", "  of it, for the previous save"),
     _save("staged_s", "s", "copied aside"),
     _save("accepted_s", "s", "accepted by the storage"),
     _save("durable_s", "s", "durable", short="save durable"),

@@ -42,7 +42,7 @@ class _UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignor
         for key in keys:
             if key.value != "<<" and written[key.value] > 1:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"key '{key.value}' is there twice", key.start_mark
+                    None, None, f"key '{key.value}' is given twice", key.start_mark
                 )
         return super().construct_mapping(node, deep)
 

@@ -200,14 +200,12 @@ def requirement(
 
 def _checked(workload: Workload, demand: Demand) -> float:
     """Check ``demand`` and return the required utilization. Raises UsageError."""
-    if demand.accelerators < 1 or demand.hosts < 1:
-        raise UsageError(
-            f"{demand.accelerators} accelerators on {demand.hosts} hosts can't be sized",
-            remedy="both must be at least 1",
-        )
+    for what, number in (("accelerators", demand.accelerators), ("hosts", demand.hosts)):
+        if number < 1:
+            raise UsageError(f"the number of {what} must be at least 1, but is {number}")
     if demand.hosts > demand.accelerators:
         raise UsageError(
-            f"{demand.hosts} hosts share {demand.accelerators} accelerators",
+            f"there are more hosts ({demand.hosts}) than accelerators ({demand.accelerators})",
             remedy="give at least as many accelerators as hosts",
         )
     required = (

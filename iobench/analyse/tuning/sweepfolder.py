@@ -18,6 +18,7 @@ from ...schema.base import known_specs
 from ...schema.dataset import load_dataset_spec
 from ...schema.record import TrainingRecord, load_run
 from ...schema.workload import load_workload
+from ...units import counted
 from .points import Point, derive, flatten, merge, same
 
 SWEEP_FILE = "sweep.json"
@@ -73,7 +74,7 @@ def read_sweep(
     points = [point for point in points if point.rates]
     if len(points) < 2:
         raise UsageError(
-            f"{folder} holds {len(points)} point{'' if len(points) == 1 else 's'} of settings, "
+            f"{folder} holds {counted(len(points), 'point')} of settings, "
             "advice needs at least 2 to choose from",
             remedy="run with other settings too: --set loader.workers=4",
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling
 from ...schema.workload import OWN_LOADER
-from ...units import format_count, format_duration, format_percent
+from ...units import counted, format_count, format_duration, format_percent
 from .evidence import NOISE, effective_cores, gather, is_null_accelerator, step_time_s
 from .rules_data import Outcome, complete, unknown
 
@@ -67,7 +67,7 @@ def cpu_affinity(doc: TrainingRecord) -> Outcome | None:
         return unknown("the host's cores or this process's affinity are not recorded")
     if usable < float(total):
         return Outcome(
-            f"this run may use {usable:g} of the host's {total} cores",
+            f"this run may use {usable:g} of the host's {counted(total, 'core')}",
             "widen the affinity (taskset) or the cgroup's cpu.max before storage is blamed",
         )
     return None
