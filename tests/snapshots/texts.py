@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from iobench import extras
 from iobench.cli import common
 from iobench.cli.verbs import VERBS
 from tests.processes import in_process
@@ -194,4 +195,5 @@ def texts(name: str) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "100")
         patch.setenv("NO_COLOR", "1")
+        patch.setattr(extras, "_recorded", lambda: None)  # as if iobench came from an index
         return SNAPSHOTS[name]()

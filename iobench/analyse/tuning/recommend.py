@@ -251,8 +251,8 @@ def _doubts(
         doubts.append(doubt)
     if not enough_shards(chosen, target.dataset_bytes):
         doubts.append(
-            f"the dataset has {counted(chosen.shards or 0, 'shard')}, fewer than 4 for each of the "
-            f"{counted(chosen.processes, 'worker')}: some workers will be idle"
+            f"the dataset has {counted(chosen.shards or 0, 'shard')} for "
+            f"{counted(chosen.processes, 'worker')}, fewer than 4 for each: some will be idle"
         )
     return doubts + ([wasteful] if (wasteful := amplification(chosen)) else [])
 
