@@ -137,9 +137,9 @@ def format_rate(bytes_per_s: float) -> str:
     return f"{format_bytes(bytes_per_s)}/s"
 
 
-def counted(count: float, noun: str) -> str:
-    """A count with its noun: ``1 sample``, ``1,234 samples``."""
-    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
+def counted(count: float, noun: str, plural: str = "") -> str:
+    """A count with its noun: ``1 sample``, ``1,234 samples``, ``2 batches``."""
+    return f"{format_count(count)} {noun if count == 1 else plural or noun + 's'}"
 
 
 def format_duration(seconds: float) -> str:
