@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -124,7 +124,7 @@ class DatasetSpec(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _content_as_format(cls, data: Any) -> Any:
+    def _content_as_format(cls, data: object) -> object:
         """Replace ``format: npz``, which is short for ``format: files, content: npz``."""
         if (
             isinstance(data, dict)
@@ -154,7 +154,7 @@ class DatasetSpec(Strict):
         """Expected bytes of all samples before the codec."""
         return round(self.samples * self.sample_size.mean_bytes)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Return the keys that determine the dataset's bytes: all but the descriptions.
 
         Specs with equal identities generate equal datasets.

@@ -21,7 +21,7 @@ workers share the mapping.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -51,14 +51,14 @@ _MAX_STARS = 4
 _MAX_PATTERNS = 100  # of a layout's file names in a record on disk; a library has at most four
 FORMAT_VERSION = 1
 
-SAMPLE_COLUMNS = {
+SAMPLE_COLUMNS: dict[str, type[np.generic]] = {
     "shard": np.uint32,  # row of shards.arrow
     "offset": np.int64,  # of the sample's stored bytes within the shard
     "stored": np.int64,  # bytes stored, after the codec, without the format's framing
     "size": np.int64,  # bytes of the content, before the codec
     "xxh3": np.uint64,  # xxh3_64 of the content, before the codec
 }
-SHARD_COLUMNS = {
+SHARD_COLUMNS: dict[str, type[np.generic]] = {
     "size": np.int64,  # bytes of the whole shard
     "first": np.int64,  # first sample; the shard holds samples first .. first + samples - 1
     "samples": np.int64,
@@ -66,6 +66,7 @@ SHARD_COLUMNS = {
 }
 
 Array = npt.NDArray[Any]
+"""A column of a table; SAMPLE_COLUMNS and SHARD_COLUMNS say of which type."""
 
 _REMEDY = "generate the dataset again, or scan it again"
 
@@ -123,7 +124,7 @@ class Manifest:
         # The directory from which it was loaded. A process that was not forked loads it again.
         self.root: Path | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         if self.root is not None and self.packing is not None:
             return _load_again, (self.root, self.packing)
         parts = (self.header, self.samples, self.shards, self.names, self.numbers, self.packing)
@@ -232,7 +233,9 @@ def _listed(record: Path, key: str) -> list[str] | None:
 
 
 def write_table(
-    columns: dict[str, Any], arrays: dict[str, Array], names: list[str] | None = None
+    columns: Mapping[str, type[np.generic]],
+    arrays: Mapping[str, Array],
+    names: list[str] | None = None,
 ) -> bytes:
     """Return an uncompressed Arrow IPC file of the columns, in the schema's order and types.
 
@@ -254,7 +257,7 @@ def write_table(
 
 
 def read_table(
-    columns: dict[str, Any], source: str | bytes
+    columns: Mapping[str, type[np.generic]], source: str | bytes
 ) -> tuple[dict[str, Array], list[str] | None]:
     """Read columns of an Arrow IPC file as arrays, and its column ``key``, if it has one.
 
@@ -329,7 +332,7 @@ def _check_locale(names: list[str], where: str) -> None:
         ) from None
 
 
-def _values(column: Any, dtype: Any) -> Array:
+def _values(column: Any, dtype: type[np.generic]) -> Array:
     """Return a column's values as an array, without a copy.
 
     Arrow's own ``to_numpy`` imports pandas if it is installed, which takes time and memory.

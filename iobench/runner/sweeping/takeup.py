@@ -91,7 +91,7 @@ def _check_confirmed(sweep: Sweep, given: Given, path: Path) -> None:
 
 def _storages(sweep: Sweep, given: Given) -> Iterator[dict[str, str]]:
     """Yield the storage options that the user's own arguments and files allow."""
-    own: dict[str, Any] = {}
+    own: object = {}
     # A name is looked up among the user's and the built-in workloads. A path stands only in the
     # file, so it is not trusted unless the user gave it again.
     if sweep.workload in known_specs("workload") or given.workload is not None:
