@@ -105,8 +105,7 @@ def test_history_as_a_user_calls_it(
     assert main(["history", "w"]) == 0
     shown = capsys.readouterr().out
     assert "WORSE: 0.8" in shown
-    assert "nothing in the fingerprint or the settings changed" in shown
-    assert "left out:" in shown
+    assert "half" in shown  # what was left out is named
     assert main(["history", "w", "--json"]) == 0
     documents = json.loads(capsys.readouterr().out)["histories"]
     assert sorted(len(each["entries"]) for each in documents) == [
@@ -114,11 +113,11 @@ def test_history_as_a_user_calls_it(
         10,
     ]  # another batch size asks something else
     assert main(["history", "v"]) == 2
-    assert "There are runs of: w" in capsys.readouterr().err
+    assert ": w\n" in capsys.readouterr().err  # what there is
     assert main(["history", "w", "--metric", "speed"]) == 2
     capsys.readouterr()
     assert main(["history", "w", "--metric", "blocked_s"]) == 2
-    assert "measured blocked_s" in capsys.readouterr().err
+    assert "blocked_s" in capsys.readouterr().err
     assert main(["history", "w", "--results", "nowhere"]) == 2
     (tmp_path / "none" / "r").mkdir(parents=True)
     (tmp_path / "none" / "r" / "run.json").write_text(
@@ -126,10 +125,8 @@ def test_history_as_a_user_calls_it(
     )
     capsys.readouterr()
     assert main(["history", "w", "--results", "none"]) == 2
-    assert (
-        "no run of w in none counts: none/r has no complete repetition (status interrupted)"
-        in capsys.readouterr().err
-    )
+    told = capsys.readouterr().err
+    assert ("none/r" in told, "interrupted" in told) == (True, True)
 
 
 def test_series_say_what_sets_them_apart(

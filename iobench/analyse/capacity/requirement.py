@@ -105,9 +105,9 @@ def requirement(
     step_time = workload.accelerator.step_time
     if step_time is None:
         raise UsageError(
-            f"workload '{workload.name}' has no step time: its {workload.accelerator.kind} "
-            "accelerator demands nothing that could be sized",
-            remedy="state one: --set accelerator.kind=emulated --set accelerator.step_time=100ms",
+            f"workload '{workload.name}' has no step time, so the demand of its "
+            f"{workload.accelerator.kind} accelerator is not known",
+            remedy="give one: --set accelerator.kind=emulated --set accelerator.step_time=100ms",
         )
     size, per_shard = expected_stored_bytes(spec), expected_samples_per_shard(spec)
     whole = size * spec.samples
@@ -213,13 +213,13 @@ def _checked(workload: Workload, demand: Demand) -> float:
     )
     if not 0 < required <= 1:
         raise UsageError(
-            f"a required utilization of {required:g} makes no sense",
-            remedy="give more than 0 and at most 1, e.g. 0.9",
+            f"the required utilization must be more than 0 and at most 1, but is {required:g}",
+            remedy="write it like 0.9",
         )
     if (demand.checkpoint_bytes is None) != (demand.checkpoint_budget_s is None):
         raise UsageError(
-            "a checkpoint is sized by its bytes and by how long it may stall the training",
-            remedy="give both, e.g. --checkpoint-bytes 105GB --checkpoint-budget 1m",
+            "a checkpoint needs both its bytes and the time for which it may stop the training",
+            remedy="give e.g. --checkpoint-bytes 105GB --checkpoint-budget 1m",
         )
     for name, value in (
         ("--checkpoint-bytes", demand.checkpoint_bytes),
@@ -227,7 +227,7 @@ def _checked(workload: Workload, demand: Demand) -> float:
         ("--latency", demand.latency_s),
     ):
         if value is not None and value <= 0:
-            raise UsageError(f"{name} is {value:g}", remedy="give more than 0")
+            raise UsageError(f"{name} must be more than 0, but is {value:g}")
     return required
 
 
