@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from .errors import SpecError, UnknownNameError, UsageError
+from .extras import install_command
 
 if TYPE_CHECKING:  # types of the plug-ins, for annotations only
     from .accelerate.base import Accelerator
@@ -121,17 +122,16 @@ class Registry(Generic[T]):
             broken, extra = self._broken(name, error), self.entries()[name].extra
             if broken is not None:
                 reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-                installs = f", or install what it needs: pip install 'iobench[{extra}]'"
+                installs = f", or install what it needs: {install_command(extra)}" if extra else ""
                 raise UsageError(
                     f"{self.kind} '{name}': {broken} is installed, but cannot be imported: "
                     f"{reason}",
-                    remedy=f"see its error with python -c 'import {broken}'"
-                    f"{installs if extra else ''}",
+                    remedy=f"see its error with python -c 'import {broken}'{installs}",
                 ) from error
             if not isinstance(error, ImportError):
                 raise
             remedy = (
-                f"install it: pip install 'iobench[{extra}]'"
+                f"install it: {install_command(extra)}"
                 if extra
                 else f"install the package that provides '{error.name}'"
             )

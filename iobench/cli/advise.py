@@ -18,30 +18,32 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "directory",
         metavar="DIR",
-        help="a folder that holds the runs of a sweep, each in its own directory",
+        help="directory of a sweep, with one directory below it for each run",
     )
-    parser.add_argument("--workload", metavar="NAME", help="choose the runs of this workload")
+    parser.add_argument("--workload", metavar="NAME", help="use only the runs of this workload")
     parser.add_argument(
         "--default",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a setting of today, which gains are over (default: the sweep's, else as the workload "
-        "ships); may be repeated",
+        help="setting in use today, against which gains are computed (default: as in the sweep, "
+        "else as in the workload); repeatable",
     )
     parser.add_argument(
         "--dataset-size",
         metavar="SIZE",
-        help="stored bytes of the real data, where the sweep ran on less, e.g. 20TiB",
+        help="stored bytes of the real dataset if the sweep used a smaller one, e.g. 20TiB",
     )
     parser.add_argument(
         "--first-batch",
         metavar="TIME",
         default="3s",
-        help="longest wait for a first shard (default: 3s)",
+        help="longest acceptable wait for the first shard (default: 3s)",
     )
     parser.add_argument(
-        "--shuffle-window", metavar="SIZE", help="bytes that each worker shuffles over, e.g. 256MiB"
+        "--shuffle-window",
+        metavar="SIZE",
+        help="bytes among which each worker shuffles, e.g. 256MiB",
     )
 
 
@@ -69,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         ("--shuffle-window", target.shuffle_window_bytes),
     ):
         if value is not None and value <= 0:
-            raise UsageError(f"{flag} is {value:g}", remedy="give more than 0")
+            raise UsageError(f"{flag} must be more than 0, but is {value:g}")
     sweep = read_sweep(
         Path(args.directory), workload=args.workload, default=_settings(args.default)
     )
@@ -93,18 +95,18 @@ def _settings(texts: list[str]) -> dict[str, str]:
     for text, (key, equals, value) in zip(texts, pairs, strict=True):
         if not (key and equals and value):
             raise UsageError(
-                f"--default {text} is not of the form KEY=VALUE",
+                f"--default '{text}' is not of the form KEY=VALUE",
                 remedy="write it like --default loader.workers=2",
             )
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 VERB = Verb(
-    help="the recommended layout and settings, why, what they gain",
+    help="recommended layout and settings, with reasons and predicted gains",
     description=(
-        "Choose settings out of runs of one workload that differ in theirs: the smallest within "
-        "5 % of the best, whether a codec is worth it, how large a shard should be, and the Pareto "
-        "front of speed, CPU time and bytes, each with its basis."
+        "Recommend settings from runs of one workload with different settings: the smallest "
+        "settings within 5 % of the best, whether a codec is worth its cost, how large a shard "
+        "should be, and the Pareto front of speed, CPU time and bytes. Each comes with its reason."
     ),
     examples=EXAMPLES,
     arguments=arguments,

@@ -19,19 +19,19 @@ EXAMPLES = """examples:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "workload", help="a workload's name, as recorded (of checkpoint studies: the model's)"
+        "workload", help="recorded name of the workload (for checkpoint studies: of the model)"
     )
     parser.add_argument(
         "--results",
         type=Path,
         default=Path("results"),
         metavar="DIR",
-        help="where the runs are (default: results)",
+        help="directory of the runs (default: results)",
     )
     parser.add_argument(
         "--metric",
         metavar="NAME",
-        help="what to look at (default: samples_per_s, of checkpoint studies blocked_s)",
+        help="metric to show (default: samples_per_s; for checkpoint studies: blocked_s)",
     )
 
 
@@ -82,12 +82,12 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(
                 f"no run of {args.workload} in {args.results} measured "
                 f"{' or '.join(sorted(metrics))}",
-                remedy="see --metric",
+                remedy="choose another one with --metric",
             )
         if any(workload_of(doc) in names for doc in found.runs.values()):
             raise UsageError(
-                f"no run of {args.workload} in {args.results} counts: {left_out[-1]}",
-                remedy="record one that ends",
+                f"no run of {args.workload} in {args.results} can be used: {left_out[-1]}",
+                remedy="record a run that completes",
             )
         known = sorted({workload_of(doc) for doc in found.runs.values()})
         raise UsageError(
@@ -101,8 +101,8 @@ def run(args: argparse.Namespace) -> int:
 VERB = Verb(
     help="one workload over time: trend, when it changed, and what else changed then",
     description=(
-        "All runs of a workload on one machine, oldest first; runs that ask something else are "
-        "shown apart."
+        "Show all runs of a workload on each machine, oldest first. Runs that demand something "
+        "else of the storage are shown separately."
     ),
     examples=EXAMPLES,
     arguments=arguments,

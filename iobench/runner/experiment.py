@@ -244,7 +244,7 @@ def _versions(plan: Plan) -> dict[str, str] | str:
     """A token for each shard that changes when the shard does; or the reason why there is none."""
     storage = innermost(plan.storage)
     if not isinstance(storage, Versioned):
-        return "this storage tells no versions"
+        return "this storage does not report versions of objects"
     if plan.manifest.shard_count > MAX_VERSIONS:
         return f"more than {MAX_VERSIONS} objects"
     found = storage.versions(plan.manifest.folder())

@@ -88,8 +88,8 @@ def prove(plan: Plan) -> tuple[Delivery, Shuffle]:
     proof |= {"of": manifest.sample_count, "whole_epoch": whole}
     if not whole:
         proof["missing_not_measured"] = (
-            f"the proof ended after {format_bytes(MAX_BYTES)} of an epoch; "
-            "what it lacks may come later"
+            f"only the first {format_bytes(MAX_BYTES)} of an epoch were checked; "
+            "missing samples may come later"
         )
     # Only one rank's share is examined, because all are shuffled in the same way.
     order, later = (

@@ -98,7 +98,7 @@ class Contents:
             count = len(sizes)
             if rows.count != count:
                 raise ValueError(
-                    f"the row group at byte {begin} has {rows.count} rows, its footer tells of "
+                    f"the row group at byte {begin} has {rows.count} rows, its footer states "
                     f"{count}"
                 )
             self._block = block, rows
@@ -127,7 +127,7 @@ def content_of(
         if not why:
             return name, expansion
     notes.append(
-        f"samples are delivered as raw bytes: {key} is no {name} that can be decoded ({why})"
+        f"samples are delivered as raw bytes: {key} is not a {name} that can be decoded ({why})"
     )
     return "raw", None
 

@@ -79,7 +79,7 @@ def suffix_of(name: str) -> str:
     return "." + base.rpartition(".")[2].lower() if "." in base else ""
 
 
-LEAVE_IT_OUT = "leave it out, or scan the folder that holds the good files"
+LEAVE_IT_OUT = "remove it, or scan only the directory with the undamaged files"
 
 
 def damaged(key: str, why: str) -> DatasetError:

@@ -145,6 +145,6 @@ class _File(Seekable):
             )
         data = bytes(self.window.read(self.position, end))
         if _DIGITS.search(data):  # on which tarfile's regular expressions would take hours
-            raise tarfile.ReadError(f"the header at byte {self.position} is no header")
+            raise tarfile.ReadError(f"the header at byte {self.position} is not a tar header")
         self.position = end
         return data

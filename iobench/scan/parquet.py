@@ -36,7 +36,7 @@ _MAGIC = {b"\xff\xd8\xff": ".jpg", b"PK\x03\x04": ".npz"}
 """The first bytes of samples that have no names."""
 
 READ = (
-    "row groups were read and decoded, because Parquet tells no sizes of rows outside of its pages"
+    "row groups were read and decoded, because Parquet stores the sizes of rows only in its pages"
 )
 AS_STORED = "row groups are samples as they are stored, because no column holds bytes or text"
 EMPTY = "samples are null or empty"
@@ -82,7 +82,7 @@ def parquet(window: Window, key: str, size: int) -> Found:
                 if len(found) != shard.rows(group):
                     raise ValueError(
                         f"row group {group} has {len(found)} rows, "
-                        f"its footer tells of {shard.rows(group)}"
+                        f"its footer states {shard.rows(group)}"
                     )
             if shard.columns:
                 codecs[shard.codec(group)] += end - begin

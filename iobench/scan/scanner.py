@@ -35,6 +35,7 @@ from ..storage.base import Entry, Storage
 from ..storage.catalog import innermost
 from ..storage.window import Window
 from ..text import printable
+from ..units import counted
 from .classify import classify
 from .contents import Contents, content_of
 from .contents import checksums as checksums_of
@@ -76,11 +77,14 @@ def scan(
     odd = [entry for entry in entries if key_problem(entry.key)]
     kind = classify([entry for entry in entries if not key_problem(entry.key)])
     if not kind.data:
-        raise DatasetError(f"{storage.url} holds no data", remedy="name a folder with files in it")
+        raise DatasetError(
+            f"{storage.url} holds no data", remedy="name a directory with files in it"
+        )
     notes: list[str] = []
     if odd:
         notes.append(
-            f"{len(odd)} objects have names that are no paths, e.g. '{printable(odd[0].key, 100)}'"
+            f"objects with names that are not paths: {len(odd)}, e.g. "
+            f"'{printable(odd[0].key, 100)}'"
         )
     prepare(kind.format)
     run = partial(run_tasks, remedy=LEAVE_IT_OUT)
@@ -91,13 +95,13 @@ def scan(
     ]
     if not any(found.size.any() for found in shards):
         raise DatasetError(
-            f"{storage.url} holds no sample in its {len(counts)} shards"
+            f"{storage.url} holds no sample in {counted(len(counts), 'shard')}"
             + "".join(f"; {note}" for note in notes)
         )
     if empty := [
         entry.key for entry, count in zip(kind.data, counts.tolist(), strict=True) if not count
     ]:
-        notes.append(f"{len(empty)} shards hold no sample, e.g. {empty[0]}")
+        notes.append(f"shards without a sample: {len(empty)}, e.g. {empty[0]}")
     data = [entry for entry, count in zip(kind.data, counts.tolist(), strict=True) if count]
     shards, counts = [found for found in shards if len(found)], counts[counts > 0]
     keys = [entry.key for entry in data]
@@ -209,8 +213,8 @@ def _table(shards: Sequence[Found], counts: Int64, notes: list[str]) -> tuple[di
         return table, "gzip"
     if deflated.any():
         notes.append(
-            f"{deflated.sum()} samples are delivered as they are stored, deflated, because "
-            "others are not compressed"
+            f"{counted(int(deflated.sum()), 'sample')} will be delivered deflated, as stored, "
+            "because others are not compressed"
         )
         table["size"][deflated] = table["stored"][deflated]
     return table, "none"

@@ -14,6 +14,7 @@ from ..registry import CODECS, CONTENTS
 from ..schema.base import build
 from ..schema.dataset import DatasetSpec
 from ..text import printable
+from ..units import counted
 from .found import Found
 
 _QUANTILES = 33
@@ -58,7 +59,7 @@ def shape(
         distribution |= {"min": int(values[0]), "max": int(values[-1])}
     data: dict[str, Any] = {
         "name": name,
-        "description": f"the shape of {len(sizes)} samples in {count} shards",
+        "description": f"the shape of {counted(len(sizes), 'sample')} in {counted(count, 'shard')}",
         "source": f"scanned at {printable(url.partition('?')[0])}",
         "samples": len(sizes),
         "sample_size": distribution,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from pydantic import Field, JsonValue
 
@@ -74,12 +74,16 @@ def parse_axis(text: str) -> tuple[str, list[Setting]]:
     """
     key, equals, values = text.partition("=")
     if not equals or not key.strip() or not values.strip():
-        raise SpecError(f"'{text}' is no axis", remedy="write it like --sweep loader.workers=1,2,4")
+        raise SpecError(
+            f"'{text}' is not a key with its values",
+            remedy="write it like --sweep loader.workers=1,2,4",
+        )
     found: list[Setting] = []
     for value in values.split(","):
-        changed = apply_overrides({}, [f"value={value}"])["value"]
+        # YAML has no values of other kinds.
+        changed = cast(Setting, apply_overrides({}, [f"value={value}"])["value"])
         if changed in found:
-            raise SpecError(f"axis '{key}' has {value} twice")
+            raise SpecError(f"--sweep {key} has the value {value} twice")
         found.append("null" if changed is None else changed)
     return key.strip(), found
 
@@ -119,7 +123,7 @@ def load_sweep(directory: Path) -> Sweep:
         return read_record(directory / SWEEP_FILE, Sweep, version=SCHEMA_VERSION)
     except FileNotFoundError:
         raise IobenchError(
-            f"no {SWEEP_FILE} in {directory}", remedy="name a sweep's directory"
+            f"no {SWEEP_FILE} in {directory}", remedy="name the directory of a sweep"
         ) from None
 
 

@@ -125,10 +125,10 @@ def test_a_bucket_is_no_target(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "package", "extra"),
     [
-        ("gs://bucket/x", "gcsfs", "iobench[gcs]"),
-        ("az://container/x", "adlfs", "iobench[azure]"),
-        ("hf://datasets/me/x", "huggingface_hub", "iobench[hf]"),
-        ("sftp://host/x", "paramiko", "iobench[sftp]"),
+        ("gs://bucket/x", "gcsfs", "[gcs]"),
+        ("az://container/x", "adlfs", "[azure]"),
+        ("hf://datasets/me/x", "huggingface_hub", "[hf]"),
+        ("sftp://host/x", "paramiko", "[sftp]"),
         ("oss://bucket/x", "ossfs", "pip install ossfs"),
     ],
 )

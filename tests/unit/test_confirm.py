@@ -38,11 +38,11 @@ def test_visits_that_are_invalid_or_too_few_tell_nothing(tmp_path: Path) -> None
         tmp_path / "some",
     )
     assert found.values("samples_per_s") == [100.0, 102.0, 103.0, 104.0]
-    with pytest.raises(UsageError, match=r"has 3 of the 4 visits that it takes: r1 is INVALID"):
+    with pytest.raises(UsageError, match=r"\b3 of the 4\b.*\br1\b"):
         _visits(
             point(tmp_path / "broken", ["valid", "invalid", "valid", "valid"]), tmp_path / "broken"
         )
-    with pytest.raises(UsageError, match=r"has 1 of the 4 visits that it takes: no time was left"):
+    with pytest.raises(UsageError, match=r"\b1 of the 4\b"):
         _visits(point(tmp_path / "late", ["valid"]), tmp_path / "late")
 
 

@@ -115,11 +115,11 @@ def test_history_as_a_user_calls_it(
         10,
     ]  # another batch size asks something else
     assert main(["history", "v"]) == 2
-    assert "There are runs of: w" in capsys.readouterr().err
+    assert ": w\n" in capsys.readouterr().err  # what there is
     assert main(["history", "w", "--metric", "speed"]) == 2
     capsys.readouterr()
     assert main(["history", "w", "--metric", "blocked_s"]) == 2
-    assert "measured blocked_s" in capsys.readouterr().err
+    assert "blocked_s" in capsys.readouterr().err
     assert main(["history", "w", "--results", "nowhere"]) == 2
     (tmp_path / "none" / "r").mkdir(parents=True)
     (tmp_path / "none" / "r" / "run.json").write_text(
@@ -127,10 +127,8 @@ def test_history_as_a_user_calls_it(
     )
     capsys.readouterr()
     assert main(["history", "w", "--results", "none"]) == 2
-    assert (
-        "no run of w in none counts: none/r has no complete repetition (status interrupted)"
-        in capsys.readouterr().err
-    )
+    told = capsys.readouterr().err
+    assert ("none/r" in told, "interrupted" in told) == (True, True)
 
 
 def test_series_say_what_sets_them_apart(

@@ -182,13 +182,27 @@ def test_lateness_reaches_the_clock_once(make_events: Build) -> None:
     assert found.wall_s == pytest.approx(3.1)
     assert found.accelerator_utilization == pytest.approx(1.0)
     assert found.late_p99_s == pytest.approx(0.1)
+    assert found.late_left_s == pytest.approx(0.1)
     merged = make_events(
         [
             {"step": 0, "start": 0, "busy": 1, "late": 0.1},
             {"step": 1, "steps": 2, "start": 1.1, "busy": 2, "late": 0.2},
         ]
     )
-    assert repetition_metrics(merged, context()).wall_s == pytest.approx(found.wall_s)
+    again = repetition_metrics(merged, context())
+    assert (again.wall_s, again.late_left_s) == pytest.approx((found.wall_s, found.late_left_s))
+
+
+def test_lateness_that_is_left_is_that_of_the_latest_rank_of_each_epoch(make_events: Build) -> None:
+    late = {(0, 0): (0.5, 0.1), (0, 1): (0.4, 0.2), (1, 0): (0.0, 0.3), (1, 1): (0.9, 0.0)}
+    events = make_events(
+        [
+            {"epoch": epoch, "rank": rank, "step": step, "start": step, "busy": 1, "late": value}
+            for (epoch, rank), values in late.items()
+            for step, value in enumerate(values)
+        ]
+    )
+    assert repetition_metrics(events, context()).late_left_s == pytest.approx(0.2 + 0.3)
 
 
 def test_summaries_leave_out_what_stopped_early() -> None:

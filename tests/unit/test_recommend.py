@@ -563,9 +563,9 @@ def test_the_shipped_workload_is_the_default(planted: Build, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda root, planted: None, "no run that advice could be based on"),
+        (lambda root, planted: None, "sweep"),
         (lambda root, planted: save(root / "a", planted()), "1 point"),
-        (lambda root, planted: (root / "run.json").write_text("{}"), "is one run"),
+        (lambda root, planted: (root / "run.json").write_text("{}"), "one run"),
         (
             lambda root, planted: save(
                 root / "a", planted().model_copy(update={"validity": "invalid"})
@@ -614,7 +614,7 @@ def test_several_workloads(planted: Build, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="other, test"):
         read_sweep(tmp_path)
     assert len(read_sweep(tmp_path, workload="test").points) == 2
-    with pytest.raises(UsageError, match="does not vary"):
+    with pytest.raises(UsageError, match=r"reader\.block_size"):
         read_sweep(tmp_path, workload="test", default={"reader.block_size": "4MiB"})
 
 

@@ -141,16 +141,16 @@ def test_figures_that_may_not_carry_over_say_so(make_run: Build) -> None:
 @pytest.mark.parametrize(
     ("demand", "says"),
     [
-        (Demand(accelerators=0), "at least 1"),
-        (Demand(accelerators=4, hosts=0), "at least 1"),
-        (Demand(accelerators=4, hosts=5), "at least as many accelerators as hosts"),
+        (Demand(accelerators=0), "accelerators"),
+        (Demand(accelerators=4, hosts=0), "hosts"),
+        (Demand(accelerators=4, hosts=5), "hosts"),
         (Demand(accelerators=4, required=0), "0.9"),
         (Demand(accelerators=4, required=1.5), "0.9"),
         (Demand(accelerators=4, required=float("nan")), "0.9"),
-        (Demand(accelerators=4, checkpoint_bytes=5), "--checkpoint-budget 1m"),
-        (Demand(accelerators=4, checkpoint_budget_s=5), "--checkpoint-budget 1m"),
-        (Demand(accelerators=4, checkpoint_bytes=5, checkpoint_budget_s=0), "more than 0"),
-        (Demand(accelerators=4, latency_s=0), "more than 0"),
+        (Demand(accelerators=4, checkpoint_bytes=5), "--checkpoint-budget"),
+        (Demand(accelerators=4, checkpoint_budget_s=5), "--checkpoint-budget"),
+        (Demand(accelerators=4, checkpoint_bytes=5, checkpoint_budget_s=0), "--checkpoint-budget"),
+        (Demand(accelerators=4, latency_s=0), "--latency"),
     ],
 )
 def test_what_makes_no_sense_is_refused(demand: Demand, says: str) -> None:
@@ -159,7 +159,7 @@ def test_what_makes_no_sense_is_refused(demand: Demand, says: str) -> None:
 
 
 def test_a_null_accelerator_demands_nothing() -> None:
-    with pytest.raises(UsageError, match="demands nothing"):
+    with pytest.raises(UsageError, match=r"accelerator\.step_time"):
         size(
             "demo",
             Demand(accelerators=1),
@@ -169,7 +169,7 @@ def test_a_null_accelerator_demands_nothing() -> None:
 
 def test_a_run_without_ceilings_is_refused(make_run: Build) -> None:
     nothing = dict.fromkeys(("storage_raw", "fetch", "prep", "harness"))
-    with pytest.raises(UsageError, match="measured neither fetch nor raw storage"):
+    with pytest.raises(UsageError, match="--calibration"):
         size("demo", Demand(accelerators=1), make_run(rates=nothing))
 
 

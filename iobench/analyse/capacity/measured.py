@@ -55,7 +55,7 @@ def measured_storage(doc: TrainingRecord, job: Job) -> Measured:
     rate = evidence.bytes_per_s(evidence.storage)
     if rate is None:
         raise UsageError(
-            f"run {doc.run_id} measured neither fetch nor raw storage",
+            f"run {doc.run_id} measured neither the fetch ceiling nor raw storage",
             remedy="name a run with calibration (not --calibration 0s)",
         )
     samples_per_s = rate / job.bytes_per_sample

@@ -47,7 +47,7 @@ class Quantity:
             return self.value
         if recorded is None:
             raise UsageError(
-                f"the run knows no {what} that could be multiplied by {self.value:g}",
+                f"the run recorded no {what} that can be multiplied by {self.value:g}",
                 remedy="give the new value instead",
             )
         return self.value * recorded
@@ -93,14 +93,14 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
     """
     if change.empty:
         raise UsageError(
-            "nothing is to change",
-            remedy="name a change, e.g. --storage-bandwidth 2x or --workers 16",
+            "no change was given",
+            remedy="give a change, e.g. --storage-bandwidth 2x or --workers 16",
         )
     doc = conclude(doc)
     before = gather(doc)
     if before.storage is None and before.prep is None and before.harness is None:
         raise UsageError(
-            f"run {doc.run_id} has no ceilings",
+            f"run {doc.run_id} measured no ceilings",
             remedy="name a run with calibration (not --calibration 0s)",
         )
     told: list[str] = []
@@ -182,13 +182,13 @@ def _settings(doc: TrainingRecord, change: Change, told: list[str]) -> _Settings
         recorded = step_time_s(doc)
         if is_null_accelerator(doc) or recorded is None:
             raise UsageError(
-                "the run's accelerator has no step time, so none can be changed",
-                remedy="name a run with an emulated one",
+                "the run's accelerator has no step time that can be changed",
+                remedy="name a run with an emulated accelerator",
             )
         new = change.step_time.of(recorded, "step time")
         if new <= 0:
             raise UsageError(
-                "a step time of 0 makes no sense", remedy="give more than 0, e.g. 100ms or 0.5x"
+                "the step time must be more than 0", remedy="write it like 100ms or 0.5x"
             )
         faster = asked.accelerator.model_copy(update={"step_time": new})
         workload = workload.model_copy(update={"accelerator": faster})
@@ -208,7 +208,7 @@ def _whole(change: Quantity | None, recorded: float, what: str, least: int) -> i
     value = change.of(recorded, what)
     if value != int(value) or not least <= value < 10**6:
         raise UsageError(
-            f"{value:g} {what} make no sense", remedy=f"give a whole number of at least {least}"
+            f"the number of {what} must be a whole number of at least {least}, but is {value:g}"
         )
     return int(value)
 
@@ -231,7 +231,7 @@ def _rates(
         rates["fetch"] = _fetch(doc, before, change, after, factor, network, told, bases)
     elif change.latency is not None or change.cache_bytes is not None:
         raise UsageError(
-            f"run {doc.run_id} has no fetch ceiling, which latency and caches move",
+            f"run {doc.run_id} measured no fetch ceiling, which latency and caches change",
             remedy="name a run that has one",
         )
     if before.prep is not None:
@@ -270,7 +270,7 @@ def _network(before: Evidence, change: Change, told: list[str]) -> float:
         return math.inf
     if not before.bytes_per_sample:
         raise UsageError(
-            "the run does not say how large its samples are, so no network can be judged"
+            "the run does not record the size of its samples, which a network's effect depends on"
         )
     told.append(
         "storage behind a network of "
@@ -287,8 +287,8 @@ def _bandwidth(before: Evidence, change: Change, told: list[str]) -> float:
     new = change.storage_bandwidth.of(recorded, "storage bandwidth")
     if recorded is None or not 0 < new < 1e18:
         raise UsageError(
-            "the storage bandwidth, recorded or new, makes no sense",
-            remedy="give e.g. 2x or 5GB/s, with a run that measured one",
+            "the storage bandwidth, recorded and new, must be more than 0",
+            remedy="give e.g. 2x or 5GB/s, for a run that measured a bandwidth",
         )
     told.append(
         f"storage of {format_rate(new)} instead of {format_rate(recorded)} ({new / recorded:.3g} x)"
@@ -335,8 +335,8 @@ def _fetch(
     rate = min(parts.values())
     if not math.isfinite(rate):
         raise UsageError(
-            "nothing bounds the changed storage, as far as the run knows",
-            remedy="state its bandwidth, e.g. 5GB/s",
+            "the run records nothing that limits the changed storage",
+            remedy="give its bandwidth, e.g. --storage-bandwidth 5GB/s",
         )
     bases.append(_why_fetch(parts))
     if change.cache_bytes is None:
@@ -347,7 +347,8 @@ def _fetch(
     )  # of the columns that are read, which may be less than what is stored
     if not read:
         raise UsageError(
-            f"run {doc.run_id} does not say how large its dataset is, so no cache can be judged"
+            f"run {doc.run_id} does not record the size of its dataset, which a cache's effect "
+            "depends on"
         )
     memory = (
         fetch.client

@@ -11,6 +11,7 @@ import math
 
 from ...schema.checkpoint import Asked, Meaning, Study, Today, Training
 from ...units import (
+    counted,
     format_bytes,
     format_count,
     format_duration,
@@ -115,9 +116,7 @@ def _sentence(study: Study, found: Meaning) -> str:
     loss = f"{format_share(found.waste)} of the time is then lost to saves and interruptions"
     if found.lost_usd_per_day is not None:
         loss += f", {format_count(found.lost_usd_per_day)} USD a day"
-    at = (
-        f"on {format_count(found.accelerators)} accelerator{'' if found.accelerators == 1 else 's'}"
-    )
+    at = f"on {counted(found.accelerators, 'accelerator')}"
     return (
         f"A save of {format_bytes(study.full_bytes)} by {study.writer} stops training for "
         f"{format_duration(found.blocked_s)}{whole}. "

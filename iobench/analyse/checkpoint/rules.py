@@ -11,7 +11,7 @@ from statistics import median
 from ...schema.checkpoint import Study
 from ...schema.record import RunRecord, TrainingRecord
 from ...schema.training import Repetition
-from ...units import format_bytes, format_percent
+from ...units import counted, format_bytes, format_percent
 from ..verdict.rules_cache import MAX_RESIDENT
 from ..verdict.rules_data import Outcome, unknown
 from .study import end_s
@@ -86,7 +86,8 @@ def count(doc: RunRecord) -> Outcome | None:
     study = _study(doc)
     if min(len(study.saves), len(study.restores)) < MIN_SAVES:
         evidence = (
-            f"{len(study.saves)} saves and {len(study.restores)} restores, fewer than "
+            f"{counted(len(study.saves), 'save')} and {counted(len(study.restores), 'restore')}, "
+            f"fewer than "
             f"{MIN_SAVES} each"
         )
         return Outcome(evidence, f"run with --repeat {MIN_SAVES}")
@@ -117,7 +118,7 @@ def tiny(doc: RunRecord) -> Outcome | None:
     if study.bytes >= study.full_bytes or study.bytes >= MIN_BYTES * max(1, study.ranks):
         return None
     evidence = (
-        f"{format_bytes(study.bytes)} by {study.ranks} rank{'' if study.ranks == 1 else 's'} are "
+        f"{format_bytes(study.bytes)} by {counted(study.ranks, 'rank')} are "
         "too few to measure bandwidth with"
     )
     return Outcome(

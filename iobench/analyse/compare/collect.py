@@ -33,8 +33,8 @@ def collect(place: Path) -> Collected:
         place = place.parent
     if not place.is_dir():
         raise UsageError(
-            f"there is no {place}",
-            remedy="name a run directory, or a folder of runs, e.g. results/<run>",
+            f"no such file or directory: {place}",
+            remedy="name a run directory, or a directory of runs, e.g. results/<run>",
         )
     found = Collected()
     first: dict[bytes, Path] = {}
@@ -54,7 +54,7 @@ def collect(place: Path) -> Collected:
         why = f": {found.left_out[0]}" if found.left_out else ""
         raise UsageError(
             f"{place} holds no run that can be read{why}",
-            remedy="name a run directory, or a folder of runs",
+            remedy="name a run directory, or a directory of runs",
         )
     return found
 

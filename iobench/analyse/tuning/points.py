@@ -159,7 +159,7 @@ def derive(documents: Sequence[TrainingRecord]) -> list[Point]:
     names = sorted({doc.job.workload.name for doc in documents})
     if len(names) > 1:
         raise UsageError(
-            f"these runs are of several workloads: {', '.join(names)}",
+            f"the runs are of several workloads: {', '.join(names)}",
             remedy="choose one with --workload",
         )
     flat = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...units import format_count
+from ...units import counted, format_count
 from ..compare.statistics import ratio_interval
 from ..verdict.evidence import gather
 from .compression import Codec, judge_codec
@@ -251,8 +251,8 @@ def _doubts(
         doubts.append(doubt)
     if not enough_shards(chosen, target.dataset_bytes):
         doubts.append(
-            f"{format_count(chosen.shards or 0)} shards are fewer than 4 for each of "
-            f"{chosen.processes} workers: some will idle"
+            f"the dataset has {counted(chosen.shards or 0, 'shard')} for "
+            f"{counted(chosen.processes, 'worker')}, fewer than 4 for each: some will be idle"
         )
     return doubts + ([wasteful] if (wasteful := amplification(chosen)) else [])
 
@@ -280,7 +280,7 @@ def _basis(sweep: Sweep, chosen: Point) -> str:
     low, high = min(chosen.rates), max(chosen.rates)
     interval = f"[{format_count(low)}, {format_count(high)}]"
     return (
-        f"{len(sweep.points)} points with {spread} repetition{plural} each; this one: "
+        f"{counted(len(sweep.points), 'point')} with {spread} repetition{plural} each; this one: "
         f"{format_count(chosen.median)} samples/s {interval}"
     )
 

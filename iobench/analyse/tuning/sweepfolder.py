@@ -18,6 +18,7 @@ from ...schema.base import known_specs
 from ...schema.dataset import load_dataset_spec
 from ...schema.record import TrainingRecord, load_run
 from ...schema.workload import load_workload
+from ...units import counted
 from .points import Point, derive, flatten, merge, same
 
 SWEEP_FILE = "sweep.json"
@@ -46,22 +47,23 @@ def read_sweep(
     """
     if not folder.is_dir():
         raise UsageError(
-            f"{folder} is no folder of runs",
-            remedy="name the folder that holds the runs of a sweep, e.g. results/<sweep>",
+            f"there is no directory {folder}",
+            remedy="name the directory of a sweep, e.g. results/<sweep>",
         )
     if (folder / "run.json").is_file():
         raise UsageError(
-            f"{folder} is one run, advice needs several to choose from",
-            remedy="name the folder that holds the runs of a sweep",
+            f"{folder} is one run, but advice needs several",
+            remedy="name the directory of a sweep",
         )
     left_out: list[str] = []
     documents = _runs(folder, workload, left_out)
     if not documents:
         why = f": {left_out[0]}" if left_out else ""
         more = f", and {len(left_out) - 1} more like it" if len(left_out) > 1 else ""
+        of = f" of workload '{workload}'" if workload else ""
         raise UsageError(
-            f"{folder} holds no run that advice could be based on{why}{more}",
-            remedy="run a sweep, and name its folder",
+            f"{folder} holds no run{of} that advice can be based on{why}{more}",
+            remedy="run a sweep, and name its directory",
         )
     plan = _sweep_file(folder)
     points = (
@@ -73,9 +75,9 @@ def read_sweep(
     points = [point for point in points if point.rates]
     if len(points) < 2:
         raise UsageError(
-            f"{folder} holds {len(points)} point{'' if len(points) == 1 else 's'} of settings, "
-            "advice needs at least 2 to choose from",
-            remedy="run with other settings too: --set loader.workers=4",
+            f"{folder} holds {counted(len(points), 'point')} of settings, "
+            "but advice needs at least 2",
+            remedy="add runs with other settings, e.g. --set loader.workers=4",
         )
     keys = list(points[0].settings)
     wanted = dict(
@@ -84,8 +86,8 @@ def read_sweep(
     unknown = [key for key in default or () if key not in keys]
     if unknown:
         raise UsageError(
-            f"'{unknown[0]}' does not vary between these runs",
-            remedy=f"settings that do: {', '.join(keys)}",
+            f"--default {unknown[0]}: this setting is the same in all runs",
+            remedy=f"settings that differ: {', '.join(keys)}",
         )
     return Sweep(
         workload=points[0].document.job.workload.name,
@@ -168,7 +170,7 @@ def _planned(
     names = {point.document.job.workload.name for point in points}
     if len(names) > 1:
         raise UsageError(
-            f"these runs are of several workloads: {', '.join(sorted(names))}",
+            f"the runs are of several workloads: {', '.join(sorted(names))}",
             remedy="choose one with --workload",
         )
     return points

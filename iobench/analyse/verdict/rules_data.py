@@ -160,7 +160,7 @@ def run_steps(doc: TrainingRecord) -> Outcome | None:
             "each accelerator"
         )
         return Outcome(
-            f"{format_count(min(steps))} steps for each accelerator in a repetition, fewer than "
+            f"{plural(min(steps), 'step')} for each accelerator in a repetition, fewer than "
             f"{MIN_STEPS}",
             remedy,
         )
@@ -176,7 +176,7 @@ def run_repetitions(doc: TrainingRecord) -> Outcome | None:
             "run with --repeat 6: the smallest number whose [min, max] covers the median with 95 %"
         )
         return Outcome(
-            f"{done} complete repetition{'' if done == 1 else 's'}, fewer than {MIN_REPETITIONS}",
+            f"{plural(done, 'complete repetition')}, fewer than {MIN_REPETITIONS}",
             remedy,
         )
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...schema.workload import OWN_LOADER
-from ...units import format_count, format_percent, format_rate
+from ...units import counted, format_count, format_percent, format_rate
 from .evidence import NOISE, Evidence
 
 SUBJECTS = {
@@ -32,7 +32,7 @@ def degree(utilization: float) -> str:
 
 
 def plural(count: int, noun: str = "accelerator") -> str:
-    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
+    return counted(count, noun)
 
 
 def sentence(

@@ -15,6 +15,7 @@ from ...load.null import NullReader, delivered_bytes
 from ...schema.training import Ceiling, CeilingDetails
 from ...schema.workload import OWN_LOADER, LoaderSpec
 from ...storage.base import Files
+from ...units import counted
 from ..cache import prepare_cache
 from ..phase import Outcome
 from ..plan import Plan
@@ -119,7 +120,7 @@ def raw_by_reader(bench: Bench) -> Ceiling:
     ceiling = bench.window(
         Window(
             phase=bench.phase("storage_raw", reader, _own(plan), epochs=plan.passes),
-            how=f"the reader with {more} reads in flight a worker",
+            how=f"the reader with {more} reads in flight in each worker",
             by="reader",
             stored=True,
         )
@@ -203,7 +204,7 @@ def harness_by_tensors(bench: Bench) -> Ceiling:
 def harness_of_library(bench: Bench) -> Ceiling:
     """Nothing: a library can't be measured without its reading."""
     kind = bench.plan.workload.loader.kind
-    why = f"the loader '{kind}' can't run without its reading; what it costs is part of prep"
+    why = f"the loader '{kind}' can't run without reading, so its cost is part of prep"
     return Ceiling(not_measured=why)
 
 
@@ -238,7 +239,8 @@ def _null_reader(plan: Plan) -> NullReader:
 
 def _workers(plan: Plan) -> str:
     loading, concurrency = plan.workload.loader, plan.workload.reader.concurrency
-    return f"{plan.accelerators} x {loading.workers} workers x {concurrency} reads in flight"
+    workers = counted(loading.workers, "worker")
+    return f"{plan.accelerators} x {workers} x {concurrency} reads in flight"
 
 
 def _fio_cannot(plan: Plan) -> bool:

@@ -49,7 +49,7 @@ def _copy(plan: Plan, shard: int) -> memoryview:
         count = plan.storage.read_into(plan.manifest.key(shard), done, memory[done : done + block])
         if count == 0:
             raise StorageError(
-                f"{plan.manifest.key(shard)} ends at byte {done}, {size} were expected",
+                f"{plan.manifest.key(shard)} ends at byte {done}, but {size} bytes were expected",
                 remedy="check it: iobench verify",
             )
         done += count

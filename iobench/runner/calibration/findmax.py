@@ -6,6 +6,7 @@ from ...analyse.verdict.rebuild import find_max_point
 from ...errors import UsageError
 from ...load import make_reader
 from ...schema.training import FindMax, FindMaxPoint
+from ...units import counted
 from ..phase import Phase
 from ..progress import Progress
 from .bench import Bench
@@ -13,7 +14,7 @@ from .bench import Bench
 MAX_ACCELERATORS = 256
 """Ranks are processes; with more of them, one host would measure itself."""
 
-_UNFINISHED = "it was cut short"
+_UNFINISHED = "the search did not end"
 _POINT_S = 10.0
 _LIMIT_S = 4 * _POINT_S
 _MIN_STEPS = 8
@@ -58,7 +59,7 @@ def find_max(bench: Bench, found: FindMax, progress: Progress) -> None:
         except UsageError as error:
             # The rings of this many ranks do not fit into the host's memory: the limit is the host,
             # not the storage.
-            bound = f"{number} accelerators can't be emulated on this host: {error.what}"
+            bound = f"this host can't emulate {counted(number, 'accelerator')}: {error.what}"
             high = limit = number
             number = (low + high) // 2
             continue
@@ -70,7 +71,7 @@ def find_max(bench: Bench, found: FindMax, progress: Progress) -> None:
             high = number
             number = max(number // 2, low + 1) if low == 0 else (low + high) // 2
     if high == limit and not bound and low:
-        bound = f"the search stops at {limit - 1} accelerators"
+        bound = f"the search stops at {counted(limit - 1, 'accelerator')}"
     found.bound = bound
 
 
@@ -88,7 +89,7 @@ def _first_number(bench: Bench, required: float) -> int:
 
 
 def _try(bench: Bench, number: int, required: float, progress: Progress) -> FindMaxPoint:
-    progress.phase(f"trying {number} accelerator{'s' if number != 1 else ''}")
+    progress.phase(f"trying {counted(number, 'accelerator')}")
     plan, workload = bench.plan, bench.plan.workload
     step_time = workload.accelerator.step_time or 1.0
     phase = Phase(

@@ -132,8 +132,8 @@ def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
     for point in sorted(sweep.points, key=lambda p: p.data):
         if point.dataset_bytes > budget.data_bytes:
             sweep.left_out.append(
-                f"{describe(point.settings)}: its {format_bytes(point.dataset_bytes)} exceed the "
-                "byte budget"
+                f"{describe(point.settings)}: its {format_bytes(point.dataset_bytes)} exceed "
+                "--data-budget"
             )
             point.failed = OVER_BUDGET
             continue
@@ -147,11 +147,11 @@ def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
         groups[-1].append(point)
     if not groups:
         smallest = format_bytes(min(point.dataset_bytes for point in sweep.points))
-        remedy = f"raise --data-budget to {smallest} at least, or generate less with --samples"
-        raise UsageError("the byte budget holds not even one dataset", remedy=remedy)
+        remedy = f"raise --data-budget to at least {smallest}, or generate less with --samples"
+        raise UsageError("--data-budget is too small for any of the datasets", remedy=remedy)
     if len(groups) > 1:
-        few = f"the byte budget holds {len(groups)} groups of datasets one after the other"
-        sweep.left_out.append(f"{few}: between groups, drift is not averaged out")
+        few = f"--data-budget divides the datasets into {len(groups)} groups, measured in sequence"
+        sweep.left_out.append(f"{few}: drift between groups is not averaged out")
     return groups
 
 

@@ -33,6 +33,7 @@ from ...errors import (
     TargetRefusedError,
     UsageError,
 )
+from ...extras import install_command
 from ...processes import watch
 from ..base import Buffer, Entry, Sink, StorageTraits
 from ..keys import check_key, check_prefix
@@ -365,8 +366,8 @@ def _file_system_class(scheme: str) -> Any:
     except ImportError as error:
         missing = getattr(error.__cause__, "name", None) or error.name
         package = str(missing).partition(".")[0] if missing else f"of fsspec's {scheme}"
-        install = f"'iobench[{_EXTRAS[package]}]'" if package in _EXTRAS else package
-        remedy = f"install it: pip install {install}"
+        extra = _EXTRAS.get(package)
+        remedy = f"install it: {install_command(extra) if extra else f'pip install {package}'}"
         raise UsageError(
             f"storage '{scheme}' needs the Python package '{package}'", remedy=remedy
         ) from error
