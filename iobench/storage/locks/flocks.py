@@ -68,8 +68,8 @@ class FileLease:
         """Raises TargetLostError if the marker was removed or replaced."""
         if not _is_at(self._fd, self._path):
             raise TargetLostError(
-                f"{self._path} was removed or replaced by another program: stopped",
-                remedy="find out what else works on this directory, and start again",
+                f"stopped, because another program removed or replaced {self._path}",
+                remedy="find out which program changes this directory, and start again",
             )
 
     def confirm(self) -> None:
