@@ -27,7 +27,7 @@ from .base import Assembled
 Int64 = npt.NDArray[np.int64]
 
 _U32 = struct.Struct("<I")
-_MOST = (1 << 32) - 1
+_MAX_SHARD = (1 << 32) - 1
 """Limit for the bytes of a shard: offsets are unsigned and have 32 bits."""
 
 _BYTES = ("bytes", "jpeg", "jpg", "png", "pil")
@@ -49,7 +49,7 @@ class Mds(Assembled):
                 "used; use codec: none"
             )
         shard = spec.shard_size or (spec.samples_per_shard or 1) * spec.sample_size.mean_bytes
-        if shard > _MOST // 2:
+        if shard > _MAX_SHARD // 2:
             raise ValueError(
                 f"format 'mds' has offsets of 32 bits, and shards of {shard / 2**30:.1f} GiB are "
                 "too large for them; lower samples_per_shard or shard_size"
@@ -68,7 +68,7 @@ class Mds(Assembled):
         config = _config()
         start = _U32.size + _U32.size * (len(sizes) + 1) + len(config)
         ends = start + np.cumsum(sizes + _U32.size)
-        if ends[-1] > _MOST:
+        if ends[-1] > _MAX_SHARD:
             raise ValueError(
                 f"a shard of {int(ends[-1])} bytes is too large for offsets of 32 bits"
             )

@@ -12,7 +12,7 @@ from .phase import Phase
 from .plan import Plan
 from .progress import Progress
 
-MOST = 256
+MAX_ACCELERATORS = 256
 """Ranks are processes; with more of them, one host would measure itself."""
 
 _UNFINISHED = "it was cut short"
@@ -40,7 +40,7 @@ def find_max(plan: Plan, doc: RunDocument, calibration: Calibration, progress: P
     )
     bound = ""
     # ``low`` passes (0 trivially); ``high`` fails (or can't be tried).
-    low, high = 0, min(MOST, plan.manifest.sample_count) + 1
+    low, high = 0, min(MAX_ACCELERATORS, plan.manifest.sample_count) + 1
     limit = high
     number = _seed(calibration, rate, required, doc.accelerators)
     while high - low > 1:

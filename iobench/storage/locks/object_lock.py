@@ -56,7 +56,7 @@ _BREAK = "--break-lock"
 log = logging.getLogger(__name__)
 
 
-def hold_alone(storage: Storage, *, verb: str, break_dead: bool = False) -> ObjectLease:
+def hold_exclusive(storage: Storage, *, verb: str, break_dead: bool = False) -> ObjectLease:
     """Take the writer's lock. Raises TargetHeldError, StorageError."""
     mine = Holder.this_process(verb)
     try:
