@@ -71,7 +71,9 @@ def generate(
     from .units import parse_size
 
     if samples is not None and size is not None:
-        raise UsageError("samples and size can't be used together", remedy="give one of them")
+        raise UsageError(
+            "samples and size both state how much to generate", remedy="pass only one of them"
+        )
     if isinstance(dataset, str | Path):
         spec = load_dataset_spec(str(dataset), _overrides(settings))
     else:
@@ -123,13 +125,13 @@ def make_loader(
     if num_workers is not None:
         if isinstance(loader, LoaderSpec):
             raise UsageError(
-                "num_workers can't be used together with a LoaderSpec",
-                remedy="set workers in the LoaderSpec",
+                "num_workers and the LoaderSpec both state the number of workers",
+                remedy="set LoaderSpec.workers, and leave num_workers out",
             )
         if "workers" in (loader or {}):
             raise UsageError(
-                "num_workers can't be used together with loader['workers']",
-                remedy="give one of them",
+                "num_workers and loader['workers'] are the same setting",
+                remedy="pass only one of them",
             )
         keys = {"workers": num_workers, **(loader or {})}
         if num_workers == 0 and "transport" not in keys:
@@ -354,11 +356,14 @@ def _group(side: Runs | Sequence[Runs], across: tuple[str, ...], include_invalid
                 group.runs.append(document)
     if not group.runs:
         why = f": {left_out[0]}" if left_out else ""
-        raise UsageError(f"{group.label or 'an empty side'} has no run that can be compared{why}")
+        raise UsageError(
+            f"{group.label or 'one side of the comparison'} has no run that can be compared{why}",
+            remedy="name runs that are complete and valid",
+        )
     if len({question(document, across) for document in group.runs}) > 1:
         raise UsageError(
-            f"{group.label} has runs that demand different things of the storage",
-            remedy="give runs of one workload and one dataset, or name the keys that may differ",
+            f"{group.label} has runs of different workloads, datasets or settings",
+            remedy="name runs of one workload and one dataset, or pass the keys that may differ",
         )
     return group
 
@@ -374,6 +379,6 @@ def _overrides(settings: Settings | None) -> list[str]:
 def _refuse_settings(settings: Settings | None, kind: str) -> None:
     if settings:
         raise UsageError(
-            f"settings can't be used with a {kind} object",
-            remedy="change the object itself (model_copy), or give its name",
+            f"settings can be passed only for a {kind} that is given by its name",
+            remedy=f"change the {kind} itself with model_copy",
         )

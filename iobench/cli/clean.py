@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _checkpoints(args: argparse.Namespace) -> CleanReport | None:
     """Clean a directory or URL with iobench's checkpoints; return None for any other."""
-    from ..checkpoint.place import MARKER, clean_alone
+    from ..checkpoint.place import MARKER, clean_exclusively
     from ..errors import StorageError
     from ..generator.cleaner import CleanReport
     from ..storage import open_storage
@@ -74,7 +74,7 @@ def _checkpoints(args: argparse.Namespace) -> CleanReport | None:
             return None
     except StorageError:
         return None  # the search for a dataset will report the problem
-    removal = clean_alone(storage, dry_run=args.dry_run, break_lock=args.break_lock)
+    removal = clean_exclusively(storage, dry_run=args.dry_run, break_lock=args.break_lock)
     return CleanReport(
         args.dir,
         removal.files,
