@@ -139,9 +139,9 @@ def ratio_interval(
     """(ratio, low, high, coverage) of two groups of repetitions.
 
     The ratio is the Hodges-Lehmann estimate; [low, high] is the interval of the exact Mann-Whitney
-    test at 5 %, and above ``MAX_SMALL_SIDE`` and ``MAX_EXACT`` values that of its normal approximation
-    (Hodges and Lehmann). With fewer than 4 repetitions on each side the interval covers less than
-    95 %, so its coverage is returned too.
+    test at 5 %. Above ``MAX_SMALL_SIDE`` and ``MAX_EXACT`` values it is that of the normal
+    approximation. With fewer than 4 repetitions on each side the interval covers less than 95 %, so
+    its coverage is returned too.
     """
     ratios = sorted(one / other for one, other in product(rates, base))
     few, many = sorted((len(rates), len(base)))
