@@ -72,8 +72,11 @@ SLOW = (
 
 LONG = (
     "faults/test_fault_loop.py",
+    "oracle/test_places.py",
     "e2e/test_packages.py",
     "faults/test_one_writer.py",
+    "contract/test_s3.py",
+    "faults/test_s3.py",
     "faults/test_runs.py",
     "e2e/test_formats.py",
     "e2e/test_checkpoint.py",

@@ -9,12 +9,12 @@ from contextlib import nullcontext
 import pytest
 
 from tests.branches import table
-from tests.conftest import SLOW, TESTS, check_time_limits, pytest_runtest_setup
+from tests.conftest import LONG, SLOW, TESTS, check_time_limits, pytest_runtest_setup
 from tests.pairs import pairs
 
 
 def test_what_is_slow_exists_and_has_no_test_that_make_test_needs() -> None:
-    assert [name for name in SLOW if not (TESTS / name).exists()] == []
+    assert [name for name in (*SLOW, *LONG) if not (TESTS / name).exists()] == []
     for needed in ("e2e/test_every_verb.py", "e2e/test_readme.py", "unit"):
         assert not any((TESTS / needed).is_relative_to(TESTS / name) for name in SLOW)
 
