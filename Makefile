@@ -30,9 +30,9 @@ test: setup gcc  ## the tests that take minutes: every verb, on local disk and a
 test-all: test test-slow  ## all tests: those of "make test" first, then the others
 
 test-slow: setup gcc ganesha  ## the tests that "make test" leaves out
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m slow --ignore=tests/oracle
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m 'slow and not alone'
 	# Oracles measure speeds: one at a time, with nothing beside them.
-	$(BIN)/python -m pytest -q tests/oracle
+	$(BIN)/python -m pytest -q -m alone tests/oracle
 
 coverage: setup gcc ganesha  ## which branches the tests take, by package (half an hour)
 	rm -f .coverage .coverage.*

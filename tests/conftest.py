@@ -72,8 +72,11 @@ SLOW = (
 
 LONG = (
     "faults/test_fault_loop.py",
+    "oracle/test_places.py",
     "e2e/test_packages.py",
     "faults/test_one_writer.py",
+    "contract/test_s3.py",
+    "faults/test_s3.py",
     "faults/test_runs.py",
     "e2e/test_formats.py",
     "e2e/test_checkpoint.py",
@@ -89,8 +92,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(place) for place in slow):
             item.add_marker(pytest.mark.slow)
+    check_time_limits(items)
     turns = {TESTS / name: turn for turn, name in enumerate(LONG)}
     items.sort(key=lambda item: turns.get(item.path, len(turns)))
+
+
+def check_time_limits(items: list[pytest.Item]) -> None:
+    """Raise UsageError if a mark gives a test more time than all have, or does not count fixtures.
+
+    Loops over every fault are run by hand, and may take hours.
+    """
+    if os.environ.get("IOBENCH_LOOPS") == "all":
+        return
+    for item in items:
+        most = float(item.config.getini("timeout"))
+        for mark in item.iter_markers("timeout"):
+            limit = mark.args[0] if mark.args else mark.kwargs.get("timeout", most)
+            if not 0 < limit <= most or mark.kwargs.get("func_only"):
+                raise pytest.UsageError(
+                    f"{item.nodeid} has a time limit of {limit:g} s; at most {most:g} s, with the "
+                    "time of its fixtures, are allowed"
+                )
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,13 +9,15 @@ import importlib
 import io
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, TextIO
 
 PATIENCE_S = 120.0
 """For anything that has a sign to wait for: a busy machine is no failure."""
@@ -30,14 +32,59 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 def in_process(*words: object) -> tuple[int, str, str]:
     """``iobench WORDS`` in this process: (exit code, stdout, stderr)."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = _exit_code([str(word) for word in words])
+    return code, out.getvalue(), err.getvalue()
+
+
+def _exit_code(words: list[str]) -> int:
     from iobench.cli.main import main
 
-    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+    try:
+        return main(words)
+    except SystemExit as left:  # argparse, after --help or for words that it does not know
+        return int(left.code or 0)
+
+
+def completed(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """``iobench WORDS`` in this process, returned as by ``subprocess.run``.
+
+    The streams are captured at their descriptors, so what the workers print counts, too.
+    """
+    command = [str(word) for word in words]
+    with ExitStack() as stack:
+        if cwd is not None:
+            stack.enter_context(chdir(cwd))
+        out, err = (stack.enter_context(_captured(number)) for number in (1, 2))
+        with redirect_stdout(out.stream), redirect_stderr(err.stream):
+            code = _exit_code(command)
+        return subprocess.CompletedProcess(command, code, out.text(), err.text())
+
+
+@dataclass
+class _Captured:
+    """A file in place of a descriptor, also for the processes that begin meanwhile."""
+
+    file: BinaryIO
+    stream: TextIO  # writes to the descriptor
+
+    def text(self) -> str:
+        self.stream.flush()
+        self.file.seek(0)
+        return self.file.read().decode()
+
+
+@contextmanager
+def _captured(number: int) -> Iterator[_Captured]:
+    usual = os.dup(number)
+    with TemporaryFile() as file:
+        os.dup2(file.fileno(), number)
         try:
-            code = main([str(word) for word in words])
-        except SystemExit as left:  # argparse, after --help or for words that it does not know
-            code = int(left.code or 0)
-    return code, out.getvalue(), err.getvalue()
+            with open(number, "w", encoding="utf-8", closefd=False) as stream:
+                yield _Captured(file, stream)
+        finally:
+            os.dup2(usual, number)
+            os.close(usual)
 
 
 @dataclass

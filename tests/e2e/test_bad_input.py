@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from iobench.cli.main import main
+from tests.processes import completed
 
 Tree = dict[str, tuple[int, int, str]]
 
@@ -39,22 +40,11 @@ QUICK = (
 )
 
 
-def iobench(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "iobench", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=cwd,
-    )
-
-
 def refused(
     code: int, *arguments: str | Path, says: tuple[str, ...] = (), cwd: Path | None = None
 ) -> str:
     """The one line on stderr of a command that ends with ``code`` and prints nothing else."""
-    found = iobench(*arguments, cwd=cwd)
+    found = completed(*arguments, cwd=cwd)
     told = (
         f"{' '.join(map(str, arguments))}\nexit {found.returncode}\n{found.stdout}\n{found.stderr}"
     )
@@ -112,7 +102,7 @@ def tree(root: Path) -> Tree:
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("bad")
     (root / "demo.yaml").write_text(SPEC)
-    assert iobench("generate", root / "demo.yaml", "--to", root / "data").returncode == 0
+    assert completed("generate", root / "demo.yaml", "--to", root / "data").returncode == 0
     return root
 
 
@@ -172,8 +162,8 @@ def test_half_generated(data: Path, tmp_path: Path, spec: Path) -> None:
     (data / "manifest.json").unlink()
     refused(1, "run", "demo", "--data", data, *QUICK, says=("iobench generate",), cwd=tmp_path)
     refused(1, "verify", data, says=("iobench generate",))
-    assert iobench("generate", spec, "--to", data).returncode == 0
-    assert iobench("verify", data).returncode == 0
+    assert completed("generate", spec, "--to", data).returncode == 0
+    assert completed("verify", data).returncode == 0
 
 
 def test_a_shard_is_gone_or_shorter(data: Path, tmp_path: Path, refused_here: Refuse) -> None:
@@ -227,7 +217,7 @@ def test_a_flipped_bit_is_named(data: Path, tmp_path: Path) -> None:
     document = json.loads((directory / "run.json").read_text())
     assert document["status"] == "failed"
     assert shard.name in document["error"]
-    found = iobench("verify", data, "--json")
+    found = completed("verify", data, "--json")
     assert (found.returncode, found.stderr) == (1, "")
     (damage,) = json.loads(found.stdout)["damages"]
     assert damage["shard"] == f"data/{shard.name}"
@@ -258,7 +248,7 @@ def test_a_flipped_bit_fails_every_transport(data: Path, tmp_path: Path) -> None
 
 def test_a_bad_jpeg_is_named_without_any_check(tmp_path: Path, spec: Path) -> None:
     data = tmp_path / "jpegs"
-    assert iobench("generate", spec, "--to", data, "--set", "content=jpeg").returncode == 0
+    assert completed("generate", spec, "--to", data, "--set", "content=jpeg").returncode == 0
     shard = min((data / "data").iterdir())
     content = bytearray(shard.read_bytes())
     content[1024:1536] = bytes(
@@ -508,7 +498,7 @@ def test_some_urls_are_no_target(tmp_path: Path, url: str, refused_here: Refuse)
 
 def test_an_epoch_without_a_single_batch_is_no_run(data: Path, tmp_path: Path) -> None:
     """60 samples hold no batch of 100, and incomplete ones are to be dropped: nothing would be measured."""
-    found = iobench(
+    found = completed(
         *(
             "run",
             "demo",
@@ -569,7 +559,7 @@ def test_reports_of_what_is_no_run(
 
 
 def test_events_that_are_none(data: Path, tmp_path: Path, refused_here: Refuse) -> None:
-    assert iobench("run", "demo", "--data", data, *QUICK, cwd=tmp_path).returncode == 0
+    assert completed("run", "demo", "--data", data, *QUICK, cwd=tmp_path).returncode == 0
     (directory,) = (tmp_path / "results").iterdir()
     events = directory / "events.parquet"
     whole = events.read_bytes()
@@ -579,7 +569,7 @@ def test_events_that_are_none(data: Path, tmp_path: Path, refused_here: Refuse) 
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    found = iobench("verify", tmp_path / "nowhere", "--debug")
+    found = completed("verify", tmp_path / "nowhere", "--debug")
     assert found.returncode != 0
     assert "Traceback (most recent call last)" in found.stderr
     assert "DatasetError" in found.stderr

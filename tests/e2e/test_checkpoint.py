@@ -15,16 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.processes import PATIENCE_S, in_process
+from tests.processes import PATIENCE_S, completed, in_process
 
 SMALL = ("llama3-8b", "--scale", "1/4096")  # some 25 MB
-
-
-def iobench(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "iobench", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=240, check=False, cwd=cwd
-    )
 
 
 def study(
@@ -33,7 +26,7 @@ def study(
     to: str | Path | None = None,
     model: tuple[str, ...] = SMALL,
 ) -> dict[str, Any]:
-    found = iobench(
+    found = completed(
         "checkpoint",
         *model,
         "--to",
@@ -80,12 +73,12 @@ def test_a_study_holds_together(tmp_path: Path, writer: str, ranks: int) -> None
         assert restore["step"] == 3
     assert not (tmp_path / "ckpt").exists()  # the study's own, and away with it
     (run,) = (tmp_path / "results").iterdir()
-    again = iobench("report", run, "--format", "json")
+    again = completed("report", run, "--format", "json")
     assert (again.returncode, json.loads(again.stdout)) == (0, doc)
-    text = iobench("report", run).stdout
+    text = completed("report", run).stdout
     assert "save every" in text
-    assert iobench("report", run, "--format", "csv").stdout.count("\n") == 1 + 6
-    assert found["meaning"]["sentence"] in iobench(
+    assert completed("report", run, "--format", "csv").stdout.count("\n") == 1 + 6
+    assert found["meaning"]["sentence"] in completed(
         "report", run, "--format", "markdown"
     ).stdout.replace("**", "")
 
@@ -131,7 +124,7 @@ def test_without_fsync_nothing_is_called_durable(tmp_path: Path) -> None:
     assert all(save["durable_s"] is None for save in doc["job"]["saves"])
     assert "durable_s" not in doc["job"]["figures"]
     assert "checkpoint.durable" in {finding["rule"] for finding in doc["findings"]}
-    strict = iobench(
+    strict = completed(
         "checkpoint",
         *SMALL,
         "--to",
@@ -149,7 +142,7 @@ def test_without_fsync_nothing_is_called_durable(tmp_path: Path) -> None:
 
 
 def test_mlperfs_rules_want_ten_and_the_whole_model(tmp_path: Path) -> None:
-    found = iobench(
+    found = completed(
         "checkpoint",
         *SMALL,
         "--to",
@@ -177,8 +170,8 @@ def test_a_condition_decides_the_exit_code(tmp_path: Path) -> None:
         "--results",
         tmp_path / "r",
     )
-    assert iobench(*args, "--fail-on", "blocked_s>1000").returncode == 0
-    broken = iobench(*args, "--fail-on", "write_bytes_per_s<1e15")
+    assert completed(*args, "--fail-on", "blocked_s>1000").returncode == 0
+    broken = completed(*args, "--fail-on", "write_bytes_per_s<1e15")
     assert broken.returncode == 4
     assert "write_bytes_per_s is" in broken.stderr
     assert "unknown metric" in refused(
@@ -216,7 +209,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(tmp_path: Path) -> None:
     message = ""
     for number in (10, 30, 40, 50, 60):
         url = f"faulty+{place}?fail_write_at={number}"
-        found = iobench(
+        found = completed(
             "checkpoint",
             *SMALL,
             "--to",
@@ -233,13 +226,13 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(tmp_path: Path) -> None:
         if "latest complete checkpoint is step-0000000" in found.stderr:
             message = found.stderr
             break
-        iobench("clean", place)
+        completed("clean", place)
     assert "remove them: iobench clean" in message
     run = max((tmp_path / "r").iterdir(), key=lambda path: path.stat().st_mtime)
     kept = json.loads((run / "run.json").read_text())
     assert kept["status"] == "failed"
     assert kept["job"]["saves"]
-    assert iobench("clean", place).returncode == 0
+    assert completed("clean", place).returncode == 0
     assert not place.exists() or os.listdir(place) == []
 
 
@@ -314,11 +307,11 @@ def test_checkpoints_can_be_kept_and_cleaned(tmp_path: Path) -> None:
     study(tmp_path, "--repeat", "3", "--keep-data", "--set", "restores=1", to=place)
     assert sorted(os.listdir(place)) == [".iobench-checkpoints", "step-00000003"]
     (place / "notes.txt").write_text("mine")
-    would = iobench("clean", place, "--dry-run")
+    would = completed("clean", place, "--dry-run")
     assert would.stdout.startswith("would remove")
     assert "notes.txt" in would.stdout
     assert (place / "step-00000003").exists()
-    assert iobench("clean", place).returncode == 0
+    assert completed("clean", place).returncode == 0
     assert os.listdir(place) == ["notes.txt"]
 
 
@@ -326,7 +319,7 @@ def test_checkpoints_can_be_kept_and_cleaned(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_a_checkpoint(tmp_path: Path) -> None:
-    found = iobench("checkpoint", "plan", "llama3-405b", "--to", tmp_path, "--json")
+    found = completed("checkpoint", "plan", "llama3-405b", "--to", tmp_path, "--json")
     plan = json.loads(found.stdout)
     assert (plan["ranks"], plan["files"]) == (512, 512)
     assert plan["bytes"] == plan["model_bytes"] + plan["optimizer_bytes"] == 14 * plan["parameters"]
@@ -335,7 +328,7 @@ def test_a_plan_of_a_checkpoint(tmp_path: Path) -> None:
     assert one["write_bytes_per_s"] == pytest.approx(
         25 * five["write_bytes_per_s"]
     )  # with the square of the budget
-    text = iobench(
+    text = completed(
         *("checkpoint", "plan", "llama3-8b", "--to", tmp_path / "not" / "there"),
         *("--ranks", "2", "--scale", "1/64"),
     ).stdout
@@ -349,7 +342,7 @@ def test_a_plan_of_a_checkpoint(tmp_path: Path) -> None:
 
 def test_saves_and_reads_beside_one_another(tmp_path: Path, make_dataset: Any) -> None:
     _, data = make_dataset(samples=400, format="tar", samples_per_shard=50)
-    found = iobench(
+    found = completed(
         "run", "demo", "--data", data, "--accelerators", "2", "--repeat", "2", "--calibration", "0.2", "--results", tmp_path / "r",
         "--set", "batch_size=10", "--set", "epochs=1", "--set", "loader.workers=1", "--set", "reader.decode=false",
         "--checkpoint", "llama3-8b", "--checkpoint-scale", "1/4096", "--checkpoint-every", "8",
@@ -376,9 +369,9 @@ def test_saves_and_reads_beside_one_another(tmp_path: Path, make_dataset: Any) -
     )
     assert not (tmp_path / "ckpt").exists()
     (run,) = (tmp_path / "r").iterdir()
-    again = iobench("report", run, "--format", "json")
+    again = completed("report", run, "--format", "json")
     assert json.loads(again.stdout) == doc
-    assert "while loading: 4 saves" in iobench("report", run).stdout
+    assert "while loading: 4 saves" in completed("report", run).stdout
 
 
 def test_saving_while_loading_needs_a_place(tmp_path: Path, make_dataset: Any) -> None:

@@ -22,7 +22,7 @@ from iobench import memory
 from iobench.cli.main import build_parser, main
 from iobench.cli.verbs import VERBS, one_word
 from iobench.schema.record import RunRecord
-from tests.processes import in_process
+from tests.processes import completed, in_process
 
 Found = subprocess.CompletedProcess[str]
 
@@ -40,20 +40,20 @@ QUICK = (
 )
 
 
-def iobench(*arguments: str | Path, cwd: Path | None = None, **environment: str) -> Found:
+def started(*arguments: str | Path, **environment: str) -> Found:
+    """``iobench`` in a process of its own, as a user starts it."""
     return subprocess.run(
         [sys.executable, "-m", "iobench", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
-        cwd=cwd,
         env={**os.environ, **environment},
     )
 
 
-def ok(*arguments: str | Path, cwd: Path | None = None, **environment: str) -> str:
-    found = iobench(*arguments, cwd=cwd, **environment)
+def ok(*arguments: str | Path, cwd: Path | None = None) -> str:
+    found = completed(*arguments, cwd=cwd)
     assert (found.returncode, found.stderr) == (0, ""), found
     return found.stdout
 
@@ -89,7 +89,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory, data: Path) -> tuple[Found, Pa
         "IOBENCH_CANARY": CANARY,
         "FSSPEC_S3_SECRET": CANARY,
     }
-    found = iobench("run", "demo", "--data", data, *QUICK, "--results", root / "results", **secrets)
+    found = started("run", "demo", "--data", data, *QUICK, "--results", root / "results", **secrets)
     assert found.returncode == 0, found
     (directory,) = (root / "results").iterdir()
     return found, directory
@@ -194,7 +194,7 @@ def _small(words: list[str], home: Path) -> list[str]:
         words = ["step_time=20ms" if word == "step_time=200ms" else word for word in words]
         words += ["--scale", "1/8192", "--repeat", "1"]
     if "--checkpoint-scale" in words:
-        words += ["--checkpoint-scale", "1/8192", "--checkpoint-every", "1"]
+        words += ["--checkpoint-scale", "1/8192", "--checkpoint-every", "4"]
     if words == ["clean", str(home / "ckpt")]:
         ok(
             "checkpoint",
@@ -369,9 +369,9 @@ def test_piped_output_has_no_ansi_and_stderr_is_silent(
 ) -> None:
     for found in (
         ran[0],
-        iobench("generate", "demo", "--to", tmp_path / "d", "--samples", "5"),
-        iobench("verify", data),
-        iobench("list"),
+        completed("generate", "demo", "--to", tmp_path / "d", "--samples", "5"),
+        completed("verify", data),
+        completed("list"),
     ):
         assert found.stderr == ""
         assert "\x1b" not in found.stdout
@@ -403,12 +403,12 @@ def test_exit_codes(tmp_path: Path, data: Path, ran: tuple[Found, Path]) -> None
     shutil.copytree(data, damaged)
     shard = min((damaged / "data").iterdir())
     shard.write_bytes(shard.read_bytes()[:-5000])
-    assert iobench("verify", data).returncode == 0
-    assert iobench("verify", damaged).returncode == 1
-    assert iobench("report", ran[1], "--fail-on", "no_such_metric<1").returncode == 2
-    assert iobench("report", ran[1], "--rules", "mlperf").returncode == 3
-    assert iobench("report", ran[1], "--fail-on", "samples_per_s<1e12").returncode == 4
-    assert iobench("report", ran[1], "--fail-on", "samples_per_s<0").returncode == 0
+    assert completed("verify", data).returncode == 0
+    assert completed("verify", damaged).returncode == 1
+    assert completed("report", ran[1], "--fail-on", "no_such_metric<1").returncode == 2
+    assert completed("report", ran[1], "--rules", "mlperf").returncode == 3
+    assert completed("report", ran[1], "--fail-on", "samples_per_s<1e12").returncode == 4
+    assert completed("report", ran[1], "--fail-on", "samples_per_s<0").returncode == 0
 
 
 def test_fail_on_names_what_failed(tmp_path: Path, data: Path) -> None:
@@ -423,7 +423,7 @@ def test_fail_on_names_what_failed(tmp_path: Path, data: Path) -> None:
         "--set",
         "max_steps=5",
     )
-    found = iobench(
+    found = completed(
         *arguments,
         "--calibration",
         "0",
@@ -441,7 +441,7 @@ def test_fail_on_names_what_failed(tmp_path: Path, data: Path) -> None:
 
 
 def test_mlperfs_rules_refuse_a_tiny_run_by_name(tmp_path: Path, data: Path) -> None:
-    found = iobench(
+    found = completed(
         "run",
         "demo",
         "--data",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.processes import completed
 
 SPEC = """
 name: little
@@ -16,22 +16,14 @@ shard_size: 300kB
 """
 
 
-def iobench(*args: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-c",
-        "import sys; from iobench.cli.main import main; sys.exit(main())",
-        *map(str, args),
-    ]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-
-
 def test_from_a_spec_to_nothing_again(tmp_path: Path) -> None:
     spec = tmp_path / "little.yaml"
     spec.write_text(SPEC)
     root = tmp_path / "d"
 
-    made = iobench("generate", spec, "--to", root, "--seed", "7", "--set", "codec=zstd:1", "--json")
+    made = completed(
+        "generate", spec, "--to", root, "--seed", "7", "--set", "codec=zstd:1", "--json"
+    )
     assert (made.returncode, made.stderr) == (0, "")
     document = json.loads(made.stdout)
     assert document["samples"] == document["written_samples"] == 50
@@ -39,31 +31,31 @@ def test_from_a_spec_to_nothing_again(tmp_path: Path) -> None:
     assert document["dataset"]["codec"] == "zstd:1"
     assert document["stored_bytes"] == sum(p.stat().st_size for p in (root / "data").iterdir())
 
-    again = iobench("generate", spec, "--to", root, "--seed", "7", "--set", "codec=zstd:1")
+    again = completed("generate", spec, "--to", root, "--seed", "7", "--set", "codec=zstd:1")
     assert (again.returncode, again.stdout.startswith("nothing to do")) == (0, True)
-    other = iobench("generate", spec, "--to", root)
+    other = completed("generate", spec, "--to", root)
     assert (other.returncode, other.stdout, other.stderr.count("\n")) == (2, "", 1)
 
-    assert iobench("verify", root).returncode == 0
+    assert completed("verify", root).returncode == 0
     shard = min((root / "data").iterdir())
     shard.write_bytes(shard.read_bytes()[:-2000])
-    damaged = iobench("verify", root)
+    damaged = completed("verify", root)
     assert damaged.returncode == 1
     assert shard.name in damaged.stdout
-    report = json.loads(iobench("verify", root, "--json").stdout)
+    report = json.loads(completed("verify", root, "--json").stdout)
     assert not report["ok"]
     assert {d["shard"] for d in report["damages"]} == {f"data/{shard.name}"}
 
-    would = iobench("clean", root, "--dry-run")
+    would = completed("clean", root, "--dry-run")
     assert (would.returncode, root.exists()) == (0, True)
-    gone = iobench("clean", root)
+    gone = completed("clean", root)
     assert (gone.returncode, root.exists()) == (0, False)
 
 
 def test_sizes_and_refusals(tmp_path: Path) -> None:
     spec = tmp_path / "little.yaml"
     spec.write_text(SPEC)
-    sized = iobench("generate", spec, "--to", tmp_path / "d", "--size", "400kB", "--json")
+    sized = completed("generate", spec, "--to", tmp_path / "d", "--size", "400kB", "--json")
     assert json.loads(sized.stdout)["samples"] == 20
     for arguments in (
         ("generate", spec, "--to", "/"),
@@ -75,17 +67,17 @@ def test_sizes_and_refusals(tmp_path: Path) -> None:
         ("generate", "no-such-dataset", "--to", tmp_path / "e"),
         ("clean", tmp_path),
     ):
-        refused = iobench(*arguments)
+        refused = completed(*arguments)
         assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1), (
             arguments,
             refused,
         )
         assert not (tmp_path / "e").exists()
-    assert iobench("verify", tmp_path / "missing").returncode == 1
+    assert completed("verify", tmp_path / "missing").returncode == 1
 
 
 def test_one_is_not_many(tmp_path: Path) -> None:
     spec = tmp_path / "one.yaml"
     spec.write_text("{name: one, samples: 1, sample_size: {mean: 2kB}}")
-    said = iobench("generate", spec, "--to", tmp_path / "d").stdout
+    said = completed("generate", spec, "--to", tmp_path / "d").stdout
     assert "in 1 sample and 1 shard at" in said

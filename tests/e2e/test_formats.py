@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.processes import completed
+
 Found = subprocess.CompletedProcess[str]
 
 
-def iobench(*arguments: str | Path) -> Found:
-    command = [sys.executable, "-m", "iobench", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=240, check=False, env={**os.environ}
-    )
-
-
 def ok(*arguments: str | Path) -> str:
-    found = iobench(*arguments)
+    found = completed(*arguments)
     assert (found.returncode, found.stderr) == (0, ""), found
     return found.stdout
 
@@ -33,7 +26,7 @@ def sets(*keys: str) -> list[str]:
 
 SHAPES: dict[str, tuple[list[str], list[str]]] = {
     "dlrm-b200": (
-        ["dlrm", "--samples", "49152", *sets("samples_per_shard=24576")],
+        ["dlrm", "--samples", "24576", *sets("samples_per_shard=12288")],
         sets("loader.workers=2"),
     ),
     "flux-b200": (
@@ -200,7 +193,7 @@ def test_what_the_data_can_not_give_is_one_line_and_leaves_nothing(
         root,
         *sets("format=parquet", "content=raw", "columns=10", "sample_size.mean=2000"),
     )
-    found = iobench(
+    found = completed(
         "run",
         "demo",
         "--data",

@@ -16,8 +16,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-TIME_LIMIT_S = 600
-"""Installing torch is the larger part of it."""
+TIME_LIMIT_S = 500
+"""Of one command. Installing torch is the larger part of it; pytest's own limit is not far above."""
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -76,7 +76,6 @@ def test_the_wheel_has_the_package_and_its_data(packages: tuple[Path, Path]) -> 
     assert {name.partition("/")[0] for name in names} == {"iobench"}
 
 
-@pytest.mark.timeout(2 * TIME_LIMIT_S)
 def test_the_demo_runs_from_an_empty_environment(
     packages: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -87,12 +86,11 @@ def test_the_demo_runs_from_an_empty_environment(
         for line in (ROOT / "constraints.txt").read_text().splitlines()
         if line.startswith("torch==")
     )
+    # Python compiles what the demo imports; pip would compile all of torch, too.
+    install = (commands / "pip", "install", "-q", "--no-compile", "-c", ROOT / "constraints.txt")
     # torch by its exact version, so that pip does not weigh builds for GPUs.
-    run(commands / "pip", "install", "-q", "-c", ROOT / "constraints.txt", torch, cwd=tmp_path)
-    run(
-        *(commands / "pip", "install", "-q", "-c", ROOT / "constraints.txt", packages[1]),
-        cwd=tmp_path,
-    )
+    run(*install, torch, cwd=tmp_path)
+    run(*install, packages[1], cwd=tmp_path)
     place = run(
         *(commands / "python", "-I", "-c", "import iobench; print(iobench.__file__)"), cwd=tmp_path
     )

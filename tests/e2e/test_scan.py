@@ -7,8 +7,6 @@ import io
 import json
 import os
 import resource
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from iobench.registry import FORMATS
 from iobench.scan import save, scan
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
+from tests.processes import completed
 
 QUICK = (
     *("--repeat", "1", "--calibration", "0.1"),
@@ -40,13 +39,6 @@ QUICK = (
         "accelerator.step_time=1ms",
     ),
 )
-
-
-def iobench(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "iobench.cli.main", *map(str, words)]
-    return subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False
-    )
 
 
 def state(root: Path) -> dict[str, tuple[str, int, int]]:
@@ -104,7 +96,7 @@ def tars(tmp_path: Path) -> Path:
 
 
 def ok(*words: str | Path, cwd: Path) -> str:
-    done = iobench(*words, cwd=cwd)
+    done = completed(*words, cwd=cwd)
     assert done.returncode == 0, done
     return done.stdout
 
@@ -346,7 +338,7 @@ def test_nothing_is_written_into_the_data_or_over_anything(images: Path, tmp_pat
 
 
 def refused(words: list[Any], cwd: Path) -> str:
-    done = iobench(*words, cwd=cwd)
+    done = completed(*words, cwd=cwd)
     assert done.returncode in (1, 2), done
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr

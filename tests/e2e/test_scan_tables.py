@@ -24,8 +24,9 @@ from iobench.schema.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
 from iobench.verify import verify
+from tests.processes import completed
 
-from .test_scan import QUICK, iobench, ok, photo, state
+from .test_scan import QUICK, ok, photo, state
 
 RANDOM = np.random.default_rng(5)
 
@@ -696,7 +697,7 @@ def test_a_damaged_file_ends_a_scan_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     for name in ("a.parquet", "a.h5"):
         (tmp_path / "d" / name).write_bytes(b"nothing of the kind" * 100)
-        done = iobench("scan", "d", "--save", "x.yaml", cwd=tmp_path)
+        done = completed("scan", "d", "--save", "x.yaml", cwd=tmp_path)
         assert (done.returncode, done.stdout) == (1, "")
         assert len(done.stderr.strip().splitlines()) == 1
         assert f"{name} cannot be read" in done.stderr

@@ -16,7 +16,7 @@ from iobench.cli.main import main
 from iobench.errors import SpecError
 from iobench.runner.sweeping.plan import plan_sweep
 from iobench.schema.sweep import Sweep, combinations, load_sweep, parse_axis
-from tests.processes import in_process
+from tests.processes import completed, in_process
 
 WORKLOAD = """
 name: tiny
@@ -43,9 +43,7 @@ GIVEN = ("./tiny.yaml", "--to", "data", "--calibration", "0")
 
 
 def sweep(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*GIVEN, *words), cwd=home, capture_output=True, text=True, timeout=300, check=False
-    )
+    return completed("sweep", *GIVEN, *words, cwd=home)
 
 
 def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -212,14 +210,7 @@ def test_interrupted_and_resumed(home: Path) -> None:
     before = load_sweep(directory)
     assert before.status == "interrupted"
     kept = [list(point.runs) for point in before.points]
-    done = subprocess.run(
-        command("--resume", str(directory), "--json"),
-        cwd=home,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = completed("sweep", "--resume", directory, "--json", cwd=home)
     found = document(done)
     assert found["status"] == "ok"
     # A neighbour can slow one point so much that the sweep drops it, which it says.

@@ -140,7 +140,10 @@ def test_latency_is_hidden_by_requests_in_flight(tmp_path: Path, data: Any) -> N
 
 def test_find_max_finds_the_arithmetic(tmp_path: Path, data: Any) -> None:
     # 20 MB/s for each accelerator at full appetite, 18 MB/s at the required 90 %: a storage of 60 MB/s feeds 3.
-    url = f"throttled+{raw_shards(data)}?bandwidth=60MB"
+    shards = data(
+        "few", samples=300, sample_size={"mean": 200_000}, format="tar", samples_per_shard=30
+    )
+    url = f"throttled+{shards}?bandwidth=60MB"
     spec = {
         "name": "oracle",
         "dataset": "demo",
@@ -151,7 +154,7 @@ def test_find_max_finds_the_arithmetic(tmp_path: Path, data: Any) -> None:
     plan = make_plan(
         build(Workload, spec, where="oracle"), url, accelerators=1, repetitions=1, seed=1
     )
-    doc, _ = run(plan, Options(results=tmp_path, calibration_s=1.0, find_max=True))
+    doc, _ = run(plan, Options(results=tmp_path, calibration_s=0.4, find_max=True))
     assert doc.job.find_max is not None
     assert doc.job.find_max.accelerators == 3
     by_count = {point.accelerators: point.passed for point in doc.job.find_max.points}

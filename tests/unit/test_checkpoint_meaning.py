@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,16 +20,16 @@ from iobench.analyse.checkpoint.interval import (
     waste,
     young_s,
 )
-from iobench.analyse.checkpoint.meaning import Training, meaning
-from iobench.analyse.checkpoint.rules import MIN_BYTES, tiny
+from iobench.analyse.checkpoint.meaning import Training, meaning, with_meaning
+from iobench.analyse.checkpoint.rules import MIN_BYTES, contention, tiny
 from iobench.analyse.checkpoint.study import (
     cpu_s_per_gb,
     slowdown,
     spread,
     with_figures,
 )
-from iobench.schema.checkpoint import CheckpointRun, Restore, Save, Study
-from iobench.schema.record import CheckpointRecord
+from iobench.schema.checkpoint import Asked, CheckpointRun, Restore, Save, Study
+from iobench.schema.record import CheckpointRecord, TrainingRecord
 
 
 def lowest(blocked: float, mtbf: float, restart: float = 0.0) -> float:
@@ -98,11 +99,11 @@ def test_a_worked_example() -> None:
 # A study's figures
 
 
-def save(step: int, blocked: float, **more: float) -> Save:
+def save(step: int, blocked: float, **more: float | None) -> Save:
     return Save(
         step=step,
         blocked_s=blocked,
-        accepted_s=blocked,
+        accepted_s=more.pop("accepted_s", blocked),
         durable_s=more.pop("durable_s", blocked),
         bytes=10**9,
         files=1,
@@ -215,3 +216,52 @@ def test_a_save_that_does_not_fit_the_notice_is_said() -> None:
 
 def test_no_save_no_meaning() -> None:
     assert meaning(study(), Training()) is None
+
+
+def test_a_save_without_a_recorded_end_has_no_meaning() -> None:
+    odd = study(save(1, 2.0, accepted_s=None, durable_s=None))
+    assert "blocked_s" in odd.figures
+    assert meaning(odd, Training()) is None
+    assert type(with_meaning(odd).meaning) is Asked
+
+
+def test_steps_of_no_time_say_nothing_of_a_slowdown() -> None:
+    assert slowdown(study(save(1, 1.0, step_overlapped_s=0.1, step_alone_s=0.0))) is None
+
+
+def beside(doc: TrainingRecord, *, loaded: list[Save], alone: list[Save]) -> TrainingRecord:
+    """A mixed run in which reads take as long as without saves."""
+    return doc.with_job(quiet=doc.job.repetitions[0], saves=study(*loaded, alone=alone))
+
+
+@pytest.mark.parametrize(
+    ("loaded_s", "alone_s", "told"),
+    [
+        (2.0, 1.0, "2.00 x"),  # a save takes twice as long
+        (1.05, 1.0, None),
+        (1.0, 0.0, "unknown"),  # a clock that stood still
+        (1.0, None, "unknown"),
+        (None, 1.0, "unknown"),
+    ],
+)
+def test_how_loads_slow_saves_down(
+    make_run: Callable[..., TrainingRecord],
+    loaded_s: float | None,
+    alone_s: float | None,
+    told: str | None,
+) -> None:
+    def saved(end_s: float | None) -> list[Save]:
+        return [save(1, 0.5, accepted_s=end_s, durable_s=end_s)]
+
+    doc = beside(
+        make_run(repetition={"read_s": 1.0, "bytes_read": 10**9}),
+        loaded=saved(loaded_s),
+        alone=saved(alone_s),
+    )
+    found = contention(doc)
+    if told is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.known is (told != "unknown")
+        assert not found.known or told in found.evidence

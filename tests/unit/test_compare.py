@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from iobench.analyse.compare.collect import collect
 from iobench.analyse.compare.runs import Group, compare
 from iobench.analyse.compare.statistics import mann_whitney_p
 from iobench.analyse.tuning.confirmation import Confirmation
 from iobench.cli.main import main
+from iobench.errors import UsageError
 from iobench.report.confirmation import sections
 from iobench.report.render_text import render_text
 from iobench.schema.record import TrainingRecord
@@ -376,3 +382,54 @@ def test_advice_of_no_gain_is_confirmed_by_what_is_no_slower(
     )  # type: ignore[arg-type]
     assert render_text(sections(found)).startswith(answer)
     assert found.confirmed == (not answer.startswith("NOT"))
+
+
+@pytest.fixture
+def of_nobody() -> Iterator[Path]:
+    """A folder that everybody may enter, unlike pytest's; the test reads it as nobody.
+
+    Nothing is refused to root.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="iobench-test-"))
+    folder.chmod(0o755)
+    was = os.geteuid()
+    try:
+        yield folder
+    finally:
+        os.seteuid(was)
+        shutil.rmtree(folder)
+
+
+def as_nobody() -> None:
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+
+
+def test_a_folder_that_may_not_be_opened_is_left_out(of_nobody: Path) -> None:
+    for name in ("good", "closed", "unnamed/run"):
+        (of_nobody / name).mkdir(parents=True)
+        text = json.dumps(document([1.0], run_id=name))
+        (of_nobody / name / "run.json").write_text(text)
+    (of_nobody / "closed").chmod(0)
+    (of_nobody / "unnamed").chmod(0o444)  # its names may be listed, and nothing else
+    as_nobody()
+    found = collect(of_nobody)
+    assert list(found.runs) == [of_nobody / "good"]
+    assert [line.count("\n") for line in found.left_out] == [0, 0]
+    for name, line in zip(("closed", "unnamed"), found.left_out, strict=True):
+        assert str(of_nobody / name) in line
+
+
+@pytest.mark.parametrize("inside", ["", "run", "run/run.json"])
+def test_nothing_but_what_may_not_be_opened_is_an_error_of_the_user(
+    of_nobody: Path, inside: str
+) -> None:
+    closed = of_nobody / "closed"
+    (closed / "run").mkdir(parents=True)
+    (closed / "run" / "run.json").write_text(json.dumps(document([1.0])))
+    closed.chmod(0)
+    as_nobody()
+    with pytest.raises(UsageError) as caught:
+        collect(closed / inside)
+    assert str(closed) in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -56,7 +56,7 @@ def planted(make_run: Build) -> Build:
         cores: int = 8,
         demand: float = 1e9,
         repetitions: int = 6,
-        cpu_s: float = 20.0,
+        cpu_s: float | None = 20.0,
     ) -> Any:
         packed = codec != "none"
         stored = SAMPLE / ratio if packed else SAMPLE
@@ -400,6 +400,18 @@ def test_the_pareto_front(planted: Build) -> None:
         "small",
     ]
     assert fast.cpu_s_per_gb == pytest.approx(40 / (SAMPLES * SAMPLE / 1e9))
+
+
+def test_an_unknown_cost_beats_nothing(planted: Build) -> None:
+    """The slower point would win with a cost of 0, and nobody measured that it costs less."""
+    known = Point({"a": "known"}, planted(workers=4, cpu_s=10))
+    unknown = Point({"a": "unknown"}, planted(workers=2, cpu_s=None))
+    as_fast = Point({"a": "as fast"}, planted(workers=4, cpu_s=None))
+    assert unknown.cpu_s_per_gb is None
+    assert pareto([known, unknown]) == [known, unknown]
+    assert pareto([as_fast, known]) == [as_fast, known]
+    # Where nobody knows it, the other costs decide.
+    assert pareto([unknown, as_fast]) == [as_fast]
 
 
 def test_an_interval_that_does_not_overlap_is_another_point(planted: Build) -> None:

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from iobench.analyse.compare import statistics
@@ -91,6 +91,32 @@ def test_sides_can_be_changed(one: list[float], other: list[float]) -> None:
     assert (low, high) == (pytest.approx(1 / back_high), pytest.approx(1 / back_low))
     assert low <= ratio <= high
     assert back_low <= back <= back_high
+
+
+@example(few=[1.0], many=1601)
+@settings(max_examples=25)
+@given(
+    few=st.lists(st.floats(0.5, 2.0), min_size=1, max_size=10),
+    many=st.sampled_from([1, 2, 41, 161, 1601, 1700]),
+)
+def test_the_interval_of_a_few_values_against_many(few: list[float], many: int) -> None:
+    """The ratio lies in it, and it narrows to the truth where the larger side hardly varies."""
+    base = np.linspace(1.0, 1.001, many).tolist()
+    for ratio, low, high, coverage in (ratio_interval(few, base), ratio_interval(base, few)):
+        assert low <= ratio <= high
+        assert 0 <= coverage < 1
+        if many >= 41:
+            assert coverage >= 0.94
+    _, low, high, _ = ratio_interval(few, base)
+    assert min(few) / 1.001 <= low
+    assert high <= max(few)
+
+
+def test_one_value_against_many_knows_little() -> None:
+    """Its rank among 1,601 is any with equal chance: 2.5 % of the ratios are left out at each end."""
+    base = [1 + number / 1600 for number in range(1601)]
+    ratios = sorted(2.0 / value for value in base)
+    assert ratio_interval([2.0], base)[1:3] == (ratios[39], ratios[-40])
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:

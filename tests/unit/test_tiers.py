@@ -4,18 +4,48 @@ from __future__ import annotations
 
 import itertools
 import signal
+from contextlib import nullcontext
 
 import pytest
 
 from tests.branches import table
-from tests.conftest import SLOW, TESTS, pytest_runtest_setup
+from tests.conftest import LONG, SLOW, TESTS, check_time_limits, pytest_runtest_setup
 from tests.pairs import pairs
 
 
 def test_what_is_slow_exists_and_has_no_test_that_make_test_needs() -> None:
-    assert [name for name in SLOW if not (TESTS / name).exists()] == []
+    assert [name for name in (*SLOW, *LONG) if not (TESTS / name).exists()] == []
     for needed in ("e2e/test_every_verb.py", "e2e/test_readme.py", "unit"):
         assert not any((TESTS / needed).is_relative_to(TESTS / name) for name in SLOW)
+
+
+def test_every_test_has_a_time_limit_that_counts_its_fixtures(pytestconfig: pytest.Config) -> None:
+    assert 0 < float(pytestconfig.getini("timeout")) <= 600
+    assert pytestconfig.getini("timeout_func_only") is False
+
+
+@pytest.mark.parametrize(
+    ("mark", "allowed"),
+    [
+        (pytest.mark.timeout(600), True),
+        (pytest.mark.timeout(timeout=10), True),
+        (pytest.mark.timeout(method="thread"), True),
+        (pytest.mark.timeout(601), False),
+        (pytest.mark.timeout(timeout=601), False),
+        (pytest.mark.timeout(0), False),  # none at all
+        (pytest.mark.timeout(60, func_only=True), False),
+    ],
+)
+def test_a_mark_that_lifts_the_time_limit_is_refused(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    mark: pytest.MarkDecorator,
+    allowed: bool,
+) -> None:
+    monkeypatch.delenv("IOBENCH_LOOPS", raising=False)
+    request.node.add_marker(mark)
+    with nullcontext() if allowed else pytest.raises(pytest.UsageError):
+        check_time_limits([request.node])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -41,12 +41,16 @@ def with_meaning(study: Study) -> Study:
 
 
 def meaning(study: Study, training: Training) -> Meaning | None:
-    """What the figures mean for ``training``, or None if no save was finished."""
-    if "blocked_s" not in study.figures:
+    """What the figures mean for ``training``.
+
+    It is None if no save was finished, or if the end of none was recorded.
+    """
+    stopped = study.figures.get("blocked_s")
+    end = study.figures.get("durable_s") or study.figures.get("accepted_s")
+    if stopped is None or end is None:
         return None
     growth = study.full_bytes / study.bytes if study.bytes else 1.0
-    end = study.figures.get("durable_s") or study.figures["accepted_s"]
-    blocked, durable = study.figures["blocked_s"].median * growth, end.median * growth
+    blocked, durable = stopped.median * growth, end.median * growth
     restored = study.figures.get("restore_s")
     restore = restored.median * growth if restored else None
     accelerators = training.accelerators or study.ranks

@@ -6,9 +6,10 @@ checkpoint is larger than 3 x the host's memory; 10 saves and 10 restores.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 
-from ...schema.checkpoint import Study
+from ...schema.checkpoint import Save, Study
 from ...schema.record import RunRecord, TrainingRecord
 from ...schema.training import Repetition
 from ...units import counted, format_bytes, format_percent
@@ -155,10 +156,10 @@ def contention(doc: TrainingRecord) -> Outcome | None:
     quiet = _read_cost(doc.job.quiet)
     if not reading or not quiet:
         return unknown("the time that reads took was not recorded")
-    slower = median(reading) / quiet
-    saving = median(end_s(save) or 0.0 for save in study.saves) / median(
-        end_s(save) or 0.0 for save in study.alone
-    )
+    beside, alone = _median_end_s(study.saves), _median_end_s(study.alone)
+    if not beside or not alone:
+        return unknown("the time that saves took was not recorded")
+    slower, saving = median(reading) / quiet, beside / alone
     if max(slower, saving) < 1 + CONTENTION:
         return None
     evidence = (
@@ -170,6 +171,12 @@ def contention(doc: TrainingRecord) -> Outcome | None:
         "saves meet the reads that workers do ahead: separate the file systems, or buy for the sum "
         "of both",
     )
+
+
+def _median_end_s(saves: Sequence[Save]) -> float | None:
+    """Median time of the saves whose end was recorded; None if there are none."""
+    ends = [end for save in saves if (end := end_s(save)) is not None]
+    return median(ends) if ends else None
 
 
 def _read_cost(repetition: Repetition) -> float | None:

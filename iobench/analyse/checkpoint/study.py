@@ -140,4 +140,4 @@ def slowdown(study: Study) -> float | None:
         save.step_overlapped_s for save in study.saves if save.step_overlapped_s is not None
     ]
     alone = [save.step_alone_s for save in study.saves if save.step_alone_s is not None]
-    return fmean(overlapped) / fmean(alone) if overlapped and alone else None
+    return fmean(overlapped) / fmean(alone) if overlapped and alone and fmean(alone) > 0 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,19 +26,20 @@ def collect(place: Path) -> Collected:
     """The run in ``place`` (a run directory or its ``run.json``), or all runs below it.
 
     A run that cannot be read (half written, another schema version) is left out and named in
-    ``left_out``. So is a copy of another run, because a run that counts twice makes differences
-    look more significant than they are. Raises UsageError if there is no run.
+    ``left_out``, and so is a folder that cannot be opened. So is a copy of another run, because a
+    run that counts twice makes differences look more significant than they are. Raises UsageError
+    if there is no run.
     """
-    if place.is_file():
+    found = Collected()
+    if _is(place, Path.is_file, found.left_out):
         place = place.parent
-    if not place.is_dir():
+    if not _is(place, Path.is_dir, found.left_out):
         raise UsageError(
-            f"no such file or directory: {place}",
+            found.left_out[0] if found.left_out else f"no such file or directory: {place}",
             remedy="name a run directory, or a directory of runs, e.g. results/<run>",
         )
-    found = Collected()
     first: dict[bytes, Path] = {}
-    for directory in sorted(_run_directories(place, DEPTH)):
+    for directory in sorted(_run_directories(place, DEPTH, found.left_out)):
         try:
             doc = load_run(directory)
             original = first.setdefault(
@@ -50,6 +51,8 @@ def collect(place: Path) -> Collected:
             found.runs[directory] = doc
         except IobenchError as error:
             found.left_out.append(str(error))
+        except OSError as error:  # it was removed or closed after it was loaded
+            found.left_out.append(_cannot_read(directory / RUN_FILE, error))
     if not found.runs:
         why = f": {found.left_out[0]}" if found.left_out else ""
         raise UsageError(
@@ -59,16 +62,29 @@ def collect(place: Path) -> Collected:
     return found
 
 
-def _run_directories(place: Path, depth: int) -> Iterator[Path]:
-    if (place / RUN_FILE).is_file():
+def _run_directories(place: Path, depth: int, left_out: list[str]) -> Iterator[Path]:
+    try:
+        is_run = (place / RUN_FILE).is_file()
+        inside = [] if is_run or depth == 0 else sorted(place.iterdir())
+    except OSError as error:
+        left_out.append(_cannot_read(place, error))
+        return
+    if is_run:
         yield place
-        return
-    if depth == 0:
-        return
-    folders: Iterable[Path] = (
-        path
-        for path in place.iterdir()
-        if path.is_dir() and not path.is_symlink() and not path.name.startswith(".")
-    )
-    for folder in folders:
-        yield from _run_directories(folder, depth - 1)
+    for path in inside:
+        folder = not path.name.startswith(".") and _is(path, Path.is_dir, left_out)
+        if folder and not path.is_symlink():
+            yield from _run_directories(path, depth - 1, left_out)
+
+
+def _is(path: Path, kind: Callable[[Path], bool], left_out: list[str]) -> bool:
+    """``kind(path)``; False, and a line in ``left_out``, if the path may not be looked at."""
+    try:
+        return kind(path)
+    except OSError as error:
+        left_out.append(_cannot_read(path, error))
+        return False
+
+
+def _cannot_read(path: Path, error: OSError) -> str:
+    return f"cannot read {path}: {error.strerror or error}"

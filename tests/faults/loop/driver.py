@@ -37,7 +37,7 @@ class Tally:
 
     injected: int = 0
     survived: int = 0
-    operations: int = 0  # that this kind can hit in one defer_interrupts run; 0: not counted
+    operations: int = 0  # that this kind can hit in a run without faults; 0: not counted
 
 
 @dataclass
