@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,39 @@ class Forgetful(TorchMap):
         size = int(packed.lengths[0])
         packed.data[size : 2 * size] = packed.data[:size]
         packed.data[2 * size] ^= 1
+
+
+class Endless(TorchMap):
+    """Delivers its batches again and again; says in a file that it was shut down in order."""
+
+    def epoch(self, epoch: int) -> Any:
+        os.kill(os.getppid(), signal.SIGINT)
+        while True:
+            yield from super().epoch(epoch)
+
+    def close(self) -> None:
+        super().close()
+        Path(os.environ["SHUT_DOWN"]).touch()
+
+
+def test_ctrl_c_ends_a_proof_in_order(
+    make_dataset: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(
+        LOADERS._entries, "endless", Entry(target=f"{__name__}:Endless", summary="a planted fault")
+    )
+    monkeypatch.setattr(
+        LOADERS,
+        "load",
+        lambda name, load=LOADERS.load: Endless if name == "endless" else load(name),
+    )
+    monkeypatch.setenv("SHUT_DOWN", str(tmp_path / "shut-down"))
+    _, root = make_dataset(samples=64, sample_size={"mean": 10_000})
+    workload = load_workload("demo", ["batch_size=16", "loader.kind=endless", "loader.workers=0"])
+    plan = make_plan(workload, str(root), accelerators=1, repetitions=1, seed=1)
+    with pytest.raises(KeyboardInterrupt):
+        third_party.prove(plan)
+    assert (tmp_path / "shut-down").exists()
 
 
 def test_a_library_that_delivers_something_else_is_invalid(
