@@ -225,7 +225,7 @@ def test_ctrl_c_in_the_search_for_the_maximum_keeps_what_was_tried(
     assert found.accelerators == max(
         (point.accelerators for point in found.points if point.passed), default=None
     )
-    assert "cut short" in found.bound
+    assert found.bound  # why no larger number was tried
 
 
 def test_ctrl_c_keeps_what_the_others_recorded_where_a_rank_is_dead(make_dataset: Any) -> None:
