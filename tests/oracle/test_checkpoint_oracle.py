@@ -46,7 +46,7 @@ def test_durable_time_and_interval_follow_from_the_bandwidth(
     memory: Path, writer: str, ranks: int
 ) -> None:
     """Ranks share the link, so that the job takes the same time however many write."""
-    found = study(memory, writer=writer, ranks=ranks, count=2)
+    found = study(memory, writer=writer, ranks=ranks)
     expected = found.saves[0].bytes / BANDWIDTH
     assert found.figures["durable_s"].median == pytest.approx(expected, rel=0.05)
     assert found.figures["blocked_s"].median == pytest.approx(expected, rel=0.05)
