@@ -15,6 +15,7 @@ from ...schema.job import LoaderFacts, WorkloadFacts
 from ...schema.record import Summary, TrainingRecord
 from ...schema.training import Ceiling, CeilingDetails, Verdict
 from ...units import (
+    counted,
     format_bytes,
     format_count,
     format_duration,
@@ -23,13 +24,14 @@ from ...units import (
 )
 from ..verdict.bind import bind, verdict
 from ..verdict.evidence import (
+    AT_LIMIT,
     Evidence,
     gather,
     is_null_accelerator,
     step_time_s,
 )
 from ..verdict.rebuild import conclude
-from ..verdict.sentence import plural, sentence
+from ..verdict.sentence import sentence
 from . import models
 from .measured import known_latency, run_reads_in_flight, run_reads_per_sample
 
@@ -168,14 +170,16 @@ def _settings(doc: TrainingRecord, change: Change, told: list[str]) -> _Settings
         workload = workload.model_copy(update={"cache": "warm"})
     if change.workers is not None:
         told.append(
-            f"{plural(workers, 'worker')} for each accelerator instead of "
+            f"{counted(workers, 'worker')} for each accelerator instead of "
             f"{before.workers // doc.job.accelerators}"
         )
     if change.accelerators is not None:
-        told.append(f"{plural(ranks)} on this host instead of {doc.job.accelerators}")
+        told.append(
+            f"{counted(ranks, 'accelerator')} on this host instead of {doc.job.accelerators}"
+        )
     if change.concurrency is not None:
         told.append(
-            f"{plural(concurrency, 'read')} in flight in each worker instead of "
+            f"{counted(concurrency, 'read')} in flight in each worker instead of "
             f"{before.concurrency}"
         )
     if change.step_time is not None:
@@ -313,7 +317,7 @@ def _fetch(
     fetch = models.Fetch(
         rate=before.fetch,
         raw=before.raw,
-        raw_spent=_raw_spent(doc, before),
+        raw_at_limit=_raw_at_limit(doc, before),
         reads_per_sample=requests or 1.0,
         in_flight=run_reads_in_flight(doc),
         latency_s=latency,
@@ -375,7 +379,7 @@ def _fetch(
     return kept
 
 
-def _raw_spent(doc: TrainingRecord, before: Evidence) -> bool:
+def _raw_at_limit(doc: TrainingRecord, before: Evidence) -> bool:
     """Whether the recorded raw rate is the limit of the storage.
 
     It is not if the reader measured it with more reads in flight, and the rate grew nearly in
@@ -384,7 +388,7 @@ def _raw_spent(doc: TrainingRecord, before: Evidence) -> bool:
     more = doc.job.ceilings.get("storage_raw", Ceiling()).details.concurrency
     if not more or not before.raw or not before.fetch:
         return True
-    return before.raw < models.SPENT * before.fetch * more / before.concurrency
+    return before.raw < AT_LIMIT * before.fetch * more / before.concurrency
 
 
 def _why_fetch(parts: Mapping[str, float]) -> str:

@@ -24,7 +24,7 @@ MIN_BYTES = 32 * 1024**2
 At 2 GiB/s it is written in 16 ms, about as long as creating and syncing its files may take.
 """
 
-MEMORY_MULTIPLE = 3
+RESTORE_MEMORY_MULTIPLE = 3
 CONTENTION = 0.1
 """Smallest effect of loads and saves on each other that is reported (0.1 = 10 % slower)."""
 
@@ -52,7 +52,7 @@ def cold_restore(doc: RunRecord) -> Outcome | None:
     if (
         not study.restores
         or doc.storage.page_cache is False
-        or (memory and study.bytes > MEMORY_MULTIPLE * memory)
+        or (memory and study.bytes > RESTORE_MEMORY_MULTIPLE * memory)
     ):
         return None
     remedy = "keep other readers away from the checkpoints, or save more than 3 x the host's memory"

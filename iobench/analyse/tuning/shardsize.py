@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 EFFICIENCY = 0.95
-TRUSTED = 0.15
+MAX_ERROR = 0.15
 """Largest relative error on a size outside the fit for which the model is trusted."""
 
 SHARDS_PER_STREAM = 4
@@ -47,7 +47,7 @@ class Fit:
 
     @property
     def trusted(self) -> bool:
-        return self.worst is not None and abs(self.worst) <= TRUSTED
+        return self.worst is not None and abs(self.worst) <= MAX_ERROR
 
     def most(self, needed: float | None = None) -> float:
         """The largest useful rate: that of all streams, limited by ``cap`` and ``needed``."""

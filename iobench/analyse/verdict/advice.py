@@ -10,12 +10,13 @@ from dataclasses import replace
 
 from ...schema.training import Advice
 from ...schema.workload import OWN_LOADER
-from ...units import format_count, format_rate
-from .evidence import Evidence
+from ...units import counted, format_count, format_rate
+from ..compare.statistics import NOISE
+from .evidence import AT_LIMIT, Evidence
 
 CEILINGS = ("raw", "fetch", "prep", "harness")
 
-WORTH = 1.05
+WORTH = 1 + NOISE
 """Advice needs at least this predicted gain, since smaller ones are within the noise."""
 
 ZSTD_DECODE_BYTES_PER_S = 1.3e9
@@ -103,7 +104,7 @@ def _reader(evidence: Evidence) -> Advice | None:
         not _storage_is_lowest(evidence)
         or evidence.raw is None
         or evidence.fetch is None
-        or evidence.fetch >= 0.8 * evidence.raw
+        or evidence.fetch >= AT_LIMIT * evidence.raw
     ):
         return None
     needed = math.ceil(evidence.concurrency * evidence.raw / evidence.fetch)
@@ -126,7 +127,7 @@ def _faster_storage(evidence: Evidence) -> Advice | None:
     if (
         evidence.raw is not None
         and evidence.fetch is not None
-        and evidence.fetch < 0.8 * evidence.raw
+        and evidence.fetch < AT_LIMIT * evidence.raw
     ):
         return None
     gain = _gain(evidence, storage=None)
@@ -139,10 +140,7 @@ def _faster_storage(evidence: Evidence) -> Advice | None:
     basis = "the next lowest ceiling then binds"
     if evidence.accelerator is not None:
         enough = _rate(evidence, evidence.required * evidence.accelerator)
-        basis += (
-            f"; {enough} satisfy {format_count(evidence.accelerators)} "
-            f"accelerator{'' if evidence.accelerators == 1 else 's'}"
-        )
+        basis += f"; {enough} satisfy {counted(evidence.accelerators, 'accelerator')}"
         basis += f" at {evidence.required * 100:.4g} % utilization"
     return Advice(change=change, predicted_gain=gain, basis=basis)
 

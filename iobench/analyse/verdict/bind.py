@@ -18,14 +18,15 @@ from typing import Literal
 from ...schema.record import TrainingRecord
 from ...schema.training import Verdict
 from ...schema.workload import OWN_LOADER
+from ..compare.statistics import NOISE
 from .advice import advise
-from .evidence import NOISE, Evidence, accelerators_fed, gather, is_null_accelerator
+from .evidence import Evidence, accelerators_fed, gather, is_null_accelerator
 from .metrics import NULL_ACCELERATOR
 from .sentence import sentence
 
 Binds = Literal["storage", "prep", "harness", "accelerator", "undecided"]
 
-GAP = 0.8
+MIN_EXPLAINED = 0.8
 """A ceiling explains the measured rate if the rate is at least this share of the ceiling."""
 
 
@@ -107,7 +108,7 @@ def bind(evidence: Evidence) -> tuple[Binds, str]:
             "undecided",
             f"{lowest} and {' and '.join(rivals)} are within {NOISE:.0%} of one another",
         )
-    if missing and evidence.measured < GAP * known[lowest]:
+    if missing and evidence.measured < MIN_EXPLAINED * known[lowest]:
         share = evidence.measured / known[lowest]
         return (
             "undecided",

@@ -10,9 +10,11 @@ from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling, MeasuredBy
 from ...schema.workload import OWN_LOADER
 
-NOISE = 0.05
-"""Rates that differ by less are considered equal (MLPerf Storage: runs agree within 5 %)."""
+AT_LIMIT = 0.8
+"""A reader that reaches this share of the rate of raw storage is limited by the storage.
 
+Below it, the latency of its reads or their number in flight is the limit.
+"""
 
 _CHEAP_TO_UNDO = ("none", "lz4", "zstd:1", "gzip")
 """Codecs for records that do not name the cheaper ones, by decoding cost, the cheapest first."""
@@ -103,7 +105,7 @@ class Evidence:
             or self.fetch_cores < 0.9 * self.cores
         ):
             return False
-        return self.raw is None or self.fetch < 0.8 * self.raw
+        return self.raw is None or self.fetch < AT_LIMIT * self.raw
 
     def bytes_per_s(self, samples_per_s: float | None) -> float | None:
         return (

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from ...schema.record import TrainingRecord
 from ...schema.training import Repetition
 from ...schema.workload import OWN_LOADER
-from ...units import format_bytes, format_count
-from .sentence import plural
+from ...units import counted, format_bytes, format_count
 
 MIN_STEPS = 500
 MIN_REPETITIONS = 5
@@ -106,7 +105,7 @@ def storage_throttled(doc: TrainingRecord) -> Outcome | None:
     if not times:
         return None
     return Outcome(
-        f"the server asked to slow down {plural(times, 'time')} (503 SlowDown or 429)",
+        f"the server asked to slow down {counted(times, 'time')} (503 SlowDown or 429)",
         "fewer requests in flight, or a higher quota (S3: more prefixes); the rate is the "
         "quota's, not the storage's",
     )
@@ -132,7 +131,7 @@ def _total(counts: Iterable[int | None]) -> int | None:
 
 
 def _were(count: int, noun: str) -> str:
-    return f"{plural(count, noun)} {'was' if count == 1 else 'were'}"
+    return f"{counted(count, noun)} {'was' if count == 1 else 'were'}"
 
 
 def run_incomplete(doc: TrainingRecord) -> Outcome | None:
@@ -160,7 +159,7 @@ def run_steps(doc: TrainingRecord) -> Outcome | None:
             "each accelerator"
         )
         return Outcome(
-            f"{plural(min(steps), 'step')} for each accelerator in a repetition, fewer than "
+            f"{counted(min(steps), 'step')} for each accelerator in a repetition, fewer than "
             f"{MIN_STEPS}",
             remedy,
         )
@@ -176,7 +175,7 @@ def run_repetitions(doc: TrainingRecord) -> Outcome | None:
             "run with --repeat 6: the smallest number whose [min, max] covers the median with 95 %"
         )
         return Outcome(
-            f"{plural(done, 'complete repetition')}, fewer than {MIN_REPETITIONS}",
+            f"{counted(done, 'complete repetition')}, fewer than {MIN_REPETITIONS}",
             remedy,
         )
     return None
@@ -201,14 +200,14 @@ def nfs_retransmits(doc: TrainingRecord) -> Outcome | None:
     """
     if not (doc.storage.fs_type or "").startswith("nfs"):
         return None
-    counted = [repetition.nfs for repetition in doc.job.repetitions if repetition.nfs is not None]
-    if not counted:
+    traffic = [repetition.nfs for repetition in doc.job.repetitions if repetition.nfs is not None]
+    if not traffic:
         return unknown("the NFS client's counters (/proc/self/mountstats) were not recorded")
-    again = sum(nfs.retransmits for nfs in counted)
+    again = sum(nfs.retransmits for nfs in traffic)
     if again:
-        ops = sum(nfs.read_ops for nfs in counted)
+        ops = sum(nfs.read_ops for nfs in traffic)
         evidence = (
-            f"{_were(again, 'NFS request')} sent again (beside {plural(ops, 'read')}), by the "
+            f"{_were(again, 'NFS request')} sent again (beside {counted(ops, 'read')}), by the "
             "mount's counters"
         )
         return Outcome(

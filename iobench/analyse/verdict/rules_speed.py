@@ -9,7 +9,8 @@ from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling
 from ...schema.workload import OWN_LOADER
 from ...units import counted, format_count, format_duration, format_percent
-from .evidence import NOISE, effective_cores, gather, is_null_accelerator, step_time_s
+from ..compare.statistics import NOISE
+from .evidence import effective_cores, gather, is_null_accelerator, step_time_s
 from .rules_data import Outcome, complete, unknown
 
 MAX_THROTTLED = 0.01  # share of the time of a repetition
@@ -18,7 +19,7 @@ MAX_LOADER_CPU = 0.4  # share of the cores; SPDL: a loader that uses more slows 
 MAX_AMPLIFIED = 1.5  # bytes read for each byte of a sample
 MAX_LATE = 0.1  # lateness of an emulated step in steps, if no batches are prefetched
 MAX_LATE_LEFT = 0.01  # share of the time of a repetition
-GAP = 0.2  # relative difference between two rates
+MAX_GAP = 0.2  # relative difference between two rates
 CLIENT_BOUND = 0.85  # share of the usable cores; the rest is for the kernel and the server
 
 
@@ -206,13 +207,13 @@ def verdict_gap(doc: TrainingRecord) -> Outcome | None:
         f"the run reached {format_count(measured)} samples/s, {ratio:.2f} x the "
         f"{format_count(predicted)} that its lowest ceiling predicts"
     )
-    if ratio > 1 + GAP:
+    if ratio > 1 + MAX_GAP:
         return Outcome(
             found,
             "a ceiling was measured under worse conditions than the run, or the run read from a "
             "cache: repeat both",
         )
-    if ratio >= (1 - GAP) * (1 - _saving_share(doc)):
+    if ratio >= (1 - MAX_GAP) * (1 - _saving_share(doc)):
         return None
     if evidence.serial is not None and measured >= 0.9 * evidence.serial:
         serial = f"fetch and prep of a worker taking turns predict {format_count(evidence.serial)}"
@@ -256,7 +257,7 @@ def raw_low(doc: TrainingRecord) -> Outcome | None:
     evidence = gather(doc)
     if evidence.fetch is None:
         return unknown("the fetch ceiling was not measured, so nothing checks the raw one")
-    if evidence.raw is None or evidence.raw >= evidence.fetch * (1 - GAP):
+    if evidence.raw is None or evidence.raw >= evidence.fetch * (1 - MAX_GAP):
         return None
     return Outcome(
         f"raw storage, by {evidence.raw_source}, came to "

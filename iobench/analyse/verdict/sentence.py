@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...schema.workload import OWN_LOADER
 from ...units import counted, format_count, format_percent, format_rate
-from .evidence import NOISE, Evidence
+from ..compare.statistics import NOISE
+from .evidence import AT_LIMIT, Evidence
 
 SUBJECTS = {
     "storage": "Storage",
@@ -31,10 +32,6 @@ def degree(utilization: float) -> str:
     return "fed" if wait < MILD else "mildly starved" if wait < SEVERE else "starved"
 
 
-def plural(count: int, noun: str = "accelerator") -> str:
-    return counted(count, noun)
-
-
 def sentence(
     evidence: Evidence, binds: str, reason: str, headroom: float | None, fed: int | None
 ) -> str:
@@ -45,7 +42,7 @@ def sentence(
     if evidence.accelerator is None:
         return _without_accelerator(evidence, binds, reason)
     who, demands = (
-        plural(evidence.accelerators),
+        counted(evidence.accelerators, "accelerator"),
         "demands" if evidence.accelerators == 1 else "demand",
     )
     they = (
@@ -159,7 +156,7 @@ def _feeds(evidence: Evidence, fed: int | None) -> str:
         return ""
     at = f"at {_percent(evidence.required)} utilization"
     if fed >= evidence.accelerators:
-        return f"; it can feed {plural(fed)} {at}"
+        return f"; it can feed {counted(fed, 'accelerator')} {at}"
     if evidence.accelerators == 1:
         return f"; it cannot feed even one {at}"
     return f"; it can feed {'none' if fed == 0 else format_count(fed)} of them {at}"
@@ -174,7 +171,7 @@ def _why_storage(evidence: Evidence, reason: str) -> str:
     share = evidence.fetch / evidence.raw
     raw = _rate(evidence, evidence.raw)
     fio = evidence.raw_by == "fio"
-    if share < 0.8:
+    if share < AT_LIMIT:
         whose = (
             "that fio reads from the same files"
             if fio
