@@ -31,8 +31,8 @@ from iobench.errors import UsageError
 from iobench.report.advise import sections
 from iobench.report.render_text import render_text
 from iobench.schema.base import apply_overrides
+from iobench.schema.sweep import Setting, SweepPoint, save_sweep, setting_text
 from iobench.schema.sweep import Sweep as SweepRecord
-from iobench.schema.sweep import SweepPoint, save_sweep, setting_text
 
 Build = Callable[..., Any]
 SAMPLE, SAMPLES = 100_000, 2_000_000
@@ -550,7 +550,7 @@ def test_sweep_json_names_points_and_default(planted: Build, tmp_path: Path) -> 
         ([1, 2], "[1, 2]"),
     ],
 )
-def test_the_text_of_a_setting_gives_the_value_back(value: object, text: str) -> None:
+def test_the_text_of_a_setting_gives_the_value_back(value: Setting, text: str) -> None:
     """``--set key=TEXT`` means the value; a float of seven digits is not rounded to six."""
     assert setting_text(value) == text
     assert apply_overrides({}, [f"key={text}"])["key"] == value
