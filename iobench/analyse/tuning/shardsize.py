@@ -130,7 +130,7 @@ class Bounds:
                 max(0.0, self.first_batch_s - found.latency_s) * each
             )
         if self.shuffle_window_bytes is not None:
-            limits["a shuffle window of a shard at least"] = self.shuffle_window_bytes
+            limits["a shuffle window of at least one shard"] = self.shuffle_window_bytes
         return limits
 
 

@@ -111,16 +111,16 @@ def _runs(folder: Path, workload: str | None, left_out: list[str]) -> dict[str, 
             left_out.append(f"{directory.name}: {error.what}")
             continue
         if not isinstance(doc, TrainingRecord):
-            left_out.append(f"{directory.name}: it loads no data ({doc.job.kind})")
+            left_out.append(f"{directory.name}: a run of kind {doc.job.kind} loads no data")
             continue
         if workload is not None and doc.job.workload.name != workload:
             continue
         broken = [finding.rule for finding in doc.findings if finding.level == "invalid"]
         if doc.status == "failed":
-            left_out.append(f"{directory.name}: failed")
+            left_out.append(f"{directory.name}: the run failed")
         elif doc.validity == "invalid":
             left_out.append(
-                f"{directory.name}: INVALID ({', '.join(broken) or 'no rule is named'})"
+                f"{directory.name}: INVALID ({', '.join(broken) or 'no rule is recorded'})"
             )
         else:
             found[directory.name] = doc
@@ -152,9 +152,8 @@ def _planned(
         if runs:
             points.append(Point(settings, merge(runs)))
         else:
-            left_out.append(
-                f"{', '.join(f'{key}={value}' for key, value in settings.items())}: no usable run"
-            )
+            named = ", ".join(f"{key}={value}" for key, value in settings.items())
+            left_out.append(f"{named}: no run can be used")
     names = {point.document.job.workload.name for point in points}
     if len(names) > 1:
         raise UsageError(
