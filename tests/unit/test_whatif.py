@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.capacity.whatif import (
-    Change,
-    Prediction,
-    Quantity,
-    what_if,
-)
+from iobench.analyse.capacity.ceilings import NETWORK
+from iobench.analyse.capacity.change import Change, Quantity
+from iobench.analyse.capacity.models import READS
+from iobench.analyse.capacity.whatif import Prediction, what_if
 from iobench.analyse.verdict.evidence import gather
 from iobench.errors import UsageError
 from iobench.report.render_text import render_text
@@ -142,7 +140,7 @@ def test_a_given_latency_bounds_a_spent_device_too(starved: Any) -> None:
         starved, Change(storage_bandwidth=Quantity(10, relative=True), latency=Quantity(0.02))
     )
     assert rates(found)["fetch"] == pytest.approx(800)
-    assert any("bound by reads in flight" in basis for basis in found.bases)
+    assert any(f"limited by {READS}" in basis for basis in found.bases)
 
 
 def test_the_clients_cpu_bounds_faster_storage(make_run: Build) -> None:
@@ -170,7 +168,7 @@ def test_what_a_cache_serves_does_not_pass_the_network(starved: Any) -> None:
     behind = Change(network_bytes_per_s=40e6, cache_bytes=3_000_000_000, pinned=True)
     found = what_if(starved, behind)
     assert rates(found)["fetch"] == pytest.approx(800, rel=1e-3)
-    assert any("bound by the network" in basis for basis in found.bases)
+    assert any(f"limited by {NETWORK}" in basis for basis in found.bases)
     assert rates(what_if(starved, Change(network_bytes_per_s=40e6)))["fetch"] == pytest.approx(400)
     assert rates(what_if(starved, Change(network_bytes_per_s=40e9)))["fetch"] == pytest.approx(600)
 

@@ -34,8 +34,8 @@ MEDIANS = tuple(each.name for each in metrics_of("repetition", median=True))
 SUMS = ("samples", "steps", "bytes_read", "sample_bytes", "retries", "throttled")
 """Columns that are summed for a repetition; runs of older versions lack the last two."""
 
-NULL_ACCELERATOR = "the accelerator is null: it has no busy time"
-TOO_FEW_STEPS = "fewer than 2 steps per rank: nothing is left after the first step of each epoch"
+NULL_ACCELERATOR = "the accelerator is of kind null, which has no busy time"
+TOO_FEW_STEPS = "a rank made fewer than 2 steps, and the first step of an epoch is not counted"
 NO_SAMPLE_BYTES = "the stored bytes of the samples were not recorded"
 NO_EVENTS = "no step was recorded"
 
@@ -48,7 +48,7 @@ def unseen_reads(kind: str) -> dict[str, str]:
     return (
         {}
         if kind == OWN_LOADER
-        else {"bytes_read": f"what loader '{kind}' reads from storage is not seen"}
+        else {"bytes_read": f"the reads of loader '{kind}' from storage are not counted"}
     )
 
 

@@ -18,6 +18,7 @@ from ...schema.sweep import (
     SweepPoint,
     describe,
     save_sweep,
+    setting_text,
 )
 from ..directory import new_directory
 from ..progress import Progress
@@ -110,14 +111,17 @@ def _sides(sweep: Sweep, advice: Recommendation) -> tuple[SweepPoint, SweepPoint
         )
     sides = []
     for wanted in (
-        {key: _text(value) for key, value in sweep.default.items()},
+        {key: setting_text(value) for key, value in sweep.default.items()},
         dict(advice.settings),
     ):
         point = next(
             (
                 point
                 for point in sweep.points
-                if all(same(_text(point.settings.get(key)), value) for key, value in wanted.items())
+                if all(
+                    same(setting_text(point.settings.get(key)), value)
+                    for key, value in wanted.items()
+                )
             ),
             None,
         )
@@ -135,9 +139,3 @@ def _sides(sweep: Sweep, advice: Recommendation) -> tuple[SweepPoint, SweepPoint
             "the advice is to keep the settings in use today, so there is nothing to confirm"
         )
     return sides[0], sides[1]
-
-
-def _text(value: object) -> str:
-    return (
-        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    )
