@@ -128,7 +128,7 @@ def _measure(
             title = f"repetition {number + 1} of {plan.repetitions}"
             with (
                 _timed(doc, "measure", progress, title),
-                saver.beside(number) if saver else nullcontext() as saving,
+                saver.during(number) if saver else nullcontext() as saving,
             ):
                 _repeat(bench, number, doc, others, saving=saving)
         if options.find_max:
