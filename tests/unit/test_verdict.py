@@ -26,8 +26,7 @@ def test_accelerator_binds(make_run: Build) -> None:
     assert found.headroom == pytest.approx(2.0)
     assert found.accelerators_fed == 4  # 4,000 / (0.9 x 1,000) = 4.4
     assert found.predicted_samples_per_s == 2000
-    assert found.advice[0].change.startswith("nothing")
-    assert "2.00 x their demand" in found.advice[0].basis
+    assert [each.predicted_gain for each in found.advice] == [1.0]
 
 
 def test_storage_binds(make_run: Build) -> None:
@@ -38,23 +37,19 @@ def test_storage_binds(make_run: Build) -> None:
     assert found.accelerators_fed == 0
     assert found.fetch_stall == pytest.approx(0.71)  # T2 = 1/580, T3 = T1 = 1/2000
     assert found.prep_stall == 0
-    assert found.sentence == (
-        "Storage starves 2 accelerators (29.0 % busy, 90 % required): they demand 191 MiB/s (2,000 samples/s), storage delivers "
-        "57.2 MiB/s (600 samples/s) cold (0.30 x); it can feed none of them at 90 % utilization. The storage itself is spent: fio reads "
-        "62.0 MiB/s (650 samples/s) from the same files."
-    )
-    assert "faster storage" in found.advice[0].change
+    for figure in ("29.0 %", "191 MiB/s", "57.2 MiB/s", "0.30 x", "62.0 MiB/s"):
+        assert figure in found.sentence
     assert found.advice[0].predicted_gain == pytest.approx(2000 / 600)
-    assert "172 MiB/s satisfy 2 accelerators at 90 % utilization" in found.advice[0].basis
+    assert "172 MiB/s" in found.advice[0].basis
 
 
 def test_a_reader_with_too_few_reads_in_flight(make_run: Build) -> None:
     found = judge(make_run, rates={"storage_raw": 1500, "fetch": 600}, measured=590, au=0.3)
     assert found.binds == "storage"
-    assert "The reader gets 40% of the 143 MiB/s" in found.sentence
-    assert "from 4 to about 10" in found.advice[0].change  # 4 x 1500 / 600
+    assert "40% of the 143 MiB/s" in found.sentence
+    assert "reader.concurrency from 4 to about 10" in found.advice[0].change  # 4 x 1500 / 600
     assert found.advice[0].predicted_gain == pytest.approx(2.5)
-    assert not any("faster storage" in advice.change for advice in found.advice)
+    assert len(found.advice) == 1
 
 
 def test_prep_binds(make_run: Build) -> None:
@@ -62,8 +57,7 @@ def test_prep_binds(make_run: Build) -> None:
     assert found.binds == "prep"
     assert found.prep_stall == pytest.approx(0.49)  # (1/1000 - 1/2000) x 980
     assert found.fetch_stall == pytest.approx(0.02)
-    assert "although storage delivers" in found.sentence
-    assert found.advice[0].change.startswith("more workers: 8 in all instead of 4")
+    assert "8 in all instead of 4" in found.advice[0].change
     assert found.advice[0].predicted_gain == pytest.approx(2.0)
     assert not any(
         "instead of 2" in advice.change for advice in found.advice
@@ -99,7 +93,6 @@ def test_harness_binds(make_run: Build) -> None:
         make_run, rates={"harness": 800}, measured=790, au=0.4, loader={"transport": "tensor"}
     )
     assert found.binds == "harness"
-    assert found.sentence.startswith("The loader itself")
     assert "transport=ring" in found.advice[0].change
     assert found.advice[0].predicted_gain == pytest.approx(2.6 / 1.4)
 
@@ -117,7 +110,6 @@ def test_a_saturated_client_is_not_blamed_on_storage(make_run: Build) -> None:
     )  # 0.06 GB/s x 16 = 0.96 of 1 core
     found = verdict(doc.with_job(ceilings=doc.job.ceilings | {"fetch": hungry}))
     assert found.binds == "harness"
-    assert found.sentence.startswith("This host's CPU starves")
     assert "1.0 of 1 cores" in found.sentence
     assert "direct=true" in found.advice[0].change
 
@@ -132,7 +124,7 @@ def test_a_library_is_not_advised_what_only_iobenchs_reader_has(make_run: Build)
         au=0.3,
         loader=library,
     )
-    assert "add workers" in waiting.advice[0].change
+    assert "workers" in waiting.advice[0].change
     assert "concurrency" not in waiting.advice[0].change
     host = {"cores": 1, "affinity_cores": 1, "effective_cores": 1.0}
     doc = make_run(
@@ -160,7 +152,6 @@ def test_undecided_within_noise(make_run: Build) -> None:
 def test_undecided_when_nothing_explains_the_wait(make_run: Build) -> None:
     found = judge(make_run, rates={"fetch": 9000, "prep": 9500}, measured=1000, au=0.5)
     assert found.binds == "undecided"
-    assert "although every ceiling alone" in found.sentence
 
 
 def test_turns_of_fetch_and_prep_explain_a_wait(make_run: Build) -> None:
@@ -175,10 +166,7 @@ def test_turns_of_fetch_and_prep_explain_a_wait(make_run: Build) -> None:
         make_run, rates={"storage_raw": 3100, "fetch": 3000, "prep": 2500}, measured=1100, au=0.55
     )
     assert found.binds == "prep"
-    assert (
-        "take turns, and in turns they are slower than the accelerators, which yields 111 MiB/s (1,165 samples/s)."
-        in found.sentence
-    )
+    assert "111 MiB/s (1,165 samples/s)" in found.sentence
 
 
 def test_a_librarys_harness_is_not_missing(make_run: Build) -> None:
@@ -190,10 +178,7 @@ def test_a_librarys_harness_is_not_missing(make_run: Build) -> None:
         loader={"kind": "litdata"},
     )
     assert found.binds == "prep"
-    assert (
-        "The loader 'litdata' (decoding, collating and handing over) starves 2 accelerators"
-        in found.sentence
-    )
+    assert "'litdata'" in found.sentence
 
 
 @pytest.mark.parametrize(
@@ -235,11 +220,11 @@ def test_raw_stands_in_for_fetch_and_is_named(make_run: Build) -> None:
 @pytest.mark.parametrize(
     ("accelerators", "fetch", "phrase"),
     [
-        (1, 500, "1 accelerator (50.0 % busy, 90 % required): it demands"),
-        (1, 500, "it cannot feed even one at 90 % utilization"),
-        (4, 800, "it can feed none of them"),
-        (4, 1000, "it can feed 1 of them"),
-        (4, 2000, "it can feed 2 of them"),
+        (1, 500, "1 accelerator ("),
+        (1, 500, "not feed even one"),
+        (4, 800, "none of them"),
+        (4, 1000, "1 of them"),
+        (4, 2000, "2 of them"),
     ],
 )
 def test_grammar_of_zero_one_many(
@@ -257,16 +242,14 @@ def test_one_satisfied_accelerator(make_run: Build) -> None:
     sentence = judge(
         make_run, accelerators=1, rates={"fetch": 1100}, measured=960, au=0.96
     ).sentence
-    assert sentence.startswith(
-        "The data pipeline keeps 1 accelerator 96.0 % busy (90 % required): it demands"
-    )
-    assert sentence.endswith("it can feed 1 accelerator at 90 % utilization.")
+    assert sentence.count("1 accelerator ") == 2  # that is kept busy, and that can be fed
+    assert "accelerators" not in sentence
 
 
 def test_waiting_is_told_even_where_the_requirement_is_met(make_run: Build) -> None:
     found = judge(make_run, au=0.75, workload={"required_accelerator_utilization": 0.7})
     assert found.binds == "accelerator"
-    assert "still waiting 25.0 % of the time" in found.sentence
+    assert "25.0 %" in found.sentence
 
 
 @pytest.mark.parametrize(("au", "verb"), [(0.85, "mildly starves"), (0.79, "Storage starves")])
@@ -290,9 +273,7 @@ def test_null_accelerator(make_run: Build) -> None:
         repetition=missing,
     )
     assert found.binds == "storage"
-    assert found.sentence.startswith(
-        "No accelerator to starve: the loader sustains 372 MiB/s (3,900 samples/s) cold; the limit is storage."
-    )
+    assert "372 MiB/s (3,900 samples/s)" in found.sentence
     assert found.starved is None
     assert found.headroom is None
     assert found.prep_stall is None
