@@ -400,7 +400,7 @@ def test_what_a_library_reads_is_not_measured(
     }
     assert values_of(again, "read_bytes_per_s") == []
     assert values_of(again, "samples_per_s") != []
-    assert "not measured: what loader 'webdataset' reads" in " ".join(run_text(again).split())
+    assert "not measured: the reads of loader 'webdataset'" in " ".join(run_text(again).split())
     assert re.search(r"read bandwidth .* of the samples' stored bytes", run_text(again))
     told = run_markdown(again)
     assert re.search(r"\| read amplification \| not measured: .*'webdataset'.* \|", told)
