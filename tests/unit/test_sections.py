@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 import iobench.report
+from iobench.analyse.capacity.change import Change, Quantity
 from iobench.analyse.capacity.requirement import Demand, requirement
-from iobench.analyse.capacity.whatif import Change, Quantity, what_if
+from iobench.analyse.capacity.whatif import what_if
 from iobench.analyse.compare.cost import Terms
 from iobench.analyse.compare.cost import cost as cost_of
 from iobench.analyse.compare.history import history as history_of
