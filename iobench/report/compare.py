@@ -24,8 +24,8 @@ _COLUMNS = (
     Column(name="ratio", label="ratio"),
     Column(name="low", where="data"),
     Column(name="high", where="data"),
-    Column(name="p", label="p", align="right"),
-    Column(name="effect", label="A12", align="right"),
+    Column(name="p", label="p"),
+    Column(name="effect", label="A12"),
     Column(name="difference"),
 )
 
