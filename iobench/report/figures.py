@@ -59,5 +59,8 @@ def raw(value: Value) -> Cell:
     return Cell(value=value, text="" if value is None else str(value))
 
 
+NO_REASON = "no reason was recorded"
+"""Why a figure is missing, where the record does not say it."""
+
 BLANK = Cell(value=None)
 """An empty cell: there is nothing to say."""
