@@ -9,7 +9,8 @@ from statistics import median
 from ..analyse.compare.runs import Comparison, Group, Row
 from ..analyse.compare.statistics import SIGNIFICANT
 from ..schema.metrics import COMPARED
-from .figures import counted, figure, format_of, raw, spread_of, word
+from ..units import counted
+from .figures import figure, format_of, raw, spread_of, word
 from .sections import Cell, Column, Fact, Facts, Headline, Item, Items, Section, Table
 from .sections import Row as TableRow
 

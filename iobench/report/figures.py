@@ -1,4 +1,4 @@
-"""How figures are shown: by their unit, as a spread, with a noun; and the cells that hold them."""
+"""How figures are shown: by their unit, and as a spread; and the cells that hold them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,6 @@ def spread(middle: float, low: float, high: float, show: Format) -> str:
 def spread_of(values: Sequence[float], show: Format) -> str:
     """The ``spread`` of one value or more."""
     return spread(median(values), min(values), max(values), show)
-
-
-def counted(count: float, noun: str) -> str:
-    """``1 save``, ``1,234 saves``."""
-    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def figure(value: float | None, show: Format, *, missing: str = "-", why: str = "") -> Cell:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from ..schema.metrics import BY_NAME, Metric, metrics_of
 from ..schema.record import RunRecord, TrainingRecord
 from ..schema.training import Verdict
-from ..units import format_bytes, format_count, format_percent, format_rate
+from ..units import counted, format_bytes, format_count, format_percent, format_rate
 from .cache import cold_reads
 from .ceilings import ceiling_sections
-from .figures import BLANK, NO_REASON, counted, figure, format_of, raw, spread, word
+from .figures import BLANK, NO_REASON, figure, format_of, raw, spread, word
 from .loader import library_sections
 from .saves import saves_sections
 from .sections import (
