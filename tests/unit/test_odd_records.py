@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,15 +20,20 @@ from iobench.analyse.capacity.measured import known_latency, run_reads_per_sampl
 from iobench.analyse.capacity.models import Fetch, fetch_parts
 from iobench.analyse.capacity.whatif import Change, Quantity, what_if
 from iobench.analyse.checkpoint.interval import waste
+from iobench.analyse.checkpoint.meaning import meaning
+from iobench.analyse.checkpoint.study import with_figures
 from iobench.analyse.compare.cost import Terms, cost
 from iobench.analyse.compare.runs import Comparison, Group, Row, values_of, workload_of
 from iobench.analyse.compare.statistics import judge
 from iobench.analyse.tuning.shardsize import Bounds, fit
 from iobench.analyse.verdict.evidence import gather
-from iobench.errors import UsageError
+from iobench.analyse.verdict.rebuild import conclude
+from iobench.errors import IobenchError, SpecError, UsageError
+from iobench.schema.base import build
+from iobench.schema.checkpoint import CheckpointSpec, Training
 from iobench.schema.instances import Instance
 from iobench.schema.job import Delivery, LoaderFacts
-from iobench.schema.record import CheckpointRecord, TrainingRecord, load_training
+from iobench.schema.record import CheckpointRecord, TrainingRecord, load_run, load_training
 from iobench.schema.training import Verdict
 
 from .conftest import build_run
@@ -43,7 +49,11 @@ RECORDS = st.fixed_dictionaries(
         "au": st.sampled_from([None, 0.05, 0.3, 0.86, 0.95]),
         "repetitions": st.sampled_from([0, 1, 5]),
         "host": st.sampled_from(
-            [{}, {"cores": None, "affinity_cores": None, "effective_cores": None}]
+            [
+                {},
+                {"effective_cores": 0.5},
+                {"cores": None, "affinity_cores": None, "effective_cores": None},
+            ]
         ),
         "dataset": st.sampled_from(
             [
@@ -65,13 +75,19 @@ RECORDS = st.fixed_dictionaries(
             ]
         ),
         "workload": st.sampled_from(
-            [{}, {"accelerator": {"kind": "null"}}, {"batch_size": None, "cache": "warm"}]
+            [
+                {},
+                {"accelerator": {"kind": "null"}},
+                {"batch_size": None, "cache": "warm"},
+                {"reader": {"decode": False}},
+            ]
         ),
+        "storage": st.sampled_from([{"url": "/data"}, {"url": "/data", "latency_s": 0.02}]),
     }
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(record=RECORDS)
 def test_a_verdict_rests_on_what_was_measured(record: dict[str, Any]) -> None:
     doc = build_run(**record)
@@ -101,7 +117,7 @@ def test_a_verdict_rests_on_what_was_measured(record: dict[str, Any]) -> None:
         assert gain is None or (math.isfinite(gain) and gain >= 1)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     record=RECORDS,
     change=st.sampled_from(
@@ -132,6 +148,66 @@ def test_a_what_if_answers_or_says_what_is_missing(record: dict[str, Any], chang
     assert {name for name in ("fetch", "prep", "harness") if getattr(after, name) is None} == {
         name for name in ("fetch", "prep", "harness") if getattr(gather(doc), name) is None
     }
+
+
+def test_a_reader_that_is_short_of_cpu_where_raw_storage_was_not_measured(
+    make_run: Callable[..., TrainingRecord],
+) -> None:
+    """6 MB/s for each core: 0.5 cores are busy with reading alone."""
+    doc = make_run(
+        rates={"storage_raw": None, "fetch": 600.0},
+        measured=580.0,
+        au=0.29,
+        host={"effective_cores": 0.5},
+    )
+    busy = doc.job.ceilings["fetch"].model_copy(update={"cpu_s_per_gb": 8.0})
+    found = conclude(doc.with_job(ceilings=doc.job.ceilings | {"fetch": busy})).job.verdict
+    assert found is not None
+    assert found.binds == "harness"
+    (advice,) = [one for one in found.advice if "less CPU" in one.change]
+    assert "raw storage was not measured" in advice.basis
+
+
+@pytest.mark.parametrize("own", [None, 1500.0])
+def test_another_loader_is_advised_only_if_it_was_tried(
+    make_run: Callable[..., TrainingRecord], own: float | None
+) -> None:
+    doc = make_run(
+        rates={"prep": 600.0, "harness": None},
+        measured=580.0,
+        au=0.29,
+        loader={"delivery": {"not_measured": "no proof"}, "kind": "torch-map"},
+    )
+    details = doc.job.ceilings["prep"].details.model_copy(update={"own_samples_per_s": own})
+    prep = doc.job.ceilings["prep"].model_copy(update={"details": details})
+    found = conclude(doc.with_job(ceilings=doc.job.ceilings | {"prep": prep})).job.verdict
+    assert found is not None
+    assert found.binds == "prep"
+    advised = [one for one in found.advice if "costs less than torch-map" in one.change]
+    assert len(advised) == (own is not None)
+    assert all(one.predicted_gain == pytest.approx(2.5) for one in advised)
+
+
+def test_storage_faster_than_decompression_is_not_helped_by_it(
+    make_run: Callable[..., TrainingRecord],
+) -> None:
+    """1.4 GB/s come from storage, and a core decompresses 1.3 GB/s."""
+
+    def advised(cores: float) -> bool:
+        found = make_run(
+            rates={"storage_raw": 15e3, "fetch": 14e3, "prep": 9e4, "harness": 9e4},
+            measured=13.9e3,
+            au=0.14,
+            workload={"accelerator": {"kind": "emulated", "step_time": 0.002}},
+            host={"effective_cores": cores},
+            dataset={"spec": {"name": "d", "compress_ratio": 3.0}},
+        ).job.verdict
+        assert found is not None
+        assert found.binds == "storage"
+        return any("zstd" in one.change for one in found.advice)
+
+    assert advised(4.0)
+    assert not advised(1.0)
 
 
 def test_a_run_without_a_rate_has_no_price(make_run: Callable[..., TrainingRecord]) -> None:
@@ -223,7 +299,7 @@ def test_values_are_of_the_job_that_has_them(make_run: Callable[..., TrainingRec
     assert values_of(uncounted, "read_bytes_per_s") == []
 
 
-def test_a_study_is_no_training(tmp_path: Any, make_run: Callable[..., TrainingRecord]) -> None:
+def test_a_study_is_no_training(tmp_path: Path, make_run: Callable[..., TrainingRecord]) -> None:
     (tmp_path / "run.json").write_text(study().model_dump_json())
     with pytest.raises(UsageError, match="loaded no data"):
         load_training(tmp_path)
@@ -231,6 +307,37 @@ def test_a_study_is_no_training(tmp_path: Any, make_run: Callable[..., TrainingR
     (tmp_path / "run.json").write_text(loaded.model_dump_json())
     assert load_training(tmp_path).job.workload == loaded.job.workload
     assert json.loads((tmp_path / "run.json").read_text())["job"]["kind"] == "training"
+
+
+def test_a_record_of_another_kind_is_one_line(tmp_path: Path) -> None:
+    for job in ({"kind": "serving"}, {"kind": 5}, {}, None):
+        record = {**json.loads(study().model_dump_json()), "job": job}
+        (tmp_path / "run.json").write_text(json.dumps(record))
+        with pytest.raises(IobenchError, match=r"job\.kind") as caught:
+            load_run(tmp_path)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scale", ["x", "1/0", "0", "-1/2", "2", "1/64/2"])
+def test_a_share_of_a_model_that_is_none(scale: str) -> None:
+    with pytest.raises(SpecError, match="scale"):
+        build(CheckpointSpec, {"model": "llama3-8b", "scale": scale}, where="test")
+    found = build(CheckpointSpec, {"model": "llama3-8b", "scale": "1/64"}, where="test")
+    assert float(found.share) == 1 / 64
+    assert found.restore_count == found.count
+
+
+def test_what_the_interval_of_today_costs() -> None:
+    """Twice the best interval wastes more than the best; no interval was asked about: nothing."""
+    saves = with_figures(study().checkpoints)
+    best = meaning(saves, Training(mtbf_s=10_000))
+    assert best is not None
+    assert best.today is None
+    found = meaning(saves, Training(mtbf_s=10_000, interval_s=2 * best.interval_s))
+    assert found is not None
+    assert found.today is not None
+    assert found.today.waste > found.waste
+    assert found.today.overhead == pytest.approx(2 / (2 * best.interval_s + 2))
 
 
 # What a library has to say
