@@ -71,7 +71,9 @@ def generate(
     from .units import parse_size
 
     if samples is not None and size is not None:
-        raise UsageError("samples and size both say how much to generate", remedy="give one")
+        raise UsageError(
+            "samples and size both state how much to generate", remedy="pass only one of them"
+        )
     if isinstance(dataset, str | Path):
         spec = load_dataset_spec(str(dataset), _overrides(settings))
     else:
@@ -123,11 +125,14 @@ def make_loader(
     if num_workers is not None:
         if isinstance(loader, LoaderSpec):
             raise UsageError(
-                "num_workers and a LoaderSpec both say how many workers",
-                remedy="set its workers instead",
+                "num_workers and the LoaderSpec both state the number of workers",
+                remedy="set LoaderSpec.workers, and leave num_workers out",
             )
         if "workers" in (loader or {}):
-            raise UsageError("num_workers and loader's workers are the same", remedy="give one")
+            raise UsageError(
+                "num_workers and loader['workers'] are the same setting",
+                remedy="pass only one of them",
+            )
         keys = {"workers": num_workers, **(loader or {})}
         if num_workers == 0 and "transport" not in keys:
             keys["transport"] = "tensor"  # the default, "ring", is for worker processes
@@ -175,27 +180,30 @@ class Run:
 
     def to_text(self, *, width: int = 100) -> str:
         """Return the report that ``iobench run`` prints, in lines of at most ``width`` columns."""
-        from .report.text import render
+        from .report.record import sections
+        from .report.render_text import render_text
 
-        return render(self.document, width=width)
+        return render_text(sections(self.document), width=width)
 
     def to_markdown(self) -> str:
         """Return the report as Markdown."""
-        from .report.export import to_markdown
+        from .report.record import sections
+        from .report.render_markdown import render_markdown
 
-        return to_markdown(self.document)
+        return render_markdown(sections(self.document))
 
     def to_csv(self) -> str:
-        """Return CSV with a header and one row per metric."""
-        from .report.export import to_csv
+        """Return CSV with a header and a row for each repetition (of a study: save, restore)."""
+        from .report.record import sections
+        from .report.render_csv import render_csv
 
-        return to_csv(self.document)
+        return render_csv(sections(self.document))
 
     def to_json(self) -> str:
         """Return the whole record, as in ``run.json``."""
-        from .report.export import to_json
+        from .documents import json_text
 
-        return to_json(self.document)
+        return json_text(self.document) + "\n"
 
 
 def run(
@@ -243,7 +251,7 @@ def run(
     from .units import parse_duration
 
     if rules not in ("quick", "mlperf"):
-        raise UsageError(f"there are no rules '{rules}'", remedy="use quick or mlperf")
+        raise UsageError(f"unknown rules '{rules}'", remedy="use quick or mlperf")
     if isinstance(workload, str | Path):
         workload = load_workload(str(workload), _overrides(settings))
     else:
@@ -348,11 +356,14 @@ def _group(side: Runs | Sequence[Runs], across: tuple[str, ...], include_invalid
                 group.runs.append(document)
     if not group.runs:
         why = f": {left_out[0]}" if left_out else ""
-        raise UsageError(f"{group.label or 'an empty side'} holds no run that counts{why}")
+        raise UsageError(
+            f"{group.label or 'one side of the comparison'} has no run that can be compared{why}",
+            remedy="name runs that are complete and valid",
+        )
     if len({question(document, across) for document in group.runs}) > 1:
         raise UsageError(
-            f"{group.label} holds runs that ask different things of the storage",
-            remedy="name runs of one workload and one dataset, or the keys that may differ",
+            f"{group.label} has runs of different workloads, datasets or settings",
+            remedy="name runs of one workload and one dataset, or pass the keys that may differ",
         )
     return group
 
@@ -368,6 +379,6 @@ def _overrides(settings: Settings | None) -> list[str]:
 def _refuse_settings(settings: Settings | None, kind: str) -> None:
     if settings:
         raise UsageError(
-            f"settings are for a {kind} that is named",
-            remedy=f"change the {kind} itself (model_copy)",
+            f"settings can be passed only for a {kind} that is given by its name",
+            remedy=f"change the {kind} itself with model_copy",
         )

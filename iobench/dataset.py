@@ -274,7 +274,7 @@ def place_of(manifest: Manifest, url: str, origin: str | None = None) -> str:
     if origin is not None:
         if not said:
             raise UsageError(
-                f"--origin is for scanned data, but {url} holds its own shards",
+                f"--origin is for scanned data, but {url} has shards of its own",
                 remedy="leave --origin out",
             )
         return rewrapped(url, origin)
@@ -282,9 +282,9 @@ def place_of(manifest: Manifest, url: str, origin: str | None = None) -> str:
         return url
     if manifest.root is None or not _lies_in(said, manifest.root):
         raise UsageError(
-            f"the manifest at {url} says that its samples lie at '{printable(said, 100)}', and "
-            "nothing is read elsewhere because a manifest says so",
-            remedy="if that is your data, add --origin and its URL (in Python: origin=)",
+            f"the manifest at {url} says that its samples are at '{printable(said, 100)}', but "
+            "iobench does not follow a manifest to another place",
+            remedy="if that is your data, add --origin with its URL (in Python: origin=)",
         )
     return rewrapped(url, said)
 
@@ -318,7 +318,7 @@ def read_manifest(storage: Storage) -> Manifest:
         raise DatasetError(
             f"no dataset at {storage.url} (no {MANIFEST})",
             remedy=(
-                f"to measure data of yours, take it up first: iobench scan {storage.url} --save "
+                f"to measure your own data, scan it first: iobench scan {storage.url} --save "
                 f"mine.yaml; or generate data: iobench generate NAME --to {storage.url}"
             ),
         )

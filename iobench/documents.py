@@ -75,7 +75,7 @@ def parse_json(text: str | bytes) -> Any:
     except ValueError as error:
         if "digits" not in str(error):  # not Python's limit for the digits of an integer
             raise
-        raise ValueError("a number in it has thousands of digits") from None
+        raise ValueError("it has a number with thousands of digits") from None
     _check(data)
     return data
 

@@ -59,7 +59,7 @@ def check_plausible(claimed: int, stored: int, what: str) -> None:
     """Raises ValueError that names ``what``, the stated size and the limit."""
     if claimed > plausible(stored):
         raise ValueError(
-            f"{what} claims {claimed} bytes in {stored} stored ones; the limit is "
+            f"{what} claims {claimed} bytes in {stored} stored bytes; the limit is "
             f"{MAX_EXPANSION} times the stored bytes, or {ALWAYS_FITS}"
         )
 

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from .errors import SpecError, UnknownNameError, UsageError
+from .extras import install_command
 
 if TYPE_CHECKING:  # types of the plug-ins, for annotations only
     from .accelerate.base import Accelerator
@@ -121,17 +122,16 @@ class Registry(Generic[T]):
             broken, extra = self._broken(name, error), self.entries()[name].extra
             if broken is not None:
                 reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-                installs = f", or install what it needs: pip install 'iobench[{extra}]'"
+                installs = f", or install what it needs: {install_command(extra)}" if extra else ""
                 raise UsageError(
                     f"{self.kind} '{name}': {broken} is installed, but cannot be imported: "
                     f"{reason}",
-                    remedy=f"see its error with python -c 'import {broken}'"
-                    f"{installs if extra else ''}",
+                    remedy=f"see its error with python -c 'import {broken}'{installs}",
                 ) from error
             if not isinstance(error, ImportError):
                 raise
             remedy = (
-                f"install it: pip install 'iobench[{extra}]'"
+                f"install it: {install_command(extra)}"
                 if extra
                 else f"install the package that provides '{error.name}'"
             )
@@ -283,7 +283,7 @@ STORAGE: Registry[Storage] = Registry(
         ),
         "fsspec": Entry(
             target="iobench.storage.fsspec.url:FsspecStorage",
-            summary="any other fsspec URL (gs://, az://, hf:// ...): works, is not fast",
+            summary="any other fsspec URL (gs://, az://, hf:// ...): compatible, not fast",
         ),
         "throttled": Entry(
             target="iobench.storage.simulated.throttled:ThrottledStorage",
@@ -302,7 +302,7 @@ ACCELERATORS: Registry[Accelerator] = Registry(
     {
         "emulated": Entry(
             target="iobench.accelerate.emulated:EmulatedAccelerator",
-            summary="a step takes the stated time, to a deadline",
+            summary="each step takes the stated time, kept by deadlines",
         ),
         "null": Entry(
             target="iobench.accelerate.emulated:NullAccelerator",
@@ -321,7 +321,7 @@ WRITERS: Registry[CheckpointWriter] = Registry(
         ),
         "torch-async": Entry(
             target="iobench.checkpoint.torch_save:TorchSaveBehind",
-            summary="torch.save of a copy, by a thread",
+            summary="torch.save of a copy, written by a thread",
         ),
         "torch-nocrc": Entry(
             target="iobench.checkpoint.torch_save:TorchSaveNoCrc",
@@ -343,11 +343,11 @@ WRITERS: Registry[CheckpointWriter] = Registry(
         ),
         "dcp-async": Entry(
             target="iobench.checkpoint.dcp_async:DcpThread",
-            summary="the same: a copy, then written by a thread",
+            summary="dcp of a copy, written by a thread",
         ),
         "dcp-async-process": Entry(
             target="iobench.checkpoint.dcp_async:DcpProcess",
-            summary="the same: a copy, then written by a process",
+            summary="dcp of a copy, written by a process",
         ),
         "stream": Entry(
             target="iobench.checkpoint.stream:Stream",
@@ -355,7 +355,7 @@ WRITERS: Registry[CheckpointWriter] = Registry(
         ),
         "stream-async": Entry(
             target="iobench.checkpoint.stream:StreamBehind",
-            summary="the same of a copy, written by a thread",
+            summary="stream of a copy, written by a thread",
         ),
     },
 )
@@ -410,7 +410,7 @@ LOADERS: Registry[Library | BatchLoader] = Registry(
         ),
         "grain": Entry(
             target=f"{_LIBRARIES}.grain_dataset:Grain",
-            summary="grain: threads read a shuffled map",
+            summary="grain: threads read a shuffled map-style dataset",
             extra="grain",
         ),
     },

@@ -72,7 +72,8 @@ def check_target(path: str | Path) -> Path:
     given = Path(path).expanduser()
     if given.is_symlink() and not given.exists():
         raise TargetRefusedError(
-            f"{path} is a symbolic link to nothing", remedy="name the directory itself"
+            f"{path} is a symbolic link whose target does not exist",
+            remedy="name the directory itself",
         )
     target = given.resolve()
     shown = f"{path}" if str(target) == str(given) else f"{path} (which is {target})"

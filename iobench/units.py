@@ -137,6 +137,11 @@ def format_rate(bytes_per_s: float) -> str:
     return f"{format_bytes(bytes_per_s)}/s"
 
 
+def counted(count: float, noun: str, plural: str = "") -> str:
+    """A count with its noun: ``1 sample``, ``1,234 samples``, ``2 batches``."""
+    return f"{format_count(count)} {noun if count == 1 else plural or noun + 's'}"
+
+
 def format_duration(seconds: float) -> str:
     """``3.5 ms``, ``12.0 s``, ``2 min 5 s``, ``3 h 20 min``, ``12.5 d``."""
     magnitude = abs(seconds)

@@ -55,7 +55,8 @@ class Samples:
         data = self._delivered()
         if len(set(self.lengths.tolist())) > 1:
             raise UsageError(
-                "samples of different lengths can't be stacked", remedy="set reader.crop"
+                "samples of different lengths cannot be stacked",
+                remedy="set reader.crop to give them one length",
             )
         steps = np.diff(self.offsets)
         if len(steps) and (steps != steps[0]).any():
@@ -68,7 +69,7 @@ class Samples:
     def _delivered(self) -> torch.Tensor:
         if self.data is None:
             raise UsageError(
-                "transport 'null' delivers no data",
+                "transport 'null' delivers only byte counts, and no data",
                 remedy="use transport 'ring', 'tensor' or 'thread'",
             )
         return self.data

@@ -181,7 +181,7 @@ class CheckpointTarget:
         if exists(self.storage, self.key(MANIFEST)):
             raise CheckpointError(
                 f"{self.url} already holds a checkpoint",
-                remedy="save another step, or remove this one first",
+                remedy="use another step number, or remove this checkpoint first",
             )
         folder = self.path()
         if folder is not None:
@@ -222,7 +222,7 @@ class CheckpointTarget:
             name = part_name(rank)
             if self.key(name) not in present:
                 raise CheckpointError(
-                    f"{self.url} stays partial: rank {rank} of {world} did not finish its save"
+                    f"{self.url} is not complete: rank {rank} of {world} did not finish its save"
                 )
             text = read_object(self.storage, self.key(name))
             part = parse_part(text, f"{self.url}/{name}")
@@ -230,8 +230,8 @@ class CheckpointTarget:
                 if present.get(self.key(file)) != size:
                     found = present.get(self.key(file), "no")
                     raise CheckpointError(
-                        f"{self.url} stays partial: rank {rank} wrote {size} bytes of {file}, "
-                        f"but the storage has {found}"
+                        f"{self.url} is not complete: rank {rank} wrote {size} bytes of {file}, "
+                        f"but the storage has {found} bytes"
                     )
             listed.append(
                 ListedPart(

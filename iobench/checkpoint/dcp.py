@@ -89,7 +89,7 @@ class Dcp:
         if any(exists(target.storage, target.key(name)) for name in self.files()):
             raise CheckpointError(
                 f"{target.url} holds a partial checkpoint",
-                remedy="remove it first, or save another step",
+                remedy="remove it first, or use another step number",
             )
         return known, any(checksum.endswith(_SHARED) for checksum in known.values())
 

@@ -128,7 +128,9 @@ def clean(storage: Storage, *, dry_run: bool = False) -> Removal:
     return _removal(mine, foreign, root_removed=gone)
 
 
-def clean_alone(storage: Storage, *, dry_run: bool = False, break_lock: bool = False) -> Removal:
+def clean_exclusively(
+    storage: Storage, *, dry_run: bool = False, break_lock: bool = False
+) -> Removal:
     """``clean`` by whoever does not hold the place yet. Raises TargetHeldError where others do."""
     require_marker(storage)
     if dry_run:

@@ -207,8 +207,8 @@ def write_file(
     assert path is not None
     if os.path.lexists(path):  # the library would write through a symbolic link
         raise CheckpointError(
-            f"{path} exists",
-            remedy="remove the partial checkpoint first, or save another step",
+            f"{path} already exists",
+            remedy="remove the partial checkpoint first, or use another step number",
         )
     try:
         write(path)

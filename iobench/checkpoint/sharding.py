@@ -158,7 +158,7 @@ def _stages(parameters: Sequence[Parameter], count: int) -> list[list[Parameter]
     )
     if count > max(layers, 1):
         raise UsageError(
-            f"{count} pipeline stages for {layers} layers",
+            f"{count} pipeline stages are more than the {layers} layers",
             remedy="use fewer stages, or a larger --scale",
         )
     ends = [sum(_part(layers, stage, count) for stage in range(last + 1)) for last in range(count)]

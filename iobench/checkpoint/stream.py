@@ -62,7 +62,8 @@ class Stream(FileWriter):
             or held > _MAX_MEMORY
         ):
             raise UsageError(
-                f"stream: block_size {self.block_size}, concurrency {self.concurrency}",
+                f"writer 'stream' cannot use block_size {self.block_size} with concurrency "
+                f"{self.concurrency}",
                 remedy="block_size must be a multiple of 4096 bytes, concurrency at least 1, and "
                 "all blocks together at most 256 MiB",
             )

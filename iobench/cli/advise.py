@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .verbs import Verb
+from .verbs import DOCUMENTS, Verb
 
 EXAMPLES = """examples:
   iobench advise results/<sweep>
@@ -18,30 +18,32 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "directory",
         metavar="DIR",
-        help="a folder that holds the runs of a sweep, each in its own directory",
+        help="directory of a sweep, with one directory below it for each run",
     )
-    parser.add_argument("--workload", metavar="NAME", help="choose the runs of this workload")
+    parser.add_argument("--workload", metavar="NAME", help="use only the runs of this workload")
     parser.add_argument(
         "--default",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a setting of today, which gains are over (default: the sweep's, else as the workload "
-        "ships); may be repeated",
+        help="setting in use today, against which gains are computed (default: as in the sweep, "
+        "else as in the workload); repeatable",
     )
     parser.add_argument(
         "--dataset-size",
         metavar="SIZE",
-        help="stored bytes of the real data, where the sweep ran on less, e.g. 20TiB",
+        help="stored bytes of the real dataset if the sweep used a smaller one, e.g. 20TiB",
     )
     parser.add_argument(
         "--first-batch",
         metavar="TIME",
         default="3s",
-        help="longest wait for a first shard (default: 3s)",
+        help="longest acceptable wait for the first shard (default: 3s)",
     )
     parser.add_argument(
-        "--shuffle-window", metavar="SIZE", help="bytes that each worker shuffles over, e.g. 256MiB"
+        "--shuffle-window",
+        metavar="SIZE",
+        help="bytes among which each worker shuffles, e.g. 256MiB",
     )
 
 
@@ -51,8 +53,10 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.tuning.recommend import Target, recommend
     from ..analyse.tuning.sweepfolder import read_sweep
     from ..errors import UsageError
+    from ..report.advise import sections
     from ..units import parse_duration, parse_size
-    from .terminal import say, show, show_json
+    from .printing import print_report
+    from .terminal import say
 
     target = Target(
         dataset_bytes=None if args.dataset_size is None else float(parse_size(args.dataset_size)),
@@ -67,19 +71,15 @@ def run(args: argparse.Namespace) -> int:
         ("--shuffle-window", target.shuffle_window_bytes),
     ):
         if value is not None and value <= 0:
-            raise UsageError(f"{flag} is {value:g}", remedy="give more than 0")
+            raise UsageError(f"{flag} must be more than 0, but is {value:g}")
     sweep = read_sweep(
         Path(args.directory), workload=args.workload, default=_settings(args.default)
     )
     found = recommend(sweep, target)
-    if args.json:
-        show_json(found)
-        return 0
-    from ..report.advise import render_advise
-
-    show(render_advise(found))
+    print_report(args.format, found, sections(found))
     if (
-        sweep.default is not None
+        args.format == "text"
+        and sweep.default is not None
         and found.changes
         and (Path(args.directory) / "sweep.json").is_file()
     ):
@@ -95,20 +95,21 @@ def _settings(texts: list[str]) -> dict[str, str]:
     for text, (key, equals, value) in zip(texts, pairs, strict=True):
         if not (key and equals and value):
             raise UsageError(
-                f"--default {text} is not of the form KEY=VALUE",
+                f"--default '{text}' is not of the form KEY=VALUE",
                 remedy="write it like --default loader.workers=2",
             )
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 VERB = Verb(
-    help="the recommended layout and settings, why, what they gain",
+    help="recommended layout and settings, with reasons and predicted gains",
     description=(
-        "Choose settings out of runs of one workload that differ in theirs: the smallest within "
-        "5 % of the best, whether a codec is worth it, how large a shard should be, and the Pareto "
-        "front of speed, CPU time and bytes, each with its basis."
+        "Recommend settings from runs of one workload with different settings: the smallest "
+        "settings within 5 % of the best, whether a codec is worth its cost, how large a shard "
+        "should be, and the Pareto front of speed, CPU time and bytes. Each comes with its reason."
     ),
     examples=EXAMPLES,
     arguments=arguments,
     run=run,
+    formats=DOCUMENTS,
 )

@@ -30,42 +30,43 @@ EXAMPLES = """examples:
   iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64 --accelerators 1024 \
 --accelerator-price-per-hour 2.5
 
-The target must be new, empty, or hold checkpoints of iobench. Those of this study are removed at
-the end; --keep-data leaves the last one. Those that were there before stay: iobench clean DIR.
+The target must be new, empty, or hold checkpoints of iobench. The checkpoints of this study are
+removed at the end; --keep-data keeps the last one. Checkpoints that were there before are kept; to
+remove them: iobench clean DIR
 
 exit status: 0 ok, 1 failed, 2 usage, 3 the study is invalid, 4 a --fail-on condition holds
 """
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="whose state (iobench list models)")
+    parser.add_argument("model", help="model to checkpoint (iobench list models)")
     parser.add_argument(
-        "--to", required=True, metavar="DIR", help="a directory or URL for the checkpoints"
+        "--to", required=True, metavar="DIR", help="directory or URL for the checkpoints"
     )
     parser.add_argument(
         "--writer",
         default="stream",
         metavar="NAME",
-        help="how to save (iobench list writers; default: stream)",
+        help="checkpoint writer (iobench list writers; default: stream)",
     )
     parser.add_argument(
         "--async",
         dest="asynchronous",
         action="store_true",
-        help="let the training go on while the writer writes, with its asynchronous version",
+        help="use the asynchronous version of the writer: training continues while it writes",
     )
     parser.add_argument(
         "--ranks",
         type=whole_number,
         default=1,
         metavar="N",
-        help="processes that share the state (default: 1)",
+        help="number of ranks that share the state (default: 1)",
     )
     parser.add_argument(
         "--scale",
         default="1",
         metavar="SHARE",
-        help="share of the model's bytes, e.g. 1/64 (default: 1)",
+        help="share of the model's bytes to save, e.g. 1/64 (default: 1)",
     )
     parser.add_argument(
         "-n",
@@ -74,79 +75,81 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         default=10,
         metavar="N",
-        help="saves, and as many restores (default: 10)",
+        help="number of saves, and of restores (default: 10)",
     )
     add_renamed(parser, "--count", "--repeat", dest="count", type=whole_number)
     parser.add_argument(
-        "--keep-data", action="store_true", help="leave the last checkpoint in the target"
+        "--keep-data", action="store_true", help="keep the last checkpoint in the target"
     )
-    meaning = parser.add_argument_group("what it means for a training")
+    meaning = parser.add_argument_group(
+        "the real training, to compute how often to save and what that costs"
+    )
     meaning.add_argument(
         "--accelerators",
         type=whole_number,
         metavar="N",
-        help="accelerators of the training: how often they fail, what they cost (default: as "
+        help="accelerators in the real training, for its failures and its cost (default: as "
         "published)",
     )
     meaning.add_argument(
         "--mtbf",
         metavar="TIME",
-        help="mean time between interruptions of the whole job, e.g. 3h (default: published)",
+        help="mean time between interruptions of the whole job, e.g. 3h (default: as published)",
     )
     meaning.add_argument(
         "--restart",
         default="0s",
         metavar="TIME",
-        help="time to get going after an interruption, beside the restore (default: 0s)",
+        help="time to restart after an interruption, without the restore (default: 0s)",
     )
     meaning.add_argument(
-        "--interval", metavar="TIME", help="time between two saves of the training today"
+        "--interval", metavar="TIME", help="time between two checkpoints today, e.g. 30min"
     )
     meaning.add_argument(
         "--accelerator-price-per-hour",
         dest="price",
         type=number,
         metavar="USD",
-        help="what one accelerator costs for one hour",
+        help="price of one accelerator for one hour",
     )
     add_renamed(parser, "--price", "--accelerator-price-per-hour", dest="price", type=number)
     meaning.add_argument(
         "--samples-per-s",
         type=number,
         metavar="RATE",
-        help="rate of the whole training, to count lost samples",
+        help="samples/s of the whole training, to count lost samples",
     )
     meaning.add_argument(
         "--stall-budget",
         default="1%",
         metavar="SHARE",
-        help="share of the time that saving may take (default: 1%%)",
+        help="largest share of the time that saves may take (default: 1%%)",
     )
     meaning.add_argument(
         "--notice",
         default="2m",
         metavar="TIME",
-        help="time from the notice to the end of a spot instance (default: 2m)",
+        help="time between the notice and the end of a spot instance (default: 2m)",
     )
     parser.add_argument(
         "--rules",
         choices=("quick", "mlperf"),
         default="quick",
-        help="mlperf makes findings refuse (default: quick)",
+        help="rule set; a study that breaks a rule of mlperf is INVALID (default: quick)",
     )
     parser.add_argument(
         "--fail-on",
         action="append",
         default=[],
         metavar="CONDITION",
-        help="exit 4 if it holds, e.g. 'blocked_s>5'; repeatable",
+        help="exit with status 4 if this holds, e.g. 'blocked_s>5'; repeatable",
     )
     parser.add_argument(
         "--results",
         type=Path,
         default=Path("results"),
         metavar="DIR",
-        help="where run directories go (default: results)",
+        help="directory for run directories (default: results)",
     )
     add_break_lock(parser)
     add_overrides(parser, "fsync=false")
@@ -206,7 +209,7 @@ def asked_training(args: argparse.Namespace) -> Training:
         ("--accelerators", args.accelerators),
     ):
         if value is not None and not 0 < value < 1e15:
-            raise UsageError(f"{flag} must be above 0, not {value}")
+            raise UsageError(f"{flag} must be more than 0, but is {value}")
     asked = {
         "accelerators": args.accelerators,
         "mtbf_s": parse_time("--mtbf", args.mtbf),
@@ -221,10 +224,10 @@ def asked_training(args: argparse.Namespace) -> Training:
 
 
 VERB = Verb(
-    help="what a checkpoint costs: time blocked, durable, restore, and how often to take one",
+    help="cost of checkpoints: time blocked, time until durable, restore, how often to save",
     description=(
-        "Save a model's state again and again, restore it cold and verified, and work out what "
-        "that costs a training."
+        "Save a model's state repeatedly, restore it from cold storage, verify it, and compute "
+        "what that costs a training."
     ),
     examples=EXAMPLES,
     arguments=arguments,

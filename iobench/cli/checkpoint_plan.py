@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .common import parse_share, parse_time, whole_number
-from .verbs import Verb
+from .verbs import PAGES, Verb
 
 EXAMPLES = """examples:
   iobench checkpoint plan llama3-405b --to /mnt/ckpt
@@ -17,16 +17,16 @@ EXAMPLES = """examples:
 def _add(parser: argparse.ArgumentParser, *, hidden: bool) -> None:
     """Add the flags of a model's plan; ``hidden`` leaves them out of --help."""
     texts = {
-        "--to": ("DIR", "a directory or URL where checkpoints would go: is there room?"),
+        "--to": ("DIR", "directory or URL for the checkpoints, to check its free space"),
         "--scale": ("SHARE", "share of the model's bytes, e.g. 1/64 (default: 1)"),
         "--mtbf": (
             "TIME",
-            "mean time between interruptions of the whole job, e.g. 3h (default: published, by "
-            "accelerators)",
+            "mean time between interruptions of the whole job, e.g. 3h (default: from the "
+            "published rate and the number of accelerators)",
         ),
         "--interval": (
             "TIME",
-            "time between two saves, e.g. 30min (default: what suits each stall budget best)",
+            "time between two checkpoints, e.g. 30min (default: the best for each stall budget)",
         ),
     }
     for flag, (metavar, text) in texts.items():
@@ -37,7 +37,7 @@ def _add(parser: argparse.ArgumentParser, *, hidden: bool) -> None:
         metavar="N",
         help=argparse.SUPPRESS
         if hidden
-        else "processes that share the state (default: as published)",
+        else "number of ranks that share the state (default: as published)",
     )
     parser.add_argument(
         "--stall-budget",
@@ -45,17 +45,17 @@ def _add(parser: argparse.ArgumentParser, *, hidden: bool) -> None:
         metavar="SHARE",
         help=argparse.SUPPRESS
         if hidden
-        else "share of the time that saving may take; repeatable (default: 1%% and 5%%)",
+        else "largest share of the time that saves may take; repeatable (default: 1%% and 5%%)",
     )
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="whose state (iobench list models)")
+    parser.add_argument("model", help="model to checkpoint (iobench list models)")
     parser.add_argument(
         "--accelerators",
         type=whole_number,
         metavar="N",
-        help="accelerators of the training, whose failures count (default: as published)",
+        help="accelerators in the real training, for its failure rate (default: as published)",
     )
     _add(parser, hidden=False)
 
@@ -72,11 +72,11 @@ def run(args: argparse.Namespace) -> int:
 def show_plan(args: argparse.Namespace, model: str) -> int:
     """Print the plan of ``model``'s checkpoint. Raises UsageError, UnknownNameError."""
     from ..errors import UsageError
-    from ..report.plan import render_checkpoint_plan
+    from ..report.checkpoint_plan import sections
     from ..runner.checkpoint_plan import STALL_BUDGETS, describe_checkpoint
     from ..schema.base import build
     from ..schema.checkpoint import CheckpointSpec
-    from .terminal import show, show_json
+    from .printing import print_report
 
     asked = {"model": model, "scale": args.scale, "ranks": args.ranks}
     spec = build(
@@ -85,9 +85,7 @@ def show_plan(args: argparse.Namespace, model: str) -> int:
         where="checkpoint plan",
     )
     if args.accelerators is not None and args.accelerators < 1:
-        raise UsageError(
-            f"{args.accelerators} accelerators train nothing", remedy="give at least 1"
-        )
+        raise UsageError(f"--accelerators must be at least 1, but is {args.accelerators}")
     plan = describe_checkpoint(
         spec,
         args.to,
@@ -98,18 +96,16 @@ def show_plan(args: argparse.Namespace, model: str) -> int:
         budgets=[parse_share("--stall-budget", text) for text in args.stall_budget or ()]
         or STALL_BUDGETS,
     )
-    if args.json:
-        show_json(plan)
-    else:
-        show(render_checkpoint_plan(plan))
+    print_report(args.format, plan, sections(plan))
     return 0
 
 
 VERB = Verb(
-    help="what a model's checkpoint is: bytes of each rank, what fits, the write rate to buy",
-    description="Work out what a checkpoint of a model means before anything is built or written: "
-    "bytes of each rank, memory, room in the target, and the write rate for a stall budget.",
+    help="size of a model's checkpoint: bytes of each rank, free space, the write rate to buy",
+    description="Compute what a checkpoint of a model needs before anything is built or written: "
+    "bytes of each rank, memory, free space in the target, and the write rate for a stall budget.",
     examples=EXAMPLES,
     arguments=arguments,
     run=run,
+    formats=PAGES,
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from .common import add_break_lock, counted
+from ..units import counted
+from .common import add_break_lock
 from .terminal import say, show_json
 from .verbs import Verb
 
@@ -23,13 +24,15 @@ _SHOWN = 10
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "dir", metavar="DIR", help="the directory or URL of a dataset or of checkpoints"
+        "dir", metavar="DIR", help="directory or URL of a dataset or of checkpoints"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be removed, and remove nothing"
+        "--dry-run", action="store_true", help="show what would be removed, but remove nothing"
     )
     parser.add_argument(
-        "--yes", action="store_true", help="accepted for scripts; nothing is ever asked"
+        "--yes",
+        action="store_true",
+        help="accepted for scripts and without effect: iobench never asks",
     )
     add_break_lock(parser)
 
@@ -59,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _checkpoints(args: argparse.Namespace) -> CleanReport | None:
     """Clean a directory or URL with iobench's checkpoints; return None for any other."""
-    from ..checkpoint.place import MARKER, clean_alone
+    from ..checkpoint.place import MARKER, clean_exclusively
     from ..errors import StorageError
     from ..generator.cleaner import CleanReport
     from ..storage import open_storage
@@ -71,7 +74,7 @@ def _checkpoints(args: argparse.Namespace) -> CleanReport | None:
             return None
     except StorageError:
         return None  # the search for a dataset will report the problem
-    removal = clean_alone(storage, dry_run=args.dry_run, break_lock=args.break_lock)
+    removal = clean_exclusively(storage, dry_run=args.dry_run, break_lock=args.break_lock)
     return CleanReport(
         args.dir,
         removal.files,
@@ -83,11 +86,10 @@ def _checkpoints(args: argparse.Namespace) -> CleanReport | None:
 
 
 VERB = Verb(
-    help="remove a generated dataset, or checkpoints",
+    help="remove a generated dataset or checkpoints",
     description=(
         "Remove a dataset or checkpoints, complete or partial: exactly the files that iobench "
-        "made. Files of others stay, and are named. A directory that iobench did not make is "
-        "refused."
+        "made. Other files are kept and listed. A directory that iobench did not make is refused."
     ),
     examples=EXAMPLES,
     arguments=arguments,

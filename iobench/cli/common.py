@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 
 from .logs import add_logging
 
+MAX_CALIBRATION_S = 3600
+
 
 def add_common(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
     """Add the flags for output and logging.
@@ -15,22 +17,25 @@ def add_common(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
     """
     group = parser.add_argument_group("output")
     group.add_argument(
-        "--format", choices=formats, default=formats[0], help=f"default: {formats[0]}"
+        "--format",
+        choices=formats,
+        default=formats[0],
+        help=f"output format (default: {formats[0]})",
     )
     group.add_argument(
         "--json",
         action="store_const",
         const="json",
         dest="format",
-        help="the same as --format json: one JSON document on stdout and nothing else",
+        help="same as --format json: one JSON document on stdout and nothing else",
     )
     group.add_argument(
         "-o",
         "--output",
         metavar="FILE",
-        help="write the document to this file instead of stdout; what was there is replaced",
+        help="write the document to this file instead of stdout; an existing file is replaced",
     )
-    group.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    group.add_argument("-q", "--quiet", action="store_true", help="show no progress on stderr")
     add_logging(group)
     group.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
@@ -53,7 +58,7 @@ class Renamed(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        tell_renamed(str(option_string), self.new)
+        warn_renamed(str(option_string), self.new)
         setattr(namespace, self.dest, values)
 
 
@@ -77,20 +82,13 @@ def add_renamed(
     )
 
 
-def tell_renamed(old: str, new: str) -> None:
+def warn_renamed(old: str, new: str) -> None:
     """Warn on stderr that an old spelling has a new name, once in each process."""
     from .terminal import warn
 
     if old not in _renamed:
         _renamed.add(old)
-        warn(f"{old} is called {new} now; the old name goes with the next minor version")
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, such as ``1 sample`` or ``1,234 samples``."""
-    from ..units import format_count
-
-    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
+        warn(f"{old} is now called {new}; the next minor version will not accept the old name")
 
 
 def duration(text: str) -> float:
@@ -117,13 +115,30 @@ def add_calibration(parser: argparse.ArgumentParser, default: str, what: str) ->
     add_renamed(parser, "--calibration-s", "--calibration", dest="calibration_s", type=duration)
 
 
+def check_measuring(args: argparse.Namespace) -> None:
+    """Check the flags that ``run`` and ``sweep`` share.
+
+    Raises UsageError with the flag and its value.
+    """
+    from ..errors import UsageError
+
+    for name, least in (("repeat", 1), ("accelerators", 1), ("seed", 0)):
+        if (value := getattr(args, name)) < least:
+            raise UsageError(f"--{name} must be at least {least}, but is {value}")
+    if args.calibration_s > MAX_CALIBRATION_S:
+        raise UsageError(
+            f"--calibration must be at most {MAX_CALIBRATION_S} s, but is {args.calibration_s:g} s"
+        )
+
+
 def add_break_lock(parser: argparse.ArgumentParser) -> None:
     """Add ``--break-lock``, for verbs that lock a directory or URL."""
     parser.add_argument(
         "--break-lock",
         action="store_true",
-        help="take the place over from a process of another host that is dead; a lock of S3, NFS "
-        "or another storage outlives its process. It is watched for a heartbeat first",
+        help="take over the lock of a process that died on another host; needed on S3, NFS and "
+        "other storage where a lock remains after its process. First the lock is watched for a "
+        "heartbeat",
     )
 
 
@@ -150,7 +165,7 @@ def whole_number(text: str) -> int:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number") from None
     if abs(value) > MAX_BYTES:
-        raise argparse.ArgumentTypeError("the number is out of range")
+        raise argparse.ArgumentTypeError(f"{text[:40]} is out of range")
     return value
 
 
@@ -163,7 +178,7 @@ def number(text: str) -> float:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number") from None
     if not abs(value) <= MAX_NUMBER:  # NaN fails every comparison
-        raise argparse.ArgumentTypeError("the number is out of range")
+        raise argparse.ArgumentTypeError(f"{text[:40]} is out of range")
     return value
 
 
@@ -172,8 +187,8 @@ def add_origin(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--origin",
         metavar="URL",
-        help="where the data of a scanned dataset lies: a directory or URL. A manifest's own word "
-        "is taken only for its own directory",
+        help="directory or URL of the data of a scanned dataset; without it, only data in the "
+        "manifest's own directory is read",
     )
 
 
@@ -188,7 +203,8 @@ def parse_share(flag: str, text: str) -> float:
         share = 0.0
     if not MIN_SHARE <= share < 1:
         raise UsageError(
-            f"{flag} {text} is no share of the time", remedy="write it like 1% or 0.01"
+            f"{flag} must be more than 0 and less than 1, but is '{text}'",
+            remedy="write it like 1% or 0.01",
         )
     return share
 
@@ -205,5 +221,7 @@ def parse_time(flag: str, text: str | None) -> float | None:
         return None
     seconds = parse_duration(text)
     if seconds <= 0:
-        raise UsageError(f"{flag} {text} is no time", remedy="give more than 0, e.g. 30min")
+        raise UsageError(
+            f"{flag} must be more than 0, but is '{text}'", remedy="write it like 30min"
+        )
     return seconds

@@ -21,11 +21,10 @@ EXAMPLES = """examples:
 --format markdown
   iobench compare results --by loader.workers --metric samples_per_s
 
-A difference needs p < 0.05 (exact Mann-Whitney over repetitions) and a change above 5 %; '~' is \
-none. With fewer than 4 repetitions
-on a side nothing can be told. Runs that ask something else of the storage, or are of other data, \
-are not comparable: --across names
-keys that may differ.
+A difference counts if p < 0.05 (exact Mann-Whitney test over repetitions) and the change is above
+5 %; '~' means that no difference counts. With fewer than 4 repetitions on a side, nothing can be
+decided. Runs that demand something else of the storage, or read other data, are not comparable;
+--across names keys that may differ.
 
 exit status: 0 ok, 1 failed, 2 nothing could be compared, 4 a regression beyond --fail-on
 """
@@ -37,34 +36,37 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="RESULTS",
-        help="run directories, or folders of runs, e.g. results/<run>",
+        help="run directories, or directories of runs, e.g. results/<run>",
     )
     parser.add_argument(
         "--by",
         metavar="KEY",
-        help="group all runs by a key of run.json or a setting; the first value is the baseline",
+        help="group all runs by this key of run.json or setting; the first value is the baseline",
     )
     parser.add_argument(
         "--across",
         default="",
         metavar="KEYS",
-        help="keys that may differ, e.g. dataset.shard_size,dataset.format",
+        help="keys that may differ between the runs, e.g. dataset.shard_size,dataset.format",
     )
     parser.add_argument(
-        "--metric", action="append", metavar="NAME", help="compare this one only; repeatable"
+        "--metric", action="append", metavar="NAME", help="compare only this metric; repeatable"
     )
     parser.add_argument(
-        "--fail-on", metavar="CHANGE", help="exit 4 on a regression beyond this, e.g. 5%%"
+        "--fail-on",
+        metavar="CHANGE",
+        help="exit with status 4 if a metric is worse by more than this, e.g. 5%%",
     )
-    parser.add_argument("--include-invalid", action="store_true", help="count INVALID runs, too")
+    parser.add_argument("--include-invalid", action="store_true", help="also use INVALID runs")
 
 
 def run(args: argparse.Namespace) -> int:
     from ..analyse.compare.runs import compare
     from ..errors import UnknownNameError, UsageError
-    from ..report.compare import NOTHING, render
+    from ..report.compare import NOTHING, document, sections
     from ..schema.metrics import COMPARED
-    from .terminal import show, show_data, warn
+    from .printing import print_report
+    from .terminal import warn
 
     metrics = tuple(args.metric or COMPARED)
     for name in metrics:
@@ -82,13 +84,12 @@ def run(args: argparse.Namespace) -> int:
         why = f": {left_out[0]}" if left_out else ""
         raise UsageError(
             f"there is nothing to compare{why}",
-            remedy="name two runs of one workload, or a folder and --by KEY",
+            remedy="name two runs of one workload, or a directory of runs and --by KEY",
         )
-    kind = args.format
-    (show if kind == "text" else show_data)(render(compared, left_out, kind=kind))
+    print_report(args.format, document(compared, left_out), sections(compared, left_out))
     if all(each.obstacles for each in compared):
         first = compared[0]
-        warn(f"not comparable: {first.obstacles[0]}. --across names keys that may differ")
+        warn(f"not comparable: {first.obstacles[0]}. If this key may differ, name it with --across")
         return 2
     if not any(each.rows for each in compared):
         warn(f"nothing was compared: {NOTHING}")
@@ -113,7 +114,10 @@ def _change(text: str) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share < 100:
-        raise UsageError(f"--fail-on {text} is no change", remedy="write it like 5% or 0.05")
+        raise UsageError(
+            f"--fail-on must be a change of 0 or more, but is '{text}'",
+            remedy="write it like 5% or 0.05",
+        )
     return share
 
 
@@ -130,8 +134,8 @@ def _by_place(
 
     if len(args.results) < 2:
         raise UsageError(
-            "one place is nothing to compare with",
-            remedy="name a baseline and a candidate, or group a folder with --by KEY",
+            "compare needs two places, or one place and --by KEY",
+            remedy="name a baseline and a candidate, e.g. two run directories",
         )
     places = [_groups(place, args.include_invalid, across, left_out) for place in args.results]
     pairs = []
@@ -151,11 +155,14 @@ def _by_place(
             if after is not None:
                 pairs.append((places[0][before], candidates[after]))
                 used |= {before, after}
-        left_out += [*_alone(places[0], candidates, used), *_alone(candidates, places[0], used)]
+        left_out += [
+            *_without_counterpart(places[0], candidates, used),
+            *_without_counterpart(candidates, places[0], used),
+        ]
     return pairs
 
 
-def _alone(
+def _without_counterpart(
     groups: dict[tuple[str, ...], Group],
     others: dict[tuple[str, ...], Group],
     used: set[tuple[str, ...]],
@@ -166,14 +173,14 @@ def _alone(
             continue
         peers = [other for other in others if other[0] == asked[0]]
         if not peers:
-            yield f"{asked[0]} is in {group.label} only"
+            yield f"only {group.label} has runs of {asked[0]}"
             continue
         nearest = max(peers, key=lambda other: len(set(other) & set(asked)))
         keys = (
             ", ".join(sorted(set(asked) - set(nearest)))
             or f"less than {', '.join(sorted(set(nearest) - set(asked)))}"
         )
-        yield f"{asked[0]} with {keys} is in {group.label} only"
+        yield f"only {group.label} has runs of {asked[0]} with {keys}"
 
 
 def _groups(
@@ -237,17 +244,17 @@ def _by_key(
         told = (
             f"all have {labels[0]}"
             if len(labels) == 1
-            else f"{' and '.join(labels[:3])} are of runs that ask something else"
+            else f"the runs with {' and '.join(labels[:3])} are not comparable with one another"
         )
-        left_out.insert(0, f"no two runs of one question differ in {args.by}: {told}")
+        left_out.insert(0, f"no two comparable runs differ in {args.by}: {told}")
     return pairs
 
 
 VERB = Verb(
-    help="two runs, or folders of runs: what became better or worse, and how sure that is",
+    help="two runs or directories of runs: what became better or worse, and how certain that is",
     description=(
-        "Compare recorded runs: the first is the baseline, each of the others a candidate. Folders "
-        "are split by workload."
+        "Compare recorded runs: the first place is the baseline, each other one a candidate. The "
+        "runs of a directory are compared separately for each workload."
     ),
     examples=EXAMPLES,
     arguments=arguments,

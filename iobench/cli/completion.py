@@ -22,7 +22,7 @@ EXAMPLES = """examples:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=sorted(_SCRIPTS), help="the shell that completes")
+    parser.add_argument("shell", choices=sorted(_SCRIPTS), help="shell to print the script for")
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
@@ -197,9 +197,9 @@ _SCRIPTS: dict[str, Callable[[Mapping[str, Completions]], str]] = {
 }
 
 VERB = Verb(
-    help="a script that lets bash, zsh or fish complete verbs, flags and names",
-    description="Print a script for the completion of iobench's command line. Make it again after "
-    "an update of iobench.",
+    help="script for bash, zsh or fish that completes verbs, flags and names",
+    description="Print a script with which a shell completes iobench's command line. Print it "
+    "again after an update of iobench.",
     examples=EXAMPLES,
     arguments=arguments,
     run=run,

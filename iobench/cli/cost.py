@@ -20,10 +20,9 @@ EXAMPLES = """examples:
   iobench cost results/<run> results/<run> --instance 4xg5.2xlarge --instance p4d.24xlarge \
 --efficiency 0.9 --deadline 24h --epochs 90
 
-Prices are rows of results/instances.yaml (iobench list instances), a CSV of yours (--prices), or \
-stated (--host-price-per-hour,
---host-spot-price-per-hour). Without
---instance, the machine that the run recognised when it was recorded.
+Prices come from results/instances.yaml (iobench list instances), from your own CSV file (--prices)
+or from the command line (--host-price-per-hour, --host-spot-price-per-hour). Without --instance,
+the instance type that was recorded with the run is used.
 """
 
 
@@ -33,41 +32,44 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="RESULTS",
-        help="run directories, or folders of runs, e.g. results/<run>",
+        help="run directories, or directories of runs, e.g. results/<run>",
     )
     parser.add_argument(
         "--instance",
         action="append",
         default=[],
         metavar="[N x]TYPE",
-        help="what a run's machine costs as (default: as recorded): one for all, or one for each "
-        "RESULTS in their order; 4xTYPE: 4 hosts",
+        help="instance type whose price is used (default: as recorded); give one for all RESULTS, "
+        "or one for each in their order. 4xTYPE means 4 hosts",
     )
     parser.add_argument(
         "--host-price-per-hour",
         dest="price",
         type=number,
         metavar="USD",
-        help="what one host costs for one hour, on demand",
+        help="price of one host for one hour, on demand",
     )
     parser.add_argument(
         "--host-spot-price-per-hour",
         dest="spot",
         type=number,
         metavar="USD",
-        help="what one host costs for one hour, as a spot instance",
+        help="price of one host for one hour, as a spot instance",
     )
     add_renamed(parser, "--price", "--host-price-per-hour", dest="price", type=number)
     add_renamed(parser, "--spot", "--host-spot-price-per-hour", dest="spot", type=number)
     parser.add_argument(
-        "--prices", type=Path, metavar="CSV", help="a list with the columns type and usd_per_hour"
+        "--prices",
+        type=Path,
+        metavar="CSV",
+        help="price list with the columns type and usd_per_hour",
     )
     parser.add_argument(
         "--hosts",
         type=whole_number,
         default=1,
         metavar="N",
-        help="machines that train together (default: 1)",
+        help="number of hosts that train together (default: 1)",
     )
     parser.add_argument(
         "--efficiency",
@@ -76,29 +78,32 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="E",
         help="scaling efficiency of several hosts, 0 to 1 (default: 1)",
     )
-    parser.add_argument("--epochs", type=whole_number, metavar="N", help="epochs of the job")
+    parser.add_argument(
+        "--epochs", type=whole_number, metavar="N", help="number of epochs of the job"
+    )
     parser.add_argument(
         "--samples",
         type=whole_number,
         metavar="N",
-        help="samples of one epoch (default: the run's dataset)",
+        help="samples in one epoch (default: those of the run's dataset)",
     )
-    parser.add_argument("--deadline", metavar="TIME", help="time for the job, e.g. 24h")
-    parser.add_argument("--budget", type=number, metavar="USD", help="money for the job")
+    parser.add_argument("--deadline", metavar="TIME", help="time limit for the job, e.g. 24h")
+    parser.add_argument("--budget", type=number, metavar="USD", help="largest cost of the job")
     parser.add_argument(
         "--interruptions-per-hour",
         dest="interruptions",
         type=number,
         default=0.0,
         metavar="RATE",
-        help="how often each spot instance is taken away in an hour (default: 0)",
+        help="interruptions of each spot instance in one hour (default: 0)",
     )
     parser.add_argument(
         "--interval",
         dest="checkpoint_every",
         default="1h",
         metavar="TIME",
-        help="time between two saves; half of it is lost with an interruption (default: 1h)",
+        help="time between two checkpoints, e.g. 10m; half of it is lost in an interruption "
+        "(default: 1h)",
     )
     add_renamed(
         parser, "--interruptions", "--interruptions-per-hour", dest="interruptions", type=number
@@ -108,7 +113,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--restart",
         default="5m",
         metavar="TIME",
-        help="time to get going after an interruption (default: 5m)",
+        help="time to restart after an interruption (default: 5m)",
     )
 
 
@@ -117,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.compare.cost import Terms, cost
     from ..analyse.compare.runs import usable
     from ..errors import UsageError
-    from ..report.cost import render
+    from ..report.cost import document, sections
     from ..schema.instances import (
         Instance,
         find_instance,
@@ -126,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     )
     from ..schema.record import TrainingRecord
     from ..units import parse_duration
-    from .terminal import show, show_data
+    from .printing import print_report
 
     _check(args)
     prices = read_prices(args.prices) if args.prices else None
@@ -144,8 +149,8 @@ def run(args: argparse.Namespace) -> int:
 
     if len(args.instance) > 1 and len(args.instance) != len(args.results):
         raise UsageError(
-            f"{len(args.instance)} instances for {len(args.results)} RESULTS",
-            remedy="name one for all, or one for each, in their order",
+            f"there are {len(args.instance)} --instance flags for {len(args.results)} RESULTS",
+            remedy="give one --instance for all RESULTS, or one for each in their order",
         )
     asked = [_hosts_of(text, args.hosts) for text in args.instance] or [("", args.hosts)]
     if len(asked) == 1:
@@ -155,8 +160,8 @@ def run(args: argparse.Namespace) -> int:
         name = asked_for or recorded
         if not name and args.price is None and args.spot is None:
             raise UsageError(
-                "these runs do not say on which instance they ran",
-                remedy="name one with --instance, or state a --host-price-per-hour",
+                "the runs do not record the instance type of their host",
+                remedy="name it with --instance, or give --host-price-per-hour",
             )
         named = str(name) if name else "this machine"
         stated = args.price is not None or args.spot is not None
@@ -179,21 +184,20 @@ def run(args: argparse.Namespace) -> int:
                 )
             )
             if one is None:
-                left_out.append(why or f"{directory} has no samples/s")
+                left_out.append(why or f"{directory} measured no samples/s")
             else:
                 costs.append(one)
     if not costs:
         raise UsageError(
-            f"there is nothing to put a price on: {left_out[0] if left_out else 'no run'}"
+            f"there is no run whose cost can be computed: {left_out[0] if left_out else 'no run'}"
         )
     if not any(one.prices for one in costs):
         raise UsageError(
-            f"no price of {costs[0].instance.type} is known",
-            remedy="state it with --host-price-per-hour or --host-spot-price-per-hour, or give a "
-            "list with --prices",
+            f"the price of {costs[0].instance.type} is not known",
+            remedy="give --host-price-per-hour or --host-spot-price-per-hour, or a price list with "
+            "--prices",
         )
-    kind = args.format
-    (show if kind == "text" else show_data)(render(costs, left_out, kind=kind))
+    print_report(args.format, document(costs, left_out), sections(costs, left_out))
     return 0
 
 
@@ -205,7 +209,7 @@ def _hosts_of(text: str, hosts: int) -> tuple[str, int]:
     if found is None:
         return text, hosts
     if int(found[1]) < 1:
-        raise UsageError(f"--instance {text} is no machine", remedy="at least 1 of them")
+        raise UsageError(f"--instance '{text}': the number of hosts must be at least 1")
     return found[2], int(found[1])
 
 
@@ -215,24 +219,21 @@ def _check(args: argparse.Namespace) -> None:
     for name, least in (("hosts", 1), ("epochs", 1), ("samples", 1)):
         value = getattr(args, name)
         if value is not None and value < least:
-            raise UsageError(f"--{name} must be {least} or more, not {value}")
+            raise UsageError(f"--{name} must be at least {least}, but is {value}")
     if not 0 < args.efficiency <= 1:
         raise UsageError(
-            f"--efficiency {args.efficiency:g} is no share", remedy="above 0, at most 1"
+            f"--efficiency must be more than 0 and at most 1, but is {args.efficiency:g}"
         )
     if args.budget is not None and not args.budget > 0:
-        raise UsageError(f"--budget {args.budget:g} buys nothing", remedy="more than 0 USD")
+        raise UsageError(f"--budget must be more than 0 USD, but is {args.budget:g}")
     if not 0 <= args.interruptions <= 60:
-        raise UsageError(
-            f"--interruptions-per-hour {args.interruptions:g} is no rate for an hour",
-            remedy="0 to 60",
-        )
+        raise UsageError(f"--interruptions-per-hour must be 0 to 60, but is {args.interruptions:g}")
 
 
 VERB = Verb(
-    help="samples per dollar, dollars for a job, dollars burnt while waiting",
+    help="samples per dollar, dollars for a job, dollars lost while accelerators wait",
     description=(
-        "Put a price on recorded runs. Nothing is measured, and no price is looked up over a "
+        "Compute the cost of recorded runs. Nothing is measured, and no price is looked up over a "
         "network."
     ),
     examples=EXAMPLES,

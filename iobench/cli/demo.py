@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -28,10 +29,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--s3", action="store_true", help="run on an S3 server on loopback instead of local disk"
     )
     parser.add_argument(
-        "--samples", type=whole_number, metavar="N", help="fewer samples than the dataset has"
+        "--samples",
+        type=whole_number,
+        metavar="N",
+        help="number of samples to generate (default: as in the dataset)",
     )
     parser.add_argument(
-        "-n", "--repeat", type=whole_number, default=6, metavar="N", help="repetitions (default: 6)"
+        "-n",
+        "--repeat",
+        type=whole_number,
+        default=6,
+        metavar="N",
+        help="number of repetitions (default: 6)",
     )
     add_calibration(parser, "3s", "time to measure each ceiling")
     parser.add_argument(
@@ -39,13 +48,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("results"),
         metavar="DIR",
-        help="where the run directory goes",
+        help="directory for the run directory (default: results)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     if not args.s3:
-        return _tell(args, _LOCAL, generate=not (Path(_LOCAL) / "manifest.json").is_file())
+        return _run_commands(args, _LOCAL, generate=not (Path(_LOCAL) / "manifest.json").is_file())
     from ..runner.demo import BUCKET, s3_server
 
     with (
@@ -55,10 +64,10 @@ def run(args: argparse.Namespace) -> int:
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             del os.environ[name]  # settings of another account must not reach this server
         os.environ.update(environment)
-        return _tell(args, f"s3://{BUCKET}/data", generate=True)
+        return _run_commands(args, f"s3://{BUCKET}/data", generate=True)
 
 
-def _tell(args: argparse.Namespace, place: str, *, generate: bool) -> int:
+def _run_commands(args: argparse.Namespace, place: str, *, generate: bool) -> int:
     """Run the commands, and print each one as a user would type it."""
     from .main import main
 
@@ -71,7 +80,7 @@ def _tell(args: argparse.Namespace, place: str, *, generate: bool) -> int:
             place,
             *(["--samples", str(args.samples)] if args.samples is not None else []),
         ]
-        note(f"$ iobench {' '.join(words)}", quiet=args.quiet)
+        note(f"$ iobench {shlex.join(words)}", quiet=args.quiet)
         with contextlib.redirect_stdout(sys.stdout if args.format == "text" else sys.stderr):
             done = main([*words, *common])
         if done:
@@ -87,17 +96,16 @@ def _tell(args: argparse.Namespace, place: str, *, generate: bool) -> int:
         str(args.results),
     ]
     words += ["--calibration", f"{args.calibration_s:g}s"] if args.calibration_s != 3.0 else []
-    note(f"$ iobench {' '.join(words)}", quiet=args.quiet)
+    note(f"$ iobench {shlex.join(words)}", quiet=args.quiet)
     return main([*words, *common, "--format", args.format])
 
 
 VERB = Verb(
-    help="the whole story on a small dataset, on local disk or on S3",
+    help="generate a small dataset and run a workload on it, on local disk or on S3",
     description=(
-        "Generate the dataset 'demo' (270 MiB) and run the workload 'demo' on it. On local disk it "
-        f"stays in ./{_LOCAL}. "
-        "With --s3 a real S3 server (rclone) is started on loopback over a temporary folder, and "
-        "all is removed at the end."
+        "Generate the dataset 'demo' (270 MiB) and run the workload 'demo' on it. On local disk "
+        f"the dataset stays in ./{_LOCAL}. With --s3, a real S3 server (rclone) is started on "
+        "loopback over a temporary directory, and everything is removed at the end."
     ),
     examples=EXAMPLES,
     arguments=arguments,

@@ -21,7 +21,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default=".",
         metavar="PATH",
-        help="a directory on the storage in question (default: here)",
+        help="directory on the storage to examine (default: the current directory)",
     )
 
 
@@ -32,13 +32,13 @@ def run(args: argparse.Namespace) -> int:
 
     if "://" in args.path:
         raise UsageError(
-            f"'{args.path}' is a URL, doctor looks at directories",
-            remedy="for a read's latency: iobench plan --probe",
+            f"'{args.path}' is a URL, but doctor examines directories",
+            remedy="to measure the latency of reads from a URL: iobench plan --probe",
         )
     if not os.path.exists(args.path):
         raise UsageError(
             f"no such directory: {args.path}",
-            remedy="name one that is there, on the storage in question",
+            remedy="name an existing directory on the storage to examine",
         )
     facts = examine(args.path)
     found = findings(facts)
@@ -54,15 +54,15 @@ def run(args: argparse.Namespace) -> int:
         say(f"{finding.level}: {finding.evidence} [{finding.rule}]")
         say(f"  -> {finding.remedy}")
     if not found:
-        say("nothing to change was found")
+        say("no problem was found")
     return 0
 
 
 VERB = Verb(
-    help="look at this machine and the storage behind a path",
+    help="examine this machine and the storage behind a path",
     description=(
-        "Cores, limits, memory, huge pages, file system, device, O_DIRECT, page cache, fio, GPU, "
-        "and what to change."
+        "Show cores, limits, memory, huge pages, file system, device, O_DIRECT, page cache, fio "
+        "and GPU, and what to change."
     ),
     examples=EXAMPLES,
     arguments=arguments,

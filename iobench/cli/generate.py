@@ -7,7 +7,8 @@ import signal
 import sys
 from typing import Any
 
-from .common import add_break_lock, counted, number, whole_number
+from ..units import counted
+from .common import add_break_lock, number, whole_number
 from .terminal import say, show_json
 from .verbs import Verb
 
@@ -23,12 +24,12 @@ EXAMPLES = """examples:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dataset", help="a dataset's name (iobench list datasets) or a YAML file")
+    parser.add_argument("dataset", help="name of a dataset (iobench list datasets) or YAML file")
     parser.add_argument(
         "--to",
         required=True,
         metavar="DIR",
-        help="a directory or URL that is new, empty, or holds this very dataset",
+        help="directory or URL for the dataset; must be new, empty, or hold this same dataset",
     )
     amount = parser.add_mutually_exclusive_group()
     amount.add_argument("--size", metavar="SIZE", help="total bytes of the samples, e.g. 20GiB")
@@ -37,19 +38,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--memory-multiple",
         type=number,
         metavar="X",
-        help="total bytes as a multiple of the memory that this process can use",
+        help="total bytes as a multiple of the memory of this host (or of its cgroup), e.g. 5",
     )
-    parser.add_argument("--seed", type=whole_number, metavar="N", help="seed of sizes and contents")
+    parser.add_argument(
+        "--seed", type=whole_number, metavar="N", help="seed for sizes and contents"
+    )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
         dest="overrides",
-        help="override a key of the spec",
+        help="override a key of the spec, e.g. format=tar; repeatable",
     )
     parser.add_argument(
-        "--workers", type=whole_number, metavar="N", help="processes (default: one for each core)"
+        "--workers",
+        type=whole_number,
+        metavar="N",
+        help="number of processes (default: one for each core)",
     )
     add_break_lock(parser)
 
@@ -62,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     from ..units import format_bytes, format_duration, format_rate
 
     if args.workers is not None and args.workers < 1:
-        raise UsageError(f"--workers is {args.workers}", remedy="give 1 or more")
+        raise UsageError(f"--workers must be at least 1, but is {args.workers}")
     spec = _spec(args)
     storage = open_storage(args.to)
     if isinstance(storage, Guarded):
@@ -124,8 +130,8 @@ def _spec(args: argparse.Namespace) -> Any:
     if args.memory_multiple is not None:
         if not 0 < args.memory_multiple < 1e6:
             raise UsageError(
-                f"--memory-multiple is {args.memory_multiple}",
-                remedy="give a number above 0, e.g. 5",
+                f"--memory-multiple must be more than 0 and less than 1e6, but is "
+                f"{args.memory_multiple:g}"
             )
         size = round(args.memory_multiple * _memory())
     return resized(spec, samples=args.samples, size_bytes=size)
@@ -138,8 +144,8 @@ def _memory() -> int:
     memory = total_bytes()
     if memory is None:
         raise UsageError(
-            "--memory-multiple: this host does not tell how much memory it has",
-            remedy="give --size",
+            "--memory-multiple can't be used: the size of this host's memory is not known",
+            remedy="use --size",
         )
     return memory
 
@@ -153,9 +159,9 @@ def _bar(args: argparse.Namespace, what: str) -> Any:
 VERB = Verb(
     help="generate a dataset",
     description=(
-        "Generate a dataset from its spec: unique, incompressible bytes unless the spec says "
-        "otherwise, the same bytes for the same spec whatever the number of workers. An "
-        "interrupted generation goes on when the same command is given again."
+        "Generate a dataset from its spec. Bytes are unique and incompressible unless the spec "
+        "says otherwise. The same spec gives the same bytes with any number of workers. To "
+        "continue an interrupted generation, give the same command again."
     ),
     examples=EXAMPLES,
     arguments=arguments,

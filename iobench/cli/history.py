@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .verbs import Verb
+from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
     from ..schema.record import RunRecord
@@ -19,19 +19,19 @@ EXAMPLES = """examples:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "workload", help="a workload's name, as recorded (of checkpoint studies: the model's)"
+        "workload", help="recorded name of the workload (for checkpoint studies: of the model)"
     )
     parser.add_argument(
         "--results",
         type=Path,
         default=Path("results"),
         metavar="DIR",
-        help="where the runs are (default: results)",
+        help="directory of the runs (default: results)",
     )
     parser.add_argument(
         "--metric",
         metavar="NAME",
-        help="what to look at (default: samples_per_s, of checkpoint studies blocked_s)",
+        help="metric to show (default: samples_per_s; for checkpoint studies: blocked_s)",
     )
 
 
@@ -44,9 +44,9 @@ def run(args: argparse.Namespace) -> int:
         workload_of,
     )
     from ..errors import UnknownNameError, UsageError
-    from ..report.history import render
+    from ..report.history import document, sections
     from ..schema.metrics import COMPARED
-    from .terminal import show, show_data
+    from .printing import print_report
 
     if args.metric is not None and args.metric not in COMPARED:
         raise UnknownNameError("metric", args.metric, COMPARED)
@@ -82,32 +82,30 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(
                 f"no run of {args.workload} in {args.results} measured "
                 f"{' or '.join(sorted(metrics))}",
-                remedy="see --metric",
+                remedy="choose another one with --metric",
             )
         if any(workload_of(doc) in names for doc in found.runs.values()):
             raise UsageError(
-                f"no run of {args.workload} in {args.results} counts: {left_out[-1]}",
-                remedy="record one that ends",
+                f"no run of {args.workload} in {args.results} can be used: {left_out[-1]}",
+                remedy="record a run that completes",
             )
         known = sorted({workload_of(doc) for doc in found.runs.values()})
         raise UsageError(
             f"{args.results} holds no run of {args.workload}",
             remedy=f"there are runs of: {', '.join(known)}",
         )
-    if args.json:
-        show_data(render(shown, left_out, kind="json"))
-    else:
-        show(render(shown, left_out, kind="text"))
+    print_report(args.format, document(shown, left_out), sections(shown, left_out))
     return 0
 
 
 VERB = Verb(
     help="one workload over time: trend, when it changed, and what else changed then",
     description=(
-        "All runs of a workload on one machine, oldest first; runs that ask something else are "
-        "shown apart."
+        "Show all runs of a workload on each machine, oldest first. Runs that demand something "
+        "else of the storage are shown separately."
     ),
     examples=EXAMPLES,
     arguments=arguments,
     run=run,
+    formats=DOCUMENTS,
 )

@@ -24,7 +24,7 @@ KINDS = (
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", nargs="?", choices=KINDS, help="list only these")
+    parser.add_argument("kind", nargs="?", choices=KINDS, help="list only this kind of names")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     for kind, entries in found.items():
         if kind == "instances" and not args.kind:  # too many to print with the others
             say("instances:")
-            say(f"  {len(entries)} types of hosts and what they cost: iobench list instances")
+            say(f"  {len(entries)} types of hosts with their prices: iobench list instances")
             continue
         if len(kinds) > 1:
             say(f"{kind}:")
@@ -84,23 +84,25 @@ def _entries(kind: str) -> dict[str, str]:
 
 
 def _instance(found: Any) -> str:
+    from ..units import counted
+
     holds = f"{found.accelerators} x {found.accelerator}, " if found.accelerator else ""
     network = (
         f", network {found.network_baseline_gbps:g} Gbit/s" if found.network_baseline_gbps else ""
     )
     local = f", {found.nvme_gb:g} GB local" if found.nvme_gb else ""
     price = (
-        f"{found.usd_per_hour:g} USD/h ({found.priced})"
-        if found.usd_per_hour
-        else "price not known"
+        f"{found.usd_per_hour:g} USD/h ({found.priced})" if found.usd_per_hour else "price unknown"
     )
-    return f"{holds}{found.cores} cores, {found.memory_gib:g} GiB{network}{local}: {price}"
+    return (
+        f"{holds}{counted(found.cores, 'core')}, {found.memory_gib:g} GiB{network}{local}: {price}"
+    )
 
 
 VERB = Verb(
-    help="workloads, datasets, formats, codecs, storage, accelerators, loaders, writers, models, "
-    "instances",
-    description=("List what iobench knows by name."),
+    help="names of workloads, datasets, formats, codecs, storage, accelerators, loaders, writers, "
+    "models, instances",
+    description="List everything that iobench knows by name, with one line about each.",
     examples="examples:\n  iobench list\n  iobench list workloads\n  iobench list codecs --json\n",
     arguments=arguments,
     run=run,

@@ -27,7 +27,8 @@ def add_logging(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument(
         "--log-level",
         choices=LEVELS,
-        help="what to log, on stderr or in --log-file (default: warning; with a file: info)",
+        help="lowest level to log, on stderr or to --log-file (default: warning; with "
+        "--log-file: info)",
     )
     parser.add_argument(
         "--log-file", metavar="FILE", help="append the log of all processes to this file"
@@ -75,7 +76,7 @@ def logging_to(level: str | None, file: str | None) -> Iterator[None]:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(
-            f"--log-file {file} can't be written: {why}", remedy="name a file in a folder of yours"
+            f"--log-file {file} can't be written: {why}", remedy="name a file that you may write"
         ) from None
     handler.setFormatter(_Formatter())
     root, own = logging.getLogger(), logging.getLogger("iobench")

@@ -7,6 +7,7 @@ imported only when it runs.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import signal
 import sys
@@ -14,9 +15,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import NoReturn
 
+from ..errors import nearest
 from ..text import MAX_SHOWN, printable
 from .common import add_common
-from .failure import tell
+from .failure import report_error
 from .logs import logging_to
 from .output import output_to
 from .streams import survive_closed_readers
@@ -26,11 +28,11 @@ from .verbs import VERBS, all_verbs, one_word
 _EXIT_CODES = """exit codes:
   0    ok
   1    failed: storage, dataset or a worker
-  2    usage: the command or a specification is wrong, or another process has the place
+  2    usage: the command or a specification is wrong, or another process uses the directory
   3    the run is INVALID by the rules in force
-  4    a --fail-on threshold was crossed
+  4    a --fail-on condition holds, or advice was not confirmed
   5    verify could not read everything, and found no damage in the rest
-  70   internal error; the line names a log file to report it with
+  70   internal error: please report it, with the log file that the message names
   130  interrupted; partial results are saved
 
 examples:
@@ -43,7 +45,30 @@ class _Parser(argparse.ArgumentParser):
     """An argument parser that prints errors in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"iobench: {printable(message, MAX_SHOWN)}. See: {self.prog} --help\n")
+        known = _CHOICE.fullmatch(message)
+        if known is not None:
+            message = _unknown(known["argument"], known["value"], known["choices"])
+        shown = printable(message, MAX_SHOWN)
+        stop = "" if shown.endswith("?") else "."
+        self.exit(2, f"iobench: {shown}{stop} See: {self.prog} --help\n")
+
+
+_CHOICE = re.compile(
+    r"argument (?P<argument>.+?): invalid choice: '(?P<value>.*)' \(choose from (?P<choices>.+)\)",
+    re.DOTALL,
+)
+
+
+def _unknown(argument: str, value: str, choices: str) -> str:
+    """Return the message for a value that is not among the choices of an argument.
+
+    argparse lists all choices, which are 20 for the verb.
+    """
+    names = [name.strip("'\"") for name in choices.split(", ")]
+    near = nearest(value, names)
+    told = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
+    what = "unknown verb" if argument == "VERB" else f"{argument}: unknown value"
+    return f"{what} '{value}': {told}"
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -92,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         warn("interrupted")
         return 130
     except Exception as error:
-        return tell(error, debug="--debug" in words, verb=_verb(words))
+        return report_error(error, debug="--debug" in words, verb=_verb(words))
 
 
 def _verb(words: Sequence[str]) -> str:

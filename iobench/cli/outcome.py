@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..analyse.verdict.thresholds import violations
-from ..report.export import to_csv, to_markdown
-from ..report.text import render
+from ..report.record import sections
 from ..schema.record import RunRecord
-from .terminal import columns, say, show, show_data, show_json, use_color, warn
-
-MIN_WIDTH = 40
-"""Smallest width of a report in columns; narrower terminals break its lines."""
+from .printing import print_report
+from .terminal import say, warn
 
 
 def finish(doc: RunRecord, directory: Path, *, kind: str, fail_on: Sequence[str]) -> int:
@@ -23,15 +20,11 @@ def finish(doc: RunRecord, directory: Path, *, kind: str, fail_on: Sequence[str]
 
     0: ok, 3: the run is invalid, 4: a condition of ``fail_on`` holds.
     """
+    print_report(kind, doc, sections(doc))
     if kind == "text":
-        show(render(doc, width=max(MIN_WIDTH, min(100, columns())), color=use_color()))
         say()
         say(f"results: {directory}")
         say(f"again:   iobench report {directory}")
-    elif kind == "json":
-        show_json(doc)
-    else:
-        show_data({"csv": to_csv, "markdown": to_markdown}[kind](doc))
     failed = violations(doc, fail_on)
     for line in failed:
         warn(f"--fail-on {line}")

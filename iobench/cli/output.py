@@ -30,6 +30,7 @@ def output_to(file: str | None) -> Iterator[None]:
         special = path.exists() and not stat.S_ISREG(path.stat().st_mode)
         if special and path.is_dir():
             raise IsADirectoryError(21, "it is a directory", file)
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
         # "x": in a folder to which others can write, no existing link or file is used.
         handle = (
             path.open("w", encoding="utf-8", errors="backslashreplace")
@@ -39,7 +40,7 @@ def output_to(file: str | None) -> Iterator[None]:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(
-            f"--output {file} can't be written: {why}", remedy="name a file in a folder of yours"
+            f"--output {file} can't be written: {why}", remedy="name a file that you may write"
         ) from None
     text = io.StringIO()
     try:
@@ -47,6 +48,8 @@ def output_to(file: str | None) -> Iterator[None]:
             with redirect_stdout(text):
                 yield
             handle.write(text.getvalue())
+            if mode is not None and not special:
+                os.fchmod(handle.fileno(), mode)  # the new file gets the mode of the old one
         if not special:
             os.replace(new, path)
     finally:

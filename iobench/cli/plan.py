@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from .checkpoint_plan import hide_model_arguments, show_plan
-from .common import add_origin, add_overrides, tell_renamed, whole_number
-from .verbs import Verb
+from .common import add_origin, add_overrides, warn_renamed, whole_number
+from .verbs import PAGES, Verb
 
 EXAMPLES = """examples:
   iobench plan resnet50-h100 --accelerators 8
@@ -20,20 +20,22 @@ For a model's checkpoint: iobench checkpoint plan MODEL
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "workload",
-        help="a workload's name or YAML file (iobench list workloads)",
+        help="name of a workload (iobench list workloads) or YAML file",
     )
-    parser.add_argument("--data", metavar="DIR", help="where the dataset is, or would be")
+    parser.add_argument(
+        "--data", metavar="DIR", help="directory or URL of the dataset, which need not exist yet"
+    )
     add_origin(parser)
     parser.add_argument(
         "--accelerators",
         type=whole_number,
         metavar="N",
-        help="ranks, each with its own loader (default: 1)",
+        help="number of ranks, each with its own loader (default: 1)",
     )
     parser.add_argument(
         "--probe",
         action="store_true",
-        help="time a few reads of the data, and say how many must be in flight",
+        help="measure how long a few reads take, and compute how many must be in flight",
     )
     parser.add_argument(
         "-n",
@@ -41,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         default=6,
         metavar="N",
-        help="repetitions (default: 6)",
+        help="number of repetitions (default: 6)",
     )
     # Plans of a model belong to "checkpoint plan"; old command lines still work.
     hide_model_arguments(parser)
@@ -58,12 +60,13 @@ def run(args: argparse.Namespace) -> int:
 
     if args.workload in MODELS:
         _refuse(args, _OF_A_RUN, "a model's checkpoint")
-        tell_renamed("iobench plan MODEL", "iobench checkpoint plan MODEL")
+        warn_renamed("iobench plan MODEL", "iobench checkpoint plan MODEL")
         return show_plan(args, args.workload)
+    from ..report.plan import sections
     from ..runner.plan import describe_plan
     from ..schema.base import known_specs
     from ..schema.workload import load_workload
-    from .terminal import show, show_json
+    from .printing import print_report
 
     try:
         workload = load_workload(args.workload, args.overrides)
@@ -75,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         ) from None
     _refuse(args, _OF_A_CHECKPOINT, "a workload")
     if args.origin and not args.data:
-        raise UsageError("--origin is for the manifest that --data names", remedy="add --data DIR")
+        raise UsageError("--origin can only be used with --data", remedy="add --data DIR")
     accelerators = 1 if args.accelerators is None else args.accelerators
     plan = describe_plan(
         workload,
@@ -90,8 +93,8 @@ def run(args: argparse.Namespace) -> int:
 
         if not plan.generated:
             raise UsageError(
-                "--probe needs data that is there",
-                remedy="name it with --data, or generate it first",
+                "--probe needs an existing dataset",
+                remedy="name one with --data, or generate it first",
             )
         plan.probe = probe(
             make_plan(
@@ -103,12 +106,7 @@ def run(args: argparse.Namespace) -> int:
                 seed=0,
             )
         )
-    if args.json:
-        show_json(plan)
-        return 0
-    from ..report.plan import render_plan
-
-    show(render_plan(plan))
+    print_report(args.format, plan, sections(plan))
     return 0
 
 
@@ -120,16 +118,17 @@ def _refuse(args: argparse.Namespace, names: tuple[str, ...], what: str) -> None
         if getattr(args, name):
             flag = "--set" if name == "overrides" else f"--{name.replace('_', '-')}"
             raise UsageError(
-                f"{flag} says nothing about {what} such as {args.workload}",
-                remedy="leave it out; see: iobench plan --help, iobench checkpoint plan --help",
+                f"{flag} does not apply to the plan of {what} such as {args.workload}",
+                remedy="leave it out, see: iobench plan --help, iobench checkpoint plan --help",
             )
 
 
 VERB = Verb(
     help="what a run would do: bytes, steps, memory, demand, time; no side effects",
-    description="Work out what a run means before anything is generated or read. Nothing is "
-    "written, evicted or read, but for --probe, which reads 18 blocks.",
+    description="Compute what a run would do before anything is generated or read. Nothing is "
+    "written or evicted from the page cache, and only --probe reads data (18 blocks).",
     examples=EXAMPLES,
     arguments=arguments,
     run=run,
+    formats=PAGES,
 )

@@ -18,21 +18,21 @@ exit status: 0 ok, 1 failed, 2 usage, 3 the run is invalid, 4 a --fail-on condit
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="RUN_DIR", help="a run's directory, or its run.json")
+    parser.add_argument("directory", metavar="RUN_DIR", help="directory of a run, or its run.json")
     parser.add_argument(
         "--fail-on",
         metavar="CONDITION",
         action="append",
         default=[],
-        help="exit 4 where this holds for a median, or the metric was not measured; e.g. "
-        "'accelerator_utilization_sustained<0.9', by which the verdict goes "
-        "('accelerator_utilization' is MLPerf's); may be repeated",
+        help="exit with status 4 if this holds for the median, or if the metric was not measured; "
+        "repeatable. Example: 'accelerator_utilization_sustained<0.9', the metric of the verdict "
+        "('accelerator_utilization' is computed as MLPerf does)",
     )
     parser.add_argument(
         "--rules",
         choices=("quick", "mlperf"),
         default=None,
-        help="judge by this rule set (default: the run's own)",
+        help="rule set by which to judge (default: the one of the run)",
     )
 
 
@@ -63,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 VERB = Verb(
-    help="print a run again: verdict, ceilings, metrics, findings",
+    help="compute and print a recorded run again: verdict, ceilings, metrics, findings",
     description=(
-        "Compute every figure of a run again from its recorded events, without torch and without "
-        "the storage, and print it."
+        "Compute every figure of a run again from its recorded events, and print it. Neither torch "
+        "nor the storage is needed."
     ),
     examples=EXAMPLES,
     arguments=arguments,

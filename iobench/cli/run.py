@@ -12,6 +12,7 @@ from .common import (
     add_calibration,
     add_origin,
     add_overrides,
+    check_measuring,
     whole_number,
 )
 from .verbs import DOCUMENTS, Verb
@@ -26,13 +27,12 @@ EXAMPLES = """examples:
 --checkpoint-scale 1/64 --checkpoint-to /mnt/ckpt
   iobench run resnet50-h100 --data 'throttled+/mnt/fast/resnet50?bandwidth=2GB&latency=5ms'
 """
-_LONGEST_S = 3600
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("workload", help="a workload's name or YAML file (iobench list workloads)")
+    parser.add_argument("workload", help="name of a workload (iobench list workloads) or YAML file")
     parser.add_argument(
-        "--data", required=True, metavar="DIR", help="the dataset's directory or URL"
+        "--data", required=True, metavar="DIR", help="directory or URL of the dataset"
     )
     add_origin(parser)
     parser.add_argument(
@@ -40,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         default=1,
         metavar="N",
-        help="ranks, each with its own loader (default: 1)",
+        help="number of ranks, each with its own loader (default: 1)",
     )
     parser.add_argument(
         "-n",
@@ -48,30 +48,33 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         default=6,
         metavar="N",
-        help="repetitions (default: 6, so that [min, max] covers the median with 97 %%)",
+        help="number of repetitions (default: 6, so that [min, max] covers the median with 97 %%)",
     )
     parser.add_argument(
-        "--find-max", action="store_true", help="search how many accelerators this storage can feed"
+        "--find-max",
+        action="store_true",
+        help="find the largest number of accelerators that this storage can feed",
     )
     parser.add_argument(
         "--rules",
         choices=("quick", "mlperf"),
         default="quick",
-        help="quick prints findings, mlperf makes them refuse (default: quick)",
+        help="rule set; a run that breaks a rule of mlperf is INVALID (default: quick)",
     )
     parser.add_argument(
         "--fail-on",
         action="append",
         default=[],
         metavar="CONDITION",
-        help="exit 4 if it holds, e.g. 'accelerator_utilization_sustained<0.9'; repeatable",
+        help="exit with status 4 if this holds, e.g. 'accelerator_utilization_sustained<0.9'; "
+        "repeatable",
     )
     parser.add_argument(
         "--results",
         type=Path,
         default=Path("results"),
         metavar="DIR",
-        help="where run directories go (default: results)",
+        help="directory for run directories (default: results)",
     )
     parser.add_argument(
         "--seed",
@@ -80,46 +83,44 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="seed of the first repetition; each has its own (default: 42)",
     )
-    add_calibration(parser, "3s", "time to measure each ceiling; 0s leaves them out")
-    beside = parser.add_argument_group("checkpoints beside the loading")
-    beside.add_argument(
+    add_calibration(parser, "3s", "time to measure each ceiling; 0s skips all ceilings")
+    saves = parser.add_argument_group("checkpoints during the run")
+    saves.add_argument(
         "--checkpoint",
         metavar="MODEL",
-        help="save this model's state while loading (iobench list models)",
+        help="model whose state is saved during the run (iobench list models)",
     )
-    beside.add_argument(
+    saves.add_argument(
         "--checkpoint-every",
         type=whole_number,
         default=100,
         metavar="STEPS",
-        help="steps between two saves (default: 100)",
+        help="number of steps between two saves (default: 100)",
     )
-    beside.add_argument(
-        "--checkpoint-to", metavar="DIR", help="a directory or URL for the checkpoints"
+    saves.add_argument(
+        "--checkpoint-to", metavar="DIR", help="directory or URL for the checkpoints"
     )
-    beside.add_argument(
+    saves.add_argument(
         "--checkpoint-writer",
         default="stream",
         metavar="NAME",
-        help="how to save (iobench list writers; default: stream)",
+        help="checkpoint writer (iobench list writers; default: stream)",
     )
-    beside.add_argument(
+    saves.add_argument(
         "--checkpoint-scale",
         default="1",
         metavar="SHARE",
-        help="share of the model's bytes, e.g. 1/64 (default: 1)",
+        help="share of the model's bytes to save, e.g. 1/64 (default: 1)",
     )
     add_break_lock(parser)
     add_overrides(parser, "loader.workers=8")
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..errors import UsageError
     from ..schema.workload import load_workload
 
     workload = load_workload(args.workload, args.overrides)
-    if not 0 <= args.calibration_s <= _LONGEST_S or args.seed < 0:  # NaN fails every comparison
-        raise UsageError(f"--calibration must be 0s to {_LONGEST_S}s, and --seed 0 or more")
+    check_measuring(args)
     from ..analyse.verdict.thresholds import parse
     from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
@@ -128,6 +129,7 @@ def run(args: argparse.Namespace) -> int:
 
     for expression in args.fail_on:
         parse(expression)  # report a wrong condition before anything runs
+    mixed = _mixed(args)
     plan = make_plan(
         workload,
         args.data,
@@ -136,7 +138,6 @@ def run(args: argparse.Namespace) -> int:
         repetitions=args.repeat,
         seed=args.seed,
     )
-    mixed = _mixed(args)
     # Batch schedulers stop jobs with SIGTERM. As after Ctrl-C, what was measured is saved.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     live = Live(quiet=args.quiet or args.json)
@@ -165,15 +166,16 @@ def _mixed(args: argparse.Namespace) -> Any:
     if args.checkpoint is None:
         if args.checkpoint_to is not None:
             raise UsageError(
-                "--checkpoint-to needs a model to save",
-                remedy="name one with --checkpoint, see: iobench list models",
+                "--checkpoint-to can only be used with --checkpoint",
+                remedy="add --checkpoint MODEL, see: iobench list models",
             )
         return None
-    if args.checkpoint_to is None or args.checkpoint_every < 1:
+    if args.checkpoint_to is None:
         raise UsageError(
-            "--checkpoint needs a target, and 1 or more steps between saves",
-            remedy="use --checkpoint-to DIR --checkpoint-every 100",
+            "--checkpoint needs a target for the checkpoints", remedy="add --checkpoint-to DIR"
         )
+    if args.checkpoint_every < 1:
+        raise UsageError(f"--checkpoint-every must be at least 1, but is {args.checkpoint_every}")
     from ..runner.checkpoint_plan import make_study_plan
     from ..runner.mixed import Mixed
     from ..schema.base import build
@@ -193,10 +195,10 @@ def _mixed(args: argparse.Namespace) -> Any:
 
 
 VERB = Verb(
-    help="measure every ceiling and the real thing; print what binds and why",
+    help="measure each stage alone and all together, and print what binds and why",
     description=(
-        "Run a workload over a generated dataset: each stage's ceiling alone, then all stages "
-        "together, then the verdict."
+        "Run a workload on a dataset: measure the ceiling of each stage alone, then all stages "
+        "together, and print the verdict."
     ),
     examples=EXAMPLES,
     arguments=arguments,

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .common import counted
+from ..units import counted
 from .terminal import say, show_json
 from .verbs import Verb
 
@@ -20,19 +20,19 @@ EXAMPLES = """examples:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("url", metavar="URL", help="the directory or URL that holds the data")
+    parser.add_argument("url", metavar="URL", help="directory or URL that holds the data")
     parser.add_argument(
         "--save",
         required=True,
         type=Path,
         metavar="NAME.yaml",
-        help="where the spec goes; the manifest goes beside it",
+        help="file for the spec; the manifest is written next to it, as NAME.manifest",
     )
-    parser.add_argument("--name", help="the dataset's name (default: the last part of the URL)")
+    parser.add_argument("--name", help="name of the dataset (default: the last part of the URL)")
     parser.add_argument(
         "--checksums",
         action="store_true",
-        help="read every sample once, so that verify and reader.check=content work",
+        help="read every sample once and record its checksum, for verify and reader.check=content",
     )
 
 
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         shown = ", ".join(entry.key for entry in report.left_out[:3]) + (
             " ..." if len(report.left_out) > 3 else ""
         )
-        say(f"left out: {counted(len(report.left_out), 'file')}, not the data ({shown})")
+        say(f"left out, because not data: {counted(len(report.left_out), 'file')} ({shown})")
     say(f"saved {args.save} and {folder}")
     data, origin = shlex.quote(str(folder)), shlex.quote(unwrapped(args.url))
     say(f"run it:   iobench run WORKLOAD --data {data} --origin {origin}")
@@ -98,13 +98,13 @@ def _quantiles(sizes: Any, points: tuple[float, ...]) -> Any:
 
 
 VERB = Verb(
-    help="take up data that is there already",
+    help="describe existing data, so that it can be measured where it is",
     description=(
-        "Read the headers of a directory or prefix of files, WebDataset tars, TFRecords, Parquet "
-        "or HDF5 (of Parquet, which tells no sizes of samples, the column that holds them), write "
-        "nothing to it, and save two things elsewhere: NAME.yaml, a dataset spec with the sizes "
-        "found, from which generate clones the shape; and NAME.manifest, which run reads that very "
-        "data by. Symbolic links are not followed."
+        "Read the headers of files, WebDataset tars, TFRecords, Parquet or HDF5 below a directory "
+        "or URL, and write nothing there. Parquet does not record the sizes of samples, so the "
+        "column that holds them is read. Two things are saved elsewhere: NAME.yaml, a dataset spec "
+        "with the sizes that were found, from which generate makes a dataset of the same shape; "
+        "and NAME.manifest, by which run reads the data itself. Symbolic links are not followed."
     ),
     examples=EXAMPLES,
     arguments=arguments,

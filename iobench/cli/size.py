@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .common import add_overrides, number, whole_number
-from .verbs import Verb
+from .verbs import PAGES, Verb
 
 EXAMPLES = """examples:
   iobench size unet3d-b200 --accelerators 64 --hosts 8
@@ -19,45 +19,45 @@ EXAMPLES = """examples:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("workload", help="a workload's name or YAML file (iobench list workloads)")
+    parser.add_argument("workload", help="name of a workload (iobench list workloads) or YAML file")
     parser.add_argument(
         "--accelerators",
         type=whole_number,
         required=True,
         metavar="N",
-        help="number of accelerators in all hosts together",
+        help="number of accelerators on all hosts together",
     )
     parser.add_argument(
         "--hosts",
         type=whole_number,
         default=1,
         metavar="H",
-        help="number of hosts that share them (default: 1)",
+        help="number of hosts with these accelerators (default: 1)",
     )
     parser.add_argument(
         "--from",
         dest="run_directory",
         metavar="RUN_DIR",
-        help="a recorded run: what would its storage do?",
+        help="recorded run, whose storage is compared with the demand",
     )
     parser.add_argument(
         "--required-au",
         type=number,
         metavar="AU",
-        help="required accelerator utilization, 0 to 1 (default: the workload's)",
+        help="required accelerator utilization, 0 to 1 (default: as in the workload)",
     )
     parser.add_argument(
         "--latency",
         metavar="TIME",
-        help="latency of one read, e.g. 5ms (default: as the run of --from measured it)",
+        help="latency of one read, e.g. 5ms (default: as measured by the run of --from)",
     )
     parser.add_argument(
         "--dataset-size",
         metavar="SIZE",
-        help="bytes of the real data, where it differs from the workload's dataset, e.g. 20TiB",
+        help="bytes of the real dataset, if it differs from the workload's, e.g. 20TiB",
     )
     parser.add_argument(
-        "--cache", metavar="SIZE", help="memory of each host that can cache data, e.g. 512GiB"
+        "--cache", metavar="SIZE", help="memory for cached data in each host, e.g. 512GiB"
     )
     parser.add_argument(
         "--checkpoint-bytes",
@@ -67,12 +67,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint-budget",
         metavar="TIME",
-        help="how long one checkpoint may stall the training, e.g. 1m",
+        help="longest time for which one checkpoint may stop the training, e.g. 1m",
     )
     parser.add_argument(
         "--instance",
         metavar="TYPE",
-        help="type of the hosts: is its network enough? (iobench list instances)",
+        help="instance type of the hosts, to check its network (iobench list instances)",
     )
     add_overrides(parser, "reader.access=random")
 
@@ -83,11 +83,12 @@ def run(args: argparse.Namespace) -> int:
 
     from ..analyse.capacity.requirement import Demand, requirement
     from ..errors import UsageError
+    from ..report.size import sections
     from ..schema.dataset import load_dataset_spec, resized
     from ..schema.record import load_training
     from ..schema.workload import load_workload
     from ..units import parse_duration, parse_size
-    from .terminal import show, show_json
+    from .printing import print_report
 
     demand = Demand(
         accelerators=args.accelerators,
@@ -107,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     if args.run_directory is not None:
         if not Path(args.run_directory).exists():
             raise UsageError(
-                f"--from {args.run_directory}: there is no such run",
+                f"--from {args.run_directory}: no such file or directory",
                 remedy="name a run directory, e.g. results/<run>",
             )
         doc = load_training(Path(args.run_directory))
@@ -123,22 +124,19 @@ def run(args: argparse.Namespace) -> int:
         from ..schema.instances import find_instance
 
         instance = find_instance(args.instance)
-    if args.json:
-        show_json({**asdict(found), "instance": instance})
-        return 0
-    from ..report.size import render_size
-
-    show(render_size(found, instance))
+    document = {**asdict(found), "instance": instance}
+    print_report(args.format, document, sections(found, instance))
     return 0
 
 
 VERB = Verb(
     help="how much storage to buy: read and write rates, IOPS, concurrency, cache, network",
     description=(
-        "Work out what N accelerators demand of storage. Nothing is read or measured; with --from, "
-        "a recorded run's storage is compared with the demand."
+        "Compute what N accelerators demand of storage. Nothing is read or measured. With --from, "
+        "the storage of a recorded run is compared with the demand."
     ),
     examples=EXAMPLES,
     arguments=arguments,
     run=run,
+    formats=PAGES,
 )

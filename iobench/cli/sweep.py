@@ -11,12 +11,16 @@ from .common import (
     add_calibration,
     add_overrides,
     add_renamed,
+    check_measuring,
+    duration,
     whole_number,
 )
-from .verbs import Verb
+from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
+    from ..runner.sweeping.plan import Budget
     from ..runner.sweeping.takeup import Given
+    from ..schema.sweep import Setting, Sweep
 
 EXAMPLES = """examples:
   iobench sweep resnet50-h100 --to /mnt/fast/sweep --samples 2000 --sweep dataset.format=files,tar \
@@ -24,22 +28,30 @@ EXAMPLES = """examples:
   iobench sweep resnet50-h100 --to /mnt/fast/sweep --samples 2000 \
 --sweep dataset.codec=none,zstd:1 --one-at-a-time --time-budget 20m
 
-Of a sweep on a URL, --resume and --confirm want to be told again where that is:
-add --to URL.
+To resume or confirm a sweep whose data is at a URL, give that URL again: add --to URL.
 
-When it is done: iobench advise results/<sweep>, and iobench sweep --confirm results/<sweep>
+After a sweep: iobench advise results/<sweep>, and then iobench sweep --confirm results/<sweep>
 """
+
+_REPEAT, _ACCELERATORS, _SEED, _CALIBRATION = 5, 1, 42, "1s"
+_DEFAULTS = {
+    "repeat": _REPEAT,
+    "accelerators": _ACCELERATORS,
+    "seed": _SEED,
+    "calibration_s": duration(_CALIBRATION),
+}
+"""Defaults that are filled in later, so that flags given with --resume are noticed."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "workload", nargs="?", help="a workload's name or YAML file (iobench list workloads)"
+        "workload", nargs="?", help="name of a workload (iobench list workloads) or YAML file"
     )
     parser.add_argument(
         "--to",
         dest="data_root",
         metavar="DIR",
-        help="a directory or URL below which the datasets are generated",
+        help="directory or URL below which the datasets are generated",
     )
     add_renamed(parser, "--data-root", "--to", dest="data_root")
     parser.add_argument(
@@ -48,12 +60,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=A,B,C",
         dest="axes",
-        help="an axis; repeatable",
+        help="key to vary, and its values; repeatable",
     )
     parser.add_argument(
-        "--one-at-a-time", action="store_true", help="vary one key at a time from today's settings"
+        "--one-at-a-time",
+        action="store_true",
+        help="vary one key at a time, and keep the others as in the workload (default: all "
+        "combinations)",
     )
-    parser.add_argument("--samples", type=whole_number, metavar="N", help="samples of each dataset")
+    parser.add_argument(
+        "--samples", type=whole_number, metavar="N", help="number of samples in each dataset"
+    )
     parser.add_argument(
         "--size", metavar="SIZE", help="total bytes of each dataset's samples, e.g. 2GiB"
     )
@@ -61,50 +78,51 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "-n",
         "--repeat",
         type=whole_number,
-        default=5,
         metavar="N",
-        help="visits of each point (default: 5)",
+        help=f"number of repetitions of each point (default: {_REPEAT})",
     )
     parser.add_argument(
         "--accelerators",
         type=whole_number,
-        default=1,
         metavar="N",
-        help="ranks of each run (default: 1)",
+        help=f"number of ranks in each run (default: {_ACCELERATORS})",
     )
     parser.add_argument(
-        "--time-budget", metavar="TIME", help="stop in time, e.g. 20m; what was left out is named"
+        "--time-budget",
+        metavar="TIME",
+        help="time limit, e.g. 20m; points for which no time is left are listed",
     )
     parser.add_argument(
-        "--data-budget", metavar="SIZE", help="keep no more than this many bytes of data at a time"
+        "--data-budget", metavar="SIZE", help="largest number of bytes of data to keep at a time"
     )
     parser.add_argument(
-        "--keep-data", action="store_true", help="leave the datasets for another sweep"
+        "--keep-data", action="store_true", help="keep the datasets for another sweep"
     )
     parser.add_argument(
-        "--resume", type=Path, metavar="SWEEP_DIR", help="go on with an interrupted sweep"
+        "--resume", type=Path, metavar="SWEEP_DIR", help="continue an interrupted sweep"
     )
     parser.add_argument(
         "--confirm",
         type=Path,
         metavar="SWEEP_DIR",
-        help="advised settings against today's, on fresh runs with other seeds; exit 4 if not",
+        help="compare the advised settings with those in use today, by new runs with other seeds; "
+        "exit with status 4 if the advice is not confirmed",
     )
     parser.add_argument(
         "--results",
         type=Path,
         default=Path("results"),
         metavar="DIR",
-        help="where the sweep's directory goes",
+        help="directory for the directory of the sweep (default: results)",
     )
     parser.add_argument(
         "--seed",
         type=whole_number,
-        default=42,
         metavar="N",
-        help="seed of the first visits; each round has its own (default: 42)",
+        help=f"seed of the first round; each round has its own (default: {_SEED})",
     )
-    add_calibration(parser, "1s", "time to measure each ceiling at a point's first visit")
+    add_calibration(parser, _CALIBRATION, "time to measure each ceiling, once for each point")
+    parser.set_defaults(calibration_s=None)
     add_break_lock(parser)
     add_overrides(parser, "batch_size=64")
 
@@ -118,13 +136,12 @@ def run(args: argparse.Namespace) -> int:
     from .terminal import Live
 
     if args.confirm is not None and args.resume is not None:
-        raise UsageError("--confirm and --resume are two things", remedy="give one of them")
-    if (args.confirm or args.resume) and (args.samples or args.size or args.one_at_a_time):
-        raise UsageError(
-            "a sweep that is taken up again asks what it asked before",
-            remedy="give --resume or --confirm with budgets if you like, and of a sweep on a URL "
-            "what led there: --to, --set storage.KEY=VALUE",
-        )
+        raise UsageError("--confirm and --resume can't be used together", remedy="give one of them")
+    _refuse_changes(args)
+    given = {name: getattr(args, name) for name in _DEFAULTS}
+    for name, value in given.items():
+        setattr(args, name, _DEFAULTS[name] if value is None else value)
+    check_measuring(args)
     budget = Budget(
         seconds=parse_duration(args.time_budget) if args.time_budget else None,
         data_bytes=parse_size(args.data_budget) if args.data_budget else None,
@@ -141,17 +158,34 @@ def run(args: argparse.Namespace) -> int:
         live.close()
 
 
-def _sweep(args: argparse.Namespace, sweep: Any, directory: Path, budget: Any, live: Any) -> int:
-    from ..report.sweep import render_sweep
-    from ..runner.sweeping.visits import run_sweep
-    from .terminal import say, show, show_json
+def _refuse_changes(args: argparse.Namespace) -> None:
+    """Raise UsageError for a flag that would change a sweep that is continued or confirmed."""
+    from ..errors import UsageError
 
-    sweep = run_sweep(sweep, directory, budget, progress=live, tell=_teller(args, live))
+    if args.confirm is None and args.resume is None:
+        return
+    word = "--confirm" if args.resume is None else "--resume"
+    fixed = ["samples", "size", "one_at_a_time", "accelerators", "seed", "calibration_s"]
+    for name in fixed if args.resume is None else [*fixed, "repeat"]:
+        if getattr(args, name) not in (None, False):
+            flag = f"--{name.removesuffix('_s').replace('_', '-')}"
+            raise UsageError(
+                f"{flag} can't be used with {word}, since the sweep has its own value",
+                remedy=f"leave {flag} out, or begin a new sweep",
+            )
+
+
+def _sweep(args: argparse.Namespace, sweep: Any, directory: Path, budget: Any, live: Any) -> int:
+    from ..report.sweep import sections
+    from ..runner.sweeping.visits import run_sweep
+    from .printing import print_report
+    from .terminal import say
+
+    sweep = run_sweep(sweep, directory, budget, progress=live, tell=_line_printer(args, live))
     live.close()
-    if args.json:
-        show_json({**sweep.model_dump(), "directory": str(directory)})
-    else:
-        show(render_sweep(sweep))
+    document = {**sweep.model_dump(), "directory": str(directory)}
+    print_report(args.format, document, sections(sweep))
+    if args.format == "text":
         say()
         say(f"results: {directory}")
         say(f"advice:  iobench advise {directory}")
@@ -159,9 +193,9 @@ def _sweep(args: argparse.Namespace, sweep: Any, directory: Path, budget: Any, l
 
 
 def _confirm(args: argparse.Namespace, budget: Any, live: Any) -> int:
-    from ..report.sweep import confirmation_document, render_confirmation
+    from ..report.confirmation import document, sections
     from ..runner.sweeping.confirm import confirm
-    from .terminal import show, show_json
+    from .printing import print_report
 
     found = confirm(
         args.confirm,
@@ -171,17 +205,14 @@ def _confirm(args: argparse.Namespace, budget: Any, live: Any) -> int:
         command=tuple(args.command_line),
         repetitions=args.repeat,
         progress=live,
-        tell=_teller(args, live),
+        tell=_line_printer(args, live),
     )
     live.close()
-    if args.json:
-        show_json(confirmation_document(found))
-    else:
-        show(render_confirmation(found))
+    print_report(args.format, document(found), sections(found))
     return 0 if found.confirmed else 4
 
 
-def _teller(args: argparse.Namespace, live: Any) -> Any:
+def _line_printer(args: argparse.Namespace, live: Any) -> Any:
     """Return a function that prints a line on stderr and closes the progress line first."""
     from .terminal import note
 
@@ -192,16 +223,16 @@ def _teller(args: argparse.Namespace, live: Any) -> Any:
     return tell
 
 
-def _axes(args: argparse.Namespace) -> dict[str, list[Any]]:
+def _axes(args: argparse.Namespace) -> dict[str, list[Setting]]:
     from ..errors import UsageError
     from ..schema.sweep import parse_axis
 
-    axes: dict[str, list[Any]] = {}
+    axes: dict[str, list[Setting]] = {}
     for text in args.axes:
         key, values = parse_axis(text)
         if key in axes:
             raise UsageError(
-                f"axis '{key}' is given twice", remedy="give all its values in one --sweep"
+                f"--sweep {key} is given twice", remedy="give all its values in one --sweep"
             )
         axes[key] = values
     return axes
@@ -219,7 +250,7 @@ def _given(args: argparse.Namespace) -> Given:
     )
 
 
-def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
+def _begin(args: argparse.Namespace, budget: Budget) -> tuple[Sweep, Path]:
     from ..errors import UsageError
     from ..runner.sweeping.plan import groups_within, new_sweep, plan_sweep
     from ..runner.sweeping.takeup import take_up
@@ -228,21 +259,13 @@ def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
 
     if args.resume is not None:
         return take_up(args.resume, _given(args)), args.resume
-    if not args.workload or not args.data_root or not args.axes:
-        raise UsageError(
-            "a sweep needs a workload, --to and at least one --sweep",
-            remedy="see iobench sweep --help",
-        )
-    if (
-        args.repeat < 1
-        or args.accelerators < 1
-        or args.seed < 0
-        or not 0 <= args.calibration_s <= 3600
+    for value, what in (
+        (args.workload, "the name of a workload"),
+        (args.data_root, "--to DIR"),
+        (args.axes, "at least one --sweep KEY=A,B,C"),
     ):
-        raise UsageError(
-            "--repeat, --accelerators, --seed or --calibration makes no sense",
-            remedy="see iobench sweep --help",
-        )
+        if not value:
+            raise UsageError(f"a new sweep needs {what}", remedy="see: iobench sweep --help")
     open_storage(args.data_root)  # refuses a wrong URL before anything is written
     axes = _axes(args)
     given = {
@@ -264,24 +287,21 @@ def _begin(args: argparse.Namespace, budget: Any) -> tuple[Any, Path]:
     asked = build(Sweep, {"created": "", "command": [], **given}, where="the sweep")
     planned = plan_sweep(asked, one_at_a_time=args.one_at_a_time)
     groups_within(planned.model_copy(deep=True), budget)
-    sweep, directory = new_sweep(args.results, args.command_line, **given)
-    sweep = sweep.model_copy(
-        update={
-            name: getattr(planned, name) for name in ("points", "default", "planned", "left_out")
-        }
-    )
+    sweep, directory = new_sweep(args.results, args.command_line, planned)
     save_sweep(directory, sweep)
     return sweep, directory
 
 
 VERB = Verb(
-    help="run a workload over combinations of settings of data and loader",
+    help="run a workload with combinations of settings of its data and loader",
     description=(
-        "Generate what the points need, run each several times with the points taking turns, and "
-        "remove the data again. Keys that begin with 'dataset.' change the data, all others the "
-        "workload. Ctrl-C keeps what was measured, --resume goes on."
+        "Generate the datasets that the combinations (points) need, run each point several times "
+        "with the points taking turns, and remove the data again. Keys that begin with 'dataset.' "
+        "change the data, all others the workload. Ctrl-C keeps what was measured, and --resume "
+        "continues."
     ),
     examples=EXAMPLES,
     arguments=arguments,
     run=run,
+    formats=DOCUMENTS,
 )

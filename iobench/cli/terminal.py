@@ -24,7 +24,7 @@ DEFAULT_COLUMNS = 100
 MIN_COLUMNS = 20
 
 _COLOR = re.compile("(\x1b\\[[0-9]{1,2}m)")
-"""The colour codes of ``report.lines.painter``; no other escape codes are printed."""
+"""The colour codes of ``report.render_text.painter``; no other escape codes are printed."""
 
 _SIMPLE = str.maketrans(
     {"█": "#", "▶": ">", "µ": "u", "·": ".", "–": "-", "…": "...", "’": "'", "×": "x"}

@@ -36,7 +36,10 @@ VERBS = (
 """In the order of ``iobench --help``. The module of a verb of two words has an underscore."""
 
 DOCUMENTS = ("text", "json", "csv", "markdown")
-"""The formats of a verb that prints a run, or a table of them."""
+"""The formats of a verb that prints a report with tables."""
+
+PAGES = ("text", "json", "markdown")
+"""The formats of a verb that prints a report without tables."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

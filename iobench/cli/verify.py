@@ -6,7 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from .common import add_break_lock, add_origin, counted, whole_number
+from ..units import counted
+from .common import add_break_lock, add_origin, whole_number
 from .terminal import say, show_json
 from .verbs import Verb
 
@@ -19,16 +20,19 @@ EXAMPLES = """examples:
   iobench verify s3://bucket/resnet50
   iobench verify imagenet.manifest --origin /mnt/fast/imagenet/train
 
-exit status: 0 all is well; 1 something is damaged; 5 something could not be read, and what could
-be read is not damaged
+exit status: 0 no damage, 1 something is damaged, 5 something could not be read, and there is no
+damage in the rest
 """
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dir", metavar="DIR", help="the dataset's directory or URL")
+    parser.add_argument("dir", metavar="DIR", help="directory or URL of the dataset")
     add_origin(parser)
     parser.add_argument(
-        "--workers", type=whole_number, metavar="N", help="processes (default: one for each core)"
+        "--workers",
+        type=whole_number,
+        metavar="N",
+        help="number of processes (default: one for each core)",
     )
     add_break_lock(parser)
 
@@ -48,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from .progress import progress_bar
 
     if args.workers is not None and args.workers < 1:
-        raise UsageError(f"--workers is {args.workers}", remedy="give 1 or more")
+        raise UsageError(f"--workers must be at least 1, but is {args.workers}")
     try:
         manifest, place = find_dataset(args.dir, origin=args.origin)
     except MissingObjectError:
@@ -101,7 +105,7 @@ def _print_text(path: str, origin: str, report: VerifyReport) -> None:
         return
     for line in (*report.damages, *report.unreadable):
         say(str(line))
-    rest = "; the rest was not looked at" if report.stopped else ""
+    rest = "; the rest was not checked" if report.stopped else ""
     if report.damages:
         found = _count(len(report.damages), "difference", rest)
         remedy = (
@@ -114,8 +118,8 @@ def _print_text(path: str, origin: str, report: VerifyReport) -> None:
     if report.unreadable:
         found = _count(len(report.unreadable), "shard", rest)
         say(
-            f"NOT READ: {found} could not be read, in {where}. They may be good: see to the "
-            "reasons above, and verify again"
+            f"NOT READ: {found} could not be read, in {where}. They may be undamaged: remove "
+            "the causes above, and verify again"
         )
 
 
@@ -128,9 +132,9 @@ VERB = Verb(
     help="check every byte of a dataset",
     description=(
         "Read a whole dataset and compare every sample, and everything around the "
-        "samples, with the manifest. Damage is named by shard and sample. What could not be read "
-        "(permissions, a failing device, a server that does not answer) is named apart from it, "
-        "because it may be good."
+        "samples, with the manifest. Damage is listed with its shard and sample. What could not be "
+        "read (permissions, a failing device, a server that does not answer) is listed separately, "
+        "because it may be undamaged."
     ),
     examples=EXAMPLES,
     arguments=arguments,

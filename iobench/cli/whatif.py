@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from .verbs import Verb
+from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..analyse.capacity.whatif import Quantity
+    from ..analyse.capacity.change import Quantity
 
 EXAMPLES = """examples:
   iobench whatif results/<run> --storage-bandwidth 2x
@@ -21,7 +21,7 @@ EXAMPLES = """examples:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="RUN_DIR", help="a run's directory, or its run.json")
+    parser.add_argument("directory", metavar="RUN_DIR", help="directory of a run, or its run.json")
     parser.add_argument(
         "--storage-bandwidth", metavar="RATE", help="bandwidth of the storage, e.g. 2x or 5GB/s"
     )
@@ -32,13 +32,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache",
         metavar="SIZE",
-        help="memory that caches data from the second epoch on, e.g. 512GiB",
+        help="memory for cached data, used from the second epoch on, e.g. 512GiB",
     )
     parser.add_argument(
         "--cache-kind",
         choices=("page", "pinned"),
         default="page",
-        help="LRU pages, or a cache that evicts nothing",
+        help="kind of cache: a page cache with LRU, or pinned data that is never evicted (default: "
+        "page)",
     )
     parser.add_argument(
         "--workers", metavar="N", help="loader workers of each accelerator, e.g. 16 or 2x"
@@ -52,18 +53,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--instance",
         metavar="TYPE",
-        help="the storage is behind this instance's network (iobench list instances)",
+        help="instance type behind whose network the storage is (iobench list instances)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from ..analyse.capacity.whatif import Change, what_if
+    from ..analyse.capacity.change import Change
+    from ..analyse.capacity.whatif import what_if
     from ..errors import UsageError
+    from ..report.whatif import document, sections
     from ..schema.record import load_training
     from ..units import parse_duration, parse_size
-    from .terminal import show, show_json
+    from .printing import print_report
 
     network = None
     if args.instance is not None:
@@ -73,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         if network is None:
             raise UsageError(
                 f"the network of {args.instance} is not known",
-                remedy="state a --storage-bandwidth instead",
+                remedy="give --storage-bandwidth instead",
             )
     change = Change(
         network_bytes_per_s=network,
@@ -93,32 +96,17 @@ def run(args: argparse.Namespace) -> int:
     )
     if not Path(args.directory).exists():
         raise UsageError(
-            f"{args.directory}: there is no such run",
+            f"{args.directory}: no such file or directory",
             remedy="name a run directory, e.g. results/<run>",
         )
     found = what_if(load_training(Path(args.directory)), change)
-    if args.json:
-        show_json(
-            {
-                "run_id": found.recorded.run_id,
-                "changes": found.changes,
-                "bases": found.bases,
-                "recorded": found.recorded.job.verdict,
-                "model_error": found.error,
-                "corrected_samples_per_s": found.corrected_samples_per_s,
-                "what_if": found.document,
-            }
-        )
-        return 0
-    from ..report.whatif import render_whatif
-
-    show(render_whatif(found))
+    print_report(args.format, document(found), sections(found))
     return 0
 
 
 def _quantity(text: str | None, flag: str, parse: Callable[[str], float]) -> Quantity | None:
     """Parse a factor such as ``2x``, or else a value. Raises UsageError."""
-    from ..analyse.capacity.whatif import Quantity
+    from ..analyse.capacity.change import Quantity
     from ..errors import UsageError
 
     if text is None:
@@ -127,7 +115,9 @@ def _quantity(text: str | None, flag: str, parse: Callable[[str], float]) -> Qua
         return Quantity(float(parse(text)))
     factor = _number(text.strip()[:-1])
     if not 0 < factor <= 1e6:
-        raise UsageError(f"{flag} is '{text}'", remedy="a factor is more than 0, e.g. 2x")
+        raise UsageError(
+            f"{flag} is '{text}', but a factor must be more than 0", remedy="write it like 2x"
+        )
     return Quantity(factor, relative=True)
 
 
@@ -140,20 +130,21 @@ def _number(text: str) -> float:
         value = float("nan")
     if not 0 <= value < 1e9:
         raise UsageError(
-            f"'{text}' is not a number of zero or more",
+            f"'{text}' is not a number of 0 or more",
             remedy="write it like 16, or as a factor like 2x",
         )
     return value
 
 
 VERB = Verb(
-    help="a recorded run's ceilings and verdict under changes",
+    help="ceilings and verdict of a recorded run with changed storage or settings",
     description=(
-        "Move a recorded run's ceilings by stated models, and give the verdict that would follow, "
-        "with the model's error on that run beside it. A factor such as 2x multiplies what was "
-        "recorded. Nothing is read or measured."
+        "Predict the ceilings and the verdict of a recorded run with changes, by documented "
+        "models, and show the error of the models on the recorded run. A factor such as 2x "
+        "multiplies what was recorded. Nothing is read or measured."
     ),
     examples=EXAMPLES,
     arguments=arguments,
     run=run,
+    formats=DOCUMENTS,
 )

@@ -59,7 +59,7 @@ class Content(ABC):
         Only for contents with ``in_place``. Raises ValueError for bytes that are not of this
         content.
         """
-        raise ValueError(f"content '{self.name}' has to be decoded")
+        raise ValueError(f"content '{self.name}' must be decoded")
 
     def identify(self, content: Buffer) -> tuple[int, int] | None:
         """Return the (seed, index) that is stored in a sample which ``build`` made.

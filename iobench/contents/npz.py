@@ -92,7 +92,7 @@ class Arrays(Npz):
     in_place: ClassVar[bool] = False
 
     def locate(self, content: Buffer) -> tuple[int, int]:
-        raise ValueError("the arrays of an npz have to be joined")
+        raise ValueError("the arrays of an npz file are not one slice of it: they must be decoded")
 
 
 def _address(view: Buffer) -> int:

@@ -76,7 +76,7 @@ class Format(ABC):
 
     def index(self, names: Sequence[str], sizes: Array, samples: Array) -> bytes:
         """Return the index file's bytes for shards of these file names, bytes and samples."""
-        raise NotImplementedError(f"format '{self.name}' states an index_name and has no index()")
+        raise NotImplementedError(f"format '{self.name}' states an index_name but has no index()")
 
 
 class Framed(Format):

@@ -45,16 +45,15 @@ class Hdf5(Assembled):
     def check_spec(self, spec: DatasetSpec, codec: Codec) -> None:
         if codec.name not in ("none", _DEFLATE):
             raise ValueError(
-                f"format 'hdf5' has the filters none and gzip (deflate), not '{codec.name}', "
-                "which plain HDF5 can't read"
+                f"format 'hdf5' cannot use codec '{codec.name}', which HDF5 does not read without "
+                "a plug-in: use none or gzip"
             )
         mean = spec.sample_size.mean_bytes
         shard = spec.shard_size or (spec.samples_per_shard or 1) * mean
         if shard > MAX_SHARD or mean > MAX_SHARD:
             raise ValueError(
-                f"format 'hdf5' builds shards in memory, of {MAX_SHARD >> 30} GiB at most, not "
-                f"{shard / 2**30:.1f}; "
-                "lower samples_per_shard or shard_size"
+                f"format 'hdf5' builds each shard in memory, at most {MAX_SHARD >> 30} GiB, but "
+                f"these have {shard / 2**30:.1f} GiB; lower samples_per_shard or shard_size"
             )
 
     def assemble(
@@ -106,7 +105,7 @@ class Hdf5(Assembled):
         import h5py
 
         if bytes(shard[: len(_SIGNATURE)]) != _SIGNATURE:
-            raise ValueError("no HDF5 file: no signature at offset 0")
+            raise ValueError("not an HDF5 file: no signature at offset 0")
         try:
             with h5py.File(h5py.h5f.open_file_image(bytes(shard))) as file:
                 for dataset in datasets(h5py, file["/"], set()):

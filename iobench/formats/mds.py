@@ -27,7 +27,7 @@ from .base import Assembled
 Int64 = npt.NDArray[np.int64]
 
 _U32 = struct.Struct("<I")
-_MOST = (1 << 32) - 1
+_MAX_SHARD = (1 << 32) - 1
 """Limit for the bytes of a shard: offsets are unsigned and have 32 bits."""
 
 _BYTES = ("bytes", "jpeg", "jpg", "png", "pil")
@@ -45,14 +45,14 @@ class Mds(Assembled):
     def check_spec(self, spec: DatasetSpec, codec: Codec) -> None:
         if not codec.plain:
             raise ValueError(
-                f"format 'mds' compresses whole shards or nothing, so codec '{spec.codec}' can't "
-                "be had; use codec: none"
+                f"format 'mds' cannot compress single samples, so codec '{spec.codec}' cannot be "
+                "used; use codec: none"
             )
         shard = spec.shard_size or (spec.samples_per_shard or 1) * spec.sample_size.mean_bytes
-        if shard > _MOST // 2:
+        if shard > _MAX_SHARD // 2:
             raise ValueError(
-                f"format 'mds' has offsets of 32 bits: shards of {shard / 2**30:.1f} GiB are too "
-                "large for it"
+                f"format 'mds' has offsets of 32 bits, and shards of {shard / 2**30:.1f} GiB are "
+                "too large for them; lower samples_per_shard or shard_size"
             )
 
     def assemble(
@@ -68,7 +68,7 @@ class Mds(Assembled):
         config = _config()
         start = _U32.size + _U32.size * (len(sizes) + 1) + len(config)
         ends = start + np.cumsum(sizes + _U32.size)
-        if ends[-1] > _MOST:
+        if ends[-1] > _MAX_SHARD:
             raise ValueError(
                 f"a shard of {int(ends[-1])} bytes is too large for offsets of 32 bits"
             )
@@ -126,14 +126,14 @@ def _offsets(shard: Buffer) -> Int64:
     table = _U32.size + _U32.size * (count + 1)
     if count == 0 or table > len(shard):
         raise ValueError(
-            f"no MDS shard: {count} samples need {table} bytes of offsets, the shard ends at "
-            f"offset {len(shard)}"
+            f"not an MDS shard: {count} samples need {table} bytes of offsets, but the shard ends "
+            f"at offset {len(shard)}"
         )
     offsets = np.frombuffer(shard[_U32.size : table], "<u4").astype(np.int64)
     if offsets[0] < table or (np.diff(offsets) < 0).any() or offsets[-1] != len(shard):
         raise ValueError(
-            f"MDS shard is damaged: its samples lie at {offsets[0]} to {offsets[-1]}, the shard "
-            f"ends at offset {len(shard)}"
+            f"MDS shard is damaged: its samples lie at {offsets[0]} to {offsets[-1]}, but the "
+            f"shard ends at offset {len(shard)}"
         )
     return offsets
 

@@ -45,17 +45,18 @@ class Parquet(Blocks):
 
     def check_spec(self, spec: DatasetSpec, codec: Codec) -> None:
         if not codec.parquet_names:
-            raise ValueError(f"format 'parquet' has no page codec '{codec.name}'")
+            raise ValueError(f"format 'parquet' cannot use codec '{codec.name}'")
         if codec.level is not None and not codec.parquet_levels:
             raise ValueError(
-                f"format 'parquet' has no levels of {codec.name}; write codec: {codec.name}"
+                f"format 'parquet' has no compression levels for {codec.name}; "
+                f"write codec: {codec.name}"
             )
         size = spec.sample_size
         least = (size.mean if size.distribution == "constant" else size.min) or 1
         if (spec.columns or 1) > least:
             raise ValueError(
-                f"{spec.columns} columns need samples of {spec.columns} bytes at least, not "
-                f"{least}; set sample_size.min"
+                f"{spec.columns} columns need samples of at least {spec.columns} bytes, but some "
+                f"may have {least}; set sample_size.min"
             )
         if max(size.max or 0, round(size.mean_bytes)) > _LARGEST:
             raise ValueError(f"format 'parquet' holds samples of up to {_LARGEST >> 30} GiB")

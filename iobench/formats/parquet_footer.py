@@ -185,7 +185,7 @@ def _read_group(reader: Compact, schema: Schema) -> Group:
         else:
             reader.skip(kind)
     if rows is None or count != schema.columns:
-        raise ValueError(f"it has {count} columns, the schema {schema.columns}")
+        raise ValueError(f"it has {count} columns, but the schema has {schema.columns}")
     return Group(rows, -1, chunks)
 
 
@@ -206,7 +206,7 @@ def _read_chunk(reader: Compact, leaf: Leaf | None) -> Chunk:
     if missing := {1, 4, 5, 7, 9} - found.keys():
         raise ValueError(f"a column's description lacks field {min(missing)}")
     if leaf is not None and found[1] != leaf.physical:
-        raise ValueError(f"a column has type {found[1]}, in the schema {leaf.physical}")
+        raise ValueError(f"a column has type {found[1]}, but the schema says {leaf.physical}")
     if not 0 <= found[4] < len(CODECS):
         raise ValueError(f"a column has the unknown codec {found[4]}")
     start = found[9]

@@ -95,7 +95,7 @@ def bound(data: Buffer, chunk: Chunk, leaf: Leaf) -> Bound:
             for plain in _values(data, page, chunk, leaf):
                 check_lengths(plain, count, prefixes=encoding == _DELTA_BYTE_ARRAY)
     if seen > chunk.values:
-        raise ValueError(f"its pages have {seen} values, its footer tells of {chunk.values}")
+        raise ValueError(f"its pages have {seen} values, but its footer says {chunk.values}")
     if leaf.physical == FIXED:
         values, largest = chunk.values * leaf.length, leaf.length
     return Bound(inflated, values, largest)
@@ -103,9 +103,11 @@ def bound(data: Buffer, chunk: Chunk, leaf: Leaf) -> Bound:
 
 def _check_sizes(inflated: int, stored: int, left: int, chunk: Chunk) -> None:
     if not 0 <= stored <= left or not 0 <= inflated < _MAX_PAGE:
-        raise ValueError(f"a page of {stored} bytes would become {inflated}, of {left} that follow")
+        raise ValueError(
+            f"a page claims {stored} bytes, and {inflated} when decompressed; {left} bytes are left"
+        )
     if chunk.codec == UNCOMPRESSED and inflated != stored:
-        raise ValueError(f"a page of {stored} bytes, without compression, claims {inflated}")
+        raise ValueError(f"an uncompressed page of {stored} bytes claims {inflated} bytes")
 
 
 def _read_page(data: Buffer, position: int, chunk: Chunk) -> _Page:
@@ -157,7 +159,7 @@ def _values(data: Buffer, page: _Page, chunk: Chunk, leaf: Leaf) -> Iterator[Buf
     if page.kind == _DATA_V2:  # levels of version 2 are never compressed
         levels = sum(page.about[2:])
         if levels > min(len(stored), page.inflated):
-            raise ValueError(f"a page of {len(stored)} bytes has levels of {levels}")
+            raise ValueError(f"a page of {len(stored)} bytes claims levels of {levels} bytes")
         if not page.packed or chunk.codec == UNCOMPRESSED:
             yield stored[levels:]
         if chunk.codec != UNCOMPRESSED:
@@ -173,7 +175,7 @@ def _values(data: Buffer, page: _Page, chunk: Chunk, leaf: Leaf) -> Iterator[Buf
     if leaf.nullable:
         levels = int.from_bytes(plain[:_LENGTH], "little") + _LENGTH
         if page.about[2] != _RLE or levels > len(plain):
-            raise ValueError(f"a page of {len(plain)} bytes has levels of {levels}")
+            raise ValueError(f"a page of {len(plain)} bytes claims levels of {levels} bytes")
         plain = plain[levels:]
     yield plain
 

@@ -34,14 +34,14 @@ def footer_bytes(tail: Buffer, size: int) -> int:
     """
     magic = bytes(tail[-4:])
     if magic == b"PARE":
-        raise ValueError("no Parquet file that can be read without a key: its footer is encrypted")
+        raise ValueError("the Parquet footer is encrypted: it cannot be read without its key")
     if len(tail) < _END or size <= _END or magic != b"PAR1":
-        raise ValueError(f"no Parquet file: no PAR1 at its end (byte {size})")
+        raise ValueError(f"not a Parquet file: no PAR1 at its end (byte {size})")
     length = int.from_bytes(tail[-_END:-4], "little") + _END
     if length > size:
         raise ValueError(
-            f"the Parquet footer is damaged: it claims {length - _END} bytes, of {size - _END} "
-            "in the file"
+            f"the Parquet footer is damaged: it claims {length - _END} bytes, but the file has "
+            f"only {size - _END}"
         )
     return length
 
@@ -59,8 +59,8 @@ class ParquetShard:
         need = footer_bytes(tail, size)
         if need > len(tail):
             raise ValueError(
-                f"the Parquet footer is damaged: it claims {need - _END} bytes, "
-                f"of {len(tail) - _END} behind the row groups"
+                f"the Parquet footer is damaged: it claims {need - _END} bytes, but only "
+                f"{len(tail) - _END} follow the row groups"
             )
         try:
             self._footer = Footer(bytes(tail[-need:-_END]), size - need)
@@ -153,7 +153,7 @@ class ParquetShard:
                 taken += int(rows.sizes.sum())
                 if taken > most:
                     raise ValueError(
-                        f"its rows have more than {most} bytes, behind {stored} stored ones"
+                        f"its rows have more than {most} bytes, too many for {stored} stored bytes"
                     )
                 yield rows
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:

@@ -103,7 +103,7 @@ class Compact:
             step, kind = head >> 4, head & 15
             field = field + step if step else self.number(I16)
             if field <= 0 or kind > UUID:
-                raise self.error(f"no field of a struct (number {field}, type {kind})")
+                raise self.error(f"not a valid field of a struct (number {field}, type {kind})")
             if seen >> field & 1:
                 raise self.error(f"field {field} comes twice")
             seen |= 1 << field
@@ -161,7 +161,7 @@ def _after(data: bytes | memoryview, place: int, kind: int, depth: int) -> int:
         if not count:
             return place
         return _after_each(data, place + 1, count, (data[place] >> 4, data[place] & 15), depth)
-    raise ValueError(f"no type has the number {kind} (at byte {place})")
+    raise ValueError(f"unknown type {kind} (at byte {place})")
 
 
 def _after_each(

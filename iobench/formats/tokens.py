@@ -36,19 +36,21 @@ class Tokens(Framed):
                 "compressed; remove the codec"
             )
         if spec.content != "raw":
-            raise ValueError(f"format 'tokens' holds numbers only, not content '{spec.content}'")
+            raise ValueError(
+                f"format 'tokens' holds only numbers (content raw), not content '{spec.content}'"
+            )
         size = spec.sample_size
         if size.distribution != "constant" or (size.mean or 0) % TOKEN_BYTES:
             raise ValueError(
-                f"format 'tokens' has windows of one size, a multiple of {TOKEN_BYTES} bytes: "
-                "set sample_size.mean to "
-                "(sequence length + 1) x bytes of a token"
+                "format 'tokens' needs samples (windows) of one size, a multiple of "
+                f"{TOKEN_BYTES} bytes: set sample_size.mean to (sequence length + 1) x bytes of a "
+                "token"
             )
 
     def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
         """Yield the whole array as one sample: the file does not record the length of a window."""
         if len(shard) % TOKEN_BYTES:
             raise ValueError(
-                f"no array of tokens: it ends at byte {len(shard)}, in the middle of one"
+                f"not an array of tokens: it ends at byte {len(shard)}, in the middle of a token"
             )
         yield shard

@@ -100,7 +100,7 @@ def generate(
         except KeyboardInterrupt:
             raise InterruptedRun(
                 "generation stopped",
-                remedy="what is finished is kept: run the same command again to go on",
+                remedy="finished shards are kept: run the same command again to continue",
             ) from None
 
         def check(manifest: Manifest) -> None:

@@ -42,6 +42,6 @@ def require_shards(storage: Storage, spec: DatasetSpec, sizes: Array) -> None:
     """Raise StorageError if a shard that was just written is missing or has another size."""
     if wrong := first_difference(storage, spec, sizes):
         raise StorageError(
-            f"the dataset at {storage.url} is not complete: {wrong}, although it was written",
-            remedy="find out what removes files there, and run the same command again",
+            f"the dataset at {storage.url} is not complete after writing it: {wrong}",
+            remedy="find out what changes files there, and run the same command again",
         )

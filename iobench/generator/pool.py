@@ -57,7 +57,7 @@ def run_tasks(
     make: Callable[[], Callable[[int], T]],
     *,
     workers: int,
-    remedy: str = "start it again: finished work is kept",
+    remedy: str = "run the same command again: finished work is kept",
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[T]:
     """Yield ``make()(task)`` for each task, in the order in which they finish.

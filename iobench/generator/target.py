@@ -142,7 +142,7 @@ def _read_marker(spec: DatasetSpec, storage: Storage) -> tuple[dict[str, Any], b
     )
     complete = exists(storage, MANIFEST)
     if data["id"] != dataset_id(spec):
-        state = "another dataset" if complete else "a half-generated other dataset"
+        state = "another dataset" if complete else "another, half generated dataset"
         name, seed = data["spec"].get("name", "?"), data["spec"].get("seed", "?")
         raise TargetRefusedError(
             f"{storage.url} holds {state} ('{name}', seed {seed})",
@@ -175,7 +175,7 @@ def _claim(
         manifest = read_manifest(storage)
         if wrong := first_difference(storage, spec, manifest.shards["size"]):
             raise DatasetError(
-                f"the dataset at {storage.url} is complete by its manifest, but {wrong}",
+                f"by its manifest, the dataset at {storage.url} is complete, but {wrong}",
                 remedy=f"remove it (iobench clean {storage.url}), and generate it again",
             )
         return replace(claim, manifest=manifest)
@@ -231,7 +231,7 @@ def _require_empty(storage: Storage) -> None:
     found = foreign_name(storage, MARKER, local_root(innermost(storage)))
     if found is not None:
         raise TargetRefusedError(
-            f"{storage.url} is not empty (it holds '{found}') and is no iobench dataset",
+            f"{storage.url} is not empty (it holds '{found}') and is not an iobench dataset",
             remedy=f"name a new or empty directory, e.g. {storage.url}/data",
         )
 

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-_PLENTY = 64
+_BATCHES_PER_WORKER = 64
 """Batches that each worker should have in a chain of epochs (see ``build_loader``)."""
 
 _MAX_LINKS = 1000
@@ -156,11 +156,8 @@ def build_loader(
     sequential = is_sequential(reading, manifest)
 
     total = int(counts.sum())
-    links = (
-        min(_MAX_LINKS, -(-_PLENTY * max(1, loading.workers) * batch_size * world // total))
-        if chain
-        else 1
-    )
+    enough = _BATCHES_PER_WORKER * max(1, loading.workers) * batch_size * world  # samples
+    links = min(_MAX_LINKS, -(-enough // total)) if chain else 1
 
     def plan_epoch(epoch: int) -> BatchPlan:
         orders = [

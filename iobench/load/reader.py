@@ -39,7 +39,7 @@ With a codec, decoding or a crop, a batch is split into such groups, to limit th
 """
 
 
-_WORTH_A_REQUEST = 64 << 20
+_UNCHECKED_BYTES = 64 << 20
 """Before more memory than this is allocated, a request checks the manifest (``check_there``)."""
 
 
@@ -147,7 +147,7 @@ class BatchReader:
         """
         stored = self._columns["stored"]
         index = int(np.argmax(stored) if indices is None else indices[np.argmax(stored[indices])])
-        if max(nbytes, stored[index]) < _WORTH_A_REQUEST:
+        if max(nbytes, stored[index]) < _UNCHECKED_BYTES:
             return
         end = int(self._columns["offset"][index]) + int(stored[index])
         size = self.storage.size(self._key(int(self._columns["shard"][index])))

@@ -20,6 +20,7 @@ from ..schema.manifest import Manifest
 from ..schema.workload import OWN_LOADER, LoaderSpec, ReaderSpec
 from ..storage.base import Storage
 from ..storage.catalog import local_root
+from ..units import counted
 from .layouts import made_layout
 from .libraries import library_class
 from .libraries.base import Converts, Library, Source
@@ -62,10 +63,17 @@ def check_library(
             remedy=own,
         )
     if library.shards_each and manifest.shard_count < world * max(1, loading.workers):
+        each = manifest.shard_count // world
+        fewer = f"use --set loader.workers={each}, or " if each else "use fewer accelerators, or "
+        again = (
+            "write the data in more files"
+            if manifest.header.origin
+            else "generate the dataset with a smaller shard_size"
+        )
         raise UsageError(
             f"{name} needs at least one shard for each worker, but this dataset has "
-            f"{manifest.shard_count} shards for {world} x {loading.workers} workers",
-            remedy="lower loader.workers, or generate the dataset with a smaller shard_size",
+            f"{counted(manifest.shard_count, 'shard')} for {world} x {loading.workers} workers",
+            remedy=fewer + again,
         )
     for key, value, default in (
         ("direct", reading.direct, (False, "auto")),

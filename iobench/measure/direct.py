@@ -31,10 +31,10 @@ def probe(path: Path, *, write: bool = True) -> dict[str, Any]:
             return _write_and_read(path)
         except OSError as error:
             if error.errno == errno.EINVAL:
-                return _answer(False, None, "the file system refuses O_DIRECT")
+                return _answer(False, None, "the file system refused O_DIRECT")
             reason = f"no probe file could be written: {error.strerror}"
     else:
-        reason = "not writable" if write else "not probed by writing"
+        reason = "the directory is not writable" if write else "no probe file was to be written"
     try:
         with os.scandir(path) as entries:
             found = next(
@@ -66,7 +66,7 @@ def _read_existing(path: Path) -> dict[str, Any]:
         return _answer(
             False if refused else None,
             None,
-            f"opening an existing file with O_DIRECT: {error.strerror}",
+            f"opening an existing file with O_DIRECT failed: {error.strerror}",
         )
     try:
         if os.fstat(fd).st_size < 2 * _ALIGNMENTS[0]:
@@ -114,4 +114,4 @@ def _by_reading(fd: int, how: str) -> dict[str, Any]:
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     return _answer(None, None, f"{how}: {error.strerror}")
-    return _answer(False, None, f"{how}: no read was accepted")
+    return _answer(False, None, f"{how}, but no read was accepted")

@@ -70,7 +70,7 @@ def _host(host: dict[str, Any]) -> Iterator[Finding]:
             "page cache included"
         )
         yield _info(
-            "host.memory-limit", evidence, "expect fewer cache hits than on the whole machine"
+            "host.memory-limit", evidence, "expect fewer cache hits than without this limit"
         )
     if host["transparent_hugepage"]["enabled"] == "never":
         remedy = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
@@ -83,7 +83,7 @@ def _host(host: dict[str, Any]) -> Iterator[Finding]:
     if host["gpus"] is None:
         yield _info(
             "host.gpu",
-            "nvidia-smi is installed but does not answer",
+            "nvidia-smi is installed, but it failed or did not end",
             "run it by hand; iobench emulates accelerators either way",
         )
 

@@ -74,7 +74,7 @@ def probe(paths: Sequence[Path], *, direct: bool = False) -> str:
     it is read again from the page cache: the counter must not grow. ``direct`` reads with O_DIRECT,
     without the second read. Afterwards the page cache holds nothing of the files but what was read.
     """
-    why = "there is no file to try it with"
+    why = "there is no file to test the kernel's counter with"
     for attempt in range(_PROBE_TRIES):
         chosen = _spread(paths, attempt)
         try:

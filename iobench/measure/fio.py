@@ -95,7 +95,7 @@ def raw_read(
     _require_fio()
     small, large = split_by_size(files, block_size)
     if not small and not large:
-        raise StorageError(f"fio has nothing to read: no file of at least {MIN_BYTES} bytes")
+        raise StorageError(f"fio has nothing to read: no file has {MIN_BYTES} bytes or more")
     done: list[FioResult] = []
     alternatives: dict[str, float | str] = {}
     engines = engines if direct and large else ("psync",)

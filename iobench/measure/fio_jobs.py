@@ -205,7 +205,10 @@ def _relative(files: Files) -> tuple[Path, list[tuple[str, int]]]:
     named = [(os.path.relpath(path, cwd), size) for path, size in absolute]
     named = [(name, size) for name, size in named if len(name) < 250 and not _UNSAFE.search(name)]
     if not named:
-        raise StorageError(f"fio cannot read files with such names, for example {files[0][0]}")
+        raise StorageError(
+            "fio cannot read these files: their names are too long or have special characters, for "
+            f"example {files[0][0]}"
+        )
     return Path(cwd), named
 
 

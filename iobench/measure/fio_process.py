@@ -133,7 +133,7 @@ def parse(out: str, err: str, code: int, *, kind: Literal["read", "write"]) -> F
         ) from error
     if not (moved > 0 and seconds > 0):
         raise StorageError(
-            "fio moved no data in a measurable time", remedy="use more data or more time"
+            "fio transferred no data in a measurable time", remedy="use more data, or a longer time"
         )
     return Figures(moved, seconds, count / seconds, p50, p99, cpu)
 

@@ -82,7 +82,9 @@ def recognise(
 
 def _from_service(provider: str, asking: bool, ask: Callable[[], str]) -> CloudInstance:
     if not asking:
-        return CloudInstance(provider, None, f"the metadata service is asked only with {OPT_IN}=1")
+        return CloudInstance(
+            provider, None, f"the metadata service is queried only if {OPT_IN}=1 is set"
+        )
     try:
         answer = ask()
     except (OSError, ValueError, HTTPException):  # HTTPException: the answer is not HTTP

@@ -149,7 +149,10 @@ def _mincore(fd: int, size: int) -> int:
     # For a file of another user mincore answers "all resident", to prevent side channels. That
     # would be taken for a warm cache.
     if os.geteuid() not in (0, status.st_uid) and not os.access(f"/proc/self/fd/{fd}", os.W_OK):
-        raise OSError(errno.EPERM, "the kernel tells only the file's owner, or who may write it")
+        raise OSError(
+            errno.EPERM,
+            "the kernel reports it only to the file's owner and to users who may write it",
+        )
     pages = 0
     for offset in range(0, size, _WINDOW):
         length = min(_WINDOW, size - offset)

@@ -36,7 +36,7 @@ _FIRST = [_RECORDED.index(name) for name in ("epoch", "step", "start_ns")]
 
 
 class StepEvent(NamedTuple):
-    """One step of a rank; ``schema.result.EVENT_COLUMNS`` says what each column means."""
+    """One step of a rank; ``schema.training.EVENT_COLUMNS`` says what each column means."""
 
     epoch: int
     step: int

@@ -1,4 +1,4 @@
-"""Output of ``iobench advise``: the settings to use, the gain, the reasons and the alternatives."""
+"""``iobench advise``: the settings to use, the gain, the reasons and the alternatives."""
 
 from __future__ import annotations
 
@@ -6,33 +6,36 @@ from collections.abc import Mapping
 
 from ..analyse.tuning.knee import NO_HELP
 from ..analyse.tuning.recommend import Alternative, Recommendation
-from ..text import printable, renders
 from ..units import format_bytes, format_count
-from .lines import wrapped
+from .figures import figure, raw, spread, word
+from .sections import (
+    Cell,
+    Column,
+    Fact,
+    Facts,
+    Headline,
+    Item,
+    Items,
+    Prose,
+    Row,
+    Section,
+    Table,
+)
 
-SHOWN = 12
-"""Largest number of lines for the Pareto front, and for what was left out."""
+MAX_SHOWN = 12
+"""Largest number of rows of the Pareto front, and of entries that were left out."""
 
 
-@renders(printable)
-def render_advise(found: Recommendation, width: int = 100) -> str:
-    """Sections separated by blank lines, of at most ``width`` columns if settings are shorter."""
-    sections = [
-        _answer(found, width),
-        _list("Why", found.why, width),
-        _list("But", found.doubts, width),
-    ]
+def sections(found: Recommendation) -> list[Section]:
+    """The answer first, then why, what speaks against it, and the alternatives."""
+    parts = [*_answer(found), *_list("why", "Why", found.why), *_list("but", "But", found.doubts)]
     if found.untested is not None:
         told = (
             "Worth a run: the best of each axis together, which nobody measured: "
             f"{_settings(found.untested)}"
         )
-        sections.append(wrapped(told, width, "", "  "))
-    sections += [
-        _front(found, width),
-        _list("Left out", found.left_out[:SHOWN], width, more=len(found.left_out) - SHOWN),
-    ]
-    return "\n\n".join("\n".join(lines) for lines in sections if lines)
+        parts.append(Prose(id="untested", paragraphs=(told,)))
+    return [*parts, _front(found), *_list("left-out", "Left out", found.left_out)]
 
 
 def _settings(settings: Mapping[str, str]) -> str:
@@ -42,19 +45,20 @@ def _settings(settings: Mapping[str, str]) -> str:
     )
 
 
-def _answer(found: Recommendation, width: int) -> list[str]:
+def _answer(found: Recommendation) -> list[Section]:
     keep = found.gain == 1.0 and not found.changes
     what = "keep today's settings" if keep else f"take {_settings(found.changes)}"
     kept = {key: value for key, value in found.settings.items() if key not in found.changes}
     stay = f"; leave {_settings(kept)}" if kept and not keep else ""
-    lines = wrapped(f"{found.workload}: {what}{stay}", width, "", "  ")
-    return (
-        lines
-        + wrapped(
-            f"gain: {_gain(found, keep=keep)}; confidence: {found.confidence}", width, "  ", "    "
-        )
-        + wrapped(f"based on {found.basis}", width, "  ", "    ")
+    facts = (
+        Fact(label="gain", text=_gain(found, keep=keep)),
+        Fact(label="confidence", text=found.confidence),
+        Fact(label="based on", text=found.basis),
     )
+    return [
+        Headline(id="advice", title=f"{found.workload}: {what}{stay}"),
+        Facts(id="gain", facts=facts),
+    ]
 
 
 def _gain(found: Recommendation, *, keep: bool) -> str:
@@ -75,31 +79,46 @@ def _gain(found: Recommendation, *, keep: bool) -> str:
     )
 
 
-def _list(title: str, lines: tuple[str, ...], width: int, *, more: int = 0) -> list[str]:
-    if not lines:
-        return []
-    told = [title] + [text for line in lines for text in wrapped(line, width, "  - ", "    ")]
-    return told + ([f"  and {format_count(more)} more"] if more > 0 else [])
+def _list(name: str, title: str, texts: tuple[str, ...]) -> list[Section]:
+    items = tuple(Item(text=text) for text in texts[:MAX_SHOWN])
+    more = len(texts) - len(items)
+    return [Items(id=name, title=title, items=items, more=more)] if items else []
 
 
-def _front(found: Recommendation, width: int) -> list[str]:
-    lines = [
-        "Pareto front: no other point is at once faster, cheaper in CPU and smaller",
-        f"  {'samples/s':>10} {'[min, max]':>18} {'n':>3} {'CPU s/GB':>9} {'stored':>9}  settings",
-    ]
-    for point in found.alternatives[:SHOWN]:
-        mark = "  <- recommended" if dict(point.settings) == dict(found.settings) else ""
-        lines += wrapped(f"{_settings(point.settings)}{mark}", width, _figures(point), " " * 56)
-    if len(found.alternatives) > SHOWN:
-        lines.append(f"  and {len(found.alternatives) - SHOWN} more")
-    return lines
+def _front(found: Recommendation) -> Table:
+    return Table(
+        id="pareto-front",
+        title="Pareto front: no other point is at once faster, cheaper in CPU and smaller",
+        columns=(
+            Column(
+                name="samples_per_s",
+                label="samples/s [min, max]",
+                unit="samples/s",
+                align="right",
+            ),
+            Column(name="low", unit="samples/s", where="data"),
+            Column(name="high", unit="samples/s", where="data"),
+            Column(name="repetitions", label="n", unit="count", align="right"),
+            Column(name="cpu_s_per_gb", label="CPU s/GB", unit="s/GB", align="right"),
+            Column(name="stored_bytes", label="stored", unit="bytes", align="right"),
+            Column(name="settings", label="settings"),
+        ),
+        rows=tuple(_point(found, point) for point in found.alternatives[:MAX_SHOWN]),
+        more=max(0, len(found.alternatives) - MAX_SHOWN),
+    )
 
 
-def _figures(point: Alternative) -> str:
-    interval = f"[{format_count(point.low)}, {format_count(point.high)}]"
-    cpu = "-" if point.cpu_s_per_gb is None else f"{point.cpu_s_per_gb:.3g}"
-    stored = "-" if point.stored_bytes is None else format_bytes(point.stored_bytes)
-    return (
-        f"  {format_count(point.samples_per_s):>10} {interval:>18} {point.repetitions:>3} "
-        f"{cpu:>9} {stored:>9}  "
+def _point(found: Recommendation, point: Alternative) -> Row:
+    rates = spread(point.samples_per_s, point.low, point.high, format_count)
+    return Row(
+        cells=(
+            Cell(value=point.samples_per_s, text=rates),
+            raw(point.low),
+            raw(point.high),
+            Cell(value=point.repetitions, text=str(point.repetitions)),
+            figure(point.cpu_s_per_gb, lambda seconds: f"{seconds:.3g}"),
+            figure(point.stored_bytes, format_bytes),
+            word(_settings(point.settings)),
+        ),
+        mark="recommended" if dict(point.settings) == dict(found.settings) else "",
     )

@@ -1,82 +1,124 @@
-"""Output of ``iobench cost``: samples per dollar, then details of the cost, with price dates."""
+"""``iobench cost``: samples per dollar, then details of the cost, with the dates of the prices."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
 from ..analyse.compare.cost import MAX_HOSTS, Cost, Price
-from ..documents import json_text
-from ..text import markdown, printable, renders
+from ..schema.instances import Instance
 from ..units import format_count, format_duration, format_percent
-from .lines import csv_text, wrapped
+from .compare import left_out_sections
+from .figures import raw, spread, word
+from .sections import Cell, Column, Fact, Facts, Headline, Row, Section, Table
+
+_PRICE = tuple(field.name for field in fields(Price))
+_LABELS = {
+    "workload": "workload",
+    "instance": "instance",
+    "hosts": "hosts",
+    "kind": "pay",
+    "priced": "priced",
+    "usd_per_hour": "USD/h",
+    "samples_per_s": "samples/s",
+    "samples_per_usd": "samples per USD",
+    "usd_per_million_samples": "USD per million",
+}
+"""The columns that people see; details of the others are told below the table."""
+
+_PAGES = ("workload", "instance", "hosts")
+_WORDS = ("workload", "instance", "kind", "priced")
 
 
-def render(costs: Sequence[Cost], left_out: Sequence[str], *, kind: str) -> str:
-    """The costs as text, JSON, CSV or markdown."""
-    return {"text": _text, "json": _json, "csv": _csv, "markdown": _markdown}[kind](costs, left_out)
+def sections(costs: Sequence[Cost], left_out: Sequence[str]) -> list[Section]:
+    """For each run its rate, a table with a row for each way to pay, and the details of each."""
+    best = max((price.samples_per_usd for one in costs for price in one.prices), default=0.0)
+    parts = [
+        section
+        for number, one in enumerate(costs, start=1)
+        for section in _cost(one, f"cost-{number}", best)
+    ]
+    return parts + left_out_sections(left_out)
+
+
+def _cost(one: Cost, name: str, best: float) -> list[Section]:
+    kind = one.instance
+    holds = (
+        f" ({kind.accelerators or ''} {kind.accelerator})".replace("( ", "(")
+        if kind.accelerator
+        else ""
+    )
+    many = f"{one.hosts} x " if one.hosts > 1 else ""
+    rate = spread(*one.samples_per_s, format_count)
+    found: list[Section] = [
+        Headline(
+            id=name, title=f"{one.workload} on {many}{kind.type}{holds}: {rate} samples/s each"
+        )
+    ]
+    if one.prices:
+        columns = tuple(
+            _column(name) for name in ("run_id", "workload", "instance", "hosts", "region", *_PRICE)
+        )
+        rows = tuple(_row(one, price, best) for price in one.prices)
+        found.append(Table(id=f"{name}-prices", columns=columns, rows=rows))
+    facts = []
+    if one.preparation_s is not None:
+        written = format_duration(one.preparation_s)
+        text = f"the loader's own layout takes {written} to write, once: counted in a job"
+        facts.append(Fact(label="layout", text=text))
+    for price in one.prices:
+        facts += [Fact(label=price.kind, text=text) for text in _details(price)]
+    facts += [Fact(label="note", text=text) for text in one.notes]
+    if not one.prices:
+        text = "no price is known: give one with --host-price-per-hour"
+        facts.append(Fact(label="price", text=text))
+    facts.append(Fact(label="run", text=one.run_id))
+    return [*found, Facts(id=f"{name}-details", facts=tuple(facts))]
+
+
+def _column(name: str) -> Column:
+    return Column(
+        name=name,
+        label=_LABELS.get(name, ""),
+        align="left" if name in _WORDS else "right",
+        where="data" if name not in _LABELS else "pages" if name in _PAGES else "everywhere",
+    )
+
+
+def _row(one: Cost, price: Price, best: float) -> Row:
+    million = price.usd_per_million_samples
+    region = _region(price, one.instance.region)
+    told = spread(
+        price.samples_per_usd, price.samples_per_usd_low, price.samples_per_usd_high, format_count
+    )
+    shown = {
+        "kind": price.kind,
+        "priced": ", ".join([price.priced or "of unknown date", *([region] if region else [])]),
+        "usd_per_hour": f"{price.usd_per_hour:g}",
+        "samples_per_s": format_count(price.samples_per_s),
+        "samples_per_usd": told,
+        "usd_per_million_samples": "-" if million is None else f"{million:.4g}",
+    }
+    fewer = 0 < price.samples_per_usd < best
+    return Row(
+        cells=(
+            raw(one.run_id),
+            word(one.workload),
+            word(one.instance.type),
+            Cell(value=one.hosts, text=str(one.hosts)),
+            raw(region),
+            *(Cell(value=getattr(price, name), text=shown.get(name, "")) for name in _PRICE),
+        ),
+        mark=f"{best / price.samples_per_usd:.3g} x fewer than the best" if fewer else "",
+    )
 
 
 def _usd(value: float) -> str:
     return f"{value:,.2f} USD" if value >= 1 else f"{value:.4g} USD"
 
 
-@renders(printable)
-def _text(costs: Sequence[Cost], left_out: Sequence[str], width: int = 110) -> str:
-    lines: list[str] = []
-    best = max((price.samples_per_usd for one in costs for price in one.prices), default=0.0)
-    for one in costs:
-        kind = one.instance
-        holds = (
-            f" ({kind.accelerators or ''} {kind.accelerator})".replace("( ", "(")
-            if kind.accelerator
-            else ""
-        )
-        many = f"{one.hosts} x " if one.hosts > 1 else ""
-        middle, low, high = one.samples_per_s
-        lines.append(
-            f"{one.workload} on {many}{kind.type}{holds}: {_rate(middle)} [{_rate(low)}, "
-            f"{_rate(high)}] samples/s each"
-        )
-        if one.preparation_s is not None:
-            lines.append(
-                f"  the loader's own layout takes {format_duration(one.preparation_s)} to write, "
-                "once: counted in a job"
-            )
-        for price in one.prices:
-            some = 0 < price.samples_per_usd < best
-            share = f", {best / price.samples_per_usd:.3g} x fewer than the best" if some else ""
-            head = (
-                f"{format_count(price.samples_per_usd)} samples per dollar {_range(price)}{share}"
-            )
-            lines += wrapped(head, width, f"  {price.kind:<10}", " " * 12)
-            for text in _details(price, kind.region):
-                lines += wrapped(text, width, " " * 12, " " * 14)
-        for note in one.notes:
-            lines += wrapped(f"note: {note}", width, "  ", "    ")
-        if not one.prices:
-            lines.append("  no price is known: give one with --host-price-per-hour")
-        lines.append(f"  run {one.run_id}")
-        lines.append("")
-    lines += [line for why in left_out for line in wrapped(f"left out: {why}", width, "", "  ")]
-    return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
-
-
-def _rate(value: float) -> str:
-    return format_count(value)
-
-
-def _range(price: Price) -> str:
-    return (
-        f"[{format_count(price.samples_per_usd_low)}, {format_count(price.samples_per_usd_high)}]"
-    )
-
-
-def _details(price: Price, region: str | None) -> list[str]:
-    where = f", {_region(price, region)}" if _region(price, region) else ""
-    million = price.usd_per_million_samples
-    each = "nothing is trained" if million is None else f"{_usd(million)} for a million samples"
-    found = [f"{each}, at {price.usd_per_hour:g} USD an hour (price {_priced(price)}{where})"]
+def _details(price: Price) -> list[str]:
+    found = ["nothing is trained"] if price.usd_per_million_samples is None else []
     if price.waiting_usd_per_hour is not None:
         found.append(f"{_usd(price.waiting_usd_per_hour)} an hour are paid while accelerators wait")
     if price.lost_share:
@@ -100,10 +142,6 @@ def _details(price: Price, region: str | None) -> list[str]:
     return found
 
 
-def _priced(price: Price) -> str:
-    return f"of {price.priced}" if price.priced[:1].isdigit() else price.priced or "of unknown date"
-
-
 def _region(price: Price, region: str | None) -> str:
     """The region of a price from the table; a price that a user stated has no known region."""
     return region if region and price.priced[:1].isdigit() else ""
@@ -122,79 +160,43 @@ def _late(price: Price) -> str:
     )
 
 
-def _records(costs: Sequence[Cost]) -> list[dict[str, object]]:
-    return [
-        {
-            "run_id": one.run_id,
-            "workload": one.workload,
-            "instance": one.instance.model_dump(mode="json"),
-            "hosts": one.hosts,
-            "samples_per_s": dict(zip(("median", "min", "max"), one.samples_per_s, strict=True)),
-            "accelerator_utilization_strict": one.utilization,
-            "preparation_s": one.preparation_s,
-            "notes": list(one.notes),
-            "prices": [
-                {field.name: getattr(price, field.name) for field in fields(price)}
-                for price in one.prices
-            ],
-        }
-        for one in costs
-    ]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CostRecord:
+    """The cost of one run in the JSON document."""
+
+    run_id: str
+    workload: str
+    instance: Instance
+    hosts: int
+    samples_per_s: Mapping[str, float]
+    accelerator_utilization_strict: float | None
+    preparation_s: float | None
+    notes: tuple[str, ...]
+    prices: tuple[Price, ...]
 
 
-def _json(costs: Sequence[Cost], left_out: Sequence[str]) -> str:
-    return json_text({"costs": _records(costs), "left_out": list(left_out)}) + "\n"
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Document:
+    """The JSON document of ``iobench cost``."""
+
+    costs: tuple[CostRecord, ...]
+    left_out: tuple[str, ...]
 
 
-@renders(printable)
-def _csv(costs: Sequence[Cost], left_out: Sequence[str]) -> str:
-    names = [field.name for field in fields(Price)]
-    rows = [
-        (
-            *(one.run_id, one.workload, one.instance.type, one.hosts),
-            _region(price, one.instance.region),
-            *(getattr(price, name) for name in names),
+def document(costs: Sequence[Cost], left_out: Sequence[str]) -> Document:
+    """The costs, and the runs that were left out."""
+    records = tuple(
+        CostRecord(
+            run_id=one.run_id,
+            workload=one.workload,
+            instance=one.instance,
+            hosts=one.hosts,
+            samples_per_s=dict(zip(("median", "min", "max"), one.samples_per_s, strict=True)),
+            accelerator_utilization_strict=one.utilization,
+            preparation_s=one.preparation_s,
+            notes=one.notes,
+            prices=one.prices,
         )
         for one in costs
-        for price in one.prices
-    ]
-    return csv_text([("run_id", "workload", "instance", "hosts", "region", *names), *rows])
-
-
-@renders(markdown)
-def _markdown(costs: Sequence[Cost], left_out: Sequence[str]) -> str:
-    names = (
-        "workload",
-        "instance",
-        "hosts",
-        "pay",
-        "USD/h",
-        "samples/s",
-        "samples per USD",
-        "USD per million",
-        "priced",
-        "region",
     )
-    lines = [f"| {' | '.join(names)} |", "|---|---|---:|---|---:|---:|---:|---:|---|---|"]
-    for one in costs:
-        for price in one.prices:
-            cells = [
-                one.workload,
-                one.instance.type,
-                str(one.hosts),
-                price.kind,
-                f"{price.usd_per_hour:g}",
-            ]
-            cells += [
-                format_count(price.samples_per_s),
-                f"{format_count(price.samples_per_usd)} {_range(price)}",
-            ]
-            cells += [
-                "-"
-                if price.usd_per_million_samples is None
-                else f"{price.usd_per_million_samples:.4g}",
-                price.priced,
-            ]
-            cells.append(_region(price, one.instance.region))
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", *(f"- left out: {why}" for why in left_out)]).rstrip() + "\n"
+    return Document(costs=records, left_out=tuple(left_out))

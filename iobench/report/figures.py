@@ -1,11 +1,13 @@
-"""How to format a figure, by its unit."""
+"""How figures are shown: by their unit, as a spread, with a noun; and the cells that hold them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from statistics import median
 
 from ..schema.metrics import Metric, Unit
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
+from .sections import Cell, Value
 
 Format = Callable[[float], str]
 
@@ -23,3 +25,39 @@ _BY_UNIT: dict[Unit, Format] = {
 def format_of(metric: Metric) -> Format:
     """The function that turns the metric's value, in base units, into text."""
     return _BY_UNIT[metric.unit]
+
+
+def spread(middle: float, low: float, high: float, show: Format) -> str:
+    """``1,900 [1,880, 1,910]``: a median with the smallest and the largest value."""
+    return f"{show(middle)} [{show(low)}, {show(high)}]"
+
+
+def spread_of(values: Sequence[float], show: Format) -> str:
+    """The ``spread`` of one value or more."""
+    return spread(median(values), min(values), max(values), show)
+
+
+def counted(count: float, noun: str) -> str:
+    """``1 save``, ``1,234 saves``."""
+    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def figure(value: float | None, show: Format, *, missing: str = "-", why: str = "") -> Cell:
+    """The cell of a figure. A missing one shows ``why``, or ``missing`` if there is no reason."""
+    if value is None:
+        return Cell(value=None, text="" if why else missing, why=why)
+    return Cell(value=value, text=show(value))
+
+
+def word(text: str, value: Value = None) -> Cell:
+    """The cell of a text; ``value`` is what data gets instead of it."""
+    return Cell(value=text if value is None else value, text=text)
+
+
+def raw(value: Value) -> Cell:
+    """The cell of a value that only data shows."""
+    return Cell(value=value, text="" if value is None else str(value))
+
+
+BLANK = Cell(value=None)
+"""An empty cell: there is nothing to say."""

@@ -8,24 +8,22 @@ from ..schema.job import Delivery, Layout, Shuffle
 from ..schema.record import TrainingRecord
 from ..schema.training import Ceiling
 from ..units import format_bytes, format_count, format_duration
-from .lines import Paint, wrapped
+from .sections import Fact, Facts, Section
 
 
-def library_lines(doc: TrainingRecord, width: int, paint: Paint) -> list[str]:
-    """Lines on the library; none if the loader is iobench's own."""
+def library_sections(doc: TrainingRecord) -> list[Section]:
+    """Facts on the library; none if the loader is iobench's own."""
     loader = doc.job.loader
     if loader.delivery is None or loader.shuffle is None:
         return []
-    lines = [paint(f"Loader {loader.kind} ({loader.library})", "title")]
-    for label, text in (
+    facts = (
         ("delivered", _delivered(loader.delivery)),
         ("shuffle (1 is uniform)", _shuffle(loader.shuffle)),
         ("CPU s/GB", _cost(doc)),
         ("layout", _layout(loader.layout)),
-    ):
-        if text:
-            lines += wrapped(text, width, f"  {label:<30}", " " * 32)
-    return lines
+    )
+    found = tuple(Fact(label=label, text=text) for label, text in facts if text)
+    return [Facts(id="loader", title=f"Loader {loader.kind} ({loader.library})", facts=found)]
 
 
 def _delivered(proof: Delivery) -> str:

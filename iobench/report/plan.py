@@ -1,25 +1,21 @@
-"""Output of ``iobench plan``."""
+"""``iobench plan``: what a run would do. What is not known is marked as unknown."""
 
 from __future__ import annotations
 
-from ..schema.plan import CheckpointPlanFigures, PlanFigures, ProbeFigures
-from ..text import printable, renders
+from ..schema.plan import PlanFigures, ProbeFigures
 from ..units import (
     format_bytes,
     format_count,
     format_duration,
     format_percent,
     format_rate,
-    format_share,
 )
-from .lines import wrapped
+from .figures import counted
+from .sections import Fact, Facts, Section
 
-WIDTH = 100
 
-
-@renders(printable)
-def render_plan(plan: PlanFigures) -> str:
-    """The plan of a run as aligned lines; what is not known is marked as unknown."""
+def sections(plan: PlanFigures) -> list[Section]:
+    """The plan of a run as facts."""
     state = "generated" if plan.generated else "not generated yet"
     multiple = plan.memory_multiple
     rows = [
@@ -38,13 +34,13 @@ def render_plan(plan: PlanFigures) -> str:
             "size",
             f"{format_bytes(plan.bytes)}: {format_count(plan.samples)} samples of "
             f"{format_bytes(plan.sample_bytes_mean)} "
-            f"in {_many(plan.shards, 'shard')}",
+            f"in {counted(plan.shards, 'shard')}",
         ),
         (
             "memory",
             "unknown"
             if multiple is None
-            else f"{_known(plan.memory_bytes)}; the dataset is {multiple:.2f} x that",
+            else f"{known(plan.memory_bytes)}; the dataset is {multiple:.2f} x that",
         ),
         (
             "cache",
@@ -82,9 +78,8 @@ def render_plan(plan: PlanFigures) -> str:
     ]
     if plan.probe is not None:
         rows.append(("probe", _probe(plan.probe, plan)))
-    return "\n".join(
-        line for name, text in rows for line in wrapped(text, WIDTH, f"{name:<12} ", " " * 13)
-    )
+    facts = tuple(Fact(label=name, text=text) for name, text in rows)
+    return [Facts(id="plan", facts=facts)]
 
 
 def _probe(probe: ProbeFigures, plan: PlanFigures) -> str:
@@ -131,82 +126,11 @@ def _minimum(plan: PlanFigures) -> str:
         return "unknown"
     enough = plan.samples >= plan.mlperf_minimum_samples
     text = (
-        f"{format_count(plan.mlperf_minimum_samples)} samples ({_known(plan.mlperf_minimum_bytes)})"
+        f"{format_count(plan.mlperf_minimum_samples)} samples ({known(plan.mlperf_minimum_bytes)})"
     )
     return f"at least {text}: {'reached' if enough else 'not reached'}"
 
 
-@renders(printable)
-def render_checkpoint_plan(plan: CheckpointPlanFigures) -> str:
-    """The plan of a model's checkpoint as aligned lines."""
-    ranks, layout = plan.ranks, plan.parallelism
-    each = " to ".join(
-        dict.fromkeys(format_bytes(size) for size in (plan.rank_bytes_min, plan.rank_bytes_max))
-    )
-    cut = (
-        f"tensor {layout['tensor']} x pipeline {layout['pipeline']} x data {layout['data']}, "
-        f"ZeRO {layout['zero']}"
-    )
-    scaled = "".join(f"; {key} {old} -> {new}" for key, (old, new) in plan.scaling.changed.items())
-    how = "at the published rate of failures" if plan.mtbf_published else "as stated"
-    rows = [
-        (
-            "model",
-            f"{plan.model} ({plan.summary}): {format_count(plan.parameters)} parameters{scaled}",
-        ),
-        (
-            "checkpoint",
-            f"{format_bytes(plan.bytes)}: parameters {format_bytes(plan.model_bytes)}, "
-            f"optimizer {format_bytes(plan.optimizer_bytes)}",
-        ),
-        ("ranks", f"{format_count(ranks)} ({cut}): {each} each, in {_many(plan.files, 'file')}"),
-        ("tensors", format_count(plan.tensors)),
-        (
-            "memory",
-            (
-                f"all ranks on this host: {format_bytes(plan.bytes)} of "
-                f"{_known(plan.memory_available_bytes)} available"
-            ),
-        ),
-        ("free space", _room(plan)),
-        (
-            "failures",
-            (
-                f"every {format_duration(plan.mtbf_s)} on "
-                f"{_many(plan.accelerators, 'accelerator')}, {how}"
-            ),
-        ),
-    ]
-    for budget in plan.budgets:
-        rows.append(
-            (
-                f"{budget.stall_budget * 100:g} % stalled",
-                f"{format_rate(budget.write_bytes_per_s)} of durable writes: a save of "
-                f"{format_duration(budget.longest_save_s)} "
-                f"every {format_duration(budget.interval_s)}; {format_share(budget.waste)} lost "
-                "with interruptions, restarts aside",
-            )
-        )
-    return "\n".join(
-        line for name, text in rows for line in wrapped(text, WIDTH, f"{name:<12} ", " " * 13)
-    )
-
-
-def _room(plan: CheckpointPlanFigures) -> str:
-    need = f"{format_bytes(plan.needed_bytes)}, for the one before stays until the next is complete"
-    if not plan.target:
-        return f"unknown: name a target with --to; needed are {need}"
-    if plan.fits is None:
-        return f"unknown (not a local file system); needed are {need}"
-    return (
-        f"{_known(plan.free_bytes)} at {plan.target}: {'enough' if plan.fits else 'NOT ENOUGH'}, "
-        f"needed are {need}"
-    )
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
-
-
-def _known(size: int | None) -> str:
+def known(size: int | None) -> str:
+    """A number of bytes, or "unknown"."""
     return "unknown" if size is None else format_bytes(size)

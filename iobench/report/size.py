@@ -1,20 +1,17 @@
-"""Output of ``iobench size``: first the rate to buy, then how it was computed."""
+"""``iobench size``: first the rate to buy, then how it was computed."""
 
 from __future__ import annotations
 
 from ..analyse.capacity.measured import Measured
 from ..analyse.capacity.requirement import Cache, Requirement
 from ..schema.instances import Instance
-from ..text import printable, renders
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
-from .lines import wrapped
+from .figures import counted
+from .sections import Fact, Facts, Section
 
-LABEL = 14
 
-
-@renders(printable)
-def render_size(need: Requirement, instance: Instance | None = None, width: int = 100) -> str:
-    """Lines of at most ``width`` columns. A figure that is not known is replaced by the reason.
+def sections(need: Requirement, instance: Instance | None = None) -> list[Section]:
+    """The requirement as facts. A figure that is not known is replaced by the reason.
 
     ``instance`` is the type of each host, if it is known.
     """
@@ -43,11 +40,8 @@ def render_size(need: Requirement, instance: Instance | None = None, width: int 
             ("would feed", _would_feed(need, need.measured)),
         ]
         rows += [("but", note) for note in need.measured.notes]
-    return "\n".join(
-        line
-        for name, text in rows
-        for line in wrapped(text, width, f"{name:<{LABEL}}", " " * LABEL)
-    )
+    facts = tuple(Fact(label=name, text=text) for name, text in rows)
+    return [Facts(id="requirement", facts=facts)]
 
 
 def headline(need: Requirement) -> str:
@@ -73,15 +67,11 @@ def _both(bytes_per_s: float) -> str:
     return format_rate(bytes_per_s)
 
 
-def _many(count: float, noun: str) -> str:
-    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
-
-
 def _job(need: Requirement) -> str:
-    where = _many(need.hosts, "host")
+    where = counted(need.hosts, "host")
     at = f"{need.required_accelerator_utilization * 100:.4g} %"
     return (
-        f"{need.workload}: {_many(need.accelerators, 'accelerator')} on {where}, each busy {at} "
+        f"{need.workload}: {counted(need.accelerators, 'accelerator')} on {where}, each busy {at} "
         "of the time or more"
     )
 
@@ -154,8 +144,8 @@ def _instance(need: Requirement, instance: Instance) -> str:
     if instance.accelerators and need.accelerators > instance.accelerators * need.hosts:
         hosts = -(-need.accelerators // instance.accelerators)
         few = (
-            f"; it holds {_many(instance.accelerators, 'accelerator')}, so "
-            f"{_many(hosts, 'host')} are needed"
+            f"; it holds {counted(instance.accelerators, 'accelerator')}, so "
+            f"{counted(hosts, 'host')} are needed"
         )
     return f"{instance.type}: network {word}{local}{few}"
 
@@ -217,7 +207,7 @@ def _measured(measured: Measured) -> str:
 def _would_feed(need: Requirement, measured: Measured) -> str:
     fed = (
         f"{format_count(min(measured.accelerators_fed, need.accelerators))} of "
-        f"{_many(need.accelerators, 'accelerator')}"
+        f"{counted(need.accelerators, 'accelerator')}"
     )
     if measured.missing_bytes_per_s == 0:
         text = f"{fed}: {measured.read_bytes_per_s / need.read_bytes_per_s:.2f} x what is needed"

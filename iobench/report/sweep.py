@@ -1,105 +1,55 @@
-"""Output of ``iobench sweep``: the points, the fastest first."""
+"""``iobench sweep``: the points, the fastest first."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from statistics import median
-from typing import Any
 
-from ..analyse.tuning.confirmation import Confirmation
-from ..schema.sweep import Sweep, describe
-from ..text import printable, renders
+from ..schema.sweep import Sweep, SweepPoint, describe
 from ..units import format_count
-from .compare import render
-from .lines import wrapped
+from .figures import BLANK, counted, raw, spread_of, word
+from .sections import Cell, Column, Headline, Item, Items, Row, Section, Table
 
 
-@renders(printable)
-def render_sweep(sweep: Sweep) -> str:
-    """One line for each point: median [min, max] of samples/s over its repetitions."""
-    lines = [
-        (
-            f"{sweep.workload}: {len(sweep.points)} points, {sweep.repetitions} visits each, "
-            "samples/s as median [min, max]"
-        )
-    ]
+def sections(sweep: Sweep) -> list[Section]:
+    """A table with a row for each point: samples/s over its repetitions, or why it failed."""
     measured = sorted(
         (p for p in sweep.points if p.samples_per_s), key=lambda p: -median(p.samples_per_s)
     )
-    width = max((len(describe(point.settings)) for point in sweep.points), default=0)
-    for point in measured:
-        rates = point.samples_per_s
-        spread = (
-            f"{format_count(median(rates)):>9} [{format_count(min(rates))}, "
-            f"{format_count(max(rates))}]"
+    rows = [_measured(sweep, point) for point in measured]
+    rows += [_failed(point) for point in sweep.points if point.failed]
+    title = f"{sweep.workload}: {len(sweep.points)} points, {sweep.repetitions} visits each"
+    found: list[Section] = [Headline(id="sweep", title=title)]
+    if rows:
+        figures = ("samples_per_s", "min", "max")
+        columns = (
+            Column(name="settings", label="settings"),
+            Column(name=figures[0], label="samples/s, median [min, max]", unit="samples/s"),
+            *(Column(name=name, unit="samples/s", where="data") for name in figures[1:]),
+            Column(name="visits", unit="count", where="data"),
         )
-        marks = (
-            [f"{len(rates)} visit{'' if len(rates) == 1 else 's'}"]
-            if len(rates) != sweep.repetitions
-            else []
-        )
-        marks += ["today's settings"] if point.settings == sweep.default else []
-        marks += (
-            [f"dropped: {point.dropped}"]
-            if point.dropped and len(rates) < sweep.repetitions
-            else []
-        )
-        lines.append(
-            f"  {describe(point.settings):<{width}}  "
-            f"{spread}{'  (' + '; '.join(marks) + ')' if marks else ''}"
-        )
-    lines += [
-        f"  {describe(point.settings):<{width}}  failed: {point.failed}"
-        for point in sweep.points
-        if point.failed
-    ]
-    lines += [f"note: {text}" for text in sweep.left_out]
-    return "\n".join(lines)
+        found.append(Table(id="points", columns=columns, rows=tuple(rows)))
+    notes = tuple(Item(text=text) for text in sweep.left_out)
+    return [*found, *([Items(id="notes", title="Notes", items=notes)] if notes else [])]
 
 
-@renders(printable)
-def render_confirmation(found: Confirmation, width: int = 100) -> str:
-    """What was advised, what fresh runs measured, and whether they confirm the advice."""
-    advice, row = (
-        found.advice,
-        next(row for row in found.comparison.rows if row.metric == "samples_per_s"),
-    )
-    ratio = row.judgement
-    promised = f"{advice.gain:.2f} x" if advice.gain is not None else "an unknown gain"
-    if advice.gain_low is not None and advice.gain_high is not None:
-        promised += f" [{advice.gain_low:.2f}, {advice.gain_high:.2f}]"
-    measured = f"{ratio.ratio:.2f} x" if ratio.ratio is not None else "nothing that can be told"
-    if ratio.low is not None and ratio.high is not None:
-        measured += f" [{ratio.low:.2f}, {ratio.high:.2f}]"
-    answer = (
-        "NOT confirmed"
-        if not found.confirmed
-        else "confirmed"
-        if found.better
-        else "confirmed as no slower"
-    )
-    p = "" if ratio.p is None else f", p = {ratio.p:.2g}"
-    changes = ", ".join(f"{key}={value}" for key, value in advice.changes.items())
-    text = (
-        f"{answer}: with {changes} fresh runs with other seeds do {measured} today's "
-        f"samples/s{p}; the sweep promised {promised}"
-    )
-    lines = wrapped(text, width, "", "  ")
-    return (
-        "\n".join(lines)
-        + "\n\n"
-        + render([found.comparison], found.notes, kind="text")
-        + f"\nresults: {found.directory}\n"
+def _measured(sweep: Sweep, point: SweepPoint) -> Row:
+    rates = point.samples_per_s
+    all_visits = len(rates) >= sweep.repetitions
+    marks = [counted(len(rates), "visit")] if len(rates) != sweep.repetitions else []
+    marks += ["today's settings"] if point.settings == sweep.default else []
+    marks += [f"dropped: {point.dropped}"] if point.dropped and not all_visits else []
+    return Row(
+        cells=(
+            word(describe(point.settings)),
+            Cell(value=median(rates), text=spread_of(rates, format_count)),
+            raw(min(rates)),
+            raw(max(rates)),
+            raw(len(rates)),
+        ),
+        mark="; ".join(marks),
     )
 
 
-def confirmation_document(found: Confirmation) -> dict[str, Any]:
-    """The confirmation as a JSON document."""
-    rows = [{**asdict(row), "judgement": asdict(row.judgement)} for row in found.comparison.rows]
-    return {
-        "confirmed": found.confirmed,
-        "advice": asdict(found.advice),
-        "comparison": rows,
-        "directory": found.directory,
-        "left_out": list(found.notes),
-    }
+def _failed(point: SweepPoint) -> Row:
+    lacking = Cell(value=None, why=f"failed: {point.failed}")
+    return Row(cells=(word(describe(point.settings)), lacking, BLANK, BLANK, BLANK))

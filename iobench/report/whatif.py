@@ -1,13 +1,17 @@
-"""Output of ``iobench whatif``: changes, ceilings before and after, verdict, error of the model."""
+"""``iobench whatif``: changes, ceilings before and after, verdict, error of the model."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..analyse.capacity.whatif import Prediction
-from ..analyse.verdict.evidence import gather
-from ..text import printable, renders
+from ..analyse.verdict.evidence import Evidence, gather
+from ..schema.record import TrainingRecord
+from ..schema.training import Verdict
 from ..units import format_count, format_percent
-from .lines import wrapped
-from .text import LABELS
+from .figures import BLANK, figure, word
+from .run import LABELS, binds_text
+from .sections import Column, Headline, Item, Items, Prose, Row, Section, Table
 
 TRUSTED = 0.2
 """A larger error on the recorded run is a violation of the rule ``verdict.gap``.
@@ -15,50 +19,60 @@ TRUSTED = 0.2
 Stages compete, or a ceiling was measured under other conditions than those of the run.
 """
 
+_CEILINGS = tuple(zip(LABELS, ("raw", "fetch", "prep", "harness", "accelerator"), strict=True))
+"""Names of the ceilings, and of their attributes in the evidence."""
 
-@renders(printable)
-def render_whatif(found: Prediction, width: int = 100) -> str:
-    """Lines of at most ``width`` columns."""
+
+def sections(found: Prediction) -> list[Section]:
+    """The predicted verdict, the ceilings on both sides, and how far the model can be trusted."""
     before, after = gather(found.recorded), gather(found.document)
-    lines = wrapped(f"Run {found.recorded.run_id} with {'; '.join(found.changes)}", width, "", "  ")
     verdict = found.document.job.verdict
-    if verdict is not None:
-        binds = (
-            "what binds is undecided" if verdict.binds == "undecided" else f"{verdict.binds} binds"
-        )
-        lines += [f"Predicted verdict: {binds}", *wrapped(verdict.sentence, width)]
-    lines += ["", f"{'Ceilings, samples/s':<22}{'recorded':>14}{'what if':>14}"]
-    rows = [
-        (label, getattr(before, key), getattr(after, key))
-        for label, key in zip(
-            LABELS.values(), ("raw", "fetch", "prep", "harness", "accelerator"), strict=True
-        )
+    title = f"Run {found.recorded.run_id} with {'; '.join(found.changes)}"
+    sentences = (
+        () if verdict is None else (f"Predicted verdict: {binds_text(verdict)}", verdict.sentence)
+    )
+    parts: list[Section] = [
+        Headline(id="what-if", title=title, sentences=sentences),
+        _ceilings(before, after),
+        Prose(id="error", paragraphs=(_error(found, before),)),
     ]
-    rows += [("predicted", before.predicted, after.predicted), ("measured", before.measured, None)]
-    for label, old, new in rows:
-        moved = (
-            ""
-            if old is None or new is None or abs(new / old - 1) < 1e-9
-            else f"   {new / old:.2f} x"
-        )
-        lines.append(f"  {label:<20}{_count(old):>14}{_count(new):>14}{moved}")
-    lines += ["", *wrapped(_error(found), width)]
-    for basis in found.bases:
-        lines += wrapped(basis, width, "  ", "    ")
+    if found.bases:
+        parts.append(Items(id="bases", items=tuple(Item(text=basis) for basis in found.bases)))
     if verdict is not None and verdict.advice and verdict.binds != "accelerator":
         first = verdict.advice[0]
         gain = "" if first.predicted_gain is None else f" ({first.predicted_gain:.2f} x)"
-        lines += wrapped(f"Then the next change: {first.change}{gain}", width)
-    return "\n".join(line.rstrip() for line in lines)
+        parts.append(Prose(id="next", paragraphs=(f"Then the next change: {first.change}{gain}",)))
+    return parts
 
 
-def _count(value: float | None) -> str:
-    return "-" if value is None else format_count(value)
+def _ceilings(before: Evidence, after: Evidence) -> Table:
+    rates = [
+        (name, LABELS[name], getattr(before, key), getattr(after, key)) for name, key in _CEILINGS
+    ]
+    rates.append(("predicted", "predicted", before.predicted, after.predicted))
+    rates.append(("measured", "measured", before.measured, None))
+    rows = []
+    for name, label, old, new in rates:
+        moved = old is not None and new is not None and abs(new / old - 1) >= 1e-9
+        ratio = figure(new / old, lambda ratio: f"{ratio:.2f} x") if moved else BLANK
+        cells = (word(label, name), figure(old, format_count), figure(new, format_count), ratio)
+        rows.append(Row(cells=cells))
+    rate = "samples/s"
+    return Table(
+        id="ceilings",
+        title="Ceilings, samples/s",
+        columns=(
+            Column(name="ceiling"),
+            Column(name="recorded_samples_per_s", label="recorded", unit=rate, align="right"),
+            Column(name="what_if_samples_per_s", label="what if", unit=rate, align="right"),
+            Column(name="ratio", unit="ratio", align="right"),
+        ),
+        rows=tuple(rows),
+    )
 
 
-def _error(found: Prediction) -> str:
+def _error(found: Prediction, before: Evidence) -> str:
     """The error of the model on the recorded run, whose rate is known."""
-    before = gather(found.recorded)
     if found.error is None or before.predicted is None or before.measured is None:
         return "The model's error is not known: the run has no complete repetition."
     sign = "+" if found.error >= 0 else "-"
@@ -75,3 +89,29 @@ def _error(found: Prediction) -> str:
     if abs(found.error) > TRUSTED:
         told += " That is too much to be trusted: see the run's findings (verdict.gap)."
     return told
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Document:
+    """The JSON document of ``iobench whatif``."""
+
+    run_id: str
+    changes: tuple[str, ...]
+    bases: tuple[str, ...]
+    recorded: Verdict | None
+    model_error: float | None
+    corrected_samples_per_s: float | None
+    what_if: TrainingRecord
+
+
+def document(found: Prediction) -> Document:
+    """The predicted run, with what was recorded and the error of the model."""
+    return Document(
+        run_id=found.recorded.run_id,
+        changes=found.changes,
+        bases=found.bases,
+        recorded=found.recorded.job.verdict,
+        model_error=found.error,
+        corrected_samples_per_s=found.corrected_samples_per_s,
+        what_if=found.document,
+    )

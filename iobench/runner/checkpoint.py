@@ -7,8 +7,8 @@ written, and the checkpoints that are complete stay complete.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,27 +20,25 @@ from ..checkpoint.base import Job
 from ..checkpoint.catalog import CheckpointRoot
 from ..errors import InterruptedRun, IobenchError
 from ..interrupts import defer_interrupts
-from ..measure import host
 from ..schema.checkpoint import Asked, CheckpointRun, Restore, Study, StudySpec
-from ..schema.host import Host
 from ..schema.record import CheckpointRecord
-from ..storage.base import Cached
 from ..storage.locks.lock import Lease
 from ..storage.scratch import scratch
+from .agent import HostAgent
 from .checkpoint_plan import StudyPlan
-from .crew import ForkedCrew, gather
+from .conductor import Script, Scripted, conduct
+from .crew import ForkedCrew
 from .directory import new_directory, storage_facts, write_document
 from .messages import (
-    Answer,
-    Command,
     Done,
     Drain,
+    Last,
     Prepare,
+    Report,
     Restored,
     RestoreNow,
     Saved,
     SaveNow,
-    Stop,
 )
 from .progress import Progress, Silent
 from .savebook import HEAD_START_NS, SaveBook
@@ -94,6 +92,7 @@ def _study(
     """Carry out the study in a target that is held."""
     directory = new_directory(results, f"checkpoint-{plan.spec.model}")
     study = begin_study(plan, CheckpointRun)
+    agent = HostAgent(root.storage)
     doc = CheckpointRecord(
         iobench_version=__version__,
         run_id=directory.name,
@@ -102,31 +101,32 @@ def _study(
         status="ok",
         validity="unknown",
         rules=rules,
-        hosts=[Host.model_validate(host.fingerprint())],
+        hosts=[agent.describe()],
         storage=storage_facts(root.storage),
         job=study,
     )
     failure: IobenchError | None = None
     started = time.monotonic()
     before = root.last_number()
-    conductor = Conductor(plan, root, study)
+    job = StudyJob(plan, root, agent, study)
+
+    def script() -> Script:
+        for number in range(1, plan.spec.count + 1):
+            progress.phase(f"save {number} of {plan.spec.count}")
+            lease.check()
+            yield from job.save(before + number)
+        yield from job.drain()
+        saved = time.monotonic()
+        doc.timings["save"] = saved - started
+        for number in range(1, plan.spec.restore_count + 1):
+            progress.phase(f"restore {number} of {plan.spec.restore_count}")
+            lease.check()
+            yield from job.restore()
+        doc.timings["restore"] = time.monotonic() - saved
+
     try:
-        try:
-            conductor.start(progress)
-            for number in range(1, plan.spec.count + 1):
-                progress.phase(f"save {number} of {plan.spec.count}")
-                lease.check()
-                conductor.save(before + number)
-            conductor.drain()
-            doc.timings["save"] = time.monotonic() - started
-            started = time.monotonic()
-            for number in range(1, plan.spec.restore_count + 1):
-                progress.phase(f"restore {number} of {plan.spec.restore_count}")
-                lease.check()
-                conductor.restore()
-            doc.timings["restore"] = time.monotonic() - started
-        finally:
-            conductor.end()
+        progress.phase("building the state")
+        job.run(script())
     except KeyboardInterrupt:
         doc.status = "interrupted"
         failure = InterruptedRun(f"interrupted; what was measured until then is in {directory}")
@@ -190,52 +190,49 @@ def with_leftovers(failure: IobenchError, root: CheckpointRoot) -> IobenchError:
     return failure
 
 
-class Conductor:
-    """Tells the ranks of a study what to do, and records what they report."""
+class StudyJob:
+    """What the ranks of a study are told, and what becomes of their reports.
 
-    def __init__(self, plan: StudyPlan, root: CheckpointRoot, study: Study) -> None:
-        self.plan, self.root, self.study = plan, root, study
-        self.world = plan.spec.ranks
+    ``save``, ``drain`` and ``restore`` are parts of a script for ``run``. Saves that become durable
+    while something else is going on are recorded, too.
+    """
+
+    def __init__(
+        self, plan: StudyPlan, root: CheckpointRoot, agent: HostAgent, study: Study
+    ) -> None:
+        self.plan, self.root, self.agent, self.study = plan, root, agent, study
         self.book = SaveBook(root, plan.spec, study.saves)
-        self._held = ExitStack()
-        self._meeting = self._held.enter_context(scratch("ranks"))
-        self._crew = ForkedCrew(self.world, Checkpoint(self._rank))
         self._steps: dict[int, list[Done]] = {}  # by save: what the ranks did after it
 
-    def _rank(self, link: Link) -> CheckpointRank:
-        job = Job(rank=link.rank, world=link.world, rendezvous=f"file://{self._meeting}/meet")
-        return CheckpointRank(job, self.plan.spec, self.root, self.plan.builder(link.rank), link)
+    def run(self, script: Script) -> None:
+        """Start the ranks, carry out the script, and end them. Raises as ``conduct`` does."""
+        with rank_maker(self.plan, self.root) as make:
+            conduct(ForkedCrew(self.plan.spec.ranks, Checkpoint(make)), _Study(script, self.book))
 
-    def start(self, progress: Progress) -> None:
-        progress.phase("building the state")
-        self._crew.start()
-        self._until_done()
-
-    def save(self, step: int) -> None:
+    def save(self, step: int) -> Script:
         """Let all ranks save, and then run the training steps until the next save."""
-        self._command(Prepare(step))
-        self._until_done()
-        self._command(SaveNow(step, self.book.begin(step)))
-        self._steps[step] = self._until_done()
+        yield lambda: Prepare(step)
+        self.book.make_room()
+        points = yield lambda: SaveNow(step, self.book.begin(step))
+        self._steps[step] = [point for point in points if isinstance(point, Done)]
 
-    def drain(self) -> None:
+    def drain(self) -> Script:
         """Wait until asynchronous writers have finished.
 
         Then record for each save the mean step during it, and the mean step after its end.
         """
-        self._command(Drain())
-        self._until_done()
+        yield Drain
         for save in self.study.saves:
             ranks = self._steps.get(save.step, [])
             save.step_overlapped_s = _mean(s for rank in ranks for s in rank.overlapped_s)
             save.step_alone_s = _mean(s for rank in ranks for s in rank.alone_s)
 
-    def restore(self) -> None:
+    def restore(self) -> Script:
         """Restore the latest checkpoint, cold, into wiped tensors."""
         step = self.book.committed[-1]
-        residency, how = self._evict(step)
-        self._command(RestoreNow(step, time.monotonic_ns() + HEAD_START_NS))
-        parts = gather(self._crew, Restored, self._take_down)
+        cache = self.agent.empty_cache(self.root.step(step).data_keys())
+        points = yield lambda: RestoreNow(step, time.monotonic_ns() + HEAD_START_NS)
+        parts = [point for point in points if isinstance(point, Restored)]
         times = [part.wall_s for part in parts]
         cpu = [part.cpu_s for part in parts if part.cpu_s is not None]
         verified = [part.verified for part in parts]
@@ -246,37 +243,39 @@ class Conductor:
                 first_done_s=min(times),
                 bytes=sum(part.bytes for part in parts),
                 cpu_s=sum(cpu) if len(cpu) == len(parts) else None,
-                residency_before=residency,
-                residency_how=how,
+                residency_before=cache.ratio,
+                residency_how=cache.how,
                 verified=False if False in verified else None if None in verified else True,
                 rank_s=times,
             )
         )
 
-    def end(self) -> None:
-        with defer_interrupts():
-            self._crew.end(Stop())
-            self._held.close()
 
-    def _command(self, command: Command) -> None:
-        for rank in range(self.world):
-            self._crew.send(rank, command)
+class _Study(Scripted):
+    """Carries out a study's script, and records the saves that ranks report meanwhile."""
 
-    def _until_done(self) -> list[Done]:
-        return gather(self._crew, Done, self._take_down)
+    def __init__(self, script: Script, book: SaveBook) -> None:
+        super().__init__(script)
+        self._book = book
 
-    def _take_down(self, rank: int, answer: Answer) -> None:
-        """Record saves that become durable while something else is waited for."""
-        if isinstance(answer, Saved):
-            self.book.take_down(rank, answer.step, answer.part)
+    def heard(self, rank: int, message: Report | Last) -> None:
+        if isinstance(message, Saved):
+            self._book.take_down(rank, message.step, message.part)
 
-    def _evict(self, step: int) -> tuple[float | None, str]:
-        storage, keys = self.root.storage, self.root.step(step).data_keys()
-        if not isinstance(storage, Cached):
-            return None, "not measured: this storage has no page cache on this host"
-        storage.evict(keys)
-        residency = storage.residency(keys)
-        return residency.ratio, residency.how
+
+@contextmanager
+def rank_maker(plan: StudyPlan, root: CheckpointRoot) -> Iterator[Callable[[Link], CheckpointRank]]:
+    """Yield a function that makes a rank's part of the plan's job, in that rank's process.
+
+    Ranks that save together meet in a file below a directory that exists as long as this.
+    """
+    with scratch("ranks") as meeting:
+
+        def make(link: Link) -> CheckpointRank:
+            job = Job(rank=link.rank, world=link.world, rendezvous=f"file://{meeting}/meet")
+            return CheckpointRank(job, plan.spec, root, plan.builder(link.rank), link)
+
+        yield make
 
 
 def _mean(seconds: Iterable[float]) -> float | None:

@@ -1,172 +1,176 @@
-"""The parent's part of a phase: start the ranks, answer them, and keep what they recorded.
+"""The parent's side of every task: one loop, which knows no kind of task.
 
-Each epoch begins at an instant that the parent names, after it has brought the page cache into the
-state that the workload asks for.
+It starts the crew, passes on what the ranks report, and answers them when all of them wait. A
+``Handler`` says what a task's parent does at these moments.
+
+Ctrl-C and SIGTERM take effect between two messages, never within one. Then the ranks are asked to
+stop, those that wait for a command get Stop, and what they still report is passed on as before. So
+the handler has everything that was recorded, and KeyboardInterrupt is raised.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
+from typing import TypeVar
 
-from ..errors import IobenchError, WorkerError
+from ..errors import IobenchError
 from ..interrupts import defer_interrupts
-from ..load.bus import cause_of_death
-from ..schema.training import Epoch
-from .crew import GRACE_S, Crew, ForkedCrew
-from .messages import Command, ReadyForEpoch, ReadyToSave, Recorded, Saved, Skip, Start, Stop
-from .phase import Outcome, Phase, PhaseInterrupted
-from .savebook import SaveBook
-from .tasks.load import HURRY, Load
-
-HEAD_START_NS = 1_000_000
-"""From the command to begin an epoch to its start, so that every rank has it by then."""
+from .crew import GRACE_S, Crew
+from .messages import Command, Last, Point, Report, Stop
 
 PATIENCE_S = 2.0
-"""How long after a stop a rank may wait for a batch that is on its way."""
+"""How long after a stop a rank may take to end its current step, before it must report at once."""
 
-Prepare = Callable[[int], Epoch]
-"""Called before each epoch, while all ranks wait.
+_MIN_GRACE_S = 1.0
+"""Time for ranks to end after an interrupt whose grace is used up."""
 
-It brings the page cache into the state that the workload asks for, and returns what it found.
-"""
-
-Finish = Callable[[Epoch], None]
-"""Called after each epoch, when all ranks have delivered their last batch of it."""
-
-Tick = Callable[[int], None]
-"""Called a few times a second with the steps done so far by all ranks."""
+L = TypeVar("L", bound=Last)
 
 
-def run_phase(
-    phase: Phase,
-    *,
-    prepare: Prepare | None = None,
-    finish: Finish | None = None,
-    tick: Tick | None = None,
-) -> Outcome:
-    """Run a phase to its end.
+class Handler:
+    """The parent's part of a task. ``conduct`` calls it; what it gathers is its own affair."""
 
-    Raises a rank's own IobenchError, WorkerError for a rank that died, and PhaseInterrupted, which
-    has what was recorded until then.
+    def heard(self, rank: int, message: Report | Last) -> None:
+        """A rank has reported this. An interrupt waits until this returns."""
+
+    def prepare(self, waiting: Mapping[int, Point]) -> None:
+        """Every rank that has not ended waits. Do what takes time before they are answered.
+
+        An interrupt takes effect at once.
+        """
+
+    def answer(self, waiting: Mapping[int, Point]) -> Mapping[int, Command]:
+        """After ``prepare``: a command for each rank, or for some of those that wait.
+
+        They are sent at once. An interrupt waits until they are sent.
+        """
+        return dict.fromkeys(waiting, Stop())
+
+    def tick(self) -> None:
+        """Called a few times a second, between messages."""
+
+
+def conduct(crew: Crew, handler: Handler) -> None:
+    """Run the crew's task to its end.
+
+    Raises a rank's own IobenchError, WorkerError for a rank that died, KeyboardInterrupt. In any
+    case the ranks have ended when this returns, and the handler has what they reported.
     """
-    task = Load(phase)
-    crew = ForkedCrew(phase.accelerators, task)
-    conductor = _Conductor(crew, phase.saving.book if phase.saving else None)
-    outcome = conductor.outcome
-    interrupted = False
+    conductor = _Conductor(crew, handler)
+    started = interrupted = False
+    grace_s = GRACE_S
     try:
         crew.start()
-        conductor.conduct(
-            prepare or (lambda epoch: Epoch(epoch=epoch)),
-            finish or (lambda context: None),
-            lambda: tick(task.steps_done()) if tick else None,
-        )
-        crew.end(Stop())
-    except WorkerError as death:
-        cause = cause_of_death(death, phase.reader)
-        if cause is not None:
-            raise cause from death
-        raise
-    except KeyboardInterrupt as interrupt:
+        started = True
+        conductor.serve()
+        crew.end()
+    except KeyboardInterrupt:
         interrupted = True
-        task.stop()
-        with defer_interrupts(discard=True):
-            conductor.collect()
-        if len(outcome.columns) < phase.accelerators:
-            outcome.complete = False
-            # The totals lack the bytes that the missing ranks fetched.
-            outcome.forget_fetched()
-        raise PhaseInterrupted(outcome) from interrupt
+        if started:
+            crew.stop()
+            with defer_interrupts(discard=True):
+                grace_s = max(_MIN_GRACE_S, GRACE_S - conductor.collect())
+        raise
     finally:
-        task.stop()
+        crew.stop()
         with defer_interrupts(discard=interrupted):
-            crew.end(Stop())
-    outcome.epochs.sort(key=lambda epoch: epoch.epoch)
-    return outcome
+            crew.end(grace_s)
+
+
+def last_messages(crew: Crew, kind: type[L]) -> list[L]:
+    """Run a task whose ranks send nothing but one last message; return these, in their order."""
+    found: dict[int, L] = {}
+
+    class _Keep(Handler):
+        def heard(self, rank: int, message: Report | Last) -> None:
+            if isinstance(message, kind):
+                found[rank] = message
+
+    conduct(crew, _Keep())
+    return [found[rank] for rank in sorted(found)]
+
+
+Script = Generator[Callable[[], Command], list[Point], None]
+"""A task told from the parent's side, see ``Scripted``."""
+
+
+class Scripted(Handler):
+    """Gives all ranks the same command, again and again: a script says which.
+
+    Each ``yield`` of the script hands over a function that makes the next command, which is called
+    at the instant at which the command is sent, and gets the points at which the ranks have arrived
+    after it, in their order. What lies between two of them is done while all ranks wait. The ranks
+    stop where the script ends.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._next: Callable[[], Command] | None = None
+
+    def prepare(self, waiting: Mapping[int, Point]) -> None:
+        try:
+            if self._next is None:
+                self._next = next(self._script)
+            else:
+                self._next = self._script.send([waiting[rank] for rank in sorted(waiting)])
+        except StopIteration:
+            self._next = Stop
+
+    def answer(self, waiting: Mapping[int, Point]) -> Mapping[int, Command]:
+        assert self._next is not None, "prepare comes first"
+        return dict.fromkeys(waiting, self._next())
 
 
 class _Conductor:
-    """Answers the ranks until all are done.
+    """Where each rank is: at work, waiting at a point, or ended."""
 
-    When every rank is ready for an epoch, the page cache is prepared and all of them are told when
-    to start. When a rank is done, what it recorded is kept. Ctrl-C takes effect between two
-    messages, never within one. Ranks that wait for an answer at that moment still get one, and
-    send what they recorded.
-    """
+    def __init__(self, crew: Crew, handler: Handler) -> None:
+        self.crew, self.handler = crew, handler
+        self.working = list(range(crew.world))  # that have not sent their last message
+        self.waiting: dict[int, Point] = {}
 
-    def __init__(self, crew: Crew, book: SaveBook | None) -> None:
-        self.crew, self.book = crew, book
-        self.outcome = Outcome()
-        self.working = list(range(crew.world))
-        self.waiting: dict[int, int] = {}  # rank -> the epoch that it is ready for
-        self.saving: dict[int, int] = {}  # rank -> the number of the checkpoint it is ready for
-
-    def conduct(self, prepare: Prepare, finish: Finish, tick: Callable[[], None]) -> None:
-        """Answer the ranks until all of them are done."""
-        epochs = self.outcome.epochs
+    def serve(self) -> None:
+        """Serve the ranks until all of them have sent their last message."""
         while self.working:
             with defer_interrupts():
                 self._listen()
-                self._answer_saves()
-            if epochs and len(self.waiting) == len(self.working):
-                finish(epochs[-1])
-            if self.waiting and len(self.waiting) == len(self.working):
-                context = prepare(min(self.waiting.values()))
+            if self.working and len(self.waiting) == len(self.working):
+                self.handler.prepare(self.waiting)
                 with defer_interrupts():
-                    epochs.append(context)
-                    self._answer(self.waiting, Start(time.monotonic_ns() + HEAD_START_NS))
-            tick()
+                    commands = self.handler.answer(self.waiting)
+                    if not commands:
+                        raise RuntimeError("all ranks wait, and none of them was answered")
+                    self._answer(commands)
+            self.handler.tick()
 
-    def collect(self) -> None:
-        """Collect what the ranks have recorded, after a stop.
+    def collect(self) -> float:
+        """Collect what the ranks have recorded, after a stop; return the seconds that it took.
 
-        A rank that still waits for its storage after ``PATIENCE_S`` is signalled to report at once.
-        Ranks that fail now, or do not stop in time, are left out.
+        A rank that still works after ``PATIENCE_S`` is asked to report at once. Ranks that fail
+        now, or do not stop in time, are left out.
         """
         began = time.monotonic()
         while self.working and (waited := time.monotonic() - began) < GRACE_S:
             if waited > PATIENCE_S:
-                self.crew.signal(self.working, HURRY)
+                self.crew.hurry(self.working)
             try:
-                self._answer(self.waiting, Stop())
-                self._answer(self.saving, Skip())
+                self._answer(dict.fromkeys(self.waiting, Stop()))
                 self._listen()
             except IobenchError:
-                known = self.outcome.columns
-                self.working = [
-                    rank for rank in self.working if rank not in known and self.crew.is_alive(rank)
-                ]
+                self.working = [rank for rank in self.working if self.crew.is_alive(rank)]
+        return time.monotonic() - began
 
     def _listen(self) -> None:
-        for rank, answer in self.crew.receive(self.working):
-            match answer:
-                case ReadyForEpoch(epoch):
-                    self.waiting[rank] = epoch
-                case ReadyToSave(number):
-                    self.saving[rank] = number
-                case Saved(step, part) if self.book is not None:
-                    self.book.take_down(rank, step, part)
-                case Recorded():
-                    self.outcome.add(rank, answer)
-        self.working = [rank for rank in self.working if rank not in self.outcome.columns]
+        for rank, message in self.crew.receive(list(self.working)):
+            if isinstance(message, Point):
+                self.waiting[rank] = message
+                continue
+            if isinstance(message, Last):
+                self.working.remove(rank)
+            self.handler.heard(rank, message)
 
-    def _answer_saves(self) -> None:
-        """Let all ranks save, as soon as each of them waits before the checkpoint.
-
-        The ranks' shares of an epoch differ by at most a batch. A checkpoint that not every rank
-        reaches is skipped.
-        """
-        if not self.saving or len(self.saving) + len(self.waiting) < len(self.working):
-            return
-        numbers = set(self.saving.values())
-        everyone = len(self.saving) == self.crew.world and len(numbers) == 1
-        if self.book is not None and everyone:
-            self._answer(self.saving, Start(self.book.begin(numbers.pop())))
-        else:
-            self._answer(self.saving, Skip())
-
-    def _answer(self, waiting: dict[int, int], command: Command) -> None:
-        for rank in list(waiting):
-            del waiting[rank]
+    def _answer(self, commands: Mapping[int, Command]) -> None:
+        for rank, command in commands.items():
+            del self.waiting[rank]
             self.crew.send(rank, command)

@@ -6,6 +6,7 @@ is shared and not copied.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import multiprocessing
 import os
@@ -13,11 +14,12 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from ..errors import BusError, IobenchError, WorkerError
 from ..interrupts import defer_interrupts
@@ -25,8 +27,8 @@ from ..load.loader import single_threaded, worker_death
 from ..logs import set_rank
 from ..processes import die_with_parent
 from ..storage.scratch import scratch
-from .messages import Answer, Command, Failed
-from .task import Link, Task
+from .messages import Answer, Command, Failed, Stop
+from .task import HURRY, Link, Task
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +41,6 @@ _MAX_PLACE = 107 - len("/iobench-4194304-sockets-abcdefgh/listener-abcdefgh")
 """
 
 fork = multiprocessing.get_context("fork")
-
-A = TypeVar("A", bound=Answer)
 
 
 class Crew(Protocol):
@@ -65,31 +65,17 @@ class Crew(Protocol):
     def is_alive(self, rank: int) -> bool:
         """Whether the rank still runs."""
 
-    def signal(self, awaited: Sequence[int], number: int) -> None:
-        """Send a signal to those of the ranks ``awaited`` that are alive."""
+    def stop(self) -> None:
+        """Set the flag ``stopped`` of every rank's link."""
 
-    def end(self, farewell: Command) -> None:
-        """Send ``farewell`` to all ranks that still listen, and wait for them to end.
+    def hurry(self, ranks: Sequence[int]) -> None:
+        """Ask those of these ranks that are alive to send their last message now (task.HURRY)."""
 
-        A rank that does not end within ``GRACE_S`` is killed.
+    def end(self, grace_s: float = GRACE_S) -> None:
+        """Send Stop to all ranks that still listen, and wait for them to end.
+
+        A rank that does not end within ``grace_s`` is killed. May be called again.
         """
-
-
-def gather(crew: Crew, kind: type[A], others: Callable[[int, Answer], None]) -> list[A]:
-    """Collect one answer of this kind from each rank, in their order.
-
-    Other answers are passed to ``others``. Ctrl-C takes effect between two messages. Raises the
-    error with which a rank failed, and WorkerError for one that died.
-    """
-    answers: dict[int, A] = {}
-    while awaited := [rank for rank in range(crew.world) if rank not in answers]:
-        with defer_interrupts():
-            for rank, answer in crew.receive(awaited):
-                if isinstance(answer, kind):
-                    answers[rank] = answer
-                else:
-                    others(rank, answer)
-    return [answers[rank] for rank in range(crew.world)]
 
 
 class ForkedCrew:
@@ -98,12 +84,11 @@ class ForkedCrew:
     def __init__(self, world: int, task: Task) -> None:
         self.world = world
         self._pipes = [fork.Pipe() for _ in range(world)]
+        self._stopped = fork.RawValue(ctypes.c_bool, False)
+        links = [Link(rank, world, self._stopped, self._pipes[rank][1]) for rank in range(world)]
         # Not daemonic, because a rank starts the workers of its loader.
         self.processes = [
-            fork.Process(
-                target=_rank, args=(task, Link(rank, world, self._pipes[rank][1])), daemon=False
-            )
-            for rank in range(world)
+            fork.Process(target=_rank, args=(task, link), daemon=False) for link in links
         ]
         self._held = ExitStack()
 
@@ -125,26 +110,26 @@ class ForkedCrew:
     def is_alive(self, rank: int) -> bool:
         return self.processes[rank].is_alive()
 
-    def signal(self, awaited: Sequence[int], number: int) -> None:
-        for rank in awaited:
+    def stop(self) -> None:
+        self._stopped.value = True
+
+    def hurry(self, ranks: Sequence[int]) -> None:
+        for rank in ranks:
             pid = self.processes[rank].pid
             if pid is not None and self.processes[rank].is_alive():
-                os.kill(pid, number)
+                os.kill(pid, HURRY)
 
     def receive(
         self, awaited: Sequence[int], timeout_s: float = 0.2
     ) -> Iterator[tuple[int, Answer]]:
-        mine: list[Any] = [
-            pipe
-            for rank, (pipe, _) in enumerate(self._pipes)
-            if rank in awaited and not pipe.closed
-        ]
-        ends = [pipe for pipe, _ in self._pipes]
+        pipes = {rank: self._pipes[rank][0] for rank in awaited}
+        ready = wait([pipe for pipe in pipes.values() if not pipe.closed], timeout=timeout_s)
         heard = set()
-        for pipe in wait(mine, timeout=timeout_s):
-            rank = ends.index(pipe)  # type: ignore[arg-type]
+        for rank, pipe in pipes.items():
+            if pipe not in ready:
+                continue
             try:
-                answer: Any = pipe.recv()  # type: ignore[union-attr, call-arg]
+                answer: Answer | Failed = pipe.recv()
             except (EOFError, ConnectionResetError):
                 raise _died(rank, self.processes[rank]) from None
             if isinstance(answer, Failed):
@@ -155,22 +140,22 @@ class ForkedCrew:
             # A rank that was forked later holds the other end of this pipe, too, so an open pipe
             # does not prove that the rank lives.
             process = self.processes[rank]
-            if process.exitcode is not None and not ends[rank].poll():
+            if process.exitcode is not None and not pipes[rank].poll():
                 raise _died(rank, process)
 
-    def end(self, farewell: Command) -> None:
+    def end(self, grace_s: float = GRACE_S) -> None:
         # End the ranks here, because Python's own exit would wait for them without a limit.
         with defer_interrupts():
             for pipe, _ in self._pipes:
                 with suppress(OSError):
-                    pipe.send(farewell)
-            deadline = time.monotonic() + GRACE_S
+                    pipe.send(Stop())
+            deadline = time.monotonic() + grace_s
             for process in self.processes:
                 if process.pid is None:
                     continue
                 process.join(max(0.0, deadline - time.monotonic()))
                 if process.is_alive():
-                    log.info("%s did not end within %g s, and is killed", process.name, GRACE_S)
+                    log.info("%s did not end within %g s, and is killed", process.name, grace_s)
                     process.kill()  # its workers die with it (see iobench.processes)
                     process.join()
             for pipe, _ in self._pipes:
@@ -184,7 +169,7 @@ def place_of_sockets() -> Path:
     return usual if len(os.fsencode(usual)) <= _MAX_PLACE else Path("/tmp")
 
 
-def _keep_sockets_in(folder: Path, process: Any) -> None:
+def _keep_sockets_in(folder: Path, process: BaseProcess) -> None:
     """Make a process, and those that it forks, create multiprocessing's sockets in ``folder``.
 
     A loader worker hands tensors over through a socket (multiprocessing.resource_sharer). If its
@@ -196,7 +181,7 @@ def _keep_sockets_in(folder: Path, process: Any) -> None:
         config["tempdir"] = str(folder)
 
 
-def _died(rank: int, process: Any) -> WorkerError:
+def _died(rank: int, process: BaseProcess) -> WorkerError:
     process.join(GRACE_S)  # its end of the pipe closes a little earlier
     code = process.exitcode
     if code == -signal.SIGBUS:
@@ -219,6 +204,7 @@ def _rank(task: Task, link: Link) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # Ctrl-C signals the whole process group; the parent says when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(HURRY, signal.SIG_DFL)  # a task may handle it
     die_with_parent()
     single_threaded()
     set_rank(link.rank)

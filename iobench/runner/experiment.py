@@ -8,33 +8,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from .. import __version__
 from ..analyse.verdict.metrics import repetition_metrics, unseen_reads
 from ..analyse.verdict.rebuild import conclude
-from ..dataset import ResolvedSpec, cheaper_codecs
 from ..errors import InterruptedRun, IobenchError
 from ..interrupts import defer_interrupts
 from ..load import make_reader
-from ..measure import host, nfs, resources, timeline
-from ..schema.base import fitting
-from ..schema.host import Host
-from ..schema.job import DatasetFacts, DatasetSpecFacts, LoaderFacts, WorkloadFacts
-from ..schema.record import Finding, TrainingRecord
-from ..schema.training import Repetition, TrainingRun
-from ..storage.base import Files, Versioned
-from ..storage.catalog import innermost, local_root
+from ..measure import timeline
+from ..schema.record import TrainingRecord
+from ..schema.training import Repetition
 from ..storage.locks.reading import reading
-from . import calibrate
-from .cache import run_cached_phase
-from .calibrate import Calibration, joined
-from .directory import new_directory, storage_facts, write_document
-from .findmax import find_max
+from .agent import HostAgent, Used
+from .calibration.bench import Bench
+from .calibration.ceilings import ENTRIES
+from .calibration.findmax import begin_search, find_max
+from .directory import new_directory, write_document
+from .facts import add_changes, add_loader_facts, begin_record, shard_versions
 from .mixed import Mixed, Saver, saving_to
 from .others import Others
 from .phase import Outcome, Phase, PhaseInterrupted, Saving
@@ -45,8 +38,6 @@ from .third_party import is_library, prepare_library
 log = logging.getLogger(__name__)
 
 EVENTS_FILE = "events.parquet"
-MAX_VERSIONS = 20_000
-"""Limit for the objects whose versions are compared; listing more takes too long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +84,13 @@ def _measure(
 ) -> tuple[TrainingRecord, Path]:
     """Carry out the run, while the dataset and the place for checkpoints are held."""
     directory = new_directory(options.results, plan.workload.name)
+    bench = Bench(
+        plan=plan,
+        agent=HostAgent(plan.storage),
+        directory=directory,
+        seconds=options.calibration_s,
+        tick=progress.steps,
+    )
     log.info(
         "run of %s on %s with %d accelerators, in %s",
         plan.workload.name,
@@ -100,12 +98,17 @@ def _measure(
         plan.accelerators,
         directory,
     )
-    doc = describe(plan, options, run_id=directory.name)
+    doc = begin_record(
+        plan,
+        bench.agent,
+        run_id=directory.name,
+        command=options.command,
+        rules=options.rules,
+    )
     doc.job.saves = saver.study if saver else None
-    calibration = Calibration()
     failure: IobenchError | None = None
     try:
-        before = _versions(plan)
+        before = shard_versions(plan)
         if is_library(plan):
             with _timed(
                 doc,
@@ -115,24 +118,25 @@ def _measure(
             ):
                 add_loader_facts(doc, prepare_library(plan, held, proof=options.prove))
         if options.calibration_s > 0:
-            _calibrate(plan, options, directory, calibration, doc, progress)
+            _calibrate(bench, doc, progress)
         if saver:
             with _timed(doc, "checkpoint", progress, "checkpoints alone"):
                 saver.alone(progress)
             with _timed(doc, "measure", progress, "a repetition without checkpoints"):
-                _repeat(plan, 0, doc, calibration, progress, others, name="quiet")
+                _repeat(bench, 0, doc, others, name="quiet")
         for number in range(plan.repetitions):
             title = f"repetition {number + 1} of {plan.repetitions}"
             with (
                 _timed(doc, "measure", progress, title),
-                saver.beside(number) if saver else nullcontext() as saving,
+                saver.during(number) if saver else nullcontext() as saving,
             ):
-                _repeat(plan, number, doc, calibration, progress, others, saving=saving)
+                _repeat(bench, number, doc, others, saving=saving)
         if options.find_max:
             with _timed(doc, "find_max", progress, "finding the largest number of accelerators"):
-                find_max(plan, doc, calibration, progress)
+                doc.job.find_max = begin_search(bench)
+                find_max(bench, doc.job.find_max, progress)
             others.look()
-        _compare_versions(plan, before, doc)
+        add_changes(doc, plan, before)
     except KeyboardInterrupt:
         doc.status = "interrupted"
         failure = InterruptedRun(f"interrupted; what was measured until then is in {directory}")
@@ -140,12 +144,12 @@ def _measure(
         doc.status = "failed"
         doc.error = str(error)
         failure = error
-    doc.job.ceilings = calibration.ceilings
-    add_loader_facts(doc, calibration.loader)
+    doc.job.ceilings = bench.ceilings
+    add_loader_facts(doc, bench.loader)
     doc.findings += others.findings()
     with defer_interrupts(discard=failure is not None):
         doc = conclude(doc)
-        timeline.write_events(directory / EVENTS_FILE, calibration.parts)
+        timeline.write_events(directory / EVENTS_FILE, bench.parts)
         write_document(directory, doc)
     log.info("run %s: %s, %s", directory.name, doc.status, doc.validity)
     if saver:
@@ -155,43 +159,18 @@ def _measure(
     return doc, directory
 
 
-def _calibrate(
-    plan: Plan,
-    options: Options,
-    directory: Path,
-    calibration: Calibration,
-    doc: TrainingRecord,
-    progress: Progress,
-) -> None:
-    """Measure the five ceilings, the cheapest first."""
-    seconds = options.calibration_s
-    with _timed(doc, "calibrate", progress, "ceiling: raw storage (fio)"):
-        calibration.ceilings["storage_raw"] = calibrate.measure_raw(
-            plan, directory, seconds=seconds
-        )
-    with _timed(doc, "calibrate", progress, "ceiling: fetch"):
-        calibrate.measure_fetch(plan, calibration, seconds=seconds, tick=progress.steps)
-    if not isinstance(plan.storage, Files):
-        with _timed(doc, "calibrate", progress, "ceiling: raw storage (more reads in flight)"):
-            calibrate.measure_parallel(plan, calibration, seconds=seconds, tick=progress.steps)
-    if is_library(plan):
-        with _timed(doc, "calibrate", progress, "ceiling: the loader over files in memory"):
-            calibrate.measure_library(plan, calibration, seconds=seconds, tick=progress.steps)
-    else:
-        with _timed(doc, "calibrate", progress, "ceiling: prep"):
-            calibrate.measure_prep(plan, calibration, seconds=seconds, tick=progress.steps)
-        with _timed(doc, "calibrate", progress, "ceiling: harness"):
-            calibrate.measure_harness(plan, calibration, seconds=seconds, tick=progress.steps)
-    with _timed(doc, "calibrate", progress, "ceiling: accelerator"):
-        calibrate.measure_accelerator(plan, calibration, seconds=min(seconds, 2.0))
+def _calibrate(bench: Bench, doc: TrainingRecord, progress: Progress) -> None:
+    """Measure each ceiling, the cheapest first."""
+    for entry in ENTRIES:
+        if entry.applies(bench.plan):
+            with _timed(doc, "calibrate", progress, f"ceiling: {entry.title}"):
+                bench.ceilings[entry.name] = entry.measure(bench)
 
 
 def _repeat(
-    plan: Plan,
+    bench: Bench,
     number: int,
     doc: TrainingRecord,
-    calibration: Calibration,
-    progress: Progress,
     others: Others,
     *,
     name: str = "measure",
@@ -201,7 +180,7 @@ def _repeat(
 
     An interrupted repetition is added with what was recorded.
     """
-    workload = plan.workload
+    plan, workload, agent = bench.plan, bench.plan.workload, bench.agent
     phase = Phase(
         name=name,
         reader=make_reader(plan.manifest, plan.storage, workload.reader),
@@ -217,23 +196,22 @@ def _repeat(
         evicts=workload.cache == "cold",
         saving=saving,
     )
-    root = local_root(innermost(plan.storage))
-    before = resources.Snapshot.take(root)
+    before = agent.snapshot()
     try:
-        outcome = run_cached_phase(plan, phase, look=others.look, tick=progress.steps)
+        outcome = bench.run(phase, stored=True, look=others.look)
     except PhaseInterrupted as interrupt:
         outcome = interrupt.outcome
         with defer_interrupts(discard=True):
             if name == "measure" and any(
                 len(columns["step"]) for columns in outcome.columns.values()
             ):
-                used = (before, resources.Snapshot.take(root))
-                doc.job.repetitions.append(_record(phase, outcome, calibration, used))
+                used = agent.used_since(before)
+                doc.job.repetitions.append(_record(bench, phase, outcome, used))
         raise
     with defer_interrupts():
-        used = (before, resources.Snapshot.take(root))
+        used = agent.used_since(before)
         add_loader_facts(doc, outcome.loader)
-        repetition = _record(phase, outcome, calibration, used)
+        repetition = _record(bench, phase, outcome, used)
         if name == "measure":
             doc.job.repetitions.append(repetition)
         else:
@@ -241,14 +219,8 @@ def _repeat(
     others.look()
 
 
-def _record(
-    phase: Phase,
-    outcome: Outcome,
-    calibration: Calibration,
-    snapshots: tuple[resources.Snapshot, resources.Snapshot],
-) -> Repetition:
-    """Build the repetition from its events and from the host's counters before and after it."""
-    used = resources.diff(*snapshots)
+def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used) -> Repetition:
+    """Build the repetition from its events and from the host's counters."""
     residencies = [epoch.residency_before for epoch in outcome.epochs]
     known = [value for value in residencies if value is not None]
     context = Repetition(
@@ -257,46 +229,14 @@ def _record(
         epochs=outcome.epochs,
         complete=outcome.complete,
         cpu_s=outcome.cpu_s,
-        throttled_s=used.throttled_s,
-        nfs=nfs.diff(*(snapshot.nfs for snapshot in snapshots)),
-        resources=used,
+        throttled_s=used.resources.throttled_s,
+        nfs=used.nfs,
+        resources=used.resources,
         residency_before=max(known) if known and len(known) == len(residencies) else None,
         not_measured=unseen_reads(phase.loading.kind),
     )
-    calibration.parts += [
-        (phase.name, phase.repetition, rank, columns)
-        for rank, columns in sorted(outcome.columns.items())
-    ]
-    return repetition_metrics(joined(outcome), context)
-
-
-def _versions(plan: Plan) -> dict[str, str] | str:
-    """A token for each shard that changes when the shard does; or the reason why there is none."""
-    storage = innermost(plan.storage)
-    if not isinstance(storage, Versioned):
-        return "this storage tells no versions"
-    if plan.manifest.shard_count > MAX_VERSIONS:
-        return f"more than {MAX_VERSIONS} objects"
-    found = storage.versions(plan.manifest.folder())
-    return {key: found.get(key, "") for key in plan.keys}
-
-
-def _compare_versions(plan: Plan, before: dict[str, str] | str, doc: TrainingRecord) -> None:
-    update: dict[str, object]
-    if isinstance(before, str):
-        update = {"changed": None, "changed_unknown": before}
-    else:
-        after = _versions(plan)
-        changed = None
-        if isinstance(after, dict):
-            changed = [key for key in before if before[key] != after[key]]
-        update = {"changed": changed}
-    doc.job.dataset = doc.job.dataset.model_copy(update=update)
-
-
-def add_loader_facts(doc: TrainingRecord, found: Mapping[str, object]) -> None:
-    """Add what a phase found out about the loader; a later phase replaces earlier facts."""
-    doc.job.loader = fitting("the loader", LoaderFacts, {**doc.job.loader.model_dump(), **found})
+    bench.keep(phase, outcome)
+    return repetition_metrics(outcome.events(), context)
 
 
 @contextmanager
@@ -310,73 +250,3 @@ def _timed(doc: TrainingRecord, name: str, progress: Progress, title: str) -> It
         took = time.monotonic() - started
         doc.timings[name] = doc.timings.get(name, 0.0) + took
         log.info("%s: %s took %.3f s", name, title, took)
-
-
-def describe(plan: Plan, options: Options, *, run_id: str) -> TrainingRecord:
-    """The document before any measurement: complete specifications and fingerprints."""
-    manifest, loading = plan.manifest, plan.workload.loader
-    findings = []
-    if (
-        not plan.uncached
-        and plan.workload.reader.direct == "auto"
-        and not plan.workload.reader.mmap
-        and plan.workload.cache == "cold"
-    ):
-        why = (
-            "the storage has no O_DIRECT"
-            if not is_library(plan)
-            else f"the loader '{loading.kind}' opens files without O_DIRECT"
-        )
-        findings.append(
-            Finding(
-                rule="reader.buffered",
-                level="info",
-                evidence=f"{why}, so reads go through the page cache",
-            )
-        )
-    if manifest.header.origin:
-        findings.append(
-            Finding(
-                rule="data.origin",
-                level="info",
-                evidence=f"the samples were read at {plan.storage.url}, "
-                f"by the manifest at {plan.data}",
-            )
-        )
-    dataset = ResolvedSpec.of(manifest)
-    return TrainingRecord(
-        iobench_version=__version__,
-        run_id=run_id,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=list(options.command),
-        status="ok",
-        validity="unknown",
-        rules=options.rules,
-        findings=findings,
-        hosts=[Host.model_validate(host.fingerprint())],
-        storage=storage_facts(plan.storage),
-        job=TrainingRun(
-            accelerators=plan.accelerators,
-            workload=WorkloadFacts.model_validate(plan.workload.model_dump(mode="json")),
-            dataset=DatasetFacts(
-                spec=DatasetSpecFacts.model_validate(manifest.spec.model_dump(mode="json")),
-                id=manifest.header.id,
-                samples=manifest.sample_count,
-                shards=manifest.shard_count,
-                stored_bytes=manifest.header.stored_bytes,
-                sample_bytes_mean=manifest.mean_stored_bytes,
-                blocks=dataset.blocks,
-                cheaper_codecs=cheaper_codecs(dataset),
-            ),
-            loader=LoaderFacts(
-                direct=plan.direct,
-                access="sequential" if plan.sequential else "random",
-                kind=loading.kind,
-                workers=loading.workers,
-                transport=loading.transport,
-                prefetched_samples=loading.workers
-                * loading.prefetch_factor
-                * plan.workload.batch_size,
-            ),
-        ),
-    )

@@ -1,5 +1,7 @@
 """Messages between the parent and its ranks: a frozen class for each.
 
+What a rank sends is one of three kinds, which is all that the conductor knows of it: at a ``Point``
+the rank waits for a command, after a ``Report`` it goes on, and a ``Last`` message ends its part.
 Instants are on the monotonic clock of the host, in nanoseconds.
 """
 
@@ -7,38 +9,64 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import IobenchError
+from ..measure.timeline import Columns
 from ..schema.checkpoint import RankSave
+from ..schema.job import LoaderFacts
+
+
+class Command:
+    """From the parent to a rank that waits at a point."""
+
+    __slots__ = ()
+
+
+class Point:
+    """From a rank that now waits for a command."""
+
+    __slots__ = ()
+
+
+class Report:
+    """From a rank that goes on."""
+
+    __slots__ = ()
+
+
+class Last:
+    """The last message of a rank."""
+
+    __slots__ = ()
+
 
 # From the parent to a rank
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class Start(Command):
     """Begin, together with all ranks at this instant, what you reported to be ready for."""
 
     at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class Skip:
+class Skip(Command):
     """Do not do what you reported to be ready for, and continue."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
+class Prepare(Command):
     """Change the state as a training step would, and take its checksums."""
 
     step: int
 
 
 @dataclass(frozen=True, slots=True)
-class SaveNow:
+class SaveNow(Command):
     """Save the state as of ``step``, then train until the next save."""
 
     step: int
@@ -46,12 +74,12 @@ class SaveNow:
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(Command):
     """Wait for a save that is still in progress in the background."""
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreNow:
+class RestoreNow(Command):
     """Read the checkpoint of ``step`` into tensors that were wiped."""
 
     step: int
@@ -59,29 +87,29 @@ class RestoreNow:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
-    """End. A rank that waits for an epoch to begin records nothing more."""
+class Stop(Command):
+    """Do not do what you reported to be ready for, report what you have recorded, and end."""
 
 
 # From a rank to the parent
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyForEpoch:
+class ReadyForEpoch(Point):
     """The rank waits for ``epoch`` to begin; answered by Start."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyToSave:
+class ReadyToSave(Point):
     """The rank waits before checkpoint ``number``; answered by Start or Skip."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(Report):
     """The rank's part of the checkpoint of ``step`` is durable and published."""
 
     step: int
@@ -89,24 +117,24 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """What a rank of a phase recorded; its last message.
+class Recorded(Last):
+    """What a rank of a phase recorded.
 
-    ``columns``: its step events by name, see ``schema.result.EVENT_COLUMNS``. ``startups``: by
+    ``columns``: its step events by name, see ``schema.training.EVENT_COLUMNS``. ``startups``: by
     epoch, the seconds from the start to the first read. ``fetched``: by epoch, the bytes that the
     storage delivered to the rank and its workers; None if they could not be counted.
     """
 
-    columns: Mapping[str, npt.NDArray[Any]]
+    columns: Columns
     cpu_s: float
     complete: bool
     startups: Mapping[int, float | None]
     fetched: Mapping[int, int | None]
-    loader: Mapping[str, Any]
+    loader: LoaderFacts
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Done(Point):
     """The rank has carried out its command, and waits for the next one.
 
     ``overlapped_s`` and ``alone_s``: the seconds of each training step since then, with and without
@@ -118,7 +146,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(Point):
     """A rank's part of a restore.
 
     ``verified``: whether the state is the one that was saved; None if the check was not requested.
@@ -131,10 +159,15 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(Last):
     """For each epoch the xxh3 hashes (64 bits) of the samples, in the order in which they came."""
 
     epochs: list[npt.NDArray[np.uint64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Last):
+    """The rank has nothing more to report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,5 +177,4 @@ class Failed:
     error: IobenchError
 
 
-Command = Start | Skip | Prepare | SaveNow | Drain | RestoreNow | Stop
-Answer = ReadyForEpoch | ReadyToSave | Saved | Recorded | Done | Restored | Delivered
+Answer = Point | Report | Last

@@ -10,19 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ..checkpoint.base import Job
 from ..checkpoint.catalog import CheckpointRoot
 from ..errors import IobenchError
 from ..schema.checkpoint import Study
 from ..storage.locks.lock import Lease
-from ..storage.scratch import scratch
-from .checkpoint import Conductor, begin_study, with_leftovers
+from .agent import HostAgent
+from .checkpoint import StudyJob, begin_study, rank_maker, with_leftovers
 from .checkpoint_plan import StudyPlan
+from .conductor import Script
 from .phase import Saving
 from .progress import Progress
 from .savebook import SaveBook
-from .task import Link
-from .tasks.checkpoint import CheckpointRank
 
 ALONE = 3
 """Saves while nothing else runs, for comparison."""
@@ -68,34 +66,31 @@ class Saver:
     def alone(self, progress: Progress) -> None:
         """Save a few times while nothing else runs."""
         quiet = self.study.model_copy(update={"saves": []})
-        conductor = Conductor(self.plan, self.root, quiet)
-        try:
-            conductor.start(progress)
+        job = StudyJob(self.plan, self.root, HostAgent(self.root.storage), quiet)
+
+        def script() -> Script:
             for number in range(1, ALONE + 1):
-                conductor.save(self._before + number)
-            conductor.drain()
+                yield from job.save(self._before + number)
+            yield from job.drain()
+
+        progress.phase("building the state")
+        try:
+            job.run(script())
         finally:
-            conductor.end()
-        self.study.alone = quiet.saves
+            self.study.alone = quiet.saves
 
     @contextmanager
-    def beside(self, repetition: int) -> Iterator[Saving]:
+    def during(self, repetition: int) -> Iterator[Saving]:
         """Provide the saves of one repetition.
 
         Raises TargetLostError if another process has taken the target over.
         """
         self._lease.check()
-        plan = self.plan
-        with scratch("ranks") as meeting:
-
-            def saver(link: Link) -> CheckpointRank:
-                job = Job(rank=link.rank, world=link.world, rendezvous=f"file://{meeting}/meet")
-                return CheckpointRank(job, plan.spec, self.root, plan.builder(link.rank), link)
-
-            book = SaveBook(self.root, plan.spec, self.study.saves)
+        with rank_maker(self.plan, self.root) as make:
+            book = SaveBook(self.root, self.plan.spec, self.study.saves)
             first = self._before + (repetition + 1) * _STRIDE
-            yield Saving(every=self.every, first=first, book=book, saver=saver)
-            self.root.keep(plan.spec.keep, above=self._before)
+            yield Saving(every=self.every, first=first, book=book, saver=make)
+            self.root.keep(self.plan.spec.keep, above=self._before)
 
     def end(self, failure: IobenchError | None) -> IobenchError | None:
         """Remove the run's checkpoints from the target; after a failure, report what is left."""

@@ -48,8 +48,9 @@ class Others:
                 Finding(
                     rule="storage.unlocked",
                     level="info",
-                    evidence="no lock could be written beside the dataset, so nobody was kept from "
-                    f"changing it, and other readers were not seen: {self._lease.unregistered}",
+                    evidence="no lock could be written next to the dataset, so nobody was "
+                    "kept from changing it, and other readers were not seen: "
+                    f"{self._lease.unregistered}",
                 )
             )
         return found

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+import numpy as np
 
 from ..load.null import AnyReader
 from ..load.order import Indices
+from ..measure.timeline import Columns
+from ..schema.job import LoaderFacts
 from ..schema.training import Epoch
 from ..schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from .messages import Recorded
@@ -66,19 +69,31 @@ class Saving:
 class Outcome:
     """The result of a phase: event columns by rank, and what the events do not contain."""
 
-    columns: dict[int, dict[str, Any]] = field(default_factory=dict)
+    columns: dict[int, Columns] = field(default_factory=dict)
     epochs: list[Epoch] = field(default_factory=list)
     complete: bool = True
     cpu_s: float = 0.0
-    loader: dict[str, Any] = field(default_factory=dict)
+    loader: LoaderFacts = field(default_factory=LoaderFacts)
     fetched: dict[int, list[int | None]] = field(default_factory=dict)  # by epoch: ranks' counts
+
+    def events(self) -> Columns:
+        """The event columns of all ranks in one table, with an additional column ``rank``."""
+        ranks = sorted(self.columns)
+        table = {
+            name: np.concatenate([self.columns[rank][name] for rank in ranks])
+            for name in self.columns[ranks[0]]
+        }
+        table["rank"] = np.concatenate(
+            [np.full(len(self.columns[rank]["step"]), rank) for rank in ranks]
+        )
+        return table
 
     def add(self, rank: int, recorded: Recorded) -> None:
         """Add what a rank has recorded."""
-        self.columns[rank] = dict(recorded.columns)
+        self.columns[rank] = recorded.columns
         self.cpu_s += recorded.cpu_s
         self.complete = self.complete and recorded.complete
-        self.loader = dict(recorded.loader)
+        self.loader = recorded.loader
         self.add_fetched(recorded.fetched)
         for context in self.epochs:
             startup = recorded.startups.get(context.epoch)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from ..schema.workload import OWN_LOADER, Workload
 from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.catalog import exists, innermost, local_root
-from .fetches import FetchCounter, find_counter
+from ..units import counted
 
 _FEW_SHARDS = 8
 """Up to this number, objects are looked up one by one; more are looked up in one listing.
@@ -62,10 +61,13 @@ class Plan:
         """
         return self.direct or self.storage.traits.uncached
 
-    @cached_property
-    def fetch_counter(self) -> FetchCounter:
-        """How fetched bytes are counted here. The first call tries it: it reads and evicts."""
-        return find_counter(self.storage, self.keys, direct=self.direct)
+    @property
+    def passes(self) -> int:
+        """Epochs of a phase that lasts until a limit; 0: as many as it takes.
+
+        Reads that the page cache may serve are taken once only: a second pass would measure it.
+        """
+        return 0 if self.uncached else 1
 
 
 def make_plan(
@@ -106,13 +108,14 @@ def make_plan(
         direct = False  # libraries read through the page cache
     if manifest.sample_count < accelerators:
         raise UsageError(
-            f"{manifest.sample_count} samples can't be shared by {accelerators} accelerators",
+            f"the dataset has {counted(manifest.sample_count, 'sample')}, too few for "
+            f"{counted(accelerators, 'accelerator')}",
             remedy="generate a larger dataset, or use fewer accelerators",
         )
     if reading.tail == "drop" and manifest.sample_count // accelerators < workload.batch_size:
         raise UsageError(
-            f"{manifest.sample_count} samples make no full batch of {workload.batch_size} for each "
-            f"of {accelerators} accelerators",
+            f"the dataset has {counted(manifest.sample_count, 'sample')}, too few for one batch of "
+            f"{workload.batch_size} for each of {counted(accelerators, 'accelerator')}",
             remedy="use reader.tail=keep, a smaller batch_size, or a larger dataset",
         )
     return Plan(
@@ -131,11 +134,9 @@ def make_plan(
 
 def check_asked(workload: Workload, *, accelerators: int, repetitions: int) -> None:
     """Check what can be checked without any data. Raises UsageError, UnknownNameError."""
-    if accelerators < 1 or repetitions < 1:
-        raise UsageError(
-            f"{accelerators} accelerators and {repetitions} repetitions make no run",
-            remedy="both must be at least 1",
-        )
+    for what, number in (("accelerators", accelerators), ("repetitions", repetitions)):
+        if number < 1:
+            raise UsageError(f"the number of {what} must be at least 1, but is {number}")
     ACCELERATORS.load(workload.accelerator.kind)
     LOADERS.load(workload.loader.kind)
 

@@ -11,7 +11,7 @@ import numpy as np
 from .. import buffers
 from ..analyse.capacity import sizing
 from ..schema.plan import ProbeFigures
-from ..storage.base import Cached
+from .agent import HostAgent
 from .plan import Plan
 
 _READS = 16
@@ -33,6 +33,7 @@ def probe(plan: Plan) -> ProbeFigures:
     )
     size = int(max(storage.alignment, min(workload.reader.block_size, together)))
     size += -size % storage.alignment
+    agent = HostAgent(storage)
     memory = buffers.private(size).array.data
     chance = np.random.default_rng(plan.seed)
     shards = chance.choice(manifest.shard_count, _READS + _UNCOUNTED)
@@ -40,8 +41,8 @@ def probe(plan: Plan) -> ProbeFigures:
     try:
         for shard in shards.tolist():
             key = manifest.key(shard)
-            if not plan.direct and isinstance(storage, Cached):
-                storage.evict([key])
+            if not plan.direct:
+                agent.empty_cache([key])
             blocks = max(1, (int(manifest.shards["size"][shard]) - size) // storage.alignment)
             offset = int(chance.integers(blocks)) * storage.alignment
             started = time.perf_counter()

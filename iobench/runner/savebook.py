@@ -28,13 +28,13 @@ class SaveBook:
         self._starts: dict[int, int] = {}
         self._parts: dict[int, dict[int, RankSave]] = {}
 
-    def begin(self, step: int) -> int:
-        """Make room for a checkpoint by removing all but the latest ``keep``.
-
-        Returns the common start of all ranks, on the monotonic clock in nanoseconds.
-        """
+    def make_room(self) -> None:
+        """Remove all checkpoints but the latest ``keep``; that takes time on some storages."""
         while len(self.committed) > self.spec.keep:
             self.root.remove(self.root.step(self.committed.pop(0)))
+
+    def begin(self, step: int) -> int:
+        """Return the common start of all ranks, on the monotonic clock in nanoseconds."""
         self._starts[step] = time.monotonic_ns() + HEAD_START_NS
         return self._starts[step]
 

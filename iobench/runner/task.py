@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Protocol
 
 from .messages import Answer, Command, Failed
 
+HURRY = signal.SIGUSR1
+"""Signal that asks a rank to send its last message now, and to end.
+
+It comes some time after a stop, to a rank that may hang in its storage. A task that has something
+to report handles it. A task that must not be cut in two ignores it. Any other rank ends by it.
+"""
+
+
+class Flag(Protocol):
+    """A flag in memory that a rank shares with the parent."""
+
+    value: bool
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A rank's connection to the parent. ``rank``: 0 to ``world`` - 1."""
+    """A rank's connection to the parent. ``rank``: 0 to ``world`` - 1.
+
+    ``stopped`` becomes true when the task is to end soon. A rank that works looks at it between two
+    steps; a rank that waits for a command gets Stop.
+    """
 
     rank: int
     world: int
+    stopped: Flag
     _pipe: Connection
 
     def send(self, message: Answer | Failed) -> None:
@@ -36,5 +55,6 @@ class Task(Protocol):
     def run(self, link: Link) -> None:
         """Carry out the task as rank ``link.rank``, in that rank's process.
 
-        Raises IobenchError, which the parent raises again.
+        The rank sends a Point wherever it needs a command, and exactly one Last message. Raises
+        IobenchError, which the parent raises again.
         """

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,8 @@ from ..load.layouts import held_layout, make_layout
 from ..load.libraries import converter_class, library_class
 from ..load.libraries.base import Source
 from ..load.order import Indices
+from ..schema.base import fitting
+from ..schema.job import Delivery, Layout, LoaderFacts, Shuffle
 from ..schema.manifest import Manifest
 from ..schema.workload import OWN_LOADER
 from ..storage.base import Storage
@@ -32,8 +33,9 @@ from ..storage.keys import check_key
 from ..storage.local.storage import LocalStorage
 from ..storage.scratch import scratch
 from ..units import format_bytes
-from .crew import ForkedCrew, gather
-from .messages import Delivered, Stop
+from .conductor import last_messages
+from .crew import ForkedCrew
+from .messages import Delivered
 from .plan import Plan
 from .tasks.delivery import MAX_BYTES, ProveDelivery
 
@@ -44,8 +46,8 @@ COPIES = 8
 _MEMORY = Path("/dev/shm")
 
 
-def prepare_library(plan: Plan, held: ExitStack, *, proof: bool) -> dict[str, object]:
-    """Return entries of the document's ``loader``: the library's layout, and what it delivers.
+def prepare_library(plan: Plan, held: ExitStack, *, proof: bool) -> LoaderFacts:
+    """Return facts about the loader: the library, its layout, and what it delivers.
 
     The layout is locked, so that nobody makes it again, until ``held`` is closed. A sweep needs the
     proof only once.
@@ -56,25 +58,27 @@ def prepare_library(plan: Plan, held: ExitStack, *, proof: bool) -> dict[str, ob
     if converter_class(kind) is not None:
         source = _source(plan, plan.manifest, plan.storage)
         layout, kept = held.enter_context(held_layout(source, version))
-        found["layout"] = {
-            key: value for key, value in asdict(layout).items() if key in ("seconds", "bytes")
-        } | {
-            "files": len(layout.files),
-            "made_earlier": kept,
-        }
-    return found | (prove(plan) if proof else {})
+        found["layout"] = Layout(
+            seconds=layout.seconds,
+            bytes=layout.bytes,
+            files=len(layout.files),
+            made_earlier=kept,
+        )
+    if proof:
+        found["delivery"], found["shuffle"] = prove(plan)
+    return fitting("the loader", LoaderFacts, found)
 
 
-def prove(plan: Plan) -> dict[str, object]:
-    """Measure ``delivery`` and ``shuffle`` of the plan's loader.
+def prove(plan: Plan) -> tuple[Delivery, Shuffle]:
+    """Measure what the plan's loader delivers, and how well it shuffles.
 
     Each has ``not_measured``, with the reason, if it could not be measured.
     """
     manifest = plan.manifest
     if not manifest.header.checksums:
         why = "the dataset has no checksums of its samples; scan it with --checksums"
-        return {"delivery": {"not_measured": why}, "shuffle": {"not_measured": why}}
-    ranks = _delivered(plan)
+        return Delivery(not_measured=why), Shuffle(not_measured=why)
+    ranks = last_messages(ForkedCrew(plan.accelerators, ProveDelivery(plan)), Delivered)
     hashes = np.asarray(manifest.samples["xxh3"])
     everything, unknown = identify(hashes, np.concatenate([rank.epochs[0] for rank in ranks]))
     whole = all(len(rank.epochs) > 1 for rank in ranks)
@@ -84,29 +88,16 @@ def prove(plan: Plan) -> dict[str, object]:
     proof |= {"of": manifest.sample_count, "whole_epoch": whole}
     if not whole:
         proof["missing_not_measured"] = (
-            f"the proof ended after {format_bytes(MAX_BYTES)} of an epoch; "
-            "what it lacks may come later"
+            f"only the first {format_bytes(MAX_BYTES)} of an epoch were checked; "
+            "missing samples may come later"
         )
     # Only one rank's share is examined, because all are shuffled in the same way.
     order, later = (
         identify(hashes, ranks[0].epochs[0])[0],
         identify(hashes, ranks[0].epochs[1])[0] if whole else None,
     )
-    return {
-        "delivery": proof,
-        "shuffle": shuffle_quality(
-            order, manifest.samples["shard"], plan.workload.batch_size, later
-        ),
-    }
-
-
-def _delivered(plan: Plan) -> list[Delivered]:
-    crew = ForkedCrew(plan.accelerators, ProveDelivery(plan))
-    try:
-        crew.start()
-        return gather(crew, Delivered, lambda rank, answer: None)
-    finally:
-        crew.end(Stop())
+    quality = shuffle_quality(order, manifest.samples["shard"], plan.workload.batch_size, later)
+    return Delivery.model_validate(proof), Shuffle.model_validate(quality)
 
 
 @contextmanager

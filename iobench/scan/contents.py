@@ -17,8 +17,8 @@ from ..registry import CODECS, CONTENTS, FORMATS
 from ..storage.base import Storage
 from ..storage.window import Window
 from .classify import CONTENTS as KNOWN
-from .found import Found, damaged
 from .parquet import opened
+from .samples import ShardSamples, damaged
 
 _PROBES = 64
 """Samples that are read to find what they are, and how much decoding expands them."""
@@ -98,7 +98,7 @@ class Contents:
             count = len(sizes)
             if rows.count != count:
                 raise ValueError(
-                    f"the row group at byte {begin} has {rows.count} rows, its footer tells of "
+                    f"the row group at byte {begin} has {rows.count} rows, its footer states "
                     f"{count}"
                 )
             self._block = block, rows
@@ -108,7 +108,7 @@ class Contents:
 
 
 def content_of(
-    contents: Contents, shards: Sequence[Found], notes: list[str]
+    contents: Contents, shards: Sequence[ShardSamples], notes: list[str]
 ) -> tuple[str, float | None]:
     """Return the content of the samples, and an upper limit for how much decoding expands them.
 
@@ -127,7 +127,7 @@ def content_of(
         if not why:
             return name, expansion
     notes.append(
-        f"samples are delivered as raw bytes: {key} is no {name} that can be decoded ({why})"
+        f"samples are delivered as raw bytes: {key} is not a {name} that can be decoded ({why})"
     )
     return "raw", None
 

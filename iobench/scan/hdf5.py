@@ -24,7 +24,7 @@ from ..registry import FORMATS
 from ..storage.files import Seekable
 from ..storage.window import Window
 from . import heap
-from .found import Found, Int64, damaged, suffix_of
+from .samples import Int64, ShardSamples, damaged, suffix_of
 
 _PAGE = 16 << 10
 _PAGES = 1024
@@ -42,14 +42,14 @@ _FILTERS = {
     32015: "zstd",
 }
 
-ELSEWHERE = "datasets are left out: they lie in other files"
+ELSEWHERE = "datasets are left out: their data is in other files"
 VARIABLE = (
     "datasets are left out: their elements vary in length or refer to others, in a way that "
     "iobench does not follow"
 )
 EMPTY = "samples are left out: they are empty"
-COMPACT = "datasets are left out: they lie within their headers"
-UNWRITTEN = "samples are left out: they were never written, so that nothing of them is stored"
+COMPACT = "datasets are left out: their data is inside their headers"
+UNWRITTEN = "samples are left out: they were never written, so nothing of them is stored"
 LABELLED = "datasets are left out: their names say that they are labels"
 LABELS = {"label", "labels", "target", "targets", "class", "classes", "y"}
 """Last parts of dataset names that mean labels, unless the file has no other datasets."""
@@ -67,7 +67,7 @@ class _Part(NamedTuple):
     suffix: str
 
 
-def hdf5(window: Window, key: str, size: int) -> Found:
+def hdf5(window: Window, key: str, size: int) -> ShardSamples:
     """Find the samples of a file.
 
     Raises DatasetError naming a file that is damaged or no HDF5, UsageError if h5py is missing,
@@ -110,7 +110,7 @@ def hdf5(window: Window, key: str, size: int) -> Found:
     offset, stored, content = (
         np.concatenate([part[number] for part in parts]) for number in range(3)
     )
-    return Found(
+    return ShardSamples(
         offset=offset,
         stored=stored,
         size=content,
@@ -213,7 +213,7 @@ def _chunked(dataset: Any, notes: Counter[str], size: int) -> _Part | None:
     per = 1 if single else dataset.chunks[0]
     whole = dataset.chunks[0] >= one[0] if single else dataset.chunks[1:] == one
     if not whole:
-        return _as_stored(begin, length, notes, "a sample is cut into several")
+        return _as_stored(begin, length, notes, "a sample has several chunks")
     if not filters and (length == full).all():
         first = np.array([chunk.chunk_offset[0] for chunk in chunks], np.int64)
         within = np.arange(min(per, _count(dataset)), dtype=np.int64)
@@ -242,7 +242,7 @@ def _chunked(dataset: Any, notes: Counter[str], size: int) -> _Part | None:
             begin,
             length,
             notes,
-            "several samples are compressed together, or one with what fills up its chunk",
+            "a chunk holds several samples, or one sample and padding, compressed together",
         )
     names = ", ".join(_FILTERS.get(number, f"number {number}") for number in filters) or "none"
     return _as_stored(begin, length, notes, f"iobench does not undo their filters ({names})")

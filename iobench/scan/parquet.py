@@ -20,7 +20,7 @@ from ..formats.parquet_rows import Rows
 from ..formats.parquet_shard import ParquetShard
 from ..limits import check_plausible
 from ..storage.window import Window
-from .found import Found, Int64, damaged
+from .samples import Int64, ShardSamples, damaged
 
 _TAIL = 64 << 10
 """Bytes that are read first, from the end of the file: most footers are shorter."""
@@ -36,7 +36,7 @@ _MAGIC = {b"\xff\xd8\xff": ".jpg", b"PK\x03\x04": ".npz"}
 """The first bytes of samples that have no names."""
 
 READ = (
-    "row groups were read and decoded, because Parquet tells no sizes of rows outside of its pages"
+    "row groups were read and decoded, because Parquet stores the sizes of rows only in its pages"
 )
 AS_STORED = "row groups are samples as they are stored, because no column holds bytes or text"
 EMPTY = "samples are null or empty"
@@ -52,7 +52,7 @@ def opened(window: Window, size: int) -> tuple[ParquetShard, int]:
     return Parquet().open(tail[len(tail) - need :], size), need
 
 
-def parquet(window: Window, key: str, size: int) -> Found:
+def parquet(window: Window, key: str, size: int) -> ShardSamples:
     """Find the samples of a file.
 
     Raises DatasetError naming a file that is damaged, truncated or encrypted; StorageError.
@@ -82,7 +82,7 @@ def parquet(window: Window, key: str, size: int) -> Found:
                 if len(found) != shard.rows(group):
                     raise ValueError(
                         f"row group {group} has {len(found)} rows, "
-                        f"its footer tells of {shard.rows(group)}"
+                        f"its footer states {shard.rows(group)}"
                     )
             if shard.columns:
                 codecs[shard.codec(group)] += end - begin
@@ -94,7 +94,7 @@ def parquet(window: Window, key: str, size: int) -> Found:
     size_of = _joined(sizes)
     if empty := int((size_of == 0).sum()):
         notes[EMPTY] = empty
-    return Found(
+    return ShardSamples(
         offset=_joined(offsets),
         stored=_joined(stored),
         size=size_of,

@@ -46,13 +46,13 @@ def save(report: ScanReport, path: Path) -> Path:
     Returns the folder. Nothing is overwritten. Raises UsageError, TargetRefusedError.
     """
     if path.suffix not in (".yaml", ".yml"):
-        raise UsageError(f"'{path}' is no YAML file name", remedy="use --save mine.yaml")
+        raise UsageError(f"'{path}' is not the name of a YAML file", remedy="use --save mine.yaml")
     folder = path.with_suffix(".manifest")
     manifest = report.manifest
     scheme, url, place = manifest.header.origin.rpartition("://")
     if (not url or scheme == "local") and path.resolve().is_relative_to(Path(place).resolve()):
         raise TargetRefusedError(
-            f"{path} lies within the data, and a scan writes nothing there",
+            f"{path} is inside the data, where a scan never writes",
             remedy="choose another place for --save",
         )
     data = manifest.spec.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
@@ -188,5 +188,6 @@ def _exists(path: Path) -> bool:
 
 def _taken(path: Path) -> TargetRefusedError:
     return TargetRefusedError(
-        f"{path} exists, and is not overwritten", remedy="choose another name, or remove it"
+        f"{path} already exists, and a scan overwrites nothing",
+        remedy="choose another name, or remove it",
     )

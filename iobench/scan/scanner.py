@@ -35,11 +35,12 @@ from ..storage.base import Entry, Storage
 from ..storage.catalog import innermost
 from ..storage.window import Window
 from ..text import printable
+from ..units import counted
 from .classify import classify
 from .contents import Contents, content_of
 from .contents import checksums as checksums_of
-from .found import LEAVE_IT_OUT, Found, Int64, Sample, listed, suffix_of
 from .index import INDEXERS, prepare
+from .samples import LEAVE_IT_OUT, Int64, Sample, ShardSamples, listed, suffix_of
 from .shape import shape
 
 _WORKERS = 8  # shards at a time: over a network each read is a request
@@ -76,11 +77,14 @@ def scan(
     odd = [entry for entry in entries if key_problem(entry.key)]
     kind = classify([entry for entry in entries if not key_problem(entry.key)])
     if not kind.data:
-        raise DatasetError(f"{storage.url} holds no data", remedy="name a folder with files in it")
+        raise DatasetError(
+            f"{storage.url} holds no data", remedy="name a directory with files in it"
+        )
     notes: list[str] = []
     if odd:
         notes.append(
-            f"{len(odd)} objects have names that are no paths, e.g. '{printable(odd[0].key, 100)}'"
+            f"objects with names that are not paths: {len(odd)}, e.g. "
+            f"'{printable(odd[0].key, 100)}'"
         )
     prepare(kind.format)
     run = partial(run_tasks, remedy=LEAVE_IT_OUT)
@@ -91,13 +95,13 @@ def scan(
     ]
     if not any(found.size.any() for found in shards):
         raise DatasetError(
-            f"{storage.url} holds no sample in its {len(counts)} shards"
+            f"{storage.url} holds no sample in {counted(len(counts), 'shard')}"
             + "".join(f"; {note}" for note in notes)
         )
     if empty := [
         entry.key for entry, count in zip(kind.data, counts.tolist(), strict=True) if not count
     ]:
-        notes.append(f"{len(empty)} shards hold no sample, e.g. {empty[0]}")
+        notes.append(f"shards without a sample: {len(empty)}, e.g. {empty[0]}")
     data = [entry for entry, count in zip(kind.data, counts.tolist(), strict=True) if count]
     shards, counts = [found for found in shards if len(found)], counts[counts > 0]
     keys = [entry.key for entry in data]
@@ -164,16 +168,16 @@ def _walk(
     progress: Callable[[int, int], None] | None,
     run: Any,
     workers: int,
-) -> tuple[list[Found], Int64, int]:
+) -> tuple[list[ShardSamples], Int64, int]:
     """Find the samples of all shards: (samples, how many each shard has, bytes read)."""
-    if form == "files":  # all files together are one ``Found``, since there may be a million
+    if form == "files":  # all files together are one ``ShardSamples``, since there may be a million
         samples = [Sample(0, entry.size, suffix_of(entry.key)) for entry in data]
         return [listed(samples, sum(entry.size for entry in data))], np.ones(len(data), np.int64), 0
 
-    def make() -> Callable[[int], tuple[int, Found, int]]:
+    def make() -> Callable[[int], tuple[int, ShardSamples, int]]:
         window = Window(storage, 1 << 20, nbytes=1 << 20)
 
-        def walk(shard: int) -> tuple[int, Found, int]:
+        def walk(shard: int) -> tuple[int, ShardSamples, int]:
             key, before = data[shard].key, window.bytes_read
             working_on(key)
             found = INDEXERS[form](window, key, window.open(key))
@@ -181,7 +185,7 @@ def _walk(
 
         return walk
 
-    shards: dict[int, Found] = {}
+    shards: dict[int, ShardSamples] = {}
     bytes_read = 0
     for shard, found, nbytes in run(range(len(data)), make, workers=workers):
         shards[shard] = found
@@ -192,7 +196,9 @@ def _walk(
     return ordered, np.array([len(found) for found in ordered], np.int64), bytes_read
 
 
-def _table(shards: Sequence[Found], counts: Int64, notes: list[str]) -> tuple[dict[str, Any], str]:
+def _table(
+    shards: Sequence[ShardSamples], counts: Int64, notes: list[str]
+) -> tuple[dict[str, Any], str]:
     """Build the table of samples, and find the one codec of all of them."""
     table = {
         name: np.concatenate([getattr(found, name) for found in shards])
@@ -209,8 +215,8 @@ def _table(shards: Sequence[Found], counts: Int64, notes: list[str]) -> tuple[di
         return table, "gzip"
     if deflated.any():
         notes.append(
-            f"{deflated.sum()} samples are delivered as they are stored, deflated, because "
-            "others are not compressed"
+            f"{counted(int(deflated.sum()), 'sample')} will be delivered deflated, as stored, "
+            "because others are not compressed"
         )
         table["size"][deflated] = table["stored"][deflated]
     return table, "none"

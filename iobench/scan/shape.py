@@ -14,7 +14,8 @@ from ..registry import CODECS, CONTENTS
 from ..schema.base import build
 from ..schema.dataset import DatasetSpec
 from ..text import printable
-from .found import Found
+from ..units import counted
+from .samples import ShardSamples
 
 _QUANTILES = 33
 
@@ -30,7 +31,7 @@ def shape(
     content: str,
     codec: str,
     table: dict[str, Any],
-    shards: Sequence[Found],
+    shards: Sequence[ShardSamples],
     count: int,
     url: str,
     notes: list[str],
@@ -58,7 +59,7 @@ def shape(
         distribution |= {"min": int(values[0]), "max": int(values[-1])}
     data: dict[str, Any] = {
         "name": name,
-        "description": f"the shape of {len(sizes)} samples in {count} shards",
+        "description": f"the shape of {counted(len(sizes), 'sample')} in {counted(count, 'shard')}",
         "source": f"scanned at {printable(url.partition('?')[0])}",
         "samples": len(sizes),
         "sample_size": distribution,
@@ -87,7 +88,7 @@ def shape(
     return build(DatasetSpec, data, where="the scan")
 
 
-def _page_codec(shards: Sequence[Found], notes: list[str]) -> str:
+def _page_codec(shards: Sequence[ShardSamples], notes: list[str]) -> str:
     """The codec of most bytes, or the most similar one that iobench can write."""
     codecs: Counter[str] = sum((found.codecs for found in shards), Counter())
     if not codecs:
@@ -103,7 +104,7 @@ def _page_codec(shards: Sequence[Found], notes: list[str]) -> str:
     return _NEAREST
 
 
-def _block_size(shards: Sequence[Found]) -> int:
+def _block_size(shards: Sequence[ShardSamples]) -> int:
     """Median bytes of samples in a full block; the last block of each shard may not be full."""
     full = [size for found in shards for size in (found.blocks[:-1] or found.blocks)]
     return min(_LARGEST_BLOCK, max(1, int(np.median(full))))

@@ -29,14 +29,14 @@ def check_plain(data: memoryview) -> None:
         length, magic = _FOOTER.unpack_from(data, len(data) - _FOOTER.size)
         end = len(data) - _FOOTER.size
         if magic != _MAGIC or not 0 < length <= end:
-            raise ValueError("it has no footer of Arrow's")
+            raise ValueError("it has no Arrow footer")
         footer = data[end - length : end]
         root = _follow(footer, 0)
         if _blocks(footer, _field(footer, root, _DICTIONARIES)):
-            raise ValueError("it has dictionaries, which no table of iobench's has")
+            raise ValueError("it has dictionaries, which iobench's tables never have")
         for offset, metadata, _ in _blocks(footer, _field(footer, root, _BATCHES)):
             if not 0 <= offset <= offset + metadata <= len(data):
-                raise ValueError("its footer leads out of the file")
+                raise ValueError("its footer points outside the file")
             _check_batch(data[offset : offset + metadata])
     except (struct.error, OverflowError):
         raise ValueError("its footer is damaged") from None
@@ -49,7 +49,7 @@ def _check_batch(message: memoryview) -> None:
     if not header:
         raise ValueError("one of its messages is empty")
     if _field(table, _follow(table, header), _COMPRESSION):
-        raise ValueError("it is compressed, which no table of iobench's is")
+        raise ValueError("it is compressed, which iobench's tables never are")
 
 
 def _blocks(buffer: memoryview, field: int) -> list[tuple[int, int, int]]:

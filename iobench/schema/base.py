@@ -6,9 +6,9 @@ path and the nearest known key. Models of what iobench writes in JSON are less s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -27,9 +27,14 @@ from ..text import printable
 from ..units import parse_duration, parse_size
 from .yamlfile import MAX_DEPTH, parse_yaml
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
-def _as_value_error(parse: Any) -> Any:
-    def convert(value: Any) -> Any:
+
+def _as_value_error(
+    parse: Callable[[str | int | float], object],
+) -> Callable[[object], object]:
+    def convert(value: object) -> object:
         try:
             return parse(value) if isinstance(value, str | int | float) else value
         except UsageError as error:
@@ -58,7 +63,7 @@ class Strict(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _true_is_not_one(cls, value: Any, info: ValidationInfo) -> Any:
+    def _true_is_not_one(cls, value: object, info: ValidationInfo) -> object:
         annotation = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, bool) and annotation is not bool and bool not in get_args(annotation):
             raise ValueError(f"{str(value).lower()} is neither a number nor text")
@@ -70,13 +75,13 @@ class Strict(BaseModel):
 
     @field_validator("*", mode="after")
     @classmethod
-    def _numbers_make_sense(cls, value: Any) -> Any:
+    def _numbers_make_sense(cls, value: object) -> object:
         if isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
             raise ValueError("it is out of range")
         return value
 
 
-def _is_broken(value: Any) -> bool:
+def _is_broken(value: object) -> bool:
     """Return whether any text in ``value`` has a lone surrogate.
 
     pydantic cannot report an error about such text itself.
@@ -123,7 +128,7 @@ _MAX_KEY = 60
 _MAX_OVERRIDE = 200  # characters of an override that an error shows
 
 
-def build(model: type[M], data: Any, *, where: str) -> M:
+def build(model: type[M], data: object, *, where: str) -> M:
     """Validate ``data`` as ``model``.
 
     Raises SpecError in one line that starts with ``where`` and names the path of each wrong key.
@@ -165,20 +170,20 @@ def read_json(path: Path, *, versions: Sequence[str]) -> dict[str, object]:
     except (OSError, ValueError) as error:
         raise IobenchError(
             f"cannot read {path}: {getattr(error, 'strerror', None) or error}",
-            remedy="the file is incomplete, or iobench did not write it: name another one",
+            remedy="it is incomplete, or iobench did not write it: name another file",
         ) from error
     if not isinstance(data, dict):
-        raise IobenchError(f"{path} holds no JSON object", remedy="iobench did not write this file")
+        raise IobenchError(f"{path} is not a JSON object", remedy="name a file that iobench wrote")
     found = str(data.get("schema_version", ""))
     if found.partition(".")[0] not in {version.partition(".")[0] for version in versions}:
         raise IobenchError(
-            f"{path} has schema version '{found[:20]}', this iobench reads {versions[0]}",
-            remedy="use the iobench that wrote it, or a newer one",
+            f"{path} has schema version '{found[:20]}', this version reads {versions[0]}",
+            remedy="use the version of iobench that wrote it, or a newer one",
         )
     return data
 
 
-def fitting(where: Path | str, model: type[M], data: Any) -> M:
+def fitting(where: Path | str, model: type[M], data: object) -> M:
     """Validate ``data`` as ``model``. Raises IobenchError that names ``where`` and wrong keys."""
     try:
         return model.model_validate(data)
@@ -186,7 +191,7 @@ def fitting(where: Path | str, model: type[M], data: Any) -> M:
         raise IobenchError(f"{where} does not fit the schema: {explain(model, error)}") from None
 
 
-def _explain(model: type[BaseModel], problem: Any) -> str:
+def _explain(model: type[BaseModel], problem: ErrorDetails) -> str:
     path = ".".join(_keys(model, problem["loc"])) or "(top level)"
     path = path if len(path) <= 4 * _MAX_KEY else f"{path[: 4 * _MAX_KEY]}..."
     if problem["type"] == "extra_forbidden":
@@ -206,7 +211,7 @@ def _explain(model: type[BaseModel], problem: Any) -> str:
     return f"'{path}': {message}"
 
 
-def _keys(model: type[BaseModel], path: Sequence[Any]) -> list[str]:
+def _keys(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
     """Return the part of a problem's path that the user wrote.
 
     pydantic appends the tags of union members to the keys.
@@ -219,7 +224,7 @@ def _keys(model: type[BaseModel], path: Sequence[Any]) -> list[str]:
     return keys
 
 
-def _model_at(model: type[BaseModel], path: Sequence[Any]) -> type[BaseModel] | None:
+def _model_at(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel] | None:
     for part in path:
         field = model.model_fields.get(str(part))
         if field is None:
@@ -234,13 +239,13 @@ def _model_at(model: type[BaseModel], path: Sequence[Any]) -> type[BaseModel] | 
     return model
 
 
-def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def apply_overrides(data: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
     """Apply overrides of the form ``a.b=c`` to a copy of nested ``data``.
 
     The value is parsed as YAML, so that ``true``, ``4`` and ``[1, 2]`` have their usual types.
     Raises SpecError.
     """
-    result: dict[str, Any] = _deep_copy(data)
+    result = {key: _deep_copy(value) for key, value in data.items()}
     for override in overrides:
         key, equals, text = override.partition("=")
         shown = printable(override, _MAX_OVERRIDE)
@@ -268,7 +273,7 @@ def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str,
     return result
 
 
-def _deep_copy(value: Any) -> Any:
+def _deep_copy(value: object) -> object:
     return {k: _deep_copy(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 

@@ -25,7 +25,7 @@ def _a_share(text: str) -> str:
     try:
         share = Fraction(text)
     except (ValueError, ZeroDivisionError):
-        raise ValueError(f"'{text}' is no share, write it like 1/64 or 0.25") from None
+        raise ValueError(f"'{text}' is not a share, write it like 1/64 or 0.25") from None
     if not 0 < share <= 1:
         raise ValueError(f"'{text}' must be above 0 and at most 1")
     return text

@@ -6,24 +6,24 @@ checked first: it must be plausible for the stored bytes (see ``limits``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import DatasetError
 from ..limits import ALWAYS_FITS, MAX_DECODED_EXPANSION, MAX_EXPANSION
+from .tables import Array
 
 _ROWS = 1 << 20
 """Rows of the table that are checked together: a dataset may have a billion rows."""
 
-_REMEDY = "the manifest is damaged, or somebody has changed it: generate or scan the dataset again"
+_REMEDY = "the manifest is damaged or was changed: generate or scan the dataset again"
 
 
 def check_claims(
     expansion: float | None,
-    samples: dict[str, Any],
+    samples: Mapping[str, Array],
     key: Callable[[int], str],
     *,
     blocks: bool,
@@ -63,8 +63,8 @@ def check_claims(
 
 
 def _of_blocks(
-    place: dict[str, Any], part: dict[str, Any]
-) -> tuple[npt.NDArray[np.int64], Any, npt.NDArray[np.float64]]:
+    place: Mapping[str, Array], part: Mapping[str, Array]
+) -> tuple[npt.NDArray[np.int64], Array, npt.NDArray[np.float64]]:
     """Return the first row, the stored bytes and the sum of the samples' bytes of each block."""
     new = np.flatnonzero((np.diff(place["shard"]) != 0) | (np.diff(place["offset"]) != 0)) + 1
     first = np.concatenate(([0], new))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -62,7 +62,7 @@ class SampleSize(Strict):
             if key not in needs and getattr(self, key) is not None:
                 raise ValueError(
                     f"distribution '{self.distribution}' has no '{key}': "
-                    "remove it, or choose the distribution that you mean"
+                    "remove it, or choose another distribution"
                 )
         if self.quantiles is not None:
             points = [p for p, _ in self.quantiles]
@@ -76,7 +76,7 @@ class SampleSize(Strict):
                 or sorted(sizes) != sizes
             ):
                 raise ValueError(
-                    "quantiles must rise from probability 0 to probability 1, sizes with them"
+                    "quantiles must rise from probability 0 to 1, and their sizes must rise too"
                 )
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ValueError(f"min ({self.min}) is above max ({self.max})")
@@ -124,7 +124,7 @@ class DatasetSpec(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _content_as_format(cls, data: Any) -> Any:
+    def _content_as_format(cls, data: object) -> object:
         """Replace ``format: npz``, which is short for ``format: files, content: npz``."""
         if (
             isinstance(data, dict)
@@ -154,7 +154,7 @@ class DatasetSpec(Strict):
         """Expected bytes of all samples before the codec."""
         return round(self.samples * self.sample_size.mean_bytes)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Return the keys that determine the dataset's bytes: all but the descriptions.
 
         Specs with equal identities generate equal datasets.
@@ -256,13 +256,13 @@ def resized(
     Raises SpecError if both are given, or if not even one sample fits.
     """
     if samples is not None and size_bytes is not None:
-        raise SpecError("give --samples or a size, not both")
+        raise SpecError("give a number of samples or a size, not both")
     if size_bytes is not None:
         samples = int(size_bytes // spec.sample_size.mean_bytes)
         if samples < 1:
             raise SpecError(
-                f"{size_bytes} bytes hold no sample of {spec.sample_size.mean_bytes:.0f} bytes "
-                "on average",
+                f"a size of {size_bytes} bytes is too small for one sample, which has "
+                f"{spec.sample_size.mean_bytes:.0f} bytes on average",
                 remedy="ask for a larger size",
             )
     if samples is None:

@@ -11,7 +11,6 @@ import io
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
@@ -67,7 +66,7 @@ def builtin() -> dict[str, Instance]:
     data = read_yaml(path)
     date, rows = str(data.get("collected", "")), data.get("instances")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise SpecError(f"{path}: 'instances' is no list of mappings")
+        raise SpecError(f"{path}: 'instances' must be a list of mappings")
     found = [
         build(Instance, {**row, **_dated(row, date)}, where=f"{path}: {row.get('type', '?')}")
         for row in rows
@@ -75,7 +74,7 @@ def builtin() -> dict[str, Instance]:
     return {row.type: row for row in found}
 
 
-def _dated(row: Mapping[str, Any], source: str) -> dict[str, str]:
+def _dated(row: Mapping[str, object], source: str) -> dict[str, str]:
     """Return ``source`` as the source of each price that ``row`` has.
 
     A price that it lacks gets no source. It may come from another row, with the source there.
@@ -119,9 +118,7 @@ def read_prices(path: Path) -> dict[str, Instance]:
                 }
                 if "type" not in cells or not {"usd_per_hour", "spot_usd_per_hour"} & set(cells):
                     raise SpecError(f"{path}: the columns 'type' and 'usd_per_hour' are missing")
-                data: dict[str, Any] = {
-                    key: value for key, value in cells.items() if key in known and value
-                }
+                data = {key: value for key, value in cells.items() if key in known and value}
                 for key in ("cores", "accelerators", "sources"):
                     if key in data and _is_number(data[key]):  # "8.0" becomes "8"
                         data[key] = f"{float(data[key]):.15g}"
@@ -180,11 +177,10 @@ def priced_at(
     ):
         if value is not None and not 0 < value <= MAX_USD_PER_HOUR:
             raise UsageError(
-                f"{flag} {value:g} is no price",
-                remedy=f"above 0 and at most {MAX_USD_PER_HOUR} USD for one hour",
+                f"{flag} must be more than 0 and at most {MAX_USD_PER_HOUR} USD, but is {value:g}"
             )
     base = instance or build(Instance, {"type": name}, where="the instance")
-    update: dict[str, Any] = {}
+    update: dict[str, object] = {}
     stated = f"stated on {datetime.date.today().isoformat()}"
     if usd_per_hour is not None:
         update |= {"usd_per_hour": usd_per_hour, "priced": stated}

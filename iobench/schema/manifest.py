@@ -21,7 +21,7 @@ workers share the mapping.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -51,14 +51,14 @@ _MAX_STARS = 4
 _MAX_PATTERNS = 100  # of a layout's file names in a record on disk; a library has at most four
 FORMAT_VERSION = 1
 
-SAMPLE_COLUMNS = {
+SAMPLE_COLUMNS: dict[str, type[np.generic]] = {
     "shard": np.uint32,  # row of shards.arrow
     "offset": np.int64,  # of the sample's stored bytes within the shard
     "stored": np.int64,  # bytes stored, after the codec, without the format's framing
     "size": np.int64,  # bytes of the content, before the codec
     "xxh3": np.uint64,  # xxh3_64 of the content, before the codec
 }
-SHARD_COLUMNS = {
+SHARD_COLUMNS: dict[str, type[np.generic]] = {
     "size": np.int64,  # bytes of the whole shard
     "first": np.int64,  # first sample; the shard holds samples first .. first + samples - 1
     "samples": np.int64,
@@ -66,6 +66,7 @@ SHARD_COLUMNS = {
 }
 
 Array = npt.NDArray[Any]
+"""A column of a table; SAMPLE_COLUMNS and SHARD_COLUMNS say of which type."""
 
 _REMEDY = "generate the dataset again, or scan it again"
 
@@ -123,7 +124,7 @@ class Manifest:
         # The directory from which it was loaded. A process that was not forked loads it again.
         self.root: Path | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         if self.root is not None and self.packing is not None:
             return _load_again, (self.root, self.packing)
         parts = (self.header, self.samples, self.shards, self.names, self.numbers, self.packing)
@@ -232,7 +233,9 @@ def _listed(record: Path, key: str) -> list[str] | None:
 
 
 def write_table(
-    columns: dict[str, Any], arrays: dict[str, Array], names: list[str] | None = None
+    columns: Mapping[str, type[np.generic]],
+    arrays: Mapping[str, Array],
+    names: list[str] | None = None,
 ) -> bytes:
     """Return an uncompressed Arrow IPC file of the columns, in the schema's order and types.
 
@@ -254,7 +257,7 @@ def write_table(
 
 
 def read_table(
-    columns: dict[str, Any], source: str | bytes
+    columns: Mapping[str, type[np.generic]], source: str | bytes
 ) -> tuple[dict[str, Array], list[str] | None]:
     """Read columns of an Arrow IPC file as arrays, and its column ``key``, if it has one.
 
@@ -310,7 +313,7 @@ def _names(column: Any) -> list[str]:
 
     kind = column.type
     if column.null_count or kind not in (pa.large_string(), pa.string(), pa.large_binary()):
-        raise ValueError("column 'key' holds no names")
+        raise ValueError("column 'key' has no names")
     names = column.to_pylist()
     if kind == pa.large_binary():
         names = [name.decode("utf-8", "surrogateescape") for name in names]
@@ -329,7 +332,7 @@ def _check_locale(names: list[str], where: str) -> None:
         ) from None
 
 
-def _values(column: Any, dtype: Any) -> Array:
+def _values(column: Any, dtype: type[np.generic]) -> Array:
     """Return a column's values as an array, without a copy.
 
     Arrow's own ``to_numpy`` imports pandas if it is installed, which takes time and memory.
@@ -349,7 +352,7 @@ def parse_header(text: bytes, *, where: str) -> Header:
         version = data.get("format_version") if isinstance(data, dict) else None
         if version != FORMAT_VERSION:
             raise DatasetError(
-                f"{where} has format version {str(version)[:20]}, this iobench reads "
+                f"{where} has format version {str(version)[:20]}, this version of iobench reads "
                 f"{FORMAT_VERSION}",
                 remedy="generate the dataset again",
             )
@@ -396,7 +399,7 @@ def load_manifest(root: str | Path, packing_of: PackingOf) -> Manifest:
         raise DatasetError(
             f"{root} is not an iobench dataset (no {MANIFEST})",
             remedy=(
-                "to measure data of yours, take it up first: iobench scan "
+                "to measure existing data, scan it first: iobench scan "
                 f"{root} --save mine.yaml; or generate data: iobench generate NAME --to {root}/NEW"
             ),
         )
@@ -423,8 +426,8 @@ def _how_to_get(root: Path) -> str:
         return f"generate one: iobench generate NAME --to {root}"
     scanned = root.with_suffix(".manifest")
     if scanned.is_dir():
-        return f"this is the spec of scanned data: name {scanned} with --origin instead"
-    return f"this is a spec: iobench generate {root} --to DIR, and name DIR"
+        return f"this is the spec of scanned data: use {scanned} and --origin instead"
+    return f"this is a dataset spec: run iobench generate {root} --to DIR, and then use DIR"
 
 
 def _is_there(path: Path) -> bool:
@@ -466,7 +469,7 @@ def assemble(
     ):
         if checksum(name) != header.tables.get(name):
             raise DatasetError(
-                f"{name} is not the table that {MANIFEST} was written with",
+                f"{name} does not match its checksum in {MANIFEST}",
                 remedy="generate the dataset again",
             )
         arrays, names = read_table(columns, source(name))
@@ -478,7 +481,7 @@ def assemble(
         read.append(arrays)
     if (names is not None) != bool(header.origin):
         raise DatasetError(
-            f"{SHARDS} does not belong to {MANIFEST}: only scanned data has names of its own",
+            f"{SHARDS} does not match {MANIFEST}: only scanned data has a name for each shard",
             remedy="scan it again",
         )
     samples, shards = read
@@ -496,7 +499,7 @@ def _check(
     """Raise DatasetError that names the table, row and column of the first wrong value."""
     if header.samples < 1 or header.stored_bytes < 1:
         raise DatasetError(
-            f"{MANIFEST} tells of {header.samples} samples in {header.stored_bytes} bytes",
+            f"{MANIFEST} states {header.samples} samples in {header.stored_bytes} bytes",
             remedy=_REMEDY,
         )
     problem, table = tables.shard_problem(shards, samples=header.samples), SHARDS
@@ -518,12 +521,12 @@ def _check(
     # stored_bytes of scanned data excludes what no reader needs, such as other columns.
     if header.stored_bytes > stored or (not header.origin and header.stored_bytes != stored):
         raise DatasetError(
-            f"{MANIFEST} tells of {header.stored_bytes} stored bytes, {SHARDS} of {stored}",
+            f"{MANIFEST} states {header.stored_bytes} stored bytes, but {SHARDS} {stored}",
             remedy=_REMEDY,
         )
     if header.sample_bytes != content:
         raise DatasetError(
-            f"{MANIFEST} tells of {header.sample_bytes} bytes of samples, {SAMPLES} of {content}",
+            f"{MANIFEST} states {header.sample_bytes} bytes of samples, but {SAMPLES} {content}",
             remedy=_REMEDY,
         )
 

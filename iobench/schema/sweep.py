@@ -6,11 +6,11 @@ It is written again after every repetition of a point, so that an interrupted sw
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, cast
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from ..documents import json_text, write_whole
 from ..errors import IobenchError, SpecError
@@ -19,11 +19,17 @@ from .base import Record, apply_overrides, read_record
 SWEEP_FILE = "sweep.json"
 SCHEMA_VERSION = "1.0"
 
+Setting = JsonValue
+"""The value of a setting, as YAML or JSON says it: a scalar, or a list or group of such values."""
+
+Settings = Mapping[str, Setting]
+"""Settings by their keys, such as ``loader.workers``."""
+
 
 class SweepPoint(Record):
     """One combination of settings, and the runs that measured it: one per repetition."""
 
-    settings: dict[str, Any]
+    settings: dict[str, Setting]
     data: str = ""  # the dataset that it reads
     dataset_bytes: int = 0  # expected, before the codec
     runs: list[str] = Field(default_factory=list)  # run directories, relative to the sweep's
@@ -51,8 +57,8 @@ class Sweep(Record):
     repetitions: int = Field(ge=1, le=10**6)
     calibration_s: float = Field(ge=0, le=3600)
     accelerators: int = Field(default=1, ge=1, le=10**6)
-    axes: dict[str, list[Any]]
-    default: dict[str, Any] | None = None
+    axes: dict[str, list[Setting]]
+    default: dict[str, Setting] | None = None
     points: list[SweepPoint] = Field(default_factory=list)
     status: Literal["running", "ok", "interrupted", "out of time"] = "running"
     # How the points were made from the axes, if that needs an explanation.
@@ -61,26 +67,30 @@ class Sweep(Record):
     left_out: list[str] = Field(default_factory=list)
 
 
-def parse_axis(text: str) -> tuple[str, list[Any]]:
+def parse_axis(text: str) -> tuple[str, list[Setting]]:
     """Parse ``dataset.codec=none,zstd:1`` to ("dataset.codec", ["none", "zstd:1"]).
 
     Each value is parsed as YAML. Raises SpecError.
     """
     key, equals, values = text.partition("=")
     if not equals or not key.strip() or not values.strip():
-        raise SpecError(f"'{text}' is no axis", remedy="write it like --sweep loader.workers=1,2,4")
-    found: list[Any] = []
+        raise SpecError(
+            f"'{text}' is not a key with its values",
+            remedy="write it like --sweep loader.workers=1,2,4",
+        )
+    found: list[Setting] = []
     for value in values.split(","):
-        changed = apply_overrides({}, [f"value={value}"])["value"]
+        # YAML has no values of other kinds.
+        changed = cast(Setting, apply_overrides({}, [f"value={value}"])["value"])
         if changed in found:
-            raise SpecError(f"axis '{key}' has {value} twice")
+            raise SpecError(f"--sweep {key} has the value {value} twice")
         found.append("null" if changed is None else changed)
     return key.strip(), found
 
 
 def combinations(
-    axes: dict[str, list[Any]], *, one_at_a_time: bool, base: dict[str, Any]
-) -> list[dict[str, Any]]:
+    axes: Mapping[str, Sequence[Setting]], *, one_at_a_time: bool, base: Settings
+) -> list[dict[str, Setting]]:
     """Return all combinations of the axes' values.
 
     With ``one_at_a_time``: ``base``, and variants of it that differ in the value of one axis.
@@ -113,13 +123,30 @@ def load_sweep(directory: Path) -> Sweep:
         return read_record(directory / SWEEP_FILE, Sweep, version=SCHEMA_VERSION)
     except FileNotFoundError:
         raise IobenchError(
-            f"no {SWEEP_FILE} in {directory}", remedy="name a sweep's directory"
+            f"no {SWEEP_FILE} in {directory}", remedy="name the directory of a sweep"
         ) from None
 
 
-def describe(settings: dict[str, Any], keys: Sequence[str] = ()) -> str:
+def setting_text(value: object) -> str:
+    """Return the text of a setting's value as in ``--set key=value``: ``null``, ``true``, ``0.5``.
+
+    A whole float is written like an integer.
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if "e" not in short and float(short) == value else repr(value)
+    return str(value)
+
+
+def describe(settings: Settings, keys: Sequence[str] = ()) -> str:
     """Return the settings in one line, such as ``codec=zstd:1 workers=4``.
 
     The first part of each name is left out. ``keys`` selects settings; without it, all are shown.
     """
-    return " ".join(f"{key.partition('.')[2] or key}={settings[key]}" for key in keys or settings)
+    return " ".join(
+        f"{key.partition('.')[2] or key}={setting_text(settings[key])}" for key in keys or settings
+    )

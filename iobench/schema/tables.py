@@ -105,17 +105,17 @@ def name_problem(names: Sequence[str]) -> Problem | None:
             together = "/".join(["", *names[rows], ""])
         except TypeError:  # a null among them, or another type
             row = next(row for row in range(len(names)) if not isinstance(names[row], str))
-            return Problem(row, "key", "is no text")
+            return Problem(row, "key", "is not text")
         if any(bad in together for bad in ("//", "/./", "/../", "\0")):
             for row in range(rows.start, rows.stop):
                 if problem := key_problem(names[row]):
-                    return Problem(row, "key", f"names no object below the root: {problem}")
+                    return Problem(row, "key", f"does not name an object below the root: {problem}")
     ascending = all(map(operator.lt, names, itertools.islice(names, 1, None)))
     if not ascending and len(set(names)) != len(names):
         seen: set[str] = set()
         for row, name in enumerate(names):
             if name in seen:
-                return Problem(row, "key", "is the name of an earlier row, too")
+                return Problem(row, "key", "has the same name as an earlier row")
             seen.add(name)
     return None
 
@@ -147,7 +147,7 @@ def _order_problem(shard: Array, shards: dict[str, Array]) -> Problem | None:
         wrong = (shard[first] != numbers) | (shard[first + count - 1] != numbers)
         if wrong.any():
             row = int(first[int(np.argmax(wrong))])
-            return Problem(row, "shard", "does not agree with the shards' 'first' and 'samples'")
+            return Problem(row, "shard", "contradicts 'first' and 'samples' of the shards")
     return None
 
 
@@ -176,5 +176,7 @@ def _first(start: int, *checks: _Check) -> Problem | None:
     for column, values, wrong, skipped in checks:
         if wrong.any():
             at = int(np.argmax(wrong))
-            return Problem(start + skipped + at, column, f"is {int(values[at])}, which can't be")
+            return Problem(
+                start + skipped + at, column, f"is {int(values[at])}, which is impossible"
+            )
     return None

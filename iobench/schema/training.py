@@ -136,7 +136,8 @@ class Repetition(Record):
     read_amplification: float | None = None
     wait_p50_s: float | None = None
     wait_p99_s: float | None = None
-    late_p99_s: float | None = None  # how late the emulated steps ended
+    late_p99_s: float | None = None  # how late the emulated steps ended; the next step makes up
+    late_left_s: float | None = None  # lateness after the last step of each epoch, sum over epochs
     not_measured: dict[str, str] = {}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -15,7 +15,7 @@ OWN_LOADER = "iobench"
 """The kind of iobench's own loader; every other kind is a library that is measured."""
 
 
-def _null_is_a_name(value: Any) -> Any:
+def _null_is_a_name(value: object) -> object:
     """Turn YAML's null into the text "null", the name of an accelerator and of a transport."""
     return "null" if value is None else value
 
@@ -160,5 +160,5 @@ def load_workload(name: str, overrides: Sequence[str] = ()) -> Workload:
     Raises SpecError, UnknownNameError.
     """
     path = find_spec("workload", name)
-    data: dict[str, Any] = apply_overrides(read_yaml(path), overrides)
+    data = apply_overrides(read_yaml(path), overrides)
     return build(Workload, data, where=str(path) if path.stem != name else f"workload '{name}'")

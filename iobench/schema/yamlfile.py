@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
@@ -36,13 +36,13 @@ YAML may parse it as a number or a date, and base 60 (``1:59``) takes long.
 class _UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """A loader that refuses a mapping with two equal keys; YAML would silently use the last."""
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> object:
         keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         written = Counter(key.value for key in keys)
         for key in keys:
             if key.value != "<<" and written[key.value] > 1:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"key '{key.value}' is there twice", key.start_mark
+                    None, None, f"key '{key.value}' is given twice", key.start_mark
                 )
         return super().construct_mapping(node, deep)
 
@@ -54,7 +54,7 @@ class _Size(NamedTuple):
     height: int  # levels of mappings and lists, its own included; 0 for a scalar
 
 
-def parse_yaml(text: str) -> Any:
+def parse_yaml(text: str) -> object:
     """Parse the only document in ``text``.
 
     Raises ValueError in one line if the text is not YAML, has two equal keys in a mapping, has an
@@ -64,7 +64,8 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
     try:
         _check(text)
-        return yaml.load(text, Loader=_UniqueKeys)
+        found: object = yaml.load(text, Loader=_UniqueKeys)
+        return found
     # ValueError: for example a date such as 2024-13-45, or an integer of thousands of digits.
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from None
@@ -112,7 +113,7 @@ def _check(text: str) -> None:
             raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels, aliases expanded")
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, object]:
     """Read a YAML mapping from a regular file of at most 1 MiB.
 
     Raises SpecError if the file cannot be read, is not a regular file, or holds no YAML mapping.

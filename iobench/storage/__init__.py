@@ -52,7 +52,7 @@ def open_storage(
     kind = _kind(scheme)
     if not isinstance(kind, Opens):
         raise UsageError(
-            f"storage '{scheme}' wraps another storage and can't be used alone",
+            f"storage '{scheme}' wraps another storage and cannot be used alone",
             remedy=f"add the storage to wrap: {scheme}+/data",
         )
     for key in sorted(given):
@@ -62,7 +62,7 @@ def open_storage(
                 "instance's role"
             )
             raise UsageError(
-                "a storage URL must not hold credentials: an option has the name of one",
+                "a storage URL must not contain credentials: an option of it is named like one",
                 remedy=remedy,
             )
         if key not in kind.OPTIONS:
@@ -76,8 +76,9 @@ def _checked(scheme: str, storage: Storage) -> Storage:
     lacking = [name for name in ("traits", "facts") if name not in has]
     if lacking:
         raise UsageError(
-            f"storage '{scheme}' is no plug-in for this iobench: it has no {lacking[0]}",
-            remedy="install a version of it that has",
+            f"storage '{scheme}' is not a plug-in for this version of iobench: it has no "
+            f"{lacking[0]}",
+            remedy="install a version of the plug-in that fits",
         )
     return storage
 
@@ -124,8 +125,8 @@ def _split(url: str) -> tuple[Wraps, str, dict[str, str]]:
     kind: object = STORAGE.load(wrapper)
     if not isinstance(kind, Wraps):
         raise UsageError(
-            f"storage '{wrapper}' does not wrap another",
-            remedy="wrap with throttled+ or faulty+",
+            f"storage '{wrapper}' cannot wrap another storage",
+            remedy="use throttled+URL or faulty+URL",
         )
     inner, _, query = url[len(wrapper) + 1 :].partition("?")
     given = _parse(query)

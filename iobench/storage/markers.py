@@ -89,5 +89,6 @@ def held_as_seen(storage: Storage, attempt: Callable[[ExitStack], T | None]) -> 
                 yield found
                 return
     raise TargetHeldError(
-        f"{storage.url} is being changed by others", remedy="find out by whom, and start again"
+        f"{storage.url} is being changed by other processes",
+        remedy="find out which, and start again when they have ended",
     ) from problem

@@ -39,7 +39,9 @@ class Window:
         Raises ShortObjectError, StorageError, and DatasetError for more than ``largest`` bytes.
         """
         if end - start > self._largest:
-            raise DatasetError(f"{self._key}: there are {end - start} bytes between two samples")
+            raise DatasetError(
+                f"{self._key}: {end - start} bytes to read at once, more than {self._largest}"
+            )
         if not (self._start <= start and end <= self._end):
             self._check_end(end)
             if end - start > len(self._buffer) - 2 * self.alignment:
@@ -58,7 +60,9 @@ class Window:
 
     def _check_end(self, end: int) -> None:
         if end > self._size:
-            raise ShortObjectError(f"{self._key} ends at byte {self._size}, before byte {end}")
+            raise ShortObjectError(
+                f"{self._key} ends at byte {self._size}, but {end} bytes were expected"
+            )
 
     def _room(self, nbytes: int) -> Buffer:
         """Memory for ``nbytes``, and for rounding at both ends."""

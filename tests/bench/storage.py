@@ -28,8 +28,7 @@ from iobench.generator import generate
 from iobench.load import build_loader
 from iobench.load.reader import BatchReader
 from iobench.measure import fio, host
-from iobench.runner.calibrate import joined
-from iobench.runner.conductor import run_phase
+from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
@@ -104,7 +103,7 @@ def through_loader(
         limit_s=seconds,
     )
     outcome = run_phase(phase)
-    events = joined(outcome)
+    events = outcome.events()
     _, rate = ceiling_from_events(events, Repetition(seed=0, accelerators=1, epochs=outcome.epochs))
     return Figure(rate or 0.0, outcome.cpu_s / (float(events["sample_bytes"].sum()) / 1e9))
 

@@ -125,10 +125,10 @@ def test_a_bucket_is_no_target(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "package", "extra"),
     [
-        ("gs://bucket/x", "gcsfs", "iobench[gcs]"),
-        ("az://container/x", "adlfs", "iobench[azure]"),
-        ("hf://datasets/me/x", "huggingface_hub", "iobench[hf]"),
-        ("sftp://host/x", "paramiko", "iobench[sftp]"),
+        ("gs://bucket/x", "gcsfs", "[gcs]"),
+        ("az://container/x", "adlfs", "[azure]"),
+        ("hf://datasets/me/x", "huggingface_hub", "[hf]"),
+        ("sftp://host/x", "paramiko", "[sftp]"),
         ("oss://bucket/x", "ossfs", "pip install ossfs"),
     ],
 )
@@ -145,6 +145,19 @@ def test_a_missing_package_is_named(
         open_storage(url)
     assert extra in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_system_that_names_no_package_gives_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(scheme: str) -> None:
+        raise ImportError("libtoy.so is missing")
+
+    monkeypatch.setattr(fsspec, "get_filesystem_class", refuse)
+    with pytest.raises(UsageError) as caught:
+        open_storage("gs://bucket/x")
+    assert "libtoy.so is missing" in str(caught.value)
+    assert "pip install" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -191,10 +191,10 @@ def test_generating_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"codec": "zstd:1"}, "filters none and gzip"),
-        ({"codec": "lz4"}, "filters none and gzip"),
-        ({"samples_per_shard": 300_000}, "2 GiB at most, not 5.6; lower samples_per_shard"),
-        ({"shard_size": "3GiB"}, "2 GiB at most, not 3.0"),
+        ({"codec": "zstd:1"}, "'zstd'"),
+        ({"codec": "lz4"}, "'lz4'"),
+        ({"samples_per_shard": 300_000}, r"2 GiB, .*5\.6 GiB; lower samples_per_shard"),
+        ({"shard_size": "3GiB"}, r"2 GiB, .*3\.0 GiB"),
         ({"columns": 2}, "has no columns"),
     ],
 )
@@ -313,7 +313,7 @@ class TestForeign:
         assert foreign(links) == [b"mine"]
 
     def test_a_claim_is_not_believed(self) -> None:
-        with pytest.raises(ValueError, match=r"claims 1000000000000000 bytes in 0 stored ones"):
+        with pytest.raises(ValueError, match=r"claims 1000000000000000 bytes in 0 stored"):
             foreign(lambda file: file.create_dataset("x", (10**15,), np.uint8, chunks=(1 << 20,)))
         assert (
             foreign(lambda file: file.create_dataset("x", (0, 5), np.uint8, maxshape=(None, 5)))
@@ -325,7 +325,7 @@ class TestForeign:
         "data", [b"", b"\x89HDF\r\n\x1a\n", b"\x89HDF\r\n\x1a\n" + bytes(3000), b"PAR1" * 100]
     )
     def test_what_is_no_hdf5(self, data: bytes) -> None:
-        with pytest.raises(ValueError, match=r"no HDF5 file|is damaged") as caught:
+        with pytest.raises(ValueError, match=r"signature|is damaged") as caught:
             list(HDF5.unpack(memoryview(data), check=True))
         assert "\n" not in str(caught.value)
 

@@ -280,7 +280,7 @@ class TestDamage:
     @pytest.mark.parametrize(
         ("where", "why"),
         [
-            ("magic", "no Parquet file: no PAR1 at its end"),
+            ("magic", "no PAR1 at its end"),
             ("length", "the Parquet footer is damaged: it claims"),
             ("start", "the Parquet footer is damaged: "),
             ("offset", "row group 6 is damaged: "),
@@ -353,15 +353,13 @@ class TestDamage:
             reader = make_reader(
                 copy[0], LocalStorage(copy[1]), ReaderSpec(), bytes_only=bytes_only
             )
-            with pytest.raises(
-                CorruptSampleError, match="no Parquet file: no PAR1 at its end"
-            ) as caught:
+            with pytest.raises(CorruptSampleError, match="no PAR1 at its end") as caught:
                 reader.read(np.arange(5), None)
             reader.close()
             self.one_line(caught)
         report = verify(LocalStorage(copy[1]), copy[0], workers=0)
         assert [damage.shard for damage in report.damages] == [copy[0].key(0)]
-        assert "no Parquet file" in report.damages[0].what
+        assert "PAR1" in report.damages[0].what
 
     def test_a_footer_of_another_shard(
         self, copy: tuple[Manifest, Path], make_dataset: Any
@@ -427,7 +425,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("change", "why"),
         [
-            ({"columns": 6000}, "columns need samples of"),
+            ({"columns": 6000}, "sample_size.min"),
             (
                 {
                     "columns": 3,
@@ -435,7 +433,7 @@ class TestRefused:
                 },
                 "set sample_size.min",
             ),
-            ({"codec": "lz4:4"}, "no levels of lz4"),
+            ({"codec": "lz4:4"}, "codec: lz4"),
             ({"sample_size": {"mean": "2GiB"}, "samples": 1}, "samples of up to 1 GiB"),
         ],
     )
@@ -542,7 +540,7 @@ class TestForeign:
         assert foreign(pa.table({"x": pa.array([], pa.binary())})) == []
 
     def test_encrypted_or_old_magic(self) -> None:
-        with pytest.raises(ValueError, match="no Parquet file"):
+        with pytest.raises(ValueError, match="encrypted"):
             list(PARQUET.unpack(memoryview(b"PAR1" + bytes(100) + b"PARE"), check=False))
 
 

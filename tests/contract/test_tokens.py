@@ -103,10 +103,10 @@ def test_verify_finds_a_flipped_bit(make_dataset: Any, tmp_path: Path) -> None:
         ({"sample_size": {"mean": 4097}}, "a multiple of 2 bytes"),
         (
             {"sample_size": {"distribution": "normal", "mean": 4096, "stdev": 10}},
-            "windows of one size",
+            "sample_size.mean",
         ),
         ({"codec": "zstd:1"}, "can't be compressed"),
-        ({"content": "npz"}, "holds numbers only"),
+        ({"content": "npz"}, "content 'npz'"),
         ({"columns": 4}, "format 'tokens' has no columns"),
         ({"block_size": 4096}, "format 'tokens' has no block_size"),
     ],
@@ -126,13 +126,13 @@ class TestMap:
             match=r"reader\.mmap reads through the page cache, reader\.direct past it",
         ):
             ReaderSpec(mmap=True, direct=True)
-        with pytest.raises(UsageError, match=r"can't be mapped.*reader\.mmap=false") as caught:
+        with pytest.raises(UsageError, match=r"reader\.mmap=false") as caught:
             make_reader(manifest, LocalStorage(path, direct=True), ReaderSpec(mmap=True))
         assert "\n" not in str(caught.value)
 
     def test_what_is_no_local_directory_is_refused(self, make_dataset: Any) -> None:
         manifest, path = make_dataset(**TOKENS)
-        with pytest.raises(UsageError, match=r"throttled\+.* can't be mapped"):
+        with pytest.raises(UsageError, match=r"throttled\+"):
             make_reader(
                 manifest, open_storage(f"throttled+{path}?latency=1ms"), ReaderSpec(mmap=True)
             )

@@ -160,8 +160,8 @@ def test_a_manifest_that_is_none(
 
 def test_half_generated(data: Path, tmp_path: Path, spec: Path) -> None:
     (data / "manifest.json").unlink()
-    refused(1, "run", "demo", "--data", data, *QUICK, says=("half generated",), cwd=tmp_path)
-    refused(1, "verify", data, says=("half generated",))
+    refused(1, "run", "demo", "--data", data, *QUICK, says=("iobench generate",), cwd=tmp_path)
+    refused(1, "verify", data, says=("iobench generate",))
     assert completed("generate", spec, "--to", data).returncode == 0
     assert completed("verify", data).returncode == 0
 

@@ -179,8 +179,8 @@ def test_a_ceiling_that_a_cache_served_is_told(
     """Only while the fetch ceiling is measured does somebody fill the cache again at once."""
     prepare, calls = cache.prepare_cache, []
 
-    def and_warm(plan: Any, epoch: int) -> Any:
-        context = prepare(plan, epoch)
+    def and_warm(plan: Any, agent: Any, epoch: int) -> Any:
+        context = prepare(plan, agent, epoch)
         calls.append(epoch)
         if len(calls) == 1:
             warm(home)

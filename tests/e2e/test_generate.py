@@ -179,7 +179,7 @@ def test_nothing_is_ever_overwritten(tmp_path: Path) -> None:
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "thesis.txt").write_text("precious")
-    with pytest.raises(TargetRefusedError, match="not empty"):
+    with pytest.raises(TargetRefusedError, match=r"thesis\.txt"):
         generate(spec(), LocalStorage(foreign), workers=0)
     assert [p.name for p in foreign.iterdir()] == ["thesis.txt"]
     generate(spec(), LocalStorage(tmp_path / "d"), workers=0)
@@ -252,7 +252,7 @@ def test_stopped_in_the_middle_then_resumed(tmp_path: Path, how: signal.Signals)
     if how == signal.SIGINT:
         assert b"InterruptedRun" in err
     await_the_end(workers)
-    with pytest.raises(DatasetError, match="half generated"):
+    with pytest.raises(DatasetError, match="iobench generate"):
         load_manifest(tmp_path / "d")
     with pytest.raises(TargetRefusedError, match="iobench clean"):
         generate(interrupted_spec().model_copy(update={"seed": 99}), LocalStorage(tmp_path / "d"))
@@ -417,12 +417,12 @@ class TestClean:
 
     def test_refuses_what_is_not_a_dataset(self, tmp_path: Path) -> None:
         (tmp_path / "x").write_text("y")
-        with pytest.raises(TargetRefusedError, match="not made by iobench"):
+        with pytest.raises(TargetRefusedError, match=r"\.iobench-dataset"):
             clean(tmp_path)
-        with pytest.raises(DatasetError, match="no such directory"):
+        with pytest.raises(DatasetError, match="missing"):
             clean(tmp_path / "missing")
         (tmp_path / ".iobench-dataset").write_text("{}")
-        with pytest.raises(IobenchError, match="damaged"):
+        with pytest.raises(IobenchError, match=r"\.iobench-dataset"):
             clean(tmp_path)
         assert (tmp_path / "x").read_text() == "y"
 

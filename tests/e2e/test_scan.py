@@ -230,7 +230,7 @@ def test_nothing_is_ever_saved_into_the_data(images: Path, tmp_path: Path, url: 
     before = state(images)
     report = scan(open_storage(url.format(images)))
     for place in (images / "x.yaml", images / "new" / "x.yaml"):
-        with pytest.raises(TargetRefusedError, match="within the data"):
+        with pytest.raises(TargetRefusedError, match="--save"):
             save(report, place)
     assert state(images) == before
     assert "+" not in report.manifest.header.origin  # wrappers are for who runs it
@@ -246,7 +246,7 @@ def test_a_save_that_fails_leaves_nothing_in_the_way(images: Path, tmp_path: Pat
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
-        with pytest.raises(UsageError, match="cannot write"):
+        with pytest.raises(UsageError, match=r"deep|x\."):
             save(report, tmp_path / "deep/x.yaml")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -328,10 +328,10 @@ def test_names_that_lead_out_of_the_archive_do_no_harm(tmp_path: Path) -> None:
 
 def test_nothing_is_written_into_the_data_or_over_anything(images: Path, tmp_path: Path) -> None:
     report = scan(LocalStorage(images))
-    with pytest.raises(TargetRefusedError, match="within the data"):
+    with pytest.raises(TargetRefusedError, match="--save"):
         save(report, images / "mine.yaml")
     (tmp_path / "mine.yaml").write_text("precious")
-    with pytest.raises(TargetRefusedError, match="not overwritten"):
+    with pytest.raises(TargetRefusedError, match=r"mine\.yaml"):
         save(report, tmp_path / "mine.yaml")
     assert (tmp_path / "mine.yaml").read_text() == "precious"
     assert not (tmp_path / "mine.manifest").exists()

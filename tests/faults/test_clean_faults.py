@@ -289,7 +289,7 @@ def test_an_unfinished_layout_is_begun_again(
         LoaderSpec(kind="litdata"),
         4,
     )
-    with pytest.raises(UsageError, match=r"holds what is not iobench's: mine\.doc"):
+    with pytest.raises(UsageError, match=r"mine\.doc"):
         make_layout(source, "litdata 1")
     assert files(part) == ["mine.doc"]
     (part / "mine.doc").unlink()

@@ -20,7 +20,7 @@ import xxhash
 import yaml
 
 from iobench.checkpoint.manifest import parse_manifest, parse_part
-from iobench.cli.failure import tell
+from iobench.cli.failure import report_error
 from iobench.errors import CorruptCheckpointError
 from iobench.generator import generate
 from iobench.schema.base import build
@@ -62,11 +62,12 @@ def readers(run_directory: str, workload: str) -> list[tuple[str, ...]]:
     verbs += [("compare", "plain", run_directory, *form) for form in forms]
     verbs += [("compare", run_directory, "plain", "--by", "host.node")]
     verbs += [("cost", run_directory, "--host-price-per-hour", "1", *form) for form in forms]
-    verbs += [("history", workload, "--results", ".", *json_) for json_ in ((), ("--json",))]
+    verbs += [("history", workload, "--results", ".", *form) for form in forms]
     changed = ("whatif", run_directory, "--storage-bandwidth", "2x")
-    verbs += [changed, (*changed, "--json")]
+    verbs += [(*changed, *form) for form in forms]
     size = ("size", "demo", "--accelerators", "2", "--from", run_directory)
-    return [*verbs, size, (*size, "--json"), ("advise", "."), ("advise", ".", "--json")]
+    verbs += [(*size, *form) for form in forms if "csv" not in form]
+    return verbs + [("advise", ".", *form) for form in forms]
 
 
 @pytest.mark.parametrize("name", ["calibrated", "beside-saves", "checkpoint-dcp-async", "library"])
@@ -169,14 +170,16 @@ def test_each_text_of_a_checkpoint(
             try:
                 parse(json.dumps(changed).encode(), f"{tmp_path}/{name}")
             except CorruptCheckpointError as error:
-                code = tell(error, debug=True)
+                code = report_error(error, debug=True)
                 told = capsys.readouterr().err.splitlines()
                 check((code, "", told[-1]), (1,), path)
         key = {**document, HOSTILE: HOSTILE, "files": {HOSTILE: 1}}
         if name == "rank-0000.json":
             with pytest.raises(CorruptCheckpointError) as refused:
                 parse(json.dumps(key).encode(), name)
-            check((tell(refused.value, debug=False), "", capsys.readouterr().err), (1,), "key")
+            check(
+                (report_error(refused.value, debug=False), "", capsys.readouterr().err), (1,), "key"
+            )
 
 
 def test_each_text_of_a_workload_and_a_dataset_spec(here: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from iobench.errors import IobenchError, StorageError, WorkerError
 from iobench.load import make_loader, make_reader
-from iobench.runner.conductor import run_phase
+from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase
 from iobench.schema.manifest import Manifest
 from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec

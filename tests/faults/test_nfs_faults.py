@@ -13,7 +13,7 @@ import pytest
 from iobench.errors import StorageError
 from iobench.generator import generate
 from iobench.load.reader import BatchReader
-from iobench.runner.conductor import run_phase
+from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec

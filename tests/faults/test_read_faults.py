@@ -22,7 +22,7 @@ from iobench.errors import IobenchError, StorageError, WorkerError
 from iobench.load import BatchLoader, build_loader, make_loader
 from iobench.load.loader import die_with_parent
 from iobench.load.reader import BatchReader
-from iobench.runner.conductor import run_phase
+from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase
 from iobench.schema.manifest import Manifest
 from iobench.schema.training import Epoch

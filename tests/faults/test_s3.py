@@ -561,6 +561,4 @@ for client in ("obstore", "s3fs", "boto3"):
     )
     extras = ["s3", "s3", "boto3"]
     lines = found.stdout.splitlines()
-    assert [f"iobench[{extra}]" in line for extra, line in zip(extras, lines, strict=True)] == [
-        True
-    ] * 3
+    assert [f"[{extra}]" in line for extra, line in zip(extras, lines, strict=True)] == [True] * 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +20,12 @@ from iobench.generator.plan import plan_shards
 from iobench.load.layouts import read_layout
 from iobench.measure.fio_process import parse as parse_fio
 from iobench.measure.timeline import read_events
-from iobench.report.advise import render_advise
-from iobench.report.export import to_csv, to_json, to_markdown
-from iobench.report.sweep import render_sweep
-from iobench.report.text import render
+from iobench.report import advise, record
+from iobench.report import sweep as sweep_report
+from iobench.report.render_csv import render_csv
+from iobench.report.render_markdown import render_markdown
+from iobench.report.render_text import render_text
+from iobench.report.sections import Section
 from iobench.schema.base import apply_overrides, build
 from iobench.schema.checkpoint import CheckpointSpec
 from iobench.schema.dataset import DatasetSpec, load_dataset_spec
@@ -55,12 +58,16 @@ def _written(name: str, file: str, data: bytes) -> Path:
     return path
 
 
+def _in_every_medium(sections: Sequence[Section]) -> None:
+    render_text(sections, width=80)
+    render_csv(sections)
+    render_markdown(sections)
+
+
 def _shown(doc: RunRecord) -> None:
     """In every form that ``iobench report`` has."""
-    render(doc, width=80, color=False)
-    to_json(doc)
-    to_csv(doc)
-    to_markdown(doc)
+    _in_every_medium(record.sections(doc))
+    json_text(doc)
     violations(doc, ["samples_per_s<1", "headroom<1.2"])
 
 
@@ -95,11 +102,11 @@ def sweep(data: bytes) -> None:
     path = _written("sweep", "sweep.json", data)
     with suppress(IobenchError):
         found = load_sweep(path.parent)
-        render_sweep(found)
+        _in_every_medium(sweep_report.sections(found))
         json_text(found)
     folder = _own_sweep()
     (folder / "sweep.json").write_bytes(data)
-    render_advise(recommend(read_sweep(folder), Wanted()))
+    _in_every_medium(advise.sections(recommend(read_sweep(folder), Wanted())))
 
 
 def workload(data: bytes) -> None:

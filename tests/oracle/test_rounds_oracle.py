@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from iobench.load.reader import BatchReader
-from iobench.runner.conductor import run_phase
+from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase
 from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.capacity.whatif import Change, Quantity, what_if
+from iobench.analyse.capacity.change import Change, Quantity
+from iobench.analyse.capacity.whatif import what_if
 from iobench.runner.experiment import Options, run
 from iobench.runner.plan import make_plan
 from iobench.schema.base import build

@@ -115,6 +115,7 @@ def build_run(
         "wait_p50_s": 0.001,
         "wait_p99_s": 0.02,
         "late_p99_s": 0.0001,
+        "late_left_s": 0.0002,
     } | (repetition or {})
     done = [Repetition.model_validate({"seed": index + 1} | one) for index in range(repetitions)]
     if "delivery" in (loader or {}):  # a library's record says more

@@ -208,7 +208,7 @@ def test_a_layout_that_contradicts_itself_is_refused(
 
 
 def test_more_stages_than_layers_are_refused() -> None:
-    with pytest.raises(UsageError, match="13 pipeline stages for 12 layers"):
+    with pytest.raises(UsageError, match=r"13 pipeline stages .* 12 layers"):
         shares(find_model("vit-b16"), Parallelism(pipeline=13))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from contextlib import suppress
@@ -189,7 +190,7 @@ def test_asynchronous_is_asked_of_writers_that_can_be(
     for name in WRITERS.entries():
         with suppress(UsageError):
             assert WRITERS.load(asynchronous_version(name)).asynchronous
-    with pytest.raises(UsageError, match="no asynchronous version"):
+    with pytest.raises(UsageError, match="torch-nocrc"):
         asynchronous_version("torch-nocrc")
     assert asynchronous_version("dcp") == "dcp-async"
     assert asynchronous_version("dcp-async-process") == "dcp-async-process"
@@ -281,3 +282,79 @@ def test_parsers_have_no_argument_without_help() -> None:
     for verb, parser in choices.items():
         for action in parser._actions:
             assert action.help, (verb, action.dest)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o755])
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path, mode: int) -> None:
+    file = tmp_path / "out"
+    file.write_text("before")
+    file.chmod(mode)
+    assert main(["list", "codecs", "-o", str(file)]) == 0
+    assert "zstd" in file.read_text()
+    assert file.stat().st_mode & 0o7777 == mode
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        (["--repeat", "0"], ["--repeat"]),
+        (["--accelerators", "0"], ["--accelerators"]),
+        (["--seed=-1"], ["--seed"]),
+        (["--calibration", "2h"], ["--calibration"]),
+    ],
+)
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["run", "demo", "--data", "d"],
+        ["sweep", "demo", "--to", "d", "--sweep", "loader.workers=1,2"],
+    ],
+)
+def test_a_number_out_of_range_is_named_with_its_flag(
+    verb: list[str],
+    words: list[str],
+    flags: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*verb, *words]) == 2
+    assert re.findall(r"--[a-z]+", capsys.readouterr().err) == flags
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("word", ["--resume", "--confirm"])
+def test_a_flag_that_would_change_a_sweep_is_named(
+    word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before, --accelerators, --seed and --calibration were accepted and had no effect."""
+    changes = (
+        ["--samples", "9"],
+        ["--size", "1MB"],
+        ["--one-at-a-time"],
+        ["--accelerators", "1"],
+        ["--seed", "42"],
+        ["--calibration", "1s"],
+        *([["--repeat", "5"]] if word == "--resume" else []),
+    )
+    for change in changes:
+        assert main(["sweep", word, str(tmp_path / "sweep"), *change]) == 2, change
+        told = capsys.readouterr().err
+        assert (change[0] in told, word in told) == (True, True), change
+
+
+def test_the_commands_of_a_demo_can_be_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    results = "my results; $(touch x)"
+    assert main(["demo", "--samples", "0", "--results", results]) == 2  # nothing is generated
+    told = capsys.readouterr().err
+    (tmp_path / "demo-data").mkdir()
+    (tmp_path / "demo-data" / "manifest.json").write_text("{}")
+    assert main(["demo", "--results", results]) == 1
+    told += capsys.readouterr().err
+    commands = [line.removeprefix("$ ") for line in told.splitlines() if line.startswith("$ ")]
+    assert [shlex.split(command)[1] for command in commands] == ["generate", "run"]
+    assert results in shlex.split(commands[1])

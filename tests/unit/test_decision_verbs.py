@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -60,16 +61,16 @@ def save(directory: Path, doc: Any) -> Path:
     [
         (("demo",), "--accelerators"),
         (("dem", "--accelerators", "2"), "demo"),
-        (("demo", "--accelerators", "0"), "at least 1"),
+        (("demo", "--accelerators", "0"), "accelerators"),
         (("demo", "--accelerators", "many"), "many"),
         (("demo", "--accelerators", "2", "--hosts", "4"), "hosts"),
         (("demo", "--accelerators", "2", "--required-au", "90"), "0.9"),
-        (("demo", "--accelerators", "2", "--latency", "soon"), "'soon' is not a duration"),
+        (("demo", "--accelerators", "2", "--latency", "soon"), "'soon'"),
         (("demo", "--accelerators", "2", "--latency", "0"), "--latency"),
-        (("demo", "--accelerators", "2", "--cache", "much"), "'much' is not a size"),
-        (("demo", "--accelerators", "2", "--cache=-5GB"), "zero or more"),
-        (("demo", "--accelerators", "2", "--dataset-size", "3 B"), "hold no sample"),
-        (("demo", "--accelerators", "2", "--checkpoint-bytes", "1GB"), "--checkpoint-budget 1m"),
+        (("demo", "--accelerators", "2", "--cache", "much"), "'much'"),
+        (("demo", "--accelerators", "2", "--cache=-5GB"), "-5GB"),
+        (("demo", "--accelerators", "2", "--dataset-size", "3 B"), "3 bytes"),
+        (("demo", "--accelerators", "2", "--checkpoint-bytes", "1GB"), "--checkpoint-budget"),
         (("demo", "--accelerators", "2", "--from", "results/nowhere"), "results/nowhere"),
         (("demo", "--accelerators", "2", "--set", "reader.blocksize=4"), "block_size"),
     ],
@@ -85,7 +86,7 @@ def test_size_from_a_run(call: Call, tmp_path: Path, make_run: Callable[..., Any
     )
     assert (code, err) == (0, "")
     assert out.startswith("buy  ")
-    assert "would feed    2 of 16 accelerators" in out
+    assert re.search(r"would feed +2 of 16 accelerators", out)
     assert max(map(len, out.splitlines())) <= 100
     code, out, err = call(
         "size", "resnet50-h100", "--accelerators", "16", "--hosts", "2", "--from", run, "--json"
@@ -102,18 +103,18 @@ def test_size_from_a_run(call: Call, tmp_path: Path, make_run: Callable[..., Any
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "nothing is to change"),
-        (("--storage-bandwidth", "fast"), "'fast' is not a size"),
-        (("--storage-bandwidth", "0x"), "--storage-bandwidth is '0x'"),
-        (("--storage-bandwidth=-2x",), "zero or more"),
-        (("--storage-bandwidth", "0"), "makes no sense"),
-        (("--storage-bandwidth", "nanx"), "'nan' is not a number"),
-        (("--latency", "5 apples"), "not a duration"),
-        (("--workers", "2.5"), "whole number"),
-        (("--workers", "many"), "'many' is not a number"),
-        (("--accelerators", "0"), "at least 1"),
-        (("--step-time", "0"), "makes no sense"),
-        (("--cache", "much"), "'much' is not a size"),
+        ((), "--storage-bandwidth"),
+        (("--storage-bandwidth", "fast"), "'fast'"),
+        (("--storage-bandwidth", "0x"), "--storage-bandwidth"),
+        (("--storage-bandwidth=-2x",), "-2"),
+        (("--storage-bandwidth", "0"), "bandwidth"),
+        (("--storage-bandwidth", "nanx"), "'nan'"),
+        (("--latency", "5 apples"), "5 apples"),
+        (("--workers", "2.5"), "2.5"),
+        (("--workers", "many"), "'many'"),
+        (("--accelerators", "0"), "accelerators"),
+        (("--step-time", "0"), "step time"),
+        (("--cache", "much"), "'much'"),
         (("--cache-kind", "cold", "--workers", "2"), "cold"),
     ],
 )
@@ -141,11 +142,12 @@ def test_whatif_prints_and_writes_nothing(
     before = (run / "run.json").read_bytes()
     code, out, err = call("whatif", run / "run.json", "--storage-bandwidth", "2x")
     assert (code, err) == (0, "")
-    assert "Predicted verdict: storage binds" in out
-    assert "600 predicted, 580 measured (+3.4 %)" in " ".join(out.split())
+    assert "+3.4 %" in " ".join(out.split())
     code, out, err = call("whatif", run, "--storage-bandwidth", "130MB/s", "--json")
     found = json.loads(out)
-    assert found["what_if"]["job"]["verdict"]["predicted_samples_per_s"] == pytest.approx(1200)
+    verdict = found["what_if"]["job"]["verdict"]
+    assert verdict["predicted_samples_per_s"] == pytest.approx(1200)
+    assert verdict["binds"] == "storage"
     assert found["model_error"] == pytest.approx(600 / 580 - 1)
     assert [path.name for path in run.iterdir()] == ["run.json"]
     assert (run / "run.json").read_bytes() == before
@@ -176,17 +178,17 @@ def sweep(tmp_path: Path, make_run: Callable[..., Any]) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("nowhere",), "nowhere is no folder of runs"),
-        (("sweep/w1",), "is one run"),
-        (("sweep", "--workload", "other"), "no run that advice could be based on"),
+        (("nowhere",), "nowhere"),
+        (("sweep/w1",), "sweep/w1"),
+        (("sweep", "--workload", "other"), "'other'"),
         (("sweep", "--default", "loader.workers"), "KEY=VALUE"),
-        (("sweep", "--default", "loader.worker=2"), "Settings that do: loader.workers"),
-        (("sweep", "--dataset-size", "big"), "'big' is not a size"),
-        (("sweep", "--first-batch", "soon"), "'soon' is not a duration"),
-        (("sweep", "--shuffle-window", "-1"), "'-1' is not a size"),
-        (("sweep", "--shuffle-window", "0"), "--shuffle-window is 0"),
-        (("sweep", "--first-batch", "0s"), "--first-batch is 0"),
-        (("sweep", "--dataset-size", "0"), "--dataset-size is 0"),
+        (("sweep", "--default", "loader.worker=2"), ": loader.workers"),
+        (("sweep", "--dataset-size", "big"), "'big'"),
+        (("sweep", "--first-batch", "soon"), "'soon'"),
+        (("sweep", "--shuffle-window", "-1"), "'-1'"),
+        (("sweep", "--shuffle-window", "0"), "--shuffle-window"),
+        (("sweep", "--first-batch", "0s"), "--first-batch"),
+        (("sweep", "--dataset-size", "0"), "--dataset-size"),
     ],
 )
 def test_advise_refuses(
@@ -201,11 +203,11 @@ def test_advise_finds_the_knee(call: Call, sweep: Path) -> None:
     code, out, err = call("advise", sweep, "--default", "loader.workers=1")
     assert (code, err) == (0, "")
     assert out.startswith("test: take loader.workers=4\n")
-    assert "gain: 3.60 x today's samples/s [3.60, 3.60" in out
-    assert "confidence: high" in out
+    assert "3.60 x today's samples/s [3.60, 3.60" in out
+    assert re.search("confidence +high", out)
     assert max(map(len, out.splitlines())) <= 100
     code, out, _ = call("advise", sweep, "--default", "loader.workers=8")
-    assert "gain: no faster, but within 5 % of the best" in out
+    assert "no faster, but within 5 % of the best" in out
     code, out, _ = call("advise", "sweep", "--json")
     found = json.loads(out)
     assert found["settings"] == {"loader.workers": "4"}

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "iobench"
 
 BASE = {
     *("errors", "units", "limits", "registry", "safety", "beneath", "buffers", "processes"),
-    *("interrupts", "text", "documents", "cgroup", "memory", "logs"),
+    *("interrupts", "text", "documents", "cgroup", "memory", "logs", "extras"),
 }
 PLUG_INS = {"storage", "formats", "contents", "codecs", "accelerate", "checkpoint", "measure"}
 DATASET = {"dataset"}

@@ -19,7 +19,8 @@ from iobench.cli.main import main
 from iobench.errors import SpecError, UnknownNameError, UsageError
 from iobench.measure import instance
 from iobench.measure.instance import AZURE_TAG, OPT_IN, CloudInstance, recognise
-from iobench.report.cost import render
+from iobench.report.cost import sections
+from iobench.report.render_text import render_text
 from iobench.schema.instances import (
     Instance,
     builtin,
@@ -213,10 +214,10 @@ def test_the_table_is_dated_sourced_and_sound() -> None:
 
 
 def test_unknown_instances_and_absurd_prices() -> None:
-    with pytest.raises(UnknownNameError, match=r"did you mean .*g5\.2xlarge"):
+    with pytest.raises(UnknownNameError, match=r"g5\.2xlarge"):
         find_instance("g5.2xlage")
     for price in (0.0, -1.0, 1e6, float("nan")):
-        with pytest.raises(UsageError, match="is no price"):
+        with pytest.raises(UsageError, match="--host-price-per-hour"):
             priced_at("x", price, None, None)
 
 
@@ -376,7 +377,9 @@ def test_all_time_lost_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str
         "9h",
     ]
     shown = _text(capsys, words)
-    assert "nothing is trained, at 0.5 USD an hour (price stated on " in shown
+    assert "nothing is trained" in shown
+    spot = next(line for line in shown.splitlines() if line.startswith("  spot  "))
+    assert (spot.split()[-1], "0.5" in spot.split(), "stated on" in spot) == ("-", True, True)
     assert "100.0 % of the time is lost" in shown
     assert "the job never ends" in shown
     for form in ("csv", "markdown"):
@@ -439,9 +442,9 @@ def test_cost_as_a_user_calls_it(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--instance", "g5.2xlage"], "g5.2xlarge"),
         (["--host-price-per-hour", "-1"], "--host-price-per-hour"),
         (["--host-price-per-hour", "1e9"], "--host-price-per-hour"),
-        (["--instance", "g5.4xlarge"], "no price of g5.4xlarge"),
+        (["--instance", "g5.4xlarge"], "g5.4xlarge"),
         (["--instance", "0xg5.2xlarge"], "0xg5.2xlarge"),
-        (["--instance", "g5.2xlarge"] * 3, "3 instances for 2 RESULTS"),
+        (["--instance", "g5.2xlarge"] * 3, "--instance"),
         (["--budget", "0"], "--budget"),
         (["--hosts", "0"], "--hosts"),
         (["--efficiency", "2"], "--efficiency"),
@@ -497,7 +500,7 @@ def test_whatif_caps_storage_at_the_network(
         == 200
     )
     assert main(["whatif", str(tmp_path), "--instance", "a2-highgpu-1g"]) == 2
-    assert "network of a2-highgpu-1g is not known" in capsys.readouterr().err
+    assert "a2-highgpu-1g" in capsys.readouterr().err
 
 
 def test_a_price_of_another_machine_than_the_measured_one_says_so() -> None:
@@ -512,4 +515,4 @@ def test_a_price_of_another_machine_than_the_measured_one_says_so() -> None:
     assert found is not None
     assert "2 cores" in found.notes[0]
     assert "8 accelerators" in found.notes[1]
-    assert "note: the run had 2 cores, m has 8" in render([found], [], kind="text")
+    assert "the run had 2 cores, m has 8" in render_text(sections([found], []))

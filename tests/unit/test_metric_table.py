@@ -16,13 +16,12 @@ from iobench.analyse.verdict.rebuild import rebuild
 from iobench.analyse.verdict.thresholds import KNOWN, parse
 from iobench.analyse.verdict.thresholds import value_of as figure_of
 from iobench.measure.timeline import read_events
-from iobench.report.export import to_csv
 from iobench.report.figures import format_of
-from iobench.report.text import render_run
 from iobench.schema.checkpoint import Study
 from iobench.schema.metrics import BY_NAME, COMPARED, METRICS, Metric, metrics_of
 from iobench.schema.record import CheckpointRecord, RunRecord, TrainingRecord, load_run
 from iobench.schema.training import Repetition, Verdict
+from tests.reports import run_csv, run_text
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 CONTEXT = {"seed", "accelerators", "complete"}
@@ -111,14 +110,18 @@ def test_each_that_is_compared_has_values_a_label_and_a_direction(
 
 
 def test_reports_and_csv_show_the_table(runs: list[RunRecord]) -> None:
-    doc = next(doc for doc in runs if doc.job.repetitions and doc.job.saves is not None)
-    text = render_run(doc)
+    doc = next(
+        doc
+        for doc in runs
+        if isinstance(doc, TrainingRecord) and doc.job.repetitions and doc.job.saves
+    )
+    text = run_text(doc)
     for metric in metrics_of("repetition", median=True):
         if metric.name != "accelerator_utilization_sustained":  # its label says more beside saves
             assert f"  {metric.label}  " in text, metric
-    header = next(csv.reader(io.StringIO(to_csv(doc))))
+    header = next(csv.reader(io.StringIO(run_csv(doc))))
     assert names("repetition") | CONTEXT <= set(header)
     alone = next(doc for doc in runs if isinstance(doc, CheckpointRecord))
-    header = next(csv.reader(io.StringIO(to_csv(alone))))
+    header = next(csv.reader(io.StringIO(run_csv(alone))))
     assert names("save", "restore") <= set(header)
     assert len(header) == len(set(header))

@@ -22,8 +22,7 @@ from iobench.analyse.verdict.metrics import (
 )
 from iobench.analyse.verdict.rebuild import ceiling_from_events, find_max_point, rebuild
 from iobench.analyse.verdict.validity import evaluate
-from iobench.report.export import to_csv, to_json, to_markdown
-from iobench.report.text import render_run
+from iobench.documents import json_text
 from iobench.schema.record import TrainingRecord
 from iobench.schema.training import (
     Ceiling,
@@ -33,6 +32,7 @@ from iobench.schema.training import (
     FindMaxPoint,
     Repetition,
 )
+from tests.reports import run_csv, run_markdown, run_text
 
 Build = Callable[..., Any]
 
@@ -182,13 +182,27 @@ def test_lateness_reaches_the_clock_once(make_events: Build) -> None:
     assert found.wall_s == pytest.approx(3.1)
     assert found.accelerator_utilization == pytest.approx(1.0)
     assert found.late_p99_s == pytest.approx(0.1)
+    assert found.late_left_s == pytest.approx(0.1)
     merged = make_events(
         [
             {"step": 0, "start": 0, "busy": 1, "late": 0.1},
             {"step": 1, "steps": 2, "start": 1.1, "busy": 2, "late": 0.2},
         ]
     )
-    assert repetition_metrics(merged, context()).wall_s == pytest.approx(found.wall_s)
+    again = repetition_metrics(merged, context())
+    assert (again.wall_s, again.late_left_s) == pytest.approx((found.wall_s, found.late_left_s))
+
+
+def test_lateness_that_is_left_is_that_of_the_latest_rank_of_each_epoch(make_events: Build) -> None:
+    late = {(0, 0): (0.5, 0.1), (0, 1): (0.4, 0.2), (1, 0): (0.0, 0.3), (1, 1): (0.9, 0.0)}
+    events = make_events(
+        [
+            {"epoch": epoch, "rank": rank, "step": step, "start": step, "busy": 1, "late": value}
+            for (epoch, rank), values in late.items()
+            for step, value in enumerate(values)
+        ]
+    )
+    assert repetition_metrics(events, context()).late_left_s == pytest.approx(0.2 + 0.3)
 
 
 def test_summaries_leave_out_what_stopped_early() -> None:
@@ -386,17 +400,18 @@ def test_what_a_library_reads_is_not_measured(
     }
     assert values_of(again, "read_bytes_per_s") == []
     assert values_of(again, "samples_per_s") != []
-    assert "not measured: what loader 'webdataset' reads" in " ".join(render_run(again).split())
-    assert re.search(r"read bandwidth .* of the samples' stored bytes", render_run(again))
-    assert "| read_amplification | not measured |" in to_markdown(again)
-    assert "| read_bytes_per_s of the samples' stored bytes |" in to_markdown(again)
-    [line] = csv.DictReader(io.StringIO(to_csv(again)))
+    assert "not measured: what loader 'webdataset' reads" in " ".join(run_text(again).split())
+    assert re.search(r"read bandwidth .* of the samples' stored bytes", run_text(again))
+    told = run_markdown(again)
+    assert re.search(r"\| read amplification \| not measured: .*'webdataset'.* \|", told)
+    assert re.search(r"\| read bandwidth \| .* of the samples' stored bytes \|", told)
+    [line] = csv.DictReader(io.StringIO(run_csv(again)))
     assert (line["bytes_read"], line["read_amplification"], line["sample_bytes"]) == (
         "",
         "",
         "4000",
     )
-    assert TrainingRecord.model_validate_json(to_json(again)) == again
+    assert TrainingRecord.model_validate_json(json_text(again)) == again
 
 
 def test_find_max_point_of_a_null_accelerator_says_why(make_events: Build) -> None:

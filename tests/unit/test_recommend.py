@@ -6,7 +6,6 @@ bytes/s and collates 10 GB/s; samples have 100 kB before the codec. Repetitions 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
@@ -29,7 +28,11 @@ from iobench.analyse.tuning.points import (
 from iobench.analyse.tuning.recommend import Recommendation, Target, recommend
 from iobench.analyse.tuning.sweepfolder import read_sweep
 from iobench.errors import UsageError
-from iobench.report.advise import render_advise
+from iobench.report.advise import sections
+from iobench.report.render_text import render_text
+from iobench.schema.base import apply_overrides
+from iobench.schema.sweep import Setting, SweepPoint, save_sweep, setting_text
+from iobench.schema.sweep import Sweep as SweepRecord
 
 Build = Callable[..., Any]
 SAMPLE, SAMPLES = 100_000, 2_000_000
@@ -364,10 +367,10 @@ def test_a_whole_sweep(swept: Callable[..., Recommendation]) -> None:
     }
     assert found.gain == pytest.approx(rates[workers, shard, 1] / rates[2, 4 * MIB, 0], rel=0.02)
     assert len(found.alternatives) >= 1
-    text = render_advise(found)
+    text = render_text(sections(found))
     assert max(map(len, text.splitlines())) <= 100
     assert text.startswith("test: take loader.workers=")
-    assert "<- recommended" in text
+    assert "< recommended" in text
 
 
 def test_one_axis_at_a_time_names_the_combination_that_nobody_ran(
@@ -503,24 +506,61 @@ def test_sweep_json_names_points_and_default(planted: Build, tmp_path: Path) -> 
     """Two runs of one repetition each are one point; the settings are as the sweep spelled them."""
     for name, workers in (("a1", 2), ("b1", 4), ("a2", 2), ("b2", 4)):
         save(tmp_path / name, planted(workers=workers, repetitions=1))
-    plan = {
-        "axes": {"loader.workers": [2, 4]},
-        "points": [
-            {"settings": {"loader.workers": 2}, "runs": ["a1", "a2"]},
-            {"settings": {"loader.workers": 4}, "runs": ["b1", "b2"]},
-            {"settings": {"loader.workers": 8}, "runs": ["c1"]},
-        ],
-        "default": {"loader.workers": 2},
-    }
-    (tmp_path / "sweep.json").write_text(json.dumps(plan))
+    points = ((2, ["a1", "a2"]), (4, ["b1", "b2"]), (8, ["c1"]))
+    save_sweep(
+        tmp_path,
+        SweepRecord(
+            created="2026-01-01T00:00:00+00:00",
+            command=["iobench", "sweep"],
+            workload="test",
+            data_root="data",
+            seed=1,
+            repetitions=2,
+            calibration_s=0,
+            axes={"loader.workers": [2, 4, 8], "reader.crop": [None]},
+            points=[
+                SweepPoint(settings={"loader.workers": workers, "reader.crop": None}, runs=runs)
+                for workers, runs in points
+            ],
+            default={"loader.workers": 2, "reader.crop": None},
+        ),
+    )
     sweep = read_sweep(tmp_path)
     assert [len(point.rates) for point in sweep.points] == [2, 2]
     assert sweep.default is sweep.points[0]
-    assert sweep.left_out == ("loader.workers=8: no usable run",)
+    assert sweep.points[0].settings == {"loader.workers": "2", "reader.crop": "null"}
+    (unused,) = sweep.left_out
+    assert unused.startswith("loader.workers=8, reader.crop=null:")
     found = recommend(sweep)
     assert found.changes == {"loader.workers": "4"}
     assert found.confidence == "low"
     assert any("too few" in doubt for doubt in found.doubts)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (8, "8"),
+        (1.0, "1"),
+        (0.1234567, "0.1234567"),
+        (2e7, "20000000.0"),
+        ("zstd:1", "zstd:1"),
+        ([1, 2], "[1, 2]"),
+    ],
+)
+def test_the_text_of_a_setting_gives_the_value_back(value: Setting, text: str) -> None:
+    """``--set key=TEXT`` means the value; a float of seven digits is not rounded to six."""
+    assert setting_text(value) == text
+    assert apply_overrides({}, [f"key={text}"])["key"] == value
+
+
+def test_a_sweep_of_an_earlier_version_is_advised_on() -> None:
+    folder = Path(__file__).parent.parent / "golden/0.1.0/sweep"
+    found = recommend(read_sweep(folder))
+    assert set(found.settings) == {"loader.workers", "reader.concurrency"}
+    assert found.gain is not None
 
 
 def test_what_cannot_be_used_is_left_out_by_name(planted: Build, tmp_path: Path) -> None:
@@ -555,7 +595,7 @@ def test_a_default_that_nobody_ran_leaves_the_gain_open(planted: Build, tmp_path
     found = recommend(read_sweep(tmp_path, default={"loader.workers": "3"}))
     assert found.gain is None
     assert any("loader.workers=3" in doubt for doubt in found.doubts)
-    assert "not known" in render_advise(found)
+    assert "not known" in render_text(sections(found))
 
 
 def test_the_shipped_workload_is_the_default(planted: Build, tmp_path: Path) -> None:
@@ -574,9 +614,9 @@ def test_the_shipped_workload_is_the_default(planted: Build, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda root, planted: None, "no run that advice could be based on"),
+        (lambda root, planted: None, "sweep"),
         (lambda root, planted: save(root / "a", planted()), "1 point"),
-        (lambda root, planted: (root / "run.json").write_text("{}"), "is one run"),
+        (lambda root, planted: (root / "run.json").write_text("{}"), "one run"),
         (
             lambda root, planted: save(
                 root / "a", planted().model_copy(update={"validity": "invalid"})
@@ -600,9 +640,9 @@ def test_the_shipped_workload_is_the_default(planted: Build, tmp_path: Path) -> 
         (
             lambda root, planted: [
                 save(root / "a", planted()),
-                (root / "sweep.json").write_text('{"points": [4]}'),
+                (root / "sweep.json").write_text('{"schema_version": "1.0", "points": [4]}'),
             ],
-            "'settings' and 'runs'",
+            "sweep.json",
         ),
     ],
 )
@@ -625,7 +665,7 @@ def test_several_workloads(planted: Build, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="other, test"):
         read_sweep(tmp_path)
     assert len(read_sweep(tmp_path, workload="test").points) == 2
-    with pytest.raises(UsageError, match="does not vary"):
+    with pytest.raises(UsageError, match=r"reader\.block_size"):
         read_sweep(tmp_path, workload="test", default={"reader.block_size": "4MiB"})
 
 

@@ -13,11 +13,11 @@ import pytest
 from iobench.analyse.verdict.bind import verdict
 from iobench.cli.main import main
 from iobench.cli.verbs import VERBS
-from iobench.report.export import to_csv, to_json, to_markdown
-from iobench.report.text import render_run
+from iobench.documents import json_text
 from iobench.schema.checkpoint import Study
 from iobench.schema.record import Summary, TrainingRecord
 from iobench.schema.training import FindMax, FindMaxPoint
+from tests.reports import run_csv, run_markdown, run_text
 
 Build = Callable[..., TrainingRecord]
 
@@ -45,7 +45,7 @@ RUNS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("width", [80, 100])
 def test_fits_the_width_without_escapes(make_run: Build, name: str, width: int) -> None:
-    text = render_run(make_run(**RUNS[name]), width=width)
+    text = run_text(make_run(**RUNS[name]), width=width)
     assert "\x1b" not in text
     assert max(len(line) for line in text.splitlines()) <= width
     assert "None" not in text
@@ -54,13 +54,13 @@ def test_fits_the_width_without_escapes(make_run: Build, name: str, width: int) 
 
 
 def test_verdict_comes_first(make_run: Build) -> None:
-    lines = render_run(make_run(**RUNS["starved"])).splitlines()
+    lines = run_text(make_run(**RUNS["starved"])).splitlines()
     assert lines[0] == "Verdict: storage binds (valid, quick rules)"
     assert lines[1].startswith("Storage starves 2 accelerators (29.0 % busy, 90 % required)")
 
 
 def cold_line(doc: TrainingRecord) -> str:
-    lines = render_run(doc).splitlines()
+    lines = run_text(doc).splitlines()
     return next((line for line in lines if line.startswith("  cold reads")), "")
 
 
@@ -78,7 +78,7 @@ def test_a_cold_run_says_what_came_from_storage(make_run: Build) -> None:
 
 
 def test_ceilings_are_bars_of_one_unit(make_run: Build) -> None:
-    text = render_run(make_run(**RUNS["starved"]))
+    text = run_text(make_run(**RUNS["starved"]))
     rows = {line.strip().split("  ")[0]: line for line in text.splitlines() if "█" in line}
     assert set(rows) == {
         "storage, raw",
@@ -89,23 +89,23 @@ def test_ceilings_are_bars_of_one_unit(make_run: Build) -> None:
         "predicted",
         "measured",
     }
-    assert "MiB/s of stored bytes (samples/s)" in text
-    assert "57.22       (600)" in rows["fetch"]  # 600 x 100 kB
+    assert "MiB/s of stored bytes and samples/s" in text
+    assert rows["fetch"].split()[1:3] == ["57.22", "600"]  # 600 x 100 kB
     assert rows["fetch"].endswith("< binds")
     assert sum("< binds" in row for row in rows.values()) == 1
     assert rows["accelerators"].count("█") > 3 * rows["fetch"].count("█")
 
 
 def test_a_long_bar_is_cut_and_marked(make_run: Build) -> None:
-    text = render_run(make_run(**RUNS["huge harness"]))
+    text = run_text(make_run(**RUNS["huge harness"]))
     harness = next(line for line in text.splitlines() if line.strip().startswith("harness "))
     assert harness.endswith("▶")
 
 
 def test_what_was_not_measured_says_why(make_run: Build) -> None:
-    text = render_run(make_run(**RUNS["no fio"]))
+    text = run_text(make_run(**RUNS["no fio"]))
     assert "storage, raw  not measured: storage_raw left out by the test" in text
-    null = render_run(
+    null = run_text(
         make_run(
             **NULL,
             repetition={
@@ -117,7 +117,7 @@ def test_what_was_not_measured_says_why(make_run: Build) -> None:
 
 
 def test_metrics_show_median_min_max_and_n(make_run: Build) -> None:
-    text = render_run(make_run())
+    text = run_text(make_run())
     assert "median [min, max] of 5 repetitions" in text
     assert "accelerator utilization       95.0 % [95.0 %, 95.0 %]" in text
 
@@ -139,7 +139,7 @@ def test_a_proof_of_a_part_says_that_it_is_one(make_run: Build) -> None:
             "shuffle": {"distance": 1.0},
         }
         doc = make_run(loader=loader)
-        text = " ".join(render_run(doc).split())
+        text = " ".join(run_text(doc).split())
         assert (
             f"32 samples of an epoch (a part: there are 64; which are missing can't be told), {told}"
             in text
@@ -160,7 +160,7 @@ def test_find_max_curve_is_ordered(make_run: Build) -> None:
         )
         for n, au in ((4, 0.95), (8, 0.6), (6, 0.8))
     ]
-    text = render_run(
+    text = run_text(
         make_run(
             find_max=FindMax(required_accelerator_utilization=0.9, accelerators=4, points=points)
         )
@@ -178,39 +178,40 @@ def test_find_max_curve_is_ordered(make_run: Build) -> None:
         points=[],
         bound="the host has no more cores",
     )
-    assert "none of those tried" in render_run(make_run(find_max=none))
-    assert "not even one" in render_run(make_run(find_max=none.model_copy(update={"bound": ""})))
+    assert "none of those tried" in run_text(make_run(find_max=none))
+    assert "not even one" in run_text(make_run(find_max=none.model_copy(update={"bound": ""})))
 
 
 def test_findings_carry_remedies(make_run: Build) -> None:
-    text = render_run(make_run(au=0.5))
+    text = run_text(make_run(au=0.5))
     assert "warning au.threshold: accelerator utilization is 50.0 %" in text
     assert "-> see the verdict" in text
 
 
 def test_color_only_when_asked(make_run: Build) -> None:
-    assert "\x1b[" in render_run(make_run(au=0.5), color=True)
+    assert "\x1b[" in run_text(make_run(au=0.5), color=True)
 
 
 def test_json_is_the_document(make_run: Build) -> None:
     doc = make_run()
-    assert TrainingRecord.model_validate(json.loads(to_json(doc))) == doc
+    assert TrainingRecord.model_validate(json.loads(json_text(doc))) == doc
 
 
 def test_csv_has_a_line_for_each_repetition_and_blanks_for_what_was_not_measured(
     make_run: Build,
 ) -> None:
-    rows = list(csv.DictReader(io.StringIO(to_csv(make_run(**NULL)))))
+    rows = list(csv.DictReader(io.StringIO(run_csv(make_run(**NULL)))))
     assert [row["repetition"] for row in rows] == ["0", "1", "2", "3", "4"]
     assert rows[0]["samples_per_s"] == "1900.0"
     assert rows[0]["accelerator_utilization"] == ""
 
 
 def test_markdown_has_rectangular_tables(make_run: Build) -> None:
-    text = to_markdown(make_run(**RUNS["no fio"]))
-    for name, columns in (("ceiling", 6), ("metric", 6)):
-        lines = text.split(f"| {name} ")[1].split("\n\n")[0].splitlines()
-        assert all(line.count("|") == columns for line in lines[1:])
+    text = run_markdown(make_run(**RUNS["no fio"]))
+    tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
+    assert len(tables) == 2
+    for lines in tables:
+        assert len({line.count("|") for line in lines}) == 1
     assert "not measured: storage_raw left out by the test" in text
 
 
@@ -219,7 +220,7 @@ def test_the_default_transport_is_told_beside_the_harness(make_run: Build) -> No
     doc.job.ceilings["harness"].details.tensor_samples_per_s = 3000.0
     assert (
         "with torch's default transport the harness would end at 286 MiB/s (3,000 samples/s)"
-        in render_run(doc)
+        in run_text(doc)
     )
 
 
@@ -242,7 +243,7 @@ def test_saves_beside_a_run_are_no_repetitions_and_are_named_where_they_are_left
         model="m", writer="stream", ranks=1, bytes=1, full_bytes=1, tensors=1, files=1
     )
     doc.metrics["blocked_s"] = Summary(median=1.0, min=1.0, max=1.0, n=99)
-    text = render_run(doc)
+    text = run_text(doc)
     assert "99" not in text.split("Measured:")[1].splitlines()[0]
     assert "utilization, saves left out" in text
     assert "29.0 % busy between saves" in verdict(doc).sentence
@@ -267,4 +268,4 @@ def test_what_a_library_costs_is_the_median_of_its_repetitions(make_run: Any) ->
     doc = make_run(repetitions=4, loader=loader, repetition={"sample_bytes": 10**10})
     for number, repetition in enumerate(doc.job.repetitions):
         repetition.cpu_s = 10.0 * (number + 1)
-    assert "2.50, a plain read of the same bytes 0.50: 2.00 above it" in render_run(doc)
+    assert "2.50, a plain read of the same bytes 0.50: 2.00 above it" in run_text(doc)

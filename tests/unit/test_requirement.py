@@ -10,7 +10,8 @@ import pytest
 
 from iobench.analyse.capacity.requirement import Demand, requirement
 from iobench.errors import UsageError
-from iobench.report.size import headline, render_size
+from iobench.report.render_text import render_text
+from iobench.report.size import headline, sections
 from iobench.schema.dataset import load_dataset_spec
 from iobench.schema.host import StorageFacts
 from iobench.schema.training import CeilingDetails
@@ -100,7 +101,7 @@ def test_what_a_measured_storage_would_do(make_run: Build) -> None:
     assert many.measured.accelerators_fed == 2
     assert many.measured.accelerators_fed_local == 8
     assert many.measured.missing_bytes_per_s == pytest.approx(16 * each - 400e6, rel=1e-3)
-    text = render_size(many)
+    text = render_text(sections(many))
     assert "2 of 16 accelerators" in text
     assert "If each host has such a storage of its own: 8" in " ".join(text.split())
 
@@ -140,16 +141,16 @@ def test_figures_that_may_not_carry_over_say_so(make_run: Build) -> None:
 @pytest.mark.parametrize(
     ("demand", "says"),
     [
-        (Demand(accelerators=0), "at least 1"),
-        (Demand(accelerators=4, hosts=0), "at least 1"),
-        (Demand(accelerators=4, hosts=5), "at least as many accelerators as hosts"),
+        (Demand(accelerators=0), "accelerators"),
+        (Demand(accelerators=4, hosts=0), "hosts"),
+        (Demand(accelerators=4, hosts=5), "hosts"),
         (Demand(accelerators=4, required=0), "0.9"),
         (Demand(accelerators=4, required=1.5), "0.9"),
         (Demand(accelerators=4, required=float("nan")), "0.9"),
-        (Demand(accelerators=4, checkpoint_bytes=5), "--checkpoint-budget 1m"),
-        (Demand(accelerators=4, checkpoint_budget_s=5), "--checkpoint-budget 1m"),
-        (Demand(accelerators=4, checkpoint_bytes=5, checkpoint_budget_s=0), "more than 0"),
-        (Demand(accelerators=4, latency_s=0), "more than 0"),
+        (Demand(accelerators=4, checkpoint_bytes=5), "--checkpoint-budget"),
+        (Demand(accelerators=4, checkpoint_budget_s=5), "--checkpoint-budget"),
+        (Demand(accelerators=4, checkpoint_bytes=5, checkpoint_budget_s=0), "--checkpoint-budget"),
+        (Demand(accelerators=4, latency_s=0), "--latency"),
     ],
 )
 def test_what_makes_no_sense_is_refused(demand: Demand, says: str) -> None:
@@ -158,7 +159,7 @@ def test_what_makes_no_sense_is_refused(demand: Demand, says: str) -> None:
 
 
 def test_a_null_accelerator_demands_nothing() -> None:
-    with pytest.raises(UsageError, match="demands nothing"):
+    with pytest.raises(UsageError, match=r"accelerator\.step_time"):
         size(
             "demo",
             Demand(accelerators=1),
@@ -168,7 +169,7 @@ def test_a_null_accelerator_demands_nothing() -> None:
 
 def test_a_run_without_ceilings_is_refused(make_run: Build) -> None:
     nothing = dict.fromkeys(("storage_raw", "fetch", "prep", "harness"))
-    with pytest.raises(UsageError, match="measured neither fetch nor raw storage"):
+    with pytest.raises(UsageError, match="--calibration"):
         size("demo", Demand(accelerators=1), make_run(rates=nothing))
 
 

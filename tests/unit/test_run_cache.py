@@ -12,6 +12,7 @@ from iobench.measure import nfs
 from iobench.measure.fetched import probe
 from iobench.measure.filesystem import Mount
 from iobench.runner import fetches
+from iobench.runner.agent import HostAgent
 from iobench.runner.cache import run_cached_phase
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import Plan, make_plan
@@ -28,10 +29,11 @@ def plan_of(path: object, *settings: str) -> Plan:
     return make_plan(workload, str(path), accelerators=RANKS, repetitions=1, seed=1)
 
 
-def run(plan: Plan, **more: Any) -> Outcome:
+def run(plan: Plan, agent: HostAgent | None = None, **more: Any) -> Outcome:
     workload = plan.workload
     return run_cached_phase(
         plan,
+        agent or HostAgent(plan.storage),
         Phase(
             name="measure",
             reader=make_reader(plan.manifest, plan.storage, workload.reader),
@@ -71,9 +73,10 @@ def test_ranks_count_for_themselves_and_their_workers(data: Path, url: str) -> N
 @pytest.mark.parametrize("cache", ["any", "warm"])
 def test_a_run_that_is_not_cold_is_left_alone(data: Path, cache: str) -> None:
     plan = plan_of(data, f"cache={cache}")
-    epochs = run(plan).epochs
+    agent = HostAgent(plan.storage)
+    epochs = run(plan, agent).epochs
     assert [epoch.bytes_fetched for epoch in epochs] == [None] * EPOCHS
-    assert "fetch_counter" not in vars(plan)  # the first bytes of its files were not evicted
+    assert agent._counter is None  # the first bytes of its files were not evicted
 
 
 def mountstats(server_bytes: int) -> nfs.MountStats:

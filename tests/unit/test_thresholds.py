@@ -42,14 +42,15 @@ def test_parse(expression: str, metric: str, comparison: str, value: float) -> N
     ],
 )
 def test_what_is_not_a_condition(expression: str) -> None:
-    with pytest.raises(SpecError, match="is not a condition"):
+    with pytest.raises(SpecError) as caught:
         parse(expression)
+    assert f"'{expression}'" in str(caught.value)
 
 
 def test_unknown_metric_names_the_nearest() -> None:
-    with pytest.raises(SpecError, match="did you mean accelerator_utilization"):
+    with pytest.raises(SpecError, match="accelerator_utilization"):
         parse("accelerator_utilisation<0.9")
-    with pytest.raises(SpecError, match="known: samples_per_s"):
+    with pytest.raises(SpecError, match="samples_per_s"):
         parse("zzz<1")
 
 

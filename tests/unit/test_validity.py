@@ -85,8 +85,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"rates": {"fetch": None}},
     ),
     "emulation.error": (
-        {"repetition": {"late_p99_s": 0.006}},
-        {"repetition": {"late_p99_s": None}},
+        {"repetition": {"late_left_s": 0.66}},  # of 65 s
+        {"repetition": {"late_left_s": None}},
     ),
     "prefetch.share": (
         {"loader": {"prefetched_samples": 3_300}},
@@ -316,16 +316,40 @@ def test_prefetched_batches_flatter_a_short_run(make_run: Build) -> None:
     )  # 2 workers x 2 batches x 100 samples x 2 ranks = 800 of 2,400 in an epoch
 
 
-def test_small_lateness_of_a_short_step_is_allowed_up_to_a_millisecond(make_run: Build) -> None:
-    short = {"workload": {"accelerator": {"kind": "emulated", "step_time": 0.0035}}}
-    assert not any(
-        f.rule == "emulation.error"
-        for f in make_run(repetition={"late_p99_s": 0.0009}, **short).findings
-    )
-    assert any(
-        f.rule == "emulation.error"
-        for f in make_run(repetition={"late_p99_s": 0.0011}, **short).findings
-    )
+@pytest.mark.parametrize(
+    ("late_p99_s", "late_left_s", "in_flight", "found"),
+    [
+        # Steps of 0.1 s. The next step makes up for a late wake-up, and 4 batches in flight keep
+        # the workers busy meanwhile.
+        (0.006, 0.0002, 4, False),
+        (0.29, 0.0002, 4, False),
+        (0.31, 0.0002, 4, True),
+        (0.09, 0.0002, 2, False),
+        (0.11, 0.0002, 2, True),
+        (0.009, 0.0002, 1, False),  # nothing is prefetched
+        (0.011, 0.0002, 1, True),
+        (0.0001, 0.64, 4, False),  # of 65 s
+        (0.0001, 0.66, 4, True),
+    ],
+)
+def test_late_wake_ups_are_found_where_they_change_the_result(
+    make_run: Build, late_p99_s: float, late_left_s: float, in_flight: int, found: bool
+) -> None:
+    late = {"late_p99_s": late_p99_s, "late_left_s": late_left_s}
+    doc = make_run(repetition=late, loader={"in_flight_batches": in_flight})
+    assert ("emulation.error" in {each.rule for each in doc.findings}) == found
+
+
+def test_batches_in_flight_follow_from_the_settings(make_run: Build) -> None:
+    """2 workers with 2 batches each; without workers there is one batch."""
+    for loader, late, found in (
+        ({"workers": 2, "prefetch_factor": 2}, 0.29, False),
+        ({"workers": 2, "prefetch_factor": 2}, 0.31, True),
+        ({"workers": 0, "transport": "tensor"}, 0.011, True),
+        ({"workers": 0, "transport": "tensor"}, 0.009, False),
+    ):
+        doc = make_run(repetition={"late_p99_s": late}, workload={"loader": loader})
+        assert ("emulation.error" in {each.rule for each in doc.findings}) == found, loader
 
 
 def test_gap_names_turns_of_fetch_and_prep(make_run: Build) -> None:

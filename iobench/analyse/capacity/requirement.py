@@ -105,9 +105,9 @@ def requirement(
     step_time = workload.accelerator.step_time
     if step_time is None:
         raise UsageError(
-            f"workload '{workload.name}' has no step time: its {workload.accelerator.kind} "
-            "accelerator demands nothing that could be sized",
-            remedy="state one: --set accelerator.kind=emulated --set accelerator.step_time=100ms",
+            f"workload '{workload.name}' has no step time, so the demand of its "
+            f"{workload.accelerator.kind} accelerator is not known",
+            remedy="give one: --set accelerator.kind=emulated --set accelerator.step_time=100ms",
         )
     size, per_shard = expected_stored_bytes(spec), expected_samples_per_shard(spec)
     whole = size * spec.samples
@@ -143,11 +143,12 @@ def requirement(
     latency, latency_from = _latency(demand, measured)
     if latency is None:
         missing["reads_in_flight"] = (
-            "no latency is known: give --latency, or --from a run that measured one"
+            "the latency of a read is not known: give --latency, or --from with a run that "
+            "measured it"
         )
     if measured is None or measured.cpu_s_per_gb is None:
         missing["cores"] = (
-            "the CPU time per byte is not known: give --from a run that measured fetch, prep "
+            "the CPU time per byte is not known: give --from with a run that measured fetch, prep "
             "and harness"
         )
     checkpoint = (
@@ -156,7 +157,7 @@ def requirement(
         else None
     )
     if checkpoint is None:
-        missing["write_bytes_per_s"] = "no --checkpoint-bytes with a --checkpoint-budget"
+        missing["write_bytes_per_s"] = "--checkpoint-bytes and --checkpoint-budget were not given"
     return Requirement(
         workload=workload.name,
         dataset=spec.name,
@@ -200,14 +201,12 @@ def requirement(
 
 def _checked(workload: Workload, demand: Demand) -> float:
     """Check ``demand`` and return the required utilization. Raises UsageError."""
-    if demand.accelerators < 1 or demand.hosts < 1:
-        raise UsageError(
-            f"{demand.accelerators} accelerators on {demand.hosts} hosts can't be sized",
-            remedy="both must be at least 1",
-        )
+    for what, number in (("accelerators", demand.accelerators), ("hosts", demand.hosts)):
+        if number < 1:
+            raise UsageError(f"the number of {what} must be at least 1, but is {number}")
     if demand.hosts > demand.accelerators:
         raise UsageError(
-            f"{demand.hosts} hosts share {demand.accelerators} accelerators",
+            f"there are more hosts ({demand.hosts}) than accelerators ({demand.accelerators})",
             remedy="give at least as many accelerators as hosts",
         )
     required = (
@@ -215,13 +214,13 @@ def _checked(workload: Workload, demand: Demand) -> float:
     )
     if not 0 < required <= 1:
         raise UsageError(
-            f"a required utilization of {required:g} makes no sense",
-            remedy="give more than 0 and at most 1, e.g. 0.9",
+            f"the required utilization must be more than 0 and at most 1, but is {required:g}",
+            remedy="write it like 0.9",
         )
     if (demand.checkpoint_bytes is None) != (demand.checkpoint_budget_s is None):
         raise UsageError(
-            "a checkpoint is sized by its bytes and by how long it may stall the training",
-            remedy="give both, e.g. --checkpoint-bytes 105GB --checkpoint-budget 1m",
+            "a checkpoint needs both its bytes and the time for which it may stop the training",
+            remedy="give e.g. --checkpoint-bytes 105GB --checkpoint-budget 1m",
         )
     for name, value in (
         ("--checkpoint-bytes", demand.checkpoint_bytes),
@@ -229,7 +228,7 @@ def _checked(workload: Workload, demand: Demand) -> float:
         ("--latency", demand.latency_s),
     ):
         if value is not None and value <= 0:
-            raise UsageError(f"{name} is {value:g}", remedy="give more than 0")
+            raise UsageError(f"{name} must be more than 0, but is {value:g}")
     return required
 
 

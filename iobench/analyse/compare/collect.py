@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import IobenchError, UsageError
-from ...schema.record import RunRecord, load_run
+from ...schema.record import RUN_FILE, RunRecord, load_run
 
-RUN_FILE = "run.json"
 DEPTH = 4
 """Levels of folders to search: results of several machines, sweeps, runs."""
 
@@ -35,8 +34,8 @@ def collect(place: Path) -> Collected:
         place = place.parent
     if not _is(place, Path.is_dir, found.left_out):
         raise UsageError(
-            found.left_out[0] if found.left_out else f"there is no {place}",
-            remedy="name a run directory, or a folder of runs, e.g. results/<run>",
+            found.left_out[0] if found.left_out else f"no such file or directory: {place}",
+            remedy="name a run directory, or a directory of runs, e.g. results/<run>",
         )
     first: dict[bytes, Path] = {}
     for directory in sorted(_run_directories(place, DEPTH, found.left_out)):
@@ -57,7 +56,7 @@ def collect(place: Path) -> Collected:
         why = f": {found.left_out[0]}" if found.left_out else ""
         raise UsageError(
             f"{place} holds no run that can be read{why}",
-            remedy="name a run directory, or a folder of runs",
+            remedy="name a run directory, or a directory of runs",
         )
     return found
 

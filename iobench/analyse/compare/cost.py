@@ -13,6 +13,7 @@ from statistics import median
 
 from ...schema.instances import Instance
 from ...schema.record import TrainingRecord
+from ...units import counted
 from .runs import values_of
 
 MAX_HOSTS = 1024
@@ -186,13 +187,13 @@ def _notes(doc: TrainingRecord, instance: Instance) -> list[str]:
     cores = doc.host.effective_cores or doc.host.cores
     if cores and instance.cores and float(cores) != instance.cores:
         found.append(
-            f"the run had {float(cores):g} cores, {instance.type} has {instance.cores}: its rate "
-            "there was not measured"
+            f"the run had {counted(float(cores), 'core')}, {instance.type} has {instance.cores}: "
+            "its rate there was not measured"
         )
     if instance.accelerators and doc.job.accelerators != instance.accelerators:
         found.append(
-            f"the run fed {doc.job.accelerators} of the {instance.accelerators} accelerators that "
-            "are paid for"
+            f"the run fed {doc.job.accelerators} accelerators, but {instance.accelerators} are "
+            "paid for"
         )
     return found
 

@@ -9,6 +9,7 @@ from statistics import median
 
 from ...errors import UsageError
 from ...schema.record import TrainingRecord
+from ...schema.sweep import setting_text
 from ...schema.training import Repetition
 from ...units import parse_size
 
@@ -141,13 +142,10 @@ def _leaves(node: Mapping[str, object], prefix: str) -> Iterable[tuple[str, str]
 
 
 def _text(key: str, value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if key in SIZES and isinstance(value, int) and value and value % (1 << 20) == 0:
+    """The text of a value, with whole MiB for sizes."""
+    if key in SIZES and type(value) is int and value and value % (1 << 20) == 0:
         return f"{value >> 20}MiB"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return setting_text(value)
 
 
 def derive(documents: Sequence[TrainingRecord]) -> list[Point]:
@@ -159,7 +157,7 @@ def derive(documents: Sequence[TrainingRecord]) -> list[Point]:
     names = sorted({doc.job.workload.name for doc in documents})
     if len(names) > 1:
         raise UsageError(
-            f"these runs are of several workloads: {', '.join(names)}",
+            f"the runs are of several workloads: {', '.join(names)}",
             remedy="choose one with --workload",
         )
     flat = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...units import format_count
+from ...units import counted, format_count
 from ..compare.statistics import ratio_interval
 from ..verdict.evidence import gather
 from .compression import Codec, judge_codec
@@ -106,18 +106,20 @@ def recommend(sweep: Sweep, target: Target | None = None) -> Recommendation:
         why.append(why_codec(codec))
         if not codec.agrees:
             doubts.append(
-                f"codec {codec.codec}: predicted {codec.predicted:.2f} x, measured "
-                f"{codec.measured or 0:.2f} x"
+                f"codec {codec.codec}: {codec.predicted:.2f} x was predicted, but "
+                f"{codec.measured or 0:.2f} x was measured"
             )
     if shard is not None:
         why.append(why_shard(shard))
         if shard.fit.worst is not None and not shard.fit.trusted:
             doubts.append(
-                f"the shard size model is {shard.fit.worst:+.0%} off at a size it was not fitted "
-                "to: trust the measured sizes"
+                f"the error of the shard size model is {shard.fit.worst:+.0%} at a size that it "
+                "was not fitted to: prefer the measured sizes"
             )
         if shard.fit.worst is None:
-            doubts.append("the shard size model was not checked: sweep a third shard size")
+            doubts.append(
+                "the shard size model was not checked: add a third shard size to the sweep"
+            )
     gain, low, high, coverage = (None, None, None, None)
     if sweep.default is not None and sweep.default is not chosen:
         gain, low, high, coverage = ratio_interval(chosen.rates, sweep.default.rates)
@@ -235,24 +237,24 @@ def _doubts(
     )
     if fewest < 4:
         doubts.append(
-            f"too few repetitions of a point to tell points apart: {fewest}; 4 are needed, 6 are "
-            "better"
+            f"a point has only {counted(fewest, 'repetition')}, too few to compare points: at "
+            "least 4 are needed, 6 are better"
         )
     if sweep.default is None:
         settings = ", ".join(f"{key}={value}" for key, value in sweep.default_settings.items())
         known = f" ({settings})" if settings else ""
         doubts.append(
-            f"no point has today's settings{known}, so the gain is not known: name them with "
-            "--default, or run them too"
+            f"no point has today's settings{known}, so the gain is not known: give them with "
+            "--default KEY=VALUE, or run them, too"
         )
     elif gain is not None and low is not None and low <= 1 < gain:
-        doubts.append("the interval of the gain holds 1: no difference is proven")
+        doubts.append("the interval of the gain contains 1: a difference is not proven")
     if (doubt := _short(sweep, chosen, gain)) is not None:
         doubts.append(doubt)
     if not enough_shards(chosen, target.dataset_bytes):
         doubts.append(
-            f"{format_count(chosen.shards or 0)} shards are fewer than 4 for each of "
-            f"{chosen.processes} workers: some will idle"
+            f"the dataset has {counted(chosen.shards or 0, 'shard')} for "
+            f"{counted(chosen.processes, 'worker')}, fewer than 4 for each: some will be idle"
         )
     return doubts + ([wasteful] if (wasteful := amplification(chosen)) else [])
 
@@ -269,8 +271,10 @@ def _short(sweep: Sweep, chosen: Point, gain: float | None) -> str | None:
     ]
     if not walls or min(walls) >= MIN_VISIT_S:
         return None
-    told = f"visits of {min(walls):.2g} s are short for a gain of {gain:.2f} x"
-    return f"{told}: make them longer (--samples, --set epochs=N), and ask iobench sweep --confirm"
+    return (
+        f"repetitions of {min(walls):.2g} s are short for a gain of {gain:.2f} x: make them longer "
+        "(--samples, --set epochs=N), and confirm the gain with iobench sweep --confirm"
+    )
 
 
 def _basis(sweep: Sweep, chosen: Point) -> str:
@@ -280,7 +284,7 @@ def _basis(sweep: Sweep, chosen: Point) -> str:
     low, high = min(chosen.rates), max(chosen.rates)
     interval = f"[{format_count(low)}, {format_count(high)}]"
     return (
-        f"{len(sweep.points)} points with {spread} repetition{plural} each; this one: "
+        f"{counted(len(sweep.points), 'point')} with {spread} repetition{plural} each; this one: "
         f"{format_count(chosen.median)} samples/s {interval}"
     )
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 EFFICIENCY = 0.95
-TRUSTED = 0.15
+MAX_ERROR = 0.15
 """Largest relative error on a size outside the fit for which the model is trusted."""
 
 SHARDS_PER_STREAM = 4
@@ -47,7 +47,7 @@ class Fit:
 
     @property
     def trusted(self) -> bool:
-        return self.worst is not None and abs(self.worst) <= TRUSTED
+        return self.worst is not None and abs(self.worst) <= MAX_ERROR
 
     def most(self, needed: float | None = None) -> float:
         """The largest useful rate: that of all streams, limited by ``cap`` and ``needed``."""
@@ -130,7 +130,7 @@ class Bounds:
                 max(0.0, self.first_batch_s - found.latency_s) * each
             )
         if self.shuffle_window_bytes is not None:
-            limits["a shuffle window of a shard at least"] = self.shuffle_window_bytes
+            limits["a shuffle window of at least one shard"] = self.shuffle_window_bytes
         return limits
 
 

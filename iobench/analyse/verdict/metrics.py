@@ -34,8 +34,8 @@ MEDIANS = tuple(each.name for each in metrics_of("repetition", median=True))
 SUMS = ("samples", "steps", "bytes_read", "sample_bytes", "retries", "throttled")
 """Columns that are summed for a repetition; runs of older versions lack the last two."""
 
-NULL_ACCELERATOR = "the accelerator is null: it has no busy time"
-TOO_FEW_STEPS = "fewer than 2 steps per rank: nothing is left after the first step of each epoch"
+NULL_ACCELERATOR = "the accelerator is of kind null, which has no busy time"
+TOO_FEW_STEPS = "a rank made fewer than 2 steps, and the first step of an epoch is not counted"
 NO_SAMPLE_BYTES = "the stored bytes of the samples were not recorded"
 NO_EVENTS = "no step was recorded"
 
@@ -48,7 +48,7 @@ def unseen_reads(kind: str) -> dict[str, str]:
     return (
         {}
         if kind == OWN_LOADER
-        else {"bytes_read": f"what loader '{kind}' reads from storage is not seen"}
+        else {"bytes_read": f"the reads of loader '{kind}' from storage are not counted"}
     )
 
 
@@ -71,8 +71,18 @@ class Strand(NamedTuple):
         """
         parts = ("start_ns", "wait_ns", "copy_ns", "busy_ns", "checkpoint_ns")
         last = {name: float(self.rows[name][-1]) for name in parts if name in self.rows}
-        late = self.rows["late_ns"][-2:] / np.maximum(self.rows["steps"][-2:], 1)
+        late = self._late_ns[-2:]
         return sum(last.values()) + float(late[-1]) - (float(late[0]) if len(late) > 1 else 0.0)
+
+    @property
+    def late_left_ns(self) -> float:
+        """Lateness of the last step, for which no later step makes up, in nanoseconds."""
+        return float(self._late_ns[-1])
+
+    @property
+    def _late_ns(self) -> Array:
+        late: Array = self.rows["late_ns"] / np.maximum(self.rows["steps"], 1)
+        return late
 
 
 def select(events: Events, phase: str, repetition: int | None = None) -> dict[str, Array]:
@@ -142,7 +152,7 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
     missing = {
         key: reason
         for key, reason in context.not_measured.items()
-        if key not in MEDIANS and key != "late_p99_s"
+        if key not in MEDIANS and key not in ("late_p99_s", "late_left_s")
     }
     residencies = [
         epoch.residency_before for epoch in context.epochs if epoch.residency_before is not None
@@ -194,7 +204,16 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
         [part.rows["steps"] for part in parts],
         0.99,
     )
+    known["late_left_s"] = _late_left(parts)
     return context.model_copy(update={**known, "not_measured": missing})
+
+
+def _late_left(parts: Sequence[Strand]) -> float:
+    """Seconds by which the emulation lengthened the epochs, of the latest rank of each epoch."""
+    left: dict[int, float] = {}
+    for part in parts:
+        left[part.epoch] = max(left.get(part.epoch, 0.0), part.late_left_ns / 1e9)
+    return sum(left.values())
 
 
 def _delivered(events: Events, epoch: int, *, unseen: bool) -> dict[str, int | None]:

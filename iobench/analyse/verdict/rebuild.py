@@ -20,8 +20,6 @@ from .validity import LEVELS, evaluate, validity
 
 T = TypeVar("T", bound=RunRecord)
 
-CALIBRATED = ("fetch", "prep", "harness", "accelerator")
-
 
 def ceiling_from_events(
     events: Events, context: Repetition, *, round_steps: int = 1

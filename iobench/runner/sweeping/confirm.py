@@ -18,6 +18,7 @@ from ...schema.sweep import (
     SweepPoint,
     describe,
     save_sweep,
+    setting_text,
 )
 from ..directory import new_directory
 from ..progress import Progress
@@ -93,10 +94,10 @@ def _visits(point: SweepPoint, directory: Path) -> Group:
             group.runs.append(doc)
     count = len(group.values("samples_per_s"))
     if count < MIN_VALUES:
-        why = point.failed or broken or "no time was left"
+        why = point.failed or broken or "there was no time left"
         raise UsageError(
-            f"the advice could not be tried: {group.label} has {count} of the {MIN_VALUES} "
-            f"visits that it takes: {why}",
+            f"the advice could not be confirmed: {group.label} has {count} of the "
+            f"{MIN_VALUES} repetitions that are necessary: {why}",
             remedy=f"see {directory}",
         )
     return group
@@ -106,18 +107,21 @@ def _sides(sweep: Sweep, advice: Recommendation) -> tuple[SweepPoint, SweepPoint
     """Today's settings and the advised ones, as points without visits."""
     if sweep.default is None:
         raise UsageError(
-            "this sweep does not know today's settings, so there is nothing to compare advice with"
+            "this sweep does not record the settings in use today, to compare the advice with"
         )
     sides = []
     for wanted in (
-        {key: _text(value) for key, value in sweep.default.items()},
+        {key: setting_text(value) for key, value in sweep.default.items()},
         dict(advice.settings),
     ):
         point = next(
             (
                 point
                 for point in sweep.points
-                if all(same(_text(point.settings.get(key)), value) for key, value in wanted.items())
+                if all(
+                    same(setting_text(point.settings.get(key)), value)
+                    for key, value in wanted.items()
+                )
             ),
             None,
         )
@@ -125,17 +129,13 @@ def _sides(sweep: Sweep, advice: Recommendation) -> tuple[SweepPoint, SweepPoint
             told = ", ".join(f"{key}={value}" for key, value in wanted.items())
             raise UsageError(
                 f"no point of this sweep has the settings {told}",
-                remedy="its sweep.json is not whole: run the sweep again",
+                remedy="its sweep.json is incomplete: run the sweep again",
             )
         sides.append(
             SweepPoint(settings=point.settings, data=point.data, dataset_bytes=point.dataset_bytes)
         )
     if sides[0].settings == sides[1].settings:
-        raise UsageError("the advice is to keep today's settings: there is nothing to confirm")
+        raise UsageError(
+            "the advice is to keep the settings in use today, so there is nothing to confirm"
+        )
     return sides[0], sides[1]
-
-
-def _text(value: object) -> str:
-    return (
-        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    )

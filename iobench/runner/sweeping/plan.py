@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from ...dataset import load_dataset_spec
 from ...errors import SpecError, UsageError
@@ -15,10 +14,13 @@ from ...registry import CODECS, CONTENTS, FORMATS
 from ...schema.base import apply_overrides, build
 from ...schema.dataset import DatasetSpec, resized
 from ...schema.sweep import (
+    Setting,
+    Settings,
     Sweep,
     SweepPoint,
     combinations,
     describe,
+    setting_text,
 )
 from ...schema.workload import Workload, load_workload
 from ...storage import wrapper_of
@@ -90,12 +92,12 @@ def _meaning(workload: Workload, spec: DatasetSpec) -> str:
     return f"{workload.model_dump_json()}{spec.identity()}"
 
 
-def resolve(sweep: Sweep, settings: dict[str, Any]) -> tuple[Workload, DatasetSpec]:
+def resolve(sweep: Sweep, settings: Settings) -> tuple[Workload, DatasetSpec]:
     """The workload and the dataset of a point. Raises SpecError, UnknownNameError."""
     given = [
         *sweep.overrides,
         *(
-            f"{key}={_text(value)}"
+            f"{key}={setting_text(value)}"
             for key, value in settings.items()
             # A storage option without a value is left out: the storage's default holds.
             if value is not None or not key.startswith("storage.")
@@ -138,8 +140,8 @@ def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
     for point in sorted(sweep.points, key=lambda p: p.data):
         if point.dataset_bytes > budget.data_bytes:
             sweep.left_out.append(
-                f"{describe(point.settings)}: its {format_bytes(point.dataset_bytes)} exceed the "
-                "byte budget"
+                f"{describe(point.settings)}: its {format_bytes(point.dataset_bytes)} exceed "
+                "--data-budget"
             )
             point.failed = OVER_BUDGET
             continue
@@ -153,21 +155,21 @@ def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
         groups[-1].append(point)
     if not groups:
         smallest = format_bytes(min(point.dataset_bytes for point in sweep.points))
-        remedy = f"raise --data-budget to {smallest} at least, or generate less with --samples"
-        raise UsageError("the byte budget holds not even one dataset", remedy=remedy)
+        remedy = f"raise --data-budget to at least {smallest}, or generate less with --samples"
+        raise UsageError("--data-budget is too small for any of the datasets", remedy=remedy)
     if len(groups) > 1:
-        few = f"the byte budget holds {len(groups)} groups of datasets one after the other"
-        sweep.left_out.append(f"{few}: between groups, drift is not averaged out")
+        few = f"--data-budget divides the datasets into {len(groups)} groups, measured in sequence"
+        sweep.left_out.append(f"{few}: drift between groups is not averaged out")
     return groups
 
 
-def _value_now(sweep: Sweep, key: str) -> Any:
+def _value_now(sweep: Sweep, key: str) -> Setting:
     """The value that a key has today, in the workload or its dataset.
 
     Raises SpecError for a key that does not exist.
     """
     workload, spec = resolve(sweep, {})
-    data: Any = (
+    data: Setting = (
         spec.model_dump(mode="json")
         if key.startswith(DATASET)
         else workload.model_dump(mode="json")
@@ -191,28 +193,16 @@ def _refuse_unknown(sweep: Sweep, key: str, workload: Workload, spec: DatasetSpe
         build(
             DatasetSpec,
             apply_overrides(
-                spec.model_dump(mode="json"), [f"{key.removeprefix(DATASET)}={_text(value)}"]
+                spec.model_dump(mode="json"), [f"{key.removeprefix(DATASET)}={setting_text(value)}"]
             ),
             where="--sweep",
         )
     else:
         build(
             Workload,
-            apply_overrides(workload.model_dump(mode="json"), [f"{key}={_text(value)}"]),
+            apply_overrides(workload.model_dump(mode="json"), [f"{key}={setting_text(value)}"]),
             where="--sweep",
         )
-
-
-def _text(value: Any) -> str:
-    return (
-        "null"
-        if value is None
-        else "true"
-        if value is True
-        else "false"
-        if value is False
-        else str(value)
-    )
 
 
 def place_of_data(sweep: Sweep, spec: DatasetSpec) -> str:
@@ -226,9 +216,8 @@ def _join(root: str, name: str) -> str:
     return f"{place.rstrip('/')}/{name}{mark}{query}"
 
 
-def new_sweep(results: Path, command: Sequence[str], **given: Any) -> tuple[Sweep, Path]:
-    """Make an empty sweep and its fresh directory."""
-    sweep = Sweep(
-        created=datetime.now(UTC).isoformat(timespec="seconds"), command=list(command), **given
-    )
+def new_sweep(results: Path, command: Sequence[str], asked: Sweep) -> tuple[Sweep, Path]:
+    """Begin the sweep that was asked for: with a time, a command and a fresh directory."""
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    sweep = asked.model_copy(update={"created": created, "command": list(command)})
     return sweep, new_directory(results, f"sweep-{Path(sweep.workload).stem}")

@@ -11,11 +11,10 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ...errors import UsageError
 from ...schema.base import apply_overrides, find_spec, known_specs
-from ...schema.sweep import SWEEP_FILE, Sweep, load_sweep
+from ...schema.sweep import SWEEP_FILE, Setting, Sweep, load_sweep
 from ...schema.workload import option_texts
 from ...schema.yamlfile import read_yaml
 from ...storage import is_local, open_storage
@@ -32,7 +31,7 @@ class Given:
     workload: str | None = None
     data_root: str | None = None
     overrides: Sequence[str] = ()
-    axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    axes: Mapping[str, Sequence[Setting]] = field(default_factory=dict)
 
 
 def take_up(directory: Path, given: Given) -> Sweep:
@@ -60,15 +59,15 @@ def _check_given(sweep: Sweep, given: Given) -> None:
     ):
         if now is not None and now != then:
             raise UsageError(
-                f"{flag} is '{printable(now, 100)}', and the sweep was of '{printable(then, 100)}'",
+                f"{flag} is '{printable(now, 100)}', but was '{printable(then, 100)}' in the sweep",
                 remedy="leave it out, or begin a new sweep",
             )
     keys = [*(text.partition("=")[0].strip() for text in given.overrides), *given.axes]
     other = next((key for key in keys if key.partition(".")[0] != _STORAGE), None)
     if other is not None:
         raise UsageError(
-            f"a sweep that is taken up again asks what it asked before, and '{other}' is not how "
-            "its storage is reached",
+            f"'{other}' can't be changed when a sweep is resumed or confirmed: only keys of "
+            "'storage' can be given again",
             remedy="leave it out, or begin a new sweep",
         )
 
@@ -82,16 +81,16 @@ def _check_confirmed(sweep: Sweep, given: Given, path: Path) -> None:
     ):
         return
     raise UsageError(
-        f"{path} leads to '{printable(sweep.data_root, 100)}', but iobench does not follow a file "
-        "to another place",
-        remedy="if that is yours, give again what the sweep was given: --to, and the "
-        "workload's file, --set storage.KEY=VALUE and --sweep storage.KEY=A,B where it had them",
+        f"{path} names the data at '{printable(sweep.data_root, 100)}', but iobench does not use "
+        "an address only because a file contains it",
+        remedy="if that is your data, give --to again, and also the workload's file, "
+        "--set storage.KEY=VALUE and --sweep storage.KEY=A,B if the sweep had them",
     )
 
 
 def _storages(sweep: Sweep, given: Given) -> Iterator[dict[str, str]]:
     """Yield the storage options that the user's own arguments and files allow."""
-    own: dict[str, Any] = {}
+    own: object = {}
     # A name is looked up among the user's and the built-in workloads. A path stands only in the
     # file, so it is not trusted unless the user gave it again.
     if sweep.workload in known_specs("workload") or given.workload is not None:

@@ -145,7 +145,7 @@ class _Visits:
             sweep.status = "interrupted"
             save_sweep(self.directory, sweep)
             raise InterruptedRun(
-                f"interrupted; go on with: iobench sweep --resume {self.directory}"
+                f"interrupted; continue with: iobench sweep --resume {self.directory}"
             ) from None
         short = [
             point
@@ -308,7 +308,8 @@ def _drop_hopeless(sweep: Sweep, tell: Callable[[str], None]) -> None:
             and max(point.samples_per_s) < HOPELESS * min(best.samples_per_s)
         ):
             point.dropped = (
-                f"below {HOPELESS:.0%} of {describe(best.settings)} after {len(point.runs)} visits"
+                f"below {HOPELESS:.0%} of {describe(best.settings)} after {len(point.runs)} "
+                "repetitions"
             )
             if len(point.runs) < sweep.repetitions:
                 tell(f"{describe(point.settings)}: dropped, {point.dropped}")

@@ -6,16 +6,17 @@ What the parent of a study sends, and what comes back::
     SaveNow      Saved when the part is durable, and Done after the training steps
     Drain        Saved for what was still going on, then Done
     RestoreNow   Restored
-    Stop         nothing: the rank ends
+    Stop         Ended
 
 Beside a run, ``tasks.load`` calls ``save``, ``poll`` and ``close`` between its steps instead.
 """
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...checkpoint.base import CheckpointWriter, Job, Pending, State, make_writer, options_of
 from ...checkpoint.catalog import CheckpointRoot
@@ -23,8 +24,8 @@ from ...checkpoint.leaves import state_checksums
 from ...measure.memory import PeakMemory
 from ...schema.checkpoint import CheckpointSpec, RankSave
 from ..checkpoint_plan import OPTIONS
-from ..messages import Done, Drain, Prepare, Restored, RestoreNow, Saved, SaveNow
-from ..task import Link
+from ..messages import Done, Drain, Ended, Prepare, Restored, RestoreNow, Saved, SaveNow
+from ..task import HURRY, Link
 from .steps import TrainingSteps
 
 
@@ -44,6 +45,7 @@ class Checkpoint:
         self._make = make
 
     def run(self, link: Link) -> None:
+        signal.signal(HURRY, signal.SIG_IGN)  # a save that ends soon is complete
         self._make(link).run()
 
 
@@ -86,9 +88,10 @@ class CheckpointRank:
                     case RestoreNow(step, at_ns):
                         self._restore(step, at_ns)
                     case _:
-                        return
+                        break
         finally:
             self.writer.close()
+        self.link.send(Ended())
 
     def close(self) -> None:
         """Report the save in progress, if any, and release the writer."""
@@ -150,6 +153,8 @@ class CheckpointRank:
         done = Done()
         for _ in range(self.spec.steps if self.training else 0):
             assert self.training is not None
+            if self.link.stopped.value:
+                break
             overlapped = self.going is not None and not self.going.pending.done()
             took = done.overlapped_s if overlapped else done.alone_s
             took.append(self.training.step())
@@ -177,8 +182,8 @@ class CheckpointRank:
         )
 
 
-def writer_options(spec: CheckpointSpec) -> dict[str, Any]:
-    """The options of the spec that its writer supports."""
+def writer_options(spec: CheckpointSpec) -> dict[str, int]:
+    """The options of the spec that its writer supports: requests in flight, bytes of each."""
     return {option: getattr(spec, option) for option in OPTIONS & options_of(spec.writer)}
 
 

@@ -41,13 +41,15 @@ class ProveDelivery:
             seen: list[int] = []
             loader.set_epoch(epoch)
             for batch in loader:
+                if link.stopped.value:
+                    break
                 for sample in batch:
                     seen.append(xxhash.xxh3_64_intdigest(sample.numpy().data))
                     size += len(sample)
                 if epoch == 0 and size > max_bytes:
                     break
             epochs.append(np.array(seen, np.uint64))
-            if size > max_bytes:
+            if size > max_bytes or link.stopped.value:
                 break
         loader.shutdown()
         link.send(Delivered(epochs))

@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from ...load import LibraryLoader, build_loader
 from ...load.device import DeviceFeed, device_of_rank
@@ -17,12 +16,11 @@ from ...load.loader import BatchLoader
 from ...measure.fetched import fetched_by_family
 from ...measure.timeline import Recorder, StepEvent
 from ...registry import ACCELERATORS
+from ...schema.base import fitting
+from ...schema.job import LoaderFacts
 from ..messages import ReadyForEpoch, ReadyToSave, Recorded, Start
 from ..phase import Phase
-from ..task import Link
-
-HURRY = signal.SIGUSR1
-"""Signal that makes a rank report now, although it still waits for a batch."""
+from ..task import HURRY, Link
 
 _MIN_ROUNDS = 3
 """Rounds of its workers that are needed for a rate.
@@ -35,20 +33,15 @@ _PATIENCE_IN_ROUNDS = 10
 
 
 class Load:
-    """The task of a phase. Progress and the stop flag are in memory shared with the ranks."""
+    """The task of a phase. The steps done are counted in memory shared with the ranks."""
 
     def __init__(self, phase: Phase) -> None:
         fork = multiprocessing.get_context("fork")
         self.phase = phase
         self.steps = fork.RawArray(ctypes.c_int64, phase.accelerators)
-        self.stopped = fork.RawValue(ctypes.c_bool, False)
 
     def run(self, link: Link) -> None:
         _Stepper(self, link).run()
-
-    def stop(self) -> None:
-        """Make every rank end after its current step."""
-        self.stopped.value = True
 
     def steps_done(self) -> int:
         """Number of steps of all ranks so far."""
@@ -60,7 +53,7 @@ class _Stepper:
 
     def __init__(self, task: Load, link: Link) -> None:
         self.phase, self.rank, self.link = task.phase, link.rank, link
-        self.steps, self.stopped = task.steps, task.stopped
+        self.steps, self.stopped = task.steps, link.stopped
         phase = self.phase
         self.may_hang = False
         self.pid = os.getpid()
@@ -165,11 +158,6 @@ class _Stepper:
 
     def _report(self, cpu_ns: int, *, complete: bool) -> None:
         """Send what was recorded to the parent."""
-        loader: dict[str, Any] = {}
-        if self.loader is not None:
-            loader |= self._describe(self.loader)
-            if self.feed is not None:
-                loader["pinned"] = self.feed.pinned
         self.link.send(
             Recorded(
                 columns=self.recorder.columns(),
@@ -177,20 +165,25 @@ class _Stepper:
                 complete=complete,
                 startups=self.startups,
                 fetched=self.fetched,
-                loader=loader,
+                loader=self._facts(),
             )
         )
 
-    @staticmethod
-    def _describe(loader: BatchLoader | LibraryLoader) -> dict[str, Any]:
-        ring = loader.ring
-        return {
-            "in_flight_batches": loader.in_flight,
+    def _facts(self) -> LoaderFacts:
+        """What the loader says of itself. Raises IobenchError if a library's has a wrong type."""
+        if self.loader is None:
+            return LoaderFacts()
+        ring = self.loader.ring
+        found: dict[str, object] = {
+            "in_flight_batches": self.loader.in_flight,
             "slot_bytes": ring.slot_bytes if ring else None,
             "slots": ring.count if ring else None,
             "slot_pages": ring.pages if ring else None,
             "slot_misses": ring.misses if ring else None,
         }
+        if self.feed is not None:
+            found["pinned"] = self.feed.pinned
+        return fitting("the loader", LoaderFacts, found)
 
     def _checkpoint(self) -> int:
         """Save together with all ranks, if the number of steps so far is a multiple of ``every``.

@@ -98,7 +98,7 @@ def discard(fs: Any, file: Any, path: str) -> None:
 def refuse_existing(fs: Any, path: str) -> None:
     fs.invalidate_cache()
     if fs.exists(path):
-        raise FileExistsError("it exists, and iobench overwrites nothing")
+        raise FileExistsError("it exists, and iobench never overwrites")
 
 
 def size(fs: Any, path: str) -> int:

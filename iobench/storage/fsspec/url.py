@@ -33,6 +33,7 @@ from ...errors import (
     TargetRefusedError,
     UsageError,
 )
+from ...extras import install_command
 from ...processes import watch
 from ..base import Buffer, Entry, Sink, StorageTraits
 from ..keys import check_key, check_prefix
@@ -106,13 +107,13 @@ class FsspecStorage:
         if "::" in url:
             raise UsageError(
                 f"'{url}' chains file systems: a cache would be measured instead of the storage",
-                remedy="name only the last one",
+                remedy="use the URL of the last one alone",
             )
         if "@" in urlsplit(url).netloc and urlsplit(url).password is not None:
             where = f"{urlsplit(url).scheme}://{urlsplit(url).hostname}"
             raise UsageError(
                 f"the URL for {where} contains a password",
-                remedy="leave the password to the scheme's chain (agent, key file, environment)",
+                remedy="remove it: give the password to an agent, a key file or the environment",
             )
         scheme = urlsplit(url).scheme
         if not known(scheme):
@@ -344,10 +345,10 @@ class FsspecStorage:
             return MissingObjectError(f"cannot {verb} {where}: no such object")
         if isinstance(error, NotImplementedError):
             return StorageError(
-                f"cannot {verb} {where}: {self.scheme} storage is read-only, or can't do that"
+                f"cannot {verb} {where}: {self.scheme} storage is read-only or does not support it"
             )
         remedy = (
-            "check the credentials in the scheme's own chain"
+            "check the credentials that the client finds (environment, configuration files)"
             if isinstance(error, PermissionError)
             else ""
         )
@@ -364,9 +365,14 @@ def _file_system_class(scheme: str) -> Any:
         return fsspec.get_filesystem_class(scheme)
     except ImportError as error:
         missing = getattr(error.__cause__, "name", None) or error.name
-        package = str(missing).partition(".")[0] if missing else f"of fsspec's {scheme}"
-        install = f"'iobench[{_EXTRAS[package]}]'" if package in _EXTRAS else package
-        remedy = f"install it: pip install {install}"
+        if missing is None:
+            raise UsageError(
+                f"storage '{scheme}' cannot be imported: {' '.join(str(error).split())[:300]}",
+                remedy="install what it needs",
+            ) from error
+        package = str(missing).partition(".")[0]
+        extra = _EXTRAS.get(package)
+        remedy = f"install it: {install_command(extra) if extra else f'pip install {package}'}"
         raise UsageError(
             f"storage '{scheme}' needs the Python package '{package}'", remedy=remedy
         ) from error

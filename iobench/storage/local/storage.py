@@ -81,7 +81,7 @@ class LocalStorage:
             url = unquote(parts.path)
         if "\0" in url:
             raise UsageError(
-                f"'{url!r}' is not a path: it contains a NUL byte", remedy="check its %00"
+                f"'{url!r}' is not a path: it contains a NUL byte", remedy="remove %00 from it"
             )
         return cls(url, direct=direct)
 
@@ -404,9 +404,7 @@ class LocalStorage:
             errno.ENFILE: "allow this host more open files: sysctl fs.file-max",
         }.get(error.errno or 0, "")
         if isinstance(error, LeadsOutError):
-            remedy = (
-                "name the folder that really holds the data, or move the data in place of the link"
-            )
+            remedy = "name the folder that holds the data itself, or replace the link by the data"
         missing = isinstance(error, NoFileError) or error.errno in (errno.ENOENT, errno.ENOTDIR)
         kind = MissingObjectError if missing else StorageError
         return kind(f"cannot {verb} {self.root / key}: {error.strerror or error}", remedy=remedy)

@@ -68,8 +68,8 @@ class FileLease:
         """Raises TargetLostError if the marker was removed or replaced."""
         if not _is_at(self._fd, self._path):
             raise TargetLostError(
-                f"{self._path} was removed or replaced by another program: stopped",
-                remedy="find out what else works on this directory, and start again",
+                f"stopped, because another program removed or replaced {self._path}",
+                remedy="find out which program changes this directory, and start again",
             )
 
     def confirm(self) -> None:
@@ -84,8 +84,8 @@ class FileLease:
         self.release()
 
 
-def hold(path: Path, *, alone: bool, make: bool = False) -> FileLease:
-    """Lock ``path`` exclusively (``alone``), or together with others who share it.
+def hold(path: Path, *, exclusive: bool, make: bool = False) -> FileLease:
+    """Lock ``path`` exclusively (``exclusive``), or together with others who share it.
 
     ``make``: create a missing file. Raises TargetHeldError if a living process holds the lock,
     MissingObjectError if there is no such file, TargetRefusedError if it is not a regular file,
@@ -94,9 +94,9 @@ def hold(path: Path, *, alone: bool, make: bool = False) -> FileLease:
     deadline: float | None = None
     while True:
         with defer_interrupts():  # a signal must not leave an open descriptor behind
-            fd = _open(path, alone=alone, make=make)
+            fd = _open(path, exclusive=exclusive, make=make)
             try:
-                taken = _flock(fd, path, alone=alone)
+                taken = _flock(fd, path, exclusive=exclusive)
                 # Between open and flock the file may have been removed or replaced.
                 if taken and _is_at(fd, path):
                     return FileLease(path, fd)
@@ -116,16 +116,16 @@ def hold(path: Path, *, alone: bool, make: bool = False) -> FileLease:
             time.sleep(_POLL_S)
 
 
-def _open(path: Path, *, alone: bool, make: bool) -> int:
+def _open(path: Path, *, exclusive: bool, make: bool) -> int:
     # O_NONBLOCK: the open of a FIFO does not wait; it is refused below. Over NFS an exclusive lock
     # needs a descriptor that may write (flock(2), "NFS details").
-    common = os.O_CLOEXEC | os.O_NONBLOCK | (os.O_NOFOLLOW if alone else 0)
+    common = os.O_CLOEXEC | os.O_NONBLOCK | (os.O_NOFOLLOW if exclusive else 0)
     made = os.O_CREAT if make else 0
     try:
         try:
-            fd = os.open(path, common | made | (os.O_RDWR if alone else os.O_RDONLY), 0o644)
+            fd = os.open(path, common | made | (os.O_RDWR if exclusive else os.O_RDONLY), 0o644)
         except OSError as error:
-            if not alone or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            if not exclusive or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             fd = os.open(path, common | os.O_RDONLY)
     except OSError as error:
@@ -149,10 +149,10 @@ def _no_file(path: Path) -> TargetRefusedError:
     )
 
 
-def _flock(fd: int, path: Path, *, alone: bool) -> bool:
+def _flock(fd: int, path: Path, *, exclusive: bool) -> bool:
     """Whether the lock was granted."""
     try:
-        fcntl.flock(fd, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        fcntl.flock(fd, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in _NO_FLOCK:
             raise NoFlockError from None

@@ -110,7 +110,7 @@ def make_beat(work: bytes) -> tuple[Callable[[], str | None], Callable[[], None]
                 storage.replace(key, holder.beaten().dump())
         except MissingObjectError:
             # Never seen: the storage is in the parent's memory, where no other process reaches it.
-            return "somebody has removed it" if seen else ""
+            return "another process has removed it" if seen else ""
         except StorageError:
             pass  # while the storage does not answer, nobody else can take the lock either
         return None

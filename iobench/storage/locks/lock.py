@@ -56,7 +56,7 @@ def exclusive(
     Raises TargetHeldError in one line that says who holds it, MissingObjectError if a local marker
     does not exist (any more), StorageError.
     """
-    lease = _hold(storage, marker, alone=True, verb=verb, break_dead=break_dead, make=make)
+    lease = _hold(storage, marker, exclusive=True, verb=verb, break_dead=break_dead, make=make)
     try:
         yield lease
     finally:
@@ -68,7 +68,7 @@ def shared(
     storage: Storage, marker: str, *, verb: str, break_dead: bool = False, make: bool = False
 ) -> Iterator[Lease]:
     """Hold a target together with other readers. See ``exclusive``."""
-    lease = _hold(storage, marker, alone=False, verb=verb, break_dead=break_dead, make=make)
+    lease = _hold(storage, marker, exclusive=False, verb=verb, break_dead=break_dead, make=make)
     try:
         yield lease
     finally:
@@ -84,26 +84,26 @@ def remove_left_over(storage: Storage) -> int:
 
 
 def _hold(
-    storage: Storage, marker: str, *, alone: bool, verb: str, break_dead: bool, make: bool
+    storage: Storage, marker: str, *, exclusive: bool, verb: str, break_dead: bool, make: bool
 ) -> flocks.FileLease | ObjectLease:
     storage = innermost(storage)
     root = local_root(storage)
     if root is not None:
         try:
-            return _hold_file(storage, root, marker, alone, break_dead, make)
+            return _hold_file(storage, root, marker, exclusive, break_dead, make)
         except flocks.NoFlockError:
             pass
-    hold = object_lock.hold_alone if alone else object_lock.hold_shared
+    hold = object_lock.hold_exclusive if exclusive else object_lock.hold_shared
     lease = hold(storage, verb=verb, break_dead=break_dead)
     try:
-        _require_file_is_free(storage, marker, alone)
+        _require_file_is_free(storage, marker, exclusive)
     except BaseException:
         lease.release()
         raise
     return lease
 
 
-def _require_file_is_free(storage: Storage, marker: str, alone: bool) -> None:
+def _require_file_is_free(storage: Storage, marker: str, exclusive: bool) -> None:
     """Raises TargetHeldError if a process holds the same directory as a local path.
 
     A process that comes later finds the lock object.
@@ -111,22 +111,22 @@ def _require_file_is_free(storage: Storage, marker: str, alone: bool) -> None:
     folder = storage.traits.folder
     if folder is not None:
         with suppress(MissingObjectError, flocks.NoFlockError):
-            flocks.hold(folder / marker, alone=alone).release()
+            flocks.hold(folder / marker, exclusive=exclusive).release()
 
 
 def _hold_file(
     storage: Storage,
     root: Path,
     marker: str,
-    alone: bool,
+    exclusive: bool,
     break_dead: bool,
     make: bool,
 ) -> flocks.FileLease:
-    lease = flocks.hold(root / marker, alone=alone, make=make)
+    lease = flocks.hold(root / marker, exclusive=exclusive, make=make)
     try:
         if (root / LOCK).exists():
             object_lock.require_no_writer(storage, break_dead=break_dead)
-        if alone and (root / READERS).is_dir():
+        if exclusive and (root / READERS).is_dir():
             object_lock.wait_for_readers(storage, break_dead=break_dead)
     except BaseException:
         lease.release()

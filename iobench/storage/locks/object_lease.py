@@ -55,7 +55,7 @@ class ObjectLease:
             return
         there, holder = look(self._storage, self._key)
         if not there:
-            raise self._lost("somebody has removed it")
+            raise self._lost("another process has removed it")
         if holder is None or holder.token != self._holder.token:
             raise self._lost(f"{holder or 'another process'} has taken it over")
 
@@ -73,8 +73,8 @@ class ObjectLease:
 
     def _lost(self, why: str) -> TargetLostError:
         return TargetLostError(
-            f"the lock of {self._storage.url} is lost, {why}: stopped",
-            remedy="find out what else works there, and start again",
+            f"stopped, because the lock of {self._storage.url} is lost: {why}",
+            remedy="find out which other process uses this place, and start again",
         )
 
 

@@ -56,7 +56,7 @@ _BREAK = "--break-lock"
 log = logging.getLogger(__name__)
 
 
-def hold_alone(storage: Storage, *, verb: str, break_dead: bool = False) -> ObjectLease:
+def hold_exclusive(storage: Storage, *, verb: str, break_dead: bool = False) -> ObjectLease:
     """Take the writer's lock. Raises TargetHeldError, StorageError."""
     mine = Holder.this_process(verb)
     try:
@@ -79,7 +79,7 @@ def hold_shared(storage: Storage, *, verb: str, break_dead: bool = False) -> Obj
     try:
         require_no_writer(storage, break_dead=break_dead)
         if storage.traits.keeps_history:
-            why = "this storage keeps every write forever"
+            why = "this storage keeps every write in its history"
             return ObjectLease(storage, key, mine, unregistered=why)
         create(storage, key, mine)
     except StorageError as error:
@@ -116,14 +116,18 @@ def _take(storage: Storage, mine: Holder, *, break_dead: bool) -> None:
                 return
         elif break_dead:
             _watch(storage, LOCK, holder)
-            log.warning("broke the lock of %s: %s", storage.url, holder or "its writer is unknown")
+            log.warning(
+                "broke the lock of %s, which was held by %s",
+                storage.url,
+                holder or "an unknown process",
+            )
             overwrite(storage, LOCK, mine)
             if _is_ours(storage, mine):
                 return
         else:
             raise _held(storage, holder)
     raise failure or TargetHeldError(
-        f"several processes tried to lock {storage.url} at once", remedy="start this one again"
+        f"several processes tried to lock {storage.url} at once", remedy="start this command again"
     )
 
 
@@ -224,8 +228,8 @@ def _watch(storage: Storage, key: str, holder: Holder | None) -> None:
 def _held(storage: Storage, holder: Holder | None) -> TargetHeldError:
     if holder is None:
         return TargetHeldError(
-            f"{storage.url} has a lock ({LOCK}) that can't be read",
-            remedy=f"find out who works there; {_BREAK} takes the place over if nobody does",
+            f"{storage.url} has a lock ({LOCK}) that cannot be read",
+            remedy=f"find out which process uses it; if none does, {_BREAK} breaks the lock",
         )
     if holder.here():
         return TargetHeldError(
@@ -235,7 +239,7 @@ def _held(storage: Storage, holder: Holder | None) -> TargetHeldError:
     age = format_duration(holder.age_s())
     return TargetHeldError(
         f"{storage.url} is in use by {holder}, since {holder.created}; last heartbeat {age} ago",
-        remedy=f"wait until it has ended; if it is dead, {_BREAK} takes the place over",
+        remedy=f"wait until it has ended; if it is dead, {_BREAK} breaks the lock",
     )
 
 

@@ -165,7 +165,9 @@ class Context:
         if "rejected by server" in said:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         if not refused and -code == errno.EFAULT:
-            raise OSError(errno.EFAULT, "the server refused the request; libnfs lost the reason")
+            raise OSError(
+                errno.EFAULT, "the server refused the request, and libnfs does not report why"
+            )
         raise Lost(" ".join(said.split()) or os.strerror(-code))
 
     # Files

@@ -82,7 +82,7 @@ class FaultyStorage(Wrapper):
                 counts[name] = int(options[name])
         if "stall" in options and not counts.get("stall_every"):
             raise UsageError(
-                "faulty storage: stall says how long, but nothing says which reads stall",
+                "faulty storage: stall states how long, but stall_every is missing",
                 remedy="add stall_every, for example stall_every=100",
             )
         return cls(inner, stall_s=parse_duration(options.get("stall", STALL_S)), **counts)

@@ -6,6 +6,7 @@ import importlib
 from importlib import metadata, util
 
 from ....errors import UsageError
+from ....extras import install_command
 from ..options import S3Options
 from .base import Client
 
@@ -24,7 +25,7 @@ def check_installed(name: str) -> None:
         if util.find_spec(package) is None:
             raise UsageError(
                 f"s3 client '{name}' needs the Python package '{package}'",
-                remedy=f"install it: pip install 'iobench[{extra}]'",
+                remedy=f"install it: {install_command(extra)}",
             )
 
 

@@ -1,0 +1,29 @@
+"""Print a report in the format that ``--format`` names, by the renderer of that format."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from ..report.render_csv import render_csv
+from ..report.render_markdown import render_markdown
+from ..report.render_text import render_text
+from ..report.sections import Section
+from .terminal import DEFAULT_COLUMNS, columns, show, show_data, show_json, use_color
+
+PIPE_COLUMNS = 140
+"""Largest width of a table where standard output is no terminal: other programs fold no lines."""
+
+
+def print_report(kind: str, document: object, sections: Sequence[Section]) -> None:
+    """Print ``document`` as json, or ``sections`` as text, csv or markdown, on standard output."""
+    if kind == "json":
+        show_json(document)
+    elif kind == "csv":
+        show_data(render_csv(sections))
+    elif kind == "markdown":
+        show_data(render_markdown(sections))
+    else:
+        width = min(DEFAULT_COLUMNS, columns())
+        room = columns() if sys.stdout.isatty() else PIPE_COLUMNS
+        show(render_text(sections, width=width, color=use_color(), room=room))

@@ -1,0 +1,75 @@
+"""``iobench checkpoint plan``: what a model's checkpoint is, before anything is written."""
+
+from __future__ import annotations
+
+from ..schema.plan import CheckpointPlanFigures
+from ..units import format_bytes, format_count, format_duration, format_rate, format_share
+from .figures import counted
+from .plan import known
+from .sections import Fact, Facts, Section
+
+
+def sections(plan: CheckpointPlanFigures) -> list[Section]:
+    """The plan of a model's checkpoint as facts."""
+    ranks, layout = plan.ranks, plan.parallelism
+    each = " to ".join(
+        dict.fromkeys(format_bytes(size) for size in (plan.rank_bytes_min, plan.rank_bytes_max))
+    )
+    cut = (
+        f"tensor {layout['tensor']} x pipeline {layout['pipeline']} x data {layout['data']}, "
+        f"ZeRO {layout['zero']}"
+    )
+    scaled = "".join(f"; {key} {old} -> {new}" for key, (old, new) in plan.scaling.changed.items())
+    how = "at the published rate of failures" if plan.mtbf_published else "as stated"
+    rows = [
+        (
+            "model",
+            f"{plan.model} ({plan.summary}): {format_count(plan.parameters)} parameters{scaled}",
+        ),
+        (
+            "checkpoint",
+            f"{format_bytes(plan.bytes)}: parameters {format_bytes(plan.model_bytes)}, "
+            f"optimizer {format_bytes(plan.optimizer_bytes)}",
+        ),
+        ("ranks", f"{format_count(ranks)} ({cut}): {each} each, in {counted(plan.files, 'file')}"),
+        ("tensors", format_count(plan.tensors)),
+        (
+            "memory",
+            (
+                f"all ranks on this host: {format_bytes(plan.bytes)} of "
+                f"{known(plan.memory_available_bytes)} available"
+            ),
+        ),
+        ("free space", _room(plan)),
+        (
+            "failures",
+            (
+                f"every {format_duration(plan.mtbf_s)} on "
+                f"{counted(plan.accelerators, 'accelerator')}, {how}"
+            ),
+        ),
+    ]
+    for budget in plan.budgets:
+        rows.append(
+            (
+                f"{budget.stall_budget * 100:g} % stalled",
+                f"{format_rate(budget.write_bytes_per_s)} of durable writes: a save of "
+                f"{format_duration(budget.longest_save_s)} "
+                f"every {format_duration(budget.interval_s)}; {format_share(budget.waste)} lost "
+                "with interruptions, restarts aside",
+            )
+        )
+    facts = tuple(Fact(label=name, text=text) for name, text in rows)
+    return [Facts(id="checkpoint-plan", facts=facts)]
+
+
+def _room(plan: CheckpointPlanFigures) -> str:
+    need = f"{format_bytes(plan.needed_bytes)}, for the one before stays until the next is complete"
+    if not plan.target:
+        return f"unknown: name a target with --to; needed are {need}"
+    if plan.fits is None:
+        return f"unknown (not a local file system); needed are {need}"
+    return (
+        f"{known(plan.free_bytes)} at {plan.target}: {'enough' if plan.fits else 'NOT ENOUGH'}, "
+        f"needed are {need}"
+    )

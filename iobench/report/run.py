@@ -1,0 +1,365 @@
+"""A run: first the verdict, then the evidence."""
+
+from __future__ import annotations
+
+from ..analyse.verdict.evidence import bytes_per_sample, gather
+from ..schema.metrics import BY_NAME, Metric, metrics_of
+from ..schema.record import RunRecord, TrainingRecord
+from ..schema.training import Ceiling, Verdict
+from ..units import format_bytes, format_count, format_percent, format_rate
+from .cache import cold_reads
+from .figures import BLANK, counted, figure, format_of, raw, spread, word
+from .loader import library_sections
+from .saves import saves_sections
+from .sections import (
+    Bars,
+    Cell,
+    Column,
+    Fact,
+    Facts,
+    Findings,
+    Headline,
+    Item,
+    Items,
+    Row,
+    Section,
+    Table,
+)
+
+LABELS = {
+    "storage_raw": "storage, raw",
+    "fetch": "fetch",
+    "prep": "prep",
+    "harness": "harness",
+    "accelerator": "accelerators",
+}
+BOUND_BY = {
+    "storage": ("fetch", "storage_raw"),
+    "prep": ("prep",),
+    "harness": ("harness",),
+    "accelerator": ("accelerator",),
+    "undecided": (),
+}
+LONGEST = 8
+"""Longest bar, as a multiple of the lowest rate.
+
+Without this limit a harness of 11 GiB/s would make the other bars too short to compare.
+"""
+
+OF_STORED = "of the samples' stored bytes"
+NO_REASON = "no reason was recorded"
+
+CONTEXT = ("seed", "accelerators", "complete")
+"""Columns of a repetition that are not measured figures."""
+
+
+def sections(doc: TrainingRecord) -> list[Section]:
+    """All sections for which the run has data."""
+    found: list[Section] = [_verdict(doc)]
+    found += _ceilings(doc)
+    found += _metrics(doc)
+    found += _find_max(doc)
+    found += library_sections(doc)
+    found += saves_sections(doc)
+    found.append(Findings(findings=tuple(doc.findings)))
+    found += _advice(doc)
+    found += [_about(doc), _repetitions(doc)]
+    return found
+
+
+def binds_text(verdict: Verdict) -> str:
+    """``storage binds``, for a title."""
+    undecided = verdict.binds == "undecided"
+    return "what binds is undecided" if undecided else f"{verdict.binds} binds"
+
+
+def state_text(doc: RunRecord) -> str:
+    """The run's status, its validity and the rules that judged it."""
+    state = {"valid": "valid", "invalid": "INVALID", "unknown": "validity unknown"}[doc.validity]
+    state = state if doc.status == "ok" else f"{doc.status}, {state}"
+    return f"{state}, {doc.rules} rules"
+
+
+def reads_unseen(doc: TrainingRecord) -> bool:
+    """True if a loader library read the data: its reads were not counted.
+
+    Bandwidths are then ``OF_STORED``.
+    """
+    return any("bytes_read" in repetition.not_measured for repetition in doc.job.repetitions)
+
+
+def shown_metrics(doc: TrainingRecord) -> list[Metric]:
+    """The metrics whose medians a report shows; those of checkpoints only if there were some."""
+    return [
+        metric
+        for metric in metrics_of("repetition", median=True)
+        if metric.name != "checkpoint_s" or metric.name in doc.metrics or doc.job.saves is not None
+    ]
+
+
+def _verdict(doc: TrainingRecord) -> Headline:
+    if doc.job.verdict is None:
+        why = doc.error or f"the run's status is {doc.status}"
+        return Headline(id="verdict", title="No verdict", sentences=(why,))
+    return Headline(
+        id="verdict",
+        title=f"Verdict: {binds_text(doc.job.verdict)} ({state_text(doc)})",
+        sentences=(doc.job.verdict.sentence, *([f"error: {doc.error}"] if doc.error else [])),
+        tone="good" if doc.job.verdict.starved is False else "plain",
+    )
+
+
+def _ceilings(doc: TrainingRecord) -> list[Section]:
+    """Bars for the ceilings, the prediction and the measured rate.
+
+    All are in one unit of stored bytes/s (samples/s if the bytes are not known).
+    """
+    size, evidence = bytes_per_sample(doc), gather(doc)
+    rates = {
+        "storage_raw": evidence.raw,
+        "fetch": evidence.fetch,
+        "prep": evidence.prep,
+        "harness": evidence.harness,
+        "accelerator": evidence.accelerator,
+        "predicted": evidence.predicted,
+        "measured": evidence.measured,
+    }
+    known = [rate for rate in rates.values() if rate]
+    if not known:
+        return []
+    reasons = {name: one.not_measured or NO_REASON for name, one in doc.job.ceilings.items()}
+    reasons |= {"predicted": "no ceiling was measured", "measured": "no complete repetition"}
+    bound = BOUND_BY[doc.job.verdict.binds] if doc.job.verdict else ()
+    if "fetch" in bound and rates["fetch"] is not None:
+        bound = ("fetch",)
+    divisor, unit = _unit(min(known) * size) if size else (1.0, "")
+    rows = []
+    for name, rate in rates.items():
+        if rate is None and name not in reasons:
+            continue
+        label = word(LABELS.get(name, name), name)
+        if not rate:
+            lacking = Cell(value=None, why=f"not measured: {reasons.get(name, NO_REASON)}")
+            rows.append(Row(cells=(label, lacking, *[BLANK] * bool(size), BLANK, BLANK, BLANK)))
+            continue
+        ceiling = doc.job.ceilings.get(name, Ceiling())
+        cells = [
+            label,
+            *([Cell(value=rate * size, text=_figure(rate * size / divisor))] if size else []),
+            figure(rate, format_count),
+            figure(ceiling.bytes_per_s, format_rate, missing=""),
+            figure(ceiling.cpu_s_per_gb, lambda seconds: f"{seconds:.4g}", missing=""),
+            word(ceiling.how),
+        ]
+        rows.append(Row(cells=tuple(cells), mark="binds" if name in bound else ""))
+    stored = Column(name="stored_bytes_per_s", label=unit, unit="bytes/s", align="right")
+    columns = (
+        Column(name="ceiling"),
+        *([stored] if size else []),
+        Column(name="samples_per_s", label="samples/s", unit="samples/s", align="right"),
+        Column(
+            name="bytes_per_s",
+            label="bandwidth, as measured",
+            unit="bytes/s",
+            align="right",
+            where="pages",
+        ),
+        Column(name="cpu_s_per_gb", label="CPU s/GB", unit="s/GB", align="right", where="pages"),
+        Column(name="how", label="how", where="pages"),
+    )
+    of = f"{unit} of stored bytes and samples/s" if size else "samples/s"
+    return [
+        Table(
+            id="ceilings",
+            title=f"Ceilings of each stage alone, {of}",
+            columns=columns,
+            rows=tuple(rows),
+            bars=Bars(column="samples_per_s", full=min(max(known), LONGEST * min(known))),
+            notes=_transport(doc, size),
+        )
+    ]
+
+
+def _transport(doc: TrainingRecord, size: float | None) -> tuple[str, ...]:
+    tax = doc.job.ceilings.get("harness", Ceiling()).details.tensor_samples_per_s
+    if not tax:
+        return ()
+    moved = f"{format_count(tax)} samples/s"
+    moved = f"{format_rate(tax * size)} ({moved})" if size else moved
+    return (f"with torch's default transport the harness would end at {moved}",)
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _unit(bytes_per_s: float) -> tuple[float, str]:
+    for power, name in ((3, "GiB/s"), (2, "MiB/s"), (1, "KiB/s")):
+        if bytes_per_s >= 0.1 * 1024**power:
+            return float(1024**power), name
+    return 1.0, "B/s"
+
+
+def _metrics(doc: TrainingRecord) -> list[Section]:
+    if not doc.job.repetitions:
+        return []
+    reasons = {
+        key: reason
+        for repetition in doc.job.repetitions
+        for key, reason in repetition.not_measured.items()
+    }
+    shown = shown_metrics(doc)
+    # The number of repetitions, not that of saves during the run.
+    n = max((doc.metrics[each.name].n for each in shown if each.name in doc.metrics), default=0)
+    rows = []
+    for metric in shown:
+        name, label, show = metric.name, metric.label, format_of(metric)
+        if name == "accelerator_utilization_sustained" and doc.job.saves is not None:
+            label = "utilization, saves left out"
+        summary = doc.metrics.get(name)
+        if summary is None:
+            why = f"not measured: {reasons.get(name, 'no complete repetition')}"
+            rows.append(_single(label, name, Cell(value=None, why=why)))
+            continue
+        told = spread(summary.median, summary.min, summary.max, show)
+        told += f" {OF_STORED}" if name == "read_bytes_per_s" and reads_unseen(doc) else ""
+        told += f" n={summary.n}" if summary.n != n else ""
+        middle = Cell(value=summary.median, text=told)
+        rows.append(
+            Row(
+                cells=(
+                    word(label, name),
+                    middle,
+                    raw(summary.min),
+                    raw(summary.max),
+                    raw(summary.n),
+                )
+            )
+        )
+    if cold := cold_reads(doc):
+        rows.append(_single("cold reads", "cold_reads", word(cold)))
+    if doc.job.verdict:
+        for key in ("fetch_stall", "prep_stall"):
+            share = getattr(doc.job.verdict, key)
+            why = f"not measured: {doc.job.verdict.not_measured.get(key, NO_REASON)}"
+            cell = figure(share, lambda share: f"{format_percent(share)} of the time", why=why)
+            rows.append(_single(BY_NAME[key].label, key, cell))
+    return [
+        Table(
+            id="metrics",
+            title=f"Measured: median [min, max] of {counted(n, 'repetition')}",
+            columns=(
+                Column(name="metric"),
+                Column(name="median"),
+                *(Column(name=name, where="data") for name in ("min", "max", "n")),
+            ),
+            rows=tuple(rows),
+        )
+    ]
+
+
+def _single(label: str, name: str, cell: Cell) -> Row:
+    """A row of the metrics without minimum, maximum and number."""
+    return Row(cells=(word(label, name), cell, BLANK, BLANK, BLANK))
+
+
+def _find_max(doc: TrainingRecord) -> list[Section]:
+    if doc.job.find_max is None:
+        return []
+    found, required = (
+        doc.job.find_max,
+        format_percent(doc.job.find_max.required_accelerator_utilization),
+    )
+    none = "none of those tried" if found.bound else "not even one"
+    answer = none if found.accelerators is None else format_count(found.accelerators)
+    rows = []
+    for point in sorted(found.points, key=lambda point: point.accelerators):
+        number = Cell(value=point.accelerators, text=str(point.accelerators))
+        au = point.accelerator_utilization_sustained
+        if au is None:
+            why = point.not_measured.get("accelerator_utilization_sustained", NO_REASON)
+            lacking = Cell(value=None, why=f"not measured: {why}")
+            rows.append(Row(cells=(number, lacking, BLANK, BLANK)))
+            continue
+        rate = figure(point.read_bytes_per_s, format_rate, missing="")
+        fed = word("fed" if point.passed else "starved")
+        rows.append(Row(cells=(number, figure(au, format_percent), rate, fed)))
+    notes = [f"bandwidths are {OF_STORED}"] if reads_unseen(doc) else []
+    notes += [f"the search stopped: {found.bound}"] if found.bound else []
+    return [
+        Table(
+            id="find-max",
+            title=f"Accelerators fed at {required} utilization or more: {answer}",
+            columns=(
+                Column(name="accelerators", label="accelerators", unit="count", align="right"),
+                Column(
+                    name="accelerator_utilization_sustained",
+                    label="utilization",
+                    unit="share",
+                    align="right",
+                ),
+                Column(name="read_bytes_per_s", label="bandwidth", unit="bytes/s", align="right"),
+                Column(name="fed"),
+            ),
+            rows=tuple(rows),
+            bars=Bars(column="accelerator_utilization_sustained", full=1.0),
+            notes=tuple(notes),
+        )
+    ]
+
+
+def _advice(doc: TrainingRecord) -> list[Section]:
+    if doc.job.verdict is None or not doc.job.verdict.advice:
+        return []
+    items = tuple(
+        Item(
+            text=advice.change,
+            lead="" if advice.predicted_gain is None else f"{advice.predicted_gain:.2f} x",
+            basis=advice.basis,
+        )
+        for advice in doc.job.verdict.advice
+    )
+    title = "What would help, with the predicted samples/s"
+    return [Items(id="advice", title=title, items=items)]
+
+
+def _about(doc: TrainingRecord) -> Facts:
+    """What was run, and where the data is."""
+    data, host = doc.job.dataset, doc.host
+    size = [f"{format_count(data.samples)} samples"] if data.samples else []
+    size += [format_bytes(data.stored_bytes)] if data.stored_bytes else []
+    memory = [f"{format_bytes(host.memory_bytes)} memory"] if host.memory_bytes else []
+    facts = [
+        ("run", doc.run_id),
+        ("workload", f"{doc.job.workload.name}, {counted(doc.job.accelerators, 'accelerator')}"),
+        ("dataset", ", ".join([data.spec.name, *size])),
+        ("storage", doc.storage.url or ""),
+        ("host", ", ".join([*([f"{host.cores} cores"] if host.cores else []), *memory])),
+    ]
+    found = tuple(Fact(label=label, text=text) for label, text in facts if text)
+    return Facts(id="about", title="About this run", facts=found)
+
+
+def _repetitions(doc: TrainingRecord) -> Table:
+    """One row for each repetition."""
+    names = (*CONTEXT, *(metric.name for metric in metrics_of("repetition")))
+    units = {metric.name: metric.unit for metric in metrics_of("repetition")}
+    return Table(
+        id="repetitions",
+        title="Repetitions",
+        columns=tuple(
+            Column(name=name, label=name, unit=units.get(name, ""))
+            for name in ("run_id", "repetition", *names)
+        ),
+        rows=tuple(
+            Row(
+                cells=(
+                    raw(doc.run_id),
+                    raw(index),
+                    *(raw(getattr(repetition, name)) for name in names),
+                )
+            )
+            for index, repetition in enumerate(doc.job.repetitions)
+        ),
+        where="data",
+    )

@@ -1,0 +1,146 @@
+"""The agent of a host: what is done there once, and not once for each rank.
+
+It empties and fills the page cache and says what it holds, reads the host's counters, has fio
+measure the storage, and describes the host. A run asks its agent, and its ranks do none of this.
+Every answer is a value of its own type, so that those of several hosts can be put side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import StorageError
+from ..measure import fio, host, nfs, resources
+from ..schema.host import Host
+from ..schema.resources import NfsTraffic, Resources
+from ..storage.base import Cached, Files, Storage
+from ..storage.catalog import innermost, local_root
+from .fetches import NO_CACHE, FetchCounter, find_counter
+
+
+@dataclass(frozen=True)
+class CacheState:
+    """What this host's page cache holds of some objects. ``ratio``: of their bytes, 0 to 1.
+
+    ``how``: how that was measured, or why it was not.
+    """
+
+    ratio: float | None
+    how: str
+
+
+@dataclass(frozen=True)
+class Used:
+    """What the host and the client of its NFS mount did between two moments."""
+
+    resources: Resources
+    nfs: NfsTraffic | None
+
+
+class HostAgent:
+    """The agent of this host, for data that lies on one storage."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self._root = local_root(innermost(storage))
+        self._counter: FetchCounter | None = None
+
+    def describe(self) -> Host:
+        """The host's fingerprint."""
+        return Host.model_validate(host.fingerprint())
+
+    def empty_cache(self, keys: Sequence[str]) -> CacheState:
+        """Drop these objects from the page cache; return what it still holds of them."""
+        return self._with_cache(keys, "empty")
+
+    def fill_cache(self, keys: Sequence[str]) -> CacheState:
+        """Read these objects once; return what the page cache then holds of them."""
+        return self._with_cache(keys, "fill")
+
+    def cache_state(self, keys: Sequence[str]) -> CacheState:
+        """What the page cache holds of these objects."""
+        return self._with_cache(keys, "")
+
+    def _with_cache(self, keys: Sequence[str], change: str) -> CacheState:
+        storage = self.storage
+        if not isinstance(storage, Cached):
+            return CacheState(None, NO_CACHE)
+        try:
+            if change == "empty":
+                storage.evict(keys)
+            elif change == "fill":
+                _read_all(storage, keys)
+            residency = storage.residency(keys)
+        except StorageError as error:
+            return CacheState(None, f"not measured: {error}")
+        return CacheState(residency.ratio, residency.how)
+
+    def fetch_counter(self, keys: Sequence[str], *, direct: bool) -> FetchCounter:
+        """How the bytes that the storage delivers are counted here.
+
+        The first call tries it with some of these objects: it reads and evicts parts of them.
+        """
+        if self._counter is None:
+            self._counter = find_counter(self.storage, keys, direct=direct)
+        return self._counter
+
+    def mount_counters(self) -> nfs.MountStats | None:
+        """The counters of the NFS mount, if these count what the storage delivers."""
+        counter = self._counter
+        if counter is None or counter.by != "mount":
+            return None
+        return nfs.read(counter.mount_point)
+
+    def snapshot(self) -> resources.Snapshot:
+        """The counters of the host and of the device that holds the data. Never raises."""
+        return resources.Snapshot.take(self._root)
+
+    def used_since(self, before: resources.Snapshot) -> Used:
+        """What has happened since a snapshot."""
+        now = self.snapshot()
+        return Used(resources.diff(before, now), nfs.diff(before.nfs, now.nfs))
+
+    def why_no_fio(self) -> str:
+        """Why ``raw_read`` is not possible here; empty if it is."""
+        if not isinstance(self.storage, Files):
+            return "fio reads local files only"
+        if not fio.available():
+            return f"fio is not installed; install it with: {fio.install_hint()}"
+        return ""
+
+    def raw_read(
+        self,
+        objects: Sequence[tuple[str, int]],
+        *,
+        block_size: int,
+        concurrency: int,
+        direct: bool,
+        sequential: bool,
+        seconds: float,
+        run_dir: Path,
+    ) -> fio.FioResult:
+        """Measure with fio what the storage delivers of these objects (key, bytes).
+
+        See ``measure.fio.raw_read``. Raises StorageError with the reason if it can't be measured.
+        """
+        if not isinstance(self.storage, Files):
+            raise StorageError(self.why_no_fio())
+        return fio.raw_read(
+            [(self.storage.local_path(key), size) for key, size in objects],
+            block_size=block_size,
+            concurrency=concurrency,
+            direct=direct,
+            seconds=seconds,
+            run_dir=run_dir,
+            sequential=sequential,
+        )
+
+
+def _read_all(storage: Storage, keys: Sequence[str]) -> None:
+    buffer = memoryview(bytearray(8 << 20))
+    for key in keys:
+        offset = 0
+        while count := storage.read_into(key, offset, buffer):
+            offset += count

@@ -1,0 +1,1 @@
+"""Each stage's ceiling, measured alone, and the search for the largest number of accelerators."""

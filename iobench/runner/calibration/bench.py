@@ -1,0 +1,173 @@
+"""The bench: it runs one phase of a run after the other, and keeps their events.
+
+A window is a short phase in which one stage works alone. All windows are measured by
+``Bench.window``, whatever they measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...analyse.verdict.rebuild import ceiling_from_events
+from ...analyse.verdict.rules_cache import MAX_CACHED, cached_share
+from ...load.null import AnyReader
+from ...load.order import Indices
+from ...measure.timeline import Columns
+from ...schema.job import LoaderFacts
+from ...schema.training import Ceiling, CeilingDetails, Epoch, MeasuredBy, Repetition
+from ...schema.workload import AcceleratorSpec, LoaderSpec
+from ...units import format_percent
+from ..agent import HostAgent
+from ..cache import run_cached_phase
+from ..loading import Tick, run_phase
+from ..phase import Outcome, Phase
+from ..plan import Plan
+
+NO_ACCELERATOR = AcceleratorSpec(kind="null", name="null")
+
+_SEED_STEP = 104_729
+"""Distance of a window's seed from the run's, so that no repetition uses the same order."""
+
+Parts = list[tuple[str, int, int, Columns]]
+"""Events, each with its phase, repetition and rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """A phase that measures one stage alone. ``how``: what is measured, in one sentence.
+
+    ``stored``: the phase reads the plan's storage, in the cache state that the workload asks for.
+    """
+
+    phase: Phase
+    how: str
+    by: MeasuredBy
+    stored: bool = False
+
+
+@dataclass(frozen=True)
+class Measured:
+    ceiling: Ceiling
+    outcome: Outcome
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """A run's plan, its host's agent, and what has been measured so far.
+
+    ``seconds``: how long a window takes; 0 leaves calibration out. ``ceilings`` are by name.
+    """
+
+    plan: Plan
+    agent: HostAgent
+    directory: Path  # of the run
+    seconds: float
+    tick: Tick | None = None
+    ceilings: dict[str, Ceiling] = field(default_factory=dict)
+    loader: LoaderFacts = field(default_factory=LoaderFacts)
+    parts: Parts = field(default_factory=list)
+
+    def run(
+        self, phase: Phase, *, stored: bool, look: Callable[[], None] = lambda: None
+    ) -> Outcome:
+        """Run a phase. ``stored`` is that of Window, ``look`` that of ``run_cached_phase``.
+
+        Raises as ``run_phase`` does. The events are kept by ``keep``.
+        """
+        if stored:
+            return run_cached_phase(self.plan, self.agent, phase, look=look, tick=self.tick)
+        return run_phase(phase, tick=self.tick)
+
+    def keep(self, phase: Phase, outcome: Outcome) -> None:
+        """Keep the events of a phase for the run's record."""
+        self.parts += [
+            (phase.name, phase.repetition, rank, columns)
+            for rank, columns in sorted(outcome.columns.items())
+        ]
+
+    def window(self, window: Window) -> Measured:
+        """Measure a window, and rate it: in samples/s and stored bytes/s, over all ranks."""
+        phase = window.phase
+        outcome = self.run(phase, stored=window.stored)
+        self.keep(phase, outcome)
+        ceiling = _rated(window, outcome)
+        if window.stored and self.plan.workload.cache == "cold" and outcome.epochs:
+            _add_cold(self.plan, ceiling, outcome)
+        return Measured(ceiling, outcome)
+
+    def phase(
+        self,
+        name: str,
+        reader: AnyReader | None,
+        loading: LoaderSpec,
+        *,
+        epochs: int = 0,
+        shards: Indices | None = None,
+        share: bool = True,
+    ) -> Phase:
+        """A phase for a window: the plan's ranks and batches, no accelerator, ``seconds`` long."""
+        plan = self.plan
+        return Phase(
+            name=f"calibrate.{name}",
+            reader=reader,
+            reading=plan.workload.reader,
+            loading=loading,
+            accelerator=NO_ACCELERATOR,
+            accelerators=plan.accelerators,
+            batch_size=plan.workload.batch_size,
+            seed=plan.seed + _SEED_STEP,
+            epochs=epochs,
+            limit_s=self.seconds,
+            whole_rounds=True,
+            shards=shards,
+            share=share,
+        )
+
+
+def _rated(window: Window, outcome: Outcome) -> Ceiling:
+    events = outcome.events()
+    # Without a reader there are no workers, so each step is a round.
+    workers = window.phase.loading.workers if window.phase.reader is not None else 1
+    rounds = max(1, workers)
+    context = Repetition(seed=0, accelerators=len(outcome.columns), epochs=outcome.epochs)
+    samples_per_s, bytes_per_s = ceiling_from_events(events, context, round_steps=rounds)
+    stored = float(events["sample_bytes"].sum())
+    return Ceiling(
+        samples_per_s=samples_per_s,
+        bytes_per_s=bytes_per_s,
+        cpu_s_per_gb=outcome.cpu_s / (stored / 1e9) if stored else None,
+        how=window.how,
+        by=window.by,
+        not_measured="" if samples_per_s else "no batch was delivered",
+        details=CeilingDetails(
+            startup_s=[epoch.startup_s for epoch in outcome.epochs],
+            cpu_s=outcome.cpu_s,
+            round_steps=rounds,
+        ),
+    )
+
+
+def _add_cold(plan: Plan, ceiling: Ceiling, outcome: Outcome) -> None:
+    """Record what the storage delivered while a cold ceiling was measured.
+
+    If a cache served a part of it, ``how`` says so.
+    """
+    counts = [epoch.bytes_fetched for epoch in outcome.epochs]
+    known = [count for count in counts if count is not None]
+    fetched = sum(known) if len(known) == len(counts) else None
+    events = outcome.events()
+    delivered = int(events["sample_bytes"].sum())
+    ceiling.cold = Epoch(
+        epoch=0,
+        residency_before=outcome.epochs[0].residency_before,
+        residency_how=outcome.epochs[0].residency_how,
+        bytes_read=int(events["bytes_read"].sum()),
+        sample_bytes=delivered,
+        bytes_fetched=fetched,
+        fetched_how=outcome.epochs[-1].fetched_how,
+    )
+    wanted = min(delivered, plan.manifest.header.stored_bytes)
+    if (share := cached_share(wanted=wanted, fetched=fetched)) > MAX_CACHED:
+        ceiling.how += f"; not cold: a cache served {format_percent(share)} of it"

@@ -1,0 +1,287 @@
+"""The ceilings: raw storage, fetch, prep, harness and accelerator, one entry each.
+
+The method is that of DS-Analyzer's differential runs (Mohan et al., VLDB 2021). Another measurement
+of a part of the pipeline is another entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ...errors import StorageError, UsageError
+from ...load import make_reader
+from ...load.null import NullReader, delivered_bytes
+from ...schema.training import Ceiling, CeilingDetails
+from ...schema.workload import OWN_LOADER, LoaderSpec
+from ...storage.base import Files
+from ...units import counted
+from ..cache import prepare_cache
+from ..phase import Outcome
+from ..plan import Plan
+from ..third_party import enough_shards, in_memory, is_library
+from .bench import Bench, Window
+from .copies import choose_shards, copy_to_memory
+
+_MORE_IN_FLIGHT, _MAX_IN_FLIGHT = 4, 256
+
+_ACCELERATOR_S, _ACCELERATOR_STEPS = 2.0, 200
+"""Limits of the accelerator's window: its steps need no storage to settle."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One ceiling: its name in the record, what is measured, how, and for which plans."""
+
+    name: str
+    title: str
+    measure: Callable[[Bench], Ceiling]
+    applies: Callable[[Plan], bool] = lambda plan: True
+
+
+def raw_by_fio(bench: Bench) -> Ceiling:
+    """fio on the dataset's own files, with the reader's block size and concurrency.
+
+    fio uses O_DIRECT if the reader does.
+    """
+    plan = bench.plan
+    if why := bench.agent.why_no_fio():
+        return Ceiling(not_measured=why)
+    if not plan.direct:
+        prepare_cache(plan, bench.agent, 0)
+    sizes = plan.manifest.shards["size"].tolist()
+    workers = max(1, plan.workload.loader.workers) * plan.accelerators
+    try:
+        result = bench.agent.raw_read(
+            list(zip(plan.keys, sizes, strict=True)),
+            block_size=plan.workload.reader.block_size,
+            concurrency=workers * plan.workload.reader.concurrency,
+            direct=plan.direct,
+            sequential=plan.sequential,
+            seconds=bench.seconds,
+            run_dir=bench.directory,
+        )
+    except StorageError as error:
+        return Ceiling(not_measured=str(error))
+    return Ceiling(
+        samples_per_s=result.bytes_per_s / plan.manifest.mean_stored_bytes,
+        bytes_per_s=result.bytes_per_s,
+        cpu_s_per_gb=result.cpu_s_per_gb,
+        how=result.how,
+        by="fio",
+        details=CeilingDetails(
+            latency_p50_s=result.latency_p50_s,
+            latency_p99_s=result.latency_p99_s,
+            alternatives=result.alternatives,
+            command=result.command,
+        ),
+    )
+
+
+def fetch(bench: Bench) -> Ceiling:
+    """The reader over cold storage: no decompression, no decoding, no accelerator."""
+    plan = bench.plan
+    reader = make_reader(plan.manifest, plan.storage, plan.workload.reader, bytes_only=True)
+    measured = bench.window(
+        Window(
+            phase=bench.phase("fetch", reader, _own(plan), epochs=plan.passes),
+            how=f"reader over {plan.workload.cache} storage, bytes only, {_workers(plan)}, "
+            f"{'O_DIRECT' if plan.direct else 'buffered'}",
+            by="reader",
+            stored=True,
+        )
+    )
+    if (raw := bench.ceilings.get("storage_raw")) is not None:
+        _rate_raw(raw, measured.outcome)
+    return measured.ceiling
+
+
+def _rate_raw(raw: Ceiling, outcome: Outcome) -> None:
+    """Turn fio's bytes/s into samples/s, by the bytes that this reader fetches for a sample.
+
+    It may fetch whole row groups, or only a few columns.
+    """
+    events = outcome.events()
+    read, samples = int(events["bytes_read"].sum()), int(events["samples"].sum())
+    if raw.bytes_per_s and read and samples:
+        raw.samples_per_s = raw.bytes_per_s * samples / read
+        raw.details.read_bytes_per_sample = read / samples
+
+
+def raw_by_reader(bench: Bench) -> Ceiling:
+    """The raw ceiling of a storage that fio can't read.
+
+    The same reader is used, with several times as many requests in flight.
+    """
+    plan = bench.plan
+    more = min(_MAX_IN_FLIGHT, plan.workload.reader.concurrency * _MORE_IN_FLIGHT)
+    reading = plan.workload.reader.model_copy(update={"concurrency": more})
+    reader = make_reader(plan.manifest, plan.storage, reading, bytes_only=True)
+    ceiling = bench.window(
+        Window(
+            phase=bench.phase("storage_raw", reader, _own(plan), epochs=plan.passes),
+            how=f"the reader with {more} reads in flight in each worker",
+            by="reader",
+            stored=True,
+        )
+    ).ceiling
+    ceiling.details.concurrency = more
+    return ceiling
+
+
+def prep(bench: Bench) -> Ceiling:
+    """The reader over a copy in memory: decompress, decode, check, collate."""
+    plan = bench.plan
+    shards = choose_shards(plan)
+    storage, copied = copy_to_memory(plan, shards)
+    reader = make_reader(plan.manifest, storage, plan.workload.reader)
+    return bench.window(
+        Window(
+            phase=bench.phase("prep", reader, _own(plan), shards=shards, share=False),
+            how=f"reader over a copy of {copied >> 20} MiB in memory, {_workers(plan)}",
+            by="reader",
+        )
+    ).ceiling
+
+
+def prep_of_library(bench: Bench) -> Ceiling:
+    """A library's loader over files in memory: decode, collate, hand over batches.
+
+    These steps can't be separated from outside, so the rate is recorded as ``prep``. iobench's own
+    loader over the same files shows what rate is possible.
+    """
+    plan, loading = bench.plan, bench.plan.workload.loader
+    reading = plan.workload.reader.model_copy(update={"direct": False})
+
+    def over(name: str, loading: LoaderSpec) -> Ceiling:
+        reader = make_reader(manifest, storage, reading)
+        return bench.window(
+            Window(
+                phase=bench.phase(name, reader, loading, share=False),
+                how=f"loader '{loading.kind}' over {manifest.header.stored_bytes >> 20} MiB of "
+                f"files in memory, {_workers(plan)}",
+                by="loader",
+            )
+        ).ceiling
+
+    try:
+        with in_memory(plan, enough_shards(plan, choose_shards(plan))) as (manifest, storage):
+            ceiling = over("prep", loading)
+            own = over("prep-own", loading.model_copy(update={"kind": OWN_LOADER}))
+    except UsageError as error:
+        return Ceiling(not_measured=str(error))
+    ceiling.details.own_samples_per_s = own.samples_per_s
+    ceiling.details.own_cpu_s_per_gb = own.cpu_s_per_gb
+    return ceiling
+
+
+def harness(bench: Bench) -> Ceiling:
+    """The loader over a reader that delivers at once: only workers and transport."""
+    plan, loading = bench.plan, bench.plan.workload.loader
+    measured = bench.window(
+        Window(
+            phase=bench.phase("harness", _null_reader(plan), loading),
+            how=f"loader over null storage, transport {loading.transport}, {_workers(plan)}",
+            by="loader",
+        )
+    )
+    bench.loader = measured.outcome.loader
+    return measured.ceiling
+
+
+def harness_by_tensors(bench: Bench) -> Ceiling:
+    """The same loader with torch's default way of handing batches over, as a detail of harness."""
+    plan, ceiling = bench.plan, bench.ceilings["harness"]
+    default = plan.workload.loader.model_copy(update={"transport": "tensor", "slot_size": None})
+    phase = bench.phase("harness-tensor", _null_reader(plan), default)
+    tensor = bench.window(
+        Window(phase=replace(phase, limit_s=bench.seconds / 2), how="", by="loader")
+    ).ceiling
+    ceiling.details.tensor_samples_per_s = tensor.samples_per_s
+    return ceiling
+
+
+def harness_of_library(bench: Bench) -> Ceiling:
+    """Nothing: a library can't be measured without its reading."""
+    kind = bench.plan.workload.loader.kind
+    why = f"the loader '{kind}' can't run without reading, so its cost is part of prep"
+    return Ceiling(not_measured=why)
+
+
+def accelerator(bench: Bench) -> Ceiling:
+    """Only the step, on a batch that is already in place."""
+    plan, spec = bench.plan, bench.plan.workload.accelerator
+    if spec.kind == "null":
+        return Ceiling(not_measured="a null accelerator has no limit")
+    phase = replace(
+        bench.phase("accelerator", None, plan.workload.loader, epochs=1),
+        accelerator=spec,
+        max_steps=_ACCELERATOR_STEPS,
+        limit_s=min(bench.seconds, _ACCELERATOR_S),
+    )
+    how = f"{plan.accelerators} x {spec.name}, step alone"
+    ceiling = bench.window(Window(phase=phase, how=how, by="accelerator")).ceiling
+    if ceiling.samples_per_s is not None:
+        ceiling.bytes_per_s = ceiling.samples_per_s * plan.manifest.mean_stored_bytes
+    return ceiling
+
+
+def _own(plan: Plan) -> LoaderSpec:
+    """iobench's own loader, which throws the batches away in its workers."""
+    return plan.workload.loader.model_copy(update={"kind": OWN_LOADER, "transport": "null"})
+
+
+def _null_reader(plan: Plan) -> NullReader:
+    return NullReader(
+        plan.manifest, delivered_bytes(plan.manifest, plan.storage, plan.workload.reader)
+    )
+
+
+def _workers(plan: Plan) -> str:
+    loading, concurrency = plan.workload.loader, plan.workload.reader.concurrency
+    workers = counted(loading.workers, "worker")
+    return f"{plan.accelerators} x {workers} x {concurrency} reads in flight"
+
+
+def _fio_cannot(plan: Plan) -> bool:
+    return not isinstance(plan.storage, Files)
+
+
+def _own_loader(plan: Plan) -> bool:
+    return not is_library(plan)
+
+
+def _ring(plan: Plan) -> bool:
+    loading = plan.workload.loader
+    return _own_loader(plan) and loading.transport == "ring" and loading.workers > 0
+
+
+ENTRIES = (
+    Entry(name="storage_raw", title="raw storage (fio)", measure=raw_by_fio),
+    Entry(name="fetch", title="fetch", measure=fetch),
+    Entry(
+        name="storage_raw",
+        title="raw storage (more reads in flight)",
+        measure=raw_by_reader,
+        applies=_fio_cannot,
+    ),
+    Entry(name="prep", title="prep", measure=prep, applies=_own_loader),
+    Entry(
+        name="prep",
+        title="the loader over files in memory",
+        measure=prep_of_library,
+        applies=is_library,
+    ),
+    Entry(name="harness", title="harness", measure=harness, applies=_own_loader),
+    Entry(
+        name="harness",
+        title="harness (torch's default transport)",
+        measure=harness_by_tensors,
+        applies=_ring,
+    ),
+    Entry(name="harness", title="harness", measure=harness_of_library, applies=is_library),
+    Entry(name="accelerator", title="accelerator", measure=accelerator),
+)
+"""All ceilings, in the order in which they are measured. A later entry of a name replaces an
+earlier one.
+"""

@@ -1,0 +1,145 @@
+"""Run a phase: the parent's side of ranks that load, and save if the phase saves.
+
+Each epoch begins at an instant that the parent names, after it has brought the page cache into the
+state that the workload asks for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from ..errors import WorkerError
+from ..load.bus import cause_of_death
+from ..schema.training import Epoch
+from .conductor import Handler, conduct
+from .crew import ForkedCrew
+from .messages import (
+    Command,
+    Last,
+    Point,
+    ReadyForEpoch,
+    ReadyToSave,
+    Recorded,
+    Report,
+    Saved,
+    Skip,
+    Start,
+)
+from .phase import Outcome, Phase, PhaseInterrupted
+from .tasks.load import Load
+
+HEAD_START_NS = 1_000_000
+"""From the command to begin an epoch to its start, so that every rank has it by then."""
+
+Prepare = Callable[[int], Epoch]
+"""Called before each epoch, while all ranks wait.
+
+It brings the page cache into the state that the workload asks for, and returns what it found.
+"""
+
+Finish = Callable[[Epoch], None]
+"""Called after each epoch, when all ranks have delivered their last batch of it."""
+
+Tick = Callable[[int], None]
+"""Called a few times a second with the steps done so far by all ranks."""
+
+
+def run_phase(
+    phase: Phase,
+    *,
+    prepare: Prepare | None = None,
+    finish: Finish | None = None,
+    tick: Tick | None = None,
+) -> Outcome:
+    """Run a phase to its end.
+
+    Raises a rank's own IobenchError, WorkerError for a rank that died, and PhaseInterrupted, which
+    has what was recorded until then.
+    """
+    task = Load(phase)
+    loading = _Loading(phase, task, prepare, finish, tick)
+    outcome = loading.outcome
+    try:
+        conduct(ForkedCrew(phase.accelerators, task), loading)
+    except WorkerError as death:
+        cause = cause_of_death(death, phase.reader)
+        if cause is not None:
+            raise cause from death
+        raise
+    except KeyboardInterrupt as interrupt:
+        if len(outcome.columns) < phase.accelerators:
+            outcome.complete = False
+            # The totals lack the bytes that the missing ranks fetched.
+            outcome.forget_fetched()
+        raise PhaseInterrupted(outcome) from interrupt
+    outcome.epochs.sort(key=lambda epoch: epoch.epoch)
+    return outcome
+
+
+class _Loading(Handler):
+    """Begins the epochs and the checkpoints, and keeps what the ranks record.
+
+    The ranks' shares of an epoch differ by at most a batch, so at the end of an epoch one rank may
+    be ready for the next epoch while another one is ready to save. A checkpoint that not every rank
+    reaches is skipped.
+    """
+
+    def __init__(
+        self,
+        phase: Phase,
+        task: Load,
+        prepare: Prepare | None,
+        finish: Finish | None,
+        tick: Tick | None,
+    ) -> None:
+        self.phase, self.task = phase, task
+        self.on_prepare, self.on_finish, self.on_tick = prepare, finish, tick
+        self.book = phase.saving.book if phase.saving else None
+        self.outcome = Outcome()
+        self.next: Epoch | None = None  # prepared, and about to begin
+
+    def heard(self, rank: int, message: Report | Last) -> None:
+        match message:
+            case Saved(step, part) if self.book is not None:
+                self.book.take_down(rank, step, part)
+            case Recorded():
+                self.outcome.add(rank, message)
+                if len(self.outcome.columns) == self.phase.accelerators:
+                    self._finish()
+
+    def prepare(self, waiting: Mapping[int, Point]) -> None:
+        ready = [point.epoch for point in waiting.values() if isinstance(point, ReadyForEpoch)]
+        if len(ready) == len(waiting):
+            self._finish()
+            epoch = min(ready)
+            self.next = self.on_prepare(epoch) if self.on_prepare else Epoch(epoch=epoch)
+        elif self.book is not None and self._save(waiting) is not None:
+            self.book.make_room()
+
+    def answer(self, waiting: Mapping[int, Point]) -> Mapping[int, Command]:
+        if self.next is not None:
+            self.outcome.epochs.append(self.next)
+            self.next = None
+            return dict.fromkeys(waiting, Start(time.monotonic_ns() + HEAD_START_NS))
+        number = self._save(waiting)
+        if self.book is not None and number is not None:
+            return dict.fromkeys(waiting, Start(self.book.begin(number)))
+        return {rank: Skip() for rank, point in waiting.items() if isinstance(point, ReadyToSave)}
+
+    def tick(self) -> None:
+        if self.on_tick is not None:
+            self.on_tick(self.task.steps_done())
+
+    def _save(self, waiting: Mapping[int, Point]) -> int | None:
+        """The number of the checkpoint that every rank of the phase is ready for, if there is."""
+        numbers = {
+            point.number if isinstance(point, ReadyToSave) else None for point in waiting.values()
+        }
+        everyone = len(waiting) == self.phase.accelerators
+        return numbers.pop() if everyone and len(numbers) == 1 else None
+
+    def _finish(self) -> None:
+        """The last epoch that began is over, if there was one."""
+        if self.outcome.epochs and self.on_finish is not None:
+            self.on_finish(self.outcome.epochs[-1])

@@ -1,0 +1,199 @@
+"""What iobench says: every help text, one-line errors of typical mistakes, and reports.
+
+Wording is checked here and nowhere else: other tests assert exit codes, classes of errors, rule
+ids, names and figures.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from iobench import extras
+from iobench.cli import common
+from iobench.cli.verbs import VERBS
+from tests.processes import in_process
+
+HERE = Path(__file__).parent
+GOLDEN = HERE.parent / "golden" / "0.1.0"
+
+MISTAKES = (
+    # names and keys
+    "runn demo",
+    "run resnet50-h10 --data data",
+    "run ./nosuch.yaml --data data",
+    "generate unet3 --to new",
+    "generate demo --to new --set codec=ztsd",
+    "generate demo --to new --set codec=zstd:fast",
+    "generate demo --to new --set smaples=1",
+    "plan demo --set loader.wokers=8",
+    "plan demo --set batch_size",
+    "plan demo --set batch_size=many",
+    "plan demo --set batch_size=[1",
+    "plan demo --set loader.kind=torchh",
+    "checkpoint llama3-9b --to new",
+    "checkpoint llama3-8b --to new --writer torch-nocrc --async",
+    "cost results/calibrated --instance g5.2xlrge",
+    "compare results/calibrated results/throttled --metric samples",
+    "plan ./mine.yaml",
+    "plan ./list.yaml",
+    "plan demo --set loader.kind=webdataset",  # the package is not installed
+    # numbers
+    "generate demo --to new --size 20parsecs",
+    "generate demo --to new --size 1kB",
+    "generate demo --to new --samples many",
+    "generate demo --to new --workers 0",
+    "generate demo --to new --memory-multiple 0",
+    "run demo --data data --calibration 3x",
+    "run demo --data data --calibration 2h",
+    "run demo --data data --accelerators 0",
+    "checkpoint llama3-8b --to new --scale 2",
+    "checkpoint llama3-8b --to new --scale most",
+    "checkpoint llama3-8b --to new --mtbf 0s",
+    "checkpoint llama3-8b --to new --stall-budget 200%",
+    "cost results/calibrated --instance g5.xlarge --efficiency 2",
+    "cost results/calibrated --host-price-per-hour 0",
+    "size demo --accelerators 0",
+    "whatif results/calibrated --storage-bandwidth 0x",
+    "report results/calibrated --fail-on 'samples_per_s'",
+    "report results/calibrated --fail-on 'samples_per_sec<1'",
+    # places
+    "run demo --data nowhere",
+    "run demo --data thesis",
+    "run demo --data half",
+    "run demo --data data",
+    "run ./smallrun.yaml --data s3://key:secret@bucket/data",
+    "run ./smallrun.yaml --data 'throttled+data?bandwith=1MB'",
+    "run ./smallrun.yaml --data scanned.manifest",
+    "verify thesis",
+    "clean thesis",
+    "clean nowhere",
+    "generate demo --to thesis --samples 2",
+    "generate demo --to data --samples 2",
+    "generate demo --to /",
+    "scan empty --save mine.yaml",
+    "scan thesis --save thesis/mine.yaml",
+    "scan thesis --save mine.txt",
+    "doctor nowhere",
+    "report nowhere",
+    "report thesis",
+    "advise thesis",
+    "history resnet50-h100 --results results",
+    "compare results/calibrated",
+    "compare results/calibrated results/library",
+    "report results/calibrated -o thesis",
+    # flags that do not go together
+    "run demo --data data --checkpoint llama3-8b",
+    "run demo --data data --checkpoint-to new",
+    "plan demo --ranks 2",
+    "plan demo --probe",
+    "plan demo --origin data",
+    "sweep demo --to new",
+    "sweep demo --to new --sweep workers",
+    "sweep demo --to new --sweep loader.workers=1,1",
+    "sweep demo --to new --sweep loader.wokers=1,2",
+    "sweep demo --to new --sweep loader.workers=1,2 --repeat 0",
+    "sweep --resume nowhere",
+    "sweep --resume sweep --confirm sweep",
+    "sweep --resume sweep --samples 10",
+    "cost results/calibrated --instance a --instance b",
+)
+"""Command lines of users who made one mistake each, in the folder that ``_workplace`` makes."""
+
+REPORTS = (
+    *(f"report results/{run.name}" for run in sorted((GOLDEN / "runs").iterdir())),
+    "compare results/calibrated results/throttled",
+    "compare sweep --by loader.workers",
+    "cost results/calibrated --instance g5.xlarge --epochs 90 --deadline 24h",
+    "history smallrun --results sweep",
+    "whatif results/calibrated --storage-bandwidth 2x",
+    "size resnet50-h100 --accelerators 8 --hosts 2",
+    "advise sweep",
+)
+
+
+@contextmanager
+def _workplace() -> Iterator[Path]:
+    """A folder with golden data and runs, and with what a user may point to by mistake."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory(prefix="iobench-texts-") as folder:
+        here = Path(folder).resolve()
+        for name, source in {
+            "data": "datasets/tar",
+            "half": "datasets/half",
+            "scanned.manifest": "datasets/scanned.manifest",
+            "results": "runs",
+            "sweep": "sweep",
+        }.items():
+            shutil.copytree(GOLDEN / source, here / name)
+        shutil.copy(GOLDEN / "smallrun.yaml", here)
+        shutil.copy(GOLDEN / "small.yaml", here)
+        (here / "empty").mkdir()
+        (here / "thesis").mkdir()
+        (here / "thesis" / "chapter.txt").write_text("precious")
+        (here / "mine.yaml").write_text("name: mine\ndataset: demo\nbatch_size: 8\n  epochs: 1\n")
+        (here / "list.yaml").write_text("- name: mine\n")
+        os.chdir(here)
+        try:
+            yield here
+        finally:
+            os.chdir(before)
+
+
+@contextmanager
+def _missing(package: str) -> Iterator[None]:
+    """Let every import of ``package`` fail, as where it is not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, package, None)
+        yield
+
+
+def _shown(command: str, here: Path) -> str:
+    """What a command prints, with its exit code if that is not 0."""
+    common._renamed.clear()
+    code, out, err = in_process(*shlex.split(command))
+    end = f"exit {code}\n" if code else ""
+    return f"$ iobench {command}\n{out}{err}{end}".replace(str(here), "/here")
+
+
+def helps() -> str:
+    """``--help`` of iobench and of every verb."""
+    with _workplace() as here:
+        return "\n".join(_shown(f"{verb} --help".lstrip(), here) for verb in ("", *VERBS))
+
+
+def errors() -> str:
+    """The one-line errors of MISTAKES."""
+    with _workplace() as here, _missing("webdataset"):
+        return "\n".join(_shown(command, here) for command in MISTAKES)
+
+
+def reports() -> str:
+    """The text reports of the runs, the sweep and the dataset of version 0.1.0."""
+    with _workplace() as here:
+        return "\n".join(_shown(command, here) for command in REPORTS)
+
+
+SNAPSHOTS: dict[str, Callable[[], str]] = {
+    f"help-{sys.version_info.major}.{sys.version_info.minor}.txt": helps,
+    "errors.txt": errors,
+    "reports.txt": reports,
+}
+"""File in this folder -> its text of today. Each version of Python lays out help in its own way."""
+
+
+def texts(name: str) -> str:
+    """Return what the file ``name`` should hold, for a terminal of 100 columns without colours."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "100")
+        patch.setenv("NO_COLOR", "1")
+        patch.setattr(extras, "_recorded", lambda: None)  # as if iobench came from an index
+        return SNAPSHOTS[name]()

@@ -1,0 +1,81 @@
+"""Windows of the bench and the search for the maximum, over datasets of a few shards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.runner.agent import HostAgent
+from iobench.runner.calibration import findmax
+from iobench.runner.calibration.bench import Bench
+from iobench.runner.calibration.ceilings import ENTRIES
+from iobench.runner.calibration.findmax import begin_search, find_max
+from iobench.runner.plan import Plan, make_plan
+from iobench.runner.progress import Silent
+from iobench.schema.workload import load_workload
+from iobench.storage.base import StorageTraits
+from iobench.storage.local.storage import LocalStorage
+from tests.processes import PATIENCE_S
+
+SETTINGS = [
+    *("batch_size=8", "reader.direct=false", "reader.crop=null", "loader.workers=1"),
+    *("accelerator.step_time=1ms", "required_accelerator_utilization=0.01"),
+]
+
+
+class Uncached(LocalStorage):
+    """Files whose reads never come from this host's page cache, as those of an object store."""
+
+    @property
+    def traits(self) -> StorageTraits:
+        return StorageTraits(page_cache=False)
+
+
+@pytest.fixture
+def plan(make_dataset: Any) -> Plan:
+    _, path = make_dataset(format="tar", samples_per_shard=20)
+    workload = load_workload("demo", SETTINGS)
+    return make_plan(workload, str(path), accelerators=1, repetitions=1, seed=1)
+
+
+def bench_of(plan: Plan, tmp_path: Path, seconds: float = 0.2) -> Bench:
+    return Bench(plan=plan, agent=HostAgent(plan.storage), directory=tmp_path, seconds=seconds)
+
+
+@pytest.mark.parametrize(("uncached", "samples"), [(False, 60), (True, 128)])
+def test_the_search_reads_on_only_where_no_cache_can_serve_it(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uncached: bool, samples: int
+) -> None:
+    """An epoch has 60 samples, and 16 steps of 8 samples are asked for."""
+    monkeypatch.setattr(findmax, "MAX_ACCELERATORS", 1)
+    monkeypatch.setattr(findmax, "_MIN_STEPS", 16)
+    monkeypatch.setattr(findmax, "_POINT_S", 0.005)
+    monkeypatch.setattr(findmax, "_LIMIT_S", PATIENCE_S)
+    if uncached:
+        plan = replace(plan, storage=Uncached(plan.data))
+    bench = bench_of(plan, tmp_path)
+    found = begin_search(bench)
+    find_max(bench, found, Silent())
+    assert [point.accelerators for point in found.points] == [1]
+    assert sum(int(columns["samples"].sum()) for *_, columns in bench.parts) == samples
+
+
+def test_every_entry_of_a_plan_rates_its_stage(plan: Plan, tmp_path: Path) -> None:
+    bench = bench_of(plan, tmp_path)
+    for entry in ENTRIES:
+        if entry.applies(plan):
+            bench.ceilings[entry.name] = entry.measure(bench)
+    assert set(bench.ceilings) == {"storage_raw", "fetch", "prep", "harness", "accelerator"}
+    for name, ceiling in bench.ceilings.items():
+        if name != "storage_raw" or not bench.agent.why_no_fio():
+            assert ceiling.samples_per_s, (name, ceiling.not_measured)
+            assert ceiling.by, name
+    assert bench.ceilings["fetch"].cold is not None
+    assert bench.ceilings["harness"].details.tensor_samples_per_s
+    assert {phase for phase, *_ in bench.parts} == {
+        f"calibrate.{name}"
+        for name in ("fetch", "prep", "harness", "harness-tensor", "accelerator")
+    }

@@ -1,0 +1,253 @@
+"""A task of a new kind goes through the engine as it is: a crew of real processes, and every way to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from iobench.errors import StorageError, WorkerError
+from iobench.runner import conductor
+from iobench.runner.conductor import Handler, Script, Scripted, conduct, last_messages
+from iobench.runner.crew import ForkedCrew
+from iobench.runner.messages import Command, Last, Point, Report, Stop
+from iobench.runner.task import HURRY, Link
+from tests.processes import PATIENCE_S
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+WORLD = 3
+ENDLESS = 1 << 60
+
+
+@dataclass(frozen=True)
+class CountTo(Command):
+    number: int
+
+
+@dataclass(frozen=True)
+class Ready(Point):
+    count: int
+
+
+@dataclass(frozen=True)
+class HasBegun(Report):
+    pass
+
+
+@dataclass(frozen=True)
+class Counted(Last):
+    total: int
+    left: str  # how the rank came to its end
+
+
+class Count:
+    """Ranks that count as far as they are told, again and again; a toy that touches no storage."""
+
+    def __init__(self, step: Callable[[Link], None] = lambda link: time.sleep(0.001)) -> None:
+        self.step = step
+
+    def run(self, link: Link) -> None:
+        total = 0
+        while True:
+            link.send(Ready(total))
+            command = link.receive()
+            if not isinstance(command, CountTo):
+                link.send(Counted(total, type(command).__name__))
+                return
+            while total < command.number:
+                self.step(link)
+                total += 1
+                if total == 1:
+                    link.send(HasBegun())
+                if link.stopped.value:
+                    break
+
+
+class Counting(Handler):
+    """Has all ranks count to 5 and then to 10, or without end; keeps what they report."""
+
+    def __init__(self, *goals: int) -> None:
+        self.goals = [Stop(), *(CountTo(goal) for goal in reversed(goals))]
+        self.begun: list[int] = []
+        self.found: dict[int, Counted] = {}
+        self.ready: list[dict[int, int]] = []
+
+    def heard(self, rank: int, message: Report | Last) -> None:
+        if isinstance(message, Counted):
+            self.found[rank] = message
+        else:
+            self.begun.append(rank)
+
+    def answer(self, waiting: Mapping[int, Point]) -> Mapping[int, Command]:
+        self.ready.append(
+            {rank: point.count for rank, point in waiting.items() if isinstance(point, Ready)}
+        )
+        return dict.fromkeys(waiting, self.goals.pop())
+
+
+class Pressing(Counting):
+    """Somebody presses Ctrl-C, once all ranks work."""
+
+    def tick(self) -> None:
+        if len(self.begun) == WORLD:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_task_runs_to_its_end() -> None:
+    handler = Counting(5, 10)
+    conduct(ForkedCrew(WORLD, Count()), handler)
+    assert handler.ready == [dict.fromkeys(range(WORLD), count) for count in (0, 5, 10)]
+    assert handler.found == dict.fromkeys(range(WORLD), Counted(10, "Stop"))
+    assert sorted(handler.begun) == list(range(WORLD))
+
+
+def test_ctrl_c_while_all_work_keeps_what_each_has_done() -> None:
+    handler = Pressing(ENDLESS)
+    with pytest.raises(KeyboardInterrupt):
+        conduct(ForkedCrew(WORLD, Count()), handler)
+    assert set(handler.found) == set(range(WORLD))
+    assert {found.left for found in handler.found.values()} == {"Stop"}
+
+
+def test_ctrl_c_while_all_wait_keeps_what_each_has_done() -> None:
+    class Slow(Counting):
+        def prepare(self, waiting: Mapping[int, Point]) -> None:
+            if self.begun:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(60)  # cut short: an interrupt takes effect at once here
+
+    handler = Slow(5, 10)
+    with pytest.raises(KeyboardInterrupt):
+        conduct(ForkedCrew(WORLD, Count()), handler)
+    assert handler.found == dict.fromkeys(range(WORLD), Counted(5, "Stop"))
+
+
+def test_ctrl_c_while_an_answer_is_made_waits_until_it_is_sent() -> None:
+    class Presses(Counting):
+        def answer(self, waiting: Mapping[int, Point]) -> Mapping[int, Command]:
+            os.kill(os.getpid(), signal.SIGINT)
+            return super().answer(waiting)
+
+    handler = Presses(ENDLESS)
+    with pytest.raises(KeyboardInterrupt):
+        conduct(ForkedCrew(WORLD, Count()), handler)
+    assert sorted(handler.begun) == list(range(WORLD))  # all of them got the command
+    assert set(handler.found) == set(range(WORLD))
+
+
+def reports_when_it_hangs(link: Link) -> None:
+    def report(number: int, frame: object) -> None:
+        link.send(Counted(0, "hurried"))
+        os._exit(0)
+
+    signal.signal(HURRY, report)
+    link.send(HasBegun())
+    time.sleep(3600)
+
+
+def hangs(link: Link) -> None:
+    link.send(HasBegun())
+    time.sleep(3600)
+
+
+def hangs_for_good(link: Link) -> None:
+    signal.signal(HURRY, signal.SIG_IGN)
+    link.send(HasBegun())
+    time.sleep(3600)
+
+
+def one_hangs(hang: Callable[[Link], None]) -> Count:
+    """Rank 1 hangs. The others end by the flag alone, however slow the machine is."""
+
+    def step(link: Link) -> None:
+        if link.rank == 1:
+            hang(link)
+        signal.signal(HURRY, signal.SIG_IGN)
+        time.sleep(0.001)
+
+    return Count(step)
+
+
+@pytest.mark.parametrize(("step", "left"), [(reports_when_it_hangs, "hurried"), (hangs, None)])
+def test_a_rank_that_hangs_is_hurried(
+    monkeypatch: pytest.MonkeyPatch, step: Callable[[Link], None], left: str | None
+) -> None:
+    monkeypatch.setattr(conductor, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(conductor, "GRACE_S", PATIENCE_S)
+    handler = Pressing(ENDLESS)
+    with pytest.raises(KeyboardInterrupt):
+        conduct(ForkedCrew(WORLD, one_hangs(step)), handler)
+    found = {rank: handler.found[rank].left for rank in sorted(handler.found)}
+    assert found == {0: "Stop", **({1: left} if left else {}), 2: "Stop"}
+
+
+def test_a_rank_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conductor, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(conductor, "GRACE_S", 0.5)
+    with pytest.raises(KeyboardInterrupt):  # and no process is left
+        conduct(ForkedCrew(WORLD, one_hangs(hangs_for_good)), Pressing(ENDLESS))
+
+
+def test_a_ranks_own_error_ends_the_others() -> None:
+    def fails(link: Link) -> None:
+        if link.rank == 2:
+            raise StorageError("no such shard", remedy="look again")
+        time.sleep(0.001)
+
+    handler = Counting(ENDLESS)
+    with pytest.raises(StorageError, match=r"no such shard\. Look again"):
+        conduct(ForkedCrew(WORLD, Count(fails)), handler)
+
+
+def test_a_rank_that_dies_is_named_and_ends_the_others() -> None:
+    def dies(link: Link) -> None:
+        if link.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.001)
+
+    with pytest.raises(WorkerError, match=r"rank 1 died \(killed by SIGKILL\)"):
+        conduct(ForkedCrew(WORLD, Count(dies)), Counting(ENDLESS))
+
+
+def test_a_handler_that_answers_nobody_does_not_hang() -> None:
+    class Silent(Handler):
+        def answer(self, waiting: Mapping[int, Point]) -> Mapping[int, Command]:
+            return {}
+
+    with pytest.raises(RuntimeError, match="none of them was answered"):
+        conduct(ForkedCrew(WORLD, Count()), Silent())
+
+
+def test_a_script_has_every_rank_do_one_thing_after_the_other() -> None:
+    seen: list[list[Point]] = []
+
+    def script() -> Script:
+        for goal in (3, 7):
+            seen.append((yield lambda goal=goal: CountTo(goal)))  # type: ignore[misc]
+
+    conduct(ForkedCrew(WORLD, Count()), Scripted(script()))
+    assert seen == [[Ready(3)] * WORLD, [Ready(7)] * WORLD]
+
+
+def test_an_error_of_a_script_ends_the_ranks() -> None:
+    def script() -> Script:
+        yield lambda: CountTo(3)
+        raise StorageError("the place is gone")
+
+    with pytest.raises(StorageError, match="the place is gone"):
+        conduct(ForkedCrew(WORLD, Count()), Scripted(script()))
+
+
+def test_last_messages_come_in_the_order_of_ranks() -> None:
+    class Own:
+        def run(self, link: Link) -> None:
+            time.sleep(0.05 * (link.world - link.rank))
+            link.send(Counted(link.rank, "done"))
+
+    found = last_messages(ForkedCrew(WORLD, Own()), Counted)
+    assert [each.total for each in found] == list(range(WORLD))

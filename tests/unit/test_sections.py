@@ -1,0 +1,380 @@
+"""Sections are data, and each renderer shows all of them: every report, in every medium."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import importlib
+import io
+import json
+import pkgutil
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import iobench.report
+from iobench.analyse.capacity.requirement import Demand, requirement
+from iobench.analyse.capacity.whatif import Change, Quantity, what_if
+from iobench.analyse.compare.cost import Terms
+from iobench.analyse.compare.cost import cost as cost_of
+from iobench.analyse.compare.history import history as history_of
+from iobench.analyse.compare.runs import Comparison, Group
+from iobench.analyse.compare.runs import compare as compare_runs
+from iobench.analyse.tuning.confirmation import Confirmation
+from iobench.analyse.tuning.recommend import Target, recommend
+from iobench.analyse.tuning.sweepfolder import read_sweep
+from iobench.analyse.verdict.rebuild import conclude
+from iobench.documents import json_text
+from iobench.report import (
+    advise,
+    checkpoint_plan,
+    compare,
+    confirmation,
+    cost,
+    history,
+    plan,
+    record,
+    size,
+    sweep,
+    whatif,
+)
+from iobench.report.render_csv import render_csv
+from iobench.report.render_markdown import render_markdown
+from iobench.report.render_text import render_text
+from iobench.report.sections import (
+    Bars,
+    Cell,
+    Column,
+    Facts,
+    Findings,
+    Headline,
+    Items,
+    Prose,
+    Row,
+    Section,
+    Table,
+)
+from iobench.runner.checkpoint_plan import describe_checkpoint
+from iobench.runner.plan import describe_plan
+from iobench.schema.checkpoint import CheckpointSpec
+from iobench.schema.dataset import load_dataset_spec
+from iobench.schema.instances import find_instance, priced_at
+from iobench.schema.record import TrainingRecord
+from iobench.schema.record import load_run as load
+from iobench.schema.sweep import Sweep, SweepPoint
+from iobench.schema.workload import load_workload
+from iobench.text import csv_cell, markdown
+from tests.unit.conftest import build_run
+from tests.unit.test_compare import BASE, FAST, document
+from tests.unit.test_history import runs as runs_over_time
+
+REPORT = Path(iobench.report.__path__[0])
+GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0"
+WORKLOAD = "resnet50-h100"
+FEW = SweepPoint(settings={"loader.workers": 2}, samples_per_s=[90.0, 95.0], dropped="too slow")
+POINTS = [
+    SweepPoint(settings={"loader.workers": 1}, samples_per_s=[100.0, 101.0, 102.0]),
+    FEW,
+    SweepPoint(settings={"loader.workers": 4}, failed="a worker died of a signal"),
+]
+
+
+def _group(label: str, rates: list[float]) -> Group:
+    return Group(label, [TrainingRecord.model_validate(document(rates))])
+
+
+def _compare(rates: list[float]) -> Comparison:
+    return compare_runs(_group("before", BASE), _group("after", rates))
+
+
+def _history() -> list[Section]:
+    docs = [TrainingRecord.model_validate(each) for each in runs_over_time([1.0] * 6 + [0.7] * 6)]
+    docs[3] = docs[3].model_copy(update={"validity": "invalid"})
+    return history.sections([history_of("w", docs, "samples_per_s")], ["a run that was left out"])
+
+
+def _cost() -> list[Section]:
+    priced = priced_at("g5.xlarge", 1.2, 0.4, find_instance("g5.xlarge"))
+    terms = Terms(hosts=2, epochs=90, deadline_s=60.0, budget_usd=5.0, interruptions_per_hour=0.1)
+    found = [
+        cost_of(doc, instance, terms)
+        for doc in (build_run(), build_run(measured=900.0))
+        for instance in (priced, find_instance("g5.xlarge"))
+    ]
+    return cost.sections([one for one in found if one is not None], ["r2 has no repetition"])
+
+
+def _size() -> list[Section]:
+    workload = load_workload(WORKLOAD)
+    demand = Demand(accelerators=64, hosts=4, cache_bytes=1 << 40)
+    found = requirement(workload, load_dataset_spec(workload.dataset), demand, build_run())
+    return size.sections(found, find_instance("g5.xlarge"))
+
+
+def _confirmation() -> list[Section]:
+    advice = recommend(read_sweep(GOLDEN / "sweep"), Target())
+    found = Confirmation(advice=advice, comparison=_compare(FAST), directory="d", notes=("a note",))
+    return confirmation.sections(found)
+
+
+def _sweep() -> list[Section]:
+    asked = {"created": "", "command": [], "workload": "w", "data_root": "d", "seed": 1}
+    asked |= {"repetitions": 3, "calibration_s": 0, "axes": {}, "points": POINTS}
+    asked |= {"default": POINTS[0].settings, "left_out": ["the budget was spent"]}
+    return sweep.sections(Sweep.model_validate(asked))
+
+
+def _whatif() -> list[Section]:
+    starved = build_run(rates={"storage_raw": 650, "fetch": 600}, measured=580, au=0.29)
+    change = Change(storage_bandwidth=Quantity(2, relative=True))
+    return whatif.sections(what_if(starved, change))
+
+
+def _recorded(name: str) -> list[Section]:
+    return record.sections(conclude(load(GOLDEN / "runs" / name)))
+
+
+REPORTS: dict[str, Callable[[], list[Section]]] = {
+    "run": lambda: record.sections(build_run()),
+    "run without fio": lambda: record.sections(build_run(rates={"storage_raw": None})),
+    "run without bytes": lambda: record.sections(
+        build_run(dataset={"samples": None, "stored_bytes": None})
+    ),
+    **{
+        f"record {path.name}": lambda name=path.name: _recorded(name)  # type: ignore[misc]
+        for path in sorted((GOLDEN / "runs").iterdir())
+    },
+    "compare": lambda: compare.sections(
+        [_compare(FAST), _compare(FAST[:2]), _compare([])], ["left"]
+    ),
+    "history": _history,
+    "cost": _cost,
+    "size": _size,
+    "plan": lambda: plan.sections(
+        describe_plan(load_workload(WORKLOAD), None, accelerators=8, repetitions=6)
+    ),
+    "checkpoint plan": lambda: checkpoint_plan.sections(
+        describe_checkpoint(
+            CheckpointSpec(model="llama3-70b"), None, ranks=None, accelerators=None, mtbf_s=None
+        )
+    ),
+    "whatif": _whatif,
+    "advise": lambda: advise.sections(recommend(read_sweep(GOLDEN / "sweep"), Target())),
+    "sweep": _sweep,
+    "confirmation": _confirmation,
+}
+
+
+@cache
+def report(name: str) -> list[Section]:
+    return REPORTS[name]()
+
+
+def plain(text: str) -> str:
+    """Without line breaks and repeated spaces."""
+    return " ".join(text.split())
+
+
+def texts(section: Section) -> Iterator[str]:
+    """All that people get to see of a section, but for tables."""
+    if isinstance(section, Headline):
+        yield from (section.title, *section.sentences)
+    elif isinstance(section, Prose):
+        yield from section.paragraphs
+    elif isinstance(section, Facts):
+        yield section.title
+        yield from (part for fact in section.facts for part in (fact.label, fact.text))
+    elif isinstance(section, Items):
+        yield section.title
+        for item in section.items:
+            yield from (item.text, item.lead, item.basis)
+    elif isinstance(section, Findings):
+        for finding in section.findings:
+            yield from (finding.rule, finding.evidence, finding.remedy)
+    elif section.where == "everywhere":
+        yield from (section.title, *section.notes)
+
+
+def cells(table: Table, *where: str) -> Iterator[str]:
+    """What is shown of a table in media that show such columns."""
+    for row in table.rows if table.where in where else ():
+        yield row.mark
+        yield from (
+            cell.shown
+            for column, cell in zip(table.columns, row.cells, strict=True)
+            if column.where in where
+        )
+
+
+def tables(name: str) -> list[Table]:
+    return [section for section in report(name) if isinstance(section, Table)]
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_ids_are_unique_and_rows_have_a_cell_for_each_column(name: str) -> None:
+    found = [section.id for section in report(name)]
+    assert len(found) == len(set(found))
+    assert all(re.fullmatch(r"[a-z][a-z0-9-]*", each) for each in found)
+    for table in tables(name):
+        assert all(len(row.cells) == len(table.columns) for row in table.rows), table.id
+        assert len({column.name for column in table.columns}) == len(table.columns)
+        if table.bars is not None:
+            table.at(table.bars.column)
+
+
+@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize(
+    ("width", "room"), [(100, None), (100, 140), (60, None), (24, None)], ids=str
+)
+def test_text_shows_all_of_a_report(name: str, width: int, room: int | None) -> None:
+    shown = render_text(report(name), width=width, room=room)
+    told = plain(shown)
+    for section in report(name):
+        for text in texts(section):
+            assert plain(text) in told, section.id
+        if isinstance(section, Table):
+            for cell in cells(section, "everywhere"):
+                assert plain(cell) in told, section.id
+    assert "None" not in told
+    assert "\x1b" not in shown
+    assert all(line == line.rstrip() for line in shown.splitlines())
+    if width == 100:
+        assert max(map(len, shown.splitlines())) <= (room or width)
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_markdown_shows_all_of_a_report_in_rectangular_tables(name: str) -> None:
+    shown = render_markdown(report(name))
+    told = plain(shown)
+    for section in report(name):
+        for text in texts(section):
+            assert plain(markdown(text)) in told, section.id
+        if isinstance(section, Table):
+            for cell in cells(section, "everywhere", "pages"):
+                assert plain(markdown(cell)) in told, section.id
+    for block in shown.split("\n\n"):
+        lines = [line.replace("\\|", "") for line in block.splitlines()]
+        if block.startswith("|"):
+            assert len({line.count("|") for line in lines}) == 1
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_csv_has_the_raw_value_of_each_cell(name: str) -> None:
+    for table in tables(name):
+        head, *rows = csv.reader(io.StringIO(render_csv([table])))
+        assert head == [column.name for column in table.columns]
+        assert rows == [[str(csv_cell(cell.value)) for cell in row.cells] for row in table.rows]
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_document_of_csv_is_one_table(name: str) -> None:
+    """Of data if there is some: a program reads one heading, and rows as long as it."""
+    data = [table for table in tables(name) if table.where == "data"] or tables(name)
+    kinds = {tuple(column.name for column in table.columns) for table in data}
+    rows = list(csv.reader(io.StringIO(render_csv(report(name)))))
+    if len(kinds) == 1:
+        assert {len(row) for row in rows} == {len(next(iter(kinds)))}
+        assert len(rows) == 1 + sum(len(table.rows) for table in data)
+
+
+def test_every_subject_is_here() -> None:
+    """A module with a function ``sections`` is a kind of report."""
+    subjects = {
+        module.name
+        for module in pkgutil.iter_modules(iobench.report.__path__)
+        if hasattr(importlib.import_module(f"iobench.report.{module.name}"), "sections")
+    }
+    assert subjects - {"run", "checkpoint", "checkpoint_plan"} <= set(REPORTS) | {"record"}
+    assert {"run", "record checkpoint-stream", "checkpoint plan"} <= set(REPORTS)
+
+
+def imports(path: Path) -> set[str]:
+    """The modules that a module of ``report`` imports from iobench, with their dots."""
+    tree = ast.parse(path.read_text())
+    return {
+        "." * node.level + (node.module or "")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.level
+    }
+
+
+def test_no_renderer_needs_a_subject() -> None:
+    renderers = sorted(REPORT.glob("render_*.py"))
+    assert len(renderers) == 3
+    for path in renderers:
+        assert imports(path) == {".sections", "..text"}, path
+    assert imports(REPORT / "sections.py") == {"..schema.record"}
+
+
+def test_no_subject_needs_a_renderer() -> None:
+    for path in REPORT.glob("*.py"):
+        if not path.name.startswith("render_"):
+            assert not [each for each in imports(path) if each.startswith(".render_")], path
+            assert "Any" not in {
+                node.id
+                for node in ast.walk(ast.parse(path.read_text()))
+                if isinstance(node, ast.Name)
+            }, path
+
+
+COLUMNS = (
+    Column(name="stage", label="stage"),
+    Column(name="rate", label="rate", align="right"),
+    Column(name="seconds", label="time", align="right"),
+)
+
+
+def table_of(rows: Sequence[tuple[Cell, ...]], bars: Bars | None = None) -> Table:
+    made = tuple(
+        Row(cells=row, mark="binds" if number == 0 else "") for number, row in enumerate(rows)
+    )
+    return Table(id="t", title="Title", columns=COLUMNS, rows=made, bars=bars)
+
+
+def test_a_bar_is_as_long_as_its_value_and_one_that_is_cut_says_so() -> None:
+    values = (100.0, 50.0, 800.0, 0.0, None)
+    rows = [
+        (Cell(value="s"), Cell(value=value, text="v"), Cell(value=1, text="1 s"))
+        for value in values
+    ]
+    lines = render_text([table_of(rows, Bars(column="rate", full=200.0))]).splitlines()[2:]
+    whole = lines[2].count("█") + 1
+    assert lines[2].endswith("█▶")
+    assert [line.count("█") for line in lines[:2]] == [round(whole / 2), round(whole / 4)]
+    assert lines[0].endswith(" < binds")
+    assert "█" not in lines[3] + lines[4]
+
+
+def test_the_reason_of_a_missing_figure_stands_in_its_place() -> None:
+    why = "not measured: " + "the file system has no such counter, " * 4
+    rows = [
+        (Cell(value="a", text="a"), Cell(value=1.5, text="1.5"), Cell(value=2.0, text="2.0 s")),
+        (Cell(value="b", text="b"), Cell(value=None, why=why), Cell(value=None)),
+    ]
+    text = render_text([table_of(rows)], width=60)
+    head, first, *rest = text.splitlines()[1:]
+    assert first.index("1.5") + 3 == head.index("rate") + 4
+    assert plain(" ".join(rest)) == plain(f"b {why}")
+    assert max(map(len, rest)) <= 60
+    assert f"| b | {plain(why)} | |" in plain(render_markdown([table_of(rows)]))
+    assert render_csv([table_of(rows)]).endswith("\nb,,\n")
+
+
+def test_a_table_that_has_no_room_is_stacked() -> None:
+    rows = [(Cell(value="a", text="a" * 30), Cell(value=1, text="1"), Cell(value=2, text="2 s"))]
+    assert render_text([table_of(rows)], width=30) == (
+        f"Title\n  {'a' * 30}\n    < binds\n    rate 1; time 2 s\n"
+    )
+    assert max(map(len, render_text([table_of(rows)], width=30, room=60).splitlines())) > 30
+
+
+def test_the_document_of_a_comparison_has_its_raw_figures() -> None:
+    found = json.loads(json_text(compare.document([_compare(FAST)], ["left"])))
+    (one,) = found["comparisons"]
+    assert found["left_out"] == ["left"]
+    assert [row["metric"] for row in one["rows"]] == ["samples_per_s"]
+    assert one["rows"][0]["baseline"] == BASE
+    assert one["rows"][0]["judgement"]["difference"] == "better"

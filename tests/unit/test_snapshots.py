@@ -1,0 +1,29 @@
+"""The wording of iobench is what tests/snapshots holds: helps, errors of users, reports."""
+
+from __future__ import annotations
+
+import difflib
+
+import pytest
+
+from tests.snapshots.texts import HERE, SNAPSHOTS, texts
+
+
+@pytest.mark.parametrize("name", SNAPSHOTS)
+def test_the_words_are_those_that_were_reviewed(name: str) -> None:
+    file = HERE / name
+    if not file.exists() and name.startswith("help-"):
+        pytest.skip(f"{name} is not there: the help of this Python's argparse was NOT compared")
+    reviewed, today = file.read_text(encoding="utf-8"), texts(name)
+    lines = difflib.unified_diff(reviewed.splitlines(), today.splitlines(), name, "today", n=1)
+    assert today == reviewed, "\n".join(
+        ["read the differences; if they are meant: python -m tests.snapshots", *lines]
+    )
+
+
+def test_every_mistake_is_one_line_on_standard_error() -> None:
+    for shown in texts("errors.txt").split("\n\n"):
+        told = [line for line in shown.splitlines() if line.startswith("iobench: ")]
+        assert len(told) == 1, shown
+        assert "internal error" not in shown
+        assert shown.rstrip().splitlines()[-1] in ("exit 1", "exit 2"), shown
