@@ -136,6 +136,9 @@ def test_figures_that_may_not_carry_over_say_so(make_run: Build) -> None:
     assert "another size" in told
     assert "content" in told
     assert "INVALID (cache.cold-residency)" in told
+    warm = size("unet3d-b200", Demand(accelerators=1), make_run(workload={"cache": "warm"}))
+    assert any("'warm'" in note for note in warm.measured.notes)
+    assert not any("INVALID" in note for note in warm.measured.notes)
 
 
 @pytest.mark.parametrize(
