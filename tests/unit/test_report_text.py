@@ -141,8 +141,8 @@ def test_a_proof_of_a_part_says_that_it_is_one(make_run: Build) -> None:
         doc = make_run(loader=loader)
         text = " ".join(run_text(doc).split())
         assert (
-            f"32 samples of an epoch (a part: there are 64; which are missing can't be told), {told}"
-            in text
+            "32 samples of an epoch (a part: there are 64; which are missing can't be told), "
+            f"{told}" in text
         )
         assert [finding.rule for finding in doc.findings] == ["loader.delivery"] * bool(repeated)
         assert "0 missing" not in text

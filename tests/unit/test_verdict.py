@@ -1,4 +1,6 @@
-"""What binds, what it costs, what would help, how it is said. The base run: demand 2,000, storage 4,000, prep 6,000, harness 8,000."""
+"""What binds, what it costs, what would help, how it is said. The base run: demand 2,000, storage
+4,000, prep 6,000, harness 8,000.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,10 @@ def test_storage_binds(make_run: Build) -> None:
     assert found.fetch_stall == pytest.approx(0.71)  # T2 = 1/580, T3 = T1 = 1/2000
     assert found.prep_stall == 0
     assert found.sentence == (
-        "Storage starves 2 accelerators (29.0 % busy, 90 % required): they demand 191 MiB/s (2,000 samples/s), storage delivers "
-        "57.2 MiB/s (600 samples/s) cold (0.30 x); it can feed none of them at 90 % utilization. The storage itself is spent: fio reads "
+        "Storage starves 2 accelerators (29.0 % busy, 90 % required): they demand 191 MiB/s (2,000 "
+        "samples/s), storage delivers "
+        "57.2 MiB/s (600 samples/s) cold (0.30 x); it can feed none of them at 90 % utilization. "
+        "The storage itself is spent: fio reads "
         "62.0 MiB/s (650 samples/s) from the same files."
     )
     assert "faster storage" in found.advice[0].change
@@ -176,8 +180,8 @@ def test_turns_of_fetch_and_prep_explain_a_wait(make_run: Build) -> None:
     )
     assert found.binds == "prep"
     assert (
-        "take turns, and in turns they are slower than the accelerators, which yields 111 MiB/s (1,165 samples/s)."
-        in found.sentence
+        "take turns, and in turns they are slower than the accelerators, which yields 111 MiB/s "
+        "(1,165 samples/s)." in found.sentence
     )
 
 
@@ -291,7 +295,8 @@ def test_null_accelerator(make_run: Build) -> None:
     )
     assert found.binds == "storage"
     assert found.sentence.startswith(
-        "No accelerator to starve: the loader sustains 372 MiB/s (3,900 samples/s) cold; the limit is storage."
+        "No accelerator to starve: the loader sustains 372 MiB/s (3,900 samples/s) cold; the limit "
+        "is storage."
     )
     assert found.starved is None
     assert found.headroom is None
@@ -333,7 +338,9 @@ def test_advice_is_sorted_by_gain(make_run: Build) -> None:
 
 
 def test_what_slows_the_run_down_is_not_advice(make_run: Build) -> None:
-    """One accelerator of two could be fed: 0.72 x the samples/s that the two get now, which helps nobody."""
+    """One accelerator of two could be fed: 0.72 x the samples/s that the two get now, which helps
+    nobody.
+    """
     for rates in ({"fetch": 1300, "storage_raw": 1400}, {"prep": 1300}, {"harness": 1300}):
         found = judge(make_run, rates=rates, measured=1250, au=0.6)
         assert found.advice
@@ -362,13 +369,15 @@ def test_the_codec_in_use_is_not_advised(make_run: Build, codec: str, cheaper: s
 
 
 def test_a_ceiling_that_the_run_refutes_is_not_called_a_limit(make_run: Build) -> None:
-    """Measured on a busier host than the run: 300 samples/s alone, 900 in the run. Gains are over what was reached."""
+    """Measured on a busier host than the run: 300 samples/s alone, 900 in the run. Gains are over
+    what was reached.
+    """
     found = judge(make_run, rates={"prep": 300}, measured=900, au=0.45)
     assert found.binds == "prep"
     assert "at most" not in found.sentence
     assert (
-        "preparation alone yielded 28.6 MiB/s (300 samples/s), less than the 85.8 MiB/s (900 samples/s) of the run"
-        in found.sentence
+        "preparation alone yielded 28.6 MiB/s (300 samples/s), less than the 85.8 MiB/s (900 "
+        "samples/s) of the run" in found.sentence
     )
     assert found.advice[0].change.startswith("more workers: 8 in all instead of 4")
     assert found.advice[0].predicted_gain == pytest.approx(2.0)
