@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..analyse.verdict.metrics import repetition_metrics, unseen_reads
+from ..analyse.verdict.metrics import repetition_metrics, uncounted_reads
 from ..analyse.verdict.rebuild import conclude
 from ..errors import InterruptedRun, IobenchError
 from ..interrupts import defer_interrupts
@@ -233,7 +233,7 @@ def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used) -> Repetit
         nfs=used.nfs,
         resources=used.resources,
         residency_before=max(known) if known and len(known) == len(residencies) else None,
-        not_measured=unseen_reads(phase.loading.kind),
+        not_measured=uncounted_reads(phase.loading.kind),
     )
     bench.keep(phase, outcome)
     return repetition_metrics(outcome.events(), context)

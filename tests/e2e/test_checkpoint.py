@@ -111,7 +111,7 @@ def test_asynchronous_saves_go_on_behind_the_training(tmp_path: Path, writer: st
 def test_the_asynchronous_version_by_flag(tmp_path: Path) -> None:
     doc = study(tmp_path, "--writer", "dcp", "--async", "--repeat", "1", "--set", "restores=0")
     assert doc["job"]["writer"] == "dcp-async"
-    assert doc["job"]["not_measured"]["restore_bytes_per_s"] == "no restore was asked for"
+    assert doc["job"]["not_measured"]["restore_bytes_per_s"].startswith("no restore")
     doc = study(tmp_path, "--async", "--repeat", "2", "--set", "steps=3")
     assert doc["job"]["writer"] == "stream-async"
     for save in doc["job"]["saves"]:

@@ -80,10 +80,7 @@ def test_a_layout_is_made_read_cold_reported_and_cleaned(iobench: Any, tmp_path:
     assert re.search(r"^Loader litdata \(litdata [\d.]+\)$", out, re.M)
     assert re.search(r"^  read bandwidth .* of the samples' stored bytes$", out, re.M)
     shown = " ".join(out.split())
-    assert (
-        "read amplification not measured: what loader 'litdata' reads from storage is not seen"
-        in shown
-    )
+    assert re.search("read amplification not measured: [^:]*loader 'litdata'", shown)
     assert "made by an earlier run" in shown
     assert "each once" in shown
     assert "the storage has no O_DIRECT" not in shown

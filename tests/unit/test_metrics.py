@@ -18,7 +18,7 @@ from iobench.analyse.verdict.metrics import (
     repetition_metrics,
     select,
     summarise,
-    unseen_reads,
+    uncounted_reads,
 )
 from iobench.analyse.verdict.rebuild import ceiling_from_events, find_max_point, rebuild
 from iobench.analyse.verdict.validity import evaluate
@@ -389,7 +389,7 @@ def test_what_a_library_reads_is_not_measured(
         {"step": n, "start": n, "wait": 0.5, "busy": 0.5, "bytes_read": 1000, "sample_bytes": 1000}
         for n in range(4)
     ]
-    unseen = {"not_measured": unseen_reads("webdataset")} if recorded else {}
+    unseen = {"not_measured": uncounted_reads("webdataset")} if recorded else {}
     few = {"workload": {"epochs": 1}, "dataset": {"samples": 4}}
     doc = make_run(
         loader={"kind": "webdataset"}, repetitions=1, repetition=unseen, quiet=context(0.0), **few
@@ -409,7 +409,7 @@ def test_what_a_library_reads_is_not_measured(
     }
     assert values_of(again, "read_bytes_per_s") == []
     assert values_of(again, "samples_per_s") != []
-    assert "not measured: what loader 'webdataset' reads" in " ".join(run_text(again).split())
+    assert "not measured: the reads of loader 'webdataset'" in " ".join(run_text(again).split())
     assert re.search(r"read bandwidth .* of the samples' stored bytes", run_text(again))
     told = run_markdown(again)
     assert re.search(r"\| read amplification \| not measured: .*'webdataset'.* \|", told)

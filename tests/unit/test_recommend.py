@@ -256,7 +256,7 @@ def test_what_bounds_a_shard_from_above(
     assert found.shard.bytes == bytes_
     assert found.shard.bound_by.startswith(by)
     assert found.shard.efficiency == pytest.approx(bytes_ / (0.03 + bytes_ / 90e6) / 90e6, rel=0.02)
-    assert any("allow only" in line for line in found.why)
+    assert any(by in line for line in found.why)
 
 
 def test_too_few_shards_lose_against_enough_that_are_as_good(
@@ -289,7 +289,7 @@ def test_a_model_that_fails_its_check_is_not_trusted(planted: Build, tmp_path: P
     found = recommend(read_sweep(tmp_path))
     assert found.shard is not None
     assert found.shard.fit.worst == pytest.approx(-0.5, abs=0.01)
-    assert any("-50% off" in doubt for doubt in found.doubts)
+    assert any("-50%" in doubt for doubt in found.doubts)
     assert found.confidence != "high"
 
 
@@ -594,7 +594,7 @@ def test_what_cannot_be_used_is_left_out_by_name(planted: Build, tmp_path: Path)
     told = "\n".join(sweep.left_out)
     for word in (
         "bad: INVALID",
-        "failed: failed",
+        "failed: the run failed",
         "loader.workers=16: no complete repetition",
         "9.0",
         "foreign",

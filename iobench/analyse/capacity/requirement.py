@@ -143,13 +143,12 @@ def requirement(
     latency, latency_from = _latency(demand, measured)
     if latency is None:
         missing["reads_in_flight"] = (
-            "the latency of a read is not known: give --latency, or --from with a run that "
-            "measured it"
+            "no latency of a read was given: use --latency, or --from with a run that measured it"
         )
     if measured is None or measured.cpu_s_per_gb is None:
         missing["cores"] = (
-            "the CPU time per byte is not known: give --from with a run that measured fetch, prep "
-            "and harness"
+            "no CPU time per byte was given: use --from with a run that measured fetch, prep and "
+            "harness"
         )
     checkpoint = (
         demand.checkpoint_bytes / demand.checkpoint_budget_s
