@@ -1,4 +1,6 @@
-"""Any fsspec URL: the contract over a file system in memory and over one of files, and what a user gets told."""
+"""Any fsspec URL: the contract over a file system in memory and over one of files, and what a user
+gets told.
+"""
 
 from __future__ import annotations
 

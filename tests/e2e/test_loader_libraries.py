@@ -1,4 +1,6 @@
-"""``loader.kind`` as a user meets it: runs, verdicts, proofs, layouts that come and go, and refusals."""
+"""``loader.kind`` as a user meets it: runs, verdicts, proofs, layouts that come and go, and
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -207,7 +209,9 @@ def test_all_ranks_prove_what_they_deliver(kind: str, iobench: Any, make_dataset
 def test_a_proof_of_a_part_does_not_tell_what_is_missing(
     kind: str, wrong: int, make_dataset: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """64 samples of 10 kB in batches of 16: the proof ends with the one that goes beyond 200 kB; each has a fault of either kind."""
+    """64 samples of 10 kB in batches of 16: the proof ends with the one that goes beyond 200 kB;
+    each has a fault of either kind.
+    """
     monkeypatch.setitem(
         LOADERS._entries,
         "forgetful",
@@ -294,7 +298,9 @@ def test_a_library_that_does_not_import_says_why(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """mosaicml-streaming needs a torchvision that was built with the torch, and more: where that is not so, it is there and of no use."""
+    """mosaicml-streaming needs a torchvision that was built with the torch, and more: where that is
+    not so, it is there and of no use.
+    """
     import sys
 
     def loaded() -> list[str]:
@@ -329,7 +335,10 @@ def test_no_library_is_imported_unless_it_is_asked_for() -> None:
     import subprocess
     import sys
 
-    look = "import sys, iobench.load, iobench.runner.experiment; print([n for n in sys.modules if n.split('.')[0] in {names!r}])"
+    look = (
+        "import sys, iobench.load, iobench.runner.experiment; print([n for n in sys.modules if "
+        "n.split('.')[0] in {names!r}])"
+    )
     names = {"webdataset", "datasets", "litdata", "streaming", "torchdata", "spdl", "grain"}
     found = subprocess.run(
         [sys.executable, "-c", look.format(names=names)],

@@ -1,4 +1,6 @@
-"""A storage of known write speed must yield the known checkpoint times and the interval that follows from them."""
+"""A storage of known write speed must yield the known checkpoint times and the interval that
+follows from them.
+"""
 
 from __future__ import annotations
 

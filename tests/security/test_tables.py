@@ -196,7 +196,9 @@ def test_a_compressed_table_is_not_unpacked(dataset: Path, tmp_path: Path) -> No
 
 
 def test_no_byte_of_a_footer_leads_elsewhere(dataset: Path) -> None:
-    """Each byte of the footer in turn is what a fuzzer would make of it: plain, or one ValueError."""
+    """Each byte of the footer in turn is what a fuzzer would make of it: plain, or one
+    ValueError.
+    """
     good = (dataset / SAMPLES).read_bytes()
     check_plain(memoryview(good))
     length = int.from_bytes(good[-10:-6], "little")

@@ -1,4 +1,6 @@
-"""A task of a new kind goes through the engine as it is: a crew of real processes, and every way to end."""
+"""A task of a new kind goes through the engine as it is: a crew of real processes, and every way to
+end.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Planted truths: sweeps over storage, cores and codecs of known speed yield the settings that the arithmetic predicts.
+"""Planted truths: sweeps over storage, cores and codecs of known speed yield the settings that the
+arithmetic predicts.
 
-The planted machine: one stream waits ``latency`` and then reads ``stream`` bytes/s, all of them share ``link``; a core undoes ``decode``
-bytes/s and collates 10 GB/s; samples have 100 kB before the codec. Repetitions differ by up to 1 %.
+The planted machine: one stream waits ``latency`` and then reads ``stream`` bytes/s, all of them
+share ``link``; a core undoes ``decode`` bytes/s and collates 10 GB/s; samples have 100 kB before
+the codec. Repetitions differ by up to 1 %.
 """
 
 from __future__ import annotations
@@ -119,7 +121,9 @@ def planted(make_run: Build) -> Build:
 
 @pytest.fixture
 def swept(planted: Build, tmp_path: Path) -> Callable[..., Recommendation]:
-    """The recommendation out of the cartesian product of ``axes``, read from a folder; ``default`` names today's point."""
+    """The recommendation out of the cartesian product of ``axes``, read from a folder; ``default``
+    names today's point.
+    """
 
     def go(
         axes: Mapping[str, tuple[Any, ...]],
@@ -148,7 +152,9 @@ def save(directory: Path, doc: Any) -> Path:
 
 
 def test_the_worker_knee_is_where_storage_is_reached(swept: Callable[..., Recommendation]) -> None:
-    """A stream of 64 MiB shards gets 86.5 MB/s; the link has 400, so 4 workers (346) are short, 5 and more are alike."""
+    """A stream of 64 MiB shards gets 86.5 MB/s; the link has 400, so 4 workers (346) are short, 5
+    and more are alike.
+    """
     found = swept({"workers": (1, 2, 4, 5, 6, 8, 16)}, {"loader.workers": "1"}, link=400e6)
     assert found.settings == {"loader.workers": "5"}
     assert found.gain == pytest.approx(400 / 86.5, rel=0.02)
@@ -183,7 +189,9 @@ def test_the_worker_knee_is_the_demand(swept: Callable[..., Recommendation]) -> 
 def test_the_shard_size_is_that_of_the_latency_bandwidth_model(
     swept: Callable[..., Recommendation],
 ) -> None:
-    """90 MB/s and 30 ms: 95 % of a stream's rate need 51 MB; the power of two above is 64 MiB. Fitted from 4 and 256 MiB."""
+    """90 MB/s and 30 ms: 95 % of a stream's rate need 51 MB; the power of two above is 64 MiB.
+    Fitted from 4 and 256 MiB.
+    """
     found = swept(
         {"shard": (4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)}, {"dataset.shard_size": "4MiB"}
     )
@@ -211,7 +219,9 @@ def test_a_link_that_many_streams_fill_needs_smaller_shards(
 
 
 def test_a_job_that_takes_little_needs_smaller_shards(swept: Callable[..., Recommendation]) -> None:
-    """4 streams have 360 MB/s between them, the accelerators take 150: 95 % of that come with shards of 1.8 MB."""
+    """4 streams have 360 MB/s between them, the accelerators take 150: 95 % of that come with
+    shards of 1.8 MB.
+    """
     found = swept({"shard": (MIB, 4 * MIB, 16 * MIB, 64 * MIB)}, demand=1500)
     assert found.shard is not None
     assert found.shard.efficient_bytes == pytest.approx(
@@ -343,7 +353,9 @@ def test_a_codec_without_ceilings_is_not_judged(planted: Build) -> None:
 
 
 def test_a_whole_sweep(swept: Callable[..., Recommendation]) -> None:
-    """4 formats of settings at once: the link of 300 MB/s binds, zstd doubles it, 8 workers with shards of 64 MiB reach 600."""
+    """4 formats of settings at once: the link of 300 MB/s binds, zstd doubles it, 8 workers with
+    shards of 64 MiB reach 600.
+    """
     axes = {
         "workers": (2, 4, 8),
         "shard": (4 * MIB, 16 * MIB, 64 * MIB),
@@ -417,7 +429,9 @@ def test_an_unknown_cost_beats_nothing(planted: Build) -> None:
 
 
 def test_an_interval_that_does_not_overlap_is_another_point(planted: Build) -> None:
-    """96 % of the best, and no repetition of the one reaches one of the other: within 5 %, but told apart."""
+    """96 % of the best, and no repetition of the one reaches one of the other: within 5 %, but told
+    apart.
+    """
     best, near = Point({"n": "2"}, planted(demand=1000)), Point({"n": "1"}, planted(demand=960))
     assert near_best([near, best]) == [best]
     close = Point({"n": "1"}, planted(demand=990))
@@ -435,7 +449,8 @@ def test_half_a_percent_is_no_reason_for_twice_the_workers(make_run: Build) -> N
 
 
 def test_the_ratio_and_its_interval() -> None:
-    """Mann-Whitney's table: at 5 % two-sided, U must be at most 2 for 5 and 5 values, so the interval leaves 2 ratios out on each side...
+    """Mann-Whitney's table: at 5 % two-sided, U must be at most 2 for 5 and 5 values, so the
+    interval leaves 2 ratios out on each side...
 
     that is: the third smallest and the third largest of the 25.
     """

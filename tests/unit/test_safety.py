@@ -78,7 +78,9 @@ def test_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_not_left_without_its_marker() -> None:
-    """A folder that can't be listed stays, so the marker must stay, too: else nothing could ever clean the rest."""
+    """A folder that can't be listed stays, so the marker must stay, too: else nothing could ever
+    clean the rest.
+    """
     with tempfile.TemporaryDirectory() as place:  # where others may go, unlike pytest's own
         root = Path(place)
         (root / "closed").mkdir()

@@ -1,4 +1,6 @@
-"""Specs are strict: what is misspelt, contradictory or senseless is one clear line and exit code 2."""
+"""Specs are strict: what is misspelt, contradictory or senseless is one clear line and exit code
+2.
+"""
 
 from __future__ import annotations
 

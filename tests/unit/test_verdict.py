@@ -1,4 +1,6 @@
-"""What binds, what it costs, what would help, how it is said. The base run: demand 2,000, storage 4,000, prep 6,000, harness 8,000."""
+"""What binds, what it costs, what would help, how it is said. The base run: demand 2,000, storage
+4,000, prep 6,000, harness 8,000.
+"""
 
 from __future__ import annotations
 
@@ -332,7 +334,9 @@ def test_advice_is_sorted_by_gain(make_run: Build) -> None:
 
 
 def test_what_slows_the_run_down_is_not_advice(make_run: Build) -> None:
-    """One accelerator of two could be fed: 0.72 x the samples/s that the two get now, which helps nobody."""
+    """One accelerator of two could be fed: 0.72 x the samples/s that the two get now, which helps
+    nobody.
+    """
     for rates in ({"fetch": 1300, "storage_raw": 1400}, {"prep": 1300}, {"harness": 1300}):
         found = judge(make_run, rates=rates, measured=1250, au=0.6)
         assert found.advice
@@ -359,13 +363,15 @@ def test_the_codec_in_use_is_not_advised(make_run: Build, codec: str, cheaper: s
 
 
 def test_a_ceiling_that_the_run_refutes_is_not_called_a_limit(make_run: Build) -> None:
-    """Measured on a busier host than the run: 300 samples/s alone, 900 in the run. Gains are over what was reached."""
+    """Measured on a busier host than the run: 300 samples/s alone, 900 in the run. Gains are over
+    what was reached.
+    """
     found = judge(make_run, rates={"prep": 300}, measured=900, au=0.45)
     assert found.binds == "prep"
     assert "at most" not in found.sentence
     assert (
-        "preparation alone yielded 28.6 MiB/s (300 samples/s), less than the 85.8 MiB/s (900 samples/s)"
-        in found.sentence
+        "preparation alone yielded 28.6 MiB/s (300 samples/s), less than the 85.8 MiB/s (900 "
+        "samples/s)" in found.sentence
     )
     assert "8 in total instead of 4" in found.advice[0].change
     assert found.advice[0].predicted_gain == pytest.approx(2.0)

@@ -1,4 +1,6 @@
-"""What-if: each model against hand arithmetic on the base run (2 accelerators of 1,000 samples/s of 100 kB; fetch 4,000, prep 6,000)."""
+"""What-if: each model against hand arithmetic on the base run (2 accelerators of 1,000 samples/s of
+100 kB; fetch 4,000, prep 6,000).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ TWICE = Quantity(2, relative=True)
 
 @pytest.fixture
 def starved(make_run: Build) -> Any:
-    """Storage binds: 600 of 2,000 samples/s, the device is spent. Reading costs 0.05 CPU seconds per GB."""
+    """Storage binds: 600 of 2,000 samples/s, the device is spent. Reading costs 0.05 CPU seconds
+    per GB.
+    """
     return cheap(
         make_run(
             rates={"storage_raw": 650, "fetch": 600},
@@ -86,7 +90,9 @@ def test_enough_bandwidth_lets_the_accelerators_bind(starved: Any) -> None:
 
 
 def test_bandwidth_does_not_help_a_reader_that_waits_for_latency(make_run: Build) -> None:
-    """600 of 1,500: 4 workers with 4 in flight take 16 / 600 s a read. Twice the reads are twice the rate, up to the device."""
+    """600 of 1,500: 4 workers with 4 in flight take 16 / 600 s a read. Twice the reads are twice
+    the rate, up to the device.
+    """
     doc = cheap(
         make_run(
             rates={"storage_raw": 1500, "fetch": 600},
@@ -109,7 +115,9 @@ def test_bandwidth_does_not_help_a_reader_that_waits_for_latency(make_run: Build
 
 
 def test_of_a_reads_time_only_the_latency_changes(make_run: Build) -> None:
-    """A read takes 16 / 800 = 20 ms, of which the storage states 15: without them, 5 ms are left."""
+    """A read takes 16 / 800 = 20 ms, of which the storage states 15: without them, 5 ms are
+    left.
+    """
     doc = cheap(
         make_run(
             rates={"storage_raw": 9000, "fetch": 800},
@@ -151,7 +159,9 @@ def test_the_clients_cpu_bounds_faster_storage(make_run: Build) -> None:
 
 
 def test_a_page_cache_is_worth_less_than_its_share(starved: Any) -> None:
-    """Half of 6 GB: 15.3 % of the reads when reshuffled, 50 % where pinned; memory is 1.6 million samples/s away."""
+    """Half of 6 GB: 15.3 % of the reads when reshuffled, 50 % where pinned; memory is 1.6 million
+    samples/s away.
+    """
     page = rates(what_if(starved, Change(cache_bytes=3_000_000_000)))["fetch"]
     assert page == pytest.approx(600 / (1 - 0.1534), rel=1e-3)
     pinned = rates(what_if(starved, Change(cache_bytes=3_000_000_000, pinned=True)))["fetch"]
@@ -164,7 +174,9 @@ def test_a_page_cache_is_worth_less_than_its_share(starved: Any) -> None:
 
 
 def test_what_a_cache_serves_does_not_pass_the_network(starved: Any) -> None:
-    """A network of 400 samples/s, of which a cache of half of the data leaves it every second one."""
+    """A network of 400 samples/s, of which a cache of half of the data leaves it every second
+    one.
+    """
     behind = Change(network_bytes_per_s=40e6, cache_bytes=3_000_000_000, pinned=True)
     found = what_if(starved, behind)
     assert rates(found)["fetch"] == pytest.approx(800, rel=1e-3)
@@ -174,7 +186,9 @@ def test_what_a_cache_serves_does_not_pass_the_network(starved: Any) -> None:
 
 
 def test_a_cache_of_some_columns_holds_more_of_them(make_run: Build) -> None:
-    """Of 100 kB as stored 10 are read (the fetch calibration saw it): 0.6 GB of the 6 hold all that is read."""
+    """Of 100 kB as stored 10 are read (the fetch calibration saw it): 0.6 GB of the 6 hold all that
+    is read.
+    """
     doc = make_run(
         rates={"storage_raw": 700, "fetch": 600},
         dataset={"shards": 60_000},
@@ -279,7 +293,9 @@ def test_runs_that_do_not_know_enough(make_run: Build) -> None:
 
 
 def test_fio_is_not_named_where_it_never_ran(starved: Any) -> None:
-    """Raw storage of an S3 run is measured by the reader; a change of its ceiling changes no fact."""
+    """Raw storage of an S3 run is measured by the reader; a change of its ceiling changes no
+    fact.
+    """
     raw = starved.job.ceilings["storage_raw"].model_copy(
         update={"how": "the reader with 16 reads in flight a worker", "by": "reader"}
     )
