@@ -10,6 +10,7 @@ from .cache import cold_reads
 from .ceilings import ceiling_sections
 from .figures import BLANK, NO_REASON, figure, format_of, raw, spread, word
 from .loader import library_sections
+from .rates import rate_over_time
 from .saves import saves_sections
 from .sections import (
     Bars,
@@ -126,6 +127,8 @@ def _metrics(doc: TrainingRecord) -> list[Section]:
         )
     if cold := cold_reads(doc):
         rows.append(_single("cold reads", "cold_reads", word(cold)))
+    if rates := rate_over_time(doc):
+        rows.append(_single("rate over time", "rate_over_time", word(rates)))
     if doc.job.verdict:
         for key in ("fetch_stall", "prep_stall"):
             share = getattr(doc.job.verdict, key)

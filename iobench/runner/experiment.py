@@ -236,7 +236,7 @@ def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used) -> Repetit
         not_measured=uncounted_reads(phase.loading.kind),
     )
     bench.keep(phase, outcome)
-    return repetition_metrics(outcome.events(), context)
+    return repetition_metrics(outcome.events(), context, round_steps=max(1, phase.loading.workers))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pydantic import Field
 from .base import OpenRecord, Record
 from .checkpoint import Study
 from .job import DatasetFacts, LoaderFacts, WorkloadFacts
-from .numbers import Few, Figure, Ranks
+from .numbers import Duration, Few, Figure, Ranks
 from .resources import NfsTraffic, Resources
 
 EVENT_COLUMNS = {
@@ -95,6 +95,25 @@ class Ceiling(Record):
     cold: Epoch | None = None  # if measured over cold storage: its bytes, over all its epochs
 
 
+MAX_BINS = 600
+"""Largest number of bins of a repetition: ten minutes of seconds."""
+
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Rates(Record):
+    """The rate of each ``bin_s`` seconds of a repetition, summed over its ranks.
+
+    Process creation and the time of saves are left out, and so is what a rank still loads after
+    another one has ended. ``analyse.verdict.rates`` says how they are computed. Both lists have
+    the same length, and are empty if the repetition is shorter than a bin.
+    """
+
+    bin_s: Duration
+    samples_per_s: Annotated[list[Rate], Field(max_length=MAX_BINS)] = []
+    stored_bytes_per_s: Annotated[list[Rate], Field(max_length=MAX_BINS)] = []
+
+
 class Repetition(Record):
     """One repetition: its recorded context, and figures computed from the events.
 
@@ -138,6 +157,7 @@ class Repetition(Record):
     wait_p99_s: float | None = None
     late_p99_s: float | None = None  # how late the emulated steps ended; the next step makes up
     late_left_s: float | None = None  # lateness after the last step of each epoch, sum over epochs
+    rates: Rates | None = None  # how the rate changed over time; None in older versions
     not_measured: dict[str, str] = {}
 
 

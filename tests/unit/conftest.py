@@ -54,7 +54,7 @@ def build_events(rows: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
 def build_run(
     *,
     rates: dict[str, float | None] | None = None,
-    measured: float | None = 1900.0,
+    measured: float | Sequence[float] | None = 1900.0,
     au: float | None = 0.95,
     accelerators: int = 2,
     repetitions: int = 5,
@@ -68,7 +68,7 @@ def build_run(
     **document: Any,
 ) -> TrainingRecord:
     """Two accelerators of 1,000 samples/s (batch 100 in 0.1 s), 6 GB of 100 kB samples, a host of 1
-    GB and 8 cores; storage: 4,000/s.
+    GB and 8 cores; storage: 4,000/s. ``measured``: the rate, or that of each repetition.
     """
     figures = {
         "storage_raw": 5000.0,
@@ -116,14 +116,18 @@ def build_run(
         "accelerator_utilization": au,
         "accelerator_utilization_sustained": au,
         "accelerator_utilization_strict": au,
-        "samples_per_s": measured,
-        "read_bytes_per_s": None if measured is None else measured * 1e5,
+        "samples_per_s": None if isinstance(measured, Sequence) else measured,
+        "read_bytes_per_s": measured * 1e5 if isinstance(measured, float | int) else None,
         "wait_p50_s": 0.001,
         "wait_p99_s": 0.02,
         "late_p99_s": 0.0001,
         "late_left_s": 0.0002,
+        "rates": {"bin_s": 1.0, "samples_per_s": [1900.0] * 60, "stored_bytes_per_s": [1.9e8] * 60},
     } | (repetition or {})
     done = [Repetition.model_validate({"seed": index + 1} | one) for index in range(repetitions)]
+    if isinstance(measured, Sequence):
+        for each, rate in zip(done, measured, strict=True):
+            each.samples_per_s, each.read_bytes_per_s = rate, rate * 1e5
     if "delivery" in (loader or {}):  # a library's record says more
         library = {"kind": "iobench", "library": "torch 2", "shuffle": {"not_measured": "no proof"}}
         loader = library | (loader or {})

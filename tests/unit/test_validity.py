@@ -33,6 +33,7 @@ FED_BY_A_CACHE = [
 UNCOUNTED = [
     Epoch(epoch=0, residency_before=0.0, sample_bytes=1000, fetched_how="not measured: a reason")
 ]
+LOCAL = {"scheme": "file", "url": "/data", "fs_type": "ext4"}
 NFS_MOUNT = {"scheme": "file", "url": "/mnt/nas/set", "fs_type": "nfs4"}
 
 PROOF = {
@@ -104,6 +105,25 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "loader.tax": (
         {"host": {"cores": 0.2}},
         {"host": dict.fromkeys(("cores", "affinity_cores", "effective_cores"))},
+    ),
+    "rate.falls": (
+        {"repetition": {"rates": {"bin_s": 1.0, "samples_per_s": [1900.0] * 30 + [950.0] * 30}}},
+        {"repetition": {"rates": None}},
+    ),
+    "cache.first-touch": (
+        {"measured": [900.0, 1900.0, 1910.0, 1890.0, 1900.0]},
+        {"measured": None},
+    ),
+    "device.other-load": (
+        {"repetition": {"resources": {"device": "vda", "device_read_bytes": 15_000_000_000}}},
+        {"repetition": {"resources": {"device": "vda"}}},
+    ),
+    "device.served-by-cache": (
+        {
+            "storage": LOCAL,
+            "repetition": {"resources": {"device": "vda", "device_read_bytes": 3_000_000_000}},
+        },
+        {"storage": LOCAL, "repetition": {"resources": {"device": "vda"}}},
     ),
 }
 

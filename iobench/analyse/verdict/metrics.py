@@ -25,6 +25,7 @@ from ...schema.metrics import metrics_of
 from ...schema.record import Summary
 from ...schema.training import Repetition
 from ...schema.workload import OWN_LOADER
+from .rates import Track, rates_of
 
 Array = npt.NDArray[Any]
 Events = Mapping[str, Array]
@@ -74,6 +75,23 @@ class RankEpoch(NamedTuple):
         late = self._late_ns[-2:]
         return sum(last.values()) + float(late[-1]) - (float(late[0]) if len(late) > 1 else 0.0)
 
+    def track(self, startup_s: float) -> Track:
+        """What the rank had received by which time, see ``Track``.
+
+        A step lasts until the next one begins, without the save between them.
+        """
+        nothing = np.zeros(len(self.rows["step"]))
+        saved_ns = self.rows.get("checkpoint_ns", nothing).astype(np.float64)
+        clock_ns = np.append(self.rows["start_ns"].astype(np.float64), self.end_ns)
+        times_s = (clock_ns - np.concatenate([[0.0], np.cumsum(saved_ns)])) / 1e9 - startup_s
+        return Track(
+            epoch=self.epoch,
+            times_s=np.maximum.accumulate(np.maximum(times_s, 0.0)),
+            samples=self.rows["samples"],
+            stored=self.rows["sample_bytes"],
+            steps=int(self.rows["steps"].astype(np.int64).sum()),
+        )
+
     @property
     def late_left_ns(self) -> float:
         """Lateness of the last step, for which no later step makes up, in nanoseconds."""
@@ -113,16 +131,27 @@ def spans(parts: Sequence[RankEpoch], startup_s: Mapping[int, float | None]) -> 
     An epoch lasts until its slowest rank has ended. Start-up is the creation of processes before
     the first read, which faster storage does not shorten. If it is unknown, it counts as 0.
     """
+    wall = sum(_ends(parts).values())
+    return wall, wall - sum(_startups(parts, startup_s).values())
+
+
+def _ends(parts: Sequence[RankEpoch]) -> dict[int, float]:
+    """Seconds from the start of each epoch until its slowest rank has ended."""
     ends: dict[int, float] = {}
     for part in parts:
         ends[part.epoch] = max(ends.get(part.epoch, 0.0), part.end_ns / 1e9)
-    deducted = sum(
-        startup
-        for epoch, end in ends.items()
+    return ends
+
+
+def _startups(
+    parts: Sequence[RankEpoch], startup_s: Mapping[int, float | None]
+) -> dict[int, float]:
+    """Start-up of each epoch in seconds, where it is known and within the epoch."""
+    return {
+        epoch: startup
+        for epoch, end in _ends(parts).items()
         if (startup := startup_s.get(epoch)) is not None and 0 <= startup < end
-    )
-    wall = sum(ends.values())
-    return wall, wall - deducted
+    }
 
 
 def saving(parts: Sequence[RankEpoch]) -> float:
@@ -142,9 +171,10 @@ def saving(parts: Sequence[RankEpoch]) -> float:
     )
 
 
-def repetition_metrics(events: Events, context: Repetition) -> Repetition:
+def repetition_metrics(events: Events, context: Repetition, *, round_steps: int = 1) -> Repetition:
     """Return ``context`` (seed, epochs, CPU time ...) with all figures that follow from the events.
 
+    ``round_steps`` is the number of workers of a rank, see ``rates_of``.
     A figure that cannot be computed is None, and ``not_measured`` gives the reason. If
     ``context.not_measured`` says that reads were not counted (``uncounted_reads``), the bandwidth
     is computed from the stored bytes of the samples.
@@ -152,7 +182,7 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
     missing = {
         key: reason
         for key, reason in context.not_measured.items()
-        if key not in MEDIANS and key not in ("late_p99_s", "late_left_s")
+        if key not in MEDIANS and key not in ("late_p99_s", "late_left_s", "rates")
     }
     residencies = [
         epoch.residency_before for epoch in context.epochs if epoch.residency_before is not None
@@ -169,7 +199,7 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
         )
     parts = list(rank_epochs(events)) if len(events["step"]) else []
     if not parts:
-        missing.update({key: NO_EVENTS for key in MEDIANS if key != "cpu_s"})
+        missing.update({key: NO_EVENTS for key in (*MEDIANS, "rates") if key != "cpu_s"})
         return context.model_copy(update={**known, "not_measured": missing})
     totals = {
         name: int(np.asarray(events[name], dtype=np.int64).sum()) for name in SUMS if name in events
@@ -179,7 +209,12 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
         for epoch in context.epochs
     ]
     ranks = len({part.rank for part in parts})
-    wall, span = spans(parts, {epoch.epoch: epoch.startup_s for epoch in context.epochs})
+    startup_s = {epoch.epoch: epoch.startup_s for epoch in context.epochs}
+    wall, span = spans(parts, startup_s)
+    startups = _startups(parts, startup_s)
+    known["rates"] = rates_of(
+        [part.track(startups.get(part.epoch, 0.0)) for part in parts], round_steps=round_steps
+    )
     saved = saving(parts)
     known["checkpoint_s"] = saved or None
     known["read_s"] = float(np.asarray(events["read_ns"], dtype=np.int64).sum()) / 1e9

@@ -106,8 +106,9 @@ def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:
     What has no events stays as recorded.
     """
     uncounted = uncounted_reads(doc.job.loader.kind or OWN_LOADER)
+    workers = doc.job.workload.loader.workers
     repetitions = [
-        _again(repetition, select(events, "measure", index), uncounted)
+        _again(repetition, select(events, "measure", index), uncounted, workers)
         for index, repetition in enumerate(doc.job.repetitions)
     ]
     ceilings = {
@@ -115,20 +116,26 @@ def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:
         for name, ceiling in doc.job.ceilings.items()
     }
     find_max = _find_max(doc.job.find_max, events) if doc.job.find_max else None
-    quiet = _again(doc.job.quiet, select(events, "quiet", 0), uncounted) if doc.job.quiet else None
+    quiet = doc.job.quiet
+    if quiet is not None:
+        quiet = _again(quiet, select(events, "quiet", 0), uncounted, workers)
     return conclude(
         doc.with_job(repetitions=repetitions, ceilings=ceilings, find_max=find_max, quiet=quiet)
     )
 
 
-def _again(repetition: Repetition, events: Events, uncounted: dict[str, str]) -> Repetition:
-    """One repetition computed again, or as recorded if it has no events.
+def _again(
+    repetition: Repetition, events: Events, uncounted: dict[str, str], workers: int
+) -> Repetition:
+    """One repetition of ranks with ``workers`` each, computed again; as recorded without events.
 
     ``uncounted`` is what ``uncounted_reads`` says of the loader; records of older versions have a
     count of these reads.
     """
     context = repetition.model_copy(update={"not_measured": repetition.not_measured | uncounted})
-    return repetition_metrics(events, context) if len(events["step"]) else repetition
+    if not len(events["step"]):
+        return repetition
+    return repetition_metrics(events, context, round_steps=max(1, workers))
 
 
 def _ceiling(ceiling: Ceiling, events: Events) -> Ceiling:

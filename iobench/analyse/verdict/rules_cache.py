@@ -56,7 +56,7 @@ def epoch_deliveries(doc: TrainingRecord) -> Iterator[Delivery]:
 
     An interrupted repetition claims nothing, so its epochs without a count are left out.
     """
-    read = _share_read(doc)
+    read = share_read(doc)
     for where, epoch, complete in _epochs(doc):
         if complete or epoch.bytes_fetched is not None:
             yield _delivery(doc, where, epoch, read=read)
@@ -76,7 +76,7 @@ def _delivery(doc: TrainingRecord, where: str, epoch: Epoch, *, read: float) -> 
     return Delivery(where, int(wanted), epoch.bytes_fetched, epoch.fetched_how)
 
 
-def _share_read(doc: TrainingRecord) -> float:
+def share_read(doc: TrainingRecord) -> float:
     """Size of the loader's files, as a share of the dataset's stored bytes.
 
     It is below 1 for a library's own layout without framing.

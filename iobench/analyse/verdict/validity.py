@@ -18,7 +18,9 @@ from ...schema.record import Finding, RunRecord, TrainingRecord
 from ..checkpoint import rules as checkpoint
 from . import rules_cache as cache
 from . import rules_data as data
+from . import rules_device as device
 from . import rules_speed as speed
+from . import rules_time as time
 
 Level = Literal["info", "warning", "invalid"]
 
@@ -83,6 +85,10 @@ RULES: tuple[Rule[TrainingRecord], ...] = (
     Rule("raw.low", speed.raw_low, NOTED),
     Rule("read.amplification", speed.read_amplification, Levels("warning", "warning")),
     Rule("loader.tax", speed.loader_tax, NOTED),
+    Rule("rate.falls", time.rate_falls, Levels("warning", "warning")),
+    Rule("cache.first-touch", time.first_touch, Levels("warning", "warning")),
+    Rule("device.other-load", device.other_load, Levels("warning", "warning")),
+    Rule("device.served-by-cache", device.served_by_cache, NOTED),
 )
 CHECKPOINT_RULES: tuple[Rule[RunRecord], ...] = (
     Rule("checkpoint.verified", checkpoint.verified, ALWAYS),

@@ -1,0 +1,238 @@
+"""The rate of each second of a repetition, its steady state, and a lasting fall."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench.analyse.verdict.metrics import repetition_metrics
+from iobench.analyse.verdict.rates import lasting_fall, rates_of, steady_from
+from iobench.analyse.verdict.rebuild import conclude, rebuild
+from iobench.report.rates import rate_over_time
+from iobench.schema.record import Finding, TrainingRecord
+from iobench.schema.training import MAX_BINS, Epoch, Rates, Repetition
+
+Build = Callable[..., Any]
+
+
+def rates(values: Sequence[float], bin_s: float = 1.0) -> Rates:
+    return Rates(bin_s=bin_s, samples_per_s=list(values), stored_bytes_per_s=list(values))
+
+
+def steps(
+    seconds: Sequence[float], *, rank: int = 0, epoch: int = 0, begin: float = 0.0, **more: Any
+) -> list[dict[str, Any]]:
+    """Steps of a rank that last these seconds each, with 10 samples of 100 bytes."""
+    found, start = [], begin
+    for number, length in enumerate(seconds):
+        found.append(
+            {
+                "rank": rank,
+                "epoch": epoch,
+                "step": number,
+                "start": start,
+                "wait": length,
+                "samples": 10,
+                "sample_bytes": 1000,
+            }
+            | more
+        )
+        start += length
+    return found
+
+
+def measured(
+    make_events: Build, rows: list[dict[str, Any]], *, startup_s: float = 0.0, **more: Any
+) -> Repetition:
+    epochs = {row["epoch"] for row in rows}
+    context = Repetition(
+        seed=1,
+        accelerators=len({row["rank"] for row in rows}),
+        epochs=[Epoch(epoch=epoch, startup_s=startup_s) for epoch in sorted(epochs)],
+    )
+    return repetition_metrics(make_events(rows), context, **more)
+
+
+def test_each_second_has_the_samples_of_all_ranks(make_events: Build) -> None:
+    # Rank 0 makes 2 steps a second, rank 1 makes 1 in 2 s: 20 + 5 samples/s for 8 s.
+    rows = steps([0.5] * 16) + steps([2.0] * 4, rank=1)
+    found = measured(make_events, rows).rates
+    assert found is not None
+    assert found.bin_s == 1.0
+    assert found.samples_per_s == pytest.approx([25.0] * 8)
+    assert found.stored_bytes_per_s == pytest.approx([2500.0] * 8)
+
+
+def test_process_creation_and_saves_are_left_out(make_events: Build) -> None:
+    # 2 s until the first read, then a step each second; after the third a save of 10 s.
+    rows = steps([3.0, 1.0, 1.0]) + steps([1.0] * 3, begin=15.0)
+    rows[2]["checkpoint_ns"] = 10 * 10**9
+    for number, row in enumerate(rows):
+        row["step"] = number
+    found = measured(make_events, rows, startup_s=2.0)
+    assert found.wall_s == pytest.approx(18.0)
+    assert found.rates is not None
+    assert found.rates.samples_per_s == pytest.approx([10.0] * 6)
+
+
+def test_epochs_follow_each_other_and_end_with_their_first_rank(make_events: Build) -> None:
+    # In each epoch rank 0 ends after 3 s. What rank 1 still loads then is the rate of one rank.
+    rows = []
+    for epoch in (0, 1):
+        rows += steps([1.0] * 3, epoch=epoch) + steps([1.0] * 9, rank=1, epoch=epoch)
+    found = measured(make_events, rows).rates
+    assert found is not None
+    assert found.samples_per_s == pytest.approx([20.0] * 6)
+
+
+def test_batches_of_workers_that_come_together_share_a_bin(make_events: Build) -> None:
+    # 4 workers: a batch every 6 s from each of them, so 4 batches arrive together.
+    rows = steps([6.0, 0.0, 0.0, 0.0] * 5)
+    found = measured(make_events, rows, round_steps=4).rates
+    assert found is not None
+    assert found.bin_s == 6.0
+    assert found.samples_per_s == pytest.approx([40 / 6] * 5, rel=1e-3)
+
+
+def test_a_long_repetition_has_few_bins(make_events: Build) -> None:
+    found = measured(make_events, steps([10.0] * 200)).rates
+    assert found is not None
+    assert len(found.samples_per_s) <= MAX_BINS
+    assert found.bin_s * len(found.samples_per_s) == pytest.approx(2000.0)
+
+
+def test_a_repetition_without_steps_has_no_rates(make_events: Build) -> None:
+    empty = {name: column[:0] for name, column in make_events(steps([1.0])).items()}
+    found = repetition_metrics(empty, Repetition(seed=1, accelerators=1))
+    assert found.rates is None
+    assert found.not_measured["rates"]
+    short = measured(make_events, steps([0.2] * 3)).rates
+    assert short is not None
+    assert short.samples_per_s == []
+
+
+@given(
+    st.lists(
+        st.lists(st.floats(0, 50, allow_nan=False), min_size=1, max_size=20), min_size=1, max_size=4
+    ),
+    st.integers(1, 9),
+)
+def test_no_sample_is_invented(lengths: list[list[float]], round_steps: int) -> None:
+    from tests.unit.conftest import build_events
+
+    rows = [row for rank, some in enumerate(lengths) for row in steps(some, rank=rank)]
+    found = measured(build_events, rows, round_steps=round_steps).rates
+    assert found is not None
+    assert len(found.samples_per_s) == len(found.stored_bytes_per_s) <= MAX_BINS
+    total = sum(found.samples_per_s) * found.bin_s
+    assert total <= 10 * sum(map(len, lengths)) * (1 + 1e-4)
+
+
+def test_without_ranks_there_are_no_bins() -> None:
+    assert rates_of([]).samples_per_s == []
+
+
+@pytest.mark.parametrize(
+    ("values", "begin"),
+    [
+        ([100] * 8, 0.0),
+        ([50, 80] + [100] * 8, 2.0),
+        ([100, 109, 92, 101, 99, 100, 97, 103], 0.0),
+        ([100, 112, 88, 100, 115, 85, 100, 113], None),  # beyond 10 % of the mean
+        ([100, 104, 108, 112, 116, 121, 126, 131], None),  # within, but it rises by 15 %
+        ([0] * 8, None),
+    ],
+)
+def test_steady_state_as_snia_defines_it(values: list[float], begin: float | None) -> None:
+    assert steady_from(rates(values)) == begin
+    twice = steady_from(rates(values, bin_s=2.0))
+    assert twice == (None if begin is None else 2 * begin)
+
+
+@pytest.mark.parametrize(("fast", "slow"), [(10, 10), (10, 20), (10, 50), (5, 5), (10, 590)])
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_a_lasting_fall_is_found_where_it_is(fast: int, slow: int, noise: float) -> None:
+    jitter = np.exp(noise * np.random.default_rng(fast + slow).normal(size=fast + slow))
+    found = lasting_fall(rates(np.r_[np.full(fast, 1000.0), np.full(slow, 500.0)] * jitter))
+    assert found is not None
+    assert found.at_s == pytest.approx(fast, abs=2)
+    assert found.share == pytest.approx(0.5, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1000.0] * 60,
+        [200.0] + [1000.0] * 59,  # a slow first second
+        [1900.0, 1900.0] + [1000.0] * 58,  # two fast ones
+        [1000.0, 1000.0, 1000.0, 100.0] * 15,  # single slow seconds
+        [1000.0] * 57 + [100.0] * 3,  # the end of an epoch
+        [500.0] * 10 + [1000.0] * 10,  # a rise
+        [1000.0] * 20 + [500.0] * 10 + [1000.0] * 30,  # it recovers
+        [1000.0] * 30 + [950.0] * 30,  # less than 10 %
+        [1000.0] * 4 + [500.0] * 3,  # shorter than 8 s
+        [0.0] * 20,
+    ],
+)
+def test_what_is_no_lasting_fall(values: list[float]) -> None:
+    assert lasting_fall(rates(values)) is None
+
+
+def test_noise_is_taken_for_a_fall_in_about_one_of_a_hundred_repetitions() -> None:
+    chance = np.random.default_rng(20)
+    found = 0
+    for _ in range(200):
+        found += lasting_fall(rates(1000 * np.exp(0.3 * chance.normal(size=40)))) is not None
+    assert found <= 7  # with 1 %, 2 of 200 are expected, and 8 or more in one of 900 tries
+
+
+def rule(doc: TrainingRecord, name: str) -> Finding | None:
+    return next((each for each in doc.findings if each.rule == name), None)
+
+
+def test_the_rule_names_the_worst_repetition_and_its_second(make_run: Build) -> None:
+    doc = make_run()
+    assert rule(doc, "rate.falls") is None
+    assert rate_over_time(doc)
+    doc.job.repetitions[1].rates = rates([1000.0] * 20 + [800.0] * 20)
+    doc.job.repetitions[3].rates = rates([1000.0] * 12 + [400.0] * 20)
+    found = rule(conclude(doc), "rate.falls")
+    assert found is not None
+    assert found.level == "warning"
+    for figure in ("repetition 3", "12.0 s", "1,000", "400", "60.0 %"):
+        assert figure in found.evidence
+    for figure in ("40.0 %", "12.0 s", "repetition 3", "2 of 5"):
+        assert figure in rate_over_time(doc)
+
+
+def test_short_and_incomplete_repetitions_say_nothing(make_run: Build) -> None:
+    doc = make_run(repetition={"rates": None, "wall_s": 7.9})
+    assert rule(doc, "rate.falls") is None
+    assert rate_over_time(doc) == ""
+    cut = {"rates": rates([1000.0] * 20 + [400.0] * 20), "complete": False}
+    assert rule(make_run(repetition=cut), "rate.falls") is None
+
+
+def test_a_report_computes_the_rates_again(make_run: Build, make_events: Build) -> None:
+    """With the bins that the run had: they follow from the workers of a rank."""
+    rows = [
+        row | {"repetition": number}
+        for number in range(2)
+        for row in steps([0.25] * 40 + [0.5] * 40)
+    ]
+    doc = make_run(repetitions=2, repetition={"rates": None}, accelerators=1)
+    again = rebuild(doc, make_events(rows))
+    for one in again.job.repetitions:
+        assert one.rates is not None
+        assert one.rates.samples_per_s[0] == pytest.approx(40.0)
+        assert len(one.rates.samples_per_s) == 29  # the first second is process creation
+    found = rule(again, "rate.falls")
+    assert found is not None
+    assert "9.00 s" in found.evidence
+    saved = TrainingRecord.model_validate_json(again.model_dump_json())
+    assert saved.job.repetitions[0].rates == again.job.repetitions[0].rates
