@@ -25,5 +25,7 @@ def rate_over_time(doc: TrainingRecord) -> str:
     if len(known) < len(starts):
         return f"no steady state in {len(starts) - len(known)} of {repetitions}"
     begin = max(known)
-    after = f"after {format_duration(begin)} at the latest" if begin else "from the beginning"
-    return f"steady {after}, in {repetitions}"
+    when = (
+        f"reached after {format_duration(begin)} at the latest" if begin else "from the beginning"
+    )
+    return f"steady state {when}, in {repetitions}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .base import OpenRecord, Record
 from .checkpoint import Study
@@ -112,6 +112,12 @@ class Rates(Record):
     bin_s: Duration
     samples_per_s: Annotated[list[Rate], Field(max_length=MAX_BINS)] = []
     stored_bytes_per_s: Annotated[list[Rate], Field(max_length=MAX_BINS)] = []
+
+    @model_validator(mode="after")
+    def _of_the_same_bins(self) -> Rates:
+        if len(self.samples_per_s) != len(self.stored_bytes_per_s):
+            raise ValueError("'samples_per_s' and 'stored_bytes_per_s' differ in length")
+        return self
 
 
 class Repetition(Record):

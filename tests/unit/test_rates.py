@@ -133,6 +133,23 @@ def test_no_sample_is_invented(lengths: list[list[float]], round_steps: int) -> 
     assert total <= 10 * sum(map(len, lengths)) * (1 + 1e-4)
 
 
+@pytest.mark.parametrize("extreme", [-(2**63), -1, 2**63 - 1])
+@pytest.mark.parametrize("column", ["start_ns", "wait_ns", "checkpoint_ns", "sample_bytes"])
+def test_damaged_events_have_rates_that_can_be_written(
+    make_events: Build, column: str, extreme: int
+) -> None:
+    events = make_events(steps([1.0] * 12))
+    events[column][5] = extreme
+    found = repetition_metrics(events, Repetition(seed=1, accelerators=1)).rates
+    assert found is not None
+    assert Rates.model_validate_json(found.model_dump_json()) == found
+
+
+def test_a_record_with_lists_of_different_lengths_is_refused() -> None:
+    with pytest.raises(ValueError, match="samples_per_s"):
+        Rates(bin_s=1.0, samples_per_s=[1.0], stored_bytes_per_s=[])
+
+
 def test_without_ranks_there_are_no_bins() -> None:
     assert rates_of([]).samples_per_s == []
 

@@ -33,6 +33,11 @@ FED_BY_A_CACHE = [
 UNCOUNTED = [
     Epoch(epoch=0, residency_before=0.0, sample_bytes=1000, fetched_how="not measured: a reason")
 ]
+HALVED = {
+    "bin_s": 1.0,
+    "samples_per_s": [1900.0] * 30 + [950.0] * 30,
+    "stored_bytes_per_s": [1.9e8] * 60,
+}
 LOCAL = {"scheme": "file", "url": "/data", "fs_type": "ext4"}
 NFS_MOUNT = {"scheme": "file", "url": "/mnt/nas/set", "fs_type": "nfs4"}
 
@@ -107,7 +112,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"host": dict.fromkeys(("cores", "affinity_cores", "effective_cores"))},
     ),
     "rate.falls": (
-        {"repetition": {"rates": {"bin_s": 1.0, "samples_per_s": [1900.0] * 30 + [950.0] * 30}}},
+        {"repetition": {"rates": HALVED}},
         {"repetition": {"rates": None}},
     ),
     "cache.first-touch": (

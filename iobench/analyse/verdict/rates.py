@@ -135,8 +135,11 @@ def _by(times_s: Array, known_s: Array, amounts: Array) -> Array:
 
 
 def _rates(arrived: Array, bin_s: float) -> list[float]:
-    """Rates per second with five significant digits, so that the record stays small."""
-    return [float(f"{rate:.5g}") for rate in (np.diff(arrived) / bin_s).tolist()]
+    """Rates per second with five significant digits, so that the record stays small.
+
+    Damaged events may have negative amounts, which count as 0.
+    """
+    return [float(f"{max(0.0, rate):.5g}") for rate in (np.diff(arrived) / bin_s).tolist()]
 
 
 def long_enough(rates: Rates) -> bool:

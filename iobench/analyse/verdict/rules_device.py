@@ -86,9 +86,9 @@ def other_load(doc: TrainingRecord) -> Outcome | None:
     return Outcome(
         f"during repetition {each.repetition}, device {each.device} read "
         f"{format_bytes(each.bytes or 0)}, but this run fetched {format_bytes(fetched)}: another "
-        f"process or another tenant of the device read {format_bytes(excess)}",
+        f"process or another tenant of the device read {format_bytes(excess)}{_busy(each.one)}",
         "find out who else uses the device (iostat, iotop, fatrace), and run again without that "
-        "load: the rate is what was left of the device",
+        "load: the rate may be only what was left of the device",
     )
 
 
@@ -148,6 +148,12 @@ def _prefetched(doc: TrainingRecord) -> float:
     in_flight = job.loader.in_flight_batches or job.workers * job.workload.loader.prefetch_factor
     samples = in_flight * (job.workload.batch_size or 1) * job.accelerators * job.workload.epochs
     return samples * (bytes_per_sample(doc) or 0.0)
+
+
+def _busy(one: Repetition) -> str:
+    """How busy the device was, where this was measured."""
+    busy = one.resources.device_busy if one.resources is not None else None
+    return "" if busy is None else f" (requests were in flight {format_percent(busy)} of the time)"
 
 
 def _wanted(doc: TrainingRecord, one: Repetition) -> int:
