@@ -253,3 +253,9 @@ def test_a_report_computes_the_rates_again(make_run: Build, make_events: Build) 
     assert "9.00 s" in found.evidence
     saved = TrainingRecord.model_validate_json(again.model_dump_json())
     assert saved.job.repetitions[0].rates == again.job.repetitions[0].rates
+    slow = {"loader": {"workers": 4}}  # a round of 4 batches takes 1.45 s
+    wider = rebuild(
+        make_run(repetitions=2, repetition={"rates": None}, accelerators=1, workload=slow),
+        make_events(rows),
+    )
+    assert [one.rates.bin_s for one in wider.job.repetitions if one.rates] == [2.0, 2.0]
