@@ -526,5 +526,5 @@ def test_a_price_of_another_machine_than_the_measured_one_says_so() -> None:
     )
     assert found is not None
     assert "2 cores" in found.notes[0]
-    assert "8 are paid for" in found.notes[1]
+    assert "8 accelerators" in found.notes[1]
     assert "the run had 2 cores, m has 8" in render_text(sections([found], []))

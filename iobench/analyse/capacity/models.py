@@ -121,8 +121,8 @@ def prepared(rate: float, *, busy_before: int, busy: int, cores: float | None) -
     the physical cores, because of hyper-threads and memory bandwidth, and pessimistic for codecs
     that use threads of their own.
     """
-    most = math.inf if cores is None else max(1.0, cores)
-    return rate * min(busy, most) / min(busy_before, most)
+    usable = math.inf if cores is None else max(1.0, cores)
+    return rate * min(busy, usable) / min(busy_before, usable)
 
 
 def handed_over(

@@ -68,10 +68,10 @@ def cold_restore(doc: RunRecord) -> Outcome | None:
             f"page-cache residency before a restore was not measured{': ' + how if how else ''}",
             remedy,
         )
-    most = max(restore.residency_before or 0 for restore in study.restores)
-    if most > MAX_RESIDENT:
+    highest = max(restore.residency_before or 0 for restore in study.restores)
+    if highest > MAX_RESIDENT:
         return Outcome(
-            f"{format_percent(most)} of a checkpoint was in the page cache when it was restored",
+            f"{format_percent(highest)} of a checkpoint was in the page cache when it was restored",
             remedy,
         )
     return None
@@ -162,10 +162,10 @@ def contention(doc: TrainingRecord) -> Outcome | None:
     quiet = _read_cost(doc.job.quiet)
     if not reading or not quiet:
         return unknown("the time that reads took was not recorded")
-    beside, alone = _median_end_s(study.saves), _median_end_s(study.alone)
-    if not beside or not alone:
+    together, alone = _median_end_s(study.saves), _median_end_s(study.alone)
+    if not together or not alone:
         return unknown("the time that saves took was not recorded")
-    slower, saving = median(reading) / quiet, beside / alone
+    slower, saving = median(reading) / quiet, together / alone
     if max(slower, saving) < 1 + CONTENTION:
         return None
     evidence = (
@@ -202,7 +202,7 @@ def back_pressure(doc: RunRecord) -> Outcome | None:
         )
         evidence = (
             f"{len(waited)} of {len(_study(doc).saves)} saves had to wait for the previous one, "
-            f"{sum(waited):.2f} s in all"
+            f"{sum(waited):.2f} s in total"
         )
         return Outcome(evidence, remedy)
     return None

@@ -88,8 +88,10 @@ class Point:
         """Workers of all ranks, or the ranks themselves if there are no workers."""
         return self.document.job.accelerators * max(1, self.document.job.workers)
 
-    def named(self) -> str:
-        return ", ".join(f"{key}={value}" for key, value in self.settings.items()) or "(no setting)"
+
+def settings_text(settings: Mapping[str, str]) -> str:
+    """The settings in one line: ``loader.workers=4, dataset.codec=none``."""
+    return ", ".join(f"{key}={value}" for key, value in settings.items()) or "(no setting)"
 
 
 def plain_bytes_per_sample(doc: TrainingRecord) -> float | None:

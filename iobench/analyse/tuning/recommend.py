@@ -10,7 +10,7 @@ from ..compare.statistics import ratio_interval
 from ..verdict.evidence import gather
 from .compression import Codec, judge_codec
 from .knee import NEAR, along, changed, enough_shards, ordered_axes, pareto, smallest_near_best
-from .points import Point, number, same
+from .points import Point, number, same, settings_text
 from .reasons import (
     SHARD_KEYS,
     amplification,
@@ -241,8 +241,7 @@ def _doubts(
             "least 4 are needed, 6 are better"
         )
     if sweep.default is None:
-        settings = ", ".join(f"{key}={value}" for key, value in sweep.default_settings.items())
-        known = f" ({settings})" if settings else ""
+        known = f" ({settings_text(sweep.default_settings)})" if sweep.default_settings else ""
         doubts.append(
             f"no point has today's settings{known}, so the gain is not known: give them with "
             "--default KEY=VALUE, or run them, too"

@@ -18,7 +18,7 @@ from ...schema.sweep import SWEEP_FILE, SweepPoint, load_sweep, setting_text
 from ...schema.sweep import Sweep as SweepRecord
 from ...schema.workload import load_workload
 from ...units import counted
-from .points import Point, derive, flatten, merge, same
+from .points import Point, derive, flatten, merge, same, settings_text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +70,7 @@ def read_sweep(
     )
     for point in points:
         if not point.rates:
-            left_out.append(f"{point.named()}: no complete repetition")
+            left_out.append(f"{settings_text(point.settings)}: no complete repetition")
     points = [point for point in points if point.rates]
     if len(points) < 2:
         raise UsageError(
@@ -152,8 +152,7 @@ def _planned(
         if runs:
             points.append(Point(settings, merge(runs)))
         else:
-            named = ", ".join(f"{key}={value}" for key, value in settings.items())
-            left_out.append(f"{named}: no run can be used")
+            left_out.append(f"{settings_text(settings)}: no run can be used")
     names = {point.document.job.workload.name for point in points}
     if len(names) > 1:
         raise UsageError(

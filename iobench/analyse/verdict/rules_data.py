@@ -59,9 +59,9 @@ def data_mismatch(doc: TrainingRecord) -> Outcome | None:
         return unknown("the dataset's sample count is not recorded")
     whole = doc.job.workload.max_steps is None and doc.job.workload.reader.tail == "keep"
     expected = samples * doc.job.workload.epochs
-    most = expected + _padding(doc) * doc.job.workload.epochs
+    limit = expected + _padding(doc) * doc.job.workload.epochs
     wrong = [
-        each.samples for each in done if each.samples > most or (whole and each.samples < expected)
+        each.samples for each in done if each.samples > limit or (whole and each.samples < expected)
     ]
     if wrong:
         return Outcome(
@@ -125,7 +125,7 @@ def storage_retries(doc: TrainingRecord) -> Outcome | None:
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
-    """The sum of the counts that are known; None where none is."""
+    """The sum of the counts that are known; None if no count is known."""
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
@@ -237,7 +237,7 @@ def delivered_samples(doc: TrainingRecord) -> Outcome | None:
         dropped *= max(1, doc.job.accelerators)
     allowed = {"missing": dropped, "repeated": _padding(doc), "unknown": 0}
     wrong = {
-        key: count for key, most in allowed.items() if (count := getattr(proof, key) or 0) > most
+        key: count for key, limit in allowed.items() if (count := getattr(proof, key) or 0) > limit
     }
     if not wrong:
         return None

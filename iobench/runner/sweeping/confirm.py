@@ -8,7 +8,7 @@ from pathlib import Path
 from ...analyse.compare.runs import Group, compare, usable
 from ...analyse.compare.statistics import MIN_VALUES
 from ...analyse.tuning.confirmation import Confirmation
-from ...analyse.tuning.points import same
+from ...analyse.tuning.points import same, settings_text
 from ...analyse.tuning.recommend import Recommendation, recommend
 from ...analyse.tuning.sweepfolder import read_sweep
 from ...errors import UsageError
@@ -126,9 +126,8 @@ def _sides(sweep: Sweep, advice: Recommendation) -> tuple[SweepPoint, SweepPoint
             None,
         )
         if point is None:
-            told = ", ".join(f"{key}={value}" for key, value in wanted.items())
             raise UsageError(
-                f"no point of this sweep has the settings {told}",
+                f"no point of this sweep has the settings {settings_text(wanted)}",
                 remedy="its sweep.json is incomplete: run the sweep again",
             )
         sides.append(
