@@ -141,7 +141,9 @@ class Ranks:
             self._processes.append(process)
 
     def run(self, name: str, *arguments: Any) -> list[Any]:
-        """What ``name(job, *arguments)`` returned on each rank; fails with the first rank's traceback."""
+        """What ``name(job, *arguments)`` returned on each rank; fails with the first rank's
+        traceback.
+        """
         self._jobs += 1
         for pipe in self._pipes:
             pipe.send((name, f"file://{self._folder}/meet-{self._jobs}", arguments))

@@ -137,7 +137,9 @@ def call() -> Call:
 
 @pytest.fixture(scope="session")
 def make_dataset(tmp_path_factory: pytest.TempPathFactory) -> MakeDataset:
-    """``make_dataset(name="demo", **spec)``: (manifest, directory), generated once per session and specification."""
+    """``make_dataset(name="demo", **spec)``: (manifest, directory), generated once per session and
+    specification.
+    """
     root = tmp_path_factory.mktemp("datasets")
     made: dict[str, tuple[Manifest, Path]] = {}
 
@@ -159,7 +161,9 @@ def make_dataset(tmp_path_factory: pytest.TempPathFactory) -> MakeDataset:
 
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
-    """After the test: no new child process of ours (Python's own tracker of spawned processes stays), no new file in /dev/shm."""
+    """After the test: no new child process of ours (Python's own tracker of spawned processes
+    stays), no new file in /dev/shm.
+    """
     before = set(os.listdir("/dev/shm"))
     servers = set(psutil.Process().children(recursive=True))  # of the whole session
     yield
@@ -182,7 +186,9 @@ def _is_tracker(child: psutil.Process) -> bool:
 
 
 def _ownerless(before: set[str]) -> set[str]:
-    """New files in /dev/shm, but for those of other programs that are alive: named after their process (torch's, ours), or mapped by it."""
+    """New files in /dev/shm, but for those of other programs that are alive: named after their
+    process (torch's, ours), or mapped by it.
+    """
     owners = {
         name: re.match(r"(?:torch_|iobench-)(\d+)", name)
         for name in set(os.listdir("/dev/shm")) - before

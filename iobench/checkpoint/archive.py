@@ -157,5 +157,5 @@ def _content(read: Read, member: Member, size: int) -> bytes:
     header = _LOCAL.unpack(read(member.offset, member.offset + _LOCAL.size))
     begin = member.offset + _LOCAL.size + header[9] + header[10]
     if header[0] != b"PK\x03\x04" or begin + member.size > size:
-        raise ValueError("its pickle is not at the place that the directory says")
+        raise ValueError("its pickle is not where its directory says")
     return read(begin, begin + member.size)

@@ -58,7 +58,7 @@ class Renamed(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        tell_renamed(str(option_string), self.new)
+        warn_renamed(str(option_string), self.new)
         setattr(namespace, self.dest, values)
 
 
@@ -82,7 +82,7 @@ def add_renamed(
     )
 
 
-def tell_renamed(old: str, new: str) -> None:
+def warn_renamed(old: str, new: str) -> None:
     """Warn on stderr that an old spelling has a new name, once in each process."""
     from .terminal import warn
 

@@ -155,11 +155,14 @@ def _by_place(
             if after is not None:
                 pairs.append((places[0][before], candidates[after]))
                 used |= {before, after}
-        left_out += [*_alone(places[0], candidates, used), *_alone(candidates, places[0], used)]
+        left_out += [
+            *_without_counterpart(places[0], candidates, used),
+            *_without_counterpart(candidates, places[0], used),
+        ]
     return pairs
 
 
-def _alone(
+def _without_counterpart(
     groups: dict[tuple[str, ...], Group],
     others: dict[tuple[str, ...], Group],
     used: set[tuple[str, ...]],

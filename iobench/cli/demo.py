@@ -54,7 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if not args.s3:
-        return _tell(args, _LOCAL, generate=not (Path(_LOCAL) / "manifest.json").is_file())
+        return _run_commands(args, _LOCAL, generate=not (Path(_LOCAL) / "manifest.json").is_file())
     from ..runner.demo import BUCKET, s3_server
 
     with (
@@ -64,10 +64,10 @@ def run(args: argparse.Namespace) -> int:
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             del os.environ[name]  # settings of another account must not reach this server
         os.environ.update(environment)
-        return _tell(args, f"s3://{BUCKET}/data", generate=True)
+        return _run_commands(args, f"s3://{BUCKET}/data", generate=True)
 
 
-def _tell(args: argparse.Namespace, place: str, *, generate: bool) -> int:
+def _run_commands(args: argparse.Namespace, place: str, *, generate: bool) -> int:
     """Run the commands, and print each one as a user would type it."""
     from .main import main
 

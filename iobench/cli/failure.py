@@ -13,7 +13,7 @@ from .terminal import warn
 _LOGS = 100
 
 
-def tell(error: BaseException, *, debug: bool, verb: str = "") -> int:
+def report_error(error: BaseException, *, debug: bool, verb: str = "") -> int:
     """Print one line about ``error`` and return its exit code.
 
     With ``debug`` the traceback is printed first. An exception that the user cannot have caused is

@@ -18,7 +18,7 @@ from typing import NoReturn
 from ..errors import nearest
 from ..text import MAX_SHOWN, printable
 from .common import add_common
-from .failure import tell
+from .failure import report_error
 from .logs import logging_to
 from .output import output_to
 from .streams import survive_closed_readers
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         warn("interrupted")
         return 130
     except Exception as error:
-        return tell(error, debug="--debug" in words, verb=_verb(words))
+        return report_error(error, debug="--debug" in words, verb=_verb(words))
 
 
 def _verb(words: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .checkpoint_plan import hide_model_arguments, show_plan
-from .common import add_origin, add_overrides, tell_renamed, whole_number
+from .common import add_origin, add_overrides, warn_renamed, whole_number
 from .verbs import PAGES, Verb
 
 EXAMPLES = """examples:
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.workload in MODELS:
         _refuse(args, _OF_A_RUN, "a model's checkpoint")
-        tell_renamed("iobench plan MODEL", "iobench checkpoint plan MODEL")
+        warn_renamed("iobench plan MODEL", "iobench checkpoint plan MODEL")
         return show_plan(args, args.workload)
     from ..report.plan import sections
     from ..runner.plan import describe_plan

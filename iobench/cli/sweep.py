@@ -181,7 +181,7 @@ def _sweep(args: argparse.Namespace, sweep: Any, directory: Path, budget: Any, l
     from .printing import print_report
     from .terminal import say
 
-    sweep = run_sweep(sweep, directory, budget, progress=live, tell=_teller(args, live))
+    sweep = run_sweep(sweep, directory, budget, progress=live, tell=_line_printer(args, live))
     live.close()
     document = {**sweep.model_dump(), "directory": str(directory)}
     print_report(args.format, document, sections(sweep))
@@ -205,14 +205,14 @@ def _confirm(args: argparse.Namespace, budget: Any, live: Any) -> int:
         command=tuple(args.command_line),
         repetitions=args.repeat,
         progress=live,
-        tell=_teller(args, live),
+        tell=_line_printer(args, live),
     )
     live.close()
     print_report(args.format, document(found), sections(found))
     return 0 if found.confirmed else 4
 
 
-def _teller(args: argparse.Namespace, live: Any) -> Any:
+def _line_printer(args: argparse.Namespace, live: Any) -> Any:
     """Return a function that prints a line on stderr and closes the progress line first."""
     from .terminal import note
 

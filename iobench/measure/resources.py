@@ -95,7 +95,7 @@ def diff(before: Snapshot, after: Snapshot) -> Resources:
 
 _REASONS = {
     "throttled": "the kernel shows no CPU throttling of this cgroup (cpu.stat)",
-    "device": "the data lies on no block device that /proc/diskstats of this host counts",
+    "device": "the data is on no block device that /proc/diskstats of this host lists",
     "io": "the kernel has no /proc/pressure/io",
     "cpu": "/proc/stat shows no CPU time between the two moments",
 }

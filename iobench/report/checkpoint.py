@@ -9,9 +9,9 @@ from ..analyse.checkpoint.study import cpu_s_per_gb, slowdown, value_of
 from ..schema.checkpoint import Meaning, Restore, Save, Study
 from ..schema.metrics import metrics_of
 from ..schema.record import CheckpointRecord
-from ..units import format_bytes, format_count, format_duration, format_rate, format_share
-from .figures import BLANK, counted, figure, format_of, raw, word
-from .run import NO_REASON, state_text
+from ..units import counted, format_bytes, format_count, format_duration, format_rate, format_share
+from .figures import BLANK, NO_REASON, figure, format_of, raw, word
+from .run import state_text
 from .saves import SAVE_METRICS, SPREAD_COLUMNS, spread_cells
 from .sections import (
     Bars,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ..schema.plan import CheckpointPlanFigures
-from ..units import format_bytes, format_count, format_duration, format_rate, format_share
-from .figures import counted
+from ..units import counted, format_bytes, format_count, format_duration, format_rate, format_share
 from .plan import known
 from .sections import Fact, Facts, Section
 

@@ -9,7 +9,8 @@ from statistics import median
 from ..analyse.compare.runs import Comparison, Group, Row
 from ..analyse.compare.statistics import SIGNIFICANT
 from ..schema.metrics import COMPARED
-from .figures import counted, figure, format_of, raw, spread_of, word
+from ..units import counted
+from .figures import figure, format_of, raw, spread_of, word
 from .sections import Cell, Column, Fact, Facts, Headline, Item, Items, Section, Table
 from .sections import Row as TableRow
 
@@ -24,8 +25,8 @@ _COLUMNS = (
     Column(name="ratio", label="ratio"),
     Column(name="low", where="data"),
     Column(name="high", where="data"),
-    Column(name="p", label="p", align="right"),
-    Column(name="effect", label="A12", align="right"),
+    Column(name="p", label="p"),
+    Column(name="effect", label="A12"),
     Column(name="difference"),
 )
 

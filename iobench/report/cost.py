@@ -26,7 +26,7 @@ _LABELS = {
 }
 """The columns that people see; details of the others are told below the table."""
 
-_PAGES = ("workload", "instance", "hosts")
+_PAGES = ("workload", "instance", "hosts", "samples_per_s")
 _WORDS = ("workload", "instance", "kind", "priced")
 
 

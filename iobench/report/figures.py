@@ -1,4 +1,4 @@
-"""How figures are shown: by their unit, as a spread, with a noun; and the cells that hold them."""
+"""How figures are shown: by their unit, and as a spread; and the cells that hold them."""
 
 from __future__ import annotations
 
@@ -37,11 +37,6 @@ def spread_of(values: Sequence[float], show: Format) -> str:
     return spread(median(values), min(values), max(values), show)
 
 
-def counted(count: float, noun: str) -> str:
-    """``1 save``, ``1,234 saves``."""
-    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
-
-
 def figure(value: float | None, show: Format, *, missing: str = "-", why: str = "") -> Cell:
     """The cell of a figure. A missing one shows ``why``, or ``missing`` if there is no reason."""
     if value is None:
@@ -58,6 +53,9 @@ def raw(value: Value) -> Cell:
     """The cell of a value that only data shows."""
     return Cell(value=value, text="" if value is None else str(value))
 
+
+NO_REASON = "no reason was recorded"
+"""Why a figure is missing, where the record does not say it."""
 
 BLANK = Cell(value=None)
 """An empty cell: there is nothing to say."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from ..analyse.compare.history import ChangePoint, Entry, History
 from ..schema.metrics import COMPARED
+from ..units import counted
 from .compare import left_out_sections
-from .figures import counted, format_of, raw, spread_of, word
+from .figures import format_of, raw, spread_of, word
 from .sections import Bars, Cell, Column, Headline, Item, Items, Row, Section, Table
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ..schema.plan import PlanFigures, ProbeFigures
 from ..units import (
+    counted,
     format_bytes,
     format_count,
     format_duration,
     format_percent,
     format_rate,
 )
-from .figures import counted
 from .sections import Fact, Facts, Section
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..analyse.verdict.evidence import bytes_per_sample, gather
 from ..schema.metrics import BY_NAME, Metric, metrics_of
 from ..schema.record import RunRecord, TrainingRecord
-from ..schema.training import Ceiling, Verdict
-from ..units import format_bytes, format_count, format_percent, format_rate
+from ..schema.training import Verdict
+from ..units import counted, format_bytes, format_count, format_percent, format_rate
 from .cache import cold_reads
-from .figures import BLANK, counted, figure, format_of, raw, spread, word
+from .ceilings import ceiling_sections
+from .figures import BLANK, NO_REASON, figure, format_of, raw, spread, word
 from .loader import library_sections
 from .saves import saves_sections
 from .sections import (
@@ -26,28 +26,7 @@ from .sections import (
     Table,
 )
 
-LABELS = {
-    "storage_raw": "storage, raw",
-    "fetch": "fetch",
-    "prep": "prep",
-    "harness": "harness",
-    "accelerator": "accelerators",
-}
-BOUND_BY = {
-    "storage": ("fetch", "storage_raw"),
-    "prep": ("prep",),
-    "harness": ("harness",),
-    "accelerator": ("accelerator",),
-    "undecided": (),
-}
-LONGEST = 8
-"""Longest bar, as a multiple of the lowest rate.
-
-Without this limit a harness of 11 GiB/s would make the other bars too short to compare.
-"""
-
 OF_STORED = "of the samples' stored bytes"
-NO_REASON = "no reason was recorded"
 
 CONTEXT = ("seed", "accelerators", "complete")
 """Columns of a repetition that are not measured figures."""
@@ -56,7 +35,7 @@ CONTEXT = ("seed", "accelerators", "complete")
 def sections(doc: TrainingRecord) -> list[Section]:
     """All sections for which the run has data."""
     found: list[Section] = [_verdict(doc)]
-    found += _ceilings(doc)
+    found += ceiling_sections(doc)
     found += _metrics(doc)
     found += _find_max(doc)
     found += library_sections(doc)
@@ -107,97 +86,6 @@ def _verdict(doc: TrainingRecord) -> Headline:
         sentences=(doc.job.verdict.sentence, *([f"error: {doc.error}"] if doc.error else [])),
         tone="good" if doc.job.verdict.starved is False else "plain",
     )
-
-
-def _ceilings(doc: TrainingRecord) -> list[Section]:
-    """Bars for the ceilings, the prediction and the measured rate.
-
-    All are in one unit of stored bytes/s (samples/s if the bytes are not known).
-    """
-    size, evidence = bytes_per_sample(doc), gather(doc)
-    rates = {
-        "storage_raw": evidence.raw,
-        "fetch": evidence.fetch,
-        "prep": evidence.prep,
-        "harness": evidence.harness,
-        "accelerator": evidence.accelerator,
-        "predicted": evidence.predicted,
-        "measured": evidence.measured,
-    }
-    known = [rate for rate in rates.values() if rate]
-    if not known:
-        return []
-    reasons = {name: one.not_measured or NO_REASON for name, one in doc.job.ceilings.items()}
-    reasons |= {"predicted": "no ceiling was measured", "measured": "no complete repetition"}
-    bound = BOUND_BY[doc.job.verdict.binds] if doc.job.verdict else ()
-    if "fetch" in bound and rates["fetch"] is not None:
-        bound = ("fetch",)
-    divisor, unit = _unit(min(known) * size) if size else (1.0, "")
-    rows = []
-    for name, rate in rates.items():
-        if rate is None and name not in reasons:
-            continue
-        label = word(LABELS.get(name, name), name)
-        if not rate:
-            lacking = Cell(value=None, why=f"not measured: {reasons.get(name, NO_REASON)}")
-            rows.append(Row(cells=(label, lacking, *[BLANK] * bool(size), BLANK, BLANK, BLANK)))
-            continue
-        ceiling = doc.job.ceilings.get(name, Ceiling())
-        cells = [
-            label,
-            *([Cell(value=rate * size, text=_figure(rate * size / divisor))] if size else []),
-            figure(rate, format_count),
-            figure(ceiling.bytes_per_s, format_rate, missing=""),
-            figure(ceiling.cpu_s_per_gb, lambda seconds: f"{seconds:.4g}", missing=""),
-            word(ceiling.how),
-        ]
-        rows.append(Row(cells=tuple(cells), mark="binds" if name in bound else ""))
-    stored = Column(name="stored_bytes_per_s", label=unit, unit="bytes/s", align="right")
-    columns = (
-        Column(name="ceiling"),
-        *([stored] if size else []),
-        Column(name="samples_per_s", label="samples/s", unit="samples/s", align="right"),
-        Column(
-            name="bytes_per_s",
-            label="bandwidth, as measured",
-            unit="bytes/s",
-            align="right",
-            where="pages",
-        ),
-        Column(name="cpu_s_per_gb", label="CPU s/GB", unit="s/GB", align="right", where="pages"),
-        Column(name="how", label="how", where="pages"),
-    )
-    of = f"{unit} of stored bytes and samples/s" if size else "samples/s"
-    return [
-        Table(
-            id="ceilings",
-            title=f"Ceilings of each stage alone, {of}",
-            columns=columns,
-            rows=tuple(rows),
-            bars=Bars(column="samples_per_s", full=min(max(known), LONGEST * min(known))),
-            notes=_transport(doc, size),
-        )
-    ]
-
-
-def _transport(doc: TrainingRecord, size: float | None) -> tuple[str, ...]:
-    tax = doc.job.ceilings.get("harness", Ceiling()).details.tensor_samples_per_s
-    if not tax:
-        return ()
-    moved = f"{format_count(tax)} samples/s"
-    moved = f"{format_rate(tax * size)} ({moved})" if size else moved
-    return (f"with torch's default transport the harness would end at {moved}",)
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def _unit(bytes_per_s: float) -> tuple[float, str]:
-    for power, name in ((3, "GiB/s"), (2, "MiB/s"), (1, "KiB/s")):
-        if bytes_per_s >= 0.1 * 1024**power:
-            return float(1024**power), name
-    return 1.0, "B/s"
 
 
 def _metrics(doc: TrainingRecord) -> list[Section]:

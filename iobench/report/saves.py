@@ -6,8 +6,8 @@ from ..analyse.checkpoint.study import with_figures
 from ..schema.checkpoint import Spread
 from ..schema.metrics import metrics_of
 from ..schema.record import TrainingRecord
-from ..units import format_count
-from .figures import Format, counted, figure, format_of, raw, spread, word
+from ..units import counted, format_count
+from .figures import Format, figure, format_of, raw, spread, word
 from .sections import Cell, Column, Row, Section, Table
 
 SAVE_METRICS = tuple(

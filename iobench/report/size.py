@@ -5,8 +5,14 @@ from __future__ import annotations
 from ..analyse.capacity.measured import Measured
 from ..analyse.capacity.requirement import Cache, Requirement
 from ..schema.instances import Instance
-from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
-from .figures import counted
+from ..units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    format_rate,
+)
 from .sections import Fact, Facts, Section
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from statistics import median
 
 from ..schema.sweep import Sweep, SweepPoint, describe
-from ..units import format_count
-from .figures import BLANK, counted, raw, spread_of, word
+from ..units import counted, format_count
+from .figures import BLANK, raw, spread_of, word
 from .sections import Cell, Column, Headline, Item, Items, Row, Section, Table
 
 

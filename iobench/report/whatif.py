@@ -9,8 +9,9 @@ from ..analyse.verdict.evidence import Evidence, gather
 from ..schema.record import TrainingRecord
 from ..schema.training import Verdict
 from ..units import format_count, format_percent
+from .ceilings import LABELS
 from .figures import BLANK, figure, word
-from .run import LABELS, binds_text
+from .run import binds_text
 from .sections import Column, Headline, Item, Items, Prose, Row, Section, Table
 
 TRUSTED = 0.2

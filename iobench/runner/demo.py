@@ -29,11 +29,11 @@ def find_rclone() -> Path:
 
     Raises UsageError if there is none.
     """
-    beside = Path(sys.executable).parent / "rclone"
-    found = str(beside) if beside.is_file() else shutil.which("rclone")
+    own = Path(sys.executable).parent / "rclone"
+    found = str(own) if own.is_file() else shutil.which("rclone")
     if found is None:
         raise UsageError(
-            "the S3 demonstration needs rclone, which has an S3 server",
+            "demo --s3 needs rclone, which provides the S3 server",
             remedy=f"install it: {install_command('demo')}",
         )
     return Path(found)

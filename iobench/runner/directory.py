@@ -10,10 +10,8 @@ from ..documents import json_text, write_whole
 from ..errors import IobenchError
 from ..schema.base import fitting
 from ..schema.host import StorageFacts
-from ..schema.record import RunRecord
+from ..schema.record import RUN_FILE, RunRecord
 from ..storage.base import Storage
-
-RUN_FILE = "run.json"
 
 
 def new_directory(results: Path, name: str) -> Path:

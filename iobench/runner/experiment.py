@@ -11,28 +11,23 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from .. import __version__
-from ..analyse.verdict.metrics import repetition_metrics, unseen_reads
+from ..analyse.verdict.metrics import repetition_metrics, uncounted_reads
 from ..analyse.verdict.rebuild import conclude
-from ..dataset import ResolvedSpec, cheaper_codecs
 from ..errors import InterruptedRun, IobenchError
 from ..interrupts import defer_interrupts
 from ..load import make_reader
 from ..measure import timeline
-from ..schema.job import DatasetFacts, DatasetSpecFacts, LoaderFacts, WorkloadFacts
-from ..schema.record import Finding, TrainingRecord
-from ..schema.training import Repetition, TrainingRun
-from ..storage.base import Versioned
-from ..storage.catalog import innermost
+from ..schema.record import TrainingRecord
+from ..schema.training import Repetition
 from ..storage.locks.reading import reading
 from .agent import HostAgent, Used
 from .calibration.bench import Bench
 from .calibration.ceilings import ENTRIES
 from .calibration.findmax import begin_search, find_max
-from .directory import new_directory, storage_facts, write_document
+from .directory import new_directory, write_document
+from .facts import add_changes, add_loader_facts, begin_record, shard_versions
 from .mixed import Mixed, Saver, saving_to
 from .others import Others
 from .phase import Outcome, Phase, PhaseInterrupted, Saving
@@ -43,8 +38,6 @@ from .third_party import is_library, prepare_library
 log = logging.getLogger(__name__)
 
 EVENTS_FILE = "events.parquet"
-MAX_VERSIONS = 20_000
-"""Limit for the objects whose versions are compared; listing more takes too long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +98,17 @@ def _measure(
         plan.accelerators,
         directory,
     )
-    doc = describe(plan, options, bench.agent, run_id=directory.name)
+    doc = begin_record(
+        plan,
+        bench.agent,
+        run_id=directory.name,
+        command=options.command,
+        rules=options.rules,
+    )
     doc.job.saves = saver.study if saver else None
     failure: IobenchError | None = None
     try:
-        before = _versions(plan)
+        before = shard_versions(plan)
         if is_library(plan):
             with _timed(
                 doc,
@@ -129,7 +128,7 @@ def _measure(
             title = f"repetition {number + 1} of {plan.repetitions}"
             with (
                 _timed(doc, "measure", progress, title),
-                saver.beside(number) if saver else nullcontext() as saving,
+                saver.during(number) if saver else nullcontext() as saving,
             ):
                 _repeat(bench, number, doc, others, saving=saving)
         if options.find_max:
@@ -137,7 +136,7 @@ def _measure(
                 doc.job.find_max = begin_search(bench)
                 find_max(bench, doc.job.find_max, progress)
             others.look()
-        _compare_versions(plan, before, doc)
+        add_changes(doc, plan, before)
     except KeyboardInterrupt:
         doc.status = "interrupted"
         failure = InterruptedRun(f"interrupted; what was measured until then is in {directory}")
@@ -234,40 +233,10 @@ def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used) -> Repetit
         nfs=used.nfs,
         resources=used.resources,
         residency_before=max(known) if known and len(known) == len(residencies) else None,
-        not_measured=unseen_reads(phase.loading.kind),
+        not_measured=uncounted_reads(phase.loading.kind),
     )
     bench.keep(phase, outcome)
     return repetition_metrics(outcome.events(), context)
-
-
-def _versions(plan: Plan) -> dict[str, str] | str:
-    """A token for each shard that changes when the shard does; or the reason why there is none."""
-    storage = innermost(plan.storage)
-    if not isinstance(storage, Versioned):
-        return "this storage does not report versions of objects"
-    if plan.manifest.shard_count > MAX_VERSIONS:
-        return f"more than {MAX_VERSIONS} objects"
-    found = storage.versions(plan.manifest.folder())
-    return {key: found.get(key, "") for key in plan.keys}
-
-
-def _compare_versions(plan: Plan, before: dict[str, str] | str, doc: TrainingRecord) -> None:
-    update: dict[str, object]
-    if isinstance(before, str):
-        update = {"changed": None, "changed_unknown": before}
-    else:
-        after = _versions(plan)
-        changed = None
-        if isinstance(after, dict):
-            changed = [key for key in before if before[key] != after[key]]
-        update = {"changed": changed}
-    doc.job.dataset = doc.job.dataset.model_copy(update=update)
-
-
-def add_loader_facts(doc: TrainingRecord, found: LoaderFacts) -> None:
-    """Add what a phase found out about the loader; a later phase replaces earlier facts."""
-    facts = {name: getattr(found, name) for name in found.model_fields_set}
-    doc.job.loader = doc.job.loader.model_copy(update=facts)
 
 
 @contextmanager
@@ -281,73 +250,3 @@ def _timed(doc: TrainingRecord, name: str, progress: Progress, title: str) -> It
         took = time.monotonic() - started
         doc.timings[name] = doc.timings.get(name, 0.0) + took
         log.info("%s: %s took %.3f s", name, title, took)
-
-
-def describe(plan: Plan, options: Options, agent: HostAgent, *, run_id: str) -> TrainingRecord:
-    """The document before any measurement: complete specifications and fingerprints."""
-    manifest, loading = plan.manifest, plan.workload.loader
-    findings = []
-    if (
-        not plan.uncached
-        and plan.workload.reader.direct == "auto"
-        and not plan.workload.reader.mmap
-        and plan.workload.cache == "cold"
-    ):
-        why = (
-            "the storage has no O_DIRECT"
-            if not is_library(plan)
-            else f"the loader '{loading.kind}' opens files without O_DIRECT"
-        )
-        findings.append(
-            Finding(
-                rule="reader.buffered",
-                level="info",
-                evidence=f"{why}, so reads go through the page cache",
-            )
-        )
-    if manifest.header.origin:
-        findings.append(
-            Finding(
-                rule="data.origin",
-                level="info",
-                evidence=f"the samples were read at {plan.storage.url}, "
-                f"by the manifest at {plan.data}",
-            )
-        )
-    dataset = ResolvedSpec.of(manifest)
-    return TrainingRecord(
-        iobench_version=__version__,
-        run_id=run_id,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=list(options.command),
-        status="ok",
-        validity="unknown",
-        rules=options.rules,
-        findings=findings,
-        hosts=[agent.describe()],
-        storage=storage_facts(plan.storage),
-        job=TrainingRun(
-            accelerators=plan.accelerators,
-            workload=WorkloadFacts.model_validate(plan.workload.model_dump(mode="json")),
-            dataset=DatasetFacts(
-                spec=DatasetSpecFacts.model_validate(manifest.spec.model_dump(mode="json")),
-                id=manifest.header.id,
-                samples=manifest.sample_count,
-                shards=manifest.shard_count,
-                stored_bytes=manifest.header.stored_bytes,
-                sample_bytes_mean=manifest.mean_stored_bytes,
-                blocks=dataset.blocks,
-                cheaper_codecs=cheaper_codecs(dataset),
-            ),
-            loader=LoaderFacts(
-                direct=plan.direct,
-                access="sequential" if plan.sequential else "random",
-                kind=loading.kind,
-                workers=loading.workers,
-                transport=loading.transport,
-                prefetched_samples=loading.workers
-                * loading.prefetch_factor
-                * plan.workload.batch_size,
-            ),
-        ),
-    )

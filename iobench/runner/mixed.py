@@ -80,7 +80,7 @@ class Saver:
             self.study.alone = quiet.saves
 
     @contextmanager
-    def beside(self, repetition: int) -> Iterator[Saving]:
+    def during(self, repetition: int) -> Iterator[Saving]:
         """Provide the saves of one repetition.
 
         Raises TargetLostError if another process has taken the target over.

@@ -39,7 +39,7 @@ class Others:
                     rule="storage.shared",
                     level="warning",
                     evidence=f"other iobench processes read this dataset at the same time: {names}",
-                    remedy="run alone: they compete for the storage, "
+                    remedy="run again when they have ended: they compete for the storage, "
                     "and each may have warmed the cache for the other",
                 )
             )

@@ -112,7 +112,7 @@ def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]
     if not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < need:
         raise UsageError(
             f"{_MEMORY} has no {format_bytes(need)} free for a copy of some shards",
-            remedy="mount it larger",
+            remedy=f"make it larger: mount -o remount,size=SIZE {_MEMORY}",
         )
     with scratch("copy", within=_MEMORY) as folder:
         with ThreadPoolExecutor(COPIES) as threads:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..storage.base import Entry
-from .found import suffix_of
+from .samples import suffix_of
 
 FORMATS = {
     ".tar": "tar",

@@ -17,8 +17,8 @@ from ..registry import CODECS, CONTENTS, FORMATS
 from ..storage.base import Storage
 from ..storage.window import Window
 from .classify import CONTENTS as KNOWN
-from .found import Found, damaged
 from .parquet import opened
+from .samples import ShardSamples, damaged
 
 _PROBES = 64
 """Samples that are read to find what they are, and how much decoding expands them."""
@@ -108,7 +108,7 @@ class Contents:
 
 
 def content_of(
-    contents: Contents, shards: Sequence[Found], notes: list[str]
+    contents: Contents, shards: Sequence[ShardSamples], notes: list[str]
 ) -> tuple[str, float | None]:
     """Return the content of the samples, and an upper limit for how much decoding expands them.
 

@@ -24,7 +24,7 @@ from ..registry import FORMATS
 from ..storage.files import Seekable
 from ..storage.window import Window
 from . import heap
-from .found import Found, Int64, damaged, suffix_of
+from .samples import Int64, ShardSamples, damaged, suffix_of
 
 _PAGE = 16 << 10
 _PAGES = 1024
@@ -67,7 +67,7 @@ class _Part(NamedTuple):
     suffix: str
 
 
-def hdf5(window: Window, key: str, size: int) -> Found:
+def hdf5(window: Window, key: str, size: int) -> ShardSamples:
     """Find the samples of a file.
 
     Raises DatasetError naming a file that is damaged or no HDF5, UsageError if h5py is missing,
@@ -110,7 +110,7 @@ def hdf5(window: Window, key: str, size: int) -> Found:
     offset, stored, content = (
         np.concatenate([part[number] for part in parts]) for number in range(3)
     )
-    return Found(
+    return ShardSamples(
         offset=offset,
         stored=stored,
         size=content,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .found import Int64
+from .samples import Int64
 
 Read = Callable[[int, int], bytes]
 """Reads the bytes of the file from one offset to another."""

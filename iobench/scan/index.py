@@ -16,9 +16,9 @@ from ..formats.tfrecord import masked_crc
 from ..limits import MAX_PAX_HEADER
 from ..storage.files import Seekable
 from ..storage.window import Window
-from .found import Found, Sample, damaged, listed, suffix_of
 from .hdf5 import hdf5
 from .parquet import parquet
+from .samples import Sample, ShardSamples, damaged, listed, suffix_of
 
 _DIGITS = re.compile(rb"\d{1000}")
 
@@ -91,11 +91,11 @@ def tfrecord(window: Window, key: str, size: int) -> Iterator[Sample]:
 
 def _walked(
     walk: Callable[[Window, str, int], Iterator[Sample]],
-) -> Callable[[Window, str, int], Found]:
+) -> Callable[[Window, str, int], ShardSamples]:
     return lambda window, key, size: listed(walk(window, key, size), size)
 
 
-INDEXERS: dict[str, Callable[[Window, str, int], Found]] = {
+INDEXERS: dict[str, Callable[[Window, str, int], ShardSamples]] = {
     "files": _walked(whole),
     "tar": _walked(tar),
     "tfrecord": _walked(tfrecord),

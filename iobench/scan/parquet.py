@@ -20,7 +20,7 @@ from ..formats.parquet_rows import Rows
 from ..formats.parquet_shard import ParquetShard
 from ..limits import check_plausible
 from ..storage.window import Window
-from .found import Found, Int64, damaged
+from .samples import Int64, ShardSamples, damaged
 
 _TAIL = 64 << 10
 """Bytes that are read first, from the end of the file: most footers are shorter."""
@@ -52,7 +52,7 @@ def opened(window: Window, size: int) -> tuple[ParquetShard, int]:
     return Parquet().open(tail[len(tail) - need :], size), need
 
 
-def parquet(window: Window, key: str, size: int) -> Found:
+def parquet(window: Window, key: str, size: int) -> ShardSamples:
     """Find the samples of a file.
 
     Raises DatasetError naming a file that is damaged, truncated or encrypted; StorageError.
@@ -94,7 +94,7 @@ def parquet(window: Window, key: str, size: int) -> Found:
     size_of = _joined(sizes)
     if empty := int((size_of == 0).sum()):
         notes[EMPTY] = empty
-    return Found(
+    return ShardSamples(
         offset=_joined(offsets),
         stored=_joined(stored),
         size=size_of,

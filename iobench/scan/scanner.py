@@ -39,8 +39,8 @@ from ..units import counted
 from .classify import classify
 from .contents import Contents, content_of
 from .contents import checksums as checksums_of
-from .found import LEAVE_IT_OUT, Found, Int64, Sample, listed, suffix_of
 from .index import INDEXERS, prepare
+from .samples import LEAVE_IT_OUT, Int64, Sample, ShardSamples, listed, suffix_of
 from .shape import shape
 
 _WORKERS = 8  # shards at a time: over a network each read is a request
@@ -168,16 +168,16 @@ def _walk(
     progress: Callable[[int, int], None] | None,
     run: Any,
     workers: int,
-) -> tuple[list[Found], Int64, int]:
+) -> tuple[list[ShardSamples], Int64, int]:
     """Find the samples of all shards: (samples, how many each shard has, bytes read)."""
-    if form == "files":  # all files together are one ``Found``, since there may be a million
+    if form == "files":  # all files together are one ``ShardSamples``, since there may be a million
         samples = [Sample(0, entry.size, suffix_of(entry.key)) for entry in data]
         return [listed(samples, sum(entry.size for entry in data))], np.ones(len(data), np.int64), 0
 
-    def make() -> Callable[[int], tuple[int, Found, int]]:
+    def make() -> Callable[[int], tuple[int, ShardSamples, int]]:
         window = Window(storage, 1 << 20, nbytes=1 << 20)
 
-        def walk(shard: int) -> tuple[int, Found, int]:
+        def walk(shard: int) -> tuple[int, ShardSamples, int]:
             key, before = data[shard].key, window.bytes_read
             working_on(key)
             found = INDEXERS[form](window, key, window.open(key))
@@ -185,7 +185,7 @@ def _walk(
 
         return walk
 
-    shards: dict[int, Found] = {}
+    shards: dict[int, ShardSamples] = {}
     bytes_read = 0
     for shard, found, nbytes in run(range(len(data)), make, workers=workers):
         shards[shard] = found
@@ -196,7 +196,9 @@ def _walk(
     return ordered, np.array([len(found) for found in ordered], np.int64), bytes_read
 
 
-def _table(shards: Sequence[Found], counts: Int64, notes: list[str]) -> tuple[dict[str, Any], str]:
+def _table(
+    shards: Sequence[ShardSamples], counts: Int64, notes: list[str]
+) -> tuple[dict[str, Any], str]:
     """Build the table of samples, and find the one codec of all of them."""
     table = {
         name: np.concatenate([getattr(found, name) for found in shards])

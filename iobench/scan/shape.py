@@ -15,7 +15,7 @@ from ..schema.base import build
 from ..schema.dataset import DatasetSpec
 from ..text import printable
 from ..units import counted
-from .found import Found
+from .samples import ShardSamples
 
 _QUANTILES = 33
 
@@ -31,7 +31,7 @@ def shape(
     content: str,
     codec: str,
     table: dict[str, Any],
-    shards: Sequence[Found],
+    shards: Sequence[ShardSamples],
     count: int,
     url: str,
     notes: list[str],
@@ -88,7 +88,7 @@ def shape(
     return build(DatasetSpec, data, where="the scan")
 
 
-def _page_codec(shards: Sequence[Found], notes: list[str]) -> str:
+def _page_codec(shards: Sequence[ShardSamples], notes: list[str]) -> str:
     """The codec of most bytes, or the most similar one that iobench can write."""
     codecs: Counter[str] = sum((found.codecs for found in shards), Counter())
     if not codecs:
@@ -104,7 +104,7 @@ def _page_codec(shards: Sequence[Found], notes: list[str]) -> str:
     return _NEAREST
 
 
-def _block_size(shards: Sequence[Found]) -> int:
+def _block_size(shards: Sequence[ShardSamples]) -> int:
     """Median bytes of samples in a full block; the last block of each shard may not be full."""
     full = [size for found in shards for size in (found.blocks[:-1] or found.blocks)]
     return min(_LARGEST_BLOCK, max(1, int(np.median(full))))

@@ -22,6 +22,8 @@ from .host import Host, StorageFacts
 from .training import TrainingRun
 from .upgrade import SCHEMA_VERSION, upgraded
 
+RUN_FILE = "run.json"
+
 
 class Finding(Record):
     """The outcome of one rule that did not pass, or that passed with a remark."""
@@ -111,12 +113,12 @@ def load_run(directory: Path) -> RunRecord:
     Return the record as the subclass of its kind of job. Raises IobenchError in one line, which
     names the file and the key, if the file cannot be read or does not fit the schema.
     """
-    path = directory if directory.is_file() else directory / "run.json"
+    path = directory if directory.is_file() else directory / RUN_FILE
     try:
         data = upgraded(read_json(path, versions=(SCHEMA_VERSION, "1.0")))
     except FileNotFoundError:
         raise IobenchError(
-            f"no run.json in {directory}", remedy="name a run directory, e.g. results/<run>"
+            f"no {RUN_FILE} in {directory}", remedy="name a run directory, e.g. results/<run>"
         ) from None
     job = data.get("job")
     kind = job.get("kind") if isinstance(job, dict) else None

@@ -127,9 +127,26 @@ def load_sweep(directory: Path) -> Sweep:
         ) from None
 
 
+def setting_text(value: object) -> str:
+    """Return the text of a setting's value as in ``--set key=value``: ``null``, ``true``, ``0.5``.
+
+    A whole float is written like an integer.
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if "e" not in short and float(short) == value else repr(value)
+    return str(value)
+
+
 def describe(settings: Settings, keys: Sequence[str] = ()) -> str:
     """Return the settings in one line, such as ``codec=zstd:1 workers=4``.
 
     The first part of each name is left out. ``keys`` selects settings; without it, all are shown.
     """
-    return " ".join(f"{key.partition('.')[2] or key}={settings[key]}" for key in keys or settings)
+    return " ".join(
+        f"{key.partition('.')[2] or key}={setting_text(settings[key])}" for key in keys or settings
+    )

@@ -14,7 +14,7 @@ from ..generator.pool import default_workers, run_tasks
 from ..schema.manifest import Manifest
 from ..storage.base import Storage
 from ..storage.catalog import innermost, local_root
-from .report import MAX_DAMAGES, MAX_UNREADABLE, Damage, Part, Unreadable, VerifyReport
+from .report import MAX_DAMAGES, MAX_UNREADABLE, Damage, PartialReport, Unreadable, VerifyReport
 from .shards import ShardChecker
 
 __all__ = ["MAX_DAMAGES", "MAX_UNREADABLE", "Damage", "Unreadable", "VerifyReport", "verify"]
@@ -39,10 +39,10 @@ def verify(
     start = time.monotonic()
     tasks = _tasks(manifest)
     count = default_workers(len(tasks)) if workers is None else workers
-    total = Part()
+    total = PartialReport()
     stopped = False
 
-    def make() -> Callable[[int], Part]:
+    def make() -> Callable[[int], PartialReport]:
         checker = ShardChecker(storage, manifest)
         return lambda task: checker.check(tasks[task])
 

@@ -58,7 +58,7 @@ class VerifyReport:
 
 
 @dataclass(kw_only=True, slots=True)
-class Part:
+class PartialReport:
     """What was found in some shards. ``missing`` is damage if the storage shows any object."""
 
     shards: int = 0
@@ -68,7 +68,7 @@ class Part:
     missing: list[Damage] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
 
-    def add(self, other: Part) -> None:
+    def add(self, other: PartialReport) -> None:
         self.shards += other.shards
         self.samples += other.samples
         self.bytes_read += other.bytes_read

@@ -16,7 +16,7 @@ from ..generator.pool import working_on
 from ..schema.manifest import Manifest
 from ..storage.base import Storage
 from ..storage.window import WINDOW_BYTES, Window
-from .report import MAX_DAMAGES, MAX_UNREADABLE, Damage, Part, Unreadable
+from .report import MAX_DAMAGES, MAX_UNREADABLE, Damage, PartialReport, Unreadable
 
 
 class ShardChecker:
@@ -36,9 +36,9 @@ class ShardChecker:
         self._content: Buffer = memoryview(b"")
         self._window = Window(storage, int(manifest.samples["stored"].max()))
 
-    def check(self, shards: range) -> Part:
+    def check(self, shards: range) -> PartialReport:
         """Compare these shards as far as they can be read; errors are in the result."""
-        part = Part(shards=len(shards))
+        part = PartialReport(shards=len(shards))
         before = self._window.bytes_read
         for shard in shards:
             key = self.manifest.key(shard)

@@ -1,7 +1,9 @@
-"""Checkpoint writers against fio and against the bare library calls, interleaved A B A B in one run.
+"""Checkpoint writers against fio and against the bare library calls, interleaved A B A B in one
+run.
 
-``python tests/bench/checkpoint_vs_fio.py [--case NAME] [--size MiB] [--repeat N] [--dir PATH]``. ``stream`` and fio write and read the same
-bytes with the same block size, direct flag and concurrency, durably. A library writer and its bare call (and fsync) write the same state.
+``python tests/bench/checkpoint_vs_fio.py [--case NAME] [--size MiB] [--repeat N] [--dir
+PATH]``. ``stream`` and fio write and read the same bytes with the same block size, direct flag and
+concurrency, durably. A library writer and its bare call (and fsync) write the same state.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ def _noise(size: int) -> torch.Tensor:
 
 
 def stream_write(study: Study, seconds: float, *, own_memory: bool) -> Case:
-    """Against fio with the same blocks; or with one block for each job's whole share, so that it writes as much memory as a state is."""
+    """Against fio with the same blocks; or with one block for each job's whole share, so that it
+    writes as much memory as a state is.
+    """
     writer = make_writer("stream", options={"block_size": BLOCK, "concurrency": CONCURRENCY})
     block = study.bytes // CONCURRENCY // MIB * MIB if own_memory else BLOCK
 

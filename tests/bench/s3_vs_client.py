@@ -1,8 +1,9 @@
-"""S3 reads against the plain client library, interleaved A B A B in one run: ``python tests/bench/s3_vs_client.py [--case NAME]``.
+"""S3 reads against the plain client library, interleaved A B A B in one run:
+``python tests/bench/s3_vs_client.py [--case NAME]``.
 
-A real S3 server (rclone) on loopback, from the page cache. Both sides get the same objects with the same number of requests in flight, in
-one process. The server shares the cores, so that bandwidths are its own limit: what counts are requests for small objects and the
-client's CPU for large ones.
+A real S3 server (rclone) on loopback, from the page cache. Both sides get the same objects with the
+same number of requests in flight, in one process. The server shares the cores, so that bandwidths
+are its own limit: what counts are requests for small objects and the client's CPU for large ones.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def _timed(work: Callable[[], int]) -> Figure:
 
 
 def gets(objects: Objects, *, concurrency: int, block: int, name: str, target: str) -> Case:
-    """The read engine of a worker over S3Storage, into memory that is there, against obstore's own get into memory that it makes."""
+    """The read engine of a worker over S3Storage, into memory that is there, against obstore's own
+    get into memory that it makes.
+    """
     storage = open_storage(objects.url)
     engine = ReadEngine(storage, concurrency=concurrency, block_size=block)
     memory = buffers.private(objects.size * concurrency).array.data

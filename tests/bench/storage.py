@@ -1,7 +1,9 @@
-"""Storage paths against fio and plain peers, interleaved A B A B in one run: ``python tests/bench/storage.py [--case NAME] [--repeat N]``.
+"""Storage paths against fio and plain peers, interleaved A B A B in one run:
+``python tests/bench/storage.py [--case NAME] [--repeat N]``.
 
-Each case reads or writes the same bytes on both sides, with the same block size, direct flag and concurrency. What counts are the ratios:
-the disk may be noisy, the two sides take turns on it. One JSON file with every repetition goes to ``results/bench/``.
+Each case reads or writes the same bytes on both sides, with the same block size, direct flag and
+concurrency. What counts are the ratios: the disk may be noisy, the two sides take turns on it. One
+JSON file with every repetition goes to ``results/bench/``.
 """
 
 from __future__ import annotations
@@ -86,7 +88,9 @@ def through_loader(
     seconds: float,
     access: str,
 ) -> Figure:
-    """A whole loader (rank, workers, transport) over the dataset for some seconds, with an accelerator that never waits."""
+    """A whole loader (rank, workers, transport) over the dataset for some seconds, with an
+    accelerator that never waits.
+    """
     reading = ReaderSpec(decode=False, concurrency=concurrency, access=access)  # type: ignore[arg-type]
     loading = LoaderSpec(workers=workers, transport=transport)  # type: ignore[arg-type]
     reader = BatchReader(manifest, LocalStorage(path, direct=direct), reading)
@@ -324,7 +328,9 @@ def in_process(
     batch: int = 1,
     block: int = 4 * MIB,
 ) -> Callable[[], int]:
-    """Read everything once in this process, warm, with a thread for each core: there is no latency to hide."""
+    """Read everything once in this process, warm, with a thread for each core: there is no latency
+    to hide.
+    """
     threads = len(os.sched_getaffinity(0))
     reading = ReaderSpec(
         decode=decode,
@@ -483,7 +489,8 @@ def compare(cases: Iterable[Case], repeat: int) -> list[dict[str, Any]]:
     """Both sides of each case in turn; prints the ratios as they come."""
     rows = []
     print(
-        f"{'case':<58} {'ratio':<20} {'GB/s ours':<20} {'GB/s peer':<20} {'CPU s/GB ours, peer':<20} target"
+        f"{'case':<58} {'ratio':<20} {'GB/s ours':<20} {'GB/s peer':<20} "
+        f"{'CPU s/GB ours, peer':<20} target"
     )
     for case in cases:
         case.ours(), case.peer()  # page cache, memory, code: the first of each is not counted
@@ -503,7 +510,8 @@ def compare(cases: Iterable[Case], repeat: int) -> list[dict[str, Any]]:
         ]
         gb = [spread([f.bytes_per_s / 1e9 for f in side]) for side in zip(*pairs, strict=True)]
         print(
-            f"{case.name:<58} {spread(row['ratios']):<20} {gb[0]:<20} {gb[1]:<20} {cpu[0]:.3f}, {cpu[1]:.3f}{'':<8} {case.target}"
+            f"{case.name:<58} {spread(row['ratios']):<20} {gb[0]:<20} {gb[1]:<20} {cpu[0]:.3f}, "
+            f"{cpu[1]:.3f}{'':<8} {case.target}"
         )
         print(f"{'':<58} against {case.peer_name}", flush=True)
     return rows

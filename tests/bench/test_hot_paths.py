@@ -1,4 +1,6 @@
-"""Code paths whose cost decides what iobench can measure: ``make bench`` runs these with pytest-benchmark, ``make test`` runs each once."""
+"""Code paths whose cost decides what iobench can measure: ``make bench`` runs these with
+pytest-benchmark, ``make test`` runs each once.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +146,9 @@ def test_lease_a_slot(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.parametrize("words", ["--help", "list"])
 def test_start_up(benchmark: BenchmarkFixture, words: str) -> None:
-    """A fresh interpreter to its end; ``test_startup.py`` holds what must not be imported on the way."""
+    """A fresh interpreter to its end; ``test_startup.py`` holds what must not be imported on the
+    way.
+    """
     benchmark.pedantic(
         subprocess.run,
         ([sys.executable, "-m", "iobench", words],),

@@ -1,4 +1,6 @@
-"""Every checkpoint writer on every kind of storage: what is restored is what was saved, bit for bit."""
+"""Every checkpoint writer on every kind of storage: what is restored is what was saved, bit for
+bit.
+"""
 
 from __future__ import annotations
 

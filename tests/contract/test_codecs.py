@@ -1,4 +1,6 @@
-"""The contract of every registered codec. A plug-in's author runs this file with the plug-in installed."""
+"""The contract of every registered codec. A plug-in's author runs this file with the plug-in
+installed.
+"""
 
 from __future__ import annotations
 

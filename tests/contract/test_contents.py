@@ -230,7 +230,9 @@ class TestJpeg:
 
     @pytest.mark.parametrize("size", [1024, 1025, 1500, 9999, 60_000, 114_660, 322_957, 2_000_001])
     def test_decoders_read_it_at_its_exact_size(self, size: int) -> None:
-        """The field's reference benchmark makes images of another size than asked for, and counts the asked-for one."""
+        """The field's reference benchmark makes images of another size than asked for, and counts
+        the asked-for one.
+        """
         data = built(self.content, size, index=size)
         assert len(data) == size
         with Image.open(io.BytesIO(data)) as image:

@@ -31,7 +31,9 @@ ASSEMBLED = [name for name in NAMES if isinstance(FORMATS.open(name), Assembled)
 SINGLE = [name for name in NAMES if isinstance(FORMATS.open(name), Framed)]
 FRAMED = [name for name in SINGLE if any(FORMATS.open(name).margins(0, "", 1))]
 PACKING = ASSEMBLED + FRAMED
-"""Formats that mark where a sample begins; the others (one sample per file, flat arrays) give a shard as one."""
+"""Formats that mark where a sample begins; the others (one sample per file, flat arrays) give a
+shard as one.
+"""
 SUFFIX = ".bin"
 
 
@@ -50,7 +52,9 @@ def packed(form: Any, samples: list[bytes], first: int = 0) -> tuple[bytes, list
 
 
 def assembled(form: Any, samples: list[bytes], **spec: Any) -> tuple[bytes, list[int], list[int]]:
-    """The same by a format that builds whole shards, from memory that is used again; and how many bytes are stored of each sample."""
+    """The same by a format that builds whole shards, from memory that is used again; and how many
+    bytes are stored of each sample.
+    """
     sizes = np.array([len(sample) for sample in samples], np.int64)
     size: dict[str, Any] = {
         "distribution": "quantiles",
@@ -260,7 +264,9 @@ class TestTar:
 
 
 def bitwise_crc32c(data: bytes) -> int:
-    """The Castagnoli CRC from its definition (reflected polynomial 0x82F63B78), so as not to trust a library with itself."""
+    """The Castagnoli CRC from its definition (reflected polynomial 0x82F63B78), so as not to trust
+    a library with itself.
+    """
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -320,7 +326,9 @@ class TestMds:
         assert [shard["samples"] for shard in shards] == [5, 10]
 
     def test_the_index_comes_back_and_goes(self, tmp_path: Path) -> None:
-        """A start that was killed before its manifest is taken up again; clean takes the index along."""
+        """A start that was killed before its manifest is taken up again; clean takes the index
+        along.
+        """
         spec = build(
             DatasetSpec,
             {"name": "demo", "samples": 9, "sample_size": {"mean": 500}, "format": "mds"},

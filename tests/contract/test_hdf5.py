@@ -150,9 +150,11 @@ def test_the_same_spec_gives_the_same_bytes_in_another_process(
     }
     manifest, path = make_dataset(**spec)
     program = (
-        "import sys; from iobench.generator import generate; from iobench.schema.dataset import DatasetSpec;"
+        "import sys; from iobench.generator import generate; from iobench.schema.dataset import "
+        "DatasetSpec;"
         "from iobench.storage.local.storage import LocalStorage;"
-        f"generate(DatasetSpec.model_validate({dict(spec, name='demo')!r}), LocalStorage(sys.argv[1]), workers=1)"
+        f"generate(DatasetSpec.model_validate({dict(spec, name='demo')!r}), "
+        "LocalStorage(sys.argv[1]), workers=1)"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "again")], check=True)
     for key in manifest.keys():  # noqa: SIM118
@@ -160,11 +162,14 @@ def test_the_same_spec_gives_the_same_bytes_in_another_process(
 
 
 def test_reading_needs_no_h5py(make_dataset: Any) -> None:
-    """And so do planning and verifying: the format's class is imported for its attributes, h5py only to build and to look inside."""
+    """And so do planning and verifying: the format's class is imported for its attributes, h5py
+    only to build and to look inside.
+    """
     _, path = make_dataset(format="hdf5", codec="gzip")
     program = (
         "import sys; sys.modules['h5py'] = None\n"
-        "from iobench.load import make_loader; from iobench.verify import verify; from iobench.dataset import load_manifest\n"
+        "from iobench.load import make_loader; from iobench.verify import verify; from "
+        "iobench.dataset import load_manifest\n"
         "from iobench.storage.local.storage import LocalStorage\n"
         "root = sys.argv[1]\n"
         "assert sum(len(b) for b in make_loader(root, batch_size=9, loader={'workers': 0})) == 60\n"

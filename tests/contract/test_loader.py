@@ -1,4 +1,6 @@
-"""A loader in somebody else's training: any format, any consumer, any number of iterations at once. Other libraries tell the truth."""
+"""A loader in somebody else's training: any format, any consumer, any number of iterations at once.
+Other libraries tell the truth.
+"""
 
 from __future__ import annotations
 
@@ -218,7 +220,9 @@ def test_damage_is_found_by_every_transport(
 def test_checksums_are_checked_on_whole_samples(
     make_dataset: Any, load: Any, tmp_path: Path, direct: bool, block_size: int
 ) -> None:
-    """Requests are aligned and split into blocks, and a sample may lie across two: only whole ones may be checked, and all must be."""
+    """Requests are aligned and split into blocks, and a sample may lie across two: only whole ones
+    may be checked, and all must be.
+    """
     sizes = {"distribution": "normal", "mean": 30_000, "stdev": 9000}
     manifest, path = make_dataset(format="tfrecord", samples_per_shard=20, sample_size=sizes)
     settings = {"check": "format", "direct": direct, "block_size": block_size}
@@ -366,7 +370,9 @@ def test_loaders_that_come_and_go_leave_nothing_open(
 
 
 class TestBatchesThatOutgrowTheirSlots:
-    """Sizes vary, so the batches of an epoch that nobody looked at may be larger than the slots that were made."""
+    """Sizes vary, so the batches of an epoch that nobody looked at may be larger than the slots
+    that were made.
+    """
 
     @pytest.fixture
     def manifest(self, make_dataset: Any) -> Manifest:

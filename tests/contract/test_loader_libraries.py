@@ -1,4 +1,6 @@
-"""Every loader library must deliver the dataset's samples, each once in an epoch, whatever the workers, ranks, codec and content."""
+"""Every loader library must deliver the dataset's samples, each once in an epoch, whatever the
+workers, ranks, codec and content.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ THREADS = ("torchdata", "spdl", "grain")
 
 @pytest.fixture(autouse=True)
 def _no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """datasets sleeps for 5 s at the end of each shuffled epoch; workers are forked, so they inherit this."""
+    """datasets sleeps for 5 s at the end of each shuffled epoch; workers are forked, so they
+    inherit this.
+    """
     import datasets
 
     monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
@@ -89,11 +93,14 @@ def _epoch(loader: LibraryLoader, epoch: int) -> list[int]:
 
 
 def test_every_kind_goes_through_this_suite() -> None:
-    """But for one that CI can't have either: it wants NumPy below 2.2 and xxhash below 4, and a torchvision built with its torch."""
+    """But for one that CI can't have either: it wants NumPy below 2.2 and xxhash below 4, and a
+    torchvision built with its torch.
+    """
     assert set(NOT_HERE) <= {MOSAIC}
     if NOT_HERE:
         pytest.skip(
-            f"NOT RUN: loader {MOSAIC}, which can't be installed beside the versions in constraints.txt ({NOT_HERE[MOSAIC]})"
+            f"NOT RUN: loader {MOSAIC}, which can't be installed beside the versions in "
+            f"constraints.txt ({NOT_HERE[MOSAIC]})"
         )
 
 
@@ -135,7 +142,9 @@ def test_ranks_share_an_epoch(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At once, as they are in a run; the first one to end takes nothing away from the other, and none leaves anything."""
+    """At once, as they are in a run; the first one to end takes nothing away from the other, and
+    none leaves anything.
+    """
     manifest, root = make_dataset(**_spec(kind))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with _open(manifest, LocalStorage(root), kind, 1, rank=1, world=2) as last:
@@ -169,7 +178,8 @@ def test_what_a_batch_cost_is_told(kind: str, make_dataset: Any) -> None:
         stats = [batch.stats for batch in loader]
         assert bool(set(loader.cpu_ns) - {stats[0].process}) is (kind not in THREADS)
     assert sum(each.samples for each in stats) == 120
-    # Where a sample's own stored bytes can't be told, those of the dataset are shared out by its length.
+    # Where a sample's own stored bytes can't be told, those of the dataset are shared out by its
+    # length.
     shared = kind in ("hf-datasets", "litdata")
     stored = manifest.header.stored_bytes if shared else int(manifest.samples["stored"].sum())
     assert sum(each.bytes_read for each in stats) == pytest.approx(

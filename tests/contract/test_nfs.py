@@ -1,4 +1,6 @@
-"""NFS without a mount, against a real server: the contract of storages, what NFS does in its own way, and a server that goes away."""
+"""NFS without a mount, against a real server: the contract of storages, what NFS does in its own
+way, and a server that goes away.
+"""
 
 from __future__ import annotations
 
@@ -461,7 +463,9 @@ def test_a_write_that_loses_its_server_fails_and_leaves_no_object(mortal: NfsSer
 def test_a_write_that_finds_no_connection_is_one_line(
     mortal: NfsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between its first question and its first byte the server ends, and another thread has the connection that was there."""
+    """Between its first question and its first byte the server ends, and another thread has the
+    connection that was there.
+    """
     storage = open_storage(mortal.url("d", timeout="3s"))
     put(storage, "x")
     prepare = nfs_write._prepare
@@ -503,7 +507,8 @@ def test_version_4_reads(tmp_path: Path) -> None:
         ]
         assert set(storage.versions()) == {"d/y", "x"}
         assert read(storage, "x", 0, 4_000_000) == content(3_000_001)
-        # libnfs 4.0.0 makes a server repeat its answer after a failed OPEN: each failure must be the key's own.
+        # libnfs 4.0.0 makes a server repeat its answer after a failed OPEN: each failure must be
+        # the key's own.
         for key, reason in (
             ("no", "No such file"),
             ("d", "Is a directory"),

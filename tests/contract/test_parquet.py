@@ -1,4 +1,6 @@
-"""Parquet shards: pyarrow alone is the truth, reading is by row group, and what that costs is counted."""
+"""Parquet shards: pyarrow alone is the truth, reading is by row group, and what that costs is
+counted.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +123,9 @@ def test_every_byte_is_right(
 def test_the_first_columns_are_the_first_bytes(
     make_dataset: Any, load: Any, columns: int, direct: bool
 ) -> None:
-    """The shape of MLPerf's dlrm: 200 columns of 761 bytes, of which 40 columns (160 bytes) are read."""
+    """The shape of MLPerf's dlrm: 200 columns of 761 bytes, of which 40 columns (160 bytes) are
+    read.
+    """
     manifest, path = make_dataset(
         format="parquet",
         name="columns",
@@ -315,7 +319,9 @@ class TestDamage:
 
     @pytest.mark.parametrize("codec", ["none", "gzip"])
     def test_no_byte_of_a_footer_ends_the_process(self, make_dataset: Any, codec: str) -> None:
-        """pyarrow itself does so where a chunk's description doesn't add up (26.0: its histograms)."""
+        """pyarrow itself does so where a chunk's description doesn't add up (26.0: its
+        histograms).
+        """
         manifest, path = make_dataset(
             format="parquet",
             samples=4,

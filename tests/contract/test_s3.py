@@ -1,4 +1,6 @@
-"""S3 against real servers: the contract of storages with every client, and what S3 does in its own way."""
+"""S3 against real servers: the contract of storages with every client, and what S3 does in its own
+way.
+"""
 
 from __future__ import annotations
 
@@ -234,7 +236,9 @@ def test_what_the_server_does_with_conditions_is_said(pair: tuple[S3Server, str]
 def test_a_writer_that_comes_second_is_refused(
     pair: tuple[S3Server, str], s3: Any, size: int
 ) -> None:
-    """Where the server looks at the condition, or where the other one was done before the last look."""
+    """Where the server looks at the condition, or where the other one was done before the last
+    look.
+    """
     other: Any = open_storage(pair[0].url(s3.prefix, client=pair[1], part_size=PART))
     put(s3, "probe")
     with pytest.raises(StorageError, match="exists"), s3.create("x") as sink:  # noqa: PT012

@@ -1,4 +1,5 @@
-"""Local and simulated storage where it gets difficult: wrong hints, rivals, threads at the first read, memory that came from elsewhere.
+"""Local and simulated storage where it gets difficult: wrong hints, rivals, threads at the first
+read, memory that came from elsewhere.
 
 What holds for every storage is in test_storage_suite.py.
 """
@@ -93,7 +94,9 @@ def aligned(size: int) -> Any:
 
 
 def interrupted_at(line: int, write: Callable[[], None]) -> bool:
-    """``write`` with Ctrl-C pressed before that line of ``iobench/storage`` runs; whether it had an effect."""
+    """``write`` with Ctrl-C pressed before that line of ``iobench/storage`` runs; whether it had an
+    effect.
+    """
     lines = 0
 
     def watch(frame: FrameType, event: str, argument: Any) -> Any:
@@ -287,7 +290,9 @@ def test_a_late_rival_is_refused(local: LocalStorage, hint: int) -> None:
 
 @pytest.mark.parametrize("hint", [0, BLOCK])
 def test_two_writers_never_mix(local: LocalStorage, hint: int) -> None:
-    """Of two writers of one key at a time, one publishes what it wrote, and the other gets an error."""
+    """Of two writers of one key at a time, one publishes what it wrote, and the other gets an
+    error.
+    """
     outcomes = []
     first, second = local.create("x", size_hint=hint), local.create("x", size_hint=hint)
     first.__enter__().write(b"first writer")

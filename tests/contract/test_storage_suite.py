@@ -1,4 +1,6 @@
-"""One contract for every storage. A plug-in's author runs it in one line: subclass StorageContract and give it a ``storage`` fixture."""
+"""One contract for every storage. A plug-in's author runs it in one line: subclass StorageContract
+and give it a ``storage`` fixture.
+"""
 
 from __future__ import annotations
 
@@ -306,7 +308,9 @@ def test_memory_reads_what_it_was_given() -> None:
 
 
 def test_a_throttle_keeps_its_promise(tmp_path: Path) -> None:
-    """Bandwidth: n bytes never take less than n / bandwidth. (They may take longer, on a busy machine.)"""
+    """Bandwidth: n bytes never take less than n / bandwidth. (They may take longer, on a busy
+    machine.)
+    """
     import time
 
     inner = LocalStorage(tmp_path)

@@ -1,4 +1,6 @@
-"""Token files: what numpy maps is what was generated, and windows are read at random, through a map where asked."""
+"""Token files: what numpy maps is what was generated, and windows are read at random, through a map
+where asked.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every transport delivers every sample's true bytes, once; the truth is read from the shards by other libraries."""
+"""Every transport delivers every sample's true bytes, once; the truth is read from the shards by
+other libraries.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 def stored(manifest: Manifest, path: Path) -> list[bytes]:
-    """The stored bytes of each sample, in order, found by tarfile or by opening the sample's own file."""
+    """The stored bytes of each sample, in order, found by tarfile or by opening the sample's own
+    file.
+    """
     if manifest.spec.format == "files":
         return [(path / key).read_bytes() for key in manifest.keys()]  # noqa: SIM118
     found = []
@@ -61,7 +65,9 @@ def decoded(manifest: Manifest, path: Path) -> list[bytes]:
 
 @pytest.fixture(autouse=True)
 def loaders_end(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> Iterator[None]:
-    """A test that fails leaves its loader in the traceback; its workers must not fail the next tests, too."""
+    """A test that fails leaves its loader in the traceback; its workers must not fail the next
+    tests, too.
+    """
     made: list[BatchLoader] = []
     build = BatchLoader.__init__
 
@@ -296,7 +302,9 @@ def test_a_killed_worker_ends_the_epoch_in_one_clear_error(make_dataset: Any) ->
 
 
 def test_verification_over_the_ring_proves_that_nothing_is_torn(make_dataset: Any) -> None:
-    """Workers check each sample's xxh3 before the slot is handed over; the consumer checks it again after."""
+    """Workers check each sample's xxh3 before the slot is handed over; the consumer checks it again
+    after.
+    """
     import xxhash
 
     manifest, path = make_dataset(format="tar", samples=400)

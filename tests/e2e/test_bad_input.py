@@ -1,4 +1,6 @@
-"""Bad input gets one clear line and loses nothing: every promise of that kind, through the command as a user calls it."""
+"""Bad input gets one clear line and loses nothing: every promise of that kind, through the command
+as a user calls it.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ Refuse = Callable[..., str]
 def refused_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Refuse:
-    """``refused`` in this process, with ``tmp_path`` for its working directory: a new interpreter for each of 150 numbers takes minutes."""
+    """``refused`` in this process, with ``tmp_path`` for its working directory: a new interpreter
+    for each of 150 numbers takes minutes.
+    """
 
     def go(code: int, *arguments: str | Path, says: tuple[str, ...] = ()) -> str:
         monkeypatch.chdir(tmp_path)
@@ -190,7 +194,9 @@ def test_of_another_spec(data: Path, tmp_path: Path, spec: Path, refused_here: R
 
 
 def _flip(data: Path, sample: int) -> Path:
-    """Flip one bit in the middle of a sample of the first shard (20 samples of 20 kB behind tar headers)."""
+    """Flip one bit in the middle of a sample of the first shard (20 samples of 20 kB behind tar
+    headers).
+    """
     shard = min((data / "data").iterdir())
     content = bytearray(shard.read_bytes())
     content[len(content) * (2 * sample + 1) // 40] ^= 0x10
@@ -291,7 +297,9 @@ def test_targets_that_are_refused(tmp_path: Path, refused_here: Refuse) -> None:
 
 
 def _block_devices() -> list[str]:
-    """Every node of a block device here, each with its own refusal; a loop device at least, where nodes are there at all."""
+    """Every node of a block device here, each with its own refusal; a loop device at least, where
+    nodes are there at all.
+    """
     return [
         str(path) for path in sorted(Path("/dev").iterdir()) if stat.S_ISBLK(path.stat().st_mode)
     ][:4]
@@ -497,7 +505,9 @@ def test_some_urls_are_no_target(tmp_path: Path, url: str, refused_here: Refuse)
 
 
 def test_an_epoch_without_a_single_batch_is_no_run(data: Path, tmp_path: Path) -> None:
-    """60 samples hold no batch of 100, and incomplete ones are to be dropped: nothing would be measured."""
+    """60 samples hold no batch of 100, and incomplete ones are to be dropped: nothing would be
+    measured.
+    """
     found = completed(
         *(
             "run",
@@ -519,7 +529,9 @@ def test_an_epoch_without_a_single_batch_is_no_run(data: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("setting", ["accelerator.kind=null", "loader.transport=null"])
 def test_the_name_null_can_be_given(setting: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """``iobench list accelerators`` offers ``null``; on the command line it is a name, whatever YAML makes of the word."""
+    """``iobench list accelerators`` offers ``null``; on the command line it is a name, whatever
+    YAML makes of the word.
+    """
     assert main(["plan", "demo", "--set", setting]) == 0
     assert capfd.readouterr().err == ""
 

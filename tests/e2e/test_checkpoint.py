@@ -1,4 +1,6 @@
-"""``iobench checkpoint`` as its users call it: figures that hold together, refusals in one line, and nothing lost on the way."""
+"""``iobench checkpoint`` as its users call it: figures that hold together, refusals in one line,
+and nothing lost on the way.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,7 @@ def test_asynchronous_saves_go_on_behind_the_training(tmp_path: Path, writer: st
 def test_the_asynchronous_version_by_flag(tmp_path: Path) -> None:
     doc = study(tmp_path, "--writer", "dcp", "--async", "--repeat", "1", "--set", "restores=0")
     assert doc["job"]["writer"] == "dcp-async"
-    assert doc["job"]["not_measured"]["restore_bytes_per_s"] == "no restore was asked for"
+    assert doc["job"]["not_measured"]["restore_bytes_per_s"].startswith("no restore")
     doc = study(tmp_path, "--async", "--repeat", "2", "--set", "steps=3")
     assert doc["job"]["writer"] == "stream-async"
     for save in doc["job"]["saves"]:
@@ -343,8 +345,10 @@ def test_a_plan_of_a_checkpoint(tmp_path: Path) -> None:
 def test_saves_and_reads_beside_one_another(tmp_path: Path, make_dataset: Any) -> None:
     _, data = make_dataset(samples=400, format="tar", samples_per_shard=50)
     found = completed(
-        "run", "demo", "--data", data, "--accelerators", "2", "--repeat", "2", "--calibration", "0.2", "--results", tmp_path / "r",
-        "--set", "batch_size=10", "--set", "epochs=1", "--set", "loader.workers=1", "--set", "reader.decode=false",
+        "run", "demo", "--data", data, "--accelerators", "2", "--repeat", "2",
+        "--calibration", "0.2", "--results", tmp_path / "r",
+        "--set", "batch_size=10", "--set", "epochs=1",
+        "--set", "loader.workers=1", "--set", "reader.decode=false",
         "--checkpoint", "llama3-8b", "--checkpoint-scale", "1/4096", "--checkpoint-every", "8",
         "--checkpoint-to", tmp_path / "ckpt", "--json",
     )  # fmt: skip

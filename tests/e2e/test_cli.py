@@ -1,4 +1,6 @@
-"""The command line as its users call it: what it prints where, its exit codes, its examples, what a run leaves behind."""
+"""The command line as its users call it: what it prints where, its exit codes, its examples, what a
+run leaves behind.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ CANARY = "canary-7f3e91c0b2d84a56"
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory, data: Path) -> tuple[Found, Path]:
-    """A run with text output, and its directory. Secrets are in its environment, as they are in real ones."""
+    """A run with text output, and its directory. Secrets are in its environment, as they are in
+    real ones.
+    """
     root = tmp_path_factory.mktemp("ran")
     secrets = {
         "AWS_SECRET_ACCESS_KEY": CANARY,
@@ -252,7 +256,8 @@ def test_every_example_runs(
 ) -> None:
     """All examples of all helps, from generating to cleaning, in a directory of their own.
 
-    In this process, since each start of Python and torch takes a second; other tests start it as a user does.
+    In this process, since each start of Python and torch takes a second; other tests start it as a
+    user does.
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("{name: mine, samples: 20, sample_size: {mean: 10kB}}\n")
@@ -516,7 +521,8 @@ def test_plan_has_no_side_effects(tmp_path: Path, data: Path) -> None:
     residency = [_resident(shard) for shard in shards]
     if max(residency[::2]) > 0:
         pytest.skip(
-            "this file system keeps evicted pages: the page cache before and after a plan was NOT compared"
+            "this file system keeps evicted pages: the page cache before and after a plan was NOT "
+            "compared"
         )
     assert min(residency[1::2]) > 0
     before = _state(data)
@@ -532,7 +538,9 @@ def test_plan_has_no_side_effects(tmp_path: Path, data: Path) -> None:
 
 
 def test_plan_does_its_sums(data: Path) -> None:
-    """The demo's accelerator takes 64 samples in 25 ms; 200 samples make 4 batches for one accelerator and 2 for each of two."""
+    """The demo's accelerator takes 64 samples in 25 ms; 200 samples make 4 batches for one
+    accelerator and 2 for each of two.
+    """
     size = sum(path.stat().st_size for path in (data / "data").iterdir())
     for accelerators, batches in ((1, 4), (2, 2)):
         plan = json.loads(
@@ -575,7 +583,9 @@ def test_report_prints_what_run_printed(ran: tuple[Found, Path]) -> None:
 
 
 def test_report_needs_the_events_alone(tmp_path: Path, ran: tuple[Found, Path], data: Path) -> None:
-    """Every figure that follows from events is taken out of run.json, the dataset is elsewhere, and the report is the same."""
+    """Every figure that follows from events is taken out of run.json, the dataset is elsewhere, and
+    the report is the same.
+    """
     copy = tmp_path / ran[1].name
     shutil.copytree(ran[1], copy)
     document = _figures(copy)
@@ -610,7 +620,8 @@ def test_report_needs_the_events_alone(tmp_path: Path, ran: tuple[Found, Path], 
     for key in ("repetitions", "verdict"):
         assert again["job"][key] == original["job"][key], key
     for name, ceiling in original["job"]["ceilings"].items():
-        # An accelerator alone moves no bytes: its bytes/s are the dataset's mean size, which is context.
+        # An accelerator alone moves no bytes: its bytes/s are the dataset's mean size, which is
+        # context.
         for figure in (
             ("samples_per_s",) if name == "accelerator" else ("samples_per_s", "bytes_per_s")
         ):

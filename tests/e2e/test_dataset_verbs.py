@@ -1,4 +1,6 @@
-"""``iobench generate``, ``verify`` and ``clean`` as a user calls them: exit codes, one line, pure JSON."""
+"""``iobench generate``, ``verify`` and ``clean`` as a user calls them: exit codes, one line, pure
+JSON.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The workloads of the other formats, scaled down, from the command line: generate, run, report, verify, clean."""
+"""The workloads of the other formats, scaled down, from the command line: generate, run, report,
+verify, clean.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Generation from end to end on a real directory: same bytes always, resumable, never overwriting; verify and clean."""
+"""Generation from end to end on a real directory: same bytes always, resumable, never overwriting;
+verify and clean.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def spec(**changes: Any) -> DatasetSpec:
 
 
 def files(root: Path) -> dict[str, str]:
-    """Digest of every file below ``root``; the time of creation, which is no part of the data, is left out."""
+    """Digest of every file below ``root``; the time of creation, which is no part of the data, is
+    left out.
+    """
     found = {}
     for path in sorted(p for p in root.rglob("*") if p.is_file()):
         data = path.read_bytes()
@@ -93,7 +97,9 @@ def test_every_sample_is_where_the_manifest_says(
 
 
 def test_sizes_on_disk_are_the_ones_asked_for(tmp_path: Path) -> None:
-    """The field's reference benchmark computes MB/s from a configured size that its files do not have."""
+    """The field's reference benchmark computes MB/s from a configured size that its files do not
+    have.
+    """
     for content in ("raw", "npz", "jpeg"):
         generate(
             spec(
@@ -149,7 +155,9 @@ def test_generated_data_is_neither_zero_nor_dedupable(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", ["gzip:1", "zstd:1", "lz4"])
 def test_codec_and_compress_ratio_show_in_the_files(tmp_path: Path, codec: str) -> None:
-    """The field's reference benchmark takes a compression setting and stores its files uncompressed."""
+    """The field's reference benchmark takes a compression setting and stores its files
+    uncompressed.
+    """
     wanted = spec(
         format="files",
         shard_size=None,
@@ -428,7 +436,9 @@ class TestClean:
 
 
 def test_a_manifest_of_a_million_samples_loads_lazily(tmp_path: Path) -> None:
-    """Tables are mapped: the process grows by far less than objects for a million samples would take."""
+    """Tables are mapped: the process grows by far less than objects for a million samples would
+    take.
+    """
     from iobench.generator import manifest as assembling
     from iobench.generator import plan_shards
     from iobench.generator.target import Claim
@@ -456,7 +466,8 @@ def test_a_manifest_of_a_million_samples_loads_lazily(tmp_path: Path) -> None:
     script = (
         "import sys, numpy, pyarrow, xxhash, resource; from iobench.dataset import load_manifest; "
         "import time; before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
-        f"m = load_manifest({str(root)!r}); assert m.sample_count == 1_000_000; assert not m.samples['size'].flags.owndata; "
+        f"m = load_manifest({str(root)!r}); assert m.sample_count == 1_000_000; assert not "
+        "m.samples['size'].flags.owndata; "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
     grown = subprocess.run(

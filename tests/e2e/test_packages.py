@@ -17,7 +17,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 TIME_LIMIT_S = 500
-"""Of one command. Installing torch is the larger part of it; pytest's own limit is not far above."""
+"""Of one command. Installing torch is the larger part of it; pytest's own limit is not far
+above.
+"""
 
 
 def run(*command: str | Path, cwd: Path) -> str:

@@ -42,7 +42,9 @@ def test_every_command_parses() -> None:
 
 
 def test_the_readmes_story_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands in their order, at /mnt/fast -> a temporary directory, small enough to be quick."""
+    """The commands in their order, at /mnt/fast -> a temporary directory, small enough to be
+    quick.
+    """
     monkeypatch.chdir(tmp_path)
     data = tmp_path / "resnet50"
     small = {

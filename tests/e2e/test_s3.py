@@ -1,4 +1,6 @@
-"""S3 from the command line: what the helps' examples say (``test_cli.py`` has the others), and secrets, which are shown nowhere."""
+"""S3 from the command line: what the helps' examples say (``test_cli.py`` has the others), and
+secrets, which are shown nowhere.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +129,9 @@ def test_a_secret_is_found_nowhere(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Runs that succeed, and runs that fail because of the credentials, with a traceback asked for: neither shows them."""
+    """Runs that succeed, and runs that fail because of the credentials, with a traceback asked for:
+    neither shows them.
+    """
     where = rclone_s3.url(f"{tmp_path.name}/secret")
     words = (
         "generate",

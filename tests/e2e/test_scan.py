@@ -271,7 +271,9 @@ def tar_header(name: bytes, size: bytes, kind: bytes = b"0") -> bytes:
     ids=["-512", "-1024", "-512 b", "-1024 b"],
 )
 def test_a_tar_that_leads_back_to_itself_ends(tmp_path: Path, size: bytes) -> None:
-    """A member of a negative size ends where it begins, or before: a walk that believes it has no end."""
+    """A member of a negative size ends where it begins, or before: a walk that believes it has no
+    end.
+    """
     member = tar_header(b"a.bin", b"%011o\0" % 512) + bytes(512)
     shard = member + tar_header(b"b.bin", size) + member + bytes(1024)
     (tmp_path / "a.tar").write_bytes(shard)
@@ -283,7 +285,9 @@ def test_a_tar_that_leads_back_to_itself_ends(tmp_path: Path, size: bytes) -> No
 
 @pytest.mark.parametrize("damage", ["header", "cut", "large"])
 def test_a_tar_whose_later_members_are_lost_is_named(tmp_path: Path, damage: str) -> None:
-    """tarfile takes the first header that it can't read for the end: what follows must not be lost without a word."""
+    """tarfile takes the first header that it can't read for the end: what follows must not be lost
+    without a word.
+    """
     members = [tar_header(b"%d.bin" % number, b"%011o\0" % 512) + b"x" * 512 for number in range(3)]
     shard = bytearray(b"".join(members) + bytes(1024))
     if damage == "header":

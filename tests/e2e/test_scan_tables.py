@@ -1,4 +1,6 @@
-"""Parquet, HDF5 and npz of other writers: every sample that is delivered is what the foreign library reads, bit for bit."""
+"""Parquet, HDF5 and npz of other writers: every sample that is delivered is what the foreign
+library reads, bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def scanned(root: Path, **more: Any) -> ScanReport:
 def delivered(
     root: Path, report: ScanReport, tmp_path: Path, *, decode: bool = True
 ) -> list[bytes]:
-    """Every sample in its order: by a reader in one batch, and by a loader with a worker, whose batches are drawn at random."""
+    """Every sample in its order: by a reader in one batch, and by a loader with a worker, whose
+    batches are drawn at random.
+    """
     folder = save(report, tmp_path / "saved.yaml")
     manifest = load_manifest(folder)
     reading = ReaderSpec(decode=decode, direct=False)
@@ -79,7 +83,9 @@ class TestParquet:
     PHOTOS = tuple(photo(number, 20 + number) for number in range(30))
 
     def images(self, root: Path, **more: Any) -> None:
-        """As Hugging Face's datasets write images, beside columns that nobody asked for, large ones before and behind."""
+        """As Hugging Face's datasets write images, beside columns that nobody asked for, large ones
+        before and behind.
+        """
         for part in range(2):
             mine = self.PHOTOS[part * 15 : part * 15 + 15]
             table = pa.table(

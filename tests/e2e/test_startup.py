@@ -1,4 +1,6 @@
-"""What starts quickly must not import what is slow, and a report must not need what only a run needs."""
+"""What starts quickly must not import what is slow, and a report must not need what only a run
+needs.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,15 @@ try:
 except SystemExit as left:
     code = left.code
 with open(sys.argv[1], "w") as file:
-    json.dump({"code": code, "modules": sorted({name.partition(".")[0] for name in sys.modules})}, file)
+    modules = sorted({name.partition(".")[0] for name in sys.modules})
+    json.dump({"code": code, "modules": modules}, file)
 """
 
 
 def imported(tmp_path: Path, *arguments: str | Path) -> set[str]:
-    """Top-level packages in ``sys.modules`` after ``iobench ARGUMENTS`` in a process of its own, which must end with 0."""
+    """Top-level packages in ``sys.modules`` after ``iobench ARGUMENTS`` in a process of its own,
+    which must end with 0.
+    """
     out = tmp_path / "modules.json"
     found = subprocess.run(
         [sys.executable, "-c", _PROBE, str(out), *map(str, arguments)],

@@ -1,4 +1,6 @@
-"""Sweeps as a user runs them: points take turns, budgets hold, an interruption costs nothing, and no data stays behind."""
+"""Sweeps as a user runs them: points take turns, budgets hold, an interruption costs nothing, and
+no data stays behind.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ batch_size: 8
 accelerator: {kind: "null"}
 loader: {workers: 1}
 """
-DATASET = "{name: tiny-data, samples: 48, sample_size: {mean: 60kB}, format: tar, samples_per_shard: 12}\n"
+DATASET = (
+    "{name: tiny-data, samples: 48, sample_size: {mean: 60kB}, format: tar, samples_per_shard: "
+    "12}\n"
+)
 
 
 @pytest.fixture

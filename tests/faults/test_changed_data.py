@@ -32,7 +32,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "{name: changing, samples: 64, sample_size: {mean: 20kB}, format: tar}\n"
     )
     (tmp_path / "job.yaml").write_text(
-        "{name: job, dataset: ./changing.yaml, batch_size: 8, accelerator: {kind: 'null'}, loader: {workers: 1}, reader: {direct: false}}\n"
+        "{name: job, dataset: ./changing.yaml, batch_size: 8, accelerator: {kind: 'null'}, loader: "
+        "{workers: 1}, reader: {direct: false}}\n"
     )
     return tmp_path
 

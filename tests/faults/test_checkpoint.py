@@ -1,4 +1,6 @@
-"""Checkpoints that fail: a full disk, kill -9, damage, bombs, strangers. The one before stays, and nothing wrong is ever restored."""
+"""Checkpoints that fail: a full disk, kill -9, damage, bombs, strangers. The one before stays, and
+nothing wrong is ever restored.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def data_files(target: CheckpointTarget) -> list[Path]:
 
 @pytest.mark.parametrize("writer", [*ALONE, "dcp-async", "stream-async"])
 def test_each_write_can_fail(tmp_path: Path, writer: str) -> None:
-    """The N-th write into the storage fails: the first ones, some in the middle, and the last, which are the part and the manifest."""
+    """The N-th write into the storage fails: the first ones, some in the middle, and the last,
+    which are the part and the manifest.
+    """
     state, newer = make_state(1, large=3000), make_state(2, large=3000)
     counted = CheckpointRoot.open(f"faulty+{tmp_path}/counted?fail_write_at=1000000")
     counted.claim()
@@ -250,7 +254,10 @@ def test_truncated_and_missing_files_are_named(tmp_path: Path, writer: str) -> N
         path.write_bytes(whole[:-1])
         with pytest.raises(
             CorruptCheckpointError,
-            match=f"{path.name} is corrupt: it has {len(whole) - 1} bytes, but {len(whole)} were saved",
+            match=(
+                f"{path.name} is corrupt: it has {len(whole) - 1} bytes, but {len(whole)} were "
+                "saved"
+            ),
         ):
             restore(writer, target, blank(state))
         path.unlink()
@@ -336,7 +343,9 @@ def test_a_bomb_in_the_metadata_of_dcp_is_never_executed(tmp_path: Path) -> None
 
 
 class OldPickler(pickle.Pickler):
-    """As Python 3.11.2 pickles members of an Enum; ``attribute`` in the place of the member's name."""
+    """As Python 3.11.2 pickles members of an Enum; ``attribute`` in the place of the member's
+    name.
+    """
 
     attribute = ""
 
@@ -464,7 +473,8 @@ def test_an_upload_that_is_refused_in_the_middle_leaves_nothing(
         root.claim()
         small, large = make_state(large=1000), make_state(large=4_000_001)
         save(writer, root, 1, small)
-        # Is there a manifest? Is there such a key? Begin the upload; a part; and the next one is refused.
+        # Is there a manifest? Is there such a key? Begin the upload; a part; and the next one is
+        # refused.
         proxy.plan.extend([*[Fault()] * 4, Fault(answer=(403, "AccessDenied"))])
         failure = attempt(save, writer, root, 2, large)
         assert not proxy.plan
@@ -587,7 +597,8 @@ from pathlib import Path
 from iobench.checkpoint.catalog import CheckpointRoot
 from tests.checkpoints import blank, restore, save
 def status(key):
-    return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key)) << 10
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key)) << 10
 state = {str(n): torch.ones(20 << 20, dtype=torch.uint8) for n in range(8)}
 into = blank(state)
 root = CheckpointRoot.open(sys.argv[1])

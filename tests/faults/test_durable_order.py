@@ -1,4 +1,6 @@
-"""What says that something is complete is written last, and all that it speaks of is on disk before."""
+"""What says that something is complete is written last, and all that it speaks of is on disk
+before.
+"""
 
 from __future__ import annotations
 

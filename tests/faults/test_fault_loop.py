@@ -20,7 +20,9 @@ from tests.servers.process import missing
 
 ALL = os.environ.get("IOBENCH_LOOPS") == "all"
 LIMIT_S = 7200.0 if ALL else 500.0
-"""Of the loop over one verb. An ordinary test has the time limit of all tests, which is above it."""
+"""Of the loop over one verb. An ordinary test has the time limit of all tests, which is above
+it.
+"""
 _AT_ONCE = 2
 
 pytestmark = [pytest.mark.timeout(LIMIT_S * 16)] if ALL else []

@@ -1,4 +1,6 @@
-"""Disks that are full or read-only: found before, clean when it happens in the middle, and resumable."""
+"""Disks that are full or read-only: found before, clean when it happens in the middle, and
+resumable.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +131,9 @@ def test_no_permission() -> None:
 def test_workers_stop_though_another_thread_takes_their_signals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Libraries start threads anew in a forked process, and the kernel may give SIGTERM to one of them; nobody waits for the kill then."""
+    """Libraries start threads anew in a forked process, and the kernel may give SIGTERM to one of
+    them; nobody waits for the kill then.
+    """
     monkeypatch.setattr(
         "iobench.generator.pool._GRACE_S", 3600.0
     )  # only workers that stop by themselves end this test

@@ -20,7 +20,7 @@ import xxhash
 import yaml
 
 from iobench.checkpoint.manifest import parse_manifest, parse_part
-from iobench.cli.failure import tell
+from iobench.cli.failure import report_error
 from iobench.errors import CorruptCheckpointError
 from iobench.generator import generate
 from iobench.schema.base import build
@@ -170,14 +170,16 @@ def test_each_text_of_a_checkpoint(
             try:
                 parse(json.dumps(changed).encode(), f"{tmp_path}/{name}")
             except CorruptCheckpointError as error:
-                code = tell(error, debug=True)
+                code = report_error(error, debug=True)
                 told = capsys.readouterr().err.splitlines()
                 check((code, "", told[-1]), (1,), path)
         key = {**document, HOSTILE: HOSTILE, "files": {HOSTILE: 1}}
         if name == "rank-0000.json":
             with pytest.raises(CorruptCheckpointError) as refused:
                 parse(json.dumps(key).encode(), name)
-            check((tell(refused.value, debug=False), "", capsys.readouterr().err), (1,), "key")
+            check(
+                (report_error(refused.value, debug=False), "", capsys.readouterr().err), (1,), "key"
+            )
 
 
 def test_each_text_of_a_workload_and_a_dataset_spec(here: Path) -> None:

@@ -1,4 +1,6 @@
-"""A file that becomes shorter while it is mapped: the kernel sends SIGBUS, and the run names the file."""
+"""A file that becomes shorter while it is mapped: the kernel sends SIGBUS, and the run names the
+file.
+"""
 
 from __future__ import annotations
 

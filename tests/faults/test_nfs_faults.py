@@ -1,4 +1,6 @@
-"""An NFS server that goes away under a loader with workers: a pause is waited for, an end is one line in time, and nothing is left."""
+"""An NFS server that goes away under a loader with workers: a pause is waited for, an end is one
+line in time, and nothing is left.
+"""
 
 from __future__ import annotations
 

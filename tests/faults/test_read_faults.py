@@ -1,4 +1,6 @@
-"""Storage and processes that fail under a loader: one StorageError or WorkerError in one line, no hang, nothing left running."""
+"""Storage and processes that fail under a loader: one StorageError or WorkerError in one line, no
+hang, nothing left running.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,9 @@ def test_every_read_may_fail(
     workers: int,
     persistent: bool,
 ) -> None:
-    """Fail the Nth read for N = 1, 2, ... until an epoch passes. What arrived before the failure is right, and arrived once."""
+    """Fail the Nth read for N = 1, 2, ... until an epoch passes. What arrived before the failure is
+    right, and arrived once.
+    """
     manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
     failures, texts = 0, []
     while failures < 100:
@@ -190,7 +194,9 @@ def test_shards_that_break_in_the_middle_of_a_run(
         if file.is_file() and file.suffix in (".bin", ".raw", ".tar")
     ]
     assert len(broken) == loader.reader.manifest.shard_count
-    loader.reader.close()  # handles of this process; workers keep theirs, and may well read on from a file that was unlinked
+    # Handles of this process; workers keep theirs, and may well read on from a file that was
+    # unlinked.
+    loader.reader.close()
     for file in broken:
         if damage == "truncated":
             os.truncate(file, 700)
@@ -326,7 +332,9 @@ def test_what_iobench_did_not_expect_is_one_line_too(make_dataset: Any) -> None:
 
 
 def test_a_parent_that_is_dead_already_is_noticed() -> None:
-    """The kernel reports the parent's death only to who asked before it; a child may get to ask too late."""
+    """The kernel reports the parent's death only to who asked before it; a child may get to ask too
+    late.
+    """
     from multiprocessing import get_context
 
     readable, writable = os.pipe()
@@ -364,7 +372,9 @@ def test_workers_live_however_they_are_started(
 
 @pytest.fixture
 def start(make_dataset: Any, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """``start(*arguments)``: ``iobench run`` over slow storage in a process group of its own, with its workers running."""
+    """``start(*arguments)``: ``iobench run`` over slow storage in a process group of its own, with
+    its workers running.
+    """
     _, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
     started: list[subprocess.Popen[str]] = []
 
@@ -413,7 +423,9 @@ def start(make_dataset: Any, tmp_path: Path) -> Iterator[Callable[..., subproces
 def test_ctrl_c_with_two_ranks_keeps_the_finished_repetition(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    """The first repetition is complete, the second is interrupted; both are in run.json, and each says which it is."""
+    """The first repetition is complete, the second is interrupted; both are in run.json, and each
+    says which it is.
+    """
     process = start(
         "--accelerators",
         "2",

@@ -1,4 +1,6 @@
-"""S3 that misbehaves: a proxy in front of a real server breaks answers; every failure is one line that says what to do, and no secret."""
+"""S3 that misbehaves: a proxy in front of a real server breaks answers; every failure is one line
+that says what to do, and no secret.
+"""
 
 from __future__ import annotations
 
@@ -543,7 +545,8 @@ def test_a_missing_package_names_the_extra(tmp_path: Path) -> None:
     script = """
 import importlib.util, sys
 find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *rest: None if name in ("obstore", "s3fs", "boto3") else find(name, *rest)
+absent = ("obstore", "s3fs", "boto3")
+importlib.util.find_spec = lambda name, *rest: None if name in absent else find(name, *rest)
 from iobench.errors import UsageError
 from iobench.storage import open_storage
 for client in ("obstore", "s3fs", "boto3"):

@@ -14,7 +14,9 @@ import pytest
 HERE = Path(__file__).parent
 
 BESIDE_OTHERS = {"test_places.py", "test_rounds_oracle.py"}
-"""Files whose oracles run beside other tests: they count, or their planted factors are 4 and more."""
+"""Files whose oracles run beside other tests: they count, or their planted factors are 4 and
+more.
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,6 @@
-"""Advice oracles: real sweeps on storage of planted latency and bandwidth end with the settings that the arithmetic predicts."""
+"""Advice oracles: real sweeps on storage of planted latency and bandwidth end with the settings
+that the arithmetic predicts.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def point(results: Path, url: str, *, repetitions: int, **workload: Any) -> None
 def test_the_shard_size_follows_from_latency_and_bandwidth(
     tmp_path: Path, make_dataset: Any
 ) -> None:
-    """Every batch reads whole shards one after another: 20 ms and b / (5 MB/s) each. 95 % of 5 MB/s need shards of 1.9 MB."""
+    """Every batch reads whole shards one after another: 20 ms and b / (5 MB/s) each. 95 % of 5 MB/s
+    need shards of 1.9 MB.
+    """
     for samples in (4, 12, 40):
         _, root = make_dataset(
             samples=480, sample_size={"mean": 10_000}, format="tar", samples_per_shard=samples

@@ -1,7 +1,9 @@
-"""Oracles: storage of known speed and steps of known length must yield the known bandwidth, utilization and verdict.
+"""Oracles: storage of known speed and steps of known length must yield the known bandwidth,
+utilization and verdict.
 
-The truths come from arithmetic on what is planted: a throttle that all processes share (its clock is exact), step times, and stages made
-slow on purpose by factors, not by percents, so that a loaded machine can't turn them round.
+The truths come from arithmetic on what is planted: a throttle that all processes share (its clock
+is exact), step times, and stages made slow on purpose by factors, not by percents, so that a loaded
+machine can't turn them round.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def make(name: str, **spec: Any) -> Path:
         path = root / name
         if not path.exists():
-            # Workloads look their dataset up by name; these are about their own data, so they carry demo's name.
+            # Workloads look their dataset up by name; these are about their own data, so they carry
+            # demo's name.
             generate(
                 build(DatasetSpec, {"name": "demo", **spec}, where=name),
                 LocalStorage(path),
@@ -85,7 +88,8 @@ def test_throttled_storage_binds_and_its_bandwidth_is_reported(tmp_path: Path, d
     assert doc.job.verdict is not None
     assert doc.job.verdict.binds == "storage"
     assert doc.job.verdict.starved
-    # A step begins when its batch is there: the accelerator is busy for the share of its appetite that storage delivers.
+    # A step begins when its batch is there: the accelerator is busy for the share of its appetite
+    # that storage delivers.
     assert doc.metrics["accelerator_utilization_sustained"].median == pytest.approx(0.40, abs=0.02)
     assert doc.job.verdict.headroom == pytest.approx(0.40, rel=0.05)
     assert doc.job.verdict.accelerators_fed == 0
@@ -111,7 +115,8 @@ def test_with_the_cap_lifted_the_verdict_changes(tmp_path: Path, data: Any) -> N
 
 
 def test_latency_is_hidden_by_requests_in_flight(tmp_path: Path, data: Any) -> None:
-    # One request at a time of 50 ms: 20 requests/s and worker. Little's law: 8 in flight make 160 requests of 100 kB per second.
+    # One request at a time of 50 ms: 20 requests/s and worker. Little's law: 8 in flight make 160
+    # requests of 100 kB per second.
     small = data("small", samples=160, sample_size={"mean": 100_000}, format="files")
     url = f"throttled+{small}?latency=50ms"
     doc = measure(
@@ -139,7 +144,8 @@ def test_latency_is_hidden_by_requests_in_flight(tmp_path: Path, data: Any) -> N
 
 
 def test_find_max_finds_the_arithmetic(tmp_path: Path, data: Any) -> None:
-    # 20 MB/s for each accelerator at full appetite, 18 MB/s at the required 90 %: a storage of 60 MB/s feeds 3.
+    # 20 MB/s for each accelerator at full appetite, 18 MB/s at the required 90 %: a storage of 60
+    # MB/s feeds 3.
     shards = data(
         "few", samples=300, sample_size={"mean": 200_000}, format="tar", samples_per_shard=30
     )

@@ -1,4 +1,6 @@
-"""The kernel's own throttle (cgroup v1 blkio) as the truth: the whole tool, fio included, on the real disk at a known speed."""
+"""The kernel's own throttle (cgroup v1 blkio) as the truth: the whole tool, fio included, on the
+real disk at a known speed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ LIMIT = 100 * MB
 
 
 def _disk_of(path: Path) -> str:
-    """major:minor of the whole disk behind ``path``; the throttle knows no partitions. Empty where there is none."""
+    """major:minor of the whole disk behind ``path``; the throttle knows no partitions. Empty where
+    there is none.
+    """
     number = path.stat().st_dev
     block = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
     if not block.exists():
@@ -35,18 +39,21 @@ def throttled(tmp_path: Path) -> Iterator[Path]:
     disk = _disk_of(tmp_path)
     if not disk:
         pytest.skip(
-            f"{tmp_path} lies on no block device: the oracle against the kernel's throttle did NOT run"
+            f"{tmp_path} lies on no block device: the oracle against the kernel's throttle did NOT "
+            "run"
         )
     if not (BLKIO / "blkio.throttle.read_bps_device").exists():
         pytest.skip(
-            f"{BLKIO} is no cgroup v1 blkio hierarchy: the oracle against the kernel's throttle did NOT run"
+            f"{BLKIO} is no cgroup v1 blkio hierarchy: the oracle against the kernel's throttle "
+            "did NOT run"
         )
     group = BLKIO / f"iobench-test-{os.getpid()}"
     try:
         group.mkdir()
     except OSError as error:
         pytest.skip(
-            f"{BLKIO} is not writable ({error.strerror}): the oracle against the kernel's throttle did NOT run"
+            f"{BLKIO} is not writable ({error.strerror}): the oracle against the kernel's throttle "
+            "did NOT run"
         )
     try:
         (group / "blkio.throttle.read_bps_device").write_text(f"{disk} {LIMIT}\n")
@@ -63,8 +70,13 @@ def throttled(tmp_path: Path) -> Iterator[Path]:
 
 
 def _run(group: Path, *arguments: str | Path) -> dict[str, Any]:
-    """``iobench run --json`` in a process that enters the cgroup before it becomes iobench; its children inherit it."""
-    enter = f"import os,sys; open({str(group / 'cgroup.procs')!r},'w').write(str(os.getpid())); os.execv(sys.executable, sys.argv[1:])"
+    """``iobench run --json`` in a process that enters the cgroup before it becomes iobench; its
+    children inherit it.
+    """
+    enter = (
+        f"import os,sys; open({str(group / 'cgroup.procs')!r},'w').write(str(os.getpid())); "
+        "os.execv(sys.executable, sys.argv[1:])"
+    )
     command = [
         sys.executable,
         "-c",
@@ -83,21 +95,26 @@ def _run(group: Path, *arguments: str | Path) -> dict[str, Any]:
 
 
 def test_the_disk_at_the_kernels_speed(tmp_path: Path, throttled: Path, make_dataset: Any) -> None:
-    """200 MB at 100 MB/s; the accelerator asks for 1 MB x 10 each 50 ms = 200 MB/s, so it is busy for half of the time."""
+    """200 MB at 100 MB/s; the accelerator asks for 1 MB x 10 each 50 ms = 200 MB/s, so it is busy
+    for half of the time.
+    """
     _, root = make_dataset(
         samples=200, sample_size={"mean": MB}, format="tar", samples_per_shard=20
     )
     workload = tmp_path / "oracle.yaml"
     workload.write_text(
-        "{name: oracle, dataset: demo, batch_size: 10, accelerator: {step_time: 50ms}, reader: {direct: true}}\n"
+        "{name: oracle, dataset: demo, batch_size: 10, accelerator: {step_time: 50ms}, reader: "
+        "{direct: true}}\n"
     )
     doc = _run(
-        throttled, workload, "--data", root, "--results", tmp_path / "results", "--repeat", "1", "--calibration", "2"
+        throttled, workload, "--data", root, "--results", tmp_path / "results",
+        "--repeat", "1", "--calibration", "2",
     )  # fmt: skip
     assert doc["job"]["loader"]["direct"] is True
     assert doc["job"]["repetitions"][0]["residency_before"] == 0
     assert doc["metrics"]["read_bytes_per_s"]["median"] == pytest.approx(LIMIT, rel=0.05)
-    # What is in flight at the ends of a window (2 workers x 4 reads x 4 MiB) is a good part of the 200 MB that a window of 2 s holds.
+    # What is in flight at the ends of a window (2 workers x 4 reads x 4 MiB) is a good part of the
+    # 200 MB that a window of 2 s holds.
     assert doc["job"]["ceilings"]["fetch"]["bytes_per_s"] == pytest.approx(LIMIT, rel=0.1)
     raw = doc["job"]["ceilings"]["storage_raw"]
     if raw["bytes_per_s"] is None:
@@ -117,16 +134,20 @@ def test_the_disk_at_the_kernels_speed(tmp_path: Path, throttled: Path, make_dat
 def test_buffered_reads_of_evicted_files_are_held_too(
     tmp_path: Path, throttled: Path, make_dataset: Any
 ) -> None:
-    """Read-ahead may fetch more than was asked for, so only what the page cache cannot hide is asserted: it is not faster than the disk."""
+    """Read-ahead may fetch more than was asked for, so only what the page cache cannot hide is
+    asserted: it is not faster than the disk.
+    """
     _, root = make_dataset(
         samples=200, sample_size={"mean": MB}, format="tar", samples_per_shard=20
     )
     workload = tmp_path / "oracle.yaml"
     workload.write_text(
-        "{name: oracle, dataset: demo, batch_size: 10, accelerator: {step_time: 50ms}, reader: {direct: false}}\n"
+        "{name: oracle, dataset: demo, batch_size: 10, accelerator: {step_time: 50ms}, reader: "
+        "{direct: false}}\n"
     )
     doc = _run(
-        throttled, workload, "--data", root, "--results", tmp_path / "results", "--repeat", "2", "--calibration", "1"
+        throttled, workload, "--data", root, "--results", tmp_path / "results",
+        "--repeat", "2", "--calibration", "1",
     )  # fmt: skip
     for repetition in doc["job"]["repetitions"]:  # the second finds the first one's pages gone
         assert repetition["residency_before"] <= 0.01

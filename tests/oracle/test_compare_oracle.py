@@ -18,7 +18,9 @@ BANDWIDTH = 20e6
 def run(
     tmp_path: Path, make_dataset: Any, capsys: pytest.CaptureFixture[str]
 ) -> Callable[[str, float], str]:
-    """Runs of 6 repetitions, each bound by a link of known speed, in a results folder of their own."""
+    """Runs of 6 repetitions, each bound by a link of known speed, in a results folder of their
+    own.
+    """
     _, data = make_dataset(samples=400, format="tar", samples_per_shard=25)
 
     def go(name: str, share: float) -> str:

@@ -1,6 +1,8 @@
-"""The same three workloads on a local disk, on two S3 servers and on NFS, by the commands that the README shows.
+"""The same three workloads on a local disk, on two S3 servers and on NFS, by the commands that the
+README shows.
 
-On each place accelerators of a modest appetite are fed, and a link of 2 MB/s before the same data starves hungry ones.
+On each place accelerators of a modest appetite are fed, and a link of 2 MB/s before the same data
+starves hungry ones.
 """
 
 from __future__ import annotations

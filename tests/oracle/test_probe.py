@@ -1,4 +1,6 @@
-"""Storage of known latency: the probe must find it, and the arithmetic of Little's law must follow."""
+"""Storage of known latency: the probe must find it, and the arithmetic of Little's law must
+follow.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ def test_latency_and_reads_in_flight(files: Path, tmp_path: Path, latency_ms: in
     )
     found = probe(plan)
     assert latency_ms / 1000 <= found.latency_p50_s < 2 * latency_ms / 1000
-    # 1000 samples/s of 20 kB, in reads of whole files (rounded up for direct reads): 1000 reads/s or nearly.
+    # 1000 samples/s of 20 kB, in reads of whole files (rounded up for direct reads): 1000 reads/s
+    # or nearly.
     per_s = 1000 * 20_000 / found.request_bytes
     assert found.reads_in_flight == pytest.approx(per_s * found.latency_p50_s, abs=1)
     assert found.concurrency == -(-found.reads_in_flight // 2)

@@ -13,7 +13,9 @@ from iobench.storage.simulated.throttled import ThrottledStorage
 
 
 def test_a_short_window_holds_three_whole_rounds(make_dataset: Any) -> None:
-    """Each batch is one read of 0.3 s, the window is 0.2 s: after the first round it is over, and nothing could be rated."""
+    """Each batch is one read of 0.3 s, the window is 0.2 s: after the first round it is over, and
+    nothing could be rated.
+    """
     manifest, path = make_dataset(samples=40, format="files")
     reading = ReaderSpec(direct=False, concurrency=1)
     outcome = run_phase(

@@ -1,4 +1,6 @@
-"""Sweeps by the command line on storage of planted speed: the advice is what the arithmetic says, and fresh runs bear it out."""
+"""Sweeps by the command line on storage of planted speed: the advice is what the arithmetic says,
+and fresh runs bear it out.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def _job(folder: Path, dataset: str, **workload: Any) -> None:
 
 
 def test_workers_against_latency_confirmed_by_fresh_runs(iobench: Run, tmp_path: Path) -> None:
-    """A read takes 5 ms of the link and 10 ms of distance: a worker gets 67 samples/s, the link gives 200, so 4 are enough, and 8 are no better."""
+    """A read takes 5 ms of the link and 10 ms of distance: a worker gets 67 samples/s, the link
+    gives 200, so 4 are enough, and 8 are no better.
+    """
     _job(
         tmp_path,
         "{name: b, samples: 120, sample_size: {mean: 100kB}}",
@@ -80,10 +84,13 @@ def _ids(folder: Any) -> set[str]:
 
 
 def test_compression_is_worth_what_storage_lacks(iobench: Run, tmp_path: Path) -> None:
-    """Data that halves: on storage of 10 MB/s twice the samples, on storage that is faster than decompression none."""
+    """Data that halves: on storage of 10 MB/s twice the samples, on storage that is faster than
+    decompression none.
+    """
     _job(
         tmp_path,
-        "{name: b, samples: 30, sample_size: {mean: 1MB}, compress_ratio: 2.0, format: tar, samples_per_shard: 5}",
+        "{name: b, samples: 30, sample_size: {mean: 1MB}, compress_ratio: 2.0, format: tar, "
+        "samples_per_shard: 5}",
         batch_size=5,
         loader={"workers": 1},
     )
@@ -110,7 +117,9 @@ def test_compression_is_worth_what_storage_lacks(iobench: Run, tmp_path: Path) -
 
 
 def test_advice_that_is_false_is_not_confirmed(iobench: Run, tmp_path: Path) -> None:
-    """The sweep's records say that 4 workers are better; a link that one worker fills says otherwise."""
+    """The sweep's records say that 4 workers are better; a link that one worker fills says
+    otherwise.
+    """
     _job(
         tmp_path,
         "{name: b, samples: 100, sample_size: {mean: 100kB}}",

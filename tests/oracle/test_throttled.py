@@ -1,6 +1,8 @@
-"""Storage of known speed keeps what it promises: the distribution of its latency, and caps that all processes share.
+"""Storage of known speed keeps what it promises: the distribution of its latency, and caps that all
+processes share.
 
-A cap can be held from one side exactly (nothing is faster than it), and from the other as well as a loaded machine lets it.
+A cap can be held from one side exactly (nothing is faster than it), and from the other as well as a
+loaded machine lets it.
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ def test_latency_has_the_median_and_the_tail_that_were_asked_for(
     storage: Any = open_storage(f"throttled+{folder}?latency={median}&latency_p99={p99}")
     random.seed(11)
     drawn = np.array([storage.latency() for _ in range(40_000)])
-    # 40,000 draws know the median to 1 % and the 99th percentile to 3 % (one standard error, of the wider distribution).
+    # 40,000 draws know the median to 1 % and the 99th percentile to 3 % (one standard error, of the
+    # wider distribution).
     assert np.median(drawn) == pytest.approx(median, rel=0.05)
     assert np.quantile(drawn, 0.99) == pytest.approx(p99, rel=0.15)
     assert drawn.mean() == pytest.approx(storage.facts()["latency_mean_s"], rel=0.15)
@@ -113,7 +116,9 @@ def test_operations_are_counted_whatever_their_size(folder: Path) -> None:
 
 
 def test_writes_are_accepted_at_the_pace_that_all_processes_share(folder: Path) -> None:
-    """Two processes write 40 MB at 40 MB/s; what was not yet accepted is not there, what was is all of it; reads are not held up."""
+    """Two processes write 40 MB at 40 MB/s; what was not yet accepted is not there, what was is all
+    of it; reads are not held up.
+    """
     storage = open_storage(f"throttled+{folder}?write_bandwidth=40MB/s")
 
     def write(number: int) -> None:
@@ -253,7 +258,9 @@ def measured(tmp_path: Path, url: str) -> TrainingRecord:
 
 
 def test_what_if_my_storage_did_100_mb_per_s_with_10_ms(tmp_path: Path, shards: Path) -> None:
-    """An accelerator that asks for 125 MB/s (10 x 200 kB each 16 ms) gets 100: storage binds. Without the cap it is fed."""
+    """An accelerator that asks for 125 MB/s (10 x 200 kB each 16 ms) gets 100: storage binds.
+    Without the cap it is fed.
+    """
     doc = measured(tmp_path, f"throttled+{shards}?bandwidth=100MB&latency=10ms")
     assert doc.metrics["read_bytes_per_s"].median == pytest.approx(100 * MB, rel=0.05)
     assert doc.job.verdict is not None

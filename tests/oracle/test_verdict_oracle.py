@@ -1,7 +1,8 @@
-"""Verdict oracles, written by someone who did not write the verdict: each truth is arithmetic on what was planted.
+"""Verdict oracles, written by someone who did not write the verdict: each truth is arithmetic on
+what was planted.
 
-Windows are 2 s and more, steps 20 ms and more, and what must not bind is faster by factors, so that a loaded machine of 2 cores cannot
-turn an answer round.
+Windows are 2 s and more, steps 20 ms and more, and what must not bind is faster by factors, so that
+a loaded machine of 2 cores cannot turn an answer round.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def files(make_dataset: Any) -> Path:
 
 
 def test_the_reported_bandwidth_is_the_throttles(measure: Measure, make_dataset: Any) -> None:
-    """Incompressible data, so a codec changes no size: 50 MB at 20 MB/s take 2.5 s; the accelerator could take 50 MB/s."""
+    """Incompressible data, so a codec changes no size: 50 MB at 20 MB/s take 2.5 s; the accelerator
+    could take 50 MB/s.
+    """
     _, root = make_dataset(
         samples=500, sample_size={"mean": SAMPLE}, format="tar", samples_per_shard=50, codec="lz4"
     )
@@ -101,7 +104,9 @@ def assert_delivered(doc: TrainingRecord, root: Path, *, bandwidth: int, direct:
 def test_random_access_into_shards_counts_what_alignment_adds(
     measure: Measure, make_dataset: Any
 ) -> None:
-    """O_DIRECT reads whole blocks of 4096 bytes: a sample of 6,000 bytes at any offset costs 8 to 12 KiB, and the throttle makes it pay."""
+    """O_DIRECT reads whole blocks of 4096 bytes: a sample of 6,000 bytes at any offset costs 8 to
+    12 KiB, and the throttle makes it pay.
+    """
     _, root = make_dataset(
         samples=4000, sample_size={"mean": 6000}, format="tar", samples_per_shard=1000
     )
@@ -127,7 +132,9 @@ def test_random_access_into_shards_counts_what_alignment_adds(
 def test_utilization_of_a_starved_accelerator_is_bandwidth_arithmetic(
     measure: Measure, files: Path, bandwidth: int, accelerators: int, step_ms: int
 ) -> None:
-    """AU = X / (N x G x s): storage feeds X bytes/s, N accelerators ask for G samples/s of s bytes each."""
+    """AU = X / (N x G x s): storage feeds X bytes/s, N accelerators ask for G samples/s of s bytes
+    each.
+    """
     step_s, steps = step_ms / 1000, 500 // 10 // accelerators
     demand = accelerators * (10 / step_s) * SAMPLE
     truth = bandwidth * MB / demand
@@ -164,7 +171,9 @@ def test_operations_per_second_bind_as_bandwidth_does(measure: Measure, files: P
 
 @pytest.fixture(scope="module")
 def latent(tmp_path_factory: pytest.TempPathFactory, make_dataset: Any) -> TrainingRecord:
-    """Two workers, each with one read of 20 ms in flight: a batch of 10 takes a worker 200 ms, and two of them 50 ms each are asked for."""
+    """Two workers, each with one read of 20 ms in flight: a batch of 10 takes a worker 200 ms, and
+    two of them 50 ms each are asked for.
+    """
     _, root = make_dataset(samples=200, sample_size={"mean": 10_000})
     spec = {
         "name": "oracle",
@@ -184,7 +193,9 @@ def latent(tmp_path_factory: pytest.TempPathFactory, make_dataset: Any) -> Train
 
 
 def test_latency_binds_by_littles_law(latent: TrainingRecord) -> None:
-    """2 in flight / 20 ms = 100 samples/s of the 200 asked for. The 20 batches come in 10 pairs, and two steps follow the last pair."""
+    """2 in flight / 20 ms = 100 samples/s of the 200 asked for. The 20 batches come in 10 pairs,
+    and two steps follow the last pair.
+    """
     assert median(latent, "samples_per_s") == pytest.approx(200 / (10 * 0.2 + 2 * 0.05), rel=0.05)
     assert median(latent, "accelerator_utilization_sustained") == pytest.approx(
         20 * 0.05 / (10 * 0.2 + 2 * 0.05), abs=0.02
@@ -194,7 +205,9 @@ def test_latency_binds_by_littles_law(latent: TrainingRecord) -> None:
 
 
 def test_where_only_latency_binds_the_advice_is_concurrency(latent: TrainingRecord) -> None:
-    """No bandwidth is missing: twice the reads in flight are twice the rate, and more devices would change nothing."""
+    """No bandwidth is missing: twice the reads in flight are twice the rate, and more devices would
+    change nothing.
+    """
     assert latent.job.verdict is not None
     advised = " | ".join(advice.change for advice in latent.job.verdict.advice)
     assert "concurrency" in advised or "in flight" in advised, advised
@@ -207,7 +220,9 @@ def test_where_only_latency_binds_the_advice_is_concurrency(latent: TrainingReco
 def test_a_fed_accelerator_is_as_busy_as_the_clock_says(
     measure: Measure, files: Path, accelerators: int
 ) -> None:
-    """25 steps of 100 ms on storage that is faster by far: the run takes what its steps take (and torch's 0.5 to 1 ms a batch)."""
+    """25 steps of 100 ms on storage that is faster by far: the run takes what its steps take (and
+    torch's 0.5 to 1 ms a batch).
+    """
     step_s, batch = 0.1, 20 // accelerators
     doc = measure(
         files,
@@ -229,7 +244,9 @@ def test_a_fed_accelerator_is_as_busy_as_the_clock_says(
 
 
 def test_the_strict_utilization_is_the_outside_clocks(tmp_path: Path, files: Path) -> None:
-    """Busy time over a wall time taken here, around the whole repetition: never more than that, and no more than start-up below."""
+    """Busy time over a wall time taken here, around the whole repetition: never more than that, and
+    no more than start-up below.
+    """
     spec = {
         "name": "oracle",
         "dataset": "demo",
@@ -254,9 +271,11 @@ def test_the_strict_utilization_is_the_outside_clocks(tmp_path: Path, files: Pat
 
 
 def test_a_partial_batch_is_not_a_whole_steps_work(tmp_path: Path, make_dataset: Any) -> None:
-    """110 samples in batches of 100: a whole batch, and one of a tenth that must not count as a whole step's work.
+    """110 samples in batches of 100: a whole batch, and one of a tenth that must not count as a
+    whole step's work.
 
-    Storage feeds 200 samples/s of the 400 asked for: who gets half of his appetite is not busy for more than half of the time.
+    Storage feeds 200 samples/s of the 400 asked for: who gets half of his appetite is not busy for
+    more than half of the time.
     """
     _, root = make_dataset(samples=110, sample_size={"mean": SAMPLE})
     spec = {
@@ -295,7 +314,9 @@ def _unpacked_per_s(root: Path) -> float:
 
 
 def test_decompression_binds(measure: Measure, make_dataset: Any) -> None:
-    """One worker undoes gzip at a few hundred MB/s; 4 GB/s are asked for, and a quarter of that is read."""
+    """One worker undoes gzip at a few hundred MB/s; 4 GB/s are asked for, and a quarter of that is
+    read.
+    """
     _, root = make_dataset(samples=200, sample_size={"mean": MB}, codec="gzip:6", compress_ratio=4)
     doc = measure(
         root, accelerator={"step_time": "20ms"}, batch_size=80, loader={"workers": 1}, epochs=2
@@ -317,7 +338,9 @@ def test_decompression_binds(measure: Measure, make_dataset: Any) -> None:
 def test_decoding_binds_even_where_storage_is_capped_above_it(
     measure: Measure, make_dataset: Any
 ) -> None:
-    """One worker decodes some 2,000 JPEGs of 50 kB a second; storage is capped at 20,000 of them, the accelerator asks for 5,000."""
+    """One worker decodes some 2,000 JPEGs of 50 kB a second; storage is capped at 20,000 of them,
+    the accelerator asks for 5,000.
+    """
     _, root = make_dataset(
         samples=800,
         sample_size={"mean": 50_000},
@@ -342,7 +365,9 @@ def test_decoding_binds_even_where_storage_is_capped_above_it(
 
 
 def test_tiny_batches_bind_the_harness(measure: Measure, make_dataset: Any) -> None:
-    """One sample of 200 bytes to a batch, torch's default transport: the round trip to the worker is all that costs anything."""
+    """One sample of 200 bytes to a batch, torch's default transport: the round trip to the worker
+    is all that costs anything.
+    """
     _, root = make_dataset(
         samples=4000, sample_size={"mean": 200}, format="tar", samples_per_shard=4000
     )
@@ -361,7 +386,9 @@ def test_tiny_batches_bind_the_harness(measure: Measure, make_dataset: Any) -> N
 def test_large_tensors_through_torchs_transport_bind_the_harness(
     measure: Measure, make_dataset: Any
 ) -> None:
-    """8 MB batches: torch copies each into fresh shared memory; the reader fetches from a warm cache into reused buffers."""
+    """8 MB batches: torch copies each into fresh shared memory; the reader fetches from a warm
+    cache into reused buffers.
+    """
     _, root = make_dataset(
         samples=100, sample_size={"mean": MB}, format="tar", samples_per_shard=100
     )

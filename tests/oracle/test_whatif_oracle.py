@@ -1,4 +1,5 @@
-"""What-if oracles: a run is recorded on storage of known speed, one thing is changed on paper, and then in truth.
+"""What-if oracles: a run is recorded on storage of known speed, one thing is changed on paper, and
+then in truth.
 
 Windows are a second and more; what must not bind is faster by factors.
 """
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.capacity.whatif import Change, Quantity, what_if
+from iobench.analyse.capacity.change import Change, Quantity
+from iobench.analyse.capacity.whatif import what_if
 from iobench.runner.experiment import Options, run
 from iobench.runner.plan import make_plan
 from iobench.schema.base import build
@@ -38,7 +40,9 @@ def predicted(doc: TrainingRecord, change: Change) -> float:
 
 
 def test_twice_the_bandwidth_on_paper_and_in_truth(tmp_path: Path, make_dataset: Any) -> None:
-    """50 MB/s recorded, 100 MB/s predicted and measured; 10 samples of 100 kB in 2 ms are asked for, 500 MB/s."""
+    """50 MB/s recorded, 100 MB/s predicted and measured; 10 samples of 100 kB in 2 ms are asked
+    for, 500 MB/s.
+    """
     _, root = make_dataset(samples=500, sample_size={"mean": SAMPLE})
     job: dict[str, Any] = {
         "batch_size": 10,
@@ -61,7 +65,9 @@ def test_twice_the_bandwidth_on_paper_and_in_truth(tmp_path: Path, make_dataset:
 def test_reads_in_flight_and_latency_on_paper_and_in_truth(
     tmp_path: Path, make_dataset: Any
 ) -> None:
-    """2 workers with 1 read of 20 ms in flight get 100 samples/s: 4 in flight make it 400, half the latency 200."""
+    """2 workers with 1 read of 20 ms in flight get 100 samples/s: 4 in flight make it 400, half the
+    latency 200.
+    """
     _, root = make_dataset(samples=240, sample_size={"mean": 10_000})
     job: dict[str, Any] = {
         "batch_size": 12,

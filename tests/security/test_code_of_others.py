@@ -1,4 +1,6 @@
-"""Code that lies about, as a plug-in or in the current directory, runs only where it is asked for."""
+"""Code that lies about, as a plug-in or in the current directory, runs only where it is asked
+for.
+"""
 
 from __future__ import annotations
 

@@ -195,6 +195,29 @@ def test_a_compressed_table_is_not_unpacked(dataset: Path, tmp_path: Path) -> No
     assert int(peak.split()[1]) < 200_000  # KiB
 
 
+def test_no_byte_of_a_footer_leads_elsewhere(dataset: Path) -> None:
+    """Each byte of the footer in turn is what a fuzzer would make of it: plain, or one
+    ValueError.
+    """
+    good = (dataset / SAMPLES).read_bytes()
+    check_plain(memoryview(good))
+    length = int.from_bytes(good[-10:-6], "little")
+    told = set()
+    for place in range(len(good) - length - 10, len(good)):
+        for value in (0x00, 0x7F, 0xFF, good[place] ^ 0x10):
+            bad = bytearray(good)
+            bad[place] = value
+            try:
+                check_plain(memoryview(bad))
+            except ValueError as error:
+                assert "\n" not in str(error)  # noqa: PT017
+                told.add(str(error).split(" ")[1])
+    assert {"footer", "has"} <= told  # damaged or leading out of the file; none, or dictionaries
+    for short in (b"", good[:5], good[-10:], good[:-1]):
+        with pytest.raises(ValueError, match="footer"):
+            check_plain(memoryview(short))
+
+
 def test_a_table_of_numbers_for_others(dataset: Path, tmp_path: Path) -> None:
     """Dictionaries are looked up by numbers of the file's own, which nothing has checked."""
     folder = planted(dataset, tmp_path / "d")

@@ -1,4 +1,6 @@
-"""A TCP proxy on loopback that breaks HTTP answers on purpose: resets, stalls, error answers, a server that is gone or says nothing."""
+"""A TCP proxy on loopback that breaks HTTP answers on purpose: resets, stalls, error answers, a
+server that is gone or says nothing.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,20 @@ SLOW_DOWN = Fault(answer=(503, "SlowDown"))
 
 
 def _error(status: int, code: str, message: str, *, head: bool) -> bytes:
-    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
-    lines = f"HTTP/1.1 {status} Fault\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    error = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    body = f"<?xml version='1.0'?>{error}".encode()
+    lines = (
+        f"HTTP/1.1 {status} Fault\r\nContent-Type: application/xml\r\nContent-Length: "
+        f"{len(body)}\r\nConnection: close\r\n\r\n"
+    )
     return lines.encode() + (b"" if head else body)
 
 
 @dataclass
 class FaultProxy:
-    """Faults in ``plan`` befall the next requests, one each; ``slow_down`` is the probability of 503 SlowDown for all others."""
+    """Faults in ``plan`` befall the next requests, one each; ``slow_down`` is the probability of
+    503 SlowDown for all others.
+    """
 
     upstream: int
     plan: deque[Fault] = field(default_factory=deque)
@@ -177,7 +185,9 @@ class _Link:
 
 
 def _reset(one: socket.socket) -> None:
-    """RST instead of FIN: shutdown wakes the thread that reads, and closing with no time to linger sends it."""
+    """RST instead of FIN: shutdown wakes the thread that reads, and closing with no time to linger
+    sends it.
+    """
     try:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         one.shutdown(socket.SHUT_RD)

@@ -1,6 +1,8 @@
-"""A real NFS server for tests: ``rclone serve nfs`` (NFSv3) on loopback, with a port and a data directory of its own, ended by its pid.
+"""A real NFS server for tests: ``rclone serve nfs`` (NFSv3) on loopback, with a port and a data
+directory of its own, ended by its pid.
 
-Import the fixture ``nfs_server`` into a test module, or use ``rclone_nfs`` where a test ends the server itself.
+Import the fixture ``nfs_server`` into a test module, or use ``rclone_nfs`` where a test ends the
+server itself.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ def rclone() -> str:
 
 
 def serve(command: list[str], port: int, log: Path) -> subprocess.Popen[bytes]:
-    """A server of this process, which ends with the thread that started it, once its port answers."""
+    """A server of this process, which ends with the thread that started it, once its port
+    answers.
+    """
     process = start(command, log)
     wait_for(port, process, log)
     return process
@@ -113,11 +117,15 @@ def nfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NfsServer]:
 
 
 GANESHA = """
-NFS_CORE_PARAM {{ NFS_Port = {port}; Bind_addr = 127.0.0.1; Protocols = 4; Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; }}
+NFS_CORE_PARAM {{
+    NFS_Port = {port}; Bind_addr = 127.0.0.1; Protocols = 4;
+    Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false;
+}}
 NFSv4 {{ Graceless = true; RecoveryBackend = fs; RecoveryRoot = "{folder}/recovery"; }}
 NFS_KRB5 {{ Active_krb5 = false; }}
 EXPORT {{
-    Export_Id = 1; Path = {folder}/data; Pseudo = /export; Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Protocols = 4;
+    Export_Id = 1; Path = {folder}/data; Pseudo = /export; Access_Type = RW;
+    Squash = No_Root_Squash; SecType = sys; Protocols = 4;
     Transports = TCP; FSAL {{ Name = VFS; }}
 }}
 """

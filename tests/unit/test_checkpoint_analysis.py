@@ -1,4 +1,6 @@
-"""Intervals against what was published, and against the functions that they are said to make largest or smallest."""
+"""Intervals against what was published, and against the functions that they are said to make
+largest or smallest.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,17 @@ from iobench.analyse.checkpoint.interval import (
 
 @pytest.mark.parametrize(("mtbf_min", "printed"), [(24 * 60, "117"), (6 * 60, "57"), (15, "9.1")])
 def test_dalys_own_examples(mtbf_min: float, printed: str) -> None:
-    """Figures 3 to 5 of his paper: dumps of 5 minutes, restarts of 10, M of 24 h, 6 h and 15 min: 117, 57 and 9.1 minutes."""
+    """Figures 3 to 5 of his paper: dumps of 5 minutes, restarts of 10, M of 24 h, 6 h and 15 min:
+    117, 57 and 9.1 minutes.
+    """
     found = daly_s(5 * 60, mtbf_min * 60) / 60
     assert f"{found:.{printed.count('.')}f}" == printed
 
 
 def test_a_published_example_of_the_availability() -> None:
-    """changlan.org: interrupted every 6,000 s, 600 s to recover, 10 s to save, steps of 15 s: save every 24 steps."""
+    """changlan.org: interrupted every 6,000 s, 600 s to recover, 10 s to save, steps of 15 s: save
+    every 24 steps.
+    """
     assert round(availability_s(10, 6000, 600) / 15) == 24
 
 
@@ -46,7 +52,9 @@ def test_the_interval_of_largest_availability(mtbf: float, save: float, restart:
 
 @given(mtbf=st.floats(60, 1e7), save=st.floats(1e-5, 0.5))
 def test_waste_at_dalys_interval_is_within_a_percent_of_the_least(mtbf: float, save: float) -> None:
-    """Of the training's whole time, up to a save of half the time between interruptions; Young's costs more where saves are long."""
+    """Of the training's whole time, up to a save of half the time between interruptions; Young's
+    costs more where saves are long.
+    """
     blocked = save * mtbf
     least = min(
         waste(young_s(blocked, mtbf) * 2 ** (step / 64), blocked, mtbf) for step in range(-256, 129)
@@ -76,7 +84,9 @@ def test_waste_is_a_share_and_grows_with_all_that_is_lost(
 
 
 def test_waste_is_what_a_simulation_of_failures_finds() -> None:
-    """A training of 20,000 saves with exponential failures, played through second by second of its own clock."""
+    """A training of 20,000 saves with exponential failures, played through second by second of its
+    own clock.
+    """
     import random
 
     interval, blocked, mtbf, restart = 100.0, 10.0, 400.0, 30.0

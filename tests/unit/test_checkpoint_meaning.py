@@ -1,4 +1,6 @@
-"""How often to save, and what that costs: closed forms against the exact waste, worked examples, and a study carried over."""
+"""How often to save, and what that costs: closed forms against the exact waste, worked examples,
+and a study carried over.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def lowest(blocked: float, mtbf: float, restart: float = 0.0) -> float:
 def test_dalys_interval_is_the_one_of_least_waste(
     mtbf: float, share: float, restart: float
 ) -> None:
-    """Daly's estimate is within 2 % of the optimum up to a save of 0.3 mtbf; restarts do not move it."""
+    """Daly's estimate is within 2 % of the optimum up to a save of 0.3 mtbf; restarts do not move
+    it.
+    """
     best = lowest(share * mtbf, mtbf, restart * mtbf)
     assert daly_s(share * mtbf, mtbf) == pytest.approx(best, rel=0.02)
     if share < 1e-3:
@@ -83,13 +87,17 @@ def test_the_longest_save_spends_the_budget(budget: float, interval: float, mtbf
 
 
 def test_published_interruptions() -> None:
-    """Llama 3's pre-training: 419 unexpected interruptions in 54 days on 16,384 accelerators, one every 3.1 hours."""
+    """Llama 3's pre-training: 419 unexpected interruptions in 54 days on 16,384 accelerators, one
+    every 3.1 hours.
+    """
     assert published_mtbf_s(16_384) / 3600 == pytest.approx(54 * 24 / 419)
     assert published_mtbf_s(1) / 3600 == pytest.approx(50_700, rel=0.001)
 
 
 def test_a_worked_example() -> None:
-    """405B (5.3 TiB) on 16 k accelerators at 100 GB/s: a save of 57 s, to be taken every 18.7 minutes, loses 10 % of the time."""
+    """405B (5.3 TiB) on 16 k accelerators at 100 GB/s: a save of 57 s, to be taken every 18.7
+    minutes, loses 10 % of the time.
+    """
     blocked, mtbf = 5.17 * 2**40 / 100e9, published_mtbf_s(16_384)
     assert blocked == pytest.approx(57, rel=0.01)
     assert young_s(blocked, mtbf) / 60 == pytest.approx(18.7, rel=0.02)
@@ -198,7 +206,9 @@ def test_a_restore_is_part_of_a_restart() -> None:
 
 
 def test_an_asynchronous_save_must_be_over_before_the_next() -> None:
-    """Blocked for a moment only, the best interval would be short, but a save needs its time behind the training."""
+    """Blocked for a moment only, the best interval would be short, but a save needs its time behind
+    the training.
+    """
     found = meaning(
         study(save(1, 0.001, staged_s=0.001, durable_s=50.0), full_bytes=10**9),
         Training(mtbf_s=1000.0),

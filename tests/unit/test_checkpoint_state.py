@@ -43,10 +43,12 @@ def test_parameters_are_as_many_as_published(name: str, count: int) -> None:
 def test_bytes_are_those_of_mlperf_storage(
     name: str, ranks: int, total_gib: float, low_gib: float, high_gib: float, optimizer_gib: float
 ) -> None:
-    """Totals and bytes for each rank of MLPerf Storage's checkpoint workloads, as its reference code (DLIO) computes them.
+    """Totals and bytes for each rank of MLPerf Storage's checkpoint workloads, as its reference
+    code (DLIO) computes them.
 
-    The rules' table has 105, 912 and 5,290 GB for the first three, which are these numbers in GiB. Its 18 TB for the 1T model do not
-    follow from the model's dimensions, which make 15.07 TiB: the table's figure is the sum of a pair of which the second is the total.
+    The rules' table has 105, 912 and 5,290 GB for the first three, which are these numbers in GiB.
+    Its 18 TB for the 1T model do not follow from the model's dimensions, which make 15.07 TiB: the
+    table's figure is the sum of a pair of which the second is the total.
     """
     model = find_model(name)
     found = shares(model, model.layout)
@@ -65,7 +67,9 @@ def test_bytes_are_those_of_mlperf_storage(
 
 
 def dlio_rank_bytes(dimensions: Mapping[str, int], cut: Parallelism, rank: int) -> tuple[int, int]:
-    """(model, optimizer) bytes of a rank, by the formulas of DLIO's base_checkpointing.py, written down anew."""
+    """(model, optimizer) bytes of a rank, by the formulas of DLIO's base_checkpointing.py, written
+    down anew.
+    """
     h, ffn, layers, vocabulary = (
         dimensions[key] for key in ("hidden", "ffn", "layers", "vocabulary")
     )
@@ -85,7 +89,9 @@ def dlio_rank_bytes(dimensions: Mapping[str, int], cut: Parallelism, rank: int) 
 
 @pytest.mark.parametrize("name", ["llama3-8b", "llama3-70b", "llama3-405b", "llama3-1t"])
 def test_every_rank_saves_what_dlio_says(name: str) -> None:
-    """Rank by rank, but for two things: DLIO saves norms once for each tensor rank, and on each rank 3 x 5 x hidden numbers more."""
+    """Rank by rank, but for two things: DLIO saves norms once for each tensor rank, and on each
+    rank 3 x 5 x hidden numbers more.
+    """
     model = find_model(name)
     h, layers = model.dimensions["hidden"], model.dimensions["layers"]
     norms = 2 * h * (2 * layers + 1)
@@ -106,7 +112,9 @@ def test_every_rank_saves_what_dlio_says(name: str) -> None:
 
 
 def test_bert_weighs_what_dlio_says() -> None:
-    """DLIO's BERT workload saves 4,034,713,312 bytes: parameters and two moments in float32, and a few bytes of counters."""
+    """DLIO's BERT workload saves 4,034,713,312 bytes: parameters and two moments in float32, and a
+    few bytes of counters.
+    """
     assert 0 <= 4_034_713_312 - find_model("bert-large").state_bytes <= 64
 
 

@@ -30,7 +30,9 @@ from iobench.schema.training import TrainingRun
 
 
 def document(rates: list[float], **changes: Any) -> dict[str, Any]:
-    """A recorded run of these samples/s; ``changes`` by dotted path, written with two underscores."""
+    """A recorded run of these samples/s; ``changes`` by dotted path, written with two
+    underscores.
+    """
     doc: dict[str, Any] = {
         "schema_version": "2.0",
         "iobench_version": "0",
@@ -167,7 +169,9 @@ def test_how_it_is_read_may_differ_and_is_shown(
 def test_folders_are_taken_apart_by_what_they_ask(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Repetitions of runs that ask the same are taken together; two results folders copied together are one."""
+    """Repetitions of runs that ask the same are taken together; two results folders copied together
+    are one.
+    """
     for machine, rates in (("one", BASE), ("two", FAST)):
         write(f"{machine}/r1", rates[:3])
         write(f"{machine}/deeper/r2", rates[3:])
@@ -318,8 +322,10 @@ def test_a_thousand_runs_are_compared_in_seconds_and_little_memory(home: Path) -
             workload__loader__workers=number % 10 + 1,
         )
     code = (
-        "import sys; from iobench.cli.main import main; main(['compare', 'r', '--by', 'loader.workers', '--json'])\n"
-        "peak = next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
+        "import sys; from iobench.cli.main import main; main(['compare', 'r', '--by', "
+        "'loader.workers', '--json'])\n"
+        "peak = next(line.split()[1] for line in open('/proc/self/status') if "
+        "line.startswith('VmHWM'))\n"
         "print(peak, 'torch' in sys.modules, file=sys.stderr)"
     )
     began = time.monotonic()

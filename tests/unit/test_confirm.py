@@ -1,4 +1,6 @@
-"""What counts as a confirmation of advice: visits that are valid and enough, and the difference that was promised."""
+"""What counts as a confirmation of advice: visits that are valid and enough, and the difference
+that was promised.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +84,9 @@ def test_a_promised_gain_is_confirmed_by_a_gain_alone(
 
 def test_what_the_budgets_did_not_allow_is_told() -> None:
     advice = Recommendation(
-        workload="w", settings={"a": "1"}, changes={"a": "1"}, samples_per_s=1.0, why=(), gain=1.2, gain_low=1.1, gain_high=1.3,
-        gain_coverage=0.9, basis="", confidence="high", doubts=(), shard=None, codecs=(), alternatives=(), untested=None, left_out=(),
+        workload="w", settings={"a": "1"}, changes={"a": "1"}, samples_per_s=1.0, why=(),
+        gain=1.2, gain_low=1.1, gain_high=1.3, gain_coverage=0.9, basis="", confidence="high",
+        doubts=(), shard=None, codecs=(), alternatives=(), untested=None, left_out=(),
     )  # fmt: skip
     found = Confirmation(
         advice=advice,

@@ -1,4 +1,6 @@
-"""``iobench size``, ``whatif`` and ``advise`` as a user calls them: one clear line for bad input, pure JSON, nothing written."""
+"""``iobench size``, ``whatif`` and ``advise`` as a user calls them: one clear line for bad input,
+pure JSON, nothing written.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ Call = Callable[..., tuple[int, str, str]]
 def call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Call:
-    """(exit code, stdout, stderr) of a command in this process, with ``tmp_path`` for its working directory."""
+    """(exit code, stdout, stderr) of a command in this process, with ``tmp_path`` for its working
+    directory.
+    """
 
     def go(*arguments: str | Path) -> tuple[int, str, str]:
         monkeypatch.chdir(tmp_path)

@@ -1,4 +1,6 @@
-"""The read engine: blocks that cover every byte once, one failure for all threads, and no write after the memory was handed back."""
+"""The read engine: blocks that cover every byte once, one failure for all threads, and no write
+after the memory was handed back.
+"""
 
 from __future__ import annotations
 
@@ -139,7 +141,9 @@ def test_reading_nowhere_counts_the_same_bytes() -> None:
 @pytest.mark.parametrize("victim", [1, 3, 9])
 @pytest.mark.parametrize("concurrency", [1, 2, 6])
 def test_after_a_failure_no_thread_writes(error: Exception, victim: int, concurrency: int) -> None:
-    """The failing thread fails at once, while the others are held back until long after: read() must wait for every one of them."""
+    """The failing thread fails at once, while the others are held back until long after: read()
+    must wait for every one of them.
+    """
     held = threading.Event()
 
     def before(number: int) -> None:

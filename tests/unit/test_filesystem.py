@@ -1,4 +1,6 @@
-"""mountinfo as machines have it: escapes, nested and covered mounts, NFS; and O_DIRECT found by trying."""
+"""mountinfo as machines have it: escapes, nested and covered mounts, NFS; and O_DIRECT found by
+trying.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ MOUNTINFO = r"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
 34 33 0:51 /sub /data rw - fuse.sshfs host:/x rw
 a broken line
 40 22 0:60 / /short rw - overlay overlay
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")

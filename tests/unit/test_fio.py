@@ -1,4 +1,6 @@
-"""fio's output is understood in all its moods, and real runs read every byte they claim and change none."""
+"""fio's output is understood in all its moods, and real runs read every byte they claim and change
+none.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,10 @@ def test_figures_come_from_the_json() -> None:
 
 
 def test_warnings_around_the_json_do_not_matter() -> None:
-    noise = "note: both iodepth >= 1 and synchronous I/O engine are selected, queue depth will be capped at 1\nfio: {strange} thing\n"
+    noise = (
+        "note: both iodepth >= 1 and synchronous I/O engine are selected, queue depth will be "
+        "capped at 1\nfio: {strange} thing\n"
+    )
     out = noise + json.dumps(recorded(), indent=2) + "\n{ not json\nfio: a note after it\n"
     assert parse(out, "", 0, kind="read").bytes == 2_000_000_000
 
@@ -61,8 +66,8 @@ def test_warnings_around_the_json_do_not_matter() -> None:
     ("out", "err", "code", "message"),
     [
         (
-            "x: you need to specify size=\nfio: pid=0, err=22/file:filesetup.c:1155, func=total_file_size, error=Invalid argument\n"
-            + json.dumps(recorded(error=22)),
+            "x: you need to specify size=\nfio: pid=0, err=22/file:filesetup.c:1155, "
+            "func=total_file_size, error=Invalid argument\n" + json.dumps(recorded(error=22)),
             "",
             1,
             "Invalid argument",
@@ -345,7 +350,10 @@ def test_an_engine_that_does_not_work_here_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "good.json").write_text(json.dumps(recorded()))
-    refuse = 'if grep -q io_uring "$job"; then echo "fio: io_uring: Operation not permitted" >&2; exit 1; fi'
+    refuse = (
+        'if grep -q io_uring "$job"; then '
+        'echo "fio: io_uring: Operation not permitted" >&2; exit 1; fi'
+    )
     script = f"for job; do :; done\n{refuse}\ncat {tmp_path}/good.json"
     fake_fio(tmp_path, monkeypatch, script)
     (tmp_path / "x").write_bytes(bytes(1 << 20))

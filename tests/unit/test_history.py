@@ -1,4 +1,6 @@
-"""A workload over time: planted changes are found where they are, noise is none, and what changed beside them is named."""
+"""A workload over time: planted changes are found where they are, noise is none, and what changed
+beside them is named.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_the_order_is_that_of_time() -> None:
 
 
 def test_an_invalid_run_is_shown_and_does_not_count() -> None:
-    """Five warm runs among cold ones are no change; what changed during them is told at the next run that counts, if that is one."""
+    """Five warm runs among cold ones are no change; what changed during them is told at the next
+    run that counts, if that is one.
+    """
     documents = runs([1.0] * 6 + [9.0] * 5 + [0.7] * 6, kernels={8: "6.5"})
     for each in documents[6:11]:
         each["validity"] = "invalid"
@@ -82,7 +86,9 @@ def test_an_invalid_run_is_shown_and_does_not_count() -> None:
 
 
 def test_a_point_that_is_no_difference_in_the_end_is_none() -> None:
-    """With this noise run 15 is cut off from [14, 25), whose last runs are slow; without these it is as fast as its neighbours."""
+    """With this noise run 15 is cut off from [14, 25), whose last runs are slow; without these it
+    is as fast as its neighbours.
+    """
     one = found(runs([1.1] * 7 + [0.9] * 7 + [1.1] * 7 + [0.7] * 4, seed=9))
     assert [(point.at, point.judgement.difference) for point in one.points] == [
         (7, "worse"),

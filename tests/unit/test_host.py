@@ -1,4 +1,6 @@
-"""Limits are read from the files of both cgroup versions (fixtures), and nothing that is missing becomes an error or a zero."""
+"""Limits are read from the files of both cgroup versions (fixtures), and nothing that is missing
+becomes an error or a zero.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,18 @@ V2 = {
     "sys/fs/cgroup/pod/memory.max": "max\n",
     "sys/fs/cgroup/pod/app/cpu.max": "max 100000\n",
     "sys/fs/cgroup/pod/app/memory.max": "2147483648\n",
-    "sys/fs/cgroup/pod/app/cpu.stat": "usage_usec 900\nnr_periods 10\nnr_throttled 3\nthrottled_usec 2500000\n",
+    "sys/fs/cgroup/pod/app/cpu.stat": (
+        "usage_usec 900\nnr_periods 10\nnr_throttled 3\nthrottled_usec 2500000\n"
+    ),
 }
 V1 = {
     "proc/self/cgroup": "5:cpu,cpuacct:/box\n4:memory:/box\n0::/\n",
     "sys/fs/cgroup/cpu,cpuacct/cgroup.procs": "",
     "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us": "50000\n",
     "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_period_us": "100000\n",
-    "sys/fs/cgroup/cpu,cpuacct/box/cpu.stat": "nr_periods 4\nnr_throttled 2\nthrottled_time 1500000000\n",
+    "sys/fs/cgroup/cpu,cpuacct/box/cpu.stat": (
+        "nr_periods 4\nnr_throttled 2\nthrottled_time 1500000000\n"
+    ),
     "sys/fs/cgroup/memory/cgroup.procs": "",
     "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
     "sys/fs/cgroup/memory/box/memory.limit_in_bytes": "1073741824\n",
@@ -201,13 +207,19 @@ def test_a_broken_nvidia_smi_is_unknown_and_an_absent_one_is_no_gpu(
 
 
 def test_diskstats_of_one_device() -> None:
-    text = " 254       0 vda 100 5 2048 70 200 6 4096 90 0 1500 160 0 0 0 0 0 0\n 254 1 vda1 1 1 8 1 1 1 8 1 0 1 1\n"
+    text = (
+        " 254       0 vda 100 5 2048 70 200 6 4096 90 0 1500 160 0 0 0 0 0 0\n 254 1 vda1 1 1 8 1 "
+        "1 1 8 1 0 1 1\n"
+    )
     assert resources.parse_diskstats(text, 254, 0) == ("vda", 1 << 20, 2 << 20, 1.5)
     assert resources.parse_diskstats(text, 8, 0) is None
 
 
 def test_pressure_and_cpu() -> None:
-    text = "some avg10=0.1 avg60=0.2 avg300=0.1 total=3000000\nfull avg10=0.0 avg60=0.0 avg300=0.0 total=500000\n"
+    text = (
+        "some avg10=0.1 avg60=0.2 avg300=0.1 total=3000000\nfull avg10=0.0 avg60=0.0 avg300=0.0 "
+        "total=500000\n"
+    )
     assert resources.parse_pressure(text) == (3.0, 0.5)
     assert resources.parse_pressure("") == (None, None)
     ticks = os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,6 @@
-"""Imports only go down. The layers are the ones of iobench/README.md; this test reads every module's syntax tree, lazy imports included."""
+"""Imports only go down. The layers are the ones of iobench/README.md; this test reads every
+module's syntax tree, lazy imports included.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": BASE | {"schema", "analyse", "report", "runner"} | PLUG_INS | DATASET | ENGINES,
     "__main__": {"cli"},
 }
-"""Part of the package -> the other parts that it may import. Every part may import itself and the version in ``iobench``."""
+"""Part of the package -> the other parts that it may import. Every part may import itself and the
+version in ``iobench``.
+"""
 
 EXCEPTIONS = {
     ("storage", "iobench.measure.pagecache"),
@@ -67,14 +71,18 @@ PRINTERS = {"cli", "report"}
 
 @pytest.fixture(autouse=True)
 def _no_collection_in_between() -> Iterator[None]:
-    """A collection that formats a traceback parses, too, and Python 3.11 can't parse while it parses (python/cpython 106905)."""
+    """A collection that formats a traceback parses, too, and Python 3.11 can't parse while it
+    parses (python/cpython 106905).
+    """
     gc.disable()
     yield
     gc.enable()
 
 
 def imported(tree: ast.AST, module: str, *, is_package: bool) -> Iterator[tuple[int, str]]:
-    """(line, absolute dotted name) of every import below ``tree``; ``from a import b`` yields ``a.b``, which may be an attribute."""
+    """(line, absolute dotted name) of every import below ``tree``; ``from a import b`` yields
+    ``a.b``, which may be an attribute.
+    """
     parts = module.split(".")
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -112,7 +120,9 @@ def for_types(tree: ast.AST) -> set[int]:
 
 
 def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
-    """One line for each arrow of ``module`` that runs up, sideways between plug-ins, or to a package that is kept elsewhere."""
+    """One line for each arrow of ``module`` that runs up, sideways between plug-ins, or to a
+    package that is kept elsewhere.
+    """
     tree = ast.parse(source)
     part = module.split(".")[1] if "." in module else ""
     found = []
@@ -191,9 +201,9 @@ def test_every_part_has_its_place() -> None:
         ("iobench.load.reader", "from ..runner import runner"),
         ("iobench.analyse.verdict.metrics", "from ...measure.timeline import Timeline"),
         ("iobench.analyse.verdict.metrics", "from ...registry import STORAGE"),
-        ("iobench.report.text", "from ..runner.plan import plan"),
+        ("iobench.report.run", "from ..runner.plan import plan"),
         ("iobench.runner.plan", "from ..cli.main import main"),
-        ("iobench.runner.plan", "from ..report.text import render"),
+        ("iobench.runner.plan", "from ..report.run import sections"),
         ("iobench.generator", "def f():\n    import torch"),
         ("iobench.measure.host", "from torch.cuda import is_available"),
         ("iobench.runner.plan", "import pydantic"),
@@ -217,9 +227,10 @@ def test_the_checker_sees_a_bad_module(module: str, source: str) -> None:
         ),
         (
             "iobench.runner.experiment",
-            "from ..load.reader import Reader\nfrom ..analyse.metrics import summary\nfrom .. import __version__",
+            "from ..load.reader import Reader\nfrom ..analyse.metrics import summary\nfrom .. "
+            "import __version__",
         ),
-        ("iobench.cli.run", "from ..report.text import render\nprint('fine')"),
+        ("iobench.cli.run", "from ..report.run import sections\nprint('fine')"),
         ("iobench.load.loader", "import torch\nimport numpy"),
         ("iobench.registry", "if TYPE_CHECKING:\n    from .codecs.base import Codec"),
         ("iobench.verify", "from .load.reader import Reader"),

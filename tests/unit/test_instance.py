@@ -271,7 +271,9 @@ def test_prices_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_published_examples() -> None:
-    """ResNet-50 on a CPU instance and on a GPU instance, and a rate at a spot price (printed there as 1135.76, in thousands)."""
+    """ResNet-50 on a CPU instance and on a GPU instance, and a rate at a spot price (printed there
+    as 1135.76, in thousands).
+    """
     cpu, gpu = samples_per_usd(9.12, 0.357), samples_per_usd(340, 1.212)
     assert gpu / cpu == pytest.approx(11, rel=0.01)
     assert samples_per_usd(40.73, 0.1291) == pytest.approx(1_135_755, abs=50)
@@ -291,7 +293,9 @@ MACHINE = Instance(type="m", usd_per_hour=2.0, spot_usd_per_hour=0.5, priced="20
     epochs=st.integers(1, 100),
 )
 def test_money_is_time(rate: float, price: float, hosts: int, epochs: int) -> None:
-    """A job's dollars are its samples over samples per dollar, however many hosts do it at full efficiency."""
+    """A job's dollars are its samples over samples per dollar, however many hosts do it at full
+    efficiency.
+    """
     found = cost(
         run_of([rate] * 6),
         Instance(type="m", usd_per_hour=price),
@@ -331,7 +335,9 @@ def test_what_is_lost_and_what_is_paid_for_waiting() -> None:
 
 
 def test_a_layout_of_its_own_is_paid_once() -> None:
-    """1000 samples were converted in 20 s; an epoch of 5000 takes 100 s, and 10 epochs at 100/s on 2 hosts 250 s."""
+    """1000 samples were converted in 20 s; an epoch of 5000 takes 100 s, and 10 epochs at 100/s on
+    2 hosts 250 s.
+    """
     doc = run_of([100.0] * 6)
     doc.job.loader.layout = Layout(seconds=20.0, bytes=1, files=1, made_earlier=False)
     found = cost(doc, MACHINE, Terms(hosts=2, epochs=10, samples=5000))
@@ -342,7 +348,9 @@ def test_a_layout_of_its_own_is_paid_once() -> None:
 
 
 def test_how_many_hosts_for_a_deadline() -> None:
-    """100/s and 3,600,000 samples: one host takes 10 h. In 1 h, n hosts at 80 %: 10 / 0.8 n <= 1 from 13 on."""
+    """100/s and 3,600,000 samples: one host takes 10 h. In 1 h, n hosts at 80 %: 10 / 0.8 n <= 1
+    from 13 on.
+    """
     doc = run_of([100.0] * 6)
     found = cost(doc, MACHINE, Terms(epochs=1, samples=3_600_000, deadline_s=3600, efficiency=0.8))
     assert found is not None
@@ -360,7 +368,9 @@ def test_how_many_hosts_for_a_deadline() -> None:
 
 
 def test_all_time_lost_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """60 interruptions an hour that cost 35 minutes each: nothing is trained for any money, and no deadline is met."""
+    """60 interruptions an hour that cost 35 minutes each: nothing is trained for any money, and no
+    deadline is met.
+    """
     (tmp_path / "run.json").write_text(json.dumps(document(BASE, dataset__samples=1000)))
     words = [
         "cost",
@@ -480,7 +490,9 @@ def test_size_says_whether_the_network_keeps_up(capsys: pytest.CaptureFixture[st
 def test_whatif_caps_storage_at_the_network(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """200 samples/s of 10 MB are 2 GB/s; a baseline of 5 Gbit/s carries 62.5 of them in a second."""
+    """200 samples/s of 10 MB are 2 GB/s; a baseline of 5 Gbit/s carries 62.5 of them in a
+    second.
+    """
     doc = document(
         BASE, dataset__samples=1000, dataset__stored_bytes=10**10, dataset__sample_bytes_mean=1e7
     )

@@ -1,4 +1,6 @@
-"""A million samples are mapped arrays: loaded without being parsed, shared with workers, shuffled as an index."""
+"""A million samples are mapped arrays: loaded without being parsed, shared with workers, shuffled
+as an index.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def million(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_memory_stays_small_in_the_process_and_its_workers(million: Path) -> None:
-    """Peak memory of a whole process that loads the manifest and plans an epoch, and what a forked child adds (private pages)."""
+    """Peak memory of a whole process that loads the manifest and plans an epoch, and what a forked
+    child adds (private pages).
+    """
     code = f"""
 import os
 from pathlib import Path
@@ -67,18 +71,24 @@ def status(key):
 from iobench.dataset import load_manifest
 manifest = load_manifest({str(million)!r})
 from iobench.load.order import epoch_order
-order = epoch_order(manifest.shards['first'], manifest.shards['samples'], sequential=False, shuffle=True, seed=1, epoch=0)
+firsts, counts = manifest.shards['first'], manifest.shards['samples']
+order = epoch_order(firsts, counts, sequential=False, shuffle=True, seed=1, epoch=0)
 assert len(order) == {MILLION}
 print(status('VmHWM'))
 if os.fork() == 0:
     total = sum(int(manifest.samples['size'][i]) for i in order[:20000].tolist())
-    private = sum(int(l.split()[1]) for l in open('/proc/self/smaps_rollup') if l.startswith('Private_Dirty'))
+    dirty = [l for l in open('/proc/self/smaps_rollup') if l.startswith('Private_Dirty')]
+    private = sum(int(l.split()[1]) for l in dirty)
     print(private, flush=True)
     os._exit(0)
 os.wait()
 """
-    # load.order alone needs no torch, but its package imports it; a stub keeps torch's own memory out of the measurement.
-    stub = "import sys, types; p = types.ModuleType('iobench.load'); p.__path__ = [__import__('iobench').__path__[0] + '/load']; "
+    # load.order alone needs no torch, but its package imports it; a stub keeps torch's own memory
+    # out of the measurement.
+    stub = (
+        "import sys, types; p = types.ModuleType('iobench.load'); p.__path__ = "
+        "[__import__('iobench').__path__[0] + '/load']; "
+    )
     stub += "sys.modules['iobench.load'] = p\n"
     found = subprocess.run(
         [sys.executable, "-c", stub + code], capture_output=True, text=True, check=True, timeout=60

@@ -1,4 +1,6 @@
-"""The table of metrics and what the analysis produces are the same set, and every reader uses it."""
+"""The table of metrics and what the analysis produces are the same set, and every reader uses
+it.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from iobench.analyse.verdict.metrics import (
     repetition_metrics,
     select,
     summarise,
-    unseen_reads,
+    uncounted_reads,
 )
 from iobench.analyse.verdict.rebuild import ceiling_from_events, find_max_point, rebuild
 from iobench.analyse.verdict.validity import evaluate
@@ -44,7 +44,8 @@ def context(startup_s: float | None = None, **more: Any) -> Repetition:
 
 
 def test_one_rank_one_epoch(make_events: Build) -> None:
-    # Asked at 0, got at 2 (1 s of it start-up), busy 1; then waits of 0.5 and 0, busy 1 each: the epoch ends at 5.5 s.
+    # Asked at 0, got at 2 (1 s of it start-up), busy 1; then waits of 0.5 and 0, busy 1 each: the
+    # epoch ends at 5.5 s.
     events = make_events(
         [
             {
@@ -99,7 +100,8 @@ def test_one_rank_one_epoch(make_events: Build) -> None:
 def test_what_was_prefetched_in_the_first_step_flatters_no_sustained_utilization(
     make_events: Build,
 ) -> None:
-    # Four batches arrive together after 4 s and are then consumed without a wait: 4 s busy in 8 s, whatever the first step hides.
+    # Four batches arrive together after 4 s and are then consumed without a wait: 4 s busy in 8 s,
+    # whatever the first step hides.
     rows = [{"step": 0, "start": 0, "wait": 4, "busy": 1}] + [
         {"step": n, "start": 4 + n, "wait": 0, "busy": 1} for n in (1, 2, 3)
     ]
@@ -109,7 +111,8 @@ def test_what_was_prefetched_in_the_first_step_flatters_no_sustained_utilization
 
 
 def test_ranks_and_epochs(make_events: Build) -> None:
-    # Epoch 0: rank 0 ends at 3, rank 1 at 4. Epoch 1: both end at 2. AU: rank 0 (1+1)/(1+1), rank 1 (1+1)/(2+1).
+    # Epoch 0: rank 0 ends at 3, rank 1 at 4. Epoch 1: both end at 2. AU: rank 0 (1+1)/(1+1), rank 1
+    # (1+1)/(2+1).
     rows = [
         {"epoch": 0, "rank": 0, "step": 0, "start": 0, "wait": 1, "busy": 1},
         {"epoch": 0, "rank": 0, "step": 1, "start": 2, "wait": 0, "busy": 1},
@@ -132,8 +135,11 @@ def test_ranks_and_epochs(make_events: Build) -> None:
 
 
 def test_rate_counts_every_sample_over_all_the_time(make_events: Build) -> None:
-    """The reference benchmark divided n - 2 steps by a window that begins after the first step, in which workers had read ahead."""
-    # Six batches of 4. The first wait of 4 s brings five batches at once; all is over after 6 s of which 0 was busy.
+    """The reference benchmark divided n - 2 steps by a window that begins after the first step, in
+    which workers had read ahead.
+    """
+    # Six batches of 4. The first wait of 4 s brings five batches at once; all is over after 6 s of
+    # which 0 was busy.
     waits = [4.0, 0.0, 0.0, 0.0, 0.0, 2.0]
     starts = [0.0, 4.0, 4.0, 4.0, 4.0, 4.0]
     events = make_events(
@@ -309,7 +315,8 @@ def test_ceiling_is_the_rate_from_the_first_read_to_the_last_batch(make_events: 
 
 
 def test_a_ceiling_is_rated_over_whole_rounds_of_workers(make_events: Build) -> None:
-    # Two workers finish together: batches come in pairs, at 4 s, 5 s and 6 s. The first pair paid for a slow start.
+    # Two workers finish together: batches come in pairs, at 4 s, 5 s and 6 s. The first pair paid
+    # for a slow start.
     ends = [4, 4, 5, 5, 6, 6]
     starts = [0, *ends[:-1]]
     rows = [
@@ -375,12 +382,14 @@ def test_rebuild_finds_every_figure_again(make_run: Build, make_events: Build) -
 def test_what_a_library_reads_is_not_measured(
     make_run: Build, make_events: Build, recorded: bool
 ) -> None:
-    """Its events carry the samples' stored bytes in the place of reads; a document rebuilt from them must not take these for reads."""
+    """Its events carry the samples' stored bytes in the place of reads; a document rebuilt from
+    them must not take these for reads.
+    """
     rows = [
         {"step": n, "start": n, "wait": 0.5, "busy": 0.5, "bytes_read": 1000, "sample_bytes": 1000}
         for n in range(4)
     ]
-    unseen = {"not_measured": unseen_reads("webdataset")} if recorded else {}
+    unseen = {"not_measured": uncounted_reads("webdataset")} if recorded else {}
     few = {"workload": {"epochs": 1}, "dataset": {"samples": 4}}
     doc = make_run(
         loader={"kind": "webdataset"}, repetitions=1, repetition=unseen, quiet=context(0.0), **few
@@ -400,7 +409,7 @@ def test_what_a_library_reads_is_not_measured(
     }
     assert values_of(again, "read_bytes_per_s") == []
     assert values_of(again, "samples_per_s") != []
-    assert "not measured: what loader 'webdataset' reads" in " ".join(run_text(again).split())
+    assert "not measured: the reads of loader 'webdataset'" in " ".join(run_text(again).split())
     assert re.search(r"read bandwidth .* of the samples' stored bytes", run_text(again))
     told = run_markdown(again)
     assert re.search(r"\| read amplification \| not measured: .*'webdataset'.* \|", told)

@@ -1,4 +1,6 @@
-"""mountstats as kernels write it: NFSv3, NFSv4.2 over several connections, an old kernel, names with spaces; and what changed meanwhile."""
+"""mountstats as kernels write it: NFSv3, NFSv4.2 over several connections, an old kernel, names
+with spaces; and what changed meanwhile.
+"""
 
 # ruff: noqa: E101 (recorded text has the tabs and the long lines of the kernel)
 
@@ -31,7 +33,7 @@ V3 = r"""device filer.example:/vol/data mounted on /mnt/nas\040one with fstype n
 	       WRITE: 2 2 0 8448 320 0 7 7 0
 	READDIRPLUS: 4 4 0 576 8120 0 9 9 0
 	      COMMIT: 1 1 0 132 152 0 4 4 0
-"""
+"""  # noqa: E501
 
 V42 = """device [fd00::9]:/ mounted on /mnt/new with fstype nfs4 statvers=1.1
 	opts:	rw,vers=4.2,rsize=1048576,wsize=1048576,namlen=255,acregmin=3,acregmax=60,acdirmin=30,acdirmax=60,hard,proto=tcp6,nconnect=4,timeo=600,retrans=2,sec=sys,clientaddr=fd00::5,local_lock=none
@@ -53,7 +55,7 @@ V42 = """device [fd00::9]:/ mounted on /mnt/new with fstype nfs4 statvers=1.1
 	   READ_PLUS: 0 0 0 0 0 0 0 0 0
 	    SEQUENCE: 2 2 0 256 248 0 1 2 0
 	   LAYOUTGET: 0 0 0 0 0 0 0 0 0
-"""
+"""  # noqa: E501
 
 OLD = """device old:/x mounted on /old with fstype nfs statvers=1.0
 	opts:	ro,vers=3,rsize=8192,wsize=8192,proto=udp
@@ -66,8 +68,8 @@ OLD = """device old:/x mounted on /old with fstype nfs statvers=1.0
 """
 
 WHOLE = (
-    f"device sysfs mounted on /sys with fstype sysfs\ndevice proc mounted on /proc with fstype proc\n{V3}\n{V42}\n"
-    + (f"device /dev/vda mounted on / with fstype ext4\n{OLD}\n")
+    "device sysfs mounted on /sys with fstype sysfs\ndevice proc mounted on /proc with fstype "
+    f"proc\n{V3}\n{V42}\n" + (f"device /dev/vda mounted on / with fstype ext4\n{OLD}\n")
 )
 
 
@@ -135,11 +137,15 @@ def test_what_is_no_mountstats_harms_nothing(text: str) -> None:
 
 
 def later(text: str = V3) -> nfs.MountStats:
-    """The same mount after 10 s: 200 reads more (of 20,971,520 bytes), of which 4 were sent again."""
+    """The same mount after 10 s: 200 reads more (of 20,971,520 bytes), of which 4 were sent
+    again.
+    """
     changed = {
         "age:	7210": "age:	7220",
         "104890368 8192 25608": "125861888 8192 25608",
-        "READ: 1000 1003 1 128000 104918368 50 12000 12100 0": "READ: 1200 1207 2 153600 125895488 60 13000 13300 1",
+        "READ: 1000 1003 1 128000 104918368 50 12000 12100 0": (
+            "READ: 1200 1207 2 153600 125895488 60 13000 13300 1"
+        ),
         "GETATTR: 92 92 0 10304 10304 1 40 44 0": "GETATTR: 192 192 0 21504 21504 1 60 64 0",
     }
     for before, after in changed.items():
@@ -180,7 +186,7 @@ def test_a_mount_that_is_another_now_has_no_difference(mounts: list[nfs.MountSta
 MOUNTINFO = r"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
 30 22 0:40 / /mnt/nas\040one rw,noatime - nfs filer.example:/vol/data rw,vers=3,rsize=1048576,wsize=524288,hard,proto=tcp,addr=10.0.0.9
 31 22 0:41 / /mnt/new rw - nfs4 [fd00::9]:/ rw,vers=4.2,rsize=1048576,wsize=1048576,proto=tcp6,nconnect=4,addr=fd00::9
-"""
+"""  # noqa: E501
 
 
 def test_the_fingerprint_of_a_mount() -> None:
@@ -209,8 +215,8 @@ def test_a_path_on_such_a_mount_has_it_all(tmp_path: Path, monkeypatch: pytest.M
     """The whole way, with the kernel's two files as recorded."""
     target = tmp_path / "set"
     info = (
-        MOUNTINFO
-        + f"40 22 0:60 / {tmp_path} rw,noatime - nfs4 filer:/vol rw,vers=4.1,rsize=65536,wsize=65536,proto=tcp,addr=10.0.0.9\n"
+        MOUNTINFO + f"40 22 0:60 / {tmp_path} rw,noatime - nfs4 filer:/vol "
+        "rw,vers=4.1,rsize=65536,wsize=65536,proto=tcp,addr=10.0.0.9\n"
     )
     stats = {"text": WHOLE + V3.replace(r"/mnt/nas\040one", str(tmp_path))}
 

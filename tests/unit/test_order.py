@@ -1,4 +1,6 @@
-"""The order of an epoch: every sample once, whatever the number of ranks, workers and samples in a batch."""
+"""The order of an epoch: every sample once, whatever the number of ranks, workers and samples in a
+batch.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def test_dropping_the_tail_leaves_equal_ranks_of_full_batches(
 
 @pytest.mark.parametrize("sequential", [True, False])
 def test_the_shuffle_has_an_effect(sequential: bool) -> None:
-    """The reference benchmark's shuffle had none: every epoch opened the files in the same order."""
+    """The reference benchmark's shuffle had none: every epoch opened the files in the same
+    order.
+    """
     counts = [3] * 50
     first = order_of(counts, sequential=sequential, epoch=0).tolist()
     assert first != list(range(150))
@@ -106,7 +110,9 @@ def test_the_largest_batch() -> None:
 
 @pytest.mark.parametrize("sequential", [True, False])
 def test_an_epoch_of_a_million_samples_takes_little_memory(sequential: bool) -> None:
-    """Indices in arrays, not objects: 8 bytes a sample, a few times over while the order is made."""
+    """Indices in arrays, not objects: 8 bytes a sample, a few times over while the order is
+    made.
+    """
     counts = np.full(1000, 1000)
     firsts = np.cumsum(counts) - counts
     tracemalloc.start()

@@ -107,6 +107,17 @@ def test_what_only_looks_like_a_shard(name: str) -> None:
     assert ResolvedSpec.of(spec()).keys.number(name) is None
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["data", "data/", "data/0", "data/00000a", "data/000000/x", "other/000000", "data/00000\u0661",
+     "data/" + "9" * 16],
+)  # fmt: skip
+def test_what_only_looks_like_a_folder_of_shards(name: str) -> None:
+    keys = ResolvedSpec.of(spec(format="files")).keys
+    assert keys.folder("data/000012") == 12_000
+    assert keys.folder(name) is None
+
+
 @pytest.mark.parametrize("form", ["files", "tar"])
 @pytest.mark.parametrize("size", [SIZES[0], SIZES[2]])
 def test_a_marker_that_claims_very_many_samples_costs_nothing(

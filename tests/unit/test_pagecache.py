@@ -1,4 +1,6 @@
-"""Evicting and measuring agree with what the kernel must do; the reference is the other system call, or a read that just happened."""
+"""Evicting and measuring agree with what the kernel must do; the reference is the other system
+call, or a read that just happened.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,9 @@ def test_same_arguments_same_bytes_at_any_address(
 
 
 def test_bytes_are_those_of_the_first_release() -> None:
-    """A dataset must come out the same in years: these digests may never change without a new LAYOUT_VERSION."""
+    """A dataset must come out the same in years: these digests may never change without a new
+    LAYOUT_VERSION.
+    """
     import xxhash
 
     assert xxhash.xxh3_64_hexdigest(made(100_000, seed=7, index=3)) == "bb1a90fbca1020e6"
@@ -46,9 +48,11 @@ def test_bytes_are_those_of_the_first_release() -> None:
 
 
 def test_unaligned_shards_hold_no_block_twice_and_zstd_finds_nothing() -> None:
-    """Samples of odd sizes one after the other, as in a shard, whose 4 KiB blocks then straddle samples.
+    """Samples of odd sizes one after the other, as in a shard, whose 4 KiB blocks then straddle
+    samples.
 
-    The field's reference benchmark wrote zeros where it should have written data, which any storage that dedupes makes vanish.
+    The field's reference benchmark wrote zeros where it should have written data, which any storage
+    that dedupes makes vanish.
     """
     rng = np.random.default_rng(5)
     sizes = [9 << 20, 5 << 20, *rng.integers(1000, 200_000, 500).tolist()]

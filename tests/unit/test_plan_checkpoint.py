@@ -1,4 +1,6 @@
-"""``iobench plan MODEL``: bytes, ranks, room, and the write bandwidth that a stall budget asks for."""
+"""``iobench plan MODEL``: bytes, ranks, room, and the write bandwidth that a stall budget asks
+for.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def test_a_pipelined_model_can_be_scaled(capsys: pytest.CaptureFixture[str], nam
 
 
 def test_bandwidth_at_a_stated_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    """1 % of the time for saves every 30 minutes of training: 18.2 s each, for 14 bytes of each parameter."""
+    """1 % of the time for saves every 30 minutes of training: 18.2 s each, for 14 bytes of each
+    parameter.
+    """
     found = plan(capsys, "llama3-405b", "--interval", "30min", "--stall-budget", "1%")
     (row,) = found["budgets"]
     assert row["longest_save_s"] / (1800 + row["longest_save_s"]) == pytest.approx(0.01)

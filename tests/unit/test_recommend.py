@@ -1,12 +1,13 @@
-"""Planted truths: sweeps over storage, cores and codecs of known speed yield the settings that the arithmetic predicts.
+"""Planted truths: sweeps over storage, cores and codecs of known speed yield the settings that the
+arithmetic predicts.
 
-The planted machine: one stream waits ``latency`` and then reads ``stream`` bytes/s, all of them share ``link``; a core undoes ``decode``
-bytes/s and collates 10 GB/s; samples have 100 kB before the codec. Repetitions differ by up to 1 %.
+The planted machine: one stream waits ``latency`` and then reads ``stream`` bytes/s, all of them
+share ``link``; a core undoes ``decode`` bytes/s and collates 10 GB/s; samples have 100 kB before
+the codec. Repetitions differ by up to 1 %.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
@@ -31,6 +32,9 @@ from iobench.analyse.tuning.sweepfolder import read_sweep
 from iobench.errors import UsageError
 from iobench.report.advise import sections
 from iobench.report.render_text import render_text
+from iobench.schema.base import apply_overrides
+from iobench.schema.sweep import Setting, SweepPoint, save_sweep, setting_text
+from iobench.schema.sweep import Sweep as SweepRecord
 
 Build = Callable[..., Any]
 SAMPLE, SAMPLES = 100_000, 2_000_000
@@ -117,7 +121,9 @@ def planted(make_run: Build) -> Build:
 
 @pytest.fixture
 def swept(planted: Build, tmp_path: Path) -> Callable[..., Recommendation]:
-    """The recommendation out of the cartesian product of ``axes``, read from a folder; ``default`` names today's point."""
+    """The recommendation out of the cartesian product of ``axes``, read from a folder; ``default``
+    names today's point.
+    """
 
     def go(
         axes: Mapping[str, tuple[Any, ...]],
@@ -146,7 +152,9 @@ def save(directory: Path, doc: Any) -> Path:
 
 
 def test_the_worker_knee_is_where_storage_is_reached(swept: Callable[..., Recommendation]) -> None:
-    """A stream of 64 MiB shards gets 86.5 MB/s; the link has 400, so 4 workers (346) are short, 5 and more are alike."""
+    """A stream of 64 MiB shards gets 86.5 MB/s; the link has 400, so 4 workers (346) are short, 5
+    and more are alike.
+    """
     found = swept({"workers": (1, 2, 4, 5, 6, 8, 16)}, {"loader.workers": "1"}, link=400e6)
     assert found.settings == {"loader.workers": "5"}
     assert found.gain == pytest.approx(400 / 86.5, rel=0.02)
@@ -181,7 +189,9 @@ def test_the_worker_knee_is_the_demand(swept: Callable[..., Recommendation]) -> 
 def test_the_shard_size_is_that_of_the_latency_bandwidth_model(
     swept: Callable[..., Recommendation],
 ) -> None:
-    """90 MB/s and 30 ms: 95 % of a stream's rate need 51 MB; the power of two above is 64 MiB. Fitted from 4 and 256 MiB."""
+    """90 MB/s and 30 ms: 95 % of a stream's rate need 51 MB; the power of two above is 64 MiB.
+    Fitted from 4 and 256 MiB.
+    """
     found = swept(
         {"shard": (4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)}, {"dataset.shard_size": "4MiB"}
     )
@@ -209,7 +219,9 @@ def test_a_link_that_many_streams_fill_needs_smaller_shards(
 
 
 def test_a_job_that_takes_little_needs_smaller_shards(swept: Callable[..., Recommendation]) -> None:
-    """4 streams have 360 MB/s between them, the accelerators take 150: 95 % of that come with shards of 1.8 MB."""
+    """4 streams have 360 MB/s between them, the accelerators take 150: 95 % of that come with
+    shards of 1.8 MB.
+    """
     found = swept({"shard": (MIB, 4 * MIB, 16 * MIB, 64 * MIB)}, demand=1500)
     assert found.shard is not None
     assert found.shard.efficient_bytes == pytest.approx(
@@ -244,7 +256,7 @@ def test_what_bounds_a_shard_from_above(
     assert found.shard.bytes == bytes_
     assert found.shard.bound_by.startswith(by)
     assert found.shard.efficiency == pytest.approx(bytes_ / (0.03 + bytes_ / 90e6) / 90e6, rel=0.02)
-    assert any("allow only" in line for line in found.why)
+    assert any(by in line for line in found.why)
 
 
 def test_too_few_shards_lose_against_enough_that_are_as_good(
@@ -277,7 +289,7 @@ def test_a_model_that_fails_its_check_is_not_trusted(planted: Build, tmp_path: P
     found = recommend(read_sweep(tmp_path))
     assert found.shard is not None
     assert found.shard.fit.worst == pytest.approx(-0.5, abs=0.01)
-    assert any("-50% off" in doubt for doubt in found.doubts)
+    assert any("-50%" in doubt for doubt in found.doubts)
     assert found.confidence != "high"
 
 
@@ -341,7 +353,9 @@ def test_a_codec_without_ceilings_is_not_judged(planted: Build) -> None:
 
 
 def test_a_whole_sweep(swept: Callable[..., Recommendation]) -> None:
-    """4 formats of settings at once: the link of 300 MB/s binds, zstd doubles it, 8 workers with shards of 64 MiB reach 600."""
+    """4 formats of settings at once: the link of 300 MB/s binds, zstd doubles it, 8 workers with
+    shards of 64 MiB reach 600.
+    """
     axes = {
         "workers": (2, 4, 8),
         "shard": (4 * MIB, 16 * MIB, 64 * MIB),
@@ -415,7 +429,9 @@ def test_an_unknown_cost_beats_nothing(planted: Build) -> None:
 
 
 def test_an_interval_that_does_not_overlap_is_another_point(planted: Build) -> None:
-    """96 % of the best, and no repetition of the one reaches one of the other: within 5 %, but told apart."""
+    """96 % of the best, and no repetition of the one reaches one of the other: within 5 %, but told
+    apart.
+    """
     best, near = Point({"n": "2"}, planted(demand=1000)), Point({"n": "1"}, planted(demand=960))
     assert near_best([near, best]) == [best]
     close = Point({"n": "1"}, planted(demand=990))
@@ -433,7 +449,8 @@ def test_half_a_percent_is_no_reason_for_twice_the_workers(make_run: Build) -> N
 
 
 def test_the_ratio_and_its_interval() -> None:
-    """Mann-Whitney's table: at 5 % two-sided, U must be at most 2 for 5 and 5 values, so the interval leaves 2 ratios out on each side...
+    """Mann-Whitney's table: at 5 % two-sided, U must be at most 2 for 5 and 5 values, so the
+    interval leaves 2 ratios out on each side...
 
     that is: the third smallest and the third largest of the 25.
     """
@@ -504,24 +521,61 @@ def test_sweep_json_names_points_and_default(planted: Build, tmp_path: Path) -> 
     """Two runs of one repetition each are one point; the settings are as the sweep spelled them."""
     for name, workers in (("a1", 2), ("b1", 4), ("a2", 2), ("b2", 4)):
         save(tmp_path / name, planted(workers=workers, repetitions=1))
-    plan = {
-        "axes": {"loader.workers": [2, 4]},
-        "points": [
-            {"settings": {"loader.workers": 2}, "runs": ["a1", "a2"]},
-            {"settings": {"loader.workers": 4}, "runs": ["b1", "b2"]},
-            {"settings": {"loader.workers": 8}, "runs": ["c1"]},
-        ],
-        "default": {"loader.workers": 2},
-    }
-    (tmp_path / "sweep.json").write_text(json.dumps(plan))
+    points = ((2, ["a1", "a2"]), (4, ["b1", "b2"]), (8, ["c1"]))
+    save_sweep(
+        tmp_path,
+        SweepRecord(
+            created="2026-01-01T00:00:00+00:00",
+            command=["iobench", "sweep"],
+            workload="test",
+            data_root="data",
+            seed=1,
+            repetitions=2,
+            calibration_s=0,
+            axes={"loader.workers": [2, 4, 8], "reader.crop": [None]},
+            points=[
+                SweepPoint(settings={"loader.workers": workers, "reader.crop": None}, runs=runs)
+                for workers, runs in points
+            ],
+            default={"loader.workers": 2, "reader.crop": None},
+        ),
+    )
     sweep = read_sweep(tmp_path)
     assert [len(point.rates) for point in sweep.points] == [2, 2]
     assert sweep.default is sweep.points[0]
-    assert sweep.left_out == ("loader.workers=8: no usable run",)
+    assert sweep.points[0].settings == {"loader.workers": "2", "reader.crop": "null"}
+    (unused,) = sweep.left_out
+    assert unused.startswith("loader.workers=8, reader.crop=null:")
     found = recommend(sweep)
     assert found.changes == {"loader.workers": "4"}
     assert found.confidence == "low"
     assert any("too few" in doubt for doubt in found.doubts)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (8, "8"),
+        (1.0, "1"),
+        (0.1234567, "0.1234567"),
+        (2e7, "20000000.0"),
+        ("zstd:1", "zstd:1"),
+        ([1, 2], "[1, 2]"),
+    ],
+)
+def test_the_text_of_a_setting_gives_the_value_back(value: Setting, text: str) -> None:
+    """``--set key=TEXT`` means the value; a float of seven digits is not rounded to six."""
+    assert setting_text(value) == text
+    assert apply_overrides({}, [f"key={text}"])["key"] == value
+
+
+def test_a_sweep_of_an_earlier_version_is_advised_on() -> None:
+    folder = Path(__file__).parent.parent / "golden/0.1.0/sweep"
+    found = recommend(read_sweep(folder))
+    assert set(found.settings) == {"loader.workers", "reader.concurrency"}
+    assert found.gain is not None
 
 
 def test_what_cannot_be_used_is_left_out_by_name(planted: Build, tmp_path: Path) -> None:
@@ -540,7 +594,7 @@ def test_what_cannot_be_used_is_left_out_by_name(planted: Build, tmp_path: Path)
     told = "\n".join(sweep.left_out)
     for word in (
         "bad: INVALID",
-        "failed: failed",
+        "failed: the run failed",
         "loader.workers=16: no complete repetition",
         "9.0",
         "foreign",
@@ -601,9 +655,9 @@ def test_the_shipped_workload_is_the_default(planted: Build, tmp_path: Path) -> 
         (
             lambda root, planted: [
                 save(root / "a", planted()),
-                (root / "sweep.json").write_text('{"points": [4]}'),
+                (root / "sweep.json").write_text('{"schema_version": "1.0", "points": [4]}'),
             ],
-            "'settings' and 'runs'",
+            "sweep.json",
         ),
     ],
 )

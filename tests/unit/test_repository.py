@@ -112,7 +112,8 @@ def test_the_check_can_pass(text: str) -> None:
 )
 def test_every_make_target_that_is_promised_exists(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
-    # In code: a line that starts with the command, or a span in backticks. Prose may say "make sure".
+    # In code: a line that starts with the command, or a span in backticks. Prose may say "make
+    # sure".
     promised = set(re.findall(r"^\s*(?:\$ )?make ([a-z-]+)", text, re.MULTILINE)) | set(
         re.findall(r"`make ([a-z-]+)`", text)
     )

@@ -1,4 +1,6 @@
-"""``iobench size`` against hand arithmetic: MLPerf's workloads have published appetites, the rest is division."""
+"""``iobench size`` against hand arithmetic: MLPerf's workloads have published appetites, the rest
+is division.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def size(name: str, demand: Demand, run: Any = None, overrides: tuple[str, ...] 
 
 
 def test_unet3d_on_64_b200() -> None:
-    """7 samples of 146.6 MB in 0.162 s are 6.33 GB/s (MLPerf Storage v3.0); 64 of them at 90 % are 365 GB/s."""
+    """7 samples of 146.6 MB in 0.162 s are 6.33 GB/s (MLPerf Storage v3.0); 64 of them at 90 % are
+    365 GB/s.
+    """
     need = size("unet3d-b200", Demand(accelerators=64, hosts=8, latency_s=0.005))
     assert need.demanded_read_bytes_per_s == pytest.approx(64 * 6.33e9, rel=0.01)
     assert need.read_bytes_per_s == pytest.approx(0.9 * need.demanded_read_bytes_per_s)
@@ -88,7 +92,9 @@ def test_the_cache_is_worth_less_than_its_size_when_reshuffled() -> None:
 
 
 def test_what_a_measured_storage_would_do(make_run: Build) -> None:
-    """The run's reader gets 4,000 samples/s of 100 kB: 400 MB/s. One H100 at 90 % draws 184 MB/s in resnet50."""
+    """The run's reader gets 4,000 samples/s of 100 kB: 400 MB/s. One H100 at 90 % draws 184 MB/s in
+    resnet50.
+    """
     each = 0.9 * 400 / 0.224 * 114_660
     one = size("resnet50-h100", Demand(accelerators=2), make_run())
     assert one.measured.read_bytes_per_s == pytest.approx(400e6)
@@ -136,6 +142,9 @@ def test_figures_that_may_not_carry_over_say_so(make_run: Build) -> None:
     assert "another size" in told
     assert "content" in told
     assert "INVALID (cache.cold-residency)" in told
+    warm = size("unet3d-b200", Demand(accelerators=1), make_run(workload={"cache": "warm"}))
+    assert any("'warm'" in note for note in warm.measured.notes)
+    assert not any("INVALID" in note for note in warm.measured.notes)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +183,9 @@ def test_a_run_without_ceilings_is_refused(make_run: Build) -> None:
 
 
 def test_only_the_columns_that_are_read_are_demanded() -> None:
-    """MLPerf Storage's DLRM on a B200 reads 40 of 200 columns, 160 of 761 bytes: 5.24 GB/s, not the 24.9 GB/s of whole rows."""
+    """MLPerf Storage's DLRM on a B200 reads 40 of 200 columns, 160 of 761 bytes: 5.24 GB/s, not the
+    24.9 GB/s of whole rows.
+    """
     from iobench.runner.plan import describe_plan
 
     workload = load_workload("dlrm-b200")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import codecs
 import os
+import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from iobench.errors import StorageError, TargetRefusedError
-from iobench.safety import check_target, remove_exactly
+from iobench.safety import check_target, mount_of, remove_exactly
 
 
 @pytest.mark.parametrize(
@@ -75,7 +78,9 @@ def test_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_not_left_without_its_marker() -> None:
-    """A folder that can't be listed stays, so the marker must stay, too: else nothing could ever clean the rest."""
+    """A folder that can't be listed stays, so the marker must stay, too: else nothing could ever
+    clean the rest.
+    """
     with tempfile.TemporaryDirectory() as place:  # where others may go, unlike pytest's own
         root = Path(place)
         (root / "closed").mkdir()
@@ -95,3 +100,140 @@ def test_what_cannot_be_read_is_not_left_without_its_marker() -> None:
         finally:
             os.seteuid(before)
             (root / "closed").chmod(0o700)
+
+
+def tree(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*")}
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    """Files of ours in two folders, a marker, and the notes of somebody else in one of them."""
+    root = tmp_path / "d"
+    for name in ("marker", "header", "data/0/ours-1", "data/1/ours-2", "data/1/notes.txt"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"1234")
+    return root
+
+
+def ours(name: str) -> bool:
+    return name in ("marker", "header") or Path(name).name.startswith("ours-")
+
+
+def folders(name: str) -> bool:
+    return not name or name.startswith("data")
+
+
+def test_what_is_not_ours_stays_and_is_named(dataset: Path) -> None:
+    removal = remove_exactly(dataset, ours, last=("marker",), folders=folders, first=("header",))
+    assert tree(dataset) == {"data", "data/1", "data/1/notes.txt"}
+    assert (removal.files, removal.bytes) == (4, 16)
+    assert removal.foreign == ["data/1/notes.txt"]
+    (dataset / "data/1/notes.txt").unlink()
+    removal = remove_exactly(dataset, ours, last=("marker",), folders=folders)
+    assert (removal.files, removal.foreign) == (0, [])
+    assert not dataset.exists()
+
+
+def test_a_dry_run_counts_the_same_and_removes_nothing(dataset: Path) -> None:
+    before = tree(dataset)
+    would = remove_exactly(
+        dataset, ours, last=("marker",), folders=folders, first=("header",), dry_run=True
+    )
+    assert tree(dataset) == before
+    done = remove_exactly(dataset, ours, last=("marker",), folders=folders, first=("header",))
+    assert (would.files, would.bytes, would.foreign) == (done.files, done.bytes, done.foreign)
+
+
+def test_a_folder_that_is_not_ours_is_named_unless_its_contents_are(dataset: Path) -> None:
+    (dataset / "empty").mkdir()
+    (dataset / "theirs").mkdir()
+    (dataset / "theirs/thesis").write_bytes(b"x")
+    removal = remove_exactly(dataset, ours, last=("marker",), folders=folders)
+    assert removal.foreign == ["data/1/notes.txt", "empty", "theirs/thesis"]
+    assert {"empty", "theirs/thesis"} <= tree(dataset)
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "nothing"])
+def test_only_a_file_goes_first(dataset: Path, tmp_path: Path, kind: str) -> None:
+    """What has the name of the file that says that all is complete, and is no file of ours."""
+    (dataset / "header").unlink()
+    other = tmp_path / "other"
+    other.write_bytes(b"x")
+    if kind == "folder":
+        (dataset / "header").mkdir()
+    elif kind == "link":
+        (dataset / "header").symlink_to(other)
+    removal = remove_exactly(dataset, ours, last=("marker",), folders=folders, first=("header",))
+    assert removal.files == 3
+    assert ("header" in removal.foreign) is (kind != "nothing")
+    assert os.path.lexists(dataset / "header") is (kind != "nothing")
+    assert other.read_bytes() == b"x"
+
+
+@pytest.fixture
+def mounted(dataset: Path) -> Iterator[Path]:
+    """A file system of its own at ``data/0``, with a file that looks like one of ours."""
+    place = dataset / "data/0"
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip("mounting needs root: what lies on another file system was NOT tried")
+    try:
+        (place / "ours-9").write_bytes(b"theirs")
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_what_is_mounted_below_is_not_entered(dataset: Path, mounted: Path) -> None:
+    """The marker stays, since files of ours may lie below the mount point."""
+    removal = remove_exactly(dataset, ours, last=("marker",), folders=folders)
+    assert removal.foreign == ["data/0", "data/1/notes.txt"]
+    assert (mounted / "ours-9").read_bytes() == b"theirs"
+    assert tree(dataset) == {
+        *("marker", "data", "data/0", "data/0/ours-9", "data/1", "data/1/notes.txt")
+    }
+    assert not removal.root_removed
+
+
+def test_a_root_on_another_file_system_is_left_alone(dataset: Path, mounted: Path) -> None:
+    removal = remove_exactly(mounted, ours, last=(), folders=lambda name: True, within=dataset)
+    assert (removal.files, removal.foreign) == (0, ["."])
+    assert (mounted / "ours-9").exists()
+    assert mount_of(mounted) != mount_of(dataset) == mount_of(dataset / "data")
+
+
+def test_without_proc_the_device_tells_mounts_apart(
+    dataset: Path, mounted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_proc(*arguments: object, **more: object) -> str:
+        raise FileNotFoundError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", no_proc)
+        removal = remove_exactly(dataset, ours, last=("marker",), folders=folders)
+    assert "data/0" in removal.foreign
+    assert (mounted / "ours-9").exists()
+
+
+def test_a_folder_that_somebody_uses_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file appears between the last look into the folder and its removal."""
+    root = tmp_path / "d"
+    root.mkdir()
+    real = os.listdir
+
+    def look(place: Any) -> list[str]:
+        found = real(place)
+        if place == root:
+            (root / "new").write_bytes(b"x")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", look)
+        removal = remove_exactly(root, ours, last=(), folders=folders)
+    assert not removal.root_removed
+    assert (root / "new").exists()

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 import iobench.report
+from iobench.analyse.capacity.change import Change, Quantity
 from iobench.analyse.capacity.requirement import Demand, requirement
-from iobench.analyse.capacity.whatif import Change, Quantity, what_if
+from iobench.analyse.capacity.whatif import what_if
 from iobench.analyse.compare.cost import Terms
 from iobench.analyse.compare.cost import cost as cost_of
 from iobench.analyse.compare.history import history as history_of
@@ -27,6 +28,7 @@ from iobench.analyse.tuning.confirmation import Confirmation
 from iobench.analyse.tuning.recommend import Target, recommend
 from iobench.analyse.tuning.sweepfolder import read_sweep
 from iobench.analyse.verdict.rebuild import conclude
+from iobench.cli.main import main
 from iobench.documents import json_text
 from iobench.report import (
     advise,
@@ -378,3 +380,33 @@ def test_the_document_of_a_comparison_has_its_raw_figures() -> None:
     assert [row["metric"] for row in one["rows"]] == ["samples_per_s"]
     assert one["rows"][0]["baseline"] == BASE
     assert one["rows"][0]["judgement"]["difference"] == "better"
+
+
+@pytest.mark.parametrize("kind", ["csv", "markdown"])
+@pytest.mark.parametrize(
+    ("words", "csv_key"),
+    [
+        (("history", "smallrun", "--results", GOLDEN / "sweep"), "median"),
+        (("whatif", GOLDEN / "runs/calibrated", "--storage-bandwidth", "2x"), "ratio"),
+        (("advise", GOLDEN / "sweep"), "settings"),
+        (("size", WORKLOAD, "--accelerators", "8"), ""),
+        (("plan", WORKLOAD), ""),
+        (("checkpoint", "plan", "llama3-8b"), ""),
+    ],
+)
+def test_verbs_print_their_reports_for_pages_and_programs(
+    words: tuple[object, ...], csv_key: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [*map(str, words), "--format", kind]
+    if kind == "csv" and not csv_key:  # a report without tables
+        with pytest.raises(SystemExit):
+            main(command)
+        return
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    if kind == "csv":
+        head, *rows = csv.reader(io.StringIO(shown))
+        assert csv_key in head
+        assert rows
+    else:
+        assert shown.startswith(("**", "- "))

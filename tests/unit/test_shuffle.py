@@ -23,7 +23,8 @@ def test_a_uniform_order_scores_one(seed: int, shards: int, batch_size: int) -> 
 def test_storage_order_scores_nothing() -> None:
     order = np.arange(1000)
     found = shuffle_quality(order, order // 100, 100, order)
-    # A batch is one shard, where ten would be drawn from; to the last digit: 1 / (10 x (1 - C(900, 100) / C(1000, 100))).
+    # A batch is one shard, where ten would be drawn from; to the last digit: 1 / (10 x (1 - C(900,
+    # 100) / C(1000, 100))).
     assert found["distance"] == found["epoch_distance"] == 0
     assert found["shards_per_batch"] == pytest.approx(0.1, rel=1e-3)
 
@@ -76,7 +77,9 @@ def test_an_epoch_that_comes_twice_is_as_well_shuffled_as_one() -> None:
 def test_samples_of_equal_contents_are_each_delivered(
     contents: list[int], chance: random.Random
 ) -> None:
-    """Foreign data holds some images twice: a loader that delivers both repeats none and misses none."""
+    """Foreign data holds some images twice: a loader that delivers both repeats none and misses
+    none.
+    """
     hashes = np.array(contents, np.uint64)
     seen = contents.copy()
     chance.shuffle(seen)

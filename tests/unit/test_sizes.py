@@ -1,4 +1,6 @@
-"""Sample sizes and the plan of shards: pure functions of the spec, right in distribution, quick for a million samples."""
+"""Sample sizes and the plan of shards: pure functions of the spec, right in distribution, quick for
+a million samples.
+"""
 
 from __future__ import annotations
 
@@ -186,7 +188,9 @@ def test_unknown_names() -> None:
 
 @given(size=st.integers(1, 300), samples=st.integers(1, 200), window=st.integers(1, 3000))
 def test_samples_of_one_size_are_cut_like_any_others(size: int, samples: int, window: int) -> None:
-    """A shard takes every sample that starts within its window; where all are of one size that is worked out without looking at each."""
+    """A shard takes every sample that starts within its window; where all are of one size that is
+    worked out without looking at each.
+    """
     plan = plan_shards(
         spec(samples=samples, sample_size={"mean": size}, format="tar", shard_size=window)
     )

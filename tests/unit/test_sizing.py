@@ -15,7 +15,8 @@ from iobench.storage.local.storage import LocalStorage
 
 
 def test_mlperf_minimum() -> None:
-    # One host of 23 GiB and 146,600,628-byte samples: 843 by the memory rule (MLPerf Storage 3.1.2); 3,500 by steps for one B200 (batch 7).
+    # One host of 23 GiB and 146,600,628-byte samples: 843 by the memory rule (MLPerf Storage
+    # 3.1.2); 3,500 by steps for one B200 (batch 7).
     by_memory = sizing.mlperf_minimum_samples(
         batch_size=1, accelerators=1, memory_bytes=23 * 2**30, hosts=1, record_bytes=146_600_628
     )
@@ -62,7 +63,9 @@ def test_expected_hit_rate_agrees_with_simulation(cached: float, hits: float) ->
 def simulated_hit_rate(
     cached: float, hosts: int, *, samples: int = 4000, epochs: int = 40
 ) -> float:
-    """Of one host's LRU cache of ``cached`` datasets, when each epoch is one shuffle that ``hosts`` hosts share. Four epochs warm it."""
+    """Of one host's LRU cache of ``cached`` datasets, when each epoch is one shuffle that ``hosts``
+    hosts share. Four epochs warm it.
+    """
     generator, cache, hits, reads = np.random.default_rng(7), OrderedDict[int, None](), 0, 0
     for epoch in range(epochs):
         for sample in generator.permutation(samples)[: samples // hosts].tolist():
@@ -124,7 +127,9 @@ class Counting(LocalStorage):
 def test_reads_per_sample_are_those_of_the_reader(
     make_dataset: Any, form: str, size: int, block: int, access: str
 ) -> None:
-    """240 samples, 60 in a shard, batches of 20: the formula against what a reader really asks for."""
+    """240 samples, 60 in a shard, batches of 20: the formula against what a reader really asks
+    for.
+    """
     cut = {} if form == "files" else {"samples_per_shard": 60}
     manifest, root = make_dataset(samples=240, sample_size={"mean": size}, format=form, **cut)
     storage = Counting(root)

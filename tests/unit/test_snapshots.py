@@ -1,4 +1,6 @@
-"""The wording of iobench is what tests/snapshots holds: helps, errors of users, reports."""
+"""The wording of iobench is what tests/snapshots holds: helps, errors of users, reports,
+verdicts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Specs are strict: what is misspelt, contradictory or senseless is one clear line and exit code 2."""
+"""Specs are strict: what is misspelt, contradictory or senseless is one clear line and exit code
+2.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from iobench.schema.base import (
     known_specs,
 )
 from iobench.schema.dataset import DatasetSpec, load_dataset_spec, resized
-from iobench.schema.workload import OWN_LOADER, LoaderSpec, Workload, load_workload
+from iobench.schema.workload import OWN_LOADER, LoaderSpec, ReaderSpec, Workload, load_workload
 from iobench.schema.yamlfile import read_yaml
 
 DATASET: dict[str, Any] = {"name": "d", "samples": 10, "sample_size": {"mean": "1 MB"}}
@@ -223,6 +225,16 @@ def test_a_content_as_format_is_one_file_per_sample() -> None:
     spec = dataset(format="npz")
     assert (spec.format, spec.content) == ("files", "npz")
     assert "'format'" in refusal(lambda: dataset(format=["npz"]))
+
+
+@pytest.mark.parametrize("direct", [True, False, "auto"])
+def test_a_mapped_file_is_not_read_past_the_page_cache(direct: bool | str) -> None:
+    reader = {"mmap": True, "direct": direct}
+    if direct is True:
+        with pytest.raises(SpecError, match="mmap"):
+            build(ReaderSpec, reader, where="test")
+    else:
+        assert build(ReaderSpec, reader, where="test").direct == direct
 
 
 def test_specs_do_not_change() -> None:

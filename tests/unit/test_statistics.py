@@ -57,7 +57,9 @@ def test_p_is_the_share_of_choices_that_are_as_extreme(
     ],
 )
 def test_published_probabilities(n: int, m: int, u: int, p: float) -> None:
-    """Values in an order of which the U of the first group is ``u``: one value of it moved up by ``u`` places, as far as needed."""
+    """Values in an order of which the U of the first group is ``u``: one value of it moved up by
+    ``u`` places, as far as needed.
+    """
     order = ["a"] * n + ["b"] * m
     for _ in range(u):  # swap the last 'a' that has a 'b' right of it
         position = max(i for i in range(len(order) - 1) if order[i] == "a" and order[i + 1] == "b")
@@ -113,14 +115,18 @@ def test_the_interval_of_a_few_values_against_many(few: list[float], many: int) 
 
 
 def test_one_value_against_many_knows_little() -> None:
-    """Its rank among 1,601 is any with equal chance: 2.5 % of the ratios are left out at each end."""
+    """Its rank among 1,601 is any with equal chance: 2.5 % of the ratios are left out at each
+    end.
+    """
     base = [1 + number / 1600 for number in range(1601)]
     ratios = sorted(2.0 / value for value in base)
     assert ratio_interval([2.0], base)[1:3] == (ratios[39], ratios[-40])
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
-    """Candidates that are 1.2 x the baseline, 400 times: 95 % of the intervals hold 1.2 (and never much fewer)."""
+    """Candidates that are 1.2 x the baseline, 400 times: 95 % of the intervals hold 1.2 (and never
+    much fewer).
+    """
     chance = np.random.default_rng(11)
     inside = 0
     for _ in range(400):

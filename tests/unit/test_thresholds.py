@@ -73,6 +73,7 @@ def test_not_measured_is_a_violation_that_says_so(make_run: Build) -> None:
         au=None, repetition={"not_measured": {"accelerator_utilization": "the accelerator is null"}}
     )
     assert violations(doc, ["accelerator_utilization<0.5"]) == [
-        "accelerator_utilization<0.5: accelerator_utilization was not measured (the accelerator is null)"
+        "accelerator_utilization<0.5: accelerator_utilization was not measured (the accelerator is "
+        "null)"
     ]
     assert len(violations(make_run(repetitions=0), ["samples_per_s>1e12"])) == 1

@@ -1,4 +1,6 @@
-"""Merging loses resolution and nothing else; the file gives back what was recorded, is small, and its damage is noticed."""
+"""Merging loses resolution and nothing else; the file gives back what was recorded, is small, and
+its damage is noticed.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ def test_sums_are_exact_and_rows_bounded(epochs: list[int], capacity: int, seed:
         assert columns["steps"][mine].sum() == len(rows)
         for index, name in enumerate(SUMMED, start=1):
             assert int(columns[name][mine].sum()) == sum(row[index] for row in rows)
-        # rows are whole runs of steps: each starts where the one before it ends, and carries its first step's start
+        # rows are whole runs of steps: each starts where the one before it ends, and carries its
+        # first step's start
         ends = np.cumsum(columns["steps"][mine])
         assert columns["step"][mine].tolist() == [0, *ends[:-1].tolist()]
         assert columns["start_ns"][mine].tolist() == [
@@ -190,10 +193,13 @@ def test_damage_is_one_clear_line(tmp_path: Path, damage: str) -> None:
 
 
 def test_reading_leaves_no_thread_behind(tmp_path: Path) -> None:
-    """Arrow's threads that outlived it ended one in 25 of the processes that only read events by SIGABRT."""
+    """Arrow's threads that outlived it ended one in 25 of the processes that only read events by
+    SIGABRT.
+    """
     write_events(tmp_path / "events.parquet", [("measure", 0, 0, Recorder(4).columns())])
     code = (
-        "import os, sys; from pathlib import Path; import numpy, pyarrow.parquet; from iobench.measure.timeline import read_events\n"
+        "import os, sys; from pathlib import Path; import numpy, pyarrow.parquet; from "
+        "iobench.measure.timeline import read_events\n"
         "before = len(os.listdir('/proc/self/task')); read_events(Path(sys.argv[1]))\n"
         "print(len(os.listdir('/proc/self/task')) - before)"
     )

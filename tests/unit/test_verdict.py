@@ -1,4 +1,6 @@
-"""What binds, what it costs, what would help, how it is said. The base run: demand 2,000, storage 4,000, prep 6,000, harness 8,000."""
+"""What binds, what it costs, what would help, how it is said. The base run: demand 2,000, storage
+4,000, prep 6,000, harness 8,000.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,9 @@ def test_accelerator_binds(make_run: Build) -> None:
     assert found.headroom == pytest.approx(2.0)
     assert found.accelerators_fed == 4  # 4,000 / (0.9 x 1,000) = 4.4
     assert found.predicted_samples_per_s == 2000
-    assert found.advice[0].change.startswith("nothing")
-    assert "2.00 x their demand" in found.advice[0].basis
+    (advice,) = found.advice
+    assert advice.predicted_gain == 1.0
+    assert "2.00 x" in advice.basis
 
 
 def test_storage_binds(make_run: Build) -> None:
@@ -38,14 +41,20 @@ def test_storage_binds(make_run: Build) -> None:
     assert found.accelerators_fed == 0
     assert found.fetch_stall == pytest.approx(0.71)  # T2 = 1/580, T3 = T1 = 1/2000
     assert found.prep_stall == 0
-    assert found.sentence == (
-        "Storage starves 2 accelerators (29.0 % busy, 90 % required): they demand 191 MiB/s (2,000 samples/s), storage delivers "
-        "57.2 MiB/s (600 samples/s) cold (0.30 x); it can feed none of them at 90 % utilization. The storage itself is spent: fio reads "
-        "62.0 MiB/s (650 samples/s) from the same files."
+    assert found.sentence.startswith("Storage starves 2 accelerators (29.0 % busy, 90 % required)")
+    figures = (
+        "demand 191 MiB/s (2,000 samples/s)",
+        "storage delivers 57.2 MiB/s (600 samples/s) cold",
+        "0.30 x",
+        "fio reads 62.0 MiB/s (650 samples/s)",
     )
+    places = [found.sentence.find(figure) for figure in figures]
+    assert -1 not in places
+    assert places == sorted(places)
     assert "faster storage" in found.advice[0].change
     assert found.advice[0].predicted_gain == pytest.approx(2000 / 600)
-    assert "172 MiB/s satisfy 2 accelerators at 90 % utilization" in found.advice[0].basis
+    assert "172 MiB/s" in found.advice[0].basis
+    assert "2 accelerators at 90 %" in found.advice[0].basis
 
 
 def test_a_reader_with_too_few_reads_in_flight(make_run: Build) -> None:
@@ -63,7 +72,7 @@ def test_prep_binds(make_run: Build) -> None:
     assert found.prep_stall == pytest.approx(0.49)  # (1/1000 - 1/2000) x 980
     assert found.fetch_stall == pytest.approx(0.02)
     assert "although storage delivers" in found.sentence
-    assert found.advice[0].change.startswith("more workers: 8 in all instead of 4")
+    assert "8 in total instead of 4" in found.advice[0].change
     assert found.advice[0].predicted_gain == pytest.approx(2.0)
     assert not any(
         "instead of 2" in advice.change for advice in found.advice
@@ -80,7 +89,7 @@ def test_prep_with_no_idle_core_asks_for_cores_or_cheaper_samples(make_run: Buil
         loader={"workers": 4},
         dataset={"spec": spec},
     )
-    assert found.advice[0].change == "more cores for data preparation: 16 instead of 8"
+    assert found.advice[0].change.endswith("more cores for data preparation: 16 instead of 8")
     assert not any(
         "gzip" in advice.change for advice in found.advice
     )  # uncompressed, storage would give 1,000 as well
@@ -154,7 +163,7 @@ def test_a_library_is_not_advised_what_only_iobenchs_reader_has(make_run: Build)
 def test_undecided_within_noise(make_run: Build) -> None:
     found = judge(make_run, rates={"fetch": 1000, "prep": 1030}, measured=900, au=0.45)
     assert found.binds == "undecided"
-    assert "within 5% of one another" in found.sentence
+    assert "storage and prep are within 5%" in found.sentence
 
 
 def test_undecided_when_nothing_explains_the_wait(make_run: Build) -> None:
@@ -169,16 +178,13 @@ def test_turns_of_fetch_and_prep_explain_a_wait(make_run: Build) -> None:
         make_run, rates={"storage_raw": 2600, "fetch": 2500, "prep": 3000}, measured=1350, au=0.67
     )
     assert found.binds == "storage"
-    assert "take turns" in found.sentence
+    assert "one after the other" in found.sentence
     # 1 / (1/3000 + 1/2500 + 1/8000) is the same, and prep the lowest.
     found = judge(
         make_run, rates={"storage_raw": 3100, "fetch": 3000, "prep": 2500}, measured=1100, au=0.55
     )
     assert found.binds == "prep"
-    assert (
-        "take turns, and in turns they are slower than the accelerators, which yields 111 MiB/s (1,165 samples/s)."
-        in found.sentence
-    )
+    assert "one after the other, which yields 111 MiB/s (1,165 samples/s)." in found.sentence
 
 
 def test_a_librarys_harness_is_not_missing(make_run: Build) -> None:
@@ -190,10 +196,8 @@ def test_a_librarys_harness_is_not_missing(make_run: Build) -> None:
         loader={"kind": "litdata"},
     )
     assert found.binds == "prep"
-    assert (
-        "The loader 'litdata' (decoding, collating and handing over) starves 2 accelerators"
-        in found.sentence
-    )
+    assert found.sentence.startswith("The loader 'litdata' ")
+    assert "starves 2 accelerators" in found.sentence
 
 
 @pytest.mark.parametrize(
@@ -229,7 +233,7 @@ def test_nothing_measured(make_run: Build) -> None:
 def test_raw_stands_in_for_fetch_and_is_named(make_run: Build) -> None:
     found = judge(make_run, rates={"fetch": None, "storage_raw": 600}, measured=590, au=0.3)
     assert found.binds == "storage"
-    assert "raw (0.30 x)" in found.sentence
+    assert "raw storage delivers 57.2 MiB/s (600 samples/s), 0.30 x" in found.sentence
 
 
 @pytest.mark.parametrize(
@@ -237,7 +241,7 @@ def test_raw_stands_in_for_fetch_and_is_named(make_run: Build) -> None:
     [
         (1, 500, "1 accelerator (50.0 % busy, 90 % required): it demands"),
         (1, 500, "it cannot feed even one at 90 % utilization"),
-        (4, 800, "it can feed none of them"),
+        (4, 800, "it cannot feed any of them"),
         (4, 1000, "it can feed 1 of them"),
         (4, 2000, "it can feed 2 of them"),
     ],
@@ -266,7 +270,7 @@ def test_one_satisfied_accelerator(make_run: Build) -> None:
 def test_waiting_is_told_even_where_the_requirement_is_met(make_run: Build) -> None:
     found = judge(make_run, au=0.75, workload={"required_accelerator_utilization": 0.7})
     assert found.binds == "accelerator"
-    assert "still waiting 25.0 % of the time" in found.sentence
+    assert "waiting 25.0 % of the time" in found.sentence
 
 
 @pytest.mark.parametrize(("au", "verb"), [(0.85, "mildly starves"), (0.79, "Storage starves")])
@@ -277,9 +281,7 @@ def test_degrees(make_run: Build, au: float, verb: str) -> None:
 def test_null_accelerator(make_run: Build) -> None:
     null = {"accelerator": {"kind": "null", "name": "null", "step_time": None}}
     missing = {
-        "not_measured": {
-            "accelerator_utilization_sustained": "the accelerator is null: it has no busy time"
-        }
+        "not_measured": {"accelerator_utilization_sustained": "the accelerator is of kind null"}
     }
     found = judge(
         make_run,
@@ -290,9 +292,8 @@ def test_null_accelerator(make_run: Build) -> None:
         repetition=missing,
     )
     assert found.binds == "storage"
-    assert found.sentence.startswith(
-        "No accelerator to starve: the loader sustains 372 MiB/s (3,900 samples/s) cold; the limit is storage."
-    )
+    assert "372 MiB/s (3,900 samples/s) cold; the limit is storage." in found.sentence
+    assert "starve" not in found.sentence
     assert found.starved is None
     assert found.headroom is None
     assert found.prep_stall is None
@@ -333,7 +334,9 @@ def test_advice_is_sorted_by_gain(make_run: Build) -> None:
 
 
 def test_what_slows_the_run_down_is_not_advice(make_run: Build) -> None:
-    """One accelerator of two could be fed: 0.72 x the samples/s that the two get now, which helps nobody."""
+    """One accelerator of two could be fed: 0.72 x the samples/s that the two get now, which helps
+    nobody.
+    """
     for rates in ({"fetch": 1300, "storage_raw": 1400}, {"prep": 1300}, {"harness": 1300}):
         found = judge(make_run, rates=rates, measured=1250, au=0.6)
         assert found.advice
@@ -356,20 +359,20 @@ def test_what_slows_the_run_down_is_not_advice(make_run: Build) -> None:
 def test_the_codec_in_use_is_not_advised(make_run: Build, codec: str, cheaper: str) -> None:
     spec = {"name": "d", "content": "raw", "codec": codec, "compress_ratio": 1.5}
     found = judge(make_run, rates={"prep": 1000}, measured=980, au=0.49, dataset={"spec": spec})
-    assert f"a codec that is cheaper to undo than {codec}: {cheaper}" in [
-        advice.change for advice in found.advice
-    ]
+    assert any(advice.change.endswith(f" than {codec}: {cheaper}") for advice in found.advice)
 
 
 def test_a_ceiling_that_the_run_refutes_is_not_called_a_limit(make_run: Build) -> None:
-    """Measured on a busier host than the run: 300 samples/s alone, 900 in the run. Gains are over what was reached."""
+    """Measured on a busier host than the run: 300 samples/s alone, 900 in the run. Gains are over
+    what was reached.
+    """
     found = judge(make_run, rates={"prep": 300}, measured=900, au=0.45)
     assert found.binds == "prep"
     assert "at most" not in found.sentence
     assert (
-        "preparation alone yielded 28.6 MiB/s (300 samples/s), less than the 85.8 MiB/s (900 samples/s) of the run"
-        in found.sentence
+        "preparation alone yielded 28.6 MiB/s (300 samples/s), less than the 85.8 MiB/s (900 "
+        "samples/s)" in found.sentence
     )
-    assert found.advice[0].change.startswith("more workers: 8 in all instead of 4")
+    assert "8 in total instead of 4" in found.advice[0].change
     assert found.advice[0].predicted_gain == pytest.approx(2.0)
     assert all((advice.predicted_gain or 0) <= 2000 / 900 + 1e-9 for advice in found.advice)

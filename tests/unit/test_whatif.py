@@ -1,4 +1,6 @@
-"""What-if: each model against hand arithmetic on the base run (2 accelerators of 1,000 samples/s of 100 kB; fetch 4,000, prep 6,000)."""
+"""What-if: each model against hand arithmetic on the base run (2 accelerators of 1,000 samples/s of
+100 kB; fetch 4,000, prep 6,000).
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.capacity.whatif import (
-    Change,
-    Prediction,
-    Quantity,
-    what_if,
-)
+from iobench.analyse.capacity.ceilings import NETWORK
+from iobench.analyse.capacity.change import Change, Quantity
+from iobench.analyse.capacity.models import READS
+from iobench.analyse.capacity.whatif import Prediction, what_if
 from iobench.analyse.verdict.evidence import gather
 from iobench.errors import UsageError
 from iobench.report.render_text import render_text
@@ -25,7 +25,9 @@ TWICE = Quantity(2, relative=True)
 
 @pytest.fixture
 def starved(make_run: Build) -> Any:
-    """Storage binds: 600 of 2,000 samples/s, the device is spent. Reading costs 0.05 CPU seconds per GB."""
+    """Storage binds: 600 of 2,000 samples/s, the device is spent. Reading costs 0.05 CPU seconds
+    per GB.
+    """
     return cheap(
         make_run(
             rates={"storage_raw": 650, "fetch": 600},
@@ -88,7 +90,9 @@ def test_enough_bandwidth_lets_the_accelerators_bind(starved: Any) -> None:
 
 
 def test_bandwidth_does_not_help_a_reader_that_waits_for_latency(make_run: Build) -> None:
-    """600 of 1,500: 4 workers with 4 in flight take 16 / 600 s a read. Twice the reads are twice the rate, up to the device."""
+    """600 of 1,500: 4 workers with 4 in flight take 16 / 600 s a read. Twice the reads are twice
+    the rate, up to the device.
+    """
     doc = cheap(
         make_run(
             rates={"storage_raw": 1500, "fetch": 600},
@@ -111,7 +115,9 @@ def test_bandwidth_does_not_help_a_reader_that_waits_for_latency(make_run: Build
 
 
 def test_of_a_reads_time_only_the_latency_changes(make_run: Build) -> None:
-    """A read takes 16 / 800 = 20 ms, of which the storage states 15: without them, 5 ms are left."""
+    """A read takes 16 / 800 = 20 ms, of which the storage states 15: without them, 5 ms are
+    left.
+    """
     doc = cheap(
         make_run(
             rates={"storage_raw": 9000, "fetch": 800},
@@ -142,7 +148,7 @@ def test_a_given_latency_bounds_a_spent_device_too(starved: Any) -> None:
         starved, Change(storage_bandwidth=Quantity(10, relative=True), latency=Quantity(0.02))
     )
     assert rates(found)["fetch"] == pytest.approx(800)
-    assert any("bound by reads in flight" in basis for basis in found.bases)
+    assert any(f"limited by {READS}" in basis for basis in found.bases)
 
 
 def test_the_clients_cpu_bounds_faster_storage(make_run: Build) -> None:
@@ -153,7 +159,9 @@ def test_the_clients_cpu_bounds_faster_storage(make_run: Build) -> None:
 
 
 def test_a_page_cache_is_worth_less_than_its_share(starved: Any) -> None:
-    """Half of 6 GB: 15.3 % of the reads when reshuffled, 50 % where pinned; memory is 1.6 million samples/s away."""
+    """Half of 6 GB: 15.3 % of the reads when reshuffled, 50 % where pinned; memory is 1.6 million
+    samples/s away.
+    """
     page = rates(what_if(starved, Change(cache_bytes=3_000_000_000)))["fetch"]
     assert page == pytest.approx(600 / (1 - 0.1534), rel=1e-3)
     pinned = rates(what_if(starved, Change(cache_bytes=3_000_000_000, pinned=True)))["fetch"]
@@ -166,17 +174,21 @@ def test_a_page_cache_is_worth_less_than_its_share(starved: Any) -> None:
 
 
 def test_what_a_cache_serves_does_not_pass_the_network(starved: Any) -> None:
-    """A network of 400 samples/s, of which a cache of half of the data leaves it every second one."""
+    """A network of 400 samples/s, of which a cache of half of the data leaves it every second
+    one.
+    """
     behind = Change(network_bytes_per_s=40e6, cache_bytes=3_000_000_000, pinned=True)
     found = what_if(starved, behind)
     assert rates(found)["fetch"] == pytest.approx(800, rel=1e-3)
-    assert any("bound by the network" in basis for basis in found.bases)
+    assert any(f"limited by {NETWORK}" in basis for basis in found.bases)
     assert rates(what_if(starved, Change(network_bytes_per_s=40e6)))["fetch"] == pytest.approx(400)
     assert rates(what_if(starved, Change(network_bytes_per_s=40e9)))["fetch"] == pytest.approx(600)
 
 
 def test_a_cache_of_some_columns_holds_more_of_them(make_run: Build) -> None:
-    """Of 100 kB as stored 10 are read (the fetch calibration saw it): 0.6 GB of the 6 hold all that is read."""
+    """Of 100 kB as stored 10 are read (the fetch calibration saw it): 0.6 GB of the 6 hold all that
+    is read.
+    """
     doc = make_run(
         rates={"storage_raw": 700, "fetch": 600},
         dataset={"shards": 60_000},
@@ -281,7 +293,9 @@ def test_runs_that_do_not_know_enough(make_run: Build) -> None:
 
 
 def test_fio_is_not_named_where_it_never_ran(starved: Any) -> None:
-    """Raw storage of an S3 run is measured by the reader; a change of its ceiling changes no fact."""
+    """Raw storage of an S3 run is measured by the reader; a change of its ceiling changes no
+    fact.
+    """
     raw = starved.job.ceilings["storage_raw"].model_copy(
         update={"how": "the reader with 16 reads in flight a worker", "by": "reader"}
     )

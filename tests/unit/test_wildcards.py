@@ -18,6 +18,14 @@ def test_the_answer_is_that_of_a_regular_expression(pattern: str, name: str) -> 
     assert matches(pattern, name) == bool(re.fullmatch(expression, name))
 
 
+@given(st.lists(st.sampled_from(["a", "b", "ab", "*"]), max_size=7), st.text("ab", max_size=9))
+def test_pieces_between_stars_in_their_order(pieces: list[str], name: str) -> None:
+    """Patterns with several stars and names without folders, which chance alone seldom makes."""
+    pattern = "".join(pieces)
+    expression = "[^/]*".join(map(re.escape, pattern.split("*")))
+    assert matches(pattern, name) == bool(re.fullmatch(expression, name))
+
+
 def test_many_stars_are_no_matter() -> None:
     """A regular expression would take longer than the age of the universe."""
     assert not matches("*a" * 100 + "b", "a" * 255)

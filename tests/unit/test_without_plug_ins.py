@@ -46,7 +46,9 @@ print(json.dumps(found))
 
 
 def outcomes(commands: list[list[str]], folder: Path) -> list[tuple[int, int, str]]:
-    """(exit status, characters printed, what stderr says) of each, in a process without plug-ins."""
+    """(exit status, characters printed, what stderr says) of each, in a process without
+    plug-ins.
+    """
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(PLUG_INS), json.dumps(commands)],
         capture_output=True,

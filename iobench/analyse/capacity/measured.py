@@ -56,7 +56,7 @@ def measured_storage(doc: TrainingRecord, job: Job) -> Measured:
     if rate is None:
         raise UsageError(
             f"run {doc.run_id} measured neither the fetch ceiling nor raw storage",
-            remedy="name a run with calibration (not --calibration 0s)",
+            remedy="name a run that measured its ceilings (without --calibration 0s)",
         )
     samples_per_s = rate / job.bytes_per_sample
     latency, source = known_latency(doc)
@@ -85,8 +85,8 @@ def _notes(doc: TrainingRecord, job: Job) -> list[str]:
     size, spec = gather(doc).bytes_per_sample, doc.job.dataset.spec
     if size is not None and not 1 / SIMILAR <= size / job.bytes_per_sample <= SIMILAR:
         notes.append(
-            "its samples have another size: small reads are slower than large ones, so the bytes/s "
-            "may not carry over"
+            "its samples have another size: small reads are slower than large ones, so its bytes/s "
+            "may not apply to this job"
         )
     differs = [
         key
@@ -97,8 +97,8 @@ def _notes(doc: TrainingRecord, job: Job) -> list[str]:
         notes.append(f"its dataset differs in {', '.join(differs)}")
     if doc.job.workload.cache != "cold":
         notes.append(
-            f"its cache was {doc.job.workload.cache}: memory may have been measured instead of "
-            "storage"
+            f"its setting of cache was '{doc.job.workload.cache}': it may have measured memory "
+            "instead of storage"
         )
     broken = [finding.rule for finding in doc.findings if finding.level == "invalid"]
     if broken:

@@ -9,14 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..verdict.evidence import AT_LIMIT
 from .sizing import expected_hit_rate, pinned_hit_rate
-
-SPENT = 0.8
-"""A reader that reaches this share of raw storage is limited by the device.
-
-Below it, latency or concurrency is the limit. The verdict uses the same share.
-"""
-
 
 DEVICE, READS, CLIENT = "the device", "reads in flight", "this host's CPU"
 
@@ -27,7 +21,9 @@ class Fetch:
 
     rate: float  # the fetch ceiling
     raw: float | None
-    raw_spent: bool  # False: more reads in flight gave in proportion more, so its limit is unknown
+    raw_at_limit: (
+        bool  # False: more reads in flight gave in proportion more, so its limit is unknown
+    )
     reads_per_sample: float
     in_flight: float  # the most over all workers
     latency_s: float | None  # of one read
@@ -36,8 +32,8 @@ class Fetch:
     cpu_s_per_sample: float | None
 
     @property
-    def spent(self) -> bool:
-        return self.raw is None or self.rate >= SPENT * self.raw
+    def at_limit(self) -> bool:
+        return self.raw is None or self.rate >= AT_LIMIT * self.raw
 
     @property
     def client(self) -> float:
@@ -59,9 +55,9 @@ def device(fetch: Fetch, factor: float, *, stated: bool = False) -> float:
     the path (network, bus). If the reader did not reach the limit of the device, its raw rate is
     scaled.
     """
-    if fetch.spent or fetch.raw is None:
+    if fetch.at_limit or fetch.raw is None:
         return factor * fetch.rate
-    return factor * fetch.raw if fetch.raw_spent or stated or factor < 1 else math.inf
+    return factor * fetch.raw if fetch.raw_at_limit or stated or factor < 1 else math.inf
 
 
 def in_flight(fetch: Fetch, *, reads: float, latency_s: float | None) -> float:
@@ -75,7 +71,7 @@ def in_flight(fetch: Fetch, *, reads: float, latency_s: float | None) -> float:
     infinite. Validity: readers that keep their reads in flight, and a latency that does not grow
     with them.
     """
-    if not fetch.spent:
+    if not fetch.at_limit:
         took = fetch.in_flight / (fetch.rate * fetch.reads_per_sample)
         recorded = took if fetch.latency_s is None else min(fetch.latency_s, took)
         each = took - recorded + (recorded if latency_s is None else latency_s)
@@ -125,8 +121,8 @@ def prepared(rate: float, *, busy_before: int, busy: int, cores: float | None) -
     the physical cores, because of hyper-threads and memory bandwidth, and pessimistic for codecs
     that use threads of their own.
     """
-    most = math.inf if cores is None else max(1.0, cores)
-    return rate * min(busy, most) / min(busy_before, most)
+    usable = math.inf if cores is None else max(1.0, cores)
+    return rate * min(busy, usable) / min(busy_before, usable)
 
 
 def handed_over(

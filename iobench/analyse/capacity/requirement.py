@@ -143,12 +143,12 @@ def requirement(
     latency, latency_from = _latency(demand, measured)
     if latency is None:
         missing["reads_in_flight"] = (
-            "no latency is known: give --latency, or --from a run that measured one"
+            "no latency of a read was given: use --latency, or --from with a run that measured it"
         )
     if measured is None or measured.cpu_s_per_gb is None:
         missing["cores"] = (
-            "the CPU time per byte is not known: give --from a run that measured fetch, prep "
-            "and harness"
+            "no CPU time per byte was given: use --from with a run that measured fetch, prep and "
+            "harness"
         )
     checkpoint = (
         demand.checkpoint_bytes / demand.checkpoint_budget_s
@@ -156,7 +156,7 @@ def requirement(
         else None
     )
     if checkpoint is None:
-        missing["write_bytes_per_s"] = "no --checkpoint-bytes with a --checkpoint-budget"
+        missing["write_bytes_per_s"] = "--checkpoint-bytes and --checkpoint-budget were not given"
     return Requirement(
         workload=workload.name,
         dataset=spec.name,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-MIN_STEPS = 500
-MEMORY_MULTIPLE = 5
+from ..verdict.rules_cache import MEMORY_MULTIPLE
+from ..verdict.rules_data import MIN_STEPS
 
 
 def mlperf_minimum_samples(

@@ -72,7 +72,7 @@ def meaning(study: Study, training: Training) -> Meaning | None:
         asked=training,
         accelerators=accelerators,
         mtbf_s=mtbf,
-        mtbf_how="stated"
+        mtbf_how="as given"
         if training.mtbf_s
         else (
             "at the rate of Llama 3's pre-training: 50,700 accelerator hours for each interruption"
@@ -115,18 +115,18 @@ def _sentence(study: Study, found: Meaning) -> str:
     whole = (
         ""
         if study.bytes >= study.full_bytes
-        else f" (from {format_bytes(study.bytes)} by the measured bandwidth)"
+        else f" (computed from {format_bytes(study.bytes)} at the measured bandwidth)"
     )
     loss = f"{format_share(found.waste)} of the time is then lost to saves and interruptions"
     if found.lost_usd_per_day is not None:
         loss += f", {format_count(found.lost_usd_per_day)} USD a day"
     at = f"on {counted(found.accelerators, 'accelerator')}"
     return (
-        f"A save of {format_bytes(study.full_bytes)} by {study.writer} stops training for "
+        f"A save of {format_bytes(study.full_bytes)} with writer {study.writer} stops training for "
         f"{format_duration(found.blocked_s)}{whole}. "
-        f"Interrupted every {format_duration(found.mtbf_s)} {at}, save every "
+        f"With an interruption every {format_duration(found.mtbf_s)} {at}, save every "
         f"{format_duration(found.interval_s)}: {loss}. "
-        f"Saves within {format_share(found.stall_budget)} of the time need "
-        f"{format_rate(found.needed_write_bytes_per_s)} of durable "
-        f"writes{'' if found.within_budget else ', which this storage does not give'}."
+        f"To save within {format_share(found.stall_budget)} of the time, the storage must write "
+        f"{format_rate(found.needed_write_bytes_per_s)} durably"
+        f"{'' if found.within_budget else ', which this storage does not reach'}."
     )

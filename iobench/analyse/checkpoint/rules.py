@@ -24,7 +24,7 @@ MIN_BYTES = 32 * 1024**2
 At 2 GiB/s it is written in 16 ms, about as long as creating and syncing its files may take.
 """
 
-MEMORY_MULTIPLE = 3
+RESTORE_MEMORY_MULTIPLE = 3
 CONTENTION = 0.1
 """Smallest effect of loads and saves on each other that is reported (0.1 = 10 % slower)."""
 
@@ -35,14 +35,15 @@ def _study(doc: RunRecord) -> Study:
 
 
 def durable(doc: RunRecord) -> Outcome | None:
-    remedy = "leave fsync=true: what is not synced is in the host's memory, and is lost with it"
+    remedy = "set fsync=true: data that is not synced is lost if the host fails"
     study = _study(doc)
     if study.spec.fsync is False:
         return Outcome(
-            "saves were not synced (fsync=false), so that their times are of the page cache", remedy
+            "saves were not synced (fsync=false), so their times are those of the page cache",
+            remedy,
         )
     if any(save.durable_s is None for save in study.saves):
-        return unknown("for some saves it is not known when they were durable", remedy)
+        return unknown("the time at which some saves were durable was not recorded", remedy)
     return None
 
 
@@ -52,10 +53,13 @@ def cold_restore(doc: RunRecord) -> Outcome | None:
     if (
         not study.restores
         or doc.storage.page_cache is False
-        or (memory and study.bytes > MEMORY_MULTIPLE * memory)
+        or (memory and study.bytes > RESTORE_MEMORY_MULTIPLE * memory)
     ):
         return None
-    remedy = "keep other readers away from the checkpoints, or save more than 3 x the host's memory"
+    remedy = (
+        "make sure that no other process reads the checkpoints, or save more than "
+        f"{RESTORE_MEMORY_MULTIPLE} x the host's memory"
+    )
     if any(restore.residency_before is None for restore in study.restores):
         how = next(
             restore.residency_how for restore in study.restores if restore.residency_before is None
@@ -64,10 +68,10 @@ def cold_restore(doc: RunRecord) -> Outcome | None:
             f"page-cache residency before a restore was not measured{': ' + how if how else ''}",
             remedy,
         )
-    most = max(restore.residency_before or 0 for restore in study.restores)
-    if most > MAX_RESIDENT:
+    highest = max(restore.residency_before or 0 for restore in study.restores)
+    if highest > MAX_RESIDENT:
         return Outcome(
-            f"{format_percent(most)} of a checkpoint was in the page cache when it was restored",
+            f"{format_percent(highest)} of a checkpoint was in the page cache when it was restored",
             remedy,
         )
     return None
@@ -77,9 +81,12 @@ def verified(doc: RunRecord) -> Outcome | None:
     wrong = [restore.step for restore in _study(doc).restores if restore.verified is False]
     if wrong:
         remedy = (
-            "the storage or the writer returned other bytes than were saved: do not train on it"
+            "the storage or the writer returned other bytes than were saved: do not use it for "
+            "training"
         )
-        return Outcome(f"step {wrong[0]} came back with other weights than were saved", remedy)
+        return Outcome(
+            f"the restore of step {wrong[0]} returned other weights than were saved", remedy
+        )
     return None
 
 
@@ -88,8 +95,7 @@ def count(doc: RunRecord) -> Outcome | None:
     if min(len(study.saves), len(study.restores)) < MIN_SAVES:
         evidence = (
             f"{counted(len(study.saves), 'save')} and {counted(len(study.restores), 'restore')}, "
-            f"fewer than "
-            f"{MIN_SAVES} each"
+            f"fewer than {MIN_SAVES} each"
         )
         return Outcome(evidence, f"run with --repeat {MIN_SAVES}")
     return None
@@ -105,8 +111,8 @@ def scaled(doc: RunRecord) -> Outcome | None:
     )
     return Outcome(
         evidence,
-        "times for the whole model are computed from the measured bandwidth; measure it without "
-        "--scale",
+        "the times for the whole model are computed from the measured bandwidth; to measure them, "
+        "run without --scale",
     )
 
 
@@ -120,11 +126,11 @@ def tiny(doc: RunRecord) -> Outcome | None:
         return None
     evidence = (
         f"{format_bytes(study.bytes)} by {counted(study.ranks, 'rank')} are "
-        "too few to measure bandwidth with"
+        "too few bytes to measure a bandwidth"
     )
     return Outcome(
         evidence,
-        "times for the whole model are overstated: a larger --scale, at least "
+        "the times for the whole model are too long: use a larger --scale, with at least "
         f"{format_bytes(MIN_BYTES)} for each rank",
     )
 
@@ -136,7 +142,7 @@ def stopped_early(doc: RunRecord) -> Outcome | None:
         what = f"the study's status is {doc.status}" + (f" ({doc.error})" if doc.error else "")
         return Outcome(
             f"{what}; {len(study.saves)} of {asked} saves were finished",
-            "run it again to its end; partial figures are kept",
+            "run it again and let it finish; the partial figures are kept",
         )
     return None
 
@@ -146,7 +152,7 @@ def contention(doc: TrainingRecord) -> Outcome | None:
     study = _study(doc)
     if doc.job.quiet is None or not study.alone or not study.saves:
         return unknown(
-            "saves and loads were not measured alone, so what they do to one another is not known"
+            "saves and loads were not measured alone, so their effect on each other is not known"
         )
     reading = [
         cost
@@ -156,20 +162,20 @@ def contention(doc: TrainingRecord) -> Outcome | None:
     quiet = _read_cost(doc.job.quiet)
     if not reading or not quiet:
         return unknown("the time that reads took was not recorded")
-    beside, alone = _median_end_s(study.saves), _median_end_s(study.alone)
-    if not beside or not alone:
+    together, alone = _median_end_s(study.saves), _median_end_s(study.alone)
+    if not together or not alone:
         return unknown("the time that saves took was not recorded")
-    slower, saving = median(reading) / quiet, beside / alone
+    slower, saving = median(reading) / quiet, together / alone
     if max(slower, saving) < 1 + CONTENTION:
         return None
     evidence = (
-        f"beside one another a save takes {saving:.2f} x as long as alone, and reading a byte "
+        f"when both run, a save takes {saving:.2f} x as long as alone, and reading a byte "
         f"{slower:.2f} x as long as without saves"
     )
     return Outcome(
         evidence,
-        "saves meet the reads that workers do ahead: separate the file systems, or buy for the sum "
-        "of both",
+        "saves and the reads of the workers share the storage: use separate file systems, or "
+        "storage that is fast enough for the sum of both",
     )
 
 
@@ -191,12 +197,12 @@ def back_pressure(doc: RunRecord) -> Outcome | None:
     blocked = sum(save.blocked_s for save in _study(doc).saves)
     if blocked and sum(waited) > 0.05 * blocked:
         remedy = (
-            "save less often, write faster, or raise steps between saves; until then the writer "
-            "is not asynchronous"
+            "save less often, or use faster storage; until then the saves are not fully "
+            "asynchronous"
         )
         evidence = (
-            f"{len(waited)} of {len(_study(doc).saves)} saves had to wait for the one before, "
-            f"{sum(waited):.2f} s in all"
+            f"{len(waited)} of {len(_study(doc).saves)} saves had to wait for the previous one, "
+            f"{sum(waited):.2f} s in total"
         )
         return Outcome(evidence, remedy)
     return None

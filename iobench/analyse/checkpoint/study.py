@@ -85,7 +85,7 @@ def with_figures(study: Study) -> Study:
         missing["write_bytes_per_s"] = "no save was finished"
     if not study.restores:
         missing["restore_bytes_per_s"] = (
-            "no restore was asked for" if study.spec.restores == 0 else "no restore was finished"
+            "no restore was requested" if study.spec.restores == 0 else "no restore was finished"
         )
     return study.model_copy(
         update={

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import IobenchError, UsageError
-from ...schema.record import RunRecord, load_run
+from ...schema.record import RUN_FILE, RunRecord, load_run
 
-RUN_FILE = "run.json"
 DEPTH = 4
 """Levels of folders to search: results of several machines, sweeps, runs."""
 

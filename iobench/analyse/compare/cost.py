@@ -192,8 +192,8 @@ def _notes(doc: TrainingRecord, instance: Instance) -> list[str]:
         )
     if instance.accelerators and doc.job.accelerators != instance.accelerators:
         found.append(
-            f"the run fed {doc.job.accelerators} of the {instance.accelerators} accelerators that "
-            "are paid for"
+            f"the run fed {counted(doc.job.accelerators, 'accelerator')}, but "
+            f"{counted(instance.accelerators, 'accelerator')} are paid for"
         )
     return found
 

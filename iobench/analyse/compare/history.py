@@ -108,14 +108,14 @@ def _changed(values: Sequence[Sequence[float]], *, higher: bool) -> list[tuple[i
             _judged(values, *bounds[index : index + 3], higher=higher)
             for index in range(len(splits))
         ]
-        none = [
+        equal = [
             index
             for index, found in enumerate(judged)
             if found.difference not in ("better", "worse")
         ]
-        if not none:
+        if not equal:
             return list(zip(splits, judged, strict=True))
-        del splits[max(none, key=lambda index: judged[index].p or 0.0)]
+        del splits[max(equal, key=lambda index: judged[index].p or 0.0)]
 
 
 def _judged(

@@ -21,9 +21,9 @@ import numpy as np
 
 SIGNIFICANT = 0.05
 NOISE = 0.05
-"""A smaller change is ignored, however significant: machines drift by as much within hours.
+"""Rates that differ by less count as equal, however significant the difference is.
 
-It is also MLPerf Storage's bound for replicated runs.
+Machines drift by as much within hours. It is also MLPerf Storage's bound for replicated runs.
 """
 
 MIN_VALUES = 4

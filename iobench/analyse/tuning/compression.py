@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..compare.statistics import NOISE
 from ..verdict.evidence import gather
 from .points import Point, plain_bytes_per_sample
 
@@ -38,9 +39,9 @@ class Codec:
 
     @property
     def agrees(self) -> bool:
-        """Whether the measurement confirms ``worth``, within the noise of 5 %."""
+        """Whether the measurement confirms ``worth``, within the noise."""
         return self.measured is None or (
-            self.measured > 0.95 if self.worth else self.measured < 1.05
+            self.measured > 1 - NOISE if self.worth else self.measured < 1 + NOISE
         )
 
 

@@ -9,6 +9,7 @@ from statistics import median
 
 from ...errors import UsageError
 from ...schema.record import TrainingRecord
+from ...schema.sweep import setting_text
 from ...schema.training import Repetition
 from ...units import parse_size
 
@@ -87,8 +88,10 @@ class Point:
         """Workers of all ranks, or the ranks themselves if there are no workers."""
         return self.document.job.accelerators * max(1, self.document.job.workers)
 
-    def named(self) -> str:
-        return ", ".join(f"{key}={value}" for key, value in self.settings.items()) or "(no setting)"
+
+def settings_text(settings: Mapping[str, str]) -> str:
+    """The settings in one line: ``loader.workers=4, dataset.codec=none``."""
+    return ", ".join(f"{key}={value}" for key, value in settings.items()) or "(no setting)"
 
 
 def plain_bytes_per_sample(doc: TrainingRecord) -> float | None:
@@ -141,13 +144,10 @@ def _leaves(node: Mapping[str, object], prefix: str) -> Iterable[tuple[str, str]
 
 
 def _text(key: str, value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if key in SIZES and isinstance(value, int) and value and value % (1 << 20) == 0:
+    """The text of a value, with whole MiB for sizes."""
+    if key in SIZES and type(value) is int and value and value % (1 << 20) == 0:
         return f"{value >> 20}MiB"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return setting_text(value)
 
 
 def derive(documents: Sequence[TrainingRecord]) -> list[Point]:

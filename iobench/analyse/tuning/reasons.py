@@ -32,25 +32,26 @@ def why_chosen(points: Sequence[Point], chosen: Point) -> str:
     if chosen not in near:
         share = format_percent(chosen.median / best.median)
         return (
-            f"{share} of the best of {len(points)} points ({format_count(best.median)} "
-            "samples/s), with the smallest shards that reach 95 %"
+            f"it reaches {share} of the best of {len(points)} points ({_rate(best)}), with the "
+            "smallest shards that reach 95 %"
         )
     if chosen is best and len(near) == 1:
         return (
-            f"the fastest of {len(points)} points, and no other comes within 5 % of it: "
-            f"{_rate(chosen)}"
+            f"it is the fastest of {len(points)} points ({_rate(chosen)}), and no other is within "
+            "5 % of it"
         )
     share = format_percent(chosen.median / best.median)
-    idle = sum(not enough_shards(point) for point in near) if enough_shards(chosen) else 0
-    few = (
-        f"; {idle} of these with fewer than 4 shards for each worker, some of which will idle"
-        if idle
+    few = sum(not enough_shards(point) for point in near) if enough_shards(chosen) else 0
+    idle = (
+        f"; {few} of them {'has' if few == 1 else 'have'} fewer than 4 shards for each worker, so "
+        "some workers will be idle"
+        if few
         else ""
     )
     return (
         f"{len(near)} of {len(points)} points are within {1 - NEAR:.0%} of the best "
-        f"({_rate(best)}) and overlap with it{few}; this "
-        f"is the one with the smallest settings and costs, at {share} of the best"
+        f"({_rate(best)}), and their intervals overlap with it{idle}; this one has the smallest "
+        f"settings and costs, and reaches {share} of the best"
     )
 
 
@@ -68,7 +69,7 @@ def why_number(points: Sequence[Point], chosen: Point, key: str) -> str:
     last = line[-1]
     if last is not best and last not in near_best(line):
         text += (
-            f"; more makes it slower: {last.settings[key]} reaches "
+            f"; a larger value is slower: {last.settings[key]} reaches "
             f"{format_percent(last.median / best.median)}"
         )
     return text
@@ -78,11 +79,13 @@ def why_name(points: Sequence[Point], chosen: Point, key: str) -> str:
     others = [point for point in along(points, chosen, key) if point is not chosen]
     if not others:
         return ""
-    told = []
+    compared = []
     for other in others:
         ratio, low, high, _ = ratio_interval(chosen.rates, other.rates)
-        told.append(f"{ratio:.2f} x {other.settings[key]} [{low:.2f}, {high:.2f}]")
-    return f"{key}={chosen.settings[key]}: {', '.join(told)}"
+        compared.append(
+            f"{ratio:.2f} x the rate with {other.settings[key]} [{low:.2f}, {high:.2f}]"
+        )
+    return f"{key}={chosen.settings[key]} reaches {', '.join(compared)}"
 
 
 def why_codec(codec: Codec) -> str:
@@ -90,31 +93,30 @@ def why_codec(codec: Codec) -> str:
     verdict = "worth it" if codec.worth else "not worth it"
     measured = "" if codec.measured is None else f", measured {codec.measured:.2f} x"
     return (
-        f"codec {codec.codec} is {verdict}: the cores undo "
+        f"codec {codec.codec} is {verdict}: the cores decompress "
         f"{format_rate(codec.decode_bytes_per_s)}, {side} the "
-        f"{format_rate(codec.storage_bytes_per_s)} of storage, and the data shrinks "
-        f"{codec.ratio:.2f} x: predicted {codec.predicted:.2f} x"
-        f"{measured} (compress iff cores x decode rate > storage bandwidth)"
+        f"{format_rate(codec.storage_bytes_per_s)} of storage, and the data becomes "
+        f"{codec.ratio:.2f} x smaller; predicted is {codec.predicted:.2f} x the rate without it"
+        f"{measured} (a codec helps only if cores x decode rate > storage bandwidth)"
     )
 
 
 def why_shard(shard: ShardSize) -> str:
     model = shard.fit
-    cap = "" if model.cap is None else f", {format_rate(model.cap)} in all"
-    told = (
-        f"shards of {format_bytes(shard.bytes)}: a stream waits {format_duration(model.latency_s)} "
-        "and then reads "
-        f"{format_rate(model.bytes_per_s)}{cap} (fitted from shards of "
-        f"{format_bytes(model.fitted[0])} and {format_bytes(model.fitted[1])}"
-    )
-    told += f", {model.worst:+.0%} off at another)" if model.worst is not None else ")"
-    told += f"; {format_bytes(shard.efficient_bytes)} reach 95 % of what is of use here"
+    small, large = (format_bytes(size) for size in model.fitted)
+    error = "" if model.worst is None else f"; its error at another size is {model.worst:+.0%}"
+    cap = "" if model.cap is None else f", all streams together at most {format_rate(model.cap)}"
     name = min(shard.upper, key=lambda key: shard.upper[key])
-    verb = "allow only" if shard.bound_by else "allow up to"
-    told += f", and {name} {verb} {format_bytes(shard.upper[name])}"
-    if shard.bound_by:
-        told += f", which leaves {format_percent(shard.efficiency)}"
-    return told + ("; that is beyond what was measured" if shard.extrapolated else "")
+    limit = format_bytes(shard.upper[name])
+    reached = f", which reaches {format_percent(shard.efficiency)} of it" if shard.bound_by else ""
+    outside = "; this size is outside the measured range" if shard.extrapolated else ""
+    return (
+        f"shards of {format_bytes(shard.bytes)}: a stream waits {format_duration(model.latency_s)} "
+        f"for a shard and then reads {format_rate(model.bytes_per_s)}{cap} (model fitted to shards "
+        f"of {small} and {large}{error}); shards of {format_bytes(shard.efficient_bytes)} reach "
+        f"95 % of the useful rate, and {name} {'allow' if ' shards ' in name else 'allows'} at "
+        f"most {limit}{reached}{outside}"
+    )
 
 
 def amplification(point: Point) -> str:
@@ -127,17 +129,17 @@ def amplification(point: Point) -> str:
     form = point.document.job.dataset.spec.format
     if form == "parquet":
         remedy = (
-            "rows are read in whole row groups: read groups in sequence "
+            "rows are read in whole row groups: read the groups in sequence "
             "(reader.access=sequential), or write smaller groups"
         )
     elif point.document.job.loader.direct:
         remedy = (
-            "O_DIRECT reads whole blocks around each sample: larger samples, sequential access, "
-            "or reader.direct=false"
+            "O_DIRECT reads whole blocks around each sample: use larger samples, sequential "
+            "access, or reader.direct=false"
         )
     else:
         remedy = (
-            "read whole shards (reader.access=sequential), or cut samples so that they are read "
-            "alone"
+            "read whole shards (reader.access=sequential), or store samples so that each can be "
+            "read alone"
         )
-    return f"{max(shares):.2f} bytes are read for each that is delivered: {remedy}"
+    return f"{max(shares):.2f} bytes are read for each byte that is delivered: {remedy}"

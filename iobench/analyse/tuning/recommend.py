@@ -10,7 +10,7 @@ from ..compare.statistics import ratio_interval
 from ..verdict.evidence import gather
 from .compression import Codec, judge_codec
 from .knee import NEAR, along, changed, enough_shards, ordered_axes, pareto, smallest_near_best
-from .points import Point, number, same
+from .points import Point, number, same, settings_text
 from .reasons import (
     SHARD_KEYS,
     amplification,
@@ -106,18 +106,20 @@ def recommend(sweep: Sweep, target: Target | None = None) -> Recommendation:
         why.append(why_codec(codec))
         if not codec.agrees:
             doubts.append(
-                f"codec {codec.codec}: predicted {codec.predicted:.2f} x, measured "
-                f"{codec.measured or 0:.2f} x"
+                f"codec {codec.codec}: {codec.predicted:.2f} x was predicted, but "
+                f"{codec.measured or 0:.2f} x was measured"
             )
     if shard is not None:
         why.append(why_shard(shard))
         if shard.fit.worst is not None and not shard.fit.trusted:
             doubts.append(
-                f"the shard size model is {shard.fit.worst:+.0%} off at a size it was not fitted "
-                "to: trust the measured sizes"
+                f"the error of the shard size model is {shard.fit.worst:+.0%} at a size that it "
+                "was not fitted to: prefer the measured sizes"
             )
         if shard.fit.worst is None:
-            doubts.append("the shard size model was not checked: sweep a third shard size")
+            doubts.append(
+                "the shard size model was not checked: add a third shard size to the sweep"
+            )
     gain, low, high, coverage = (None, None, None, None)
     if sweep.default is not None and sweep.default is not chosen:
         gain, low, high, coverage = ratio_interval(chosen.rates, sweep.default.rates)
@@ -235,18 +237,17 @@ def _doubts(
     )
     if fewest < 4:
         doubts.append(
-            f"too few repetitions of a point to tell points apart: {fewest}; 4 are needed, 6 are "
-            "better"
+            f"a point has only {counted(fewest, 'repetition')}, too few to compare points: at "
+            "least 4 are needed, 6 are better"
         )
     if sweep.default is None:
-        settings = ", ".join(f"{key}={value}" for key, value in sweep.default_settings.items())
-        known = f" ({settings})" if settings else ""
+        known = f" ({settings_text(sweep.default_settings)})" if sweep.default_settings else ""
         doubts.append(
-            f"no point has today's settings{known}, so the gain is not known: name them with "
-            "--default, or run them too"
+            f"no point has today's settings{known}, so the gain is not known: give them with "
+            "--default KEY=VALUE, or run them, too"
         )
     elif gain is not None and low is not None and low <= 1 < gain:
-        doubts.append("the interval of the gain holds 1: no difference is proven")
+        doubts.append("the interval of the gain contains 1: a difference is not proven")
     if (doubt := _short(sweep, chosen, gain)) is not None:
         doubts.append(doubt)
     if not enough_shards(chosen, target.dataset_bytes):
@@ -269,8 +270,10 @@ def _short(sweep: Sweep, chosen: Point, gain: float | None) -> str | None:
     ]
     if not walls or min(walls) >= MIN_VISIT_S:
         return None
-    told = f"visits of {min(walls):.2g} s are short for a gain of {gain:.2f} x"
-    return f"{told}: make them longer (--samples, --set epochs=N), and ask iobench sweep --confirm"
+    return (
+        f"repetitions of {min(walls):.2g} s are short for a gain of {gain:.2f} x: make them longer "
+        "(--samples, --set epochs=N), and confirm the gain with iobench sweep --confirm"
+    )
 
 
 def _basis(sweep: Sweep, chosen: Point) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 EFFICIENCY = 0.95
-TRUSTED = 0.15
+MAX_ERROR = 0.15
 """Largest relative error on a size outside the fit for which the model is trusted."""
 
 SHARDS_PER_STREAM = 4
@@ -47,19 +47,19 @@ class Fit:
 
     @property
     def trusted(self) -> bool:
-        return self.worst is not None and abs(self.worst) <= TRUSTED
+        return self.worst is not None and abs(self.worst) <= MAX_ERROR
 
-    def most(self, needed: float | None = None) -> float:
+    def max_rate(self, needed: float | None = None) -> float:
         """The largest useful rate: that of all streams, limited by ``cap`` and ``needed``."""
         known = [limit for limit in (self.cap, needed) if limit is not None]
         return min([self.streams * self.bytes_per_s, *known])
 
     def efficient_bytes(self, needed: float | None = None) -> float:
-        """The smallest shard that reaches 95 % of ``most``.
+        """The smallest shard that reaches 95 % of ``max_rate``.
 
-        It is smaller if the streams together are faster than ``most``.
+        It is smaller if the streams together are faster than ``max_rate``.
         """
-        wanted = EFFICIENCY * self.most(needed)
+        wanted = EFFICIENCY * self.max_rate(needed)
         return wanted * self.latency_s / (self.streams - wanted / self.bytes_per_s)
 
 
@@ -130,7 +130,7 @@ class Bounds:
                 max(0.0, self.first_batch_s - found.latency_s) * each
             )
         if self.shuffle_window_bytes is not None:
-            limits["a shuffle window of a shard at least"] = self.shuffle_window_bytes
+            limits["a shuffle window of at least one shard"] = self.shuffle_window_bytes
         return limits
 
 
@@ -163,16 +163,16 @@ def shard_size(
     """
     efficient = found.efficient_bytes(needed)
     limits = bounds.upper(found)
-    most = max(1.0, min(limits.values()))
+    upper = max(1.0, min(limits.values()))
     # The margin of 0.02 is for mean shard sizes that differ from a power of two by a sample.
     size = 2 ** math.ceil(math.log2(max(efficient, smallest)) - 0.02)
-    if size > most:
-        size = 2 ** math.floor(math.log2(most))
+    if size > upper:
+        size = 2 ** math.floor(math.log2(upper))
     return ShardSize(
         bytes=size,
         efficient_bytes=efficient,
         upper=limits,
-        efficiency=min(1.0, found.rate(size) / found.most(needed)),
+        efficiency=min(1.0, found.rate(size) / found.max_rate(needed)),
         extrapolated=size > 4 * largest or size < smallest / 4,
         fit=found,
     )

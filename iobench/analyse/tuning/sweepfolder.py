@@ -1,8 +1,7 @@
 """Read a folder of runs as the points of a sweep.
 
 The points come from ``sweep.json`` if there is one, otherwise from the settings that differ between
-the runs. ``sweep.json`` may hold ``points: [{settings: {key: value}, runs: [directory names]}]``
-and ``default: {key: value}``; other keys are ignored here.
+the runs. Of ``sweep.json``, the settings and runs of its points, and its default, are used.
 """
 
 from __future__ import annotations
@@ -10,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ...documents import MAX_DOCUMENT_BYTES, parse_json, read_regular
 from ...errors import IobenchError, UsageError
 from ...schema.base import known_specs
 from ...schema.dataset import load_dataset_spec
-from ...schema.record import TrainingRecord, load_run
+from ...schema.record import RUN_FILE, TrainingRecord, load_run
+from ...schema.sweep import SWEEP_FILE, SweepPoint, load_sweep, setting_text
+from ...schema.sweep import Sweep as SweepRecord
 from ...schema.workload import load_workload
 from ...units import counted
-from .points import Point, derive, flatten, merge, same
-
-SWEEP_FILE = "sweep.json"
+from .points import Point, derive, flatten, merge, same, settings_text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +47,7 @@ def read_sweep(
             f"there is no directory {folder}",
             remedy="name the directory of a sweep, e.g. results/<sweep>",
         )
-    if (folder / "run.json").is_file():
+    if (folder / RUN_FILE).is_file():
         raise UsageError(
             f"{folder} is one run, but advice needs several",
             remedy="name the directory of a sweep",
@@ -65,13 +62,15 @@ def read_sweep(
             f"{folder} holds no run{of} that advice can be based on{why}{more}",
             remedy="run a sweep, and name its directory",
         )
-    plan = _sweep_file(folder)
+    record = _recorded(folder)
     points = (
-        derive(list(documents.values())) if plan is None else _planned(plan, documents, left_out)
+        derive(list(documents.values()))
+        if record is None
+        else _planned(record.points, documents, left_out)
     )
     for point in points:
         if not point.rates:
-            left_out.append(f"{point.named()}: no complete repetition")
+            left_out.append(f"{settings_text(point.settings)}: no complete repetition")
     points = [point for point in points if point.rates]
     if len(points) < 2:
         raise UsageError(
@@ -80,8 +79,11 @@ def read_sweep(
             remedy="add runs with other settings, e.g. --set loader.workers=4",
         )
     keys = list(points[0].settings)
+    recorded = {} if record is None else record.default or {}
     wanted = dict(
-        default or _text_mapping((plan or {}).get("default")) or _builtin(points[0].document, keys)
+        default
+        or {key: setting_text(value) for key, value in recorded.items()}
+        or _builtin(points[0].document, keys)
     )
     unknown = [key for key in default or () if key not in keys]
     if unknown:
@@ -109,64 +111,48 @@ def _runs(folder: Path, workload: str | None, left_out: list[str]) -> dict[str, 
             left_out.append(f"{directory.name}: {error.what}")
             continue
         if not isinstance(doc, TrainingRecord):
-            left_out.append(f"{directory.name}: it loads no data ({doc.job.kind})")
+            left_out.append(f"{directory.name}: a run of kind {doc.job.kind} loads no data")
             continue
         if workload is not None and doc.job.workload.name != workload:
             continue
         broken = [finding.rule for finding in doc.findings if finding.level == "invalid"]
         if doc.status == "failed":
-            left_out.append(f"{directory.name}: failed")
+            left_out.append(f"{directory.name}: the run failed")
         elif doc.validity == "invalid":
             left_out.append(
-                f"{directory.name}: INVALID ({', '.join(broken) or 'no rule is named'})"
+                f"{directory.name}: INVALID ({', '.join(broken) or 'no rule is recorded'})"
             )
         else:
             found[directory.name] = doc
     return found
 
 
-def _sweep_file(folder: Path) -> dict[str, Any] | None:
-    """The contents of ``sweep.json``, or None. Raises UsageError for a file that is not valid."""
-    path = folder / SWEEP_FILE
-    if not path.exists():
+def _recorded(folder: Path) -> SweepRecord | None:
+    """The record of the sweep; None without one. Raises UsageError for a file that is not valid."""
+    if not (folder / SWEEP_FILE).exists():
         return None
     try:
-        data = parse_json(read_regular(path, MAX_DOCUMENT_BYTES))
-    except (OSError, ValueError) as error:
+        return load_sweep(folder)
+    except IobenchError as error:
         raise UsageError(
-            f"cannot read {path}: {error}",
-            remedy="remove it: the settings are then taken from the runs",
+            error.what,
+            remedy=f"repair {SWEEP_FILE}, or remove it: the settings are then taken from the runs",
         ) from None
-    points = data.get("points") if isinstance(data, dict) else None
-    shaped = isinstance(points, list) and all(
-        isinstance(point, dict)
-        and isinstance(point.get("settings"), dict)
-        and isinstance(point.get("runs"), list)
-        for point in points
-    )
-    if not shaped:
-        raise UsageError(
-            f"{path} has no 'points' with 'settings' and 'runs'",
-            remedy="remove it: the settings are then taken from the runs",
-        )
-    return dict(data)
 
 
 def _planned(
-    plan: Mapping[str, Any], documents: Mapping[str, TrainingRecord], left_out: list[str]
+    planned: Sequence[SweepPoint], documents: Mapping[str, TrainingRecord], left_out: list[str]
 ) -> list[Point]:
+    """The points of the sweep's record, each with its runs that can be used."""
     points = []
-    keys = list(dict.fromkeys(str(key) for entry in plan["points"] for key in entry["settings"]))
-    for entry in plan["points"]:
-        given = _text_mapping(entry["settings"])
-        settings = {key: given.get(key, "null") for key in keys}
-        runs = [documents[str(name)] for name in entry["runs"] if str(name) in documents]
+    keys = list(dict.fromkeys(key for point in planned for key in point.settings))
+    for each in planned:
+        settings = {key: setting_text(each.settings.get(key)) for key in keys}
+        runs = [documents[name] for name in each.runs if name in documents]
         if runs:
             points.append(Point(settings, merge(runs)))
         else:
-            left_out.append(
-                f"{', '.join(f'{key}={value}' for key, value in settings.items())}: no usable run"
-            )
+            left_out.append(f"{settings_text(settings)}: no run can be used")
     names = {point.document.job.workload.name for point in points}
     if len(names) > 1:
         raise UsageError(
@@ -174,19 +160,6 @@ def _planned(
             remedy="choose one with --workload",
         )
     return points
-
-
-def _text_mapping(value: Any) -> dict[str, str]:
-    if not isinstance(value, Mapping):
-        return {}
-    return {
-        str(key): "null"
-        if each is None
-        else str(each).lower()
-        if isinstance(each, bool)
-        else str(each)
-        for key, each in value.items()
-    }
 
 
 def _builtin(doc: TrainingRecord, keys: Sequence[str]) -> dict[str, str]:

@@ -10,13 +10,16 @@ from dataclasses import replace
 
 from ...schema.training import Advice
 from ...schema.workload import OWN_LOADER
-from ...units import format_count, format_rate
-from .evidence import Evidence
+from ...units import counted, format_count, format_rate
+from ..compare.statistics import NOISE
+from .evidence import AT_LIMIT, Evidence
 
 CEILINGS = ("raw", "fetch", "prep", "harness")
 
-WORTH = 1.05
+WORTH = 1 + NOISE
 """Advice needs at least this predicted gain, since smaller ones are within the noise."""
+
+NEXT_CEILING = "the gain is limited by the next lowest ceiling"
 
 ZSTD_DECODE_BYTES_PER_S = 1.3e9
 """Decompressed bytes per CPU second, for zstd level 1 on float volumes and weights.
@@ -103,7 +106,7 @@ def _reader(evidence: Evidence) -> Advice | None:
         not _storage_is_lowest(evidence)
         or evidence.raw is None
         or evidence.fetch is None
-        or evidence.fetch >= 0.8 * evidence.raw
+        or evidence.fetch >= AT_LIMIT * evidence.raw
     ):
         return None
     needed = math.ceil(evidence.concurrency * evidence.raw / evidence.fetch)
@@ -126,23 +129,20 @@ def _faster_storage(evidence: Evidence) -> Advice | None:
     if (
         evidence.raw is not None
         and evidence.fetch is not None
-        and evidence.fetch < 0.8 * evidence.raw
+        and evidence.fetch < AT_LIMIT * evidence.raw
     ):
         return None
     gain = _gain(evidence, storage=None)
     if gain is None:
         return None
     change = (
-        "faster storage, or the data on more devices: up to "
+        "use faster storage, or spread the data over more devices: up to "
         f"{_rate(evidence, evidence.storage * gain)} would be used"
     )
-    basis = "the next lowest ceiling then binds"
+    basis = "the next lowest ceiling is then the limit"
     if evidence.accelerator is not None:
         enough = _rate(evidence, evidence.required * evidence.accelerator)
-        basis += (
-            f"; {enough} satisfy {format_count(evidence.accelerators)} "
-            f"accelerator{'' if evidence.accelerators == 1 else 's'}"
-        )
+        basis += f"; {enough} are enough for {counted(evidence.accelerators, 'accelerator')}"
         basis += f" at {evidence.required * 100:.4g} % utilization"
     return Advice(change=change, predicted_gain=gain, basis=basis)
 
@@ -182,9 +182,13 @@ def _client(evidence: Evidence) -> Advice | None:
     if not _storage_is_lowest(evidence):
         return None
     can = evidence.direct is False and evidence.kind == OWN_LOADER  # libraries have no direct IO
-    cheaper = "reader.direct=true" if can else "more cores or a second host"
+    change = (
+        "reduce the CPU time for each byte that is read: reader.direct=true"
+        if can
+        else "provide more CPU for reading: more cores, or a second host"
+    )
     return Advice(
-        change=f"spend less CPU on each byte read, or bring more of it: {cheaper}",
+        change=change,
         predicted_gain=_gain(evidence, storage=evidence.raw),
         basis=f"reading alone keeps {evidence.fetch_cores:.1f} of {evidence.cores:g} cores busy; "
         + _raw_bound(evidence),
@@ -193,7 +197,7 @@ def _client(evidence: Evidence) -> Advice | None:
 
 def _raw_bound(evidence: Evidence) -> str:
     if evidence.raw is None:
-        return "the gain ends at the next ceiling, raw storage was not measured"
+        return f"{NEXT_CEILING}, and raw storage was not measured"
     return f"raw storage delivers {_rate(evidence, evidence.raw)}"
 
 
@@ -206,8 +210,8 @@ def _more_workers(evidence: Evidence) -> Advice | None:
         spread = evidence.prep * evidence.cores / busy
         return Advice(
             change=(
-                f"more workers: {math.floor(evidence.cores)} in all instead of {busy}, one for "
-                "each core"
+                f"use more workers: {math.floor(evidence.cores)} in total instead of {busy}, one "
+                "for each core"
             ),
             predicted_gain=_gain(evidence, prep=spread),
             basis=(
@@ -219,13 +223,12 @@ def _more_workers(evidence: Evidence) -> Advice | None:
         return None
     return Advice(
         change=(
-            f"more cores for data preparation: {math.ceil(evidence.cores * gain)} instead of "
-            f"{evidence.cores:g}"
+            f"provide more cores for data preparation: {math.ceil(evidence.cores * gain)} instead "
+            f"of {evidence.cores:g}"
         ),
         predicted_gain=gain,
         basis=(
-            f"each core prepares {_rate(evidence, evidence.prep / evidence.cores)}; the gain "
-            "ends at the next ceiling"
+            f"each core prepares {_rate(evidence, evidence.prep / evidence.cores)}; {NEXT_CEILING}"
         ),
     )
 
@@ -240,13 +243,13 @@ def _another_loader(evidence: Evidence) -> Advice | None:
         return None
     return Advice(
         change=(
-            f"a loader that costs less than {evidence.kind}: iobench's own "
-            f"(loader.kind={OWN_LOADER}) shows what could be had"
+            f"use a loader that takes less CPU time than {evidence.kind}: iobench's own "
+            f"(loader.kind={OWN_LOADER}) shows the rate that is possible"
         ),
         predicted_gain=_gain(evidence, prep=evidence.own_prep),
-        basis=f"over the same files in memory {evidence.kind} does "
+        basis=f"with the same files in memory, {evidence.kind} reaches "
         f"{_rate(evidence, evidence.prep)}, "
-        f"iobench's own loader {_rate(evidence, evidence.own_prep)}",
+        f"and iobench's own loader {_rate(evidence, evidence.own_prep)}",
     )
 
 
@@ -256,26 +259,27 @@ def _cheaper_samples(evidence: Evidence) -> Advice | None:
     if evidence.cheaper_codecs and evidence.storage is not None:
         return Advice(
             change=(
-                f"a codec that is cheaper to undo than {evidence.codec}: "
+                f"use a codec that takes less CPU time to decompress than {evidence.codec}: "
                 f"{' or '.join(evidence.cheaper_codecs)}"
             ),
             predicted_gain=_gain(
                 evidence, prep=evidence.harness, storage=evidence.storage / evidence.compress_ratio
             ),
-            basis="at best preparation costs nothing and the harness alone "
-            f"({_rate(evidence, evidence.harness)}) is left, "
+            basis="at best, preparation takes no time and the harness "
+            f"({_rate(evidence, evidence.harness)}) is the limit, "
             f"with {evidence.compress_ratio:.2f} x the bytes to read",
         )
     if not evidence.decode:
         return None
     return Advice(
         change=(
-            "samples that need less decoding (smaller images, or decoded once and stored as arrays)"
+            "use samples that need less decoding: smaller images, or images that are decoded once "
+            "and stored as arrays"
         ),
         predicted_gain=_gain(evidence, prep=evidence.harness),
         basis=(
-            "at best decoding costs nothing and the harness alone "
-            f"({_rate(evidence, evidence.harness)}) is left; arrays are larger"
+            "at best, decoding takes no time and the harness "
+            f"({_rate(evidence, evidence.harness)}) is the limit; arrays are larger than images"
         ),
     )
 
@@ -292,29 +296,29 @@ def _ring(evidence: Evidence) -> Advice | None:
         # accelerators would not.
         return Advice(
             change=(
-                "loader.transport=ring: batches stay in shared memory, only a slot number "
-                "crosses the pipe"
+                "use loader.transport=ring: batches stay in shared memory, and only the number of "
+                "a slot is sent through the pipe"
             ),
             predicted_gain=_gain(evidence, harness=evidence.harness * RING_OVER_TENSOR, prep=None),
             basis=(
-                "ring against torch's default collate: at least 1.9 x in bytes/s, at a tenth of "
-                "the CPU time"
+                "compared with torch's default collate, the ring moves at least 1.9 x the bytes/s "
+                "with a tenth of the CPU time"
             ),
         )
     if evidence.cores and evidence.workers >= evidence.cores:
         change, basis = (
-            "more cores, or this job on more hosts",
-            f"{evidence.workers} workers share {evidence.cores:g} cores",
+            "provide more cores, or run this job on more hosts",
+            f"{counted(evidence.workers, 'worker')} share {evidence.cores:g} cores",
         )
     else:
         change, basis = (
-            "more workers, or larger batches",
+            "use more workers, or larger batches",
             "the loader's cost per batch is the limit, and cores are idle",
         )
     return Advice(
         change=change,
         predicted_gain=_gain(evidence, harness=None),
-        basis=f"{basis}; the gain ends at the next ceiling",
+        basis=f"{basis}; {NEXT_CEILING}",
     )
 
 
@@ -329,11 +333,11 @@ def _nothing(evidence: Evidence) -> Advice:
     if known and evidence.accelerator:
         first = min(known, key=lambda name: known[name])
         basis += (
-            f"; the first limit above them is {first}, at "
-            f"{known[first] / evidence.accelerator:.2f} x their demand"
+            f"; the next limit is {first}, at {known[first] / evidence.accelerator:.2f} x their "
+            "demand"
         )
     return Advice(
-        change="nothing: faster storage would not speed up this job",
+        change="no change is needed: faster storage would not speed up this job",
         predicted_gain=1.0,
         basis=basis,
     )

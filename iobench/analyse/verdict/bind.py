@@ -18,14 +18,15 @@ from typing import Literal
 from ...schema.record import TrainingRecord
 from ...schema.training import Verdict
 from ...schema.workload import OWN_LOADER
+from ..compare.statistics import NOISE
 from .advice import advise
-from .evidence import NOISE, Evidence, accelerators_fed, gather, is_null_accelerator
+from .evidence import Evidence, accelerators_fed, gather, is_null_accelerator
 from .metrics import NULL_ACCELERATOR
 from .sentence import sentence
 
 Binds = Literal["storage", "prep", "harness", "accelerator", "undecided"]
 
-GAP = 0.8
+MIN_EXPLAINED = 0.8
 """A ceiling explains the measured rate if the rate is at least this share of the ceiling."""
 
 
@@ -55,12 +56,12 @@ def verdict(doc: TrainingRecord) -> Verdict:
         ]
         missing["starved"] = next(
             (text for text in reasons if text),
-            "no complete repetition has an accelerator utilization",
+            "accelerator utilization is in no complete repetition",
         )
     if evidence.predicted is None:
         missing["predicted_samples_per_s"] = "no ceiling was measured"
     if evidence.measured is None:
-        missing["measured_samples_per_s"] = "no complete repetition"
+        missing["measured_samples_per_s"] = "no repetition was completed"
     return Verdict(
         binds=binds,
         sentence=sentence(evidence, binds, reason, headroom, fed),
@@ -105,15 +106,15 @@ def bind(evidence: Evidence) -> tuple[Binds, str]:
     if rivals:
         return (
             "undecided",
-            f"{lowest} and {' and '.join(rivals)} are within {NOISE:.0%} of one another",
+            f"{lowest} and {' and '.join(rivals)} are within {NOISE:.0%} of each other",
         )
-    if missing and evidence.measured < GAP * known[lowest]:
+    if missing and evidence.measured < MIN_EXPLAINED * known[lowest]:
         share = evidence.measured / known[lowest]
         return (
             "undecided",
             (
                 f"{' and '.join(missing)} was not measured, and {lowest} alone does not explain "
-                f"a rate of {share:.0%} of its ceiling"
+                f"why the run reached only {share:.0%} of its ceiling"
             ),
         )
     if lowest == "storage" and evidence.client_bound:
@@ -146,10 +147,7 @@ def _every_stage_above_demand(
     ):
         return (
             lowest,
-            (
-                "fetch and prep of one worker take turns, and in turns they are slower than the "
-                "accelerators"
-            ),
+            "each worker fetches samples and prepares them one after the other",
         )
     if missing:
         return (
@@ -177,7 +175,7 @@ def _stalls(evidence: Evidence, missing: dict[str, str]) -> tuple[float | None, 
     elif evidence.prep is None:
         reason = "the prep ceiling was not measured"
     elif evidence.measured is None:
-        reason = "no complete repetition"
+        reason = "no repetition was completed"
     if reason or evidence.accelerator is None or evidence.prep is None or evidence.measured is None:
         missing["prep_stall"] = missing["fetch_stall"] = reason
         return None, None

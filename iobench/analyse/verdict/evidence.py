@@ -10,12 +10,14 @@ from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling, MeasuredBy
 from ...schema.workload import OWN_LOADER
 
-NOISE = 0.05
-"""Rates that differ by less are considered equal (MLPerf Storage: runs agree within 5 %)."""
+AT_LIMIT = 0.8
+"""A reader that reaches this share of the rate of raw storage is limited by the storage.
 
+Below it, the latency of its reads or their number in flight is the limit.
+"""
 
-_CHEAP_TO_UNDO = ("none", "lz4", "zstd:1", "gzip")
-"""Codecs for records that do not name the cheaper ones, by decoding cost, the cheapest first."""
+_BY_DECODING_COST = ("none", "lz4", "zstd:1", "gzip")
+"""Codecs for records that do not name the cheaper ones, the cheapest first."""
 
 
 _SOURCES: dict[MeasuredBy | None, str] = {
@@ -103,7 +105,7 @@ class Evidence:
             or self.fetch_cores < 0.9 * self.cores
         ):
             return False
-        return self.raw is None or self.fetch < 0.8 * self.raw
+        return self.raw is None or self.fetch < AT_LIMIT * self.raw
 
     def bytes_per_s(self, samples_per_s: float | None) -> float | None:
         return (
@@ -165,10 +167,10 @@ def _cheaper_codecs(doc: TrainingRecord, codec: str) -> tuple[str, ...]:
     known = doc.job.dataset.cheaper_codecs
     if known is not None:
         return tuple(known)
-    # Older records do not have the list; the codecs of those versions are in _CHEAP_TO_UNDO.
+    # Older records do not have the list. _BY_DECODING_COST has the codecs of those versions.
     name = codec.partition(":")[0]
-    names = [each.partition(":")[0] for each in _CHEAP_TO_UNDO]
-    return _CHEAP_TO_UNDO[: names.index(name)][::-1] if name in names else ("none",)
+    names = [each.partition(":")[0] for each in _BY_DECODING_COST]
+    return _BY_DECODING_COST[: names.index(name)][::-1] if name in names else ("none",)
 
 
 def bytes_per_sample(doc: TrainingRecord) -> float | None:

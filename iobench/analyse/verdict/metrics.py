@@ -34,13 +34,13 @@ MEDIANS = tuple(each.name for each in metrics_of("repetition", median=True))
 SUMS = ("samples", "steps", "bytes_read", "sample_bytes", "retries", "throttled")
 """Columns that are summed for a repetition; runs of older versions lack the last two."""
 
-NULL_ACCELERATOR = "the accelerator is null: it has no busy time"
-TOO_FEW_STEPS = "fewer than 2 steps per rank: nothing is left after the first step of each epoch"
+NULL_ACCELERATOR = "the accelerator is of kind null, which has no busy time"
+TOO_FEW_STEPS = "a rank made fewer than 2 steps, and the first step of an epoch is not counted"
 NO_SAMPLE_BYTES = "the stored bytes of the samples were not recorded"
 NO_EVENTS = "no step was recorded"
 
 
-def unseen_reads(kind: str) -> dict[str, str]:
+def uncounted_reads(kind: str) -> dict[str, str]:
     """Reasons, by metric, for what a repetition with this kind of loader cannot measure.
 
     A loader library reads the files itself, so its reads are not counted.
@@ -48,11 +48,11 @@ def unseen_reads(kind: str) -> dict[str, str]:
     return (
         {}
         if kind == OWN_LOADER
-        else {"bytes_read": f"what loader '{kind}' reads from storage is not seen"}
+        else {"bytes_read": f"the reads of loader '{kind}' from storage are not counted"}
     )
 
 
-class Strand(NamedTuple):
+class RankEpoch(NamedTuple):
     """The rows of one rank in one epoch, in order of steps.
 
     Times are in nanoseconds from the start of the epoch, which all ranks share.
@@ -93,7 +93,7 @@ def select(events: Events, phase: str, repetition: int | None = None) -> dict[st
     return {name: np.asarray(column)[wanted] for name, column in events.items()}
 
 
-def strands(events: Events) -> Iterator[Strand]:
+def rank_epochs(events: Events) -> Iterator[RankEpoch]:
     """Rows grouped by epoch and rank, each group in order of its steps."""
     columns = {name: np.asarray(column) for name, column in events.items() if name != "phase"}
     keys = np.unique(
@@ -102,12 +102,12 @@ def strands(events: Events) -> Iterator[Strand]:
     for epoch, rank in keys.T.tolist():
         mine = np.flatnonzero((columns["epoch"] == epoch) & (columns["rank"] == rank))
         ordered = mine[np.argsort(columns["step"][mine], kind="stable")]
-        yield Strand(
+        yield RankEpoch(
             rank=rank, epoch=epoch, rows={name: column[ordered] for name, column in columns.items()}
         )
 
 
-def spans(parts: Sequence[Strand], startup_s: Mapping[int, float | None]) -> tuple[float, float]:
+def spans(parts: Sequence[RankEpoch], startup_s: Mapping[int, float | None]) -> tuple[float, float]:
     """(wall time, wall time without start-up) in seconds, summed over epochs.
 
     An epoch lasts until its slowest rank has ended. Start-up is the creation of processes before
@@ -125,7 +125,7 @@ def spans(parts: Sequence[Strand], startup_s: Mapping[int, float | None]) -> tup
     return wall, wall - deducted
 
 
-def saving(parts: Sequence[Strand]) -> float:
+def saving(parts: Sequence[RankEpoch]) -> float:
     """Seconds that training was stopped for checkpoints, mean over ranks.
 
     The result is 0 for runs of older versions, which had no checkpoints.
@@ -146,8 +146,8 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
     """Return ``context`` (seed, epochs, CPU time ...) with all figures that follow from the events.
 
     A figure that cannot be computed is None, and ``not_measured`` gives the reason. If
-    ``context.not_measured`` says that reads were not seen (``unseen_reads``), the bandwidth is
-    computed from the stored bytes of the samples.
+    ``context.not_measured`` says that reads were not counted (``uncounted_reads``), the bandwidth
+    is computed from the stored bytes of the samples.
     """
     missing = {
         key: reason
@@ -157,17 +157,17 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
     residencies = [
         epoch.residency_before for epoch in context.epochs if epoch.residency_before is not None
     ]
-    known: dict[str, Any] = {
+    known: dict[str, object] = {
         "residency_before": max(residencies) if residencies else context.residency_before
     }
-    unseen = missing.get("bytes_read")
-    if unseen:
+    uncounted = missing.get("bytes_read")
+    if uncounted:
         known["bytes_read"] = None
     if context.cpu_s is None:
         missing["cpu_s"] = context.not_measured.get(
             "cpu_s", "the CPU time of ranks and workers was not recorded"
         )
-    parts = list(strands(events)) if len(events["step"]) else []
+    parts = list(rank_epochs(events)) if len(events["step"]) else []
     if not parts:
         missing.update({key: NO_EVENTS for key in MEDIANS if key != "cpu_s"})
         return context.model_copy(update={**known, "not_measured": missing})
@@ -175,7 +175,7 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
         name: int(np.asarray(events[name], dtype=np.int64).sum()) for name in SUMS if name in events
     }
     known["epochs"] = [
-        epoch.model_copy(update=_delivered(events, epoch.epoch, unseen=bool(unseen)))
+        epoch.model_copy(update=_delivered(events, epoch.epoch, counted=not uncounted))
         for epoch in context.epochs
     ]
     ranks = len({part.rank for part in parts})
@@ -184,7 +184,7 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
     known["checkpoint_s"] = saved or None
     known["read_s"] = float(np.asarray(events["read_ns"], dtype=np.int64).sum()) / 1e9
     moved, stored = (
-        totals["sample_bytes"] if unseen else totals["bytes_read"],
+        totals["sample_bytes"] if uncounted else totals["bytes_read"],
         totals["sample_bytes"],
     )
     known = (
@@ -193,9 +193,9 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
         | {"wall_s": wall, "samples_per_s": totals["samples"] / span if span > 0 else None}
     )
     known["read_bytes_per_s"] = moved / span if span > 0 else None
-    known["read_amplification"] = moved / stored if stored and not unseen else None
+    known["read_amplification"] = moved / stored if stored and not uncounted else None
     if known["read_amplification"] is None:
-        missing["read_amplification"] = unseen or NO_SAMPLE_BYTES
+        missing["read_amplification"] = uncounted or NO_SAMPLE_BYTES
     known["busy_s"] = float(np.asarray(events["busy_ns"], dtype=np.int64).sum()) / 1e9 / ranks
     known["wait_s"] = float(np.asarray(events["wait_ns"], dtype=np.int64).sum()) / 1e9 / ranks
     known.update(_utilization(parts, wall, span - saved, missing), **_waits(parts, missing))
@@ -208,7 +208,7 @@ def repetition_metrics(events: Events, context: Repetition) -> Repetition:
     return context.model_copy(update={**known, "not_measured": missing})
 
 
-def _late_left(parts: Sequence[Strand]) -> float:
+def _late_left(parts: Sequence[RankEpoch]) -> float:
     """Seconds by which the emulation lengthened the epochs, of the latest rank of each epoch."""
     left: dict[int, float] = {}
     for part in parts:
@@ -216,18 +216,18 @@ def _late_left(parts: Sequence[Strand]) -> float:
     return sum(left.values())
 
 
-def _delivered(events: Events, epoch: int, *, unseen: bool) -> dict[str, int | None]:
+def _delivered(events: Events, epoch: int, *, counted: bool) -> dict[str, int | None]:
     """Bytes read, and stored bytes of the samples delivered, in one epoch over all ranks."""
     mine = np.asarray(events["epoch"]) == epoch
     sums = {
         name: int(np.asarray(events[name], dtype=np.int64)[mine].sum())
         for name in ("bytes_read", "sample_bytes")
     }
-    return {**sums, "bytes_read": None if unseen else sums["bytes_read"]}
+    return {**sums, "bytes_read": sums["bytes_read"] if counted else None}
 
 
 def _utilization(
-    parts: Sequence[Strand], wall: float, span: float, missing: dict[str, str]
+    parts: Sequence[RankEpoch], wall: float, span: float, missing: dict[str, str]
 ) -> dict[str, float | None]:
     """Accelerator utilization in three definitions, each a mean over ranks.
 
@@ -277,7 +277,7 @@ def _utilization(
     return figures
 
 
-def _waits(parts: Sequence[Strand], missing: dict[str, str]) -> dict[str, float | None]:
+def _waits(parts: Sequence[RankEpoch], missing: dict[str, str]) -> dict[str, float | None]:
     values = [part.rows["wait_ns"][1:] / part.rows["steps"][1:] for part in parts]
     weights = [part.rows["steps"][1:] for part in parts]
     figures: dict[str, float | None] = {

@@ -15,12 +15,10 @@ from ...schema.workload import OWN_LOADER
 from ..checkpoint.meaning import with_meaning
 from ..checkpoint.study import summaries_of, with_figures
 from .bind import verdict
-from .metrics import Events, repetition_metrics, select, strands, summarise, unseen_reads
+from .metrics import Events, rank_epochs, repetition_metrics, select, summarise, uncounted_reads
 from .validity import LEVELS, evaluate, validity
 
 T = TypeVar("T", bound=RunRecord)
-
-CALIBRATED = ("fetch", "prep", "harness", "accelerator")
 
 
 def ceiling_from_events(
@@ -36,7 +34,7 @@ def ceiling_from_events(
     """
     startups = {epoch.epoch: epoch.startup_s or 0.0 for epoch in context.epochs}
     ranks: dict[int, list[float]] = {}
-    for part in strands(events) if len(events["step"]) else ():
+    for part in rank_epochs(events) if len(events["step"]) else ():
         later = part.rows["step"] >= round_steps
         steady = int(part.rows["steps"][later].sum()) >= round_steps
         rows = later if steady else np.ones(len(later), dtype=bool)
@@ -107,9 +105,9 @@ def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:
 
     What has no events stays as recorded.
     """
-    unseen = unseen_reads(doc.job.loader.kind or OWN_LOADER)
+    uncounted = uncounted_reads(doc.job.loader.kind or OWN_LOADER)
     repetitions = [
-        _again(repetition, select(events, "measure", index), unseen)
+        _again(repetition, select(events, "measure", index), uncounted)
         for index, repetition in enumerate(doc.job.repetitions)
     ]
     ceilings = {
@@ -117,18 +115,19 @@ def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:
         for name, ceiling in doc.job.ceilings.items()
     }
     find_max = _find_max(doc.job.find_max, events) if doc.job.find_max else None
-    quiet = _again(doc.job.quiet, select(events, "quiet", 0), unseen) if doc.job.quiet else None
+    quiet = _again(doc.job.quiet, select(events, "quiet", 0), uncounted) if doc.job.quiet else None
     return conclude(
         doc.with_job(repetitions=repetitions, ceilings=ceilings, find_max=find_max, quiet=quiet)
     )
 
 
-def _again(repetition: Repetition, events: Events, unseen: dict[str, str]) -> Repetition:
+def _again(repetition: Repetition, events: Events, uncounted: dict[str, str]) -> Repetition:
     """One repetition computed again, or as recorded if it has no events.
 
-    ``unseen`` is what ``unseen_reads`` says of the loader; older versions counted these reads.
+    ``uncounted`` is what ``uncounted_reads`` says of the loader; records of older versions have a
+    count of these reads.
     """
-    context = repetition.model_copy(update={"not_measured": repetition.not_measured | unseen})
+    context = repetition.model_copy(update={"not_measured": repetition.not_measured | uncounted})
     return repetition_metrics(events, context) if len(events["step"]) else repetition
 
 

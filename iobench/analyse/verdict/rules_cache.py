@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ...schema.record import TrainingRecord
 from ...schema.training import Epoch
 from ...schema.workload import OWN_LOADER
-from ...units import format_bytes, format_percent
+from ...units import counted, format_bytes, format_percent
 from .rules_data import Outcome, unknown
 
 MAX_RESIDENT = 0.01
@@ -124,7 +124,8 @@ def cold_fetch(doc: TrainingRecord) -> Outcome | None:
     served = [each for each in found if each.cached > MAX_CACHED]
     if served:
         worst = max(served, key=lambda each: each.cached)
-        more = f", and in {len(served) - 1} more" if len(served) > 1 else ""
+        others = len(served) - 1
+        more = f" (and some in {counted(others, 'other measurement')})" if others else ""
         return Outcome(
             f"the run claims cold reads, but a cache served {format_percent(worst.cached)} of them "
             f"in {worst.where}{more}: storage delivered {format_bytes(worst.fetched or 0)} of "
@@ -148,8 +149,8 @@ def residency_unknown(doc: TrainingRecord) -> Outcome | None:
         return None
     measured = [epoch.residency_before is not None for _, epoch, _ in _epochs(doc)]
     remedy = (
-        "rates may be the page cache's; Linux 6.5 has cachestat, older kernels mincore on files "
-        "that can be mapped"
+        "the rates may be those of the page cache; measuring residency requires Linux 6.5 "
+        "(cachestat), or files that can be mapped (mincore)"
     )
     if not any(measured):
         return unknown("page-cache residency was not measured", remedy)
@@ -177,8 +178,8 @@ def dataset_size(doc: TrainingRecord) -> Outcome | None:
         return Outcome(
             f"the dataset is {stored / memory:.2f} x the host's memory ({format_bytes(memory)}) "
             "and reads are not proven cold",
-            f"generate with --memory-multiple {MEMORY_MULTIPLE}, or evict before each epoch "
-            "(cache: cold), or read with reader.direct=true",
+            f"generate with --memory-multiple {MEMORY_MULTIPLE}, or set cache: cold, which empties "
+            "the page cache before each epoch, or read with reader.direct=true",
         )
     return None
 
@@ -212,6 +213,6 @@ def _remedy(doc: TrainingRecord) -> str:
     own = (doc.job.loader.kind or OWN_LOADER) == OWN_LOADER
     read = f", or read with {direct}" if own else ""
     return (
-        "keep other processes from reading the dataset or having it mapped (two runs over one "
-        f"dataset feed each other){read}, or say cache: any"
+        "make sure that no other process reads or maps the dataset (each of two runs over one "
+        f"dataset fills the cache for the other){read}, or set cache: any"
     )

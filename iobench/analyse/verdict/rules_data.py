@@ -11,8 +11,7 @@ from typing import NamedTuple
 from ...schema.record import TrainingRecord
 from ...schema.training import Repetition
 from ...schema.workload import OWN_LOADER
-from ...units import format_bytes, format_count
-from .sentence import plural
+from ...units import counted, format_bytes, format_count
 
 MIN_STEPS = 500
 MIN_REPETITIONS = 5
@@ -43,7 +42,7 @@ def data_mismatch(doc: TrainingRecord) -> Outcome | None:
     if not done:
         return unknown("no repetition was completed")
     remedy = (
-        "a sample that comes from elsewhere, or not at all, makes every rate false: run iobench "
+        "samples that are missing, or do not come from storage, make every rate wrong: run iobench "
         "verify, and report this as a defect"
     )
     for index, repetition in enumerate(done):
@@ -60,9 +59,9 @@ def data_mismatch(doc: TrainingRecord) -> Outcome | None:
         return unknown("the dataset's sample count is not recorded")
     whole = doc.job.workload.max_steps is None and doc.job.workload.reader.tail == "keep"
     expected = samples * doc.job.workload.epochs
-    most = expected + _padding(doc) * doc.job.workload.epochs
+    limit = expected + _padding(doc) * doc.job.workload.epochs
     wrong = [
-        each.samples for each in done if each.samples > most or (whole and each.samples < expected)
+        each.samples for each in done if each.samples > limit or (whole and each.samples < expected)
     ]
     if wrong:
         return Outcome(
@@ -92,8 +91,8 @@ def data_changed(doc: TrainingRecord) -> Outcome | None:
     if changed:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         return Outcome(
-            f"{changed[0]}{more} changed or vanished during the run",
-            "keep writers away from the data, and run again",
+            f"{changed[0]}{more} changed or disappeared during the run",
+            "make sure that nothing writes to the data, and run again",
         )
     return None
 
@@ -102,13 +101,13 @@ def storage_throttled(doc: TrainingRecord) -> Outcome | None:
     """Check that the server asked for no slower requests, which would limit the measured rate."""
     times = _total(repetition.throttled for repetition in doc.job.repetitions)
     if times is None:
-        return unknown("whether the server asked to slow down was not recorded")
+        return unknown("whether the server asked for a lower request rate was not recorded")
     if not times:
         return None
     return Outcome(
-        f"the server asked to slow down {plural(times, 'time')} (503 SlowDown or 429)",
-        "fewer requests in flight, or a higher quota (S3: more prefixes); the rate is the "
-        "quota's, not the storage's",
+        f"the server asked for a lower request rate {counted(times, 'time')} (503 SlowDown or 429)",
+        "use fewer requests in flight, or a higher quota (S3: more prefixes); until then the rate "
+        "is that of the quota, not of the storage",
     )
 
 
@@ -121,18 +120,18 @@ def storage_retries(doc: TrainingRecord) -> Outcome | None:
         return None
     return Outcome(
         f"{_were(again, 'request')} sent again after an error or a time-out",
-        "look at the network and at the server's log",
+        "check the network and the server's log",
     )
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
-    """The sum of the counts that are known; None where none is."""
+    """The sum of the counts that are known; None if no count is known."""
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
 
 def _were(count: int, noun: str) -> str:
-    return f"{plural(count, noun)} {'was' if count == 1 else 'were'}"
+    return f"{counted(count, noun)} {'was' if count == 1 else 'were'}"
 
 
 def run_incomplete(doc: TrainingRecord) -> Outcome | None:
@@ -141,7 +140,7 @@ def run_incomplete(doc: TrainingRecord) -> Outcome | None:
         what = f"the run's status is {doc.status}" + (f" ({doc.error})" if doc.error else "")
         return Outcome(
             f"{what}; {unfinished} of {len(doc.job.repetitions)} repetitions stopped early",
-            "run it again to its end; partial figures are kept",
+            "run it again and let it finish; the partial figures are kept",
         )
     return None if doc.job.repetitions else unknown("no repetition is recorded")
 
@@ -156,11 +155,11 @@ def run_steps(doc: TrainingRecord) -> Outcome | None:
         return unknown("no step was recorded")
     if min(steps) < MIN_STEPS:
         remedy = (
-            f"a larger dataset, more epochs or a smaller batch: at least {MIN_STEPS} steps for "
+            f"use a larger dataset, more epochs or a smaller batch: at least {MIN_STEPS} steps for "
             "each accelerator"
         )
         return Outcome(
-            f"{plural(min(steps), 'step')} for each accelerator in a repetition, fewer than "
+            f"{counted(min(steps), 'step')} for each accelerator in a repetition, fewer than "
             f"{MIN_STEPS}",
             remedy,
         )
@@ -173,10 +172,11 @@ def run_repetitions(doc: TrainingRecord) -> Outcome | None:
     done = len(complete(doc))
     if done < MIN_REPETITIONS:
         remedy = (
-            "run with --repeat 6: the smallest number whose [min, max] covers the median with 95 %"
+            "run with --repeat 6, the smallest number whose [min, max] contains the true median "
+            "with a probability of at least 95 %"
         )
         return Outcome(
-            f"{plural(done, 'complete repetition')}, fewer than {MIN_REPETITIONS}",
+            f"{counted(done, 'complete repetition')}, fewer than {MIN_REPETITIONS}",
             remedy,
         )
     return None
@@ -201,20 +201,20 @@ def nfs_retransmits(doc: TrainingRecord) -> Outcome | None:
     """
     if not (doc.storage.fs_type or "").startswith("nfs"):
         return None
-    counted = [repetition.nfs for repetition in doc.job.repetitions if repetition.nfs is not None]
-    if not counted:
+    traffic = [repetition.nfs for repetition in doc.job.repetitions if repetition.nfs is not None]
+    if not traffic:
         return unknown("the NFS client's counters (/proc/self/mountstats) were not recorded")
-    again = sum(nfs.retransmits for nfs in counted)
+    again = sum(nfs.retransmits for nfs in traffic)
     if again:
-        ops = sum(nfs.read_ops for nfs in counted)
+        ops = sum(nfs.read_ops for nfs in traffic)
         evidence = (
-            f"{_were(again, 'NFS request')} sent again (beside {plural(ops, 'read')}), by the "
-            "mount's counters"
+            f"{_were(again, 'NFS request')} sent again; the mount's counters have "
+            f"{counted(ops, 'read')} in total"
         )
         return Outcome(
             evidence,
-            "look for lost packets and a server that is overloaded or was restarted; such a run "
-            "shows a fault, not a speed",
+            "look for lost packets, and for a server that is overloaded or was restarted: the "
+            "rates of this run show a fault, not the speed of the storage",
         )
     return None
 
@@ -229,7 +229,7 @@ def delivered_samples(doc: TrainingRecord) -> Outcome | None:
         return None
     if proof.not_measured is not None:
         return unknown(
-            f"what loader '{doc.job.loader.kind}' delivers was not proven: {proof.not_measured}"
+            f"what loader '{doc.job.loader.kind}' delivers was not checked: {proof.not_measured}"
         )
     dropped = 0  # what reader.tail=drop allows: the last batch of each worker, if it is not full
     if doc.job.workload.reader.tail == "drop":
@@ -237,14 +237,14 @@ def delivered_samples(doc: TrainingRecord) -> Outcome | None:
         dropped *= max(1, doc.job.accelerators)
     allowed = {"missing": dropped, "repeated": _padding(doc), "unknown": 0}
     wrong = {
-        key: count for key, most in allowed.items() if (count := getattr(proof, key) or 0) > most
+        key: count for key, limit in allowed.items() if (count := getattr(proof, key) or 0) > limit
     }
     if not wrong:
         return None
     counts = ", ".join(f"{format_count(count)} {key}" for key, count in wrong.items())
-    looked = "an epoch" if proof.whole_epoch else "a part of an epoch"
+    checked = "an epoch" if proof.whole_epoch else "a part of an epoch"
     return Outcome(
-        f"{looked} of loader '{doc.job.loader.kind}' ({doc.job.loader.library}) is not the "
-        f"dataset's {proof.of} samples: {counts}",
-        "the rate is that of another job: use another loader.kind, or report this as a defect",
+        f"in {checked}, loader '{doc.job.loader.kind}' ({doc.job.loader.library}) did not deliver "
+        f"each of the dataset's {proof.of} samples once: {counts}",
+        "the rate is that of other work: use another loader.kind, or report this as a defect",
     )

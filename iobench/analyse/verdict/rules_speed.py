@@ -9,7 +9,8 @@ from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling
 from ...schema.workload import OWN_LOADER
 from ...units import counted, format_count, format_duration, format_percent
-from .evidence import NOISE, effective_cores, gather, is_null_accelerator, step_time_s
+from ..compare.statistics import NOISE
+from .evidence import effective_cores, gather, is_null_accelerator, step_time_s
 from .rules_data import Outcome, complete, unknown
 
 MAX_THROTTLED = 0.01  # share of the time of a repetition
@@ -18,7 +19,7 @@ MAX_LOADER_CPU = 0.4  # share of the cores; SPDL: a loader that uses more slows 
 MAX_AMPLIFIED = 1.5  # bytes read for each byte of a sample
 MAX_LATE = 0.1  # lateness of an emulated step in steps, if no batches are prefetched
 MAX_LATE_LEFT = 0.01  # share of the time of a repetition
-GAP = 0.2  # relative difference between two rates
+MAX_GAP = 0.2  # relative difference between two rates
 CLIENT_BOUND = 0.85  # share of the usable cores; the rest is for the kernel and the server
 
 
@@ -26,23 +27,21 @@ def au_threshold(doc: TrainingRecord) -> Outcome | None:
     evidence = gather(doc)
     if evidence.utilization is None:
         why = (
-            "the accelerator is null"
+            "the accelerator is of kind null"
             if is_null_accelerator(doc)
-            else "no complete repetition has one"
+            else "it is in no complete repetition"
         )
         return unknown(f"accelerator utilization was not measured: {why}")
     official = doc.metrics.get("accelerator_utilization")  # MLPerf's, without the first step
     lowest = min(evidence.utilization, official.median if official else 1.0)
     if lowest < evidence.required:
         sustained = (
-            ", sustained from the first read on"
-            if official and official.median >= evidence.required
-            else ""
+            " from the first read on" if official and official.median >= evidence.required else ""
         )
         return Outcome(
-            f"accelerator utilization is {format_percent(lowest)}{sustained}, the workload "
+            f"accelerator utilization{sustained} is {format_percent(lowest)}, but the workload "
             f"requires {format_percent(evidence.required)}",
-            "see the verdict and its advice; --find-max says how many it can feed",
+            "see the verdict and its advice; --find-max measures how many accelerators can be fed",
         )
     return None
 
@@ -58,7 +57,7 @@ def cpu_throttled(doc: TrainingRecord) -> Outcome | None:
     if max(shares) > MAX_THROTTLED:
         return Outcome(
             f"the CPU quota throttled this run for {format_percent(max(shares))} of a repetition",
-            "raise the cgroup's cpu.max before storage is blamed",
+            "raise the cgroup's cpu.max: a lack of CPU time can look like slow storage",
         )
     return None
 
@@ -70,7 +69,8 @@ def cpu_affinity(doc: TrainingRecord) -> Outcome | None:
     if usable < float(total):
         return Outcome(
             f"this run may use {usable:g} of the host's {counted(total, 'core')}",
-            "widen the affinity (taskset) or the cgroup's cpu.max before storage is blamed",
+            "allow more cores (taskset, or the cgroup's cpu.max): a lack of CPU time can look like "
+            "slow storage",
         )
     return None
 
@@ -90,12 +90,12 @@ def harness_bound(doc: TrainingRecord) -> Outcome | None:
     share = evidence.measured / evidence.harness
     if share >= 0.9 or (others and evidence.harness <= min(others) * (1 + NOISE)):
         remedy = (
-            "loader.transport=ring, more workers or larger batches; otherwise the figure is the "
-            "loader's, not storage's"
+            "use loader.transport=ring, more workers or larger batches; until then the rate is "
+            "that of the loader, not of the storage"
         )
         lowest = "" if share >= 0.9 else ", the lowest of all ceilings"
         return Outcome(
-            f"with no storage at all the loader does {format_count(evidence.harness)} "
+            f"without any storage, the loader reaches {format_count(evidence.harness)} "
             f"samples/s{lowest}; the run reached {share:.0%} of it",
             remedy,
         )
@@ -116,8 +116,8 @@ def client_bound(doc: TrainingRecord) -> Outcome | None:
     return Outcome(
         f"fetching takes {taken:.1f} of {cores:g} cores ({fetch.cpu_s_per_gb:.2f} CPU s/GB): the "
         "client, not the storage, was the limit",
-        "a cheaper client (storage.client=obstore, reader.direct=true), larger reads, or a host "
-        "with more cores",
+        "use a client that takes less CPU time (storage.client=obstore, reader.direct=true), "
+        "larger reads, or a host with more cores",
     )
 
 
@@ -190,8 +190,8 @@ def prefetch_share(doc: TrainingRecord) -> Outcome | None:
         )
         return Outcome(
             evidence,
-            "longer epochs (a larger dataset), or less prefetching; accelerator_utilization_strict "
-            "and samples/s are not affected",
+            "use longer epochs (a larger dataset), or less prefetching; "
+            "accelerator_utilization_strict and samples/s are not affected",
         )
     return None
 
@@ -206,24 +206,24 @@ def verdict_gap(doc: TrainingRecord) -> Outcome | None:
         f"the run reached {format_count(measured)} samples/s, {ratio:.2f} x the "
         f"{format_count(predicted)} that its lowest ceiling predicts"
     )
-    if ratio > 1 + GAP:
+    if ratio > 1 + MAX_GAP:
         return Outcome(
             found,
             "a ceiling was measured under worse conditions than the run, or the run read from a "
             "cache: repeat both",
         )
-    if ratio >= (1 - GAP) * (1 - _saving_share(doc)):
+    if ratio >= (1 - MAX_GAP) * (1 - _saving_share(doc)):
         return None
     if evidence.serial is not None and measured >= 0.9 * evidence.serial:
-        serial = f"fetch and prep of a worker taking turns predict {format_count(evidence.serial)}"
         return Outcome(
-            f"{found}; {serial}",
-            "let fetch and prep overlap: more workers, or a higher reader.concurrency",
+            f"{found}; {format_count(evidence.serial)} are predicted if each worker fetches "
+            "samples and prepares them one after the other",
+            "make fetch and prep overlap: use more workers, or a higher reader.concurrency",
         )
     return Outcome(
         found,
-        "stages compete (for CPU, memory or the device), or start-up dominates a short run: "
-        "compare CPU time, lengthen the run",
+        "stages compete (for CPU, memory or the device), or a short run consists mostly of "
+        "start-up: compare the CPU times, and make the run longer",
     )
 
 
@@ -244,7 +244,7 @@ def raw_not_measured(doc: TrainingRecord) -> Outcome | None:
         return unknown("the run does not say whether raw storage was measured")
     return Outcome(
         f"raw storage was not measured: {raw.not_measured}",
-        "without it, a slow device and a slow reader look alike",
+        "without it, a slow device cannot be distinguished from a slow reader",
     )
 
 
@@ -255,14 +255,16 @@ def raw_low(doc: TrainingRecord) -> Outcome | None:
     """
     evidence = gather(doc)
     if evidence.fetch is None:
-        return unknown("the fetch ceiling was not measured, so nothing checks the raw one")
-    if evidence.raw is None or evidence.raw >= evidence.fetch * (1 - GAP):
+        return unknown(
+            "the fetch ceiling was not measured, so the rate of raw storage cannot be checked"
+        )
+    if evidence.raw is None or evidence.raw >= evidence.fetch * (1 - MAX_GAP):
         return None
     return Outcome(
-        f"raw storage, by {evidence.raw_source}, came to "
-        f"{format_percent(evidence.raw / evidence.fetch)} of what the reader fetched from it",
-        "storage changed in between (other users, a cache of its own), or slows under more "
-        "requests: run again with a longer --calibration",
+        f"the rate of raw storage, measured by {evidence.raw_source}, is only "
+        f"{format_percent(evidence.raw / evidence.fetch)} of that of the reader",
+        "the storage changed in between (other users, a cache of its own), or becomes slower with "
+        "more requests: run again with a longer --calibration",
     )
 
 
@@ -286,13 +288,13 @@ def read_amplification(doc: TrainingRecord) -> Outcome | None:
         return None
     if doc.job.dataset.blocks:
         remedy = (
-            "read row groups in order (reader.access=sequential), or generate smaller ones "
+            "read row groups in order (reader.access=sequential), or generate smaller row groups "
             "(block_size)"
         )
     elif doc.job.loader.direct:
-        remedy = "direct IO reads whole blocks: reader.direct=false, or larger samples"
+        remedy = "direct IO reads whole blocks: use reader.direct=false, or larger samples"
     else:
-        remedy = "larger samples, or read them in order (reader.access=sequential)"
+        remedy = "use larger samples, or read them in order (reader.access=sequential)"
     return Outcome(f"storage delivered {worst:.1f} bytes for each byte of a sample", remedy)
 
 
@@ -314,7 +316,7 @@ def loader_tax(doc: TrainingRecord) -> Outcome | None:
         )
         return Outcome(
             found,
-            "a training needs those cores too: loader.transport=ring moves bytes at a tenth of the "
-            "cost of torch's collate",
+            "the training needs these cores, too: use loader.transport=ring, which takes a tenth "
+            "of the CPU time of torch's collate",
         )
     return None

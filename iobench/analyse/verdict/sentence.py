@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...schema.workload import OWN_LOADER
 from ...units import counted, format_count, format_percent, format_rate
-from .evidence import NOISE, Evidence
+from ..compare.statistics import NOISE
+from .evidence import AT_LIMIT, Evidence
 
 SUBJECTS = {
     "storage": "Storage",
@@ -31,10 +32,6 @@ def degree(utilization: float) -> str:
     return "fed" if wait < MILD else "mildly starved" if wait < SEVERE else "starved"
 
 
-def plural(count: int, noun: str = "accelerator") -> str:
-    return counted(count, noun)
-
-
 def sentence(
     evidence: Evidence, binds: str, reason: str, headroom: float | None, fed: int | None
 ) -> str:
@@ -44,25 +41,21 @@ def sentence(
     """
     if evidence.accelerator is None:
         return _without_accelerator(evidence, binds, reason)
-    who, demands = (
-        plural(evidence.accelerators),
-        "demands" if evidence.accelerators == 1 else "demand",
-    )
-    they = (
-        f"{'it' if evidence.accelerators == 1 else 'they'} {demands} "
-        f"{_rate(evidence, evidence.accelerator)}"
-    )
+    accelerators = counted(evidence.accelerators, "accelerator")
+    they_demand = "it demands" if evidence.accelerators == 1 else "they demand"
+    demand = f"{they_demand} {_rate(evidence, evidence.accelerator)}"
     storage = _storage(evidence, headroom)
     feeds = _feeds(evidence, fed)
     if binds == "accelerator":
-        return f"{_keeps_busy(evidence, who)}: {they}, {storage}{feeds}."
+        return f"{_keeps_busy(evidence, accelerators)}: {demand}, {storage}{feeds}."
     if binds == "undecided":
         return (
-            f"What limits {who} is undecided: {reason}. {_capital(they)}, "
+            f"What limits {accelerators} is undecided: {reason}. {_capital(demand)}, "
             f"{storage}{_measured(evidence)}."
         )
     opening = (
-        f"{_subject(evidence, binds, reason)} {_starves(evidence)} {who}{_busy(evidence)}: {they}"
+        f"{_subject(evidence, binds, reason)} {_starves(evidence)} {accelerators}"
+        f"{_busy(evidence)}: {demand}"
     )
     if binds == "storage":
         return f"{opening}, {storage}{feeds}.{_why_storage(evidence, reason)}"
@@ -78,7 +71,7 @@ def sentence(
     ):  # the run was faster than the ceiling, so the ceiling was measured too low
         own = (
             f"alone yielded {_rate(evidence, rate)}, less than the "
-            f"{_rate(evidence, evidence.measured)} of the run itself"
+            f"{_rate(evidence, evidence.measured)} of the whole run"
         )
         return f"{opening}, but {_what(evidence, binds)} {own}{although}."
     return (
@@ -99,29 +92,30 @@ def _without_accelerator(evidence: Evidence, binds: str, reason: str) -> str:
     if binds == "harness" and reason:
         limit = f"the limit is this host's CPU: {reason}"
     why = _why_storage(evidence, "") if binds == "storage" else ""
-    return f"No accelerator to starve: the loader sustains {sustained}{temperature}; {limit}.{why}"
+    rate = f"the loader sustains {sustained}{temperature}"
+    return f"The accelerators set no demand: {rate}; {limit}.{why}"
 
 
-def _keeps_busy(evidence: Evidence, who: str) -> str:
+def _keeps_busy(evidence: Evidence, accelerators: str) -> str:
     if evidence.utilization is None:
-        return f"The data pipeline is expected to keep up with {who}"
+        return f"The data pipeline is expected to keep up with {accelerators}"
     grade = degree(evidence.utilization)
     waiting = (
         ""
         if grade == "fed"
-        else f", and still waiting {format_percent(1 - evidence.utilization)} of the time"
+        else f", waiting {format_percent(1 - evidence.utilization)} of the time"
     )
     between = " between saves" if evidence.saves else ""
     busy = (
         f"{format_percent(evidence.utilization)} busy{between} ({_percent(evidence.required)} "
         f"required{waiting})"
     )
-    return f"The data pipeline keeps {who} {busy}"
+    return f"The data pipeline keeps {accelerators} {busy}"
 
 
 def _subject(evidence: Evidence, binds: str, reason: str) -> str:
     if binds == "prep" and evidence.kind != OWN_LOADER:
-        return f"The loader '{evidence.kind}' (decoding, collating and handing over)"
+        return f"The loader '{evidence.kind}' (decoding, collating and delivering batches)"
     return "This host's CPU" if binds == "harness" and reason else SUBJECTS[binds]
 
 
@@ -150,8 +144,11 @@ def _busy(evidence: Evidence) -> str:
 def _storage(evidence: Evidence, headroom: float | None) -> str:
     if evidence.storage is None or headroom is None:
         return "what storage can deliver was not measured"
-    how = (" cold" if evidence.cold else "") if evidence.fetch is not None else " raw"
-    return f"storage delivers {_rate(evidence, evidence.storage)}{how} ({headroom:.2f} x)"
+    storage, cold = "storage", " cold" if evidence.cold else ""
+    if evidence.fetch is None:
+        storage, cold = "raw storage", ""
+    rate = _rate(evidence, evidence.storage)
+    return f"{storage} delivers {rate}{cold}, {headroom:.2f} x the demand"
 
 
 def _feeds(evidence: Evidence, fed: int | None) -> str:
@@ -159,10 +156,12 @@ def _feeds(evidence: Evidence, fed: int | None) -> str:
         return ""
     at = f"at {_percent(evidence.required)} utilization"
     if fed >= evidence.accelerators:
-        return f"; it can feed {plural(fed)} {at}"
+        return f"; it can feed {counted(fed, 'accelerator')} {at}"
     if evidence.accelerators == 1:
         return f"; it cannot feed even one {at}"
-    return f"; it can feed {'none' if fed == 0 else format_count(fed)} of them {at}"
+    if fed == 0:
+        return f"; it cannot feed any of them {at}"
+    return f"; it can feed {format_count(fed)} of them {at}"
 
 
 def _why_storage(evidence: Evidence, reason: str) -> str:
@@ -174,24 +173,22 @@ def _why_storage(evidence: Evidence, reason: str) -> str:
     share = evidence.fetch / evidence.raw
     raw = _rate(evidence, evidence.raw)
     fio = evidence.raw_by == "fio"
-    if share < 0.8:
+    if share < AT_LIMIT:
         whose = (
             "that fio reads from the same files"
             if fio
             else "that it gets with more reads in flight"
         )
         return (
-            f" The reader gets {share:.0%} of the {raw} {whose}: its latency or concurrency, not "
-            "the device."
+            f" The reader gets {share:.0%} of the {raw} {whose}: the limit is its latency or "
+            "concurrency, not the device."
         )
-    return (
-        " The storage itself is spent: "
-        f"""{
-            "fio reads " + raw + " from the same files"
-            if fio
-            else "more reads in flight get " + raw
-        }."""
+    how = (
+        f"fio reads {raw} from the same files"
+        if fio
+        else f"with more reads in flight it delivers {raw}"
     )
+    return f" The storage itself is at its limit: {how}."
 
 
 def _measured(evidence: Evidence) -> str:

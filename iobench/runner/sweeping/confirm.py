@@ -8,7 +8,7 @@ from pathlib import Path
 from ...analyse.compare.runs import Group, compare, usable
 from ...analyse.compare.statistics import MIN_VALUES
 from ...analyse.tuning.confirmation import Confirmation
-from ...analyse.tuning.points import same
+from ...analyse.tuning.points import same, settings_text
 from ...analyse.tuning.recommend import Recommendation, recommend
 from ...analyse.tuning.sweepfolder import read_sweep
 from ...errors import UsageError
@@ -18,6 +18,7 @@ from ...schema.sweep import (
     SweepPoint,
     describe,
     save_sweep,
+    setting_text,
 )
 from ..directory import new_directory
 from ..progress import Progress
@@ -110,21 +111,23 @@ def _sides(sweep: Sweep, advice: Recommendation) -> tuple[SweepPoint, SweepPoint
         )
     sides = []
     for wanted in (
-        {key: _text(value) for key, value in sweep.default.items()},
+        {key: setting_text(value) for key, value in sweep.default.items()},
         dict(advice.settings),
     ):
         point = next(
             (
                 point
                 for point in sweep.points
-                if all(same(_text(point.settings.get(key)), value) for key, value in wanted.items())
+                if all(
+                    same(setting_text(point.settings.get(key)), value)
+                    for key, value in wanted.items()
+                )
             ),
             None,
         )
         if point is None:
-            told = ", ".join(f"{key}={value}" for key, value in wanted.items())
             raise UsageError(
-                f"no point of this sweep has the settings {told}",
+                f"no point of this sweep has the settings {settings_text(wanted)}",
                 remedy="its sweep.json is incomplete: run the sweep again",
             )
         sides.append(
@@ -135,9 +138,3 @@ def _sides(sweep: Sweep, advice: Recommendation) -> tuple[SweepPoint, SweepPoint
             "the advice is to keep the settings in use today, so there is nothing to confirm"
         )
     return sides[0], sides[1]
-
-
-def _text(value: object) -> str:
-    return (
-        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    )

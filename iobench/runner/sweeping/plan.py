@@ -13,7 +13,15 @@ from ...generator.target import dataset_id
 from ...registry import CODECS, CONTENTS, FORMATS
 from ...schema.base import apply_overrides, build
 from ...schema.dataset import DatasetSpec, resized
-from ...schema.sweep import Setting, Settings, Sweep, SweepPoint, combinations, describe
+from ...schema.sweep import (
+    Setting,
+    Settings,
+    Sweep,
+    SweepPoint,
+    combinations,
+    describe,
+    setting_text,
+)
 from ...schema.workload import Workload, load_workload
 from ...storage import wrapper_of
 from ...units import format_bytes
@@ -89,7 +97,7 @@ def resolve(sweep: Sweep, settings: Settings) -> tuple[Workload, DatasetSpec]:
     given = [
         *sweep.overrides,
         *(
-            f"{key}={_text(value)}"
+            f"{key}={setting_text(value)}"
             for key, value in settings.items()
             # A storage option without a value is left out: the storage's default holds.
             if value is not None or not key.startswith("storage.")
@@ -185,28 +193,16 @@ def _refuse_unknown(sweep: Sweep, key: str, workload: Workload, spec: DatasetSpe
         build(
             DatasetSpec,
             apply_overrides(
-                spec.model_dump(mode="json"), [f"{key.removeprefix(DATASET)}={_text(value)}"]
+                spec.model_dump(mode="json"), [f"{key.removeprefix(DATASET)}={setting_text(value)}"]
             ),
             where="--sweep",
         )
     else:
         build(
             Workload,
-            apply_overrides(workload.model_dump(mode="json"), [f"{key}={_text(value)}"]),
+            apply_overrides(workload.model_dump(mode="json"), [f"{key}={setting_text(value)}"]),
             where="--sweep",
         )
-
-
-def _text(value: Setting) -> str:
-    return (
-        "null"
-        if value is None
-        else "true"
-        if value is True
-        else "false"
-        if value is False
-        else str(value)
-    )
 
 
 def place_of_data(sweep: Sweep, spec: DatasetSpec) -> str:

@@ -1,4 +1,4 @@
-"""What an indexer finds in one shard, in columns: a million samples are a few arrays."""
+"""The samples of one shard that a scan has found, in columns: a few arrays for a million."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class ShardSamples:
     """The samples of one shard.
 
     ``offset`` and ``stored`` as in a manifest: the sample's stored bytes, or those of its block.
@@ -55,7 +55,7 @@ class Found:
         return len(self.offset)
 
 
-def listed(samples: Iterable[Sample], nbytes: int) -> Found:
+def listed(samples: Iterable[Sample], nbytes: int) -> ShardSamples:
     """Collect samples that are stored uncompressed, in a shard of ``nbytes``."""
     offsets, sizes = array("q"), array("q")  # compact, since a sample may have only 16 bytes
     suffixes: set[str] = set()
@@ -64,7 +64,7 @@ def listed(samples: Iterable[Sample], nbytes: int) -> Found:
         sizes.append(size)
         suffixes.add(suffix)
     stored = np.array(sizes, np.int64)
-    return Found(
+    return ShardSamples(
         offset=np.array(offsets, np.int64),
         stored=stored,
         size=stored,

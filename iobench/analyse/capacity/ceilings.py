@@ -1,0 +1,238 @@
+"""The ceilings of a recorded run under changes, computed with ``models``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ...errors import UsageError
+from ...schema.record import TrainingRecord
+from ...schema.training import Ceiling, CeilingDetails
+from ...units import format_bytes, format_count, format_duration, format_percent, format_rate
+from ..verdict.evidence import AT_LIMIT, Evidence, step_time_s
+from . import models
+from .change import Change, Explanation, Settings
+from .measured import known_latency, run_reads_in_flight, run_reads_per_sample
+
+NETWORK = "the network (its baseline, without bursts)"
+
+
+def moved_ceilings(
+    doc: TrainingRecord, before: Evidence, change: Change, after: Settings, why: Explanation
+) -> dict[str, Ceiling]:
+    """All ceilings of ``doc``; those that were measured are moved by ``change``.
+
+    Raises UsageError if the record lacks a figure that the change needs.
+    """
+    ceilings = dict(doc.job.ceilings)
+    for name, rate in _rates(doc, before, change, after, why).items():
+        ceilings[name] = _moved(doc.job.ceilings.get(name, Ceiling()), rate, before)
+    return ceilings
+
+
+def _rates(
+    doc: TrainingRecord,
+    before: Evidence,
+    change: Change,
+    after: Settings,
+    why: Explanation,
+) -> dict[str, float]:
+    """The known ceilings after the change, in samples/s."""
+    busy_before = max(before.workers, before.accelerators)
+    rates: dict[str, float] = {}
+    factor, network = _bandwidth(before, change, why), _network(before, change, why)
+    if before.raw is not None:
+        rates["storage_raw"] = min(before.raw * factor, network)
+    if before.fetch is not None:
+        rates["fetch"] = _fetch(doc, before, change, after, factor, network, why)
+    elif change.latency is not None or change.cache_bytes is not None:
+        raise UsageError(
+            f"run {doc.run_id} has no fetch ceiling, so the effect of a latency or a cache cannot "
+            "be predicted",
+            remedy="name a run that measured it",
+        )
+    if before.prep is not None:
+        rates["prep"] = models.prepared(
+            before.prep, busy_before=busy_before, busy=after.busy, cores=before.cores
+        )
+    if before.harness is not None:
+        rates["harness"] = models.handed_over(
+            before.harness,
+            ranks_before=before.accelerators,
+            ranks=after.ranks,
+            busy_before=busy_before,
+            busy=after.busy,
+            cores=before.cores,
+        )
+    if after.busy != busy_before:
+        cores = "an unknown number of cores" if before.cores is None else f"{before.cores:g} cores"
+        why.models.append(
+            f"prep: in proportion to the processes that prepare samples, {after.busy} instead of "
+            f"{busy_before}, at most one for each of {cores} (Plumber, MLSys 2022)"
+        )
+    if before.accelerator is not None and before.per_accelerator is not None:
+        step, recorded = after.workload.accelerator.step_time, step_time_s(doc)
+        rates["accelerator"] = (
+            before.per_accelerator * after.ranks * (recorded / step if step and recorded else 1.0)
+        )
+    return rates
+
+
+def _network(before: Evidence, change: Change, why: Explanation) -> float:
+    """Limit of the network in front of the storage in samples/s; infinite if none was given.
+
+    Reads that this host's cache serves do not use the network.
+    """
+    if change.network_bytes_per_s is None:
+        return math.inf
+    if not before.bytes_per_sample:
+        raise UsageError(
+            "the run does not record the size of its samples, so the limit of a network "
+            "cannot be computed",
+            remedy="name a run that measured its fetch ceiling",
+        )
+    why.changes.append(
+        "storage behind a network of "
+        f"{format_rate(change.network_bytes_per_s)}"
+        f"{f' ({change.network_of})' if change.network_of else ''}"
+    )
+    return change.network_bytes_per_s / before.bytes_per_sample
+
+
+def _bandwidth(before: Evidence, change: Change, why: Explanation) -> float:
+    if change.storage_bandwidth is None:
+        return 1.0
+    recorded = before.bytes_per_s(before.raw if before.raw is not None else before.fetch)
+    new = change.storage_bandwidth.of(recorded, "storage bandwidth")
+    if recorded is None:
+        raise UsageError(
+            "this run measured no storage bandwidth that could be changed",
+            remedy="name a run that measured its ceilings (without --calibration 0s)",
+        )
+    if not 0 < new < 1e18:
+        raise UsageError(
+            "the storage bandwidth must be more than 0 and less than 1e18 bytes/s, but is "
+            f"{new:g} bytes/s",
+            remedy="give e.g. 2x or 5GB/s",
+        )
+    why.changes.append(
+        f"storage of {format_rate(new)} instead of {format_rate(recorded)} ({new / recorded:.3g} x)"
+    )
+    return new / recorded
+
+
+def _fetch(
+    doc: TrainingRecord,
+    before: Evidence,
+    change: Change,
+    after: Settings,
+    factor: float,
+    network: float,
+    why: Explanation,
+) -> float:
+    assert before.fetch is not None
+    requests, size = run_reads_per_sample(doc), before.bytes_per_sample
+    latency, source = known_latency(doc)
+    per_gb = doc.job.ceilings["fetch"].cpu_s_per_gb
+    fetch = models.Fetch(
+        rate=before.fetch,
+        raw=before.raw,
+        raw_at_limit=_raw_at_limit(doc, before),
+        reads_per_sample=requests or 1.0,
+        in_flight=run_reads_in_flight(doc),
+        latency_s=latency,
+        unloaded=bool(doc.storage.latency_s),
+        cores=before.cores,
+        cpu_s_per_sample=per_gb * size / 1e9 if per_gb and size else None,
+    )
+    new_latency = None
+    if change.latency is not None:
+        new_latency = change.latency.of(latency, "latency of one read")
+        was = "an unknown latency" if latency is None else f"{format_duration(latency)} ({source})"
+        why.changes.append(f"{format_duration(new_latency)} for each read instead of {was}")
+    stated = change.storage_bandwidth is not None and not change.storage_bandwidth.relative
+    parts = models.fetch_parts(
+        fetch, bandwidth=factor, stated=stated, reads=after.reads, latency_s=new_latency
+    )
+    if math.isfinite(network):
+        parts[NETWORK] = network
+    rate = min(parts.values())
+    if not math.isfinite(rate):
+        raise UsageError(
+            "this run does not show what would limit the changed storage",
+            remedy="give its bandwidth, e.g. --storage-bandwidth 5GB/s",
+        )
+    why.models.append(_why_fetch(parts))
+    if change.cache_bytes is None:
+        return rate
+    samples = doc.job.dataset.samples
+    read = float(
+        size * samples if size and samples else doc.job.dataset.stored_bytes or 0
+    )  # of the columns that are read, which may be less than what is stored
+    if not read:
+        raise UsageError(
+            f"run {doc.run_id} does not record the size of its dataset, so the effect of a cache "
+            "cannot be predicted",
+            remedy="leave out the cache, or name another run",
+        )
+    memory = (
+        fetch.client
+        if math.isfinite(fetch.client)
+        else max(known for known in (before.prep, before.harness, rate) if known)
+    )
+    kept, hits = models.with_cache(
+        rate, memory=max(rate, memory), cached=change.cache_bytes / read, pinned=change.pinned
+    )
+    kind = "pinned" if change.pinned else "page"
+    why.changes.append(
+        f"a {kind} cache of {format_bytes(change.cache_bytes)}, "
+        f"{format_percent(min(1, change.cache_bytes / read))} of the dataset"
+    )
+    why.models.append(
+        f"cache: it serves {format_percent(hits)} of the reads from the second epoch on; the "
+        f"first epoch is still limited to {_samples(rate)}"
+    )
+    if doc.job.loader.direct and not change.pinned:
+        why.models.append(
+            "cache: the run read with O_DIRECT, which bypasses the page cache; the prediction is "
+            "for reader.direct=false"
+        )
+    return kept
+
+
+def _raw_at_limit(doc: TrainingRecord, before: Evidence) -> bool:
+    """Whether the recorded raw rate is the limit of the storage.
+
+    It is not if the reader measured it with more reads in flight, and the rate grew nearly in
+    proportion.
+    """
+    more = doc.job.ceilings.get("storage_raw", Ceiling()).details.concurrency
+    if not more or not before.raw or not before.fetch:
+        return True
+    return before.raw < AT_LIMIT * before.fetch * more / before.concurrency
+
+
+def _why_fetch(parts: Mapping[str, float]) -> str:
+    """A line on the part of the fetch model that is the limit."""
+    bound = min(parts, key=lambda name: parts[name])
+    known = ", ".join(
+        f"{name} {_samples(value)}" for name, value in parts.items() if math.isfinite(value)
+    )
+    unknown = [name for name, value in parts.items() if not math.isfinite(value)]
+    hint = f"; not known: the limit of {' and '.join(unknown)}" if unknown else ""
+    return f"fetch: limited by {bound} (roofline model and Little's law: {known}{hint})"
+
+
+def _samples(rate: float) -> str:
+    return f"{format_count(rate)} samples/s"
+
+
+def _moved(ceiling: Ceiling, rate: float, before: Evidence) -> Ceiling:
+    return ceiling.model_copy(
+        update={
+            "samples_per_s": rate,
+            "bytes_per_s": before.bytes_per_s(rate),
+            "how": f"modelled; {ceiling.how}",
+            "details": CeilingDetails(),
+        }
+    )

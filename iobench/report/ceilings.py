@@ -1,0 +1,121 @@
+"""The ceilings of a run as bars: what each stage can do alone, and what all do together."""
+
+from __future__ import annotations
+
+from ..analyse.verdict.evidence import bytes_per_sample, gather
+from ..schema.record import TrainingRecord
+from ..schema.training import Ceiling
+from ..units import format_count, format_rate
+from .figures import BLANK, NO_REASON, figure, word
+from .sections import Bars, Cell, Column, Row, Section, Table
+
+LABELS = {
+    "storage_raw": "storage, raw",
+    "fetch": "fetch",
+    "prep": "prep",
+    "harness": "harness",
+    "accelerator": "accelerators",
+}
+BOUND_BY = {
+    "storage": ("fetch", "storage_raw"),
+    "prep": ("prep",),
+    "harness": ("harness",),
+    "accelerator": ("accelerator",),
+    "undecided": (),
+}
+LONGEST = 8
+"""Longest bar, as a multiple of the lowest rate.
+
+Without this limit a harness of 11 GiB/s would make the other bars too short to compare.
+"""
+
+
+def ceiling_sections(doc: TrainingRecord) -> list[Section]:
+    """Bars for the ceilings, the prediction and the measured rate.
+
+    All are in one unit of stored bytes/s (samples/s if the bytes are not known).
+    """
+    size, evidence = bytes_per_sample(doc), gather(doc)
+    rates = {
+        "storage_raw": evidence.raw,
+        "fetch": evidence.fetch,
+        "prep": evidence.prep,
+        "harness": evidence.harness,
+        "accelerator": evidence.accelerator,
+        "predicted": evidence.predicted,
+        "measured": evidence.measured,
+    }
+    known = [rate for rate in rates.values() if rate]
+    if not known:
+        return []
+    reasons = {name: one.not_measured or NO_REASON for name, one in doc.job.ceilings.items()}
+    reasons |= {"predicted": "no ceiling was measured", "measured": "no complete repetition"}
+    bound = BOUND_BY[doc.job.verdict.binds] if doc.job.verdict else ()
+    if "fetch" in bound and rates["fetch"] is not None:
+        bound = ("fetch",)
+    divisor, unit = _unit(min(known) * size) if size else (1.0, "")
+    rows = []
+    for name, rate in rates.items():
+        if rate is None and name not in reasons:
+            continue
+        label = word(LABELS.get(name, name), name)
+        if not rate:
+            lacking = Cell(value=None, why=f"not measured: {reasons.get(name, NO_REASON)}")
+            rows.append(Row(cells=(label, lacking, *[BLANK] * bool(size), BLANK, BLANK, BLANK)))
+            continue
+        ceiling = doc.job.ceilings.get(name, Ceiling())
+        cells = [
+            label,
+            *([Cell(value=rate * size, text=_figure(rate * size / divisor))] if size else []),
+            figure(rate, format_count),
+            figure(ceiling.bytes_per_s, format_rate, missing=""),
+            figure(ceiling.cpu_s_per_gb, lambda seconds: f"{seconds:.4g}", missing=""),
+            word(ceiling.how),
+        ]
+        rows.append(Row(cells=tuple(cells), mark="binds" if name in bound else ""))
+    stored = Column(name="stored_bytes_per_s", label=unit, unit="bytes/s", align="right")
+    columns = (
+        Column(name="ceiling"),
+        *([stored] if size else []),
+        Column(name="samples_per_s", label="samples/s", unit="samples/s", align="right"),
+        Column(
+            name="bytes_per_s",
+            label="bandwidth, as measured",
+            unit="bytes/s",
+            align="right",
+            where="pages",
+        ),
+        Column(name="cpu_s_per_gb", label="CPU s/GB", unit="s/GB", align="right", where="pages"),
+        Column(name="how", label="how", where="pages"),
+    )
+    of = f"{unit} of stored bytes and samples/s" if size else "samples/s"
+    return [
+        Table(
+            id="ceilings",
+            title=f"Ceilings of each stage alone, {of}",
+            columns=columns,
+            rows=tuple(rows),
+            bars=Bars(column="samples_per_s", full=min(max(known), LONGEST * min(known))),
+            notes=_transport(doc, size),
+        )
+    ]
+
+
+def _transport(doc: TrainingRecord, size: float | None) -> tuple[str, ...]:
+    tax = doc.job.ceilings.get("harness", Ceiling()).details.tensor_samples_per_s
+    if not tax:
+        return ()
+    moved = f"{format_count(tax)} samples/s"
+    moved = f"{format_rate(tax * size)} ({moved})" if size else moved
+    return (f"with torch's default transport the harness would end at {moved}",)
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _unit(bytes_per_s: float) -> tuple[float, str]:
+    for power, name in ((3, "GiB/s"), (2, "MiB/s"), (1, "KiB/s")):
+        if bytes_per_s >= 0.1 * 1024**power:
+            return float(1024**power), name
+    return 1.0, "B/s"

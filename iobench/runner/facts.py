@@ -1,0 +1,124 @@
+"""What a run's record says of its plan, its loader and its data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from .. import __version__
+from ..dataset import ResolvedSpec, cheaper_codecs
+from ..schema.job import DatasetFacts, DatasetSpecFacts, LoaderFacts, WorkloadFacts
+from ..schema.record import Finding, TrainingRecord
+from ..schema.training import TrainingRun
+from ..storage.base import Versioned
+from ..storage.catalog import innermost
+from .agent import HostAgent
+from .directory import storage_facts
+from .plan import Plan
+from .third_party import is_library
+
+MAX_VERSIONS = 20_000
+"""Limit for the objects whose versions are compared; listing more takes too long."""
+
+
+def begin_record(
+    plan: Plan, agent: HostAgent, *, run_id: str, command: Sequence[str], rules: str
+) -> TrainingRecord:
+    """The record before any measurement: complete specifications and fingerprints."""
+    manifest, loading = plan.manifest, plan.workload.loader
+    findings = []
+    if (
+        not plan.uncached
+        and plan.workload.reader.direct == "auto"
+        and not plan.workload.reader.mmap
+        and plan.workload.cache == "cold"
+    ):
+        why = (
+            "the storage has no O_DIRECT"
+            if not is_library(plan)
+            else f"the loader '{loading.kind}' opens files without O_DIRECT"
+        )
+        findings.append(
+            Finding(
+                rule="reader.buffered",
+                level="info",
+                evidence=f"{why}, so reads go through the page cache",
+            )
+        )
+    if manifest.header.origin:
+        findings.append(
+            Finding(
+                rule="data.origin",
+                level="info",
+                evidence=f"the samples were read at {plan.storage.url}, "
+                f"by the manifest at {plan.data}",
+            )
+        )
+    dataset = ResolvedSpec.of(manifest)
+    return TrainingRecord(
+        iobench_version=__version__,
+        run_id=run_id,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=list(command),
+        status="ok",
+        validity="unknown",
+        rules=rules,
+        findings=findings,
+        hosts=[agent.describe()],
+        storage=storage_facts(plan.storage),
+        job=TrainingRun(
+            accelerators=plan.accelerators,
+            workload=WorkloadFacts.model_validate(plan.workload.model_dump(mode="json")),
+            dataset=DatasetFacts(
+                spec=DatasetSpecFacts.model_validate(manifest.spec.model_dump(mode="json")),
+                id=manifest.header.id,
+                samples=manifest.sample_count,
+                shards=manifest.shard_count,
+                stored_bytes=manifest.header.stored_bytes,
+                sample_bytes_mean=manifest.mean_stored_bytes,
+                blocks=dataset.blocks,
+                cheaper_codecs=cheaper_codecs(dataset),
+            ),
+            loader=LoaderFacts(
+                direct=plan.direct,
+                access="sequential" if plan.sequential else "random",
+                kind=loading.kind,
+                workers=loading.workers,
+                transport=loading.transport,
+                prefetched_samples=loading.workers
+                * loading.prefetch_factor
+                * plan.workload.batch_size,
+            ),
+        ),
+    )
+
+
+def shard_versions(plan: Plan) -> dict[str, str] | str:
+    """A token for each shard that changes when the shard does; or the reason why there is none."""
+    storage = innermost(plan.storage)
+    if not isinstance(storage, Versioned):
+        return "this storage does not report versions of objects"
+    if plan.manifest.shard_count > MAX_VERSIONS:
+        return f"more than {MAX_VERSIONS} objects"
+    found = storage.versions(plan.manifest.folder())
+    return {key: found.get(key, "") for key in plan.keys}
+
+
+def add_changes(doc: TrainingRecord, plan: Plan, before: dict[str, str] | str) -> None:
+    """Add which shards have changed since their versions were ``before``, or why nobody knows."""
+    update: dict[str, object]
+    if isinstance(before, str):
+        update = {"changed": None, "changed_unknown": before}
+    else:
+        after = shard_versions(plan)
+        changed = None
+        if isinstance(after, dict):
+            changed = [key for key in before if before[key] != after[key]]
+        update = {"changed": changed}
+    doc.job.dataset = doc.job.dataset.model_copy(update=update)
+
+
+def add_loader_facts(doc: TrainingRecord, found: LoaderFacts) -> None:
+    """Add what a phase found out about the loader; a later phase replaces earlier facts."""
+    facts = {name: getattr(found, name) for name in found.model_fields_set}
+    doc.job.loader = doc.job.loader.model_copy(update=facts)

@@ -1,0 +1,174 @@
+"""The rules for checkpoints, each against a record that breaks it and one that keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from iobench.analyse.checkpoint.rules import (
+    MIN_SAVES,
+    back_pressure,
+    cold_restore,
+    contention,
+    count,
+    durable,
+    scaled,
+    stopped_early,
+    verified,
+)
+from iobench.analyse.verdict.rules_data import Outcome
+from iobench.schema.record import CheckpointRecord, TrainingRecord
+
+GB = 10**9
+PASSES, FAILS, UNKNOWN = "passes", "fails", "unknown"
+
+
+def save(**changes: Any) -> dict[str, Any]:
+    times = {"blocked_s": 2.0, "accepted_s": 2.0, "durable_s": 2.0}
+    return {"step": 1, "bytes": GB, "files": 1, **times, **changes}
+
+
+def restore(**changes: Any) -> dict[str, Any]:
+    return {"step": 1, "wall_s": 1.0, "bytes": GB, "residency_before": 0.0, **changes}
+
+
+def study(head: dict[str, Any] | None = None, **job: Any) -> CheckpointRecord:
+    """Ten saves and restores of 1 GB, of a whole model, on a host with 64 GB; all is well."""
+    whole: dict[str, Any] = {
+        "kind": "checkpoint",
+        "model": "llama3-8b",
+        "writer": "stream",
+        "ranks": 1,
+        "bytes": GB,
+        "full_bytes": GB,
+        "files": 1,
+        "tensors": 5,
+        "spec": {"count": 10, "fsync": True},
+        "saves": [save() for _ in range(10)],
+        "restores": [restore() for _ in range(10)],
+    }
+    return CheckpointRecord.model_validate(
+        {
+            "iobench_version": "0",
+            "run_id": "r",
+            "created": "",
+            "command": [],
+            "status": "ok",
+            "validity": "valid",
+            "hosts": [{"memory_bytes": 64 * GB}],
+            "storage": {"page_cache": True},
+            "job": {**whole, **job},
+            **(head or {}),
+        }
+    )
+
+
+def result(found: Outcome | None) -> str:
+    if found is None:
+        return PASSES
+    assert found.evidence
+    assert "\n" not in found.evidence
+    return FAILS if found.known else UNKNOWN
+
+
+ALL = (durable, cold_restore, verified, count, scaled, stopped_early, back_pressure)
+
+
+@pytest.mark.parametrize("rule", ALL)
+def test_a_study_in_which_all_is_well(rule: Callable[[Any], Outcome | None]) -> None:
+    assert rule(study()) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "doc", "expected"),
+    [
+        (durable, study(spec={"fsync": False}), FAILS),
+        (durable, study(saves=[save(), save(durable_s=None)]), UNKNOWN),
+        (cold_restore, study(restores=[restore(residency_before=0.5)]), FAILS),
+        (cold_restore, study(restores=[restore(residency_before=0.001)]), PASSES),
+        (cold_restore, study(restores=[restore(residency_before=None)]), UNKNOWN),
+        (
+            cold_restore,
+            study(restores=[restore(residency_before=None, residency_how="no cachestat")]),
+            UNKNOWN,
+        ),
+        (cold_restore, study(restores=[]), PASSES),
+        # A cache that does not exist holds nothing, and one that is too small not much.
+        (
+            cold_restore,
+            study({"storage": {"page_cache": False}}, restores=[restore(residency_before=None)]),
+            PASSES,
+        ),
+        (
+            cold_restore,
+            study({"hosts": [{"memory_bytes": GB // 4}]}, restores=[restore(residency_before=1.0)]),
+            PASSES,
+        ),
+        # The memory of one host of two is not that of the job.
+        (
+            cold_restore,
+            study(
+                {"hosts": [{"memory_bytes": GB // 4}, {}]}, restores=[restore(residency_before=1.0)]
+            ),
+            FAILS,
+        ),
+        (verified, study(restores=[restore(verified=True), restore(verified=False)]), FAILS),
+        (verified, study(restores=[restore(verified=None)]), PASSES),
+        (count, study(saves=[save()] * (MIN_SAVES - 1)), FAILS),
+        (count, study(restores=[restore()] * (MIN_SAVES - 1)), FAILS),
+        (scaled, study(full_bytes=2 * GB), FAILS),
+        (stopped_early, study({"status": "interrupted"}), FAILS),
+        (stopped_early, study({"status": "failed", "error": "no space left"}), FAILS),
+        (stopped_early, study(spec={"count": 11}), FAILS),
+        (back_pressure, study(saves=[save(waited_s=0.2)] * 10), FAILS),
+        (back_pressure, study(saves=[save(waited_s=0.05)] * 10), PASSES),
+        (back_pressure, study(saves=[save(blocked_s=0.0)] * 10), PASSES),
+    ],
+)
+def test_a_rule_and_a_record(
+    rule: Callable[[Any], Outcome | None], doc: CheckpointRecord, expected: str
+) -> None:
+    assert result(rule(doc)) == expected
+
+
+def test_the_evidence_names_the_step_and_the_reason() -> None:
+    wrong = verified(study(restores=[restore(step=30, verified=False)]))
+    assert wrong is not None
+    assert "step 30" in wrong.evidence
+    ended = stopped_early(study({"status": "failed", "error": "no space left"}))
+    assert ended is not None
+    assert "no space left" in ended.evidence
+    unseen = cold_restore(study(restores=[restore(residency_before=None, residency_how="no mmap")]))
+    assert unseen is not None
+    assert "no mmap" in unseen.evidence
+
+
+# Beside one another
+
+
+@pytest.mark.parametrize(
+    ("quiet", "reading_s", "expected"),
+    [
+        ({"read_s": 1.0, "bytes_read": GB}, 1.05, PASSES),
+        ({"read_s": 1.0, "bytes_read": GB}, 2.0, FAILS),
+        ({"read_s": None, "bytes_read": GB}, 2.0, UNKNOWN),
+        ({"read_s": 1.0, "bytes_read": GB}, None, UNKNOWN),
+        # Where reads were not counted, the samples' bytes stand for them on both sides.
+        ({"read_s": 1.0, "bytes_read": None, "sample_bytes": GB}, 2.0, FAILS),
+        (None, 1.0, UNKNOWN),
+    ],
+)
+def test_how_saves_slow_loads_down(
+    make_run: Callable[..., TrainingRecord],
+    quiet: dict[str, Any] | None,
+    reading_s: float | None,
+    expected: str,
+) -> None:
+    doc = make_run(repetition={"read_s": reading_s, "bytes_read": GB})
+    alone = None if quiet is None else doc.job.repetitions[0].model_copy(update=quiet)
+    both = study(saves=[save()], alone=[save()]).checkpoints
+    assert result(contention(doc.with_job(quiet=alone, saves=both))) == expected
+    without = study(saves=[save()]).checkpoints
+    assert result(contention(doc.with_job(quiet=alone, saves=without))) == UNKNOWN

@@ -1,0 +1,263 @@
+"""A dataset's manifest that is missing, damaged or not iobench's: one error, of the right kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from iobench.dataset import load_manifest
+from iobench.errors import DatasetError, StorageError
+from iobench.schema.manifest import (
+    MANIFEST,
+    MARKER,
+    MAX_HEADER_BYTES,
+    SAMPLE_COLUMNS,
+    SAMPLES,
+    SHARD_COLUMNS,
+    SHARDS,
+    Manifest,
+    hash_bytes,
+    parse_header,
+    read_table,
+    write_table,
+)
+
+
+@pytest.fixture
+def data(make_dataset: Any, tmp_path: Path) -> Path:
+    """60 samples in 5 shards, to be damaged."""
+    _, root = make_dataset(format="tar", samples_per_shard=12)
+    return Path(shutil.copytree(root, tmp_path / "d"))
+
+
+def refused(root: Path, kind: type[Exception] = DatasetError) -> str:
+    with pytest.raises(kind) as caught:
+        load_manifest(root)
+    assert type(caught.value) is kind
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def write_header(root: Path, **changes: object) -> None:
+    header = json.loads((root / MANIFEST).read_text())
+    (root / MANIFEST).write_text(json.dumps({**header, **changes}))
+
+
+def put_table(root: Path, name: str, content: bytes) -> None:
+    """Put a table in place of another, with its checksum in the header."""
+    (root / name).write_bytes(content)
+    tables = json.loads((root / MANIFEST).read_text())["tables"]
+    write_header(root, tables={**tables, name: hash_bytes(content)})
+
+
+# What is not there
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "advised"),
+    [
+        ((), "new", "iobench generate NAME --to"),
+        (("mine.yaml",), "mine.yaml", "iobench generate"),
+        (("mine.yaml", "mine.manifest/"), "mine.yaml", "--origin"),
+        (("folder/",), "folder", "iobench scan"),
+        (("half/", f"half/{MARKER}"), "half", "same iobench generate again"),
+    ],
+)
+def test_no_dataset_and_what_to_do(
+    tmp_path: Path, made: tuple[str, ...], asked: str, advised: str
+) -> None:
+    for name in made:
+        if name.endswith("/"):
+            (tmp_path / name).mkdir()
+        else:
+            (tmp_path / name).write_text("{}")
+    assert advised in refused(tmp_path / asked)
+
+
+def test_a_manifest_that_cannot_be_looked_at_may_be_intact(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.stat
+
+    def refuse(path: Any, *arguments: Any, **more: Any) -> os.stat_result:
+        if str(path).endswith(MANIFEST):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path, *arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", refuse)
+        assert str(data / MANIFEST) in refused(data, StorageError)
+
+
+def test_a_pipe_is_no_manifest(data: Path) -> None:
+    (data / MANIFEST).unlink()
+    os.mkfifo(data / MANIFEST)
+    refused(data)
+
+
+# The header
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"{", "Expecting"),
+        (b"[]", "format version None"),
+        (b'{"format_version": 2}', "format version 2"),
+        (b'{"format_version": 1}', "is missing"),
+        (b'{"format_version": 1e999}', "out of range"),
+        (b" " * (MAX_HEADER_BYTES + 1), "more than 4 MiB"),
+    ],
+)
+def test_a_header_that_is_none(text: bytes, told: str) -> None:
+    with pytest.raises(DatasetError) as caught:
+        parse_header(text, where="there")
+    assert told in str(caught.value)
+    assert str(caught.value).startswith("there ")
+
+
+def test_a_header_that_is_too_long_is_not_read(data: Path) -> None:
+    with (data / MANIFEST).open("ab") as file:
+        file.truncate(MAX_HEADER_BYTES + 1)
+    assert "4 MiB" in refused(data)
+
+
+@pytest.mark.parametrize("key", ["samples", "shards", "stored_bytes", "sample_bytes"])
+def test_a_header_that_contradicts_its_tables(data: Path, key: str) -> None:
+    write_header(data, **{key: json.loads((data / MANIFEST).read_text())[key] + 1})
+    refused(data)
+
+
+def test_a_dataset_of_nothing_is_none(data: Path) -> None:
+    put_table(data, SAMPLES, write_table(SAMPLE_COLUMNS, empty(SAMPLE_COLUMNS)))
+    put_table(data, SHARDS, write_table(SHARD_COLUMNS, empty(SHARD_COLUMNS)))
+    write_header(data, samples=0, shards=0, stored_bytes=0, sample_bytes=0)
+    refused(data)
+
+
+def empty(columns: dict[str, Any]) -> dict[str, Any]:
+    return {name: np.empty(0, dtype) for name, dtype in columns.items()}
+
+
+# Tables
+
+
+def test_a_table_of_another_dataset(data: Path, make_dataset: Any) -> None:
+    shutil.copy(make_dataset()[1] / SAMPLES, data / SAMPLES)
+    assert SAMPLES in refused(data)
+
+
+def test_a_missing_table_is_missing(data: Path) -> None:
+    (data / SHARDS).unlink()
+    assert str(data / SHARDS) in refused(data)
+
+
+def test_a_table_that_is_no_table(data: Path) -> None:
+    put_table(data, SAMPLES, b"ARROW1" * 20)
+    assert SAMPLES in refused(data)
+
+
+def test_names_of_shards_belong_to_scanned_data_only(data: Path) -> None:
+    shards = dict(load_manifest(data).shards)
+    names = [f"data/{number}.tar" for number in range(5)]
+    put_table(data, SHARDS, write_table(SHARD_COLUMNS, shards, names))
+    assert "scanned" in refused(data)
+
+
+def changed(of: pa.Table, column: str, values: pa.Array) -> bytes:
+    table = of.set_column(of.column_names.index(column), column, values)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (lambda count: pa.array([1.0] * count), "'size' has the wrong type"),
+        (lambda count: pa.array([None] * count, pa.uint32()), "'size' has the wrong type"),
+        (lambda count: pa.array(["a"] * count), "'size' has the wrong type"),
+    ],
+)
+def test_a_column_of_another_type(data: Path, values: Callable[[int], pa.Array], told: str) -> None:
+    table = pa.ipc.open_file(pa.memory_map(str(data / SAMPLES))).read_all()
+    put_table(data, SAMPLES, changed(table, "size", values(60)))
+    assert told in refused(data)
+
+
+def shard_rows() -> dict[str, Any]:
+    return {name: np.ones(2, dtype) for name, dtype in SHARD_COLUMNS.items()}
+
+
+@pytest.mark.parametrize("names", [["a", "grün/b"], ["a", os.fsdecode(b"\xff/b")], []])
+def test_names_come_back(names: list[str]) -> None:
+    rows = {name: column[: len(names)] for name, column in shard_rows().items()}
+    arrays, found = read_table(SHARD_COLUMNS, write_table(SHARD_COLUMNS, rows, names))
+    assert found == names
+    assert {name: column.tolist() for name, column in arrays.items()} == {
+        name: column.tolist() for name, column in rows.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "keys", [pa.array([1, 2]), pa.array(["a", None]), pa.array([b"a", b"b"], pa.binary())]
+)
+def test_names_that_are_none(keys: pa.Array) -> None:
+    table = pa.ipc.open_file(write_table(SHARD_COLUMNS, shard_rows(), ["a", "b"])).read_all()
+    with pytest.raises(DatasetError, match="'key' holds no names"):
+        read_table(SHARD_COLUMNS, changed(table, "key", keys))
+
+
+def test_names_that_this_locale_cannot_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = write_table(SHARD_COLUMNS, shard_rows(), ["a", "grün"])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsencode", lambda name: name.encode("ascii"))
+        with pytest.raises(DatasetError, match="LC_ALL"):
+            read_table(SHARD_COLUMNS, content)
+
+
+# Parts and copies
+
+
+def test_a_part_has_the_samples_of_its_shards_in_their_order(data: Path) -> None:
+    whole = load_manifest(data)
+    part = whole.part(np.array([3, 1]))
+    assert (part.sample_count, part.shard_count) == (24, 2)
+    assert part.keys() == [whole.key(3), whole.key(1)]
+    assert part.numbers is not None
+    assert part.numbers.tolist() == [*range(36, 48), *range(12, 24)]
+    assert part.samples["shard"].tolist() == [0] * 12 + [1] * 12
+    for column in ("offset", "stored", "size"):
+        assert part.samples[column].tolist() == whole.samples[column][part.numbers].tolist()
+    assert part.shards["first"].tolist() == [0, 12]
+    assert part.header.stored_bytes == int(whole.shards["size"][[3, 1]].sum())
+    assert part.header.sample_bytes == int(part.samples["size"].sum())
+
+
+def test_a_copy_in_another_process_is_the_same(data: Path) -> None:
+    """One that lies on disk is loaded again there; a part is sent whole."""
+    whole = load_manifest(data)
+    for one in (whole, whole.part(np.array([4, 0]))):
+        other = pickle.loads(pickle.dumps(one))
+        assert isinstance(other, Manifest)
+        assert other.header == one.header
+        assert other.keys() == one.keys()
+        for name in SAMPLE_COLUMNS:
+            assert other.samples[name].tolist() == one.samples[name].tolist()
+    assert len(pickle.dumps(whole)) < 2000 + len(str(data))
+
+
+def test_shards_without_names_need_a_rule_for_them(data: Path) -> None:
+    whole = load_manifest(data)
+    with pytest.raises(ValueError, match="packing"):
+        Manifest(whole.header, whole.samples, whole.shards)

@@ -1,0 +1,376 @@
+"""Records in which parts were not measured: what is concluded rests on what is there.
+
+Every combination of missing parts can come from a run that was cut short, from a storage that fio
+cannot read, or from another version of iobench.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iobench.analyse.capacity.change import Change, Quantity
+from iobench.analyse.capacity.measured import known_latency, run_reads_per_sample
+from iobench.analyse.capacity.models import READS, Fetch, fetch_parts
+from iobench.analyse.capacity.whatif import what_if
+from iobench.analyse.checkpoint.interval import waste
+from iobench.analyse.checkpoint.meaning import meaning
+from iobench.analyse.checkpoint.study import with_figures
+from iobench.analyse.compare.cost import Terms, cost
+from iobench.analyse.compare.runs import Comparison, Group, Row, values_of, workload_of
+from iobench.analyse.compare.statistics import judge
+from iobench.analyse.tuning.shardsize import Bounds, fit
+from iobench.analyse.verdict.evidence import gather
+from iobench.analyse.verdict.rebuild import conclude
+from iobench.errors import IobenchError, SpecError, UsageError
+from iobench.schema.base import build
+from iobench.schema.checkpoint import CheckpointSpec, Training
+from iobench.schema.instances import Instance
+from iobench.schema.job import Delivery, LoaderFacts
+from iobench.schema.record import CheckpointRecord, TrainingRecord, load_run, load_training
+from iobench.schema.training import Verdict
+from iobench.schema.workload import OWN_LOADER
+
+from .conftest import build_run
+from .test_checkpoint_rules import study
+
+STAGES = ("storage_raw", "fetch", "prep", "harness", "accelerator")
+RATES = st.sampled_from([None, 150.0, 600.0, 1500.0, 4000.0, 12_000.0])
+
+RECORDS = st.fixed_dictionaries(
+    {
+        "rates": st.fixed_dictionaries(dict.fromkeys(STAGES, RATES)),
+        "measured": st.sampled_from([None, 140.0, 580.0, 1900.0]),
+        "au": st.sampled_from([None, 0.05, 0.3, 0.86, 0.95]),
+        "repetitions": st.sampled_from([0, 1, 5]),
+        "host": st.sampled_from(
+            [
+                {},
+                {"effective_cores": 0.5},
+                {"cores": None, "affinity_cores": None, "effective_cores": None},
+            ]
+        ),
+        "dataset": st.sampled_from(
+            [
+                {},
+                {"stored_bytes": None, "samples": None},
+                {"spec": {"name": "d", "compress_ratio": 3.0}},
+                {
+                    "spec": {"name": "d", "codec": "gzip", "compress_ratio": 2.5},
+                    "cheaper_codecs": ["zstd"],
+                },
+            ]
+        ),
+        "loader": st.sampled_from(
+            [
+                {},
+                {"workers": 8, "transport": "tensor"},
+                {"workers": 0, "direct": True},
+                {"delivery": {"not_measured": "no proof"}},
+            ]
+        ),
+        "workload": st.sampled_from(
+            [
+                {},
+                {"accelerator": {"kind": "null"}},
+                {"batch_size": None, "cache": "warm"},
+                {"reader": {"decode": False}},
+            ]
+        ),
+        "storage": st.sampled_from([{"url": "/data"}, {"url": "/data", "latency_s": 0.02}]),
+    }
+)
+
+
+@settings(max_examples=150)
+@given(record=RECORDS)
+def test_a_verdict_rests_on_what_was_measured(record: dict[str, Any]) -> None:
+    doc = build_run(**record)
+    found, evidence = doc.job.verdict, gather(doc)
+    assert isinstance(found, Verdict)
+    known = {
+        "storage": evidence.storage,
+        "prep": evidence.prep,
+        "harness": evidence.harness,
+        "accelerator": evidence.accelerator,
+    }
+    measured = [rate for rate in known.values() if rate is not None]
+    assert found.predicted_samples_per_s == (min(measured) if measured else None)
+    if found.binds not in ("undecided", "accelerator"):  # a busy accelerator is evidence, too
+        assert known[found.binds] is not None
+    if evidence.storage is None:
+        assert found.headroom is None
+        assert found.accelerators_fed is None
+    assert found.sentence.endswith((".", "!"))
+    said = [found.sentence, *(f"{one.change} {one.basis}" for one in found.advice)]
+    for text in said:
+        assert "\n" not in text
+        assert "None" not in text
+        assert "nan" not in text.split()
+    for one in found.advice:
+        gain = one.predicted_gain
+        assert gain is None or (math.isfinite(gain) and gain >= 1)
+
+
+@settings(max_examples=150)
+@given(
+    record=RECORDS,
+    change=st.sampled_from(
+        [
+            Change(storage_bandwidth=Quantity(2, relative=True)),
+            Change(storage_bandwidth=Quantity(5e9)),
+            Change(latency=Quantity(0.5, relative=True)),
+            Change(latency=Quantity(1e-4)),
+            Change(cache_bytes=10**9),
+            Change(network_bytes_per_s=1e8),
+            Change(workers=Quantity(8)),
+            Change(concurrency=Quantity(4, relative=True)),
+        ]
+    ),
+)
+def test_a_what_if_answers_or_says_what_is_missing(record: dict[str, Any], change: Change) -> None:
+    doc = build_run(**record)
+    try:
+        found = what_if(doc, change)
+    except UsageError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+        assert error.what  # noqa: PT017
+        return
+    after = gather(found.document)
+    assert after.predicted is not None
+    assert 0 < after.predicted < 1e18
+    # What nobody measured is not there after a change either.
+    assert {name for name in ("fetch", "prep", "harness") if getattr(after, name) is None} == {
+        name for name in ("fetch", "prep", "harness") if getattr(gather(doc), name) is None
+    }
+
+
+def test_a_reader_that_is_short_of_cpu_where_raw_storage_was_not_measured(
+    make_run: Callable[..., TrainingRecord],
+) -> None:
+    """6 MB/s for each core: 0.5 cores are busy with reading alone."""
+    doc = make_run(
+        rates={"storage_raw": None, "fetch": 600.0},
+        measured=580.0,
+        au=0.29,
+        host={"effective_cores": 0.5},
+    )
+    busy = doc.job.ceilings["fetch"].model_copy(update={"cpu_s_per_gb": 8.0})
+    found = conclude(doc.with_job(ceilings=doc.job.ceilings | {"fetch": busy})).job.verdict
+    assert found is not None
+    assert found.binds == "harness"
+    (advice,) = found.advice
+    assert advice.predicted_gain == pytest.approx(2000 / 600)  # up to what the accelerators ask for
+    assert "None" not in advice.basis
+
+
+@pytest.mark.parametrize("own", [None, 1500.0])
+def test_another_loader_is_advised_only_if_it_was_tried(
+    make_run: Callable[..., TrainingRecord], own: float | None
+) -> None:
+    doc = make_run(
+        rates={"prep": 600.0, "harness": None},
+        measured=580.0,
+        au=0.29,
+        loader={"delivery": {"not_measured": "no proof"}, "kind": "torch-map"},
+    )
+    details = doc.job.ceilings["prep"].details.model_copy(update={"own_samples_per_s": own})
+    prep = doc.job.ceilings["prep"].model_copy(update={"details": details})
+    found = conclude(doc.with_job(ceilings=doc.job.ceilings | {"prep": prep})).job.verdict
+    assert found is not None
+    assert found.binds == "prep"
+    advised = [one for one in found.advice if OWN_LOADER in one.change]
+    assert len(advised) == (own is not None)
+    assert all(one.predicted_gain == pytest.approx(2.5) for one in advised)
+
+
+def test_storage_faster_than_decompression_is_not_helped_by_it(
+    make_run: Callable[..., TrainingRecord],
+) -> None:
+    """1.4 GB/s come from storage, and a core decompresses 1.3 GB/s."""
+
+    def advised(cores: float) -> bool:
+        found = make_run(
+            rates={"storage_raw": 15e3, "fetch": 14e3, "prep": 9e4, "harness": 9e4},
+            measured=13.9e3,
+            au=0.14,
+            workload={"accelerator": {"kind": "emulated", "step_time": 0.002}},
+            host={"effective_cores": cores},
+            dataset={"spec": {"name": "d", "compress_ratio": 3.0}},
+        ).job.verdict
+        assert found is not None
+        assert found.binds == "storage"
+        return any("zstd" in one.change for one in found.advice)
+
+    assert advised(4.0)
+    assert not advised(1.0)
+
+
+def test_a_run_without_a_rate_has_no_price(make_run: Callable[..., TrainingRecord]) -> None:
+    machine = Instance(type="m", usd_per_hour=1.0)
+    assert cost(make_run(measured=None), machine, Terms()) is None
+    assert cost(make_run(), machine, Terms()) is not None
+
+
+def test_latency_of_a_run_that_knows_too_little(make_run: Callable[..., TrainingRecord]) -> None:
+    unknown = {"stored_bytes": None, "samples": None}
+    doc = make_run(rates={"storage_raw": None}, dataset=unknown)
+    assert run_reads_per_sample(doc) is None
+    assert known_latency(doc) == (None, "")
+    found, source = known_latency(make_run(rates={"storage_raw": None}))
+    assert found is not None
+    assert found > 0
+    assert source.startswith("at most")
+
+
+def test_reads_that_take_no_time_have_no_limit() -> None:
+    """Of a spent device the latency is not known, so it sets no limit; a stated one does."""
+    spent = Fetch(
+        rate=600.0,
+        raw=600.0,
+        raw_at_limit=True,
+        reads_per_sample=1.0,
+        in_flight=8,
+        latency_s=None,
+        unloaded=False,
+        cores=None,
+        cpu_s_per_sample=None,
+    )
+
+    def latency_bound(latency_s: float | None) -> float:
+        parts = fetch_parts(spent, bandwidth=1.0, stated=False, reads=8, latency_s=latency_s)
+        return parts[READS]
+
+    assert latency_bound(None) == math.inf
+    assert latency_bound(0.01) == pytest.approx(800)
+    assert latency_bound(0.0) == math.inf
+
+
+def test_a_waste_that_no_float_can_hold() -> None:
+    assert waste(1e6, 1.0, 1.0) == 1.0  # e to the millionth interruptions
+    assert waste(0.0, 0.0, 100.0, exposed_s=5.0) == 0.05  # saves are free, and go on for ever
+    assert waste(0.0, 0.0, 1.0, exposed_s=5.0) == 1.0
+
+
+def test_larger_shards_that_take_no_longer_fit_no_model() -> None:
+    assert fit({1e6: 1e6, 1e7: 1e7}, streams=1) is None
+    assert fit({1e6: 1e6}, streams=1) is None
+    found = fit({1e6: 1e6, 1e7: 2e6}, streams=1)
+    assert found is not None
+    limits = Bounds(dataset_bytes=1e9, streams=1, first_batch_s=None).upper(found)
+    assert len(limits) == 1
+    limits = Bounds(dataset_bytes=1e9, streams=1, memory_bytes=1e9, shuffle_window_bytes=5e6).upper(
+        found
+    )
+    assert len(limits) == 4
+    assert min(limits.values()) == 5e6
+
+
+@pytest.mark.parametrize(
+    ("rates", "beyond", "worse"),
+    [([0.0] * 6, 1e9, True), ([50.0] * 6, 0.4, True), ([50.0] * 6, 0.6, False)],
+)
+def test_a_rate_that_fell_to_nothing_is_beyond_every_bound(
+    rates: list[float], beyond: float, worse: bool
+) -> None:
+    """There is no ratio to compare it with."""
+    base = (99.0, 100.0, 101.0, 99.5, 100.5, 100.2)
+    judged = judge(rates, base, higher_is_better=True)
+    row = Row("samples_per_s", True, base, tuple(rates), judged)
+    nobody = Group("a")
+    found = Comparison("w", nobody, nobody, (), (), (row,))
+    assert found.difference == "worse"
+    assert found.regressions(beyond) == ([row] if worse else [])
+    assert Comparison("w", nobody, nobody, ("storage: a -> b",), (), ()).difference == ""
+
+
+def test_values_are_of_the_job_that_has_them(make_run: Callable[..., TrainingRecord]) -> None:
+    saves, loads = study(), make_run()
+    assert isinstance(saves, CheckpointRecord)
+    assert workload_of(saves) == "checkpoint llama3-8b"
+    assert values_of(saves, "samples_per_s") == []
+    assert values_of(saves, "durable_s") == [2.0] * 10
+    assert values_of(loads, "durable_s") == []
+    assert len(values_of(loads, "samples_per_s")) == 5
+    uncounted = make_run(repetition={"bytes_read": None})
+    assert values_of(uncounted, "read_bytes_per_s") == []
+
+
+def test_a_study_is_no_training(tmp_path: Path, make_run: Callable[..., TrainingRecord]) -> None:
+    (tmp_path / "run.json").write_text(study().model_dump_json())
+    with pytest.raises(UsageError, match="loaded no data"):
+        load_training(tmp_path)
+    loaded = make_run()
+    (tmp_path / "run.json").write_text(loaded.model_dump_json())
+    assert load_training(tmp_path).job.workload == loaded.job.workload
+    assert json.loads((tmp_path / "run.json").read_text())["job"]["kind"] == "training"
+
+
+def test_a_record_of_another_kind_is_one_line(tmp_path: Path) -> None:
+    for job in ({"kind": "serving"}, {"kind": 5}, {}, None):
+        record = {**json.loads(study().model_dump_json()), "job": job}
+        (tmp_path / "run.json").write_text(json.dumps(record))
+        with pytest.raises(IobenchError, match=r"job\.kind") as caught:
+            load_run(tmp_path)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scale", ["x", "1/0", "0", "-1/2", "2", "1/64/2"])
+def test_a_share_of_a_model_that_is_none(scale: str) -> None:
+    with pytest.raises(SpecError, match="scale"):
+        build(CheckpointSpec, {"model": "llama3-8b", "scale": scale}, where="test")
+    found = build(CheckpointSpec, {"model": "llama3-8b", "scale": "1/64"}, where="test")
+    assert float(found.share) == 1 / 64
+    assert found.restore_count == found.count
+
+
+def test_what_the_interval_of_today_costs() -> None:
+    """Twice the best interval wastes more than the best; no interval was asked about: nothing."""
+    saves = with_figures(study().checkpoints)
+    best = meaning(saves, Training(mtbf_s=10_000))
+    assert best is not None
+    assert best.today is None
+    found = meaning(saves, Training(mtbf_s=10_000, interval_s=2 * best.interval_s))
+    assert found is not None
+    assert found.today is not None
+    assert found.today.waste > found.waste
+    assert found.today.overhead == pytest.approx(2 / (2 * best.interval_s + 2))
+
+
+# What a library has to say
+
+
+def test_a_proof_of_delivery_is_whole_or_absent() -> None:
+    whole = {
+        "missing": 0,
+        "repeated": 0,
+        "unknown": 0,
+        "delivered": 5,
+        "of": 5,
+        "whole_epoch": True,
+    }
+    assert Delivery.model_validate(whole).missing == 0
+    assert Delivery.model_validate({"not_measured": "cut short"}).delivered == 0
+    for key in whole:
+        with pytest.raises(ValueError, match=f"'{key}' is missing"):
+            Delivery.model_validate({name: value for name, value in whole.items() if name != key})
+
+
+@pytest.mark.parametrize("key", ["kind", "library", "shuffle"])
+def test_a_library_that_delivered_is_named(key: str) -> None:
+    facts = {
+        "kind": "torch-map",
+        "library": "torch 2",
+        "delivery": {"not_measured": "cut short"},
+        "shuffle": {"not_measured": "cut short"},
+    }
+    assert LoaderFacts.model_validate(facts).kind == "torch-map"
+    with pytest.raises(ValueError, match=f"'{key}' is missing"):
+        LoaderFacts.model_validate({name: value for name, value in facts.items() if name != key})
