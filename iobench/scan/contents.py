@@ -127,7 +127,7 @@ def content_of(
         if not why:
             return name, expansion
     notes.append(
-        f"samples are delivered as raw bytes: {key} is not a {name} that can be decoded ({why})"
+        f"samples are delivered as raw bytes: {key} cannot be decoded as {name} ({why})"
     )
     return "raw", None
 
