@@ -1,4 +1,4 @@
-"""The storage curve's plateau, knee and bounds are those of planted models, and no odd points are an error."""
+"""The storage curve's plateau, knee and bounds are those of planted models."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def planted(
     size: int = 4096,
     most: int = 256,
 ) -> list[CurvePoint]:
-    """What a probe would measure: windows with noise, and no more points after two idle doublings."""
+    """What a probe would measure: windows with noise, until two doublings bring nothing."""
     chance, points, in_flight = random.Random(seed), [], 1
     while in_flight <= most and not has_flattened(points):
         truth = min(in_flight / latency_s, limit)
