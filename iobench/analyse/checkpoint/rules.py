@@ -128,7 +128,7 @@ def model(doc: RunRecord) -> Outcome | None:
     return Outcome(
         f"model '{study.model}' cannot be submitted to MLPerf Storage: the study is held to its "
         "other rules, but is no result of that benchmark",
-        f"use one of {', '.join(RANKS)}",
+        f"for a result of that benchmark, use one of {', '.join(RANKS)}",
     )
 
 

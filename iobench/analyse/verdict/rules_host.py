@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...schema.record import TrainingRecord
 from ...units import counted
-from .rules_data import Outcome, complete, unknown
+from .rules_data import MIN_WALL_S, Outcome, complete, unknown
 
 MAX_OTHER_LOAD = 0.25
 """Share of a host's cores that others may use on average.
@@ -15,10 +15,18 @@ so the bound is generous.
 
 
 def other_load(doc: TrainingRecord) -> Outcome | None:
-    """Compare how busy the host's cores were with the CPU time of this run's ranks and workers."""
-    found = [one for one in complete(doc) if one.resources is not None]
+    """Compare how busy the host's cores were with the CPU time of this run's ranks and workers.
+
+    In a short repetition most of the rest is the start of this run's own processes, so it says
+    nothing, nor does a record without the host's counters (older versions).
+    """
+    found = [
+        one
+        for one in complete(doc)
+        if one.resources is not None and one.resources.wall_s >= MIN_WALL_S
+    ]
     if not found:
-        return None  # older records lack the host's counters
+        return None
     cores = doc.host.cores
     if len(doc.hosts) != 1 or not cores:
         return unknown("how busy the cores of all hosts were was not recorded")
@@ -28,7 +36,6 @@ def other_load(doc: TrainingRecord) -> Outcome | None:
         if one.resources is not None
         and one.resources.cpu_busy is not None
         and one.cpu_s is not None
-        and one.resources.wall_s
     ]
     if not others:
         return unknown("how busy the host's cores were was not recorded")
