@@ -406,6 +406,28 @@ def test_a_handicap_of_a_fed_run_is_a_warning(make_run: Build, name: str) -> Non
     assert doc.validity == "valid"
 
 
+@pytest.mark.parametrize(
+    ("cpu_busy", "cpu_s", "wall_s", "level"),
+    [
+        (0.24, 0.0, 70.0, None),  # 1.9 of 8 cores
+        (0.26, 0.0, 70.0, "warning"),
+        (0.9, 500.0, 70.0, None),  # 7.1 of 7.2 busy cores are its own
+        (0.9, 0.0, 9.0, None),  # most of a short repetition is its own start
+    ],
+)
+def test_other_load_is_what_the_run_did_not_take_itself(
+    make_run: Build, cpu_busy: float, cpu_s: float, wall_s: float, level: str | None
+) -> None:
+    counters = {"wall_s": wall_s, "cpu_busy": cpu_busy}
+    doc = build(make_run, "", {"repetition": {"cpu_s": cpu_s, "resources": counters}})
+    assert levels(doc).get("cpu.other-load") == level
+
+
+def test_records_without_counters_of_the_host_say_nothing(make_run: Build) -> None:
+    doc = build(make_run, "", {"repetition": {"resources": None}}, rules="mlperf")
+    assert "cpu.other-load" not in levels(doc)
+
+
 def test_every_reference_is_the_workload_of_its_name(make_run: Build) -> None:
     for name in REFERENCES:
         doc = make_run(**closed(name), rules="mlperf")
