@@ -96,6 +96,14 @@ class Evidence:
         return turns if self.accelerator is None else min(turns, self.accelerator)
 
     @property
+    def fed(self) -> bool:
+        """True if the accelerators were as busy as the workload requires, from the first read on.
+
+        False also where their utilization was not measured.
+        """
+        return self.utilization is not None and self.utilization >= self.required
+
+    @property
     def client_bound(self) -> bool:
         """True if reading alone needs the whole host, and storage is not known to be the limit."""
         if (
