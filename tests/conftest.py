@@ -81,8 +81,12 @@ LONG = (
     "e2e/test_formats.py",
     "e2e/test_checkpoint.py",
     "e2e/test_cli.py",
+    "contract/test_loader.py",
+    "contract/test_parquet.py",
     "e2e/test_every_verb.py",
     "e2e/test_readme.py",
+    "e2e/test_generate.py",
+    "e2e/test_startup.py",
 )
 """Files that take longest. They begin first, so that no process works on one at the end alone."""
 

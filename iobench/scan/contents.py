@@ -126,9 +126,7 @@ def content_of(
         key, why, expansion = _fits(contents, CONTENTS.open(name), probes)
         if not why:
             return name, expansion
-    notes.append(
-        f"samples are delivered as raw bytes: {key} is not a {name} that can be decoded ({why})"
-    )
+    notes.append(f"samples are delivered as raw bytes: {key} cannot be decoded as {name} ({why})")
     return "raw", None
 
 

@@ -50,6 +50,7 @@ class Epoch(Record):
     """One epoch of a repetition: what the events do not contain, and the sum of their bytes."""
 
     epoch: int
+    steps: int | None = None  # of all ranks together; None in older records without events
     residency_before: float | None = None  # share of the dataset's bytes in the page cache, 0 to 1
     residency_how: str = ""  # cachestat, mincore, or why it was not measured
     bytes_read: int | None = None  # by iobench's readers; None: unknown, since a library read

@@ -175,13 +175,10 @@ def _small(words: list[str], home: Path) -> list[str]:
             "--set",
             "loader.workers=1",
         ]
-        if "--find-max" in words:
-            words += [
-                "--set",
-                "accelerator.step_time=50us",
-                "--set",
-                "reader.direct=false",
-            ]  # not even one can be fed, so that the search is one point
+        if "--find-max" in words:  # not even one can be fed, so that the search is one point
+            words += ["--set", "accelerator.step_time=50us", "--set", "reader.direct=false"]
+        else:
+            words += ["--set", "accelerator.step_time=2ms"]
     if verb == "sweep":
         words = [{"2000": "20"}.get(word, word) for word in words]
         words += [
@@ -189,10 +186,7 @@ def _small(words: list[str], home: Path) -> list[str]:
             "1",
             "--calibration",
             "0",
-            "--set",
-            "batch_size=5",
-            "--set",
-            "epochs=1",
+            *("--set", "batch_size=5", "--set", "epochs=1", "--set", "accelerator.step_time=2ms"),
         ]
     if verb == "checkpoint" and words[1] != "plan":
         words = ["step_time=20ms" if word == "step_time=200ms" else word for word in words]

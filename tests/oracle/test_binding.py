@@ -146,10 +146,7 @@ def test_latency_is_hidden_by_requests_in_flight(tmp_path: Path, data: Any) -> N
 def test_find_max_finds_the_arithmetic(tmp_path: Path, data: Any) -> None:
     # 20 MB/s for each accelerator at full appetite, 18 MB/s at the required 90 %: a storage of 60
     # MB/s feeds 3.
-    shards = data(
-        "few", samples=300, sample_size={"mean": 200_000}, format="tar", samples_per_shard=30
-    )
-    url = f"throttled+{shards}?bandwidth=60MB"
+    url = f"throttled+{raw_shards(data)}?bandwidth=60MB"
     spec = {
         "name": "oracle",
         "dataset": "demo",

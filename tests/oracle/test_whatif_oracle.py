@@ -48,7 +48,7 @@ def test_twice_the_bandwidth_on_paper_and_in_truth(tmp_path: Path, make_dataset:
         "batch_size": 10,
         "accelerator": {"step_time": "2ms"},
         "loader": {"workers": 2},
-        "epochs": 2,
+        "epochs": 3,
     }
     slow = measure(tmp_path, f"throttled+{root}?bandwidth=50MB", **job)
     fast = measure(tmp_path, f"throttled+{root}?bandwidth=100MB", calibration_s=0, **job)

@@ -100,7 +100,8 @@ def test_headers_of_arrays(data: bytes) -> None:
 
     assert in_child(decoded).extra_bytes < 32 << 20
     ended = in_child(lambda: scan(memory(a_npz=data), workers=0).notes)
-    assert "a.npz is no arrays that can be decoded" in ended.value[0]
+    assert "a.npz" in ended.value[0]
+    assert "arrays" in ended.value[0]
 
 
 # Codecs

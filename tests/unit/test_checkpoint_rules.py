@@ -14,6 +14,8 @@ from iobench.analyse.checkpoint.rules import (
     contention,
     count,
     durable,
+    model,
+    ranks,
     scaled,
     stopped_early,
     verified,
@@ -40,7 +42,7 @@ def study(head: dict[str, Any] | None = None, **job: Any) -> CheckpointRecord:
         "kind": "checkpoint",
         "model": "llama3-8b",
         "writer": "stream",
-        "ranks": 1,
+        "ranks": 8,
         "bytes": GB,
         "full_bytes": GB,
         "files": 1,
@@ -73,7 +75,7 @@ def result(found: Outcome | None) -> str:
     return FAILS if found.known else UNKNOWN
 
 
-ALL = (durable, cold_restore, verified, count, scaled, stopped_early, back_pressure)
+ALL = (durable, cold_restore, verified, count, scaled, model, ranks, stopped_early, back_pressure)
 
 
 @pytest.mark.parametrize("rule", ALL)
@@ -119,6 +121,11 @@ def test_a_study_in_which_all_is_well(rule: Callable[[Any], Outcome | None]) -> 
         (count, study(saves=[save()] * (MIN_SAVES - 1)), FAILS),
         (count, study(restores=[restore()] * (MIN_SAVES - 1)), FAILS),
         (scaled, study(full_bytes=2 * GB), FAILS),
+        (model, study(model="vit-b16"), FAILS),
+        (ranks, study(ranks=7), FAILS),
+        (ranks, study(model="llama3-70b"), FAILS),
+        (ranks, study(model="llama3-1t", ranks=1024), PASSES),
+        (ranks, study(model="vit-b16", ranks=1), PASSES),  # the rule of the model says it
         (stopped_early, study({"status": "interrupted"}), FAILS),
         (stopped_early, study({"status": "failed", "error": "no space left"}), FAILS),
         (stopped_early, study(spec={"count": 11}), FAILS),

@@ -43,6 +43,19 @@ def context(startup_s: float | None = None, **more: Any) -> Repetition:
     )
 
 
+def test_steps_of_each_epoch(make_events: Build) -> None:
+    """Two ranks; a row of merged steps counts each of them."""
+    rows = [
+        {"rank": rank, "epoch": epoch, "step": 0, "steps": steps, "busy": 1}
+        for rank in (0, 1)
+        for epoch, steps in ((0, 3), (1, 1))
+    ]
+    two = {"accelerators": 2, "epochs": [Epoch(epoch=0), Epoch(epoch=1)]}
+    found = repetition_metrics(make_events(rows), context(**two))
+    assert [epoch.steps for epoch in found.epochs] == [6, 2]
+    assert found.steps == 8
+
+
 def test_one_rank_one_epoch(make_events: Build) -> None:
     # Asked at 0, got at 2 (1 s of it start-up), busy 1; then waits of 0.5 and 0, busy 1 each: the
     # epoch ends at 5.5 s.

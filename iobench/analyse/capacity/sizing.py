@@ -37,10 +37,7 @@ def demanded_bytes_per_s(
 
 
 def memory_multiple(*, dataset_bytes: float, memory_bytes: float, hosts: int = 1) -> float:
-    """Dataset size over the memory of all hosts.
-
-    MLPerf Storage requires 5 or more as a substitute for cold reads.
-    """
+    """Dataset size over the memory of all hosts. MLPerf Storage requires 5 or more."""
     return dataset_bytes / (memory_bytes * hosts)
 
 

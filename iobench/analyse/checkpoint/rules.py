@@ -1,7 +1,8 @@
 """Rules for a checkpoint study, after MLPerf Storage's rules for checkpoints.
 
-Submission_guidelines, checkpointing: fsync in effect; the cache cleared before restores, unless a
-checkpoint is larger than 3 x the host's memory; 10 saves and 10 restores.
+Rules.md (edition 3.0) 4.3 to 4.7: fsync in effect; the cache cleared before restores, unless a
+checkpoint is larger than 3 x the host's memory; 10 saves and 10 restores; one of four models, by as
+many ranks as it has. ``docs/rules.md`` compares the rules line by line.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ At 2 GiB/s it is written in 16 ms, about as long as creating and syncing its fil
 """
 
 RESTORE_MEMORY_MULTIPLE = 3
+RANKS = {"llama3-8b": 8, "llama3-70b": 64, "llama3-405b": 512, "llama3-1t": 1024}
+"""The models of MLPerf Storage, and by how many processes each is saved (4.6.1)."""
+
 CONTENTION = 0.1
 """Smallest effect of loads and saves on each other that is reported (0.1 = 10 % slower)."""
 
@@ -113,6 +117,30 @@ def scaled(doc: RunRecord) -> Outcome | None:
         evidence,
         "the times for the whole model are computed from the measured bandwidth; to measure them, "
         "run without --scale",
+    )
+
+
+def model(doc: RunRecord) -> Outcome | None:
+    """Check that the model is one of MLPerf Storage's (4.3.3). Its other rules hold for any."""
+    study = _study(doc)
+    if study.model in RANKS:
+        return None
+    return Outcome(
+        f"model '{study.model}' cannot be submitted to MLPerf Storage: the study is held to its "
+        "other rules, but is no result of that benchmark",
+        f"for a result of that benchmark, use one of {', '.join(RANKS)}",
+    )
+
+
+def ranks(doc: RunRecord) -> Outcome | None:
+    """Check that as many ranks save the model as MLPerf Storage demands (4.6.1)."""
+    study = _study(doc)
+    needed = RANKS.get(study.model)
+    if needed is None or study.ranks == needed:
+        return None
+    return Outcome(
+        f"{counted(study.ranks, 'rank')} saved {study.model}; CLOSED demands {needed}",
+        f"run with --ranks {needed}",
     )
 
 

@@ -65,7 +65,7 @@ def verdict(doc: TrainingRecord) -> Verdict:
     return Verdict(
         binds=binds,
         sentence=sentence(evidence, binds, reason, headroom, fed),
-        starved=None if evidence.utilization is None else not _satisfied(evidence),
+        starved=None if evidence.utilization is None else not evidence.fed,
         headroom=headroom,
         accelerators_fed=fed,
         predicted_samples_per_s=evidence.predicted,
@@ -79,7 +79,7 @@ def verdict(doc: TrainingRecord) -> Verdict:
 
 def bind(evidence: Evidence) -> tuple[Binds, str]:
     """The stage that limits the run, and the reason if it is not simply the lowest ceiling."""
-    if _satisfied(evidence):
+    if evidence.fed:
         return "accelerator", ""
     # For a library, the hand-over of batches is part of its prep.
     stages: dict[Binds, float | None] = {
@@ -158,10 +158,6 @@ def _every_stage_above_demand(
             ),
         )
     return "undecided", "the accelerators wait although every ceiling alone is above their demand"
-
-
-def _satisfied(evidence: Evidence) -> bool:
-    return evidence.utilization is not None and evidence.utilization >= evidence.required
 
 
 def _stalls(evidence: Evidence, missing: dict[str, str]) -> tuple[float | None, float | None]:

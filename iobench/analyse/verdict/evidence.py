@@ -22,7 +22,7 @@ _BY_DECODING_COST = ("none", "lz4", "zstd:1", "gzip")
 
 _SOURCES: dict[MeasuredBy | None, str] = {
     "fio": "fio",
-    "reader": "the reader with more in flight",
+    "reader": "the reader with more reads in flight",
 }
 
 
@@ -94,6 +94,14 @@ class Evidence:
             1 / rate for rate in (self.fetch, self.prep, self.harness) if rate is not None
         )
         return turns if self.accelerator is None else min(turns, self.accelerator)
+
+    @property
+    def fed(self) -> bool:
+        """True if the accelerators were as busy as the workload requires, from the first read on.
+
+        False also where their utilization was not measured.
+        """
+        return self.utilization is not None and self.utilization >= self.required
 
     @property
     def client_bound(self) -> bool:

@@ -252,11 +252,11 @@ def _late_left(parts: Sequence[RankEpoch]) -> float:
 
 
 def _delivered(events: Events, epoch: int, *, counted: bool) -> dict[str, int | None]:
-    """Bytes read, and stored bytes of the samples delivered, in one epoch over all ranks."""
+    """Steps, bytes read, and stored bytes of the delivered samples in one epoch, over all ranks."""
     mine = np.asarray(events["epoch"]) == epoch
     sums = {
         name: int(np.asarray(events[name], dtype=np.int64)[mine].sum())
-        for name in ("bytes_read", "sample_bytes")
+        for name in ("steps", "bytes_read", "sample_bytes")
     }
     return {**sums, "bytes_read": sums["bytes_read"] if counted else None}
 

@@ -11,18 +11,30 @@ from typing import NamedTuple
 from ...schema.record import TrainingRecord
 from ...schema.training import Repetition
 from ...schema.workload import OWN_LOADER
-from ...units import counted, format_bytes, format_count
+from ...units import counted, format_bytes, format_count, format_duration
+from .evidence import gather
 
 MIN_STEPS = 500
 MIN_REPETITIONS = 5
+MIN_WALL_S = 10.0
+"""Shortest repetition whose rate shows more than its start, in seconds.
+
+Filling the pipeline, and caches and credits of a device, may take some seconds. MLPerf Storage has
+no such rule: 500 steps of DLRM (0.4 ms each) are 0.2 s. The value is iobench's own.
+"""
 
 
 class Outcome(NamedTuple):
-    """What a rule found. ``known`` is False if the evidence for a decision is missing."""
+    """What a rule found.
+
+    ``known`` is False if the evidence for a decision is missing. ``refuses`` is False if the
+    violation does not make the run's result wrong: then it is at most a warning.
+    """
 
     evidence: str
     remedy: str = ""
     known: bool = True
+    refuses: bool = True
 
 
 def unknown(evidence: str, remedy: str = "") -> Outcome:
@@ -108,6 +120,7 @@ def storage_throttled(doc: TrainingRecord) -> Outcome | None:
         f"the server asked for a lower request rate {counted(times, 'time')} (503 SlowDown or 429)",
         "use fewer requests in flight, or a higher quota (S3: more prefixes); until then the rate "
         "is that of the quota, not of the storage",
+        refuses=not gather(doc).fed,
     )
 
 
@@ -164,6 +177,20 @@ def run_steps(doc: TrainingRecord) -> Outcome | None:
             remedy,
         )
     return None
+
+
+def run_duration(doc: TrainingRecord) -> Outcome | None:
+    """Check that a repetition is long enough to show more than how it starts."""
+    walls = [repetition.wall_s for repetition in complete(doc) if repetition.wall_s is not None]
+    if not walls:
+        return unknown("the time that a repetition took was not recorded")
+    if min(walls) >= MIN_WALL_S:
+        return None
+    return Outcome(
+        f"a repetition took {format_duration(min(walls))}, less than {format_duration(MIN_WALL_S)}",
+        "use a larger dataset or more epochs: a short run shows how the pipeline starts, and what "
+        "a cache or the credits of a device give at first",
+    )
 
 
 def run_repetitions(doc: TrainingRecord) -> Outcome | None:

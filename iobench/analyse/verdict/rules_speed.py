@@ -8,7 +8,7 @@ from __future__ import annotations
 from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling
 from ...schema.workload import OWN_LOADER
-from ...units import counted, format_count, format_duration, format_percent
+from ...units import counted, format_count, format_duration, format_percent, format_rate
 from ..compare.statistics import NOISE
 from .evidence import effective_cores, gather, is_null_accelerator, step_time_s
 from .rules_data import Outcome, complete, unknown
@@ -58,6 +58,7 @@ def cpu_throttled(doc: TrainingRecord) -> Outcome | None:
         return Outcome(
             f"the CPU quota throttled this run for {format_percent(max(shares))} of a repetition",
             "raise the cgroup's cpu.max: a lack of CPU time can look like slow storage",
+            refuses=not gather(doc).fed,
         )
     return None
 
@@ -71,14 +72,21 @@ def cpu_affinity(doc: TrainingRecord) -> Outcome | None:
             f"this run may use {usable:g} of the host's {counted(total, 'core')}",
             "allow more cores (taskset, or the cgroup's cpu.max): a lack of CPU time can look like "
             "slow storage",
+            refuses=not gather(doc).fed,
         )
     return None
 
 
 def harness_bound(doc: TrainingRecord) -> Outcome | None:
+    """Check that the loader without storage is faster than what limits the run.
+
+    If the accelerators are fed, their rate is the result, however little more the loader could do.
+    """
     evidence = gather(doc)
     if evidence.kind != OWN_LOADER:
         return None  # a library is the subject of the measurement, not the measuring tool
+    if evidence.fed:
+        return None
     if evidence.harness is None or evidence.measured is None:
         return unknown(
             "the harness ceiling or the measured rate is missing, so the tool itself may be the "
@@ -103,19 +111,26 @@ def harness_bound(doc: TrainingRecord) -> Outcome | None:
 
 
 def client_bound(doc: TrainingRecord) -> Outcome | None:
-    """Compare the reader's CPU time at its best rate with the cores that it may use.
+    """Compare the reader's CPU time at the demanded rate with the cores that it may use.
 
-    If it needs nearly all of them, the fetch ceiling is that of the client, not of the storage.
+    If it needs nearly all of them, the client limits the run, not the storage. A reader that is
+    faster than the accelerators demand may take all cores in the measurement of its ceiling: on
+    fast storage it must. Without a demand (accelerator of kind null) that ceiling is the rate.
     """
+    evidence = gather(doc)
+    if evidence.fed:
+        return None
     fetch, cores = doc.job.ceilings.get("fetch", Ceiling()), effective_cores(doc)
     if fetch.bytes_per_s is None or fetch.cpu_s_per_gb is None or not cores:
         return unknown("the fetch ceiling, its CPU time or the usable cores are not recorded")
-    taken = fetch.cpu_s_per_gb * fetch.bytes_per_s / 1e9
+    demand = evidence.bytes_per_s(evidence.accelerator)
+    rate = fetch.bytes_per_s if demand is None else min(fetch.bytes_per_s, demand)
+    taken = fetch.cpu_s_per_gb * rate / 1e9
     if taken < CLIENT_BOUND * cores:
         return None
     return Outcome(
-        f"fetching takes {taken:.1f} of {cores:g} cores ({fetch.cpu_s_per_gb:.2f} CPU s/GB): the "
-        "client, not the storage, was the limit",
+        f"fetching at {format_rate(rate)} takes {taken:.1f} of {cores:g} cores "
+        f"({fetch.cpu_s_per_gb:.2f} CPU s/GB): the client, not the storage, was the limit",
         "use a client that takes less CPU time (storage.client=obstore, reader.direct=true), "
         "larger reads, or a host with more cores",
     )
@@ -192,6 +207,7 @@ def prefetch_share(doc: TrainingRecord) -> Outcome | None:
             evidence,
             "use longer epochs (a larger dataset), or less prefetching; "
             "accelerator_utilization_strict and samples/s are not affected",
+            refuses=not gather(doc).fed,
         )
     return None
 

@@ -47,18 +47,18 @@ def sentence(
     storage = _storage(evidence, headroom)
     feeds = _feeds(evidence, fed)
     if binds == "accelerator":
-        return f"{_keeps_busy(evidence, accelerators)}: {demand}, {storage}{feeds}."
+        return f"{_keeps_busy(evidence, accelerators)}: {demand}, and {storage}{feeds}."
     if binds == "undecided":
         return (
             f"What limits {accelerators} is undecided: {reason}. {_capital(demand)}, "
-            f"{storage}{_measured(evidence)}."
+            f"and {storage}{_measured(evidence)}."
         )
     opening = (
         f"{_subject(evidence, binds, reason)} {_starves(evidence)} {accelerators}"
         f"{_busy(evidence)}: {demand}"
     )
     if binds == "storage":
-        return f"{opening}, {storage}{feeds}.{_why_storage(evidence, reason)}"
+        return f"{opening}, and {storage}{feeds}.{_why_storage(evidence, reason)}"
     if reason:
         yields = _rate(evidence, evidence.serial if binds == "prep" else evidence.fetch)
         return f"{opening}, but {reason}, which yields {yields}."
@@ -167,7 +167,7 @@ def _feeds(evidence: Evidence, fed: int | None) -> str:
 def _why_storage(evidence: Evidence, reason: str) -> str:
     """A sentence on whether the device is at its limit, or the reader requests too little."""
     if reason:
-        return f" {_capital(reason)}."
+        return f" {_capital(reason)}, which yields {_rate(evidence, evidence.serial)}."
     if evidence.raw is None or evidence.fetch is None:
         return ""
     share = evidence.fetch / evidence.raw
@@ -195,7 +195,7 @@ def _measured(evidence: Evidence) -> str:
     return (
         ""
         if evidence.measured is None
-        else f", and the run sustained {_rate(evidence, evidence.measured)}"
+        else f"; the run sustained {_rate(evidence, evidence.measured)}"
     )
 
 

@@ -3,8 +3,8 @@
 Each rule has a stable id, evidence and a remedy. It reports a violation, or that evidence is
 missing (level ``unknown``, which is neither pass nor fail), or nothing. The rule set decides the
 level of a violation: ``quick`` warns, and rejects only what is false for every purpose; ``mlperf``
-rejects what MLPerf Storage's rules reject (Submission_guidelines 3.1.2: 5 x memory, 500 steps,
-5 runs, AU threshold).
+also demands what MLPerf Storage demands of a run. ``docs/rules.md`` lists all rules, and compares
+those of MLPerf Storage with them line by line; a test compares that page with this module.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from ...errors import UsageError
 from ...schema.record import Finding, RunRecord, TrainingRecord
 from ..checkpoint import rules as checkpoint
 from . import rules_cache as cache
+from . import rules_closed as closed
 from . import rules_data as data
 from . import rules_device as device
+from . import rules_host as host
+from . import rules_mlperf as mlperf
 from . import rules_speed as speed
 from . import rules_time as time
 
@@ -28,10 +31,10 @@ R = TypeVar("R", bound=RunRecord, contravariant=True)
 
 
 class Levels(NamedTuple):
-    """Level of a violation under each rule set."""
+    """Level of a violation under each rule set; None: the rule is not in that set."""
 
-    quick: Level
-    mlperf: Level
+    quick: Level | None
+    mlperf: Level | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +42,39 @@ class Rule(Generic[R]):
     """One rule for records of type R.
 
     Called with a record, it returns a Finding (at the level of ``rule_set``, or ``unknown``), or
-    None if there is no violation.
+    None if there is no violation. ``mlperf`` is the check of that rule set where its demand is
+    another one.
     """
 
     id: str
     check: Callable[[R], data.Outcome | None]
     levels: Levels
+    mlperf: Callable[[R], data.Outcome | None] | None = None
 
     def __call__(self, doc: R, rule_set: str = "mlperf") -> Finding | None:
-        outcome = self.check(doc)
+        level = level_of(self.levels, rule_set)
+        if level is None:
+            return None
+        check = self.mlperf if rule_set == "mlperf" and self.mlperf is not None else self.check
+        outcome = check(doc)
         if outcome is None:
             return None
-        level = level_of(self.levels, rule_set) if outcome.known else "unknown"
-        return Finding(rule=self.id, level=level, evidence=outcome.evidence, remedy=outcome.remedy)
+        if level == "invalid" and not outcome.refuses:
+            level = "warning"
+        return Finding(
+            rule=self.id,
+            level=level if outcome.known else "unknown",
+            evidence=outcome.evidence,
+            remedy=outcome.remedy,
+        )
 
 
 ALWAYS = Levels("invalid", "invalid")
 REFUSED = Levels("warning", "invalid")
+WARNED = Levels("warning", "warning")
 NOTED = Levels("info", "warning")
+MLPERF = Levels(None, "invalid")
+MLPERF_WARNED = Levels(None, "warning")
 
 RULES: tuple[Rule[TrainingRecord], ...] = (
     Rule("data.mismatch", data.data_mismatch, ALWAYS),
@@ -66,29 +84,35 @@ RULES: tuple[Rule[TrainingRecord], ...] = (
     Rule("storage.retries", data.storage_retries, NOTED),
     Rule("cache.cold-residency", cache.cold_residency, ALWAYS),
     Rule("cache.cold-fetch", cache.cold_fetch, ALWAYS),
-    Rule("cache.residency-unknown", cache.residency_unknown, Levels("warning", "warning")),
+    Rule("cache.residency-unknown", cache.residency_unknown, WARNED),
     Rule("run.incomplete", data.run_incomplete, REFUSED),
-    Rule("run.steps", data.run_steps, REFUSED),
-    Rule("run.repetitions", data.run_repetitions, Levels("info", "invalid")),
+    Rule("run.steps", data.run_steps, REFUSED, mlperf.epoch_steps),
+    Rule("run.duration", data.run_duration, NOTED),
+    Rule("run.repetitions", data.run_repetitions, Levels("info", "invalid"), mlperf.repetitions),
+    Rule("run.replicability", mlperf.replicability, MLPERF),
     Rule("seed.changes", data.seed_changes, REFUSED),
-    Rule("dataset.size", cache.dataset_size, REFUSED),
-    Rule("nfs.retransmits", data.nfs_retransmits, Levels("warning", "warning")),
-    Rule("au.threshold", speed.au_threshold, REFUSED),
+    Rule("dataset.size", cache.dataset_size, REFUSED, mlperf.dataset_size),
+    Rule("nfs.retransmits", data.nfs_retransmits, WARNED),
+    Rule("au.threshold", speed.au_threshold, REFUSED, mlperf.utilization),
+    Rule("au.barrier", mlperf.barrier, MLPERF_WARNED),
     Rule("cpu.throttled", speed.cpu_throttled, REFUSED),
     Rule("cpu.affinity", speed.cpu_affinity, REFUSED),
+    Rule("cpu.other-load", host.other_load, WARNED),
     Rule("harness.bound", speed.harness_bound, REFUSED),
     Rule("client.bound", speed.client_bound, REFUSED),
     Rule("emulation.error", speed.emulation_error, REFUSED),
     Rule("prefetch.share", speed.prefetch_share, REFUSED),
-    Rule("verdict.gap", speed.verdict_gap, Levels("warning", "warning")),
+    Rule("verdict.gap", speed.verdict_gap, WARNED),
     Rule("raw.not-measured", speed.raw_not_measured, NOTED),
     Rule("raw.low", speed.raw_low, NOTED),
-    Rule("read.amplification", speed.read_amplification, Levels("warning", "warning")),
+    Rule("read.amplification", speed.read_amplification, WARNED),
     Rule("loader.tax", speed.loader_tax, NOTED),
-    Rule("rate.falls", time.rate_falls, Levels("warning", "warning")),
-    Rule("cache.first-touch", time.first_touch, Levels("warning", "warning")),
-    Rule("device.other-load", device.other_load, Levels("warning", "warning")),
+    Rule("rate.falls", time.rate_falls, WARNED),
+    Rule("cache.first-touch", time.first_touch, WARNED),
+    Rule("device.other-load", device.other_load, WARNED),
     Rule("device.served-by-cache", device.served_by_cache, NOTED),
+    Rule("closed.workload", closed.workload, MLPERF_WARNED),
+    Rule("closed.settings", closed.settings, MLPERF),
 )
 CHECKPOINT_RULES: tuple[Rule[RunRecord], ...] = (
     Rule("checkpoint.verified", checkpoint.verified, ALWAYS),
@@ -97,8 +121,10 @@ CHECKPOINT_RULES: tuple[Rule[RunRecord], ...] = (
     Rule("checkpoint.incomplete", checkpoint.stopped_early, REFUSED),
     Rule("checkpoint.count", checkpoint.count, Levels("info", "invalid")),
     Rule("checkpoint.scaled", checkpoint.scaled, Levels("info", "invalid")),
-    Rule("checkpoint.tiny", checkpoint.tiny, Levels("warning", "warning")),
-    Rule("checkpoint.back-pressure", checkpoint.back_pressure, Levels("warning", "warning")),
+    Rule("checkpoint.model", checkpoint.model, MLPERF_WARNED),
+    Rule("checkpoint.ranks", checkpoint.ranks, MLPERF),
+    Rule("checkpoint.tiny", checkpoint.tiny, WARNED),
+    Rule("checkpoint.back-pressure", checkpoint.back_pressure, WARNED),
 )
 MIXED_RULES: tuple[Rule[TrainingRecord], ...] = (
     *RULES,
@@ -107,7 +133,7 @@ MIXED_RULES: tuple[Rule[TrainingRecord], ...] = (
         for rule in CHECKPOINT_RULES
         if rule.id in ("checkpoint.durable", "checkpoint.scaled", "checkpoint.back-pressure")
     ),
-    Rule("checkpoint.contention", checkpoint.contention, Levels("warning", "warning")),
+    Rule("checkpoint.contention", checkpoint.contention, WARNED),
 )
 LEVELS = {rule.id: rule.levels for rule in CHECKPOINT_RULES} | {
     rule.id: rule.levels for rule in MIXED_RULES
@@ -115,8 +141,11 @@ LEVELS = {rule.id: rule.levels for rule in CHECKPOINT_RULES} | {
 """The levels of every rule, by its id."""
 
 
-def level_of(levels: Levels, rule_set: str) -> Level:
-    """The level of a violation under ``rule_set``. Raises UsageError for an unknown rule set."""
+def level_of(levels: Levels, rule_set: str) -> Level | None:
+    """The level of a violation under ``rule_set``; None if the rule is not in that set.
+
+    Raises UsageError for an unknown rule set.
+    """
     if rule_set not in Levels._fields:
         raise UsageError(
             f"unknown rule set '{rule_set}'", remedy=f"known: {', '.join(Levels._fields)}"

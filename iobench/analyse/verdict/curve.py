@@ -1,0 +1,197 @@
+"""What a storage curve says: its plateau, its knee, and what limits each of its points.
+
+A closed loop of n readers follows Little's law: rate = n / (mean time from one read to the next).
+Below the knee that time is the storage's latency and does not depend on n; above it the time grows
+in proportion to n and the rate stays what it is (the asymptotic bounds of Denning and Buzen, "The
+Operational Analysis of Queueing Network Models", ACM Computing Surveys 1978). Between two points
+that time is interpolated, which is exact on both sides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
+from ...schema.curve import Bound, CurvePoint, Rate, Spent, StorageCurve
+
+NEAR = 0.05
+"""Rates that differ by less are the same plateau, and two doublings that bring less end a curve."""
+
+FLATTENED = "two doublings brought less than 5 %"
+"""Why a curve ends that has reached its plateau."""
+
+ALIKE = 0.8
+"""Requests that reach this share of the bandwidth of large ones have spent the bandwidth."""
+
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""Student's t, two-sided 95 %, for 1 to 10 degrees of freedom; beyond: at most 2.23."""
+
+
+def rate_of(value: float, windows: Sequence[float]) -> Rate:
+    """A rate with the 95 % interval of the mean of its windows (Student's t).
+
+    ``value`` is the rate over the whole time. It lies in the interval, since it is the mean of the
+    windows weighted by their lengths.
+    """
+    if len(windows) < 2:
+        return Rate(value=value, windows=len(windows))
+    half = _T[min(len(windows) - 1, len(_T)) - 1] * stdev(windows) / math.sqrt(len(windows))
+    middle = fmean(windows)
+    return Rate(
+        value=value,
+        low=max(0.0, min(value, middle - half)),
+        high=max(value, middle + half),
+        windows=len(windows),
+    )
+
+
+def has_flattened(points: Sequence[CurvePoint]) -> bool:
+    """Whether the last two doublings together brought less than ``NEAR``."""
+    rates = [point.reads_per_s.value for point in points]
+    return len(rates) > 2 and max(rates[-2:]) < (1 + NEAR) * max(rates[:-2])
+
+
+def plateau(points: Sequence[CurvePoint]) -> tuple[Rate, Rate, int] | None:
+    """(reads/s, bytes/s, knee) of a curve that has flattened; None if it has not.
+
+    The plateau is the mean of all points within ``NEAR`` of the highest one; its interval covers
+    theirs. The knee is the fewest reads in flight among them.
+    """
+    best = max((point.reads_per_s.value for point in points), default=0.0)
+    if not has_flattened(points) or best <= 0:
+        return None
+    near = [point for point in points if is_near(point, points)]
+    reads = _together([point.reads_per_s for point in near])
+    there = _together([point.bytes_per_s for point in near])
+    return reads, there, min(point.in_flight for point in near)
+
+
+def is_near(point: CurvePoint, points: Sequence[CurvePoint]) -> bool:
+    """Whether a point's rate is within ``NEAR`` of the highest of all."""
+    best = max(each.reads_per_s.value for each in points)
+    return point.reads_per_s.value >= (1 - NEAR) * best
+
+
+def _together(rates: Sequence[Rate]) -> Rate:
+    value = fmean(rate.value for rate in rates)
+    return Rate(
+        value=value,
+        low=min(value, *(_low(rate) for rate in rates)),
+        high=max(value, *(_high(rate) for rate in rates)),
+        windows=sum(rate.windows for rate in rates),
+    )
+
+
+def expected_rate(points: Sequence[CurvePoint], in_flight: float) -> Rate | None:
+    """Reads/s to expect with this number of reads in flight; None if no point tells.
+
+    Fewer reads in flight than were measured: Little's law with the first point's time. More: the
+    last point's rate, without an upper bound unless the curve has flattened.
+    """
+    known = sorted((p for p in points if p.reads_per_s.value > 0), key=lambda p: p.in_flight)
+    if not known or not in_flight > 0:
+        return None
+    last = known[-1]
+    if in_flight >= last.in_flight:
+        flat = in_flight == last.in_flight or has_flattened(points)
+        rate = last.reads_per_s
+        return rate if flat else rate.model_copy(update={"high": None})
+    above = next(point for point in known if point.in_flight > in_flight)
+    below = max(
+        (p for p in known if p.in_flight <= in_flight), key=lambda p: p.in_flight, default=above
+    )
+    span = above.in_flight - below.in_flight
+    share = (in_flight - below.in_flight) / span if span else 0.0
+
+    def at(a: float, b: float) -> float:
+        """The rate, from the rates of both points: the time between reads is interpolated."""
+        if a <= 0 or b <= 0:
+            return 0.0
+        first, second = below.in_flight / a, above.in_flight / b
+        return in_flight / (first + share * (second - first))
+
+    a, b = below.reads_per_s, above.reads_per_s
+    return Rate(
+        value=at(a.value, b.value),
+        low=at(_low(a), _low(b)),
+        high=at(_high(a), _high(b)),
+        windows=min(a.windows, b.windows),
+    )
+
+
+def bound_at(curve: StorageCurve, in_flight: float, large: StorageCurve | None) -> Bound | None:
+    """What limits the rate at this number of reads in flight; None if the curve does not tell.
+
+    Below the knee it is latency, and so it is everywhere on a curve that has not flattened. From
+    the knee on ``large``, the curve of large sequential requests, tells operations from bytes.
+    """
+    if not curve.points or not in_flight > 0:
+        return None
+    nearest = min(curve.points, key=lambda point: abs(math.log(point.in_flight / in_flight)))
+    if nearest.client:
+        return "client"
+    if curve.knee_in_flight is None or in_flight < curve.knee_in_flight:
+        return "latency"
+    found = spent(curve, large)
+    return "operations or bandwidth" if found == "unknown" else found
+
+
+def spent(curve: StorageCurve, large: StorageCurve | None) -> Spent:
+    """Whether this curve's plateau is one of operations/s or of bytes/s.
+
+    ``bandwidth``: it reaches ``ALIKE`` of what large requests reach. ``operations``: even the upper
+    end of its interval does not, so the same storage delivers more bytes/s in larger requests.
+    Unknown where the intervals do not part, one of the two has no plateau, or a client's CPU was
+    spent at it.
+    """
+    mine = curve.plateau_bytes_per_s
+    if mine is None or large is None or _client_at_plateau(curve):
+        return "unknown"
+    theirs = large.plateau_bytes_per_s
+    reached = theirs or max(
+        (point.bytes_per_s for point in large.points), key=lambda rate: rate.value, default=None
+    )
+    if reached is None:
+        return "unknown"
+    if _high(mine) < ALIKE * _low(reached):
+        return "operations"  # also where the large requests could get even more
+    if theirs is None or _client_at_plateau(large):
+        return "unknown"
+    return "bandwidth" if _low(mine) >= ALIKE * theirs.value else "unknown"
+
+
+def _client_at_plateau(curve: StorageCurve) -> bool:
+    knee = curve.knee_in_flight
+    return knee is not None and any(
+        point.client for point in curve.points if point.in_flight >= knee
+    )
+
+
+def conclude_curve(curve: StorageCurve, large: StorageCurve | None = None) -> StorageCurve:
+    """The curve with its plateau, its knee and what limits each point, from its points alone."""
+    found = plateau(curve.points)
+    reads, there, knee = found or (None, None, None)
+    why = curve.not_measured
+    if found is None and not why:
+        why = curve.stopped or "the rate still grew with the last reads in flight that were tried"
+        if not any(point.reads_per_s.value > 0 for point in curve.points):
+            why = "no read was completed"
+    concluded = curve.model_copy(
+        update={
+            "plateau_reads_per_s": reads,
+            "plateau_bytes_per_s": there,
+            "knee_in_flight": knee,
+            "not_measured": "" if found else why,
+        }
+    )
+    bounds = [bound_at(concluded, point.in_flight, large) for point in curve.points]
+    return concluded.model_copy(update={"bound": [each for each in bounds if each is not None]})
+
+
+def _low(rate: Rate) -> float:
+    return rate.value if rate.low is None else rate.low
+
+
+def _high(rate: Rate) -> float:
+    return rate.value if rate.high is None else rate.high

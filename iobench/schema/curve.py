@@ -1,0 +1,91 @@
+"""The storage curve: what a storage delivers with 1, 2, 4, ... reads in flight.
+
+A value that was not measured is None, never 0. Rates are per second, times in seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from .base import Record
+from .numbers import Count, Figure, Number, Share
+
+Order = Literal["random", "sequential"]
+MeasuredWith = Literal["fio", "engine"]
+"""fio on local files; the engine (threads of this process that call the storage) elsewhere."""
+
+Bound = Literal["latency", "operations", "bandwidth", "operations or bandwidth", "client"]
+"""What limits the rate at a number of reads in flight.
+
+``client``: the CPU of this host, and not the storage. ``operations or bandwidth``: one of the two,
+but the evidence does not tell which one.
+"""
+
+Spent = Literal["operations", "bandwidth", "unknown"]
+
+
+class Rate(Record):
+    """A rate and its 95 % interval over windows; low and high are None below two windows."""
+
+    value: Figure
+    low: Figure | None = None
+    high: Figure | None = None
+    windows: Count = 0
+
+
+class CurvePoint(Record):
+    """What was measured with one number of reads in flight."""
+
+    in_flight: Number
+    reads_per_s: Rate
+    bytes_per_s: Rate
+    latency_mean_s: Figure | None = None
+    latency_p50_s: Figure | None = None
+    latency_p99_s: Figure | None = None  # None also below 100 reads
+    latency_p999_s: Figure | None = None  # None also below 1,000 reads
+    reads: Count
+    seconds: Figure
+    disjoint: bool  # no earlier point has read any of these bytes
+    cached_before: Share | None = None  # of these bytes in this host's page cache, before the point
+    client_cpu_share: Figure | None = None  # of the CPU that the measuring program can use
+    client: bool = False  # that CPU was spent, so the storage may be faster
+    throttled: Count = 0  # requests sent again because the server asked to slow down
+
+
+class StorageCurve(Record):
+    """Throughput and latency of one kind of request over the number of reads in flight."""
+
+    request_bytes: Number  # the median, where requests differ
+    request_bytes_min: Number
+    request_bytes_max: Number
+    order: Order
+    by: MeasuredWith
+    how: str  # program, engine and cache, in words
+    direct: bool
+    points: list[CurvePoint] = []
+    plateau_reads_per_s: Rate | None = None  # None: not reached, see not_measured
+    plateau_bytes_per_s: Rate | None = None
+    knee_in_flight: Number | None = None  # the fewest reads in flight within 5 % of the plateau
+    bound: list[Bound] = Field(default=[], max_length=64)  # of each point
+    stopped: str = ""  # why the curve ends where it does
+    notes: list[str] = []
+    not_measured: str = ""  # why there is no point, or no plateau
+
+
+class StorageProbe(Record):
+    """What ``iobench probe`` prints."""
+
+    iobench_version: str
+    created: str  # ISO 8601, UTC
+    url: str
+    dataset: str | None  # its name; None: the files of a directory without a dataset
+    objects: Count
+    bytes: Count
+    budget_s: Figure
+    took_s: Figure
+    curves: list[StorageCurve]  # of the requests that were asked for
+    large: StorageCurve | None = None  # large sequential requests, to tell operations from bytes
+    spent: list[Spent] = []  # of each curve, at its plateau
+    notes: list[str] = []

@@ -1,0 +1,211 @@
+"""The storage curve's plateau, knee and bounds are those of planted models."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench.analyse.verdict.curve import (
+    bound_at,
+    conclude_curve,
+    expected_rate,
+    has_flattened,
+    plateau,
+    rate_of,
+    spent,
+)
+from iobench.schema.curve import CurvePoint, Rate, StorageCurve
+
+
+def point(
+    in_flight: int, reads: Rate | float, size: int = 4096, *, client: bool = False
+) -> CurvePoint:
+    rate = reads if isinstance(reads, Rate) else Rate(value=reads)
+    scaled = {
+        name: None if value is None else value * size for name, value in rate if name != "windows"
+    }
+    return CurvePoint(
+        in_flight=in_flight,
+        reads_per_s=rate,
+        bytes_per_s=Rate.model_validate({**scaled, "windows": rate.windows}),
+        reads=100,
+        seconds=1.0,
+        disjoint=True,
+        client=client,
+    )
+
+
+def curve(points: list[CurvePoint], size: int = 4096) -> StorageCurve:
+    return StorageCurve(
+        request_bytes=size,
+        request_bytes_min=size,
+        request_bytes_max=size,
+        order="random",
+        by="engine",
+        how="planted",
+        direct=True,
+        points=points,
+    )
+
+
+def planted(
+    latency_s: float,
+    limit: float,
+    *,
+    noise: float = 0.0,
+    seed: int = 0,
+    size: int = 4096,
+    most: int = 256,
+) -> list[CurvePoint]:
+    """What a probe would measure: windows with noise, until two doublings bring nothing."""
+    chance, points, in_flight = random.Random(seed), [], 1
+    while in_flight <= most and not has_flattened(points):
+        truth = min(in_flight / latency_s, limit)
+        windows = [truth * (1 + chance.uniform(-noise, noise)) for _ in range(5)]
+        points.append(point(in_flight, rate_of(sum(windows) / 5, windows), size))
+        in_flight *= 2
+    return points
+
+
+LATENCIES = st.floats(1e-5, 0.5)
+KNEES = st.floats(0.05, 60)
+NOISE = st.floats(0, 0.02)
+
+
+@given(LATENCIES, KNEES, NOISE, st.integers(0, 1000))
+def test_plateau_and_knee_are_the_planted_ones(
+    latency_s: float, knee: float, noise: float, seed: int
+) -> None:
+    limit = knee / latency_s  # Little's law
+    found = plateau(planted(latency_s, limit, noise=noise, seed=seed))
+    assert found is not None
+    reads, there, at = found
+    truth = min(limit, 64 / latency_s)
+    # No window errs by more than the noise, so its mean does not.
+    assert reads.low is not None
+    assert reads.high is not None
+    assert reads.low * (1 - noise) * (1 - 1e-9) <= truth <= reads.high * (1 + noise) * (1 + 1e-9)
+    assert reads.low <= reads.value <= reads.high
+    assert there.value == pytest.approx(reads.value * 4096)
+    assert knee / 2 <= at <= max(1, 2 * knee)
+
+
+def test_the_interval_covers_the_plateau_as_often_as_it_says() -> None:
+    covered = 0
+    for seed in range(400):
+        found = plateau(planted(0.01, 1234.0, noise=0.04, seed=seed))
+        assert found is not None
+        assert found[0].low is not None
+        assert found[0].high is not None
+        covered += found[0].low <= 1234.0 <= found[0].high
+    assert covered >= 380
+
+
+@given(LATENCIES, st.floats(300, 1e4))
+def test_a_curve_that_still_grows_has_no_plateau(latency_s: float, knee: float) -> None:
+    points = planted(latency_s, knee / latency_s)
+    found = conclude_curve(curve(points))
+    assert plateau(points) is None
+    assert (found.plateau_reads_per_s, found.knee_in_flight) == (None, None)
+    assert found.not_measured
+    assert set(found.bound) == {"latency"}
+    beyond = expected_rate(points, 512)
+    assert beyond is not None
+    assert beyond.high is None
+
+
+@given(LATENCIES, KNEES, st.floats(0.1, 500))
+def test_expected_rates_follow_littles_law(latency_s: float, knee: float, asked: float) -> None:
+    points = planted(latency_s, knee / latency_s)
+    found = expected_rate(points, asked)
+    assert found is not None
+    truth = min(max(asked, 1.0 if knee < 1 else 0) / latency_s, knee / latency_s)
+    if knee < 1:  # one read at a time already waits for the limit
+        assert found.value <= truth * (1 + 1e-6)
+        return
+    powers = [2.0**n for n in range(10)]
+    below = max((power for power in powers if power <= asked), default=1.0)
+    if below <= knee < 2 * below:  # between two points around the knee it is a lower bound
+        assert found.value <= truth * (1 + 1e-6)
+        assert found.value >= 0.6 * truth
+    else:
+        assert found.value == pytest.approx(truth, rel=1e-6)
+
+
+RATES = st.one_of(
+    st.just(Rate(value=0.0)),
+    st.floats(0, 1e9).map(lambda value: Rate(value=value)),
+    st.tuples(st.floats(0, 1e9), st.lists(st.floats(0, 1e9), max_size=6)).map(
+        lambda found: rate_of(*found)
+    ),
+)
+POINTS = st.lists(st.builds(point, st.integers(1, 300), RATES, client=st.booleans()), max_size=8)
+
+
+@given(POINTS, POINTS, st.sampled_from([0.5, 1, 3, 17, 256, 1e6]))
+def test_odd_points_are_no_error(
+    points: list[CurvePoint], others: list[CurvePoint], in_flight: float
+) -> None:
+    mine, large = conclude_curve(curve(points)), conclude_curve(curve(others, 1 << 22))
+    concluded = conclude_curve(mine, large)
+    assert len(concluded.bound) == len(points)
+    assert (concluded.plateau_reads_per_s is None) == bool(concluded.not_measured)
+    assert spent(mine, large) in {"operations", "bandwidth", "unknown"}
+    assert bound_at(mine, in_flight, None) != "bandwidth"
+    found = expected_rate(points, in_flight)
+    if found is not None:
+        assert math.isfinite(found.value)
+        assert (found.low or 0) <= found.value * (1 + 1e-9)
+
+
+def test_nothing_asked_is_nothing_told() -> None:
+    assert expected_rate([], 1) is None
+    assert expected_rate(planted(0.01, 100), 0) is None
+    assert expected_rate(planted(0.01, 100), math.nan) is None
+    assert bound_at(curve([]), 1, None) is None
+
+
+def _limited(size: int, iops: float, bytes_per_s: float) -> StorageCurve:
+    points = planted(0.005, min(iops, bytes_per_s / size), noise=0.01, size=size)
+    return conclude_curve(curve(points, size))
+
+
+@pytest.mark.parametrize(
+    ("iops", "bytes_per_s", "bound"),
+    [
+        (400, 1e9, "operations"),  # 400 reads of 4 KiB are 1.6 MB/s of 1 GB/s
+        (1e4, 20e6, "bandwidth"),  # 20 MB/s in small requests as in large ones
+    ],
+)
+def test_two_curves_tell_operations_from_bytes(iops: float, bytes_per_s: float, bound: str) -> None:
+    small, large = _limited(4096, iops, bytes_per_s), _limited(1 << 22, iops, bytes_per_s)
+    assert spent(small, large) == bound
+    knee = small.knee_in_flight
+    assert knee is not None
+    assert knee > 1
+    assert bound_at(small, knee / 2, large) == "latency"
+    assert bound_at(small, knee, large) == bound
+    assert bound_at(small, 10 * knee, large) == bound
+    assert bound_at(small, knee, None) == "operations or bandwidth"
+
+
+def test_a_client_without_cpu_is_not_the_storage() -> None:
+    points = [
+        point(each.in_flight, each.reads_per_s, client=each.in_flight > 1)
+        for each in planted(0.01, 200.0)
+    ]
+    found = conclude_curve(curve(points), _limited(1 << 22, 1e6, 1e9))
+    assert set(found.bound[1:]) == {"client"}
+    assert spent(found, _limited(1 << 22, 1e6, 1e9)) == "unknown"
+
+
+def test_a_rate_falls_beyond_its_best() -> None:
+    points = [point(n, rate) for n, rate in [(1, 100.0), (2, 200.0), (4, 150.0), (8, 90.0)]]
+    found = conclude_curve(curve(points))
+    assert found.knee_in_flight == 2
+    assert found.plateau_reads_per_s is not None
+    assert found.plateau_reads_per_s.value == 200
