@@ -12,6 +12,7 @@ from iobench.runner.agent import HostAgent
 from iobench.runner.calibration import findmax
 from iobench.runner.calibration.bench import Bench
 from iobench.runner.calibration.ceilings import ENTRIES
+from iobench.runner.calibration.copies import MAX_COPY_BYTES, MIN_COPY_BYTES, bytes_to_copy
 from iobench.runner.calibration.findmax import begin_search, find_max
 from iobench.runner.plan import Plan, make_plan
 from iobench.runner.progress import Silent
@@ -79,3 +80,10 @@ def test_every_entry_of_a_plan_rates_its_stage(plan: Plan, tmp_path: Path) -> No
         f"calibrate.{name}"
         for name in ("fetch", "prep", "harness", "harness-tensor", "accelerator")
     }
+
+
+def test_a_slow_storage_is_not_copied_for_long() -> None:
+    assert bytes_to_copy(None, 3.0) == MAX_COPY_BYTES
+    assert bytes_to_copy(10e9, 3.0) == MAX_COPY_BYTES
+    assert bytes_to_copy(50e6, 3.0) == 300_000_000
+    assert bytes_to_copy(1e6, 3.0) == MIN_COPY_BYTES

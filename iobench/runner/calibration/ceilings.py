@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from ...errors import StorageError, UsageError
 from ...load import make_reader
 from ...load.null import NullReader, delivered_bytes
+from ...load.order import Indices
 from ...schema.training import Ceiling, CeilingDetails
 from ...schema.workload import OWN_LOADER, LoaderSpec
 from ...storage.base import Files
@@ -21,7 +22,7 @@ from ..phase import Outcome
 from ..plan import Plan
 from ..third_party import enough_shards, in_memory, is_library
 from .bench import Bench, Window
-from .copies import choose_shards, copy_to_memory
+from .copies import bytes_to_copy, choose_shards, copy_to_memory
 
 _MORE_IN_FLIGHT, _MAX_IN_FLIGHT = 4, 256
 
@@ -132,7 +133,7 @@ def raw_by_reader(bench: Bench) -> Ceiling:
 def prep(bench: Bench) -> Ceiling:
     """The reader over a copy in memory: decompress, decode, check, collate."""
     plan = bench.plan
-    shards = choose_shards(plan)
+    shards = _shards_to_copy(bench)
     storage, copied = copy_to_memory(plan, shards)
     reader = make_reader(plan.manifest, storage, plan.workload.reader)
     return bench.window(
@@ -165,7 +166,7 @@ def prep_of_library(bench: Bench) -> Ceiling:
         ).ceiling
 
     try:
-        with in_memory(plan, enough_shards(plan, choose_shards(plan))) as (manifest, storage):
+        with in_memory(plan, enough_shards(plan, _shards_to_copy(bench))) as (manifest, storage):
             ceiling = over("prep", loading)
             own = over("prep-own", loading.model_copy(update={"kind": OWN_LOADER}))
     except UsageError as error:
@@ -235,6 +236,11 @@ def _null_reader(plan: Plan) -> NullReader:
     return NullReader(
         plan.manifest, delivered_bytes(plan.manifest, plan.storage, plan.workload.reader)
     )
+
+
+def _shards_to_copy(bench: Bench) -> Indices:
+    fetch = bench.ceilings.get("fetch", Ceiling())
+    return choose_shards(bench.plan, bytes_to_copy(fetch.bytes_per_s, bench.seconds))
 
 
 def _workers(plan: Plan) -> str:

@@ -13,21 +13,35 @@ from ...storage.simulated.memory import MemoryStorage
 from ..plan import Plan
 from ..third_party import COPIES
 
-_COPY_BYTES = 512 << 20
-"""The most bytes of the dataset that are copied.
+MIN_COPY_BYTES, MAX_COPY_BYTES = 64 << 20, 512 << 20
+"""Bounds of the bytes that are copied: more than a CPU's caches hold, and little of the memory."""
 
-At least the shards of one batch are copied, however large they are.
-"""
+_WINDOWS = 2
+"""How long a copy may take, as a multiple of the time of a window."""
 
 _BLOCK = 64 << 20  # bytes that one call reads
 
 
-def choose_shards(plan: Plan) -> Indices:
-    """Choose shards with the plan's seed: at most ``_COPY_BYTES``, but at least one batch."""
+def bytes_to_copy(fetch_bytes_per_s: float | None, seconds: float) -> int:
+    """How many bytes to copy, so that a slow storage is not read for much longer than a window.
+
+    ``fetch_bytes_per_s`` is the rate at which the storage was read, if it is known; ``seconds`` is
+    the time of a window.
+    """
+    if not fetch_bytes_per_s:
+        return MAX_COPY_BYTES
+    return int(min(MAX_COPY_BYTES, max(MIN_COPY_BYTES, fetch_bytes_per_s * seconds * _WINDOWS)))
+
+
+def choose_shards(plan: Plan, max_bytes: int = MAX_COPY_BYTES) -> Indices:
+    """Choose shards with the plan's seed: at most ``max_bytes``, but at least those of one batch.
+
+    The shards of a batch are copied however large they are.
+    """
     shards = np.random.default_rng(plan.seed).permutation(plan.manifest.shard_count)
     sizes, counts = plan.manifest.shards["size"][shards], plan.manifest.shards["samples"][shards]
     batch = int(np.searchsorted(np.cumsum(counts), plan.workload.batch_size)) + 1
-    small = int(np.searchsorted(np.cumsum(sizes), _COPY_BYTES, side="right"))
+    small = int(np.searchsorted(np.cumsum(sizes), max_bytes, side="right"))
     return np.sort(shards[: max(batch, small, 1)])
 
 
