@@ -200,6 +200,15 @@ def test_what_is_no_lasting_fall(values: list[float]) -> None:
     assert lasting_fall(rates(values)) is None
 
 
+def test_larger_samples_are_no_fall() -> None:
+    """Fewer of them arrive in a second, but as many bytes."""
+    samples = [1000.0] * 15 + [500.0] * 15
+    larger = Rates(bin_s=1.0, samples_per_s=samples, stored_bytes_per_s=[1e8] * 30)
+    assert lasting_fall(larger) is None
+    slower = Rates(bin_s=1.0, samples_per_s=samples, stored_bytes_per_s=[1e5 * n for n in samples])
+    assert lasting_fall(slower) is not None
+
+
 def test_noise_is_taken_for_a_fall_in_about_one_of_a_hundred_repetitions() -> None:
     chance = np.random.default_rng(20)
     found = 0

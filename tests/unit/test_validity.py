@@ -39,7 +39,7 @@ UNCOUNTED = [
 HALVED = {
     "bin_s": 1.0,
     "samples_per_s": [1900.0] * 30 + [950.0] * 30,
-    "stored_bytes_per_s": [1.9e8] * 60,
+    "stored_bytes_per_s": [1.9e8] * 30 + [9.5e7] * 30,
 }
 LOCAL = {"scheme": "file", "url": "/data", "fs_type": "ext4"}
 NFS_MOUNT = {"scheme": "file", "url": "/mnt/nas/set", "fs_type": "nfs4"}

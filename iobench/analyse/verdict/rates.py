@@ -175,8 +175,8 @@ def lasting_fall(rates: Rates) -> Fall | None:
     Each split into a first and a second part has a standardized difference of mean ranks, and the
     largest one says where the rate fell. It counts if at most FALSE_ALARMS of random orders of the
     bins (in a long repetition: of blocks of neighbouring bins) have one as large, and if the
-    medians of the two parts differ by MIN_FALL. Because of ranks and medians, single slow seconds
-    have little effect.
+    medians of the two parts differ by MIN_FALL, those of bytes as well: larger samples do not mean
+    slower storage. Because of ranks and medians, single slow seconds have little effect.
     """
     values = np.asarray(rates.samples_per_s, dtype=np.float64)
     if not long_enough(rates):
@@ -184,12 +184,19 @@ def lasting_fall(rates: Rates) -> Fall | None:
     ranks = _ranks(values)
     statistic = _statistics(ranks[np.newaxis, :])[0]
     at = int(np.argmax(statistic)) + MIN_SIDE
-    before, after = median(values[:at].tolist()), median(values[at:].tolist())
+    before, after = _medians(rates.samples_per_s, at)
     if before <= 0 or after > (1 - MIN_FALL) * before:
+        return None
+    stored_before, stored_after = _medians(rates.stored_bytes_per_s, at)
+    if stored_before > 0 and stored_after > (1 - MIN_FALL) * stored_before:
         return None
     if _p_value(ranks, float(statistic.max())) > FALSE_ALARMS:
         return None
     return Fall(at * rates.bin_s, before, after)
+
+
+def _medians(values: Sequence[float], at: int) -> tuple[float, float]:
+    return median(values[:at]), median(values[at:])
 
 
 def _ranks(values: Array) -> Array:
