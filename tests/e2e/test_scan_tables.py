@@ -236,7 +236,7 @@ class TestParquet:
             "footer is damaged": good[: -length - 8] + b"\x15" * length + good[-8:],
             "would lie|would end|is damaged": good[100_000:],  # whose footer points behind its end
             "is damaged": good[:4] + bytes(len(good) - length - 12) + good[-length - 8 :],
-            "no Parquet": b"PAR1",
+            "Parquet": b"PAR1",
         }
         for why, data in bad.items():
             victim.write_bytes(data)

@@ -145,7 +145,7 @@ def wrong_times(value: Any, where: str = "") -> Iterator[str]:
             yield from wrong_times(inner, where)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         timed = where.endswith("_s") or ".timings." in f".{where}."
-        measured = any(part in f".{where}." for part in _MEASURED)
+        measured = any(part in f".{where}." for part in _MEASURED) and ".meaning." not in where
         if timed and measured and not 0 <= value < (_MAX_SECONDS if _is_time(where) else 1e15):
             yield f"{where} is {value}"
 
