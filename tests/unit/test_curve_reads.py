@@ -21,7 +21,7 @@ from iobench.runner.curve.curve import CurveMeasurement, Limits
 from iobench.runner.curve.places import Place, Places, blocks, samples
 from iobench.runner.curve.threads import ThreadReader
 from iobench.schema.curve import StorageCurve
-from iobench.storage.base import Buffer, Entry, StorageTraits
+from iobench.storage.base import Buffer, Entry, Retries, StorageTraits
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
 from tests.conftest import MakeDataset
@@ -285,6 +285,20 @@ def test_a_storage_that_fails_under_depth_ends_the_curve_there(tmp_path: Path) -
     assert "too many open connections" in found.stopped
 
 
+class SlowedDown(Watched):
+    """A server that asks to slow down from two reads in flight on; the client sends them again."""
+
+    def retried(self) -> Retries:
+        return Retries(5, 3) if self.peak > 1 else Retries(0, 0)
+
+
+def test_a_server_that_asks_to_slow_down_ends_the_curve_there(tmp_path: Path) -> None:
+    places = blocks(ENTRIES, 1000, order="random", seed=1)
+    found = measured(SlowedDown(OBJECTS), places, tmp_path, point_s=0.2)
+    assert [point.throttled for point in found.points] == [0, 3]
+    assert "slow down" in found.stopped
+
+
 def test_not_even_one_read_is_no_point(tmp_path: Path) -> None:
     places = blocks(ENTRIES, 1000, order="random", seed=1)
     found = measured(Watched(OBJECTS, most=0), places, tmp_path)
@@ -339,3 +353,16 @@ def test_a_curve_of_files_is_measured_by_fio(tmp_path: Path) -> None:
     assert found.by == "fio"
     assert [point.in_flight for point in found.points] == [1, 2]
     assert all(0 < point.reads <= len(places) for point in found.points)
+
+
+@needs_fio
+def test_files_with_names_that_fio_cannot_read_are_read_by_threads(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a b").write_bytes(bytes(1 << 20))
+    storage = LocalStorage(tmp_path / "data")
+    limits = Limits(max_in_flight=1, point_s=0.05, per_point_s=0, deadline_s=time.monotonic() + 600)
+    places = blocks(list(storage.list()), 4096, order="random", seed=1)
+    found = CurveMeasurement(storage, places, limits, run_dir=tmp_path / "run").run()
+    assert found.by == "engine"
+    assert found.points[0].reads > 0
+    assert any("without fio" in note for note in found.notes)

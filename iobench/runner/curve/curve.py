@@ -126,7 +126,9 @@ class CurveMeasurement:
         """Measure point after point; return why there are no more."""
         limits, in_flight = self.limits, 1
         while True:
-            if self.points and time.monotonic() + limits.per_point_s > limits.deadline_s:
+            took = self.points[-1].seconds if self.points else 0.0
+            needed = max(took, limits.per_point_s)
+            if self.points and time.monotonic() + needed > limits.deadline_s:
                 return "the time was used up; a longer --time allows more points"
             if why := self._no_room(in_flight):
                 return why
@@ -198,6 +200,8 @@ class CurveMeasurement:
                 raise
             self.notes.append(f"measured without fio: {error.what}")
             self.fio = None
+        if not self.uncached:  # fio may have read some of the bytes
+            self.agent.empty_cache(list({place.key for place in places}))
         return self.threads.read(places, in_flight=in_flight, seconds=seconds, most=most)
 
     def _say_cached(self, in_flight: int, state: CacheState) -> None:

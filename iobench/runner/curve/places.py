@@ -121,10 +121,8 @@ def blocks(objects: Sequence[Entry], size: int, *, order: Order, seed: int) -> P
     total = int(counts.sum())
     if order == "sequential":
         slots = np.arange(min(total, MAX_PLACES), dtype=np.int64)
-    elif total <= MAX_PLACES:
-        slots = chance.permutation(total)
     else:
-        slots = chance.permutation(np.unique(chance.integers(total, size=MAX_PLACES)))
+        slots = _some(total, chance)
     ends = np.cumsum(counts)
     which = np.searchsorted(ends, slots, side="right")
     offsets = (slots - (ends - counts)[which]) * size
@@ -137,6 +135,13 @@ def blocks(objects: Sequence[Entry], size: int, *, order: Order, seed: int) -> P
     return Places(keys, which, offsets, lengths, lengths, order=order, once=once, note=note)
 
 
+def _some(total: int, chance: np.random.Generator) -> Integers:
+    """Numbers below ``total`` in random order: all, or as many as are known at a time."""
+    if total <= MAX_PLACES:
+        return chance.permutation(total)
+    return chance.permutation(np.unique(chance.integers(total, size=MAX_PLACES)))
+
+
 def samples(manifest: Manifest, *, max_bytes: int, alignment: int, seed: int) -> Places:
     """The samples of a dataset in random order, as a reader requests them one by one.
 
@@ -144,19 +149,19 @@ def samples(manifest: Manifest, *, max_bytes: int, alignment: int, seed: int) ->
     of one row group) are one place. Offsets and lengths are multiples of ``alignment`` bytes.
     """
     chance = np.random.default_rng(seed)
-    columns = manifest.samples
-    shards = np.asarray(columns["shard"], dtype=np.int64)
-    offsets = np.asarray(columns["offset"], dtype=np.int64)
-    ends = offsets + np.asarray(columns["stored"], dtype=np.int64)
     single = manifest.sample_count <= manifest.shard_count
     note = ""
     known = chance.permutation(manifest.shard_count)[: MAX_SMALL_OBJECTS if single else MAX_OBJECTS]
     if len(known) < manifest.shard_count:
         note = f"{len(known):,} of {manifest.shard_count:,} shards were read, chosen at random"
-    chosen = np.flatnonzero(np.isin(shards, known))
-    chosen = chance.permutation(chosen)[:MAX_PLACES]
-    first = offsets[chosen] // alignment * alignment
-    rows = np.stack([shards[chosen], first, ends[chosen]], axis=1)
+    counts = np.asarray(manifest.shards["samples"], dtype=np.int64)[known]
+    behind = np.cumsum(counts)
+    picked = _some(int(behind[-1]), chance)
+    where = np.searchsorted(behind, picked, side="right")
+    chosen = manifest.shards["first"][known[where]] + picked - (behind - counts)[where]
+    offsets = np.asarray(manifest.samples["offset"][chosen], dtype=np.int64)
+    ends = offsets + np.asarray(manifest.samples["stored"][chosen], dtype=np.int64)
+    rows = np.stack([known[where], offsets // alignment * alignment, ends], axis=1)
     rows = rows[np.sort(np.unique(rows[:, :2], axis=0, return_index=True)[1])]
     which, first, end = rows[rows[:, 2] > rows[:, 1]].T
     step = max(max_bytes // alignment, 1) * alignment

@@ -62,11 +62,13 @@ class ProbePlan:
 
     def announcement(self) -> str:
         """What will be done and how long it takes at most, in one line."""
-        points = self.curves * self.most_points * (self.point_s + self.overhead_s)
+        usual = self.curves * self.most_points * (self.point_s + self.overhead_s)
+        most = f"at most {format_duration(self.budget_s)}"
+        takes = f"about {format_duration(usual)}, {most}" if usual < 0.9 * self.budget_s else most
         return (
             f"probe of {self.target.url}: {counted(self.curves, 'curve')} of at most "
             f"{counted(self.most_points, 'point')}, {format_duration(self.point_s)} each, takes "
-            f"about {format_duration(min(points, self.budget_s))} at most"
+            f"{takes}"
         )
 
 
